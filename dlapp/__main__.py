@@ -1,0 +1,26 @@
+"""The processes that dlapp starts itself: ``python -I -m dlapp am|task|runner ...``. Users never type this."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the process that the first word names; the others are its own."""
+    # Each is imported alone: what a task loads, every container pays for.
+    match argv[0] if argv else "":
+        case "am":
+            from dlapp.am.main import main as run
+        case "task":
+            from dlapp.task.main import main as run
+        case "runner":
+            from dlapp.cluster.local.runner import main as run
+        case other:
+            print(f"Error: dlapp {other!r}: what is there are am, task and runner", file=sys.stderr)
+            return 2
+    return run(argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

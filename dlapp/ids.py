@@ -1,0 +1,68 @@
+"""Ids of applications, their attempts and containers, in YARN's text form on every engine.
+
+Source: Hadoop's ApplicationId, ApplicationAttemptId and ContainerId, method toString; a container's epoch (``e17_``)
+appears once the ResourceManager was restarted.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from dlapp.errors import UsageError
+
+_APPLICATION = re.compile(r"application_(\d{1,19})_(\d{4,10})", re.ASCII)
+_CONTAINER = re.compile(r"container_(?:e(\d{1,10})_)?(\d{1,19})_(\d{4,10})_(\d{2,10})_(\d{6,13})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ApplicationId:
+    """One run of one spec: ``application_1700000000000_0042``.
+
+    Args:
+        cluster_timestamp_ms: when the engine that gave the id began to count [ms since 1970].
+        number: the engine's count, from 1.
+    """
+
+    cluster_timestamp_ms: int
+    number: int
+
+    def __str__(self) -> str:
+        return f"application_{self.cluster_timestamp_ms}_{self.number:04d}"
+
+    @classmethod
+    def from_text(cls, text: str) -> ApplicationId:
+        """Read an id from text.
+
+        Raises:
+            UsageError: it has not the form of an application id.
+        """
+        if not (match := _APPLICATION.fullmatch(text)):
+            raise UsageError(f"{text!r} is not an application id like application_1700000000000_0042")
+        return cls(int(match[1]), int(match[2]))
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ContainerId:
+    """One container of one attempt: ``container_1700000000000_0042_01_000002``."""
+
+    application: ApplicationId
+    attempt: int
+    number: int
+    epoch: int = 0
+
+    def __str__(self) -> str:
+        epoch = f"e{self.epoch:02d}_" if self.epoch else ""
+        app = self.application
+        return f"container_{epoch}{app.cluster_timestamp_ms}_{app.number:04d}_{self.attempt:02d}_{self.number:06d}"
+
+    @classmethod
+    def from_text(cls, text: str) -> ContainerId:
+        """Read an id from text.
+
+        Raises:
+            UsageError: it has not the form of a container id.
+        """
+        if not (match := _CONTAINER.fullmatch(text)):
+            raise UsageError(f"{text!r} is not a container id like container_1700000000000_0042_01_000002")
+        return cls(ApplicationId(int(match[2]), int(match[3])), int(match[4]), int(match[5]), int(match[1] or 0))

@@ -1,0 +1,134 @@
+"""What is known of an application at one moment, for whoever asks: reports, views and outcomes.
+
+The ApplicationMaster writes the `ApplicationView`; the engine adds what only it knows (waiting, killed, died) and the
+tools show it. The states are YARN's on every engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from dlapp.control import Phase
+from dlapp.ids import ApplicationId, ContainerId
+
+
+class State(Enum):
+    """The engine's state of an application. Source: yarn_protos.proto, YarnApplicationStateProto."""
+
+    NEW = "NEW"
+    NEW_SAVING = "NEW_SAVING"
+    SUBMITTED = "SUBMITTED"
+    ACCEPTED = "ACCEPTED"
+    RUNNING = "RUNNING"
+    FINISHED = "FINISHED"
+    FAILED = "FAILED"
+    KILLED = "KILLED"
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing follows any more."""
+        return self in (State.FINISHED, State.FAILED, State.KILLED)
+
+
+class FinalStatus(Enum):
+    """How an application ended. Source: yarn_protos.proto, FinalApplicationStatusProto."""
+
+    UNDEFINED = "UNDEFINED"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    KILLED = "KILLED"
+
+
+class Cause(Enum):
+    """Why an application ended, finer than `FinalStatus`; it decides the exit code of ``--wait``."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    SOFT_KILLED = "soft-killed"
+    KILLED = "killed"
+    TIMED_OUT = "timed out"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerView:
+    """One container that was started.
+
+    Args:
+        index: CONTAINER_INDEX.
+        attempt: how many times this index was started, this one included.
+        progress: share of the phase, 0 to 1, or None.
+        exit_code: the payload's; None while it runs, or where a signal ended it.
+        log_url: directory or page under which its stdout and stderr are found.
+    """
+
+    container_id: ContainerId
+    role: str
+    role_index: int
+    index: int
+    attempt: int = 1
+    host: str = ""
+    phase: Phase = Phase.STARTING
+    progress: float | None = None
+    detail: str = ""
+    gpus: tuple[int, ...] = ()
+    started_ms: int = 0
+    finished_ms: int | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    message: str = ""
+    log_url: str = ""
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputView:
+    """One output: ``committed`` is set once it stands under ``target``; ``partial`` where a failed run's is kept."""
+
+    name: str
+    target: str
+    committed: bool = False
+    partial: str | None = None
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplicationView:
+    """An application as its ApplicationMaster sees it, and after the end as it left it.
+
+    Args:
+        phase: a few words on where it is: ``running 3 of 4``.
+        cause: why it ended; None while it runs.
+        diagnostics: one line on the end, or on what it waits for.
+        soft_kill_ends_ms: when the grace time of a soft-kill is over [ms since 1970].
+        containers: the last one of each index, in the order of CONTAINER_INDEX.
+        min_version: the least format version that may write this.
+    """
+
+    application_id: ApplicationId
+    attempt: int
+    state: State
+    final_status: FinalStatus = FinalStatus.UNDEFINED
+    cause: Cause | None = None
+    phase: str = ""
+    diagnostics: str = ""
+    username: str = ""
+    appname: str = ""
+    submitter: str = ""
+    queue: str = "default"
+    submitted_ms: int = 0
+    started_ms: int | None = None
+    finished_ms: int | None = None
+    total_containers: int = 0
+    memory_mib: int = 0
+    vcores: int = 0
+    gcores: int = 0
+    tracking_url: str = ""
+    soft_kill_by: str = ""
+    soft_kill_ends_ms: int | None = None
+    containers: tuple[ContainerView, ...] = ()
+    outputs: tuple[OutputView, ...] = ()
+    min_version: int = 1
+    unknown: Mapping[str, Any] = field(default_factory=dict)

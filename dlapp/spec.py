@@ -1,0 +1,308 @@
+"""What an application is: the values that a properties file becomes, and what is submitted of them.
+
+All are frozen, checked when they are made, and have a JSON form (`dlapp.jsonform`). A fault is a `SpecError` that names
+the field as the user wrote it: ``resources.memory``, ``to_hdfs.output_path``.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from dataclasses import dataclass, field
+from enum import Enum
+
+from dlapp.errors import SpecError
+
+MAX_CONTAINERS = 100_000
+MAX_AMOUNT = 2**31 - 1
+"""Hadoop's ResourceProto carries memory as int64 but cores and counts as int32; the smaller limit holds for all."""
+
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_ROLE_NAME = re.compile(r"[a-z][a-z0-9_-]{0,30}", re.ASCII)
+RESERVED_ENV = (
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+    "NV_GPU",
+    "LD_PRELOAD",
+    "CONTAINER_INDEX",
+    "NUM_CONTAINERS",
+)
+RESERVED_ENV_PREFIXES = ("NVIDIA_", "DLAPP_")
+
+
+class StartRule(Enum):
+    """When the payloads of a role may start."""
+
+    AS_GRANTED = "granted"
+    """Each as soon as its own container is ready."""
+    GANG = "gang"
+    """All together, once every instance of the role is ready."""
+
+
+class OnFailure(Enum):
+    """What becomes of the output of an application that failed."""
+
+    KEEP = "keep"
+    DROP = "drop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """Amounts for one container.
+
+    Args:
+        memory_mib: memory [MiB].
+        vcores: virtual cores.
+        gcores: GPUs; which ones is settled on the node.
+    """
+
+    memory_mib: int = 4096
+    vcores: int = 1
+    gcores: int = 0
+
+    def __post_init__(self) -> None:
+        for name, value, least in (
+            ("memory", self.memory_mib, 1),
+            ("vcores", self.vcores, 1),
+            ("gcores", self.gcores, 0),
+        ):
+            if value < least:
+                raise SpecError(f"resources.{name}", f"is {value}, the least is {least}")
+            if value > MAX_AMOUNT:
+                raise SpecError(f"resources.{name}", f"is {value}, the most is {MAX_AMOUNT}")
+
+    def times(self, count: int) -> tuple[int, int, int]:
+        """``count`` times this: memory [MiB], vcores, gcores."""
+        return self.memory_mib * count, self.vcores * count, self.gcores * count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleSpec:
+    """One kind of container.
+
+    Args:
+        name: unique in the application; part of paths.
+        instances: how many containers run it.
+        resources: what each of them is given.
+        script: start script, relative to the workspace; None: the application's.
+        args: its arguments; None: the application's.
+        docker_image: None: the application's.
+        retries: how often one instance may be started again after its payload failed by itself.
+        start: when its payloads may start.
+        service: it does not decide the application's success and is ended when the others are done.
+    """
+
+    name: str = "worker"
+    instances: int = 1
+    resources: Resources = field(default_factory=Resources)
+    script: str | None = None
+    args: tuple[str, ...] | None = None
+    docker_image: str | None = None
+    retries: int = 0
+    start: StartRule = StartRule.AS_GRANTED
+    service: bool = False
+
+    def __post_init__(self) -> None:
+        if not _ROLE_NAME.fullmatch(self.name):
+            raise SpecError("roles", f"{self.name!r} is no name: small letters, digits, '-' and '_', 31 at most")
+        if not 1 <= self.instances <= MAX_CONTAINERS:
+            raise SpecError("resources.containers", f"is {self.instances}, allowed are 1 to {MAX_CONTAINERS}")
+        if not 0 <= self.retries <= 1000:
+            raise SpecError(f"roles.{self.name}.retries", f"is {self.retries}, allowed are 0 to 1000")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where containers may run; on one machine nothing of this has an effect."""
+
+    nodes: tuple[str, ...] = ()
+    exclude_nodes: tuple[str, ...] = ()
+    node_label: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputSpec:
+    """One ``[from_hdfs]`` section.
+
+    Args:
+        name: the section's NAME, empty for the plain section.
+        sources: locations with a scheme (``file:///data/train/*``), patterns allowed.
+        input_path: where they land, relative to the workspace.
+    """
+
+    name: str = ""
+    sources: tuple[str, ...]
+    input_path: str
+
+    def __post_init__(self) -> None:
+        section = f"from_hdfs {self.name}".strip()
+        if not self.sources:
+            raise SpecError(f"{section}.hdfs", "is empty")
+        check_inside_workspace(f"{section}.input_path", self.input_path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputSpec:
+    """One ``[to_hdfs]`` section.
+
+    Args:
+        name: the section's NAME, empty for the plain section.
+        output_path: what is taken, relative to the workspace.
+        target: a location with a scheme (``file:///results/run1``).
+        overwrite: replace what is there.
+        on_failure: keep or drop what a failed application leaves.
+    """
+
+    name: str = ""
+    output_path: str
+    target: str
+    overwrite: bool = False
+    on_failure: OnFailure = OnFailure.KEEP
+
+    def __post_init__(self) -> None:
+        check_inside_workspace(f"{f'to_hdfs {self.name}'.strip()}.output_path", self.output_path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppSpec:
+    """One application, as its properties file says.
+
+    Args:
+        username: whose it is shown to be; grants nothing.
+        appname: as printed, quotes included.
+        docker_image: None: the payload is a plain process.
+        workspace: absolute path of the directory to pack.
+        exclude: gitignore patterns of what is not packed.
+        script: start script, relative to the workspace.
+        args: its arguments, as they arrive.
+        env: names of the variables that the user sets; their values are in `Secrets`.
+        max_runtime_s: seconds from the application's start to its soft-kill; None: no limit.
+        kill_grace_s: seconds between SIGTERM and SIGKILL.
+        roles: in the order of the file.
+    """
+
+    username: str
+    appname: str
+    workspace: str
+    script: str
+    args: tuple[str, ...] = ()
+    docker_image: str | None = None
+    exclude: tuple[str, ...] = ()
+    queue: str | None = None
+    priority: int | None = None
+    project: str | None = None
+    tags: tuple[str, ...] = ()
+    max_runtime_s: float | None = None
+    kill_grace_s: float = 30.0
+    env: tuple[str, ...] = ()
+    placement: Placement = field(default_factory=Placement)
+    inputs: tuple[InputSpec, ...] = ()
+    outputs: tuple[OutputSpec, ...] = ()
+    roles: tuple[RoleSpec, ...] = field(default_factory=lambda: (RoleSpec(),))
+
+    def __post_init__(self) -> None:
+        for name, text in (("username", self.username), ("appname", self.appname)):
+            if not text:
+                raise SpecError(f"application.{name}", "is empty")
+        check_inside_workspace("application.user_shell_script", self.script)
+        if "\0" in "".join(self.args):
+            raise SpecError("application.user_shell_args", "has a NUL in it")
+        for name in self.env:
+            check_env_name(f"application.env.{name}", name)
+        if self.max_runtime_s is not None and self.max_runtime_s <= 0:
+            raise SpecError("application.max_runtime", f"is {self.max_runtime_s:g} s, it must be above 0")
+        if self.kill_grace_s < 0:
+            raise SpecError("application.kill_grace", f"is {self.kill_grace_s:g} s, the least is 0")
+        if not self.roles:
+            raise SpecError("roles", "is empty")
+        for what, names in (
+            ("role", [role.name for role in self.roles]),
+            ("from_hdfs", [one.name for one in self.inputs]),
+            ("to_hdfs", [one.name for one in self.outputs]),
+            ("to_hdfs.hdfs", [one.target.rstrip("/") for one in self.outputs]),
+        ):
+            if len(set(names)) != len(names):
+                twice = next(name for name in names if names.count(name) > 1)
+                raise SpecError(what, f"{twice!r} stands twice")
+
+    @property
+    def containers(self) -> int:
+        """How many containers all roles have together."""
+        return sum(role.instances for role in self.roles)
+
+    def total(self) -> tuple[int, int, int]:
+        """What all containers ask for together: memory [MiB], vcores, gcores."""
+        parts = [role.resources.times(role.instances) for role in self.roles]
+        return sum(p[0] for p in parts), sum(p[1] for p in parts), sum(p[2] for p in parts)
+
+    def role_of(self, index: int) -> tuple[RoleSpec, int]:
+        """The role of CONTAINER_INDEX ``index`` and its place within that role."""
+        for role in self.roles:
+            if index < role.instances:
+                return role, index
+            index -= role.instances
+        raise IndexError(index)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """All that an engine and an ApplicationMaster get to know of one application; written to its staging directory.
+
+    Args:
+        spec: what the user asked for, defaults resolved.
+        workspace_archive: location of the packed workspace.
+        workspace_digest: its name in the cache, ``sha256-<hex>``.
+        submitter: the operating system's user.
+        submitted_ms: when [ms since 1970].
+        log_limit_bytes: the most that is kept of each of a payload's stdout and stderr.
+    """
+
+    spec: AppSpec
+    workspace_archive: str
+    workspace_digest: str
+    submitter: str
+    submitted_ms: int
+    log_limit_bytes: int = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Secrets:
+    """What travels apart from the spec, readable by the owner only.
+
+    Args:
+        control_secret: 64 hex digits; tokens are derived from it (`dlapp.control`).
+        env: variables of the user's file, for the payload only.
+        environment: what a plain process takes over from the submitter's shell (PATH, HOME, LANG and the like).
+    """
+
+    control_secret: str
+    env: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+def check_inside_workspace(where: str, path: str) -> None:
+    """Refuse a path that is absolute or leads out of the workspace.
+
+    Raises:
+        SpecError: it does; the message names ``where``.
+    """
+    if not path:
+        raise SpecError(where, "is empty")
+    if "\0" in path:
+        raise SpecError(where, "has a NUL in it")
+    if path.startswith("/"):
+        raise SpecError(where, f"{path!r} is absolute; it is taken from the workspace's root")
+    if posixpath.normpath(path).split("/", 1)[0] == "..":
+        raise SpecError(where, f"{path!r} leads out of the workspace")
+
+
+def check_env_name(where: str, name: str) -> None:
+    """Refuse a name that is no variable's, or that would undo a promise of ours.
+
+    Raises:
+        SpecError: it is refused; the message names ``where``.
+    """
+    if not _ENV_NAME.fullmatch(name):
+        raise SpecError(where, f"{name!r} is not the name of a variable")
+    if name in RESERVED_ENV or name.startswith(RESERVED_ENV_PREFIXES):
+        raise SpecError(where, "is set by dlapp and cannot be set here")
