@@ -1,0 +1,46 @@
+# What there is to do with a clone. Needs Python 3.11 or later with its venv module; everything else comes by itself.
+#
+#   make demo              install into .venv and run examples/digits
+#   make test              the tests; installs what they need when root, else says what is skipped
+#   make test-faults       the same with every fault injected, more cases
+#   make check             format, lint, types, import rules
+#   make bench NAME=cli    measure; results also go to bench/results/
+#   make clean             remove what the above made
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-faults check bench clean
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+demo:
+	@.ci/venv $(VENV) demo
+	@PATH="$(abspath $(BIN)):$$PATH" examples/digits/demo.sh
+
+test:
+	@.ci/venv $(VENV) demo test
+	@$(BIN)/python -m tests.services.install
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest $(ARGS)
+
+test-faults:
+	@.ci/venv $(VENV) demo test
+	@$(BIN)/python -m tests.services.install
+	@DLAPP_FAULTS=full PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest $(ARGS)
+
+check:
+	@.ci/venv $(VENV) check test
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench:
+	@.ci/venv $(VENV) demo
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m bench $(NAME)
+
+clean:
+	rm -rf $(VENV) dist build bench/results examples/digits/results* \
+		.mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,117 @@
+"""What holds for every test: an environment of its own, complete runs where they are required, nothing left running."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+from tests.services.install import SEARCH, required
+
+hypothesis.settings.register_profile("quick", deadline=None, print_blob=True)
+hypothesis.settings.register_profile("full", deadline=None, print_blob=True, max_examples=500)
+hypothesis.settings.load_profile("full" if os.environ.get("DLAPP_FAULTS") == "full" else "quick")
+
+OF_THE_RUN = ("DLAPP_FAULTS", "DLAPP_REQUIRE", "DLAPP_INSTALL")
+"""Variables that steer the tests themselves; every other DLAPP_* of the caller is taken away."""
+
+NEVER_REQUIRED = ("gpu",)
+"""Marks of tests that may be skipped even where the run must be complete: no machine of ours always has a card."""
+
+
+def pytest_report_header() -> list[str]:
+    """Say what the tests run against."""
+    docker = _first_line("dockerd", "--version")
+    setpriv = _first_line("setpriv", "--version") if os.geteuid() == 0 else f"not root ({getpass.getuser()})"
+    cards = len([name for name in os.listdir("/dev") if name.startswith("nvidia") and name[6:].isdigit()])
+    return [
+        f"machine: {platform.system()} {platform.release()}, {os.cpu_count()} cores, {getpass.getuser()}",
+        f"docker: {docker}; two users: {setpriv}; NVIDIA cards: {cards}",
+        f"faults: {os.environ.get('DLAPP_FAULTS', 'quick')}; a skipped test is {_skipped_is()}",
+    ]
+
+
+@pytest.fixture(autouse=True)
+def _own_environment(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home, a state directory and a GPU ledger of this test alone, and no configuration of the caller."""
+    home = tmp_path_factory.mktemp("home")
+    for name in list(os.environ):
+        if (name.startswith("DLAPP_") and name not in OF_THE_RUN) or name.startswith("XDG_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("DLAPP_LOCAL_STATE_DIR", str(home / "state"))
+    monkeypatch.setenv("DLAPP_GPUID_LOCK_DIR", str(home / "gpus"))
+    return home
+
+
+@pytest.fixture
+def state_dir(_own_environment: Path) -> Path:
+    """Where the embedded engine keeps this test's applications; not made yet."""
+    return _own_environment / "state"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Where the run must be complete, a test that was skipped has failed, with the reason of the skip."""
+    report = yield
+    may_skip = any(item.get_closest_marker(mark) for mark in NEVER_REQUIRED)
+    if report.skipped and required() and not may_skip and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        report.outcome = "failed"
+        report.longrepr = f"{reason}\n(CI or DLAPP_REQUIRE is set: this may not be skipped here)"
+    return report
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Nothing of ours outlives the tests: a process that still works under their temporary directory is a fault."""
+    factory = getattr(session.config, "_tmp_path_factory", None)
+    if factory is None:
+        return
+    base = os.fsencode(str(factory.getbasetemp()))
+    deadline = time.monotonic() + 10
+    while (left := _processes_under(base)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    for pid, command in left:
+        session.config.get_terminal_writer().line(f"\nleft running: {pid} {command}", red=True)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    if left and session.exitstatus == 0:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _processes_under(base: bytes) -> list[tuple[int, str]]:
+    """Processes, but our own, whose command line or working directory lies in ``base``."""
+    found = []
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) in (os.getpid(), os.getppid()):
+            continue
+        try:
+            command = Path("/proc", name, "cmdline").read_bytes()
+            where = os.fsencode(os.readlink(f"/proc/{name}/cwd"))
+        except OSError:
+            continue  # it ended, or is another user's
+        if base + b"/" in command or where == base or where.startswith(base + b"/"):
+            found.append((int(name), command.replace(b"\0", b" ").decode(errors="replace")))
+    return found
+
+
+def _first_line(program: str, *args: str) -> str:
+    path = shutil.which(program, path=SEARCH)
+    if path is None:
+        return "not installed"
+    done = subprocess.run([path, *args], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    return (done.stdout or done.stderr).partition("\n")[0]
+
+
+def _skipped_is() -> str:
+    return "a failure, except for want of a card" if required() else "only skipped"

@@ -1,0 +1,78 @@
+"""Install the programs that the tests talk to: python -m tests.services.install
+
+As root on Debian and Ubuntu, what is missing comes with apt-get (``DLAPP_INSTALL=no`` leaves the machine as it is). As
+anybody else, or without apt-get, a line says which tests are skipped. In CI (``CI=true``) and where ``DLAPP_REQUIRE``
+is set, missing is a failure.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+
+SEARCH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin", "/sbin"])
+"""Daemons lie in sbin, which an ordinary user's PATH often lacks."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """A program, the Debian package that has it, and what cannot be tested without it."""
+
+    program: str
+    package: str
+    without: str
+
+
+NEEDS = (
+    Need("dockerd", "docker.io", "payloads in Docker"),
+    Need("busybox", "busybox-static", "payloads in Docker (the tests build their image from it)"),
+    Need("setpriv", "util-linux", "two users on one machine"),
+)
+
+
+def missing() -> list[Need]:
+    """What is not installed."""
+    return [need for need in NEEDS if shutil.which(need.program, path=SEARCH) is None]
+
+
+def required() -> bool:
+    """Whether a test that cannot run is a failure."""
+    return os.environ.get("CI") == "true" or bool(os.environ.get("DLAPP_REQUIRE"))
+
+
+def install(packages: list[str]) -> bool:
+    """Install Debian packages; False where this user or this machine cannot."""
+    if os.geteuid() != 0 or shutil.which("apt-get") is None or os.environ.get("DLAPP_INSTALL") == "no":
+        return False
+    print(f"installing {' '.join(packages)} for the tests", flush=True)
+    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    command = ["apt-get", "install", "-y", "-q", "--no-install-recommends", *packages]
+    # A fresh machine has no lists, an old one lists of packages that are gone: the second try is with new lists.
+    for prepare in (None, ["apt-get", "update", "-q"]):
+        if prepare is not None and subprocess.run(prepare, env=environment).returncode != 0:
+            break
+        done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        if done.returncode == 0:
+            return True
+    print(done.stdout + done.stderr, file=sys.stderr)
+    return False
+
+
+def main() -> int:
+    """Install, then say what is still missing."""
+    if absent := missing():
+        install(sorted({need.package for need in absent}))
+    absent = missing()
+    for need in absent:
+        print(f"no {need.program} (package {need.package}): tests of {need.without} are skipped", file=sys.stderr)
+    if absent and required():
+        print("Error: the tests must be complete here (CI or DLAPP_REQUIRE is set)", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
