@@ -1,0 +1,76 @@
+"""python -m bench NAME: run bench/NAME.py, print its figures, keep them in bench/results/NAME.json."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import platform
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from bench import Row
+
+HERE = Path(__file__).parent
+
+
+def main(argv: list[str]) -> int:
+    """Run the benches that are named; 2 for a name that is none."""
+    names = sorted(path.stem for path in HERE.glob("*.py") if not path.stem.startswith("_"))
+    if not argv or any(name not in names for name in argv):
+        print(f"Usage: make bench NAME=...   one or more of: {', '.join(names)}", file=sys.stderr)
+        return 2
+    for name in argv:
+        began = time.time()
+        rows: list[Row] = importlib.import_module(f"bench.{name}").rows()
+        machine = {
+            "cores": os.cpu_count(),
+            "kernel": platform.release(),
+            "python": platform.python_version(),
+            "cpu": _cpu(),
+        }
+        print(f"{name}: {machine['cpu']}, {machine['cores']} cores, Python {machine['python']}")
+        print(table(rows))
+        kept = {
+            "bench": name,
+            "began": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began)),
+            "took_s": round(time.time() - began, 1),
+            "machine": machine,
+            "rows": [asdict(row) | {"met": row.met} for row in rows],
+        }
+        target = HERE / "results" / f"{name}.json"
+        target.parent.mkdir(exist_ok=True)
+        target.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
+        print(f"written: {target}")
+    return 0
+
+
+def table(rows: list[Row]) -> str:
+    """The figures as text, one line each."""
+    lines = [("name", "ratio", "goal", "", "conditions")]
+    for row in rows:
+        sign = "<=" if row.better == "less" else ">="
+        conditions = ", ".join(f"{key}={_short(value)}" for key, value in row.conditions.items())
+        lines.append((row.name, f"{row.ratio:.2f}", f"{sign} {row.goal:g}", "ok" if row.met else "MISSED", conditions))
+    widths = [max(len(line[column]) for line in lines) for column in range(4)]
+    return "\n".join(
+        "  ".join([*(cell.ljust(width) for cell, width in zip(line, widths, strict=False)), line[4]]) for line in lines
+    )
+
+
+def _short(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _cpu() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            return next(line.partition(":")[2].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.machine()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
