@@ -1,0 +1,46 @@
+"""The frame around the code says what is true of it."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from bench import Row
+from bench.__main__ import table
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*/README.md")])
+
+
+@pytest.mark.parametrize("command", sorted(PROJECT["scripts"]))
+def test_the_readme_names_every_command(command: str) -> None:
+    assert f"| `{command}" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_between_our_pages_leads_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8"))
+    missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
+    assert missing == []
+
+
+def test_the_readme_shows_the_file_of_the_example_as_it_is() -> None:
+    example = (ROOT / "examples/digits/dl_app.properties").read_text(encoding="utf-8")
+    shown = "\n".join(line for line in example.splitlines() if not line.startswith("#")).strip()
+    readme = re.sub(r"^ {4}", "", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert shown in readme
+
+
+def test_a_table_of_figures_says_which_goals_were_missed() -> None:
+    rows = [
+        Row(name="fast", ratio=1.5, goal=7, better="less", conditions={"ms": 16.25}),
+        Row(name="slow", ratio=1.2, goal=1.5, better="more"),
+    ]
+    heading, first, second = (line.split() for line in table(rows).splitlines())
+    assert heading == ["name", "ratio", "goal", "conditions"]
+    assert first == ["fast", "1.50", "<=", "7", "ok", "ms=16.25"]
+    assert second == ["slow", "1.20", ">=", "1.5", "MISSED"]
