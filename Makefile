@@ -3,6 +3,7 @@
 #   make demo              install into .venv and run examples/digits
 #   make test              the tests; installs what they need when root, else says what is skipped
 #   make test-faults       the same with every fault injected, more cases
+#   make test-oldest       the tests with the oldest libraries that pyproject.toml allows
 #   make check             format, lint, types, import rules
 #   make bench NAME=cli    measure; results also go to bench/results/
 #   make clean             remove what the above made
@@ -10,7 +11,7 @@
 VENV ?= .venv
 BIN := $(VENV)/bin
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-faults check bench clean
+.PHONY: help demo test test-faults test-oldest check bench clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -29,6 +30,11 @@ test-faults:
 	@$(BIN)/python -m tests.services.install
 	@DLAPP_FAULTS=full PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest $(ARGS)
 
+test-oldest:
+	@PIP_CONSTRAINT=$$(.ci/oldest) .ci/venv $(VENV)-oldest demo test
+	@$(VENV)-oldest/bin/python -m tests.services.install
+	@PATH="$(abspath $(VENV)-oldest/bin):$$PATH" $(VENV)-oldest/bin/python -m pytest $(ARGS)
+
 check:
 	@.ci/venv $(VENV) check test
 	$(BIN)/ruff check
@@ -41,6 +47,6 @@ bench:
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m bench $(NAME)
 
 clean:
-	rm -rf $(VENV) dist build bench/results examples/digits/results* \
+	rm -rf $(VENV) $(VENV)-oldest dist build bench/results examples/digits/results* \
 		.mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
