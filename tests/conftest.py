@@ -22,8 +22,8 @@ hypothesis.settings.register_profile("quick", deadline=None, print_blob=True)
 hypothesis.settings.register_profile("full", deadline=None, print_blob=True, max_examples=500)
 hypothesis.settings.load_profile("full" if os.environ.get("DLAPP_FAULTS") == "full" else "quick")
 
-OF_THE_RUN = ("DLAPP_FAULTS", "DLAPP_REQUIRE", "DLAPP_INSTALL")
-"""Variables that steer the tests themselves; every other DLAPP_* of the caller is taken away."""
+KEPT = ("DLAPP_REQUIRE",)
+"""What a test still sees of the caller's DLAPP_*; the rest steers the run as a whole or would change what it tests."""
 
 NEVER_REQUIRED = ("gpu",)
 """Marks of tests that may be skipped even where the run must be complete: no machine of ours always has a card."""
@@ -46,7 +46,7 @@ def _own_environment(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pyte
     """A home, a state directory and a GPU ledger of this test alone, and no configuration of the caller."""
     home = tmp_path_factory.mktemp("home")
     for name in list(os.environ):
-        if (name.startswith("DLAPP_") and name not in OF_THE_RUN) or name.startswith("XDG_"):
+        if (name.startswith("DLAPP_") and name not in KEPT) or name.startswith("XDG_"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("DLAPP_LOCAL_STATE_DIR", str(home / "state"))
