@@ -1,0 +1,454 @@
+"""The configuration: where dlapp keeps things and how much of the machine it may use.
+
+Later wins: the defaults below, ``/etc/dlapp/config.yaml``, ``~/.config/dlapp/config.yaml``, the file that
+``$DLAPP_CONFIG`` names, ``DLAPP_*`` variables, and options of a command. `KEYS` is the one table of keys: parsing,
+defaults, the variables' names and docs/configuration.md come from it. Every value is read from text in the same way
+wherever it stands, so ``memory: 4g`` in a file and ``DLAPP_DEFAULTS_MEMORY=4g`` are the same.
+
+YAML is read only where a file exists: importing it costs more than the rest of a command's start.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dlapp.errors import ConfigError
+from dlapp.texts import (
+    nearest,
+    read_boolean,
+    read_choice,
+    read_count,
+    read_duration_s,
+    read_memory_mib,
+    read_size_bytes,
+    shown,
+)
+
+if TYPE_CHECKING:
+    import yaml
+
+SYSTEM_FILE = "/etc/dlapp/config.yaml"
+USER_FILE = "~/.config/dlapp/config.yaml"
+MOST_FILE_BYTES = 1 << 20
+
+FILE_VARIABLE = "DLAPP_CONFIG"
+PREFIX = "DLAPP_"
+NOT_KEYS = frozenset(
+    f"DLAPP_{name}"
+    for name in (
+        *("CONFIG", "REQUIRE", "CONTEXT", "APP_ID", "ATTEMPT", "CONTAINER_ID"),
+        *("ROLE", "ROLE_INDEX", "ROLE_SIZE", "WORKSPACE", "INPUT", "OUTPUT"),
+    )
+)
+"""Variables of ours that are no keys: our own, and what a payload finds in its environment."""
+NOT_KEYS_PREFIXES = ("DLAPP_INPUT_", "DLAPP_OUTPUT_", "DLAPP_SHELL_")
+
+
+# The tree is made of named tuples: frozen as a dataclass is, and each takes 0.07 ms to define where a dataclass takes
+# 0.5 ms; every command pays for all of them.
+
+
+class DefaultsConfig(NamedTuple):
+    """What a properties file without ``[resources]`` asks for; ``gcores`` None: 1 where the engine has GPUs, else 0."""
+
+    containers: int
+    vcores: int
+    memory_mib: int
+    gcores: int | None
+
+
+class LocalConfig(NamedTuple):
+    """The engine on one machine; None: what the machine, the cgroup or the ledger of devices has."""
+
+    state_dir: str
+    shared: bool
+    fs_root: str
+    memory_mib: int | None
+    vcores: int | None
+    gcores: int | None
+
+
+class GpuidConfig(NamedTuple):
+    """Who holds which GPU."""
+
+    lock_dir: str
+
+
+class DockerConfig(NamedTuple):
+    """Docker, as payloads use it."""
+
+    host: str
+    network: str
+
+
+class RuntimeConfig(NamedTuple):
+    """How payloads run."""
+
+    log_limit_bytes: int
+    kill_grace_max_s: float
+    docker: DockerConfig
+
+
+class StorageConfig(NamedTuple):
+    """Packed workspaces."""
+
+    workspace_limit_bytes: int
+    cache_limit_bytes: int
+    cache_age_s: float
+
+
+class HistoryConfig(NamedTuple):
+    """How long ended applications are kept."""
+
+    age_s: float
+    limit_bytes: int
+
+
+class Config(NamedTuple):
+    """The whole configuration.
+
+    Args:
+        texts: key -> value as written; ``load_config(options=texts)`` makes an equal configuration anywhere.
+        origins: key -> where the value came from: ``default``, ``/etc/dlapp/config.yaml:3``, ``DLAPP_CLUSTER``,
+            ``option``.
+    """
+
+    cluster: str
+    defaults: DefaultsConfig
+    local: LocalConfig
+    gpuid: GpuidConfig
+    runtime: RuntimeConfig
+    storage: StorageConfig
+    history: HistoryConfig
+    texts: Mapping[str, str]
+    origins: Mapping[str, str]
+
+
+Read = Callable[[str], Any]
+
+
+class Key(NamedTuple):
+    """One key.
+
+    Args:
+        name: as in a file, levels joined by dots.
+        field: its name in the tree, with the unit, where that is not the last word of ``name``.
+        read: text -> value; ValueError with the problem.
+        default: as one would write it; empty: the value is None.
+        kind: what may be written, for the documentation.
+        meaning: one sentence.
+    """
+
+    name: str
+    field: str
+    read: Read
+    default: str
+    kind: str
+    meaning: str
+
+    @property
+    def variable(self) -> str:
+        """The variable that sets it: ``DLAPP_LOCAL_STATE_DIR``."""
+        return PREFIX + self.name.replace(".", "_").upper()
+
+
+def _read_cluster(text: str) -> str:
+    return read_choice(text, ("local",))
+
+
+def _read_containers(text: str) -> int:
+    return read_count(text, 1, 100_000)
+
+
+def _read_cores(text: str) -> int:
+    return read_count(text, 1)
+
+
+def _read_gcores_or_auto(text: str) -> int | None:
+    return None if text == "auto" else read_count(text, 0)
+
+
+def _read_directory(text: str) -> str:
+    if not text.startswith("/"):
+        raise ValueError(f"{shown(text)} is not an absolute path (or one under ~/)")
+    return os.path.normpath(text)
+
+
+def _read_docker_host(text: str) -> str:
+    if not text.startswith(("unix:///", "tcp://", "npipe://", "ssh://")):
+        raise ValueError(f"{shown(text)} is no address of Docker: unix:///var/run/docker.sock or tcp://host:port")
+    return text
+
+
+def _read_word(text: str) -> str:
+    if not text or text.startswith("-") or any(character.isspace() for character in text):
+        raise ValueError(f"{shown(text)} is not one word")
+    return text
+
+
+KEYS: tuple[Key, ...] = (
+    Key("cluster", "cluster", _read_cluster, "local", "local", "the engine that applications are submitted to"),
+    Key("defaults.containers", "containers", _read_containers, "1", "count", "containers, where a file names none"),
+    Key("defaults.vcores", "vcores", _read_cores, "1", "count", "virtual cores per container, likewise"),
+    Key("defaults.memory", "memory_mib", read_memory_mib, "4g", "memory", "memory per container, likewise"),
+    Key(
+        "defaults.gcores",
+        "gcores",
+        _read_gcores_or_auto,
+        "auto",
+        "count or auto",
+        "GPUs per container, likewise; auto is 1 where the engine has GPUs, else 0",
+    ),
+    Key(
+        "local.state_dir",
+        "state_dir",
+        _read_directory,
+        "~/.local/state/dlapp",
+        "directory",
+        "queue, histories and logs of this machine; not on a network file system",
+    ),
+    Key(
+        "local.shared",
+        "shared",
+        read_boolean,
+        "false",
+        "true or false",
+        "the state directory is shared by the group that owns it",
+    ),
+    Key(
+        "local.fs_root",
+        "fs_root",
+        _read_directory,
+        "/",
+        "directory",
+        "where absolute paths of from_hdfs and to_hdfs without a scheme begin",
+    ),
+    Key("local.memory", "memory_mib", read_memory_mib, "", "memory", "memory for all applications together"),
+    Key("local.vcores", "vcores", _read_cores, "", "count", "virtual cores for all applications together"),
+    Key("local.gcores", "gcores", read_count, "", "count", "the most GPUs for all applications together"),
+    Key(
+        "gpuid.lock_dir",
+        "lock_dir",
+        _read_directory,
+        "/run/lock/dlapp",
+        "directory",
+        "the machine's ledger of GPUs; one for everybody on the machine",
+    ),
+    Key(
+        "runtime.log_limit",
+        "log_limit_bytes",
+        read_size_bytes,
+        "1g",
+        "size",
+        "the most that is kept of each of a payload's stdout and stderr",
+    ),
+    Key(
+        "runtime.kill_grace_max",
+        "kill_grace_max_s",
+        read_duration_s,
+        "1h",
+        "duration",
+        "the longest kill_grace that a file may ask for",
+    ),
+    Key(
+        "runtime.docker.host",
+        "host",
+        _read_docker_host,
+        "unix:///var/run/docker.sock",
+        "address",
+        "the Docker daemon",
+    ),
+    Key("runtime.docker.network", "network", _read_word, "host", "name", "the network of Docker payloads"),
+    Key(
+        "storage.workspace_limit",
+        "workspace_limit_bytes",
+        read_size_bytes,
+        "10g",
+        "size",
+        "the largest workspace that is packed",
+    ),
+    Key(
+        "storage.cache_limit",
+        "cache_limit_bytes",
+        read_size_bytes,
+        "20g",
+        "size",
+        "the most that packed workspaces of the past may take",
+    ),
+    Key("storage.cache_age", "cache_age_s", read_duration_s, "30d", "duration", "how long an unused one is kept"),
+    Key("history.age", "age_s", read_duration_s, "90d", "duration", "how long an ended application is kept"),
+    Key("history.limit", "limit_bytes", read_size_bytes, "10g", "size", "the most that ended applications may take"),
+)
+
+
+class _Found(NamedTuple):
+    text: str
+    origin: str
+
+
+def load_config(
+    options: Mapping[str, str] | None = None,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    system_file: str = SYSTEM_FILE,
+) -> Config:
+    """Read the configuration from files, variables and options.
+
+    Args:
+        options: key (``local.state_dir``) -> text, from a command's options; they win.
+        environ: gives HOME, DLAPP_CONFIG and the keys' variables. An empty variable counts as absent.
+
+    Raises:
+        ConfigError: a file cannot be read or is no YAML, a key is not known or stands twice, a value is not possible;
+            all faults at once, a line each.
+    """
+    faults: list[str] = []
+    found: dict[str, _Found] = {}
+    home = environ.get("HOME") or os.path.expanduser("~")
+    required = environ.get(FILE_VARIABLE, "")
+    for path in (system_file, _under_home(USER_FILE, home), required):
+        if path:
+            found.update(_from_file(path, path == required, faults))
+    found.update(_from_variables(environ, faults))
+    by_name = {key.name: key for key in KEYS}
+    for name, text in (options or {}).items():
+        if name in by_name:
+            found[name] = _Found(text, "option")
+        else:
+            faults.append(f"option {name}: is not known, {nearest(name, by_name)}")
+    config = _tree(found, home, faults)
+    if faults:
+        raise ConfigError("\n".join(faults))
+    return config
+
+
+def _under_home(path: str, home: str) -> str:
+    return home + path[1:] if path == "~" or path.startswith("~/") else path
+
+
+def _from_variables(environ: Mapping[str, str], faults: list[str]) -> dict[str, _Found]:
+    by_variable = {key.variable: key for key in KEYS}
+    found: dict[str, _Found] = {}
+    for name in sorted(name for name in environ if name.startswith(PREFIX)):
+        if not environ[name] or name in NOT_KEYS or name.startswith(NOT_KEYS_PREFIXES):
+            continue
+        if name in by_variable:
+            found[by_variable[name].name] = _Found(environ[name], name)
+        else:
+            faults.append(f"variable {name}: is not known, {nearest(name, by_variable)}")
+    return found
+
+
+def _from_file(path: str, must_exist: bool, faults: list[str]) -> dict[str, _Found]:
+    try:
+        with open(path, "rb") as stream:
+            data = stream.read(MOST_FILE_BYTES + 1)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if must_exist:
+            faults.append(f"{path}: {error.strerror} ({FILE_VARIABLE} names it)")
+        return {}
+    except OSError as error:
+        faults.append(f"{path}: {error.strerror}")
+        return {}
+    if len(data) > MOST_FILE_BYTES:
+        faults.append(f"{path}: is larger than {MOST_FILE_BYTES >> 20} MiB")
+        return {}
+    return _from_yaml(data, path, faults)
+
+
+def _from_yaml(data: bytes, path: str, faults: list[str]) -> dict[str, _Found]:
+    """The keys of one file. The nodes are read, not the values: they know their lines, and 10:30 stays text."""
+    import yaml
+
+    try:
+        root = yaml.compose(data.decode("utf-8-sig"), Loader=yaml.SafeLoader)
+    except UnicodeDecodeError as error:
+        faults.append(f"{path}:{data.count(b"\n", 0, error.start) + 1}: is not UTF-8")
+        return {}
+    except (yaml.YAMLError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        at = f":{mark.line + 1}" if mark else ""
+        faults.append(f"{path}{at}: is no YAML: {getattr(error, 'problem', None) or 'cannot be read'}")
+        return {}
+    found: dict[str, _Found] = {}
+    if root is None:
+        return found
+    names = [key.name for key in KEYS]
+    levels = {name.rpartition(".")[0] for name in names}
+    for name, line, node in _leaves(root, "", levels, yaml):
+        where = f"{path}:{line}"
+        if name in found:
+            faults.append(f"{where}: {name}: stands twice, first in line {found[name].origin.rpartition(':')[2]}")
+        elif name in levels and _is_empty(node):
+            continue  # "local:" with all its keys commented out
+        elif name in levels or (name in names and not isinstance(node, yaml.ScalarNode)):
+            faults.append(f"{where}: {name or 'the file'}: {_not_this(name, levels)}")
+        elif name not in names:
+            faults.append(f"{where}: {name}: is not known, {nearest(name, names)}")
+        elif _is_empty(node):
+            faults.append(f"{where}: {name}: is empty")
+        else:
+            found[name] = _Found(node.value, where)
+    return found
+
+
+def _not_this(name: str, levels: set[str]) -> str:
+    return "must be a level with keys under it" if name in levels else "must be a single value"
+
+
+def _is_empty(node: yaml.Node) -> bool:
+    return bool(node.value == "" and node.tag.endswith(":null")) or node.value in ("", "~", "null")
+
+
+def _leaves(node: yaml.Node, prefix: str, levels: set[str], yaml: Any) -> Iterator[tuple[str, int, yaml.Node]]:
+    """Each key with its line (from 1) and its node: scalars, and whatever stands where no level of ours is."""
+    if not isinstance(node, yaml.MappingNode):
+        yield prefix, node.start_mark.line + 1, node
+        return
+    for key, value in node.value:
+        name = f"{prefix}.{key.value}" if prefix else str(key.value)
+        if name in levels and isinstance(value, yaml.MappingNode):
+            yield from _leaves(value, name, levels, yaml)
+        else:
+            yield name, key.start_mark.line + 1, value
+
+
+def _tree(found: Mapping[str, _Found], home: str, faults: list[str]) -> Config:
+    values: dict[str, dict[str, Any]] = {}
+    texts: dict[str, str] = {}
+    origins: dict[str, str] = {}
+    for key in KEYS:
+        text, origin = found.get(key.name) or _Found(key.default, "default")
+        value: Any = None
+        if origin != "default" or text:
+            if key.read is _read_directory:
+                text = _under_home(text, home)
+            texts[key.name] = text
+            try:
+                value = key.read(text)
+            except ValueError as problem:
+                faults.append(f"{'option' if origin == 'option' else origin}: {key.name}: {problem}")
+        origins[key.name] = origin
+        values.setdefault(key.name.rpartition(".")[0], {})[key.field] = value
+    return Config(
+        cluster=values[""]["cluster"],
+        defaults=DefaultsConfig(**values["defaults"]),
+        local=LocalConfig(**values["local"]),
+        gpuid=GpuidConfig(**values["gpuid"]),
+        runtime=RuntimeConfig(**values["runtime"], docker=DockerConfig(**values["runtime.docker"])),
+        storage=StorageConfig(**values["storage"]),
+        history=HistoryConfig(**values["history"]),
+        texts=texts,
+        origins=origins,
+    )
+
+
+def keys_as_markdown() -> str:
+    """The table of keys as docs/configuration.md shows it."""
+    lines = ["| key | variable | value | default | meaning |", "|---|---|---|---|---|"]
+    for key in KEYS:
+        default = f"`{key.default}`" if key.default else "what there is"
+        lines.append(f"| `{key.name}` | `{key.variable}` | {key.kind} | {default} | {key.meaning} |")
+    return "\n".join(lines) + "\n"
