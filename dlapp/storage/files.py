@@ -1,0 +1,213 @@
+"""``file://``: this machine's own files, and what is mounted there."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Callable, Sequence
+
+from dlapp.errors import Denied, DlappError, NotFound, UsageError
+from dlapp.storage import DiskFull, Entry, Moved, Progress, file_location, local_path, shown
+from dlapp.storage.glob import split_pattern
+from dlapp.storage.tree import (
+    Node,
+    copy_nodes,
+    existing_above,
+    explained,
+    free_bytes,
+    human_size,
+    nodes_to_fetch,
+    nodes_to_store,
+    remove_tree,
+    room_at,
+)
+
+
+class LocalFiles:
+    """The `dlapp.storage.FileSystem` of ``file://`` locations."""
+
+    def matches(self, pattern: str) -> list[Entry]:
+        """See `FileSystem.matches`. A link is what it leads to; one that leads nowhere counts as a file."""
+        found: dict[str, Entry] = {}
+        for components in split_pattern(local_path(pattern)):
+            for path in _matching(components):
+                entry = _entry(path)
+                if entry:
+                    found[path] = entry
+        return [found[path] for path in sorted(found)]
+
+    def exists(self, location: str) -> bool:
+        """See `FileSystem.exists`; a link counts, wherever it leads."""
+        return os.path.lexists(local_path(location))
+
+    def fetch(self, entries: Sequence[Entry], into: str, *, progress: Progress | None = None) -> Moved:
+        """See `FileSystem.fetch`.
+
+        Permissions and modification times are kept, but what is fetched can always be read and written by its new
+        owner. A link out of an entry is replaced by what it leads to.
+        """
+        into = into.rstrip("/") or "/"
+        trees: list[tuple[str, list[Node]]] = []
+        for entry in entries:
+            source = local_path(entry.location)
+            trees.append((os.path.join(into, os.path.basename(source.rstrip("/"))), nodes_to_fetch(source)))
+        _check_free_names(trees)
+        total = sum(node.size_bytes for _, nodes in trees for node in nodes if node.is_file)
+        if total > free_bytes(into):
+            raise DiskFull(f"the input has {human_size(total)}, more than {shown(into)} can take; {room_at(into)}")
+        try:
+            os.makedirs(into, exist_ok=True)
+        except OSError as error:
+            raise explained(error, into, "made") from error
+        done = _counter(total, progress)
+        for landing, nodes in trees:
+            copy_nodes(nodes, landing, merge=True, owner_bits=0o600, done=done)
+        return Moved(sum(node.is_file for _, nodes in trees for node in nodes), total)
+
+    def store(
+        self,
+        local: str,
+        location: str,
+        *,
+        move: bool = False,
+        seen_as: Sequence[str] = (),
+        note: Callable[[str], None] | None = None,
+    ) -> Moved:
+        """See `FileSystem.store`. Permissions, modification times, empty directories and links are kept.
+
+        What was stored can be moved on by its owner: the outermost directory is always writable for them.
+        """
+        target = local_path(location).rstrip("/")
+        if not os.path.exists(local):
+            raise NotFound(f"{shown(local)}: there is no such file or directory to store")
+        nodes, changed = nodes_to_store(local, seen_as=seen_as, note=note or _nothing)
+        stored = Moved(sum(node.is_file for node in nodes), sum(node.size_bytes for node in nodes if node.is_file))
+        try:
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+        except OSError as error:
+            raise explained(error, os.path.dirname(target), "made") from error
+        remove_tree(target)
+        # A link in the place of output_path cannot be renamed: what it leads to is meant.
+        if move and not os.path.islink(local) and _renamed(local, target, changed):
+            return stored
+        if stored.size_bytes > free_bytes(target):
+            raise DiskFull(
+                f"the output has {human_size(stored.size_bytes)}, more than {shown(target)} can take; {room_at(target)}"
+            )
+        copy_nodes(nodes, target, done=lambda count: None)
+        _make_movable(target)
+        return stored
+
+    def check_writable(self, target: str) -> None:
+        """See `FileSystem.check_writable`. It tries, beside the target or in the nearest directory above it.
+
+        Raises:
+            UsageError: the target is a mount point, or its file system cannot exchange two names.
+        """
+        path = local_path(target).rstrip("/")
+        if not path or os.path.ismount(path):
+            raise UsageError(f"{shown(target)} is a mount point; output needs a name inside it")
+        above = existing_above(os.path.dirname(path))
+        if not os.path.isdir(above):
+            raise UsageError(f"{shown(target)} cannot be made: {shown(above)} is not a directory")
+        from dlapp.storage.commit import check_exchange
+
+        check_exchange(above)
+        if not os.path.lexists(path):
+            return
+        # The one that is there has to give way: in a sticky directory only its owner may move it.
+        status, around = os.lstat(path), os.stat(above)
+        me = os.geteuid()
+        if around.st_mode & stat.S_ISVTX and me not in (0, status.st_uid, around.st_uid):
+            raise Denied(f"{shown(target)} belongs to somebody else, and {shown(above)} lets only owners replace")
+
+    def remove(self, location: str) -> None:
+        """See `FileSystem.remove`."""
+        remove_tree(local_path(location).rstrip("/"))
+
+
+def _nothing(_line: str) -> None:
+    pass
+
+
+def _matching(components: Sequence[str | re.Pattern[str]]) -> list[str]:
+    """The paths that the components lead to; the last text of each has not been looked at yet."""
+    paths = [""]
+    for component in components:
+        if isinstance(component, str):
+            paths = [f"{path}/{component}" for path in paths]
+        else:
+            paths = [f"{path}/{name}" for path in paths for name in _names(path or "/") if component.fullmatch(name)]
+    return [path or "/" for path in paths]
+
+
+def _names(directory: str) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise explained(error, directory, "listed") from error
+
+
+def _entry(path: str) -> Entry | None:
+    try:
+        status = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return Entry(file_location(path), False, 0) if os.path.lexists(path) else None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return Entry(file_location(path), False, 0)
+        raise explained(error, path, "read") from error
+    is_dir = stat.S_ISDIR(status.st_mode)
+    return Entry(file_location(path), is_dir, 0 if is_dir else status.st_size)
+
+
+def _check_free_names(trees: Sequence[tuple[str, list[Node]]]) -> None:
+    """Refuse what would land on something else, before anything is written."""
+    taken: dict[str, Node] = {}
+    for landing, nodes in trees:
+        for node in nodes:
+            path = f"{landing}/{node.name}" if node.name else landing
+            other = taken.setdefault(path, node)
+            if other is not node and not (other.is_dir and node.is_dir):
+                raise DlappError(f"{shown(node.source)} and {shown(other.source)} would both land as {shown(path)}")
+            if os.path.lexists(path) and not (node.is_dir and os.path.isdir(path)):
+                raise DlappError(f"{shown(node.source)} cannot be brought: {shown(path)} is there already")
+
+
+def _counter(total: int, progress: Progress | None) -> Callable[[int], None]:
+    count = 0
+
+    def done(more: int) -> None:
+        nonlocal count
+        count += more
+        if progress:
+            progress(min(count, total), total)
+
+    return done
+
+
+def _renamed(local: str, target: str, changed: Sequence[Node]) -> bool:
+    """Whether ``local`` could be put in order and renamed to ``target``; False: it has to be copied."""
+    try:
+        for node in changed:
+            os.unlink(node.source)
+            if node.link is not None:
+                os.symlink(node.link, node.source)
+        _make_movable(local)
+        os.rename(local, target)
+    except OSError as error:
+        if error.errno in (errno.EXDEV, errno.EACCES, errno.EPERM, errno.EBUSY):
+            return False
+        raise explained(error, target, "written") from error
+    return True
+
+
+def _make_movable(path: str) -> None:
+    # A directory that its owner may not write cannot be renamed into another one (its ".." would change).
+    status = os.lstat(path)
+    if stat.S_ISDIR(status.st_mode) and status.st_mode & 0o700 != 0o700:
+        os.chmod(path, status.st_mode & 0o7777 | 0o700)
