@@ -365,7 +365,8 @@ def _from_yaml(data: bytes, path: str, faults: list[str]) -> dict[str, _Found]:
     try:
         root = yaml.compose(data.decode("utf-8-sig"), Loader=yaml.SafeLoader)
     except UnicodeDecodeError as error:
-        faults.append(f"{path}:{data.count(b"\n", 0, error.start) + 1}: is not UTF-8")
+        before = data[: error.start]
+        faults.append(f"{path}:{before.count(10) + 1}: is not UTF-8")
         return {}
     except (yaml.YAMLError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
