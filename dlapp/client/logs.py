@@ -1,0 +1,148 @@
+"""Reading what payloads print: whole, the last lines, or as it grows. Bytes go through untouched.
+
+A piece is what was read of one stream at one moment, lines cut anywhere; an empty piece says that its stream has
+ended. No file is held open between two looks, so thousands of containers can be followed at once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from dlapp.cluster import LogFiles
+from dlapp.errors import UsageError
+from dlapp.ids import ContainerId
+
+STREAMS = ("stdout", "stderr")
+PIECE_BYTES = 1 << 18
+LONGEST_LINE_BYTES = 1 << 20
+"""A line of a merged log that is longer is cut, so that a program which prints no line end takes no memory."""
+
+
+class LogPiece(NamedTuple):
+    """Some bytes of one stream of one container; none: the stream has ended."""
+
+    log: LogFiles
+    stream: str
+    data: bytes
+
+
+class GrowingFile:
+    """A file that somebody else appends to, or will create."""
+
+    def __init__(self, path: str, *, last_lines: int | None = None) -> None:
+        self.path, self._offset, self._last_lines = path, 0, last_lines
+
+    def pieces(self) -> Iterator[bytes]:
+        """What has been added since the last call; nothing while there is no file."""
+        try:
+            size = os.stat(self.path).st_size
+            if size <= self._offset:
+                return
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        try:
+            if self._last_lines is not None:
+                self._offset, self._last_lines = offset_of_last_lines(descriptor, size, self._last_lines), None
+            while data := os.pread(descriptor, PIECE_BYTES, self._offset):
+                self._offset += len(data)
+                yield data
+        finally:
+            os.close(descriptor)
+
+
+def offset_of_last_lines(descriptor: int, size: int, lines: int) -> int:
+    """Where the last ``lines`` lines of a file of ``size`` bytes begin; an unterminated last line counts as one."""
+    if lines <= 0:
+        return size
+    end = size
+    missing = lines
+    while end > 0:
+        start = max(0, end - PIECE_BYTES)
+        block = os.pread(descriptor, end - start, start)
+        # The line end at the very end of the file ends a line and begins none.
+        place = len(block) - 1 if end == size and block.endswith(b"\n") else len(block)
+        while (place := block.rfind(b"\n", 0, place)) >= 0:
+            missing -= 1
+            if missing == 0:
+                return start + place + 1
+        end = start
+    return 0
+
+
+def path_of(url: str) -> str:
+    """The local file that a ``file://`` URL names."""
+    from urllib.parse import unquote_to_bytes
+
+    scheme, _, rest = url.partition("://")
+    if scheme != "file":
+        raise UsageError(f"{url} cannot be read from here: reading logs of other machines is not built yet")
+    return os.fsdecode(unquote_to_bytes(rest))
+
+
+def read_logs(
+    look: Callable[[], tuple[bool, Sequence[LogFiles]]],
+    *,
+    streams: Sequence[str] = STREAMS,
+    wanted: Callable[[LogFiles], bool] = lambda _: True,
+    last_lines: int | None = None,
+    follow: bool = False,
+    pause: Callable[[], None] = lambda: None,
+) -> Iterator[LogPiece]:
+    """Read all logs that there are and, to ``follow`` them, go on until the application has ended.
+
+    Args:
+        look: says if the application has ended (asked first, so that nothing is written after a yes) and where the
+            logs are.
+        last_lines: begin with so many lines of each stream; None: with all.
+        pause: called before each further look.
+    """
+    files: dict[tuple[ContainerId, str], tuple[LogFiles, GrowingFile]] = {}
+    while True:
+        ended, logs = look()
+        for log in filter(wanted, logs):
+            for stream in streams:
+                if (log.container_id, stream) not in files and stream in log.files:
+                    growing = GrowingFile(path_of(log.files[stream]), last_lines=last_lines)
+                    files[log.container_id, stream] = (log, growing)
+        for (_, stream), (log, growing) in files.items():
+            for data in growing.pieces():
+                yield LogPiece(log, stream, data)
+            if ended or not follow:
+                yield LogPiece(log, stream, b"")
+        if ended or not follow:
+            return
+        pause()
+
+
+class LineMerger:
+    """Joins the streams of several containers to one: whole lines, each with its container in front."""
+
+    def __init__(self) -> None:
+        self._rest: dict[tuple[ContainerId, str], bytes] = {}
+
+    def lines(self, piece: LogPiece) -> list[bytes]:
+        """The lines that ``piece`` completes, without their ends; what is left of an ended stream is a line as well."""
+        key = (piece.log.container_id, piece.stream)
+        lines = (self._rest.pop(key, b"") + piece.data).split(b"\n")
+        rest = lines.pop()
+        if len(rest) > LONGEST_LINE_BYTES or (rest and not piece.data):
+            lines.append(rest)
+        elif rest:
+            self._rest[key] = rest
+        return lines
+
+    def merged(self, pieces: Iterable[LogPiece]) -> Iterator[bytes]:
+        """The lines of ``pieces``, each with its prefix and its end."""
+        for piece in pieces:
+            prefix = prefix_of(piece)
+            if text := b"".join(prefix + line + b"\n" for line in self.lines(piece)):
+                yield text
+
+
+def prefix_of(piece: LogPiece) -> bytes:
+    """``[0] `` for what container 0 printed, ``[0 err] `` for its stderr, ``[0 dlapp] `` for our own log of it."""
+    stream = {"stdout": "", "stderr": " err"}.get(piece.stream, " " + piece.stream.removesuffix(".log"))
+    return f"[{piece.log.index}{stream}] ".encode()

@@ -1,0 +1,5 @@
+"""The commands, a file each: parse, call `dlapp.client`, print.
+
+Nothing but click and `common` is imported before a command runs, so that ``--help`` is quick and ``dlapp-status``
+pays only for what it shows.
+"""

@@ -1,0 +1,170 @@
+"""What all commands share: how they are declared, how their errors become one line and an exit code.
+
+A command is a function that returns its exit code (None: 0). Data goes to stdout, all else to stderr.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import click
+
+from dlapp import __version__
+from dlapp.errors import EXIT_DENIED, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, ConfigError, DlappError, FileRefused
+
+EXIT_BROKEN_PIPE = 141
+"""Whoever read our output went away: 128 + SIGPIPE, as a shell reports it of any other program."""
+
+Body = Callable[..., int | None]
+
+
+def command(name: str, *, example: str) -> Callable[[Body], click.Command]:
+    """Make a command of a function; its docstring and ``example`` are the help."""
+
+    def declare(body: Body) -> click.Command:
+        epilog = f"\b\nExample:\n  {example}"
+        declared = click.command(name, epilog=epilog, context_settings={"help_option_names": ["-h", "--help"]})(body)
+        declared.params += [
+            click.Option(["--debug"], is_flag=True, expose_value=False, help="Show tracebacks of errors."),
+            click.Option(
+                ["--version"],
+                is_flag=True,
+                expose_value=False,
+                is_eager=True,
+                callback=_version,
+                help="Show the version.",
+            ),
+        ]
+        return declared
+
+    return declare
+
+
+def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        click.echo(f"{context.command.name} {__version__}")
+        context.exit()
+
+
+def json_option(help: str) -> Callable[[Body], Body]:
+    """``--json``, as the parameter ``as_json``; the formats are in docs/json.md."""
+    return click.option("--json", "as_json", is_flag=True, help=help)
+
+
+def run(declared: click.Command, argv: Sequence[str] | None = None) -> NoReturn:
+    """Run a command as this process: parse ``argv`` (default: the process's own), end with its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    for stream in (sys.stdout, sys.stderr):
+        # A name that the terminal's encoding lacks is shown escaped; it is no reason to fail.
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    code = exit_code_of(lambda: _invoke(declared, arguments), debug="--debug" in arguments, name=declared.name or "")
+    sys.exit(code)
+
+
+def _invoke(declared: click.Command, arguments: list[str]) -> int:
+    name = declared.name or ""
+    try:
+        with declared.make_context(name, arguments) as context:
+            return declared.invoke(context) or 0
+    except click.exceptions.Exit as exit_:
+        return exit_.exit_code
+
+
+def exit_code_of(body: Callable[[], int], *, debug: bool, name: str) -> int:
+    """Run ``body`` to its end; an error becomes ``Error: ...`` on stderr and its code."""
+    try:
+        code = body()
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        _point_stdout_at_nothing()
+        return EXIT_BROKEN_PIPE
+    except (KeyboardInterrupt, click.exceptions.Abort):
+        return EXIT_INTERRUPTED
+    except Exception as error:
+        if debug:
+            import traceback
+
+            traceback.print_exc()
+        lines, code = explain(error, name)
+        _flush_before_the_error()
+        for line in lines:
+            click.echo(line, err=True)
+        return code
+
+
+def explain(error: Exception, name: str) -> tuple[list[str], int]:
+    """The lines for stderr, of which the last begins with ``Error:``, and the exit code of an error."""
+    match error:
+        case FileRefused():
+            count = len(error.faults)
+            they = "a fault" if count == 1 else f"{count} faults"
+            lines = [*map(one_line, error.faults), f"Error: the properties file is refused: it has {they}"]
+            return lines, error.exit_code
+        case ConfigError() if "\n" in (text := str(error)):
+            faults = [one_line(line) for line in text.split("\n")]
+            return [*faults, f"Error: the configuration is refused: it has {len(faults)} faults"], error.exit_code
+        case DlappError():
+            return [f"Error: {one_line(str(error))}"], error.exit_code
+        case click.ClickException():
+            return [f"Error: {one_line(error.format_message())} ({name} --help shows the usage)"], EXIT_USAGE
+        case OSError() if error.strerror:
+            # Denied is also a PermissionError, but came above with its own words.
+            code = EXIT_DENIED if error.errno in (errno.EACCES, errno.EPERM) else EXIT_FAILED
+            where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, (str, bytes)) else ""
+            return [f"Error: {one_line(where + error.strerror)}"], code
+    what = one_line(f"{type(error).__name__}: {error}")
+    return [f"Error: a fault in dlapp itself: {what} (run it again with --debug and report it)"], EXIT_FAILED
+
+
+def one_line(text: str) -> str:
+    """``text`` with its line breaks as spaces and what would steer a terminal escaped."""
+    return text if text.isprintable() else "".join(map(_shown, text))
+
+
+def _shown(character: str) -> str:
+    if character.isprintable() or character == "\t":
+        return character
+    if character == "\n":
+        return " "
+    from unicodedata import category
+
+    # Cc: control, Cf: direction and the like, Cs: bytes that are no text, Zl and Zp: line ends. Other spaces stay.
+    joiners = "\u200c\u200d"
+    escaped = category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp") and character not in joiners
+    return character.encode("unicode_escape").decode() if escaped else character
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON document, indented."""
+    import json
+
+    click.echo(json.dumps(value, indent=2))
+
+
+def note(line: str) -> None:
+    """Print a line for the user beside the data: to stderr."""
+    click.echo(one_line(line), err=True)
+
+
+def say(line: str) -> None:
+    """Print a line of data, and at once: a reader behind a pipe follows what happens."""
+    click.echo(one_line(line))
+
+
+def _flush_before_the_error() -> None:
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _point_stdout_at_nothing()
+
+
+def _point_stdout_at_nothing() -> None:
+    # Else the interpreter's own flush at its end fails once more, and says so.
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, sys.stdout.fileno())
+    os.close(nothing)

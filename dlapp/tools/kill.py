@@ -1,0 +1,32 @@
+"""dlapp-kill: end an application at once, without its output."""
+
+from __future__ import annotations
+
+import click
+
+from dlapp.tools.common import command, json_option, run
+
+
+@command("dlapp-kill", example="dlapp-kill application_1700000000000_0042")
+@click.argument("words", metavar="[USER] ID", nargs=-1)
+@json_option("Print what came of it as JSON.")
+def kill(words: tuple[str, ...], as_json: bool) -> None:
+    """Kill an application at once: it is asked nothing and keeps no output.
+
+    ID is an application's id, its ending where that is unique, or 'last'. With USER, ID must be USER's.
+    """
+    from dlapp.client import Client
+    from dlapp.tools.ending import show, target
+
+    client = Client()
+    application_id, user = target(client, words, "dlapp-kill")
+    show(application_id, client.kill(application_id, user=user), as_json)
+
+
+def main() -> None:
+    """The console script."""
+    run(kill)
+
+
+if __name__ == "__main__":
+    main()

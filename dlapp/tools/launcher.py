@@ -1,0 +1,109 @@
+"""dlapp-launcher: check, pack and submit an application; on request wait for its end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from dlapp.errors import EXIT_INTERRUPTED, UsageError
+from dlapp.tools.common import command, json_option, note, print_json, run, say
+
+if TYPE_CHECKING:
+    from dlapp.client import Client
+    from dlapp.ids import ApplicationId
+
+ID_LINE = "DL App ID = "
+
+
+@command("dlapp-launcher", example="dlapp-launcher --wait dl_app.properties")
+@click.argument("file", metavar="FILE")
+@click.option("--wait", is_flag=True, help="Show the progress until the application ends, then end with its exit code.")
+@click.option("--print-spec", is_flag=True, help="Print what FILE asks for as JSON, defaults resolved; submit nothing.")
+@click.option("--cluster", metavar="NAME", help="The engine to submit to, in place of the configured one.")
+@json_option("Print the result as JSON; the lines for people go to stderr.")
+def launcher(file: str, wait: bool, print_spec: bool, cluster: str | None, as_json: bool) -> int:
+    """Run the application that the properties file FILE describes.
+
+    Once its id is printed it runs whatever becomes of this command, terminal or login.
+    """
+    from dlapp.client import Client
+
+    if wait and print_spec:
+        raise UsageError("--print-spec submits nothing that --wait could wait for")
+    client = Client(cluster=cluster)
+    if print_spec:
+        from dlapp.jsonform import to_json
+
+        print_json(to_json(client.spec(file)))
+        return 0
+    application_id = _submit(client, file, as_json)
+    if application_id is None:
+        return EXIT_INTERRUPTED
+    if wait:
+        return _wait(client, application_id, as_json)
+    if as_json:
+        running, completed = client.dashboard_urls(application_id)
+        urls = {"running": running, "completed": completed}
+        print_json({"application_id": str(application_id), "dashboard": urls})
+    return 0
+
+
+def _submit(client: Client, file: str, as_json: bool) -> ApplicationId | None:
+    """Submit; None: interrupted."""
+    from dlapp.tools.progress import packing_bar
+
+    submitted = ""
+
+    def tell(line: str) -> None:
+        nonlocal submitted
+        if line.startswith(ID_LINE):
+            submitted = line.removeprefix(ID_LINE)
+        (note if as_json else say)(line)
+
+    try:
+        with packing_bar() as progress:
+            return client.submit(file, say=tell, note=note, progress=progress)
+    except KeyboardInterrupt:
+        if submitted:
+            say_how_to_return(submitted)
+        else:
+            note("Interrupted while submitting (dlapp-list shows if the application is there)")
+        return None
+
+
+def _wait(client: Client, application_id: ApplicationId, as_json: bool) -> int:
+    import time
+
+    from dlapp.client import exit_code
+    from dlapp.tools.progress import waiting_display
+    from dlapp.tools.show import end_line, status_json
+
+    try:
+        with waiting_display() as on_change:
+            view = client.wait(application_id, on_change)
+    except KeyboardInterrupt:
+        say_how_to_return(str(application_id))
+        return EXIT_INTERRUPTED
+    now_ms = time.time_ns() // 1_000_000
+    note(end_line(view, now_ms))
+    if as_json:
+        print_json(status_json(view, client.log_files(application_id), now_ms))
+    return exit_code(view)
+
+
+def say_how_to_return(application_id: str) -> None:
+    """What to type after Ctrl-C: the application goes on."""
+    note(f"Detached: {application_id} goes on without this command.")
+    note(f"* dlapp-logs -f {application_id}   to follow it again")
+    note(f"* dlapp-status {application_id}   to see where it is")
+    note(f"* dlapp-kill {application_id}   to end it")
+
+
+def main() -> None:
+    """The console script."""
+    run(launcher)
+
+
+if __name__ == "__main__":
+    main()

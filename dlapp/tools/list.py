@@ -1,0 +1,41 @@
+"""dlapp-list: the applications that there are, one a line."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from dlapp.errors import UsageError
+from dlapp.tools.common import command, json_option, print_json, run, say
+
+
+@command("dlapp-list", example="dlapp-list -a")
+@click.argument("user", metavar="[USER]", required=False)
+@click.option("-a", "--all", "everybody", is_flag=True, help="Everybody's, as far as you may see them.")
+@json_option("Print the views as JSON.")
+def list_(user: str | None, everybody: bool, as_json: bool) -> None:
+    """List applications: all unfinished ones and the last 20 finished.
+
+    Without USER they are yours.
+    """
+    from dlapp.client import Client
+    from dlapp.tools.show import list_json, list_lines
+
+    if user is not None and everybody:
+        raise UsageError("-a lists everybody's applications, USER one user's: give one of them")
+    views = Client().list(user=user, everybody=everybody)
+    now_ms = time.time_ns() // 1_000_000
+    if as_json:
+        print_json(list_json(views, now_ms))
+        return
+    say("\n".join(list_lines(views, now_ms)))
+
+
+def main() -> None:
+    """The console script."""
+    run(list_)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""What moves while one waits: bars and a live picture on a terminal, plain lines everywhere else; all on stderr.
+
+rich is loaded only where there is a terminal and something to show on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from dlapp.control import Phase
+from dlapp.report import ApplicationView
+from dlapp.tools.common import note
+from dlapp.tools.show import elapsed_of, phase_text
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+BAR_WIDTH = 30
+SLOW_BYTES = 32 << 20
+"""A workspace of this size [bytes] takes long enough to be worth a bar."""
+
+
+def on_terminal() -> bool:
+    """Whether somebody looks at stderr."""
+    return sys.stderr.isatty()
+
+
+@contextlib.contextmanager
+def packing_bar() -> Iterator[Callable[[int, int], None] | None]:
+    """A callback for bytes done and bytes in all that draws a bar; None without a terminal."""
+    if not on_terminal():
+        yield None
+        return
+    bar: Any = None
+
+    def progress(done: int, total: int) -> None:
+        nonlocal bar
+        if bar is None:
+            if total < SLOW_BYTES:
+                return
+            bar = _bytes_bar(total)
+        bar.update(bar.task_ids[0], completed=done, total=total)
+        if done >= total:
+            bar.stop()
+
+    try:
+        yield progress
+    finally:
+        if bar is not None:
+            bar.stop()
+
+
+def _bytes_bar(total: int) -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = ("packing", BarColumn(BAR_WIDTH), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    bar.add_task("packing", total=total)
+    bar.start()
+    return bar
+
+
+@contextlib.contextmanager
+def waiting_display() -> Iterator[Callable[[ApplicationView], None]]:
+    """A callback for `Client.wait` that shows each view it is given."""
+    if not on_terminal():
+        yield PlainLines().show
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    picture = Picture()
+    with Live(picture, console=Console(stderr=True), refresh_per_second=8, transient=True):
+        yield picture.show
+
+
+class PlainLines:
+    """A line for each change of state or phase: ``0:00:02.31 RUNNING running 3 of 4``."""
+
+    def __init__(self) -> None:
+        self._said = ""
+
+    def show(self, view: ApplicationView) -> None:
+        if view.state.ended:
+            return
+        if (words := f"{view.state.value} {phase_text(view)}") != self._said:
+            self._said = words
+            note(f"{elapsed_of(view, time.time_ns() // 1_000_000)} {words}")
+
+
+class Picture:
+    """The live picture: the application's line, and under it a bar for each phase that has containers in it."""
+
+    def __init__(self) -> None:
+        self._view: ApplicationView | None = None
+
+    def show(self, view: ApplicationView) -> None:
+        self._view = view
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.text import Text
+
+        if self._view is not None:
+            for line in picture_lines(self._view, time.time_ns() // 1_000_000):
+                yield Text(line, no_wrap=True, overflow="ellipsis")
+
+
+def picture_lines(view: ApplicationView, now_ms: int) -> list[str]:
+    """The picture as text.
+
+    application_1700000000000_0042 RUNNING 0:00:12.34 running 3 of 4
+    unpacking  ███████                         1 of 4
+    running    ██████████████████████          3 of 4
+    """
+    lines = [f"{view.application_id} {view.state.value} {elapsed_of(view, now_ms)} {phase_text(view)}"]
+    total = max(view.total_containers, len(view.containers), 1)
+    for phase in Phase:
+        count = sum(one.phase is phase for one in view.containers)
+        if count:
+            bar = "█" * max(1, BAR_WIDTH * count // total)
+            lines.append(f"{phase.value:<10} {bar:<{BAR_WIDTH}} {count} of {total}")
+    return lines

@@ -1,0 +1,38 @@
+"""dlapp-status: where one application is, or how it ended."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from dlapp.tools.common import command, json_option, print_json, run, say
+
+
+@command("dlapp-status", example="dlapp-status application_1700000000000_0042")
+@click.argument("application", metavar="[ID]", default="last")
+@json_option("Print the view and the log URLs as JSON.")
+def status(application: str, as_json: bool) -> None:
+    """Show where an application is, what became of it and where its logs are.
+
+    ID is an application's id, its ending where that is unique, or 'last' (so it is without ID).
+    """
+    from dlapp.client import Client
+    from dlapp.tools.show import status_json, status_lines
+
+    client = Client()
+    view, logs = client.status_and_logs(client.resolve(application))
+    now_ms = time.time_ns() // 1_000_000
+    if as_json:
+        print_json(status_json(view, logs, now_ms))
+        return
+    say("\n".join(status_lines(view, logs, now_ms)))
+
+
+def main() -> None:
+    """The console script."""
+    run(status)
+
+
+if __name__ == "__main__":
+    main()

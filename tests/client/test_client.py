@@ -1,0 +1,164 @@
+"""Naming applications, waiting for them, and what their ends mean as exit codes; against an engine in memory."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+import dlapp.client
+from dlapp.client import Client, exit_code, looks_like_id, shortened
+from dlapp.cluster import LogFiles
+from dlapp.config import load_config
+from dlapp.errors import Denied, NotFound, TimedOut, UsageError
+from dlapp.ids import ApplicationId
+from dlapp.report import ApplicationView, Cause, FinalStatus, State
+
+
+def view(number: int, state: State = State.FINISHED, **more: Any) -> ApplicationView:
+    values: dict[str, Any] = {"attempt": 1, "username": "tony", "submitter": "tony", "submitted_ms": number}
+    return ApplicationView(application_id=ApplicationId(1700000000000, number), state=state, **{**values, **more})
+
+
+class EngineInMemory:
+    """As much of an engine as naming and waiting need: ``coming`` replaces a view at each look."""
+
+    def __init__(self, *views: ApplicationView) -> None:
+        self.known = {one.application_id: one for one in views}
+        self.coming: list[ApplicationView] = []
+        self.ended: list[tuple[str, ApplicationId, str]] = []
+        self.tended = 0
+
+    def tend(self) -> None:
+        self.tended += 1
+
+    def view(self, application_id: ApplicationId) -> ApplicationView:
+        if application_id not in self.known:
+            raise NotFound(f"{application_id} is not known here")
+        if self.coming:
+            self.known[application_id] = self.coming.pop(0)
+        return self.known[application_id]
+
+    def views(self, *, everybody: bool = False, user: str | None = None) -> list[ApplicationView]:
+        return [one for one in self.known.values() if everybody or one.submitter == (user or "tony")]
+
+    def logs(self, application_id: ApplicationId) -> list[LogFiles]:
+        return []
+
+    def kill(self, application_id: ApplicationId, by: str) -> str:
+        self.ended.append(("kill", application_id, by))
+        return "killed"
+
+
+def client(*views: ApplicationView) -> Client:
+    return Client(load_config(), engine=EngineInMemory(*views))  # type: ignore[arg-type]
+
+
+APP = ApplicationId(1700000000000, 42)
+
+
+@pytest.mark.parametrize("text", ["last", "42", "0042", "_0042", "000_0042", "n_1700000000000_0042", str(APP)])
+def test_an_application_is_named_by_last_by_its_id_or_by_a_unique_ending(text: str) -> None:
+    assert client(view(7), view(42)).resolve(text) == APP
+
+
+def test_an_ending_of_several_is_refused_with_all_their_names() -> None:
+    with pytest.raises(UsageError, match=r"2 applications end with '2': .*_0002, .*_0042"):
+        client(view(2), view(42)).resolve("2")
+
+
+def test_an_ending_is_looked_for_among_ones_own_first() -> None:
+    theirs = view(142, submitter="kim", username="kim")
+    assert client(theirs, view(42)).resolve("42") == APP
+    assert client(theirs).resolve("42") == ApplicationId(1700000000000, 142)
+
+
+def test_what_no_id_ends_with_is_not_found() -> None:
+    with pytest.raises(NotFound, match="'99'"):
+        client(view(42)).resolve("99")
+    with pytest.raises(NotFound, match="you have no application yet"):
+        client().resolve("last")
+
+
+@pytest.mark.parametrize("text", ["tony", "", "application", "application_", "tony1", "x_12", "../1", "1 2"])
+def test_what_can_be_no_id_is_a_usage_error(text: str) -> None:
+    assert not looks_like_id(text)
+    with pytest.raises(UsageError):
+        client(view(42)).resolve(text)
+
+
+def test_a_user_that_is_named_must_own_the_application() -> None:
+    mine = client(view(42), view(43, submitter="kim", username="kim"))
+    assert mine.resolve("42", user="tony") == APP
+    assert mine.resolve("last", user="kim").number == 43
+    for text in ("42", str(APP)):
+        with pytest.raises(Denied, match="application_1700000000000_0042 is tony's, not kim's"):
+            mine.resolve(text, user="kim")
+
+
+def test_killing_asks_whose_it_is_first() -> None:
+    one = client(view(42, State.RUNNING))
+    with pytest.raises(Denied):
+        one.kill(APP, user="kim")
+    assert one.engine.ended == []  # type: ignore[attr-defined]
+    assert one.kill(APP, user="tony") == "killed"
+    assert one.engine.ended == [("kill", APP, dlapp.client.caller())]  # type: ignore[attr-defined]
+
+
+def test_a_list_has_all_unfinished_and_the_last_finished_in_their_order() -> None:
+    views = [view(n, State.RUNNING if n % 10 == 0 else State.FINISHED) for n in range(1, 41)]
+    numbers = [one.application_id.number for one in client(*views).list()]
+    assert numbers == [10, *range(18, 41)]
+    assert len(client(*views).list(finished=None)) == 40
+    assert shortened([], 20) == []
+
+
+def test_waiting_tells_each_change_once_and_returns_the_last_view(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dlapp.client, "LOOK_EVERY_S", 0.0)
+    waiting = client(view(42, State.ACCEPTED))
+    running = view(42, State.RUNNING, phase="running 1 of 1")
+    ended = view(42, State.FINISHED, cause=Cause.SUCCEEDED)
+    waiting.engine.coming = [view(42, State.ACCEPTED), running, running, ended]  # type: ignore[attr-defined]
+    told: list[ApplicationView] = []
+    assert waiting.wait(APP, told.append) == ended
+    assert told == [view(42, State.ACCEPTED), running, ended]
+    assert waiting.engine.tended == 1  # type: ignore[attr-defined]
+
+
+def test_waiting_with_a_limit_ends_and_the_application_goes_on() -> None:
+    with pytest.raises(TimedOut, match="it is RUNNING"):
+        client(view(42, State.RUNNING)).wait(APP, timeout_s=0)
+
+
+@pytest.mark.parametrize(
+    ("cause", "code"),
+    [
+        (Cause.SUCCEEDED, 0),
+        (Cause.FAILED, 1),
+        (Cause.TIMED_OUT, 6),
+        (Cause.SOFT_KILLED, 7),
+        (Cause.KILLED, 7),
+    ],
+)
+def test_the_cause_decides_the_exit_code(cause: Cause, code: int) -> None:
+    assert exit_code(view(1, cause=cause)) == code
+
+
+def test_without_a_cause_state_and_final_status_decide() -> None:
+    bare = view(1, final_status=FinalStatus.SUCCEEDED)
+    assert exit_code(bare) == 0
+    assert exit_code(dataclasses.replace(bare, final_status=FinalStatus.FAILED)) == 1
+    assert exit_code(dataclasses.replace(bare, final_status=FinalStatus.UNDEFINED, state=State.KILLED)) == 7
+
+
+def test_a_container_that_the_application_cannot_have_is_not_found() -> None:
+    one = client(view(42, total_containers=2))
+    assert list(one.logs(APP, container=1)) == []
+    with pytest.raises(NotFound, match="has no container 2: it has 2, counted from 0"):
+        list(one.logs(APP, container=2))
+
+
+def test_a_cluster_that_is_not_built_is_refused() -> None:
+    with pytest.raises(UsageError, match="not built yet"):
+        Client(cluster="yarn")

@@ -1,0 +1,139 @@
+"""Errors become one line and an exit code."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import sys
+
+import click
+import pytest
+
+from dlapp.errors import ConfigError, Denied, FileRefused, NotFound, SpecError, TimedOut, Unreachable, UsageError
+from dlapp.tools.common import exit_code_of, explain, one_line
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (UsageError("no"), 2),
+        (SpecError("resources.memory", "is 0"), 2),
+        (NotFound("no"), 3),
+        (Denied("no"), 4),
+        (Unreachable("no"), 5),
+        (TimedOut("no"), 6),
+        (PermissionError(errno.EACCES, "Permission denied", "/root"), 4),
+        (FileNotFoundError(errno.ENOENT, "No such file or directory", "x.properties"), 1),
+        (click.BadParameter("no"), 2),
+        (KeyError("x"), 1),
+    ],
+)
+def test_each_error_has_one_line_and_its_exit_code(error: Exception, code: int) -> None:
+    lines, found = explain(error, "dlapp-status")
+    assert found == code
+    assert len(lines) == 1
+    assert lines[0].startswith("Error: ")
+
+
+def test_a_system_error_names_the_file() -> None:
+    lines, _ = explain(PermissionError(errno.EACCES, "Permission denied", b"/root/x"), "dlapp-list")
+    assert lines == ["Error: /root/x: Permission denied"]
+
+
+def test_a_refused_file_shows_every_fault_and_then_one_error_line() -> None:
+    lines, code = explain(FileRefused(["a:1: x: is wrong", "a:2: y: is wrong"]), "dlapp-launcher")
+    assert lines == [
+        "a:1: x: is wrong",
+        "a:2: y: is wrong",
+        "Error: the properties file is refused: it has 2 faults",
+    ]
+    assert code == 2
+
+
+def test_a_refused_configuration_shows_every_fault_too() -> None:
+    assert explain(ConfigError("a\nb"), "dlapp-list")[0][-1] == "Error: the configuration is refused: it has 2 faults"
+    assert explain(ConfigError("a"), "dlapp-list")[0] == ["Error: a"]
+
+
+def test_an_interrupt_is_130_and_quiet(capsys: pytest.CaptureFixture[str]) -> None:
+    def body() -> int:
+        raise KeyboardInterrupt
+
+    assert exit_code_of(body, debug=False, name="x") == 130
+    assert capsys.readouterr().err == ""
+
+
+def test_debug_shows_the_traceback_and_still_the_error_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def body() -> int:
+        raise NotFound("nobody")
+
+    assert exit_code_of(body, debug=True, name="x") == 3
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("Traceback")
+    assert lines[-1] == "Error: nobody"
+
+
+def test_one_line_keeps_text_and_escapes_what_steers_a_terminal() -> None:
+    assert one_line("한글 a\tb") == "한글 a\tb"
+    assert one_line("a\nb\x07\r") == "a b\\x07\\r"
+
+
+COMMANDS = ("launcher", "status", "list", "logs", "softkill", "kill", "shell", "run")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_with_an_example_json_debug_and_a_version(name: str) -> None:
+    done = _run(name, "--help")
+    assert done.returncode == 0
+    assert f"\n  Example:\n    dlapp-{name}" in done.stdout
+    for option in ("--json", "--debug", "--version", "-h, --help"):
+        assert option in done.stdout
+    assert _run(name, "--version").stdout.startswith(f"dlapp-{name} ")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_loads_nothing_but_click_and_the_errors(name: str) -> None:
+    check = (
+        "import sys, runpy; sys.argv = ['x', '--help']\n"
+        f"try: runpy.run_module('dlapp.tools.{name}', run_name='__main__')\n"
+        "except SystemExit: pass\n"
+        "print(sorted(m for m in sys.modules if m.startswith('dlapp')), file=sys.stderr)\n"
+        "print([m for m in ('docker', 'kazoo', 'requests', 'google', 'rich', 'sqlite3', 'yaml') if m in sys.modules],"
+        " file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    ours, heavy = done.stderr.splitlines()
+    allowed = {"dlapp", "dlapp.errors", "dlapp.tools", "dlapp.tools.common", "dlapp.tools.ending"}
+    assert set(eval(ours)) <= allowed | {f"dlapp.tools.{name}"}
+    assert heavy == "[]"
+
+
+def test_an_unknown_option_is_one_error_line_and_code_2() -> None:
+    done = _run("status", "--jsno")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("Error: No such option")
+    assert "dlapp-status --help" in done.stderr
+
+
+def test_a_reader_that_goes_away_ends_the_command_quietly() -> None:
+    program = (
+        "import sys\nfrom dlapp.tools.common import exit_code_of, say\n"
+        "def body():\n  for i in range(100_000): say('x' * 100)\n  return 0\n"
+        "sys.exit(exit_code_of(body, debug=False, name='x'))"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    with process:
+        process.stdout.read(10)
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
+
+
+def _run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", f"dlapp.tools.{name}", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)

@@ -1,0 +1,235 @@
+"""What the commands print of a view, to the character."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlapp.cluster import LogFiles
+from dlapp.control import Phase
+from dlapp.ids import ApplicationId, ContainerId
+from dlapp.report import ApplicationView, Cause, ContainerView, FinalStatus, OutputView, State
+from dlapp.tools.show import (
+    application_json,
+    elapsed,
+    end_line,
+    list_lines,
+    local_time,
+    payload_exit_text,
+    phase_text,
+    status_lines,
+    width,
+)
+
+APP = ApplicationId(1474893803111, 42)
+START_MS = 1474899851575
+END_MS = 1474899897703
+
+
+@pytest.fixture(autouse=True)
+def _in_seoul(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "Asia/Seoul")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def view(**more: Any) -> ApplicationView:
+    values: dict[str, Any] = {
+        "application_id": APP,
+        "attempt": 1,
+        "state": State.FINISHED,
+        "final_status": FinalStatus.SUCCEEDED,
+        "cause": Cause.SUCCEEDED,
+        "username": "tony",
+        "submitter": "tony",
+        "appname": "'c3 deeplearning app caffe mnist example'",
+        "submitted_ms": START_MS,
+        "started_ms": START_MS + 1000,
+        "finished_ms": END_MS,
+        "total_containers": 1,
+    }
+    return ApplicationView(**{**values, **more})
+
+
+def container(index: int, **more: Any) -> ContainerView:
+    values: dict[str, Any] = {"role": "worker", "role_index": index, "phase": Phase.ENDED, "finished_ms": END_MS}
+    return ContainerView(container_id=ContainerId(APP, 1, index + 2), index=index, **{**values, **more})
+
+
+def log(index: int) -> LogFiles:
+    name = str(ContainerId(APP, 1, index + 2))
+    files = {stream: f"file:///logs/{name}/{stream}" for stream in ("stdout", "stderr", "dlapp.log")}
+    return LogFiles(
+        container_id=ContainerId(APP, 1, index + 2), role="worker", role_index=index, index=index, files=files
+    )
+
+
+def test_a_finished_application_begins_with_the_lines_of_the_original() -> None:
+    assert status_lines(view(), [log(0)], END_MS + 99_999)[:11] == [
+        "DL App application_1474893803111_0042 is FINISHED",
+        "Username : tony",
+        "DL App ID : application_1474893803111_0042",
+        "DL App Name : 'c3 deeplearning app caffe mnist example'",
+        "startTime : 2016-09-26 23:24:11.575000",
+        "finishTime : 2016-09-26 23:24:57.703000",
+        "elapsedTime : 0:00:46.13",
+        "stdout",
+        "file:///logs/container_1474893803111_0042_01_000002/stdout",
+        "stderr",
+        "file:///logs/container_1474893803111_0042_01_000002/stderr",
+    ]
+
+
+def test_while_it_runs_finish_time_is_empty_and_elapsed_counts_on() -> None:
+    running = view(
+        state=State.RUNNING, final_status=FinalStatus.UNDEFINED, cause=None, finished_ms=None, phase="running 3 of 4"
+    )
+    lines = status_lines(running, [], START_MS + 3_600_000)
+    assert lines[0] == "DL App application_1474893803111_0042 is RUNNING"
+    assert lines[5:7] == ["finishTime : ", "elapsedTime : 1:00:00.00"]
+    assert "phase : running 3 of 4" in lines
+
+
+def test_each_container_that_ran_has_one_pair_of_urls_in_the_order_given() -> None:
+    lines = status_lines(view(), [log(0), log(1)], END_MS)
+    assert [line.rpartition("/")[0][-6:] for line in lines[7:15] if "/" in line] == ["000002"] * 2 + ["000003"] * 2
+    assert lines[7:15:2] == ["stdout", "stderr"] * 2
+
+
+def test_our_lines_stand_below_and_tell_the_end_the_outputs_and_each_container() -> None:
+    failed = view(
+        final_status=FinalStatus.FAILED,
+        cause=Cause.FAILED,
+        diagnostics="container 1 failed: exit code 3",
+        outputs=(OutputView(name="", target="file:///r", partial="file:///r.application_1.partial"),),
+        containers=(container(0, exit_code=0, host="box", gpus=(0, 3)), container(1, exit_code=3, attempt=2)),
+    )
+    assert status_lines(failed, [], END_MS)[7:] == [
+        "finalStatus : FAILED",
+        "cause : failed",
+        "diagnostics : container 1 failed: exit code 3",
+        "launchTime : 2016-09-26 23:24:12.575000",
+        "output : not committed to file:///r",
+        "partial : kept at file:///r.application_1.partial",
+        "containers",
+        "INDEX  ROLE      PHASE  HOST  EXIT  GPUS  NOTE",
+        "0      worker_0  ended  box   0     0,3",
+        "1      worker_1  ended  -     3     -     attempt 2",
+    ]
+
+
+def test_a_committed_output_and_one_that_is_still_to_come_are_told_apart() -> None:
+    done = view(outputs=(OutputView(name="model", target="file:///m", committed=True),))
+    assert "output model : committed to file:///m" in status_lines(done, [], END_MS)
+    running = view(state=State.RUNNING, cause=None, outputs=(OutputView(name="", target="file:///m"),))
+    assert "output : goes to file:///m" in status_lines(running, [], END_MS)
+
+
+def test_a_soft_kill_under_way_shows_the_time_that_is_left() -> None:
+    ending = view(
+        state=State.RUNNING, cause=None, finished_ms=None, soft_kill_by="kim", soft_kill_ends_ms=END_MS + 5000
+    )
+    assert "softkill : by kim, the payload has 0:00:05.00 left" in status_lines(ending, [], END_MS)
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (0, "0:00:00.00"),
+        (4, "0:00:00.00"),
+        (5, "0:00:00.01"),
+        (46_128, "0:00:46.13"),
+        (59_994, "0:00:59.99"),
+        (59_995, "0:01:00.00"),
+        (3_599_996, "1:00:00.00"),
+        (360_000_000, "100:00:00.00"),
+        (-50, "0:00:00.00"),
+    ],
+)
+def test_elapsed_is_rounded_and_its_hours_are_unbounded(ms: int, text: str) -> None:
+    assert elapsed(ms) == text
+
+
+@given(st.integers(0, 10**12))
+def test_elapsed_is_never_more_than_half_a_hundredth_off(ms: int) -> None:
+    hours, minutes, seconds = elapsed(ms).split(":")
+    shown_ms = int(hours) * 3_600_000 + int(minutes) * 60_000 + round(float(seconds) * 1000)
+    assert abs(shown_ms - ms) <= 5
+    assert int(minutes) < 60
+    assert float(seconds) < 60
+
+
+@given(st.integers(0, 4 * 10**12))
+def test_a_local_time_always_has_six_decimals(ms: int) -> None:
+    assert local_time(ms).endswith(f".{ms % 1000:03d}000")
+    assert len(local_time(ms)) == len("2016-09-26 22:24:11.575000")
+
+
+def test_the_list_is_a_table_that_wide_characters_do_not_shift() -> None:
+    waiting = view(
+        application_id=ApplicationId(1474893803111, 7),
+        appname="손글씨",
+        state=State.ACCEPTED,
+        cause=None,
+        finished_ms=None,
+        diagnostics="queue full, 2 ahead",
+    )
+    assert list_lines([view(appname="digits"), waiting], START_MS + 1230) == [
+        "ID                              NAME    USER  STATE     PHASE                ELAPSED     EXIT",
+        "application_1474893803111_0042  digits  tony  FINISHED  succeeded            0:00:46.13  0",
+        "application_1474893803111_0007  손글씨  tony  ACCEPTED  queue full, 2 ahead  0:00:01.23  -",
+    ]
+
+
+def test_an_empty_list_is_its_head_alone() -> None:
+    assert list_lines([], 0) == ["ID  NAME  USER  STATE  PHASE  ELAPSED  EXIT"]
+
+
+def test_what_would_steer_the_terminal_is_shown_escaped() -> None:
+    line = list_lines([view(appname="a\x1b[2Jb\u202ec\udcffd\u3000e")], END_MS)[1]
+    assert "a\\x1b[2Jb\\u202ec\\udcffd\u3000e" in line
+
+
+@pytest.mark.parametrize(("text", "columns"), [("abc", 3), ("손", 2), ("e\u0301", 1), ("", 0)])
+def test_width_counts_columns(text: str, columns: int) -> None:
+    assert width(text) == columns
+
+
+def test_the_exit_of_an_application_is_that_of_the_first_container_that_failed() -> None:
+    failed = {"final_status": FinalStatus.FAILED, "cause": Cause.FAILED}
+    assert payload_exit_text(view()) == "0"
+    assert payload_exit_text(view(**failed, containers=(container(0, exit_code=0), container(1, exit_code=9)))) == "9"
+    assert payload_exit_text(view(**failed, containers=(container(0, signal=11),))) == "signal 11"
+    assert payload_exit_text(view(**failed)) == "-"
+    assert payload_exit_text(view(state=State.RUNNING, final_status=FinalStatus.UNDEFINED)) == "-"
+
+
+def test_the_phase_of_one_that_waits_is_its_reason_and_of_one_that_ended_its_cause() -> None:
+    assert phase_text(view(state=State.ACCEPTED, cause=None, diagnostics="needs 2 gcores, 1 free")).startswith("needs")
+    assert phase_text(view(state=State.ACCEPTED, cause=None)) == "waiting"
+    assert phase_text(view(state=State.RUNNING, cause=None, phase="storing 1 of 1")) == "storing 1 of 1"
+    assert phase_text(view(cause=Cause.SOFT_KILLED)) == "soft-killed"
+    assert phase_text(view(state=State.FAILED, final_status=FinalStatus.FAILED, cause=None)) == "failed"
+
+
+def test_the_last_line_of_waiting_says_what_happened_and_what_to_type() -> None:
+    assert end_line(view(), END_MS) == "application_1474893803111_0042 is FINISHED, succeeded after 0:00:46.13"
+    failed = view(final_status=FinalStatus.FAILED, cause=Cause.FAILED, diagnostics="container 0: exit code 3")
+    assert end_line(failed, END_MS).endswith(
+        "failed after 0:00:46.13: container 0: exit code 3 "
+        "(dlapp-logs application_1474893803111_0042 shows what it printed)"
+    )
+
+
+def test_the_json_of_a_view_has_the_exit_code_only_once_it_ended() -> None:
+    assert application_json(view(cause=Cause.TIMED_OUT), END_MS)["exit_code"] == 6
+    running = application_json(view(state=State.RUNNING, cause=None, finished_ms=None), START_MS + 12)
+    assert running["exit_code"] is None
+    assert running["elapsed_ms"] == 12
