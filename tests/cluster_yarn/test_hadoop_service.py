@@ -1,0 +1,92 @@
+"""The Hadoop that the tests run on: what it offers, and that nothing of it stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.services import keeper
+from tests.services.hadoop import NODE_GCORES, Hadoop
+
+ROOT = Path(__file__).resolve().parents[2]
+OWNER = """
+import subprocess, sys, os
+from pathlib import Path
+end, lifeline = os.pipe()
+command = [sys.executable, "-m", "tests.services.keeper", sys.argv[1], str(end)]
+subprocess.Popen(command, pass_fds=[end], start_new_session=True)
+print("started", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.yarn
+def test_both_nodes_offer_gcores_and_have_names_of_their_own(hadoop: Hadoop):
+    nodes = hadoop.get(f"{hadoop.rm_url}/ws/v1/cluster/nodes")["nodes"]["node"]
+    assert sorted(node["id"] for node in nodes) == hadoop.nodes
+    for node in nodes:
+        kinds = {
+            kind["name"]: kind["value"] for kind in node["totalResource"]["resourceInformations"]["resourceInformation"]
+        }
+        assert kinds["gcores"] == NODE_GCORES
+
+
+@pytest.mark.yarn
+def test_there_are_two_queues(hadoop: Hadoop):
+    scheduler = hadoop.get(f"{hadoop.rm_url}/ws/v1/cluster/scheduler")["scheduler"]["schedulerInfo"]
+    assert [queue["queueName"] for queue in scheduler["queues"]["queue"]] == ["default", "research"]
+
+
+@pytest.fixture
+def kept(tmp_path: Path):
+    """A directory whose keeper has one part: a shell that leaves a grandchild in a session of its own."""
+    part = {"command": ["/bin/sh", "-c", "setsid sleep 1000 & sleep 1000"], "environment": {"PATH": os.defpath}}
+    (tmp_path / "parts.json").write_text(json.dumps({"one": part}))
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(tmp_path)], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert owner.stdout is not None
+    owner.stdout.readline()
+    _until(lambda: (tmp_path / "control").exists())
+    yield tmp_path, owner
+    owner.communicate()
+
+
+def _until(condition):
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "did not come true in 20 s"
+        time.sleep(0.02)
+
+
+def test_a_part_is_killed_and_started_again(kept):
+    directory, _ = kept
+    first = keeper.ask(directory, do="start", part="one")["one"]["pid"]
+    assert keeper.ask(directory, do="kill", part="one")["one"]["exit"] == -signal.SIGKILL
+    assert keeper.ask(directory, do="start", part="one")["one"]["pid"] != first
+    with pytest.raises(RuntimeError, match="'fly' is no request"):
+        keeper.ask(directory, do="fly")
+
+
+@pytest.mark.parametrize("death", ["owner", "inner", "outer", "down"])
+def test_nothing_stays_however_the_end_comes(kept, death: str):
+    directory, owner = kept
+    part = keeper.ask(directory, do="start", part="one")["one"]["pid"]
+    _until(lambda: len(keeper._working_in(directory)) == 3)
+    inner = _parent(part)
+    if death == "down":
+        keeper.ask(directory, do="down")
+    else:
+        os.kill({"owner": owner.pid, "inner": inner, "outer": _parent(inner)}[death], signal.SIGKILL)
+    _until(lambda: not keeper._working_in(directory))
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

@@ -1,0 +1,559 @@
+"""A real Hadoop on this machine: python -m tests.services.hadoop up|down|status|start PART|stop PART|kill PART
+
+NameNode, DataNode, ResourceManager, two NodeManagers and the ApplicationHistoryServer with the timeline service, each
+a JVM of its own, made of the jars that Maven Central has (fetched once into ``~/.cache/dlapp-tests``). Needs Java 11 or
+later, and Maven for the first time; no root, no Hadoop installation and no line in /etc/hosts.
+
+The configuration is docs/hadoop/*.xml, the files that operators copy, with addresses, directories and sizes of one
+small machine over it: so what the documentation says is what the tests run on. The nodes have addresses of their own
+(127.0.1.1 and 127.0.1.2), which are their host names too; each offers 4 GiB, 8 vcores and 4 gcores.
+
+``up`` uses YARN's usual ports and stays until ``down``. Tests get a cluster of their own on free ports, or the one that
+is up; parts can be killed and started again by both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import getpass
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from tests.services import keeper
+
+VERSION = os.environ.get("DLAPP_TEST_HADOOP", "3.4.2")
+# Read at import: the tests give each test a home of its own.
+CACHE = Path(os.environ.get("DLAPP_TEST_CACHE") or Path.home() / ".cache" / "dlapp-tests")
+UP_DIRECTORY = Path(tempfile.gettempdir()) / f"dlapp-hadoop-{os.getuid()}"
+ROOT = Path(__file__).resolve().parents[2]
+NODES = {"nm1": "127.0.1.1", "nm2": "127.0.1.2"}
+NODE_MEMORY_MIB, NODE_VCORES, NODE_GCORES = 4096, 8, 4
+READY_TIMEOUT_S = 120.0
+
+ARTIFACTS = (
+    "hadoop-common",
+    "hadoop-hdfs",
+    "hadoop-hdfs:test-jar",  # it alone has the web pages without which a NameNode does not start
+    "hadoop-hdfs-client",
+    "hadoop-yarn-server-resourcemanager",
+    "hadoop-yarn-server-nodemanager",
+    "hadoop-yarn-server-timelineservice",  # the ResourceManager loads a class of it
+    "hadoop-yarn-server-applicationhistoryservice",
+    "hadoop-yarn-client",
+    "hadoop-yarn-applications-distributedshell",  # the Java peer of the benchmarks
+)
+MAIN = {
+    "nn": "org.apache.hadoop.hdfs.server.namenode.NameNode",
+    "dn": "org.apache.hadoop.hdfs.server.datanode.DataNode",
+    "rm": "org.apache.hadoop.yarn.server.resourcemanager.ResourceManager",
+    "nm1": "org.apache.hadoop.yarn.server.nodemanager.NodeManager",
+    "nm2": "org.apache.hadoop.yarn.server.nodemanager.NodeManager",
+    "ahs": "org.apache.hadoop.yarn.server.applicationhistoryservice.ApplicationHistoryServer",
+}
+PARTS = tuple(MAIN)
+
+# Quick to start and small, rather than fast later: a test cluster lives for minutes on two cores.
+JAVA_OPTIONS = (
+    "-Xmx400m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Xshare:auto",
+    "-Djava.net.preferIPv4Stack=true",
+    *(
+        f"--add-opens=java.base/{package}=ALL-UNNAMED"
+        for package in ("java.lang", "java.util", "java.io", "java.net", "java.nio", "sun.net.dns")
+    ),
+)
+LOG4J = """log4j.rootLogger=INFO,console
+log4j.appender.console=org.apache.log4j.ConsoleAppender
+log4j.appender.console.target=System.err
+log4j.appender.console.layout=org.apache.log4j.PatternLayout
+log4j.appender.console.layout.ConversionPattern=%d{ISO8601} %p %c{2}: %m%n
+"""
+
+USUAL_PORTS = {
+    "nn": 8020, "nn_http": 9870, "dn": 9866, "dn_http": 9864, "dn_ipc": 9867,
+    "rm": 8032, "rm_scheduler": 8030, "rm_tracker": 8031, "rm_admin": 8033, "rm_http": 8088,
+    "nm": 8041, "nm_localizer": 8040, "nm_http": 8042, "ahs": 10200, "ahs_http": 8188,
+}  # fmt: skip
+
+
+class NoHadoop(Exception):
+    """A Hadoop cannot be had on this machine; the message says what is missing."""
+
+
+def java() -> str:
+    """Path of a java that Hadoop runs on. Raises NoHadoop."""
+    path = os.path.join(os.environ["JAVA_HOME"], "bin", "java") if os.environ.get("JAVA_HOME") else None
+    found = shutil.which(path or "java")
+    if found is None:
+        raise NoHadoop("no java: install a JDK or JRE of version 11 or later, or set JAVA_HOME")
+    said = subprocess.run([found, "-version"], capture_output=True, text=True).stderr
+    version = re.search(r'version "(\d+)', said)
+    if version is None or int(version[1]) < 11:
+        raise NoHadoop(f"{found} is {said.partition(chr(10))[0]}: 11 or later is needed")
+    return found
+
+
+def library() -> Path:
+    """Directory of the jars, fetched on first use by one process while others wait. Raises NoHadoop."""
+    target = CACHE / f"hadoop-{VERSION}" / "lib"
+    if target.is_dir():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with open(target.parent / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not target.is_dir():
+            _fetch(target)
+    return target
+
+
+def _fetch(target: Path) -> None:
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise NoHadoop(f"no mvn to fetch the jars of Hadoop {VERSION} with, and none in {target}")
+    dependencies = ""
+    for artifact in ARTIFACTS:
+        name, _, kind = artifact.partition(":")
+        dependencies += (
+            f"<dependency><groupId>org.apache.hadoop</groupId><artifactId>{name}</artifactId>"
+            f"<version>{VERSION}</version>{f'<type>{kind}</type>' if kind else ''}</dependency>\n"
+        )
+    with tempfile.TemporaryDirectory(dir=target.parent) as work:
+        Path(work, "pom.xml").write_text(
+            '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
+            "<groupId>dlapp</groupId><artifactId>hadoop-for-tests</artifactId><version>1</version>"
+            f"<packaging>pom</packaging><dependencies>\n{dependencies}</dependencies></project>"
+        )
+        print(f"fetching the jars of Hadoop {VERSION} (90 MiB, once) into {target}", file=sys.stderr, flush=True)
+        done = subprocess.run(
+            [maven, "-q", "-B", "dependency:copy-dependencies", "-DincludeScope=runtime", "-DoutputDirectory=lib"],
+            cwd=work,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode != 0:
+            raise NoHadoop(f"mvn could not fetch Hadoop {VERSION}: {(done.stdout + done.stderr)[-500:]}")
+        # Whole or not at all: whoever sees the directory uses it.
+        os.rename(Path(work, "lib"), target)
+
+
+def free_ports() -> dict[str, int]:
+    """A free port for each that a cluster needs. The nodes' are tried on their own addresses."""
+    held, ports = [], {}
+    for name in USUAL_PORTS:
+        addresses = list(NODES.values()) if name.startswith("nm") else ["127.0.0.1"]
+        while True:
+            first = socket.create_server((addresses[0], 0))
+            held.append(first)
+            port = first.getsockname()[1]
+            try:
+                held += [socket.create_server((address, port)) for address in addresses[1:]]
+            except OSError:
+                continue
+            ports[name] = port
+            break
+    for one in held:
+        one.close()
+    return ports
+
+
+class Hadoop:
+    """A cluster that is up, or about to be: its addresses, and what can be done to its parts.
+
+    ``with Hadoop.start() as cluster`` ends it with the block, and with this process however that ends.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.ports: dict[str, int] = json.loads((directory / "ports.json").read_text())
+        self._lifeline: int | None = None
+        self._keeper: subprocess.Popen[bytes] | None = None
+
+    # ---- addresses ----
+
+    @property
+    def configuration(self) -> Path:
+        """The HADOOP_CONF_DIR of a client."""
+        return self.directory / "conf"
+
+    @property
+    def rm_url(self) -> str:
+        """The ResourceManager's web address."""
+        return f"http://127.0.0.1:{self.ports['rm_http']}"
+
+    @property
+    def timeline_url(self) -> str:
+        """The timeline server's web address."""
+        return f"http://127.0.0.1:{self.ports['ahs_http']}"
+
+    @property
+    def hdfs_url(self) -> str:
+        """The NameNode's web address; WebHDFS is under /webhdfs/v1."""
+        return f"http://127.0.0.1:{self.ports['nn_http']}"
+
+    @property
+    def scheduler_address(self) -> tuple[str, int]:
+        """Where an ApplicationMaster calls the ResourceManager."""
+        return "127.0.0.1", self.ports["rm_scheduler"]
+
+    @property
+    def nodes(self) -> list[str]:
+        """Node ids as YARN writes them: ``host:port``."""
+        return [f"{host}:{self.ports['nm']}" for host in NODES.values()]
+
+    # ---- life ----
+
+    @classmethod
+    def start(
+        cls,
+        directory: Path | None = None,
+        *,
+        ports: dict[str, int] | None = None,
+        settings: dict[str, dict[str, str]] | None = None,
+        detached: bool = False,
+        wait: bool = True,
+    ) -> Hadoop:
+        """Bring a cluster up.
+
+        Args:
+            directory: for its files; default: a new temporary one, removed with the cluster.
+            ports: default: free ones.
+            settings: file name -> property -> value, over all others.
+            detached: it stays when this process ends, until `down`.
+            wait: return when it is ready.
+
+        Raises:
+            NoHadoop: Java or the jars are missing.
+            TimeoutError: it did not become ready; the message has the end of the logs.
+        """
+        runtime, jars = java(), library()
+        if directory is None:
+            directory = Path(tempfile.mkdtemp(prefix="dlapp-hadoop-"))
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (directory / "ports.json").write_text(json.dumps(ports or free_ports()))
+        cluster = cls(directory)
+        cluster._write_configuration(settings or {})
+        commands = {
+            part: {
+                "command": [runtime, *JAVA_OPTIONS, f"-Ddlapp.part={part}", "-cp", f"{conf}:{jars}/*", MAIN[part]],
+                "environment": _environment(),
+            }
+            for part in PARTS
+            for conf in [directory / (f"conf-{part}" if part in NODES else "conf")]
+        }
+        (directory / "parts.json").write_text(json.dumps(commands))
+        cluster._format_hdfs(runtime, jars)
+        cluster._start_keeper(detached)
+        for part in PARTS:
+            cluster.start_part(part)
+        if wait:
+            try:
+                cluster.wait_until_ready()
+            except BaseException:
+                cluster.down()
+                raise
+        return cluster
+
+    def _start_keeper(self, detached: bool) -> None:
+        command = [sys.executable, "-m", "tests.services.keeper", str(self.directory)]
+        keep: tuple[int, ...] = ()
+        if not detached:
+            end, self._lifeline = os.pipe()
+            command.append(str(end))
+            keep = (end,)
+        with open(self.directory / "keeper.log", "ab") as log:
+            self._keeper = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                pass_fds=keep,
+            )
+        for one in keep:
+            os.close(one)
+        self._until("the keeper", lambda: (self.directory / "control").exists(), 10)
+
+    def __enter__(self) -> Hadoop:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.down()
+
+    def down(self) -> None:
+        """End it: all parts at once, then what runs on its nodes, then its files."""
+        with contextlib.suppress(ConnectionError):
+            keeper.ask(self.directory, do="down")
+        if self._lifeline is not None:
+            os.close(self._lifeline)
+            self._lifeline = None
+        if self._keeper is not None:
+            self._keeper.wait(30)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    # ---- parts ----
+
+    def start_part(self, part: str) -> None:
+        """Start a part that does not run; returns before it is ready."""
+        keeper.ask(self.directory, do="start", part=part)
+
+    def stop_part(self, part: str) -> None:
+        """SIGTERM a part and wait for its end, some seconds."""
+        keeper.ask(self.directory, do="stop", part=part)
+
+    def kill_part(self, part: str) -> None:
+        """SIGKILL a part; what a NodeManager had started runs on."""
+        keeper.ask(self.directory, do="kill", part=part)
+
+    def status(self) -> dict[str, Any]:
+        """Process id and exit status (None: it runs) of each part that was ever started."""
+        return keeper.ask(self.directory, do="status")
+
+    def log(self, part: str) -> str:
+        """What a part wrote so far."""
+        return (self.directory / f"{part}.log").read_text(errors="replace")
+
+    # ---- readiness ----
+
+    def wait_until_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Wait until work can be done: HDFS takes files, both nodes run and offer gcores, the history answers."""
+        deadline = time.monotonic() + timeout_s
+        for what, ready in (
+            ("HDFS", self._hdfs_ready),
+            ("the nodes", self.nodes_ready),
+            ("the timeline server", lambda: bool(self.get(f"{self.timeline_url}/ws/v1/timeline"))),
+        ):
+            self._until(what, ready, deadline - time.monotonic())
+
+    def nodes_ready(self) -> bool:
+        """Whether every node runs and shows the gcores that it was configured with."""
+        listed = (self.get(f"{self.rm_url}/ws/v1/cluster/nodes").get("nodes") or {}).get("node", [])
+        gcores = [
+            kind["value"]
+            for node in listed
+            if node["state"] == "RUNNING"
+            for kind in node["totalResource"]["resourceInformations"]["resourceInformation"]
+            if kind["name"] == "gcores"
+        ]
+        return gcores == [NODE_GCORES] * len(NODES)
+
+    def _hdfs_ready(self) -> bool:
+        user = getpass.getuser()
+        for path, permission in (("/tmp", "1777"), ("/tmp/logs", "1777"), ("/user", "755"), (f"/user/{user}", "755")):
+            self.get(
+                f"{self.hdfs_url}/webhdfs/v1{path}?op=MKDIRS&permission={permission}&user.name={user}", method="PUT"
+            )
+        beans = self.get(f"{self.hdfs_url}/jmx?qry=Hadoop:service=NameNode,name=FSNamesystem")["beans"]
+        return bool(beans) and beans[0]["NumLiveDataNodes"] == 1
+
+    def get(self, url: str, method: str = "GET") -> Any:
+        """The JSON that ``url`` answers with."""
+        request = urllib.request.Request(url, method=method, headers={"Accept": "application/json"})
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return json.load(answer)
+
+    def _until(self, what: str, condition: Callable[[], bool], timeout_s: float) -> None:
+        deadline, last = time.monotonic() + timeout_s, ""
+        while time.monotonic() < deadline:
+            try:
+                if condition():
+                    return
+            except (OSError, ValueError, KeyError) as error:
+                last = str(error)
+            if (self.directory / "control").exists():
+                dead = [part for part, one in self.status().items() if one["exit"] is not None]
+                if dead:
+                    raise TimeoutError(f"{dead[0]} ended: {self.log(dead[0])[-2000:]}")
+            time.sleep(0.1)
+        raise TimeoutError(f"{what}: not ready after {timeout_s:.0f} s ({last}); logs are in {self.directory}")
+
+    # ---- files ----
+
+    def _write_configuration(self, settings: dict[str, dict[str, str]]) -> None:
+        for part, host in (("", "127.0.0.1"), *NODES.items()):
+            directory = self.directory / (f"conf-{part}" if part else "conf")
+            directory.mkdir(exist_ok=True)
+            (directory / "log4j.properties").write_text(LOG4J)
+            own = self._settings(host)
+            for source in sorted((ROOT / "docs" / "hadoop").glob("*.xml")):
+                properties = read_configuration(source) | own.get(source.name, {}) | settings.get(source.name, {})
+                _write_xml(directory / source.name, properties)
+
+    def _settings(self, host: str) -> dict[str, dict[str, str]]:
+        port, me, here = self.ports, getpass.getuser(), self.directory
+        local = "127.0.0.1"
+        return {
+            "core-site.xml": {
+                "fs.defaultFS": f"hdfs://{local}:{port['nn']}",
+                "hadoop.tmp.dir": f"{here}/tmp-{host}",
+                "hadoop.http.staticuser.user": me,
+                f"hadoop.proxyuser.{me}.hosts": "*",
+                f"hadoop.proxyuser.{me}.groups": "*",
+            },
+            "hdfs-site.xml": {
+                "dfs.replication": "1",
+                "dfs.namenode.name.dir": f"file://{here}/name",
+                "dfs.datanode.data.dir": f"file://{here}/data",
+                "dfs.namenode.http-address": f"{local}:{port['nn_http']}",
+                "dfs.datanode.address": f"{local}:{port['dn']}",
+                "dfs.datanode.http.address": f"{local}:{port['dn_http']}",
+                "dfs.datanode.ipc.address": f"{local}:{port['dn_ipc']}",
+                "dfs.datanode.hostname": local,
+                "dfs.namenode.datanode.registration.ip-hostname-check": "false",
+                "dfs.namenode.safemode.extension": "0",
+            },
+            "node-resources.xml": {"yarn.nodemanager.resource-type.gcores": str(NODE_GCORES)},
+            "yarn-site.xml": {
+                "yarn.resourcemanager.hostname": local,
+                "yarn.resourcemanager.address": f"{local}:{port['rm']}",
+                "yarn.resourcemanager.scheduler.address": f"{local}:{port['rm_scheduler']}",
+                "yarn.resourcemanager.resource-tracker.address": f"{local}:{port['rm_tracker']}",
+                "yarn.resourcemanager.admin.address": f"{local}:{port['rm_admin']}",
+                "yarn.resourcemanager.webapp.address": f"{local}:{port['rm_http']}",
+                "yarn.resourcemanager.fs.state-store.uri": f"file://{here}/state",
+                "yarn.resourcemanager.work-preserving-recovery.scheduling-wait-ms": "1000",
+                "yarn.resourcemanager.connect.max-wait.ms": "60000",
+                "yarn.resourcemanager.connect.retry-interval.ms": "500",
+                "yarn.scheduler.maximum-allocation-mb": str(NODE_MEMORY_MIB),
+                "yarn.scheduler.maximum-allocation-vcores": str(NODE_VCORES),
+                "yarn.nodemanager.hostname": host,
+                "yarn.nodemanager.address": f"{host}:{port['nm']}",
+                "yarn.nodemanager.localizer.address": f"{host}:{port['nm_localizer']}",
+                "yarn.nodemanager.webapp.address": f"{host}:{port['nm_http']}",
+                "yarn.nodemanager.local-dirs": f"{here}/local-{host}",
+                "yarn.nodemanager.log-dirs": f"{here}/logs-{host}",
+                "yarn.nodemanager.resource.memory-mb": str(NODE_MEMORY_MIB),
+                "yarn.nodemanager.resource.cpu-vcores": str(NODE_VCORES),
+                "yarn.nodemanager.disk-health-checker.max-disk-utilization-per-disk-percentage": "99.9",
+                "yarn.nodemanager.resource-monitor.interval-ms": "500",
+                "yarn.timeline-service.hostname": local,
+                "yarn.timeline-service.address": f"{local}:{port['ahs']}",
+                "yarn.timeline-service.http-address": f"{local}:{port['ahs_http']}",
+                "yarn.timeline-service.webapp.address": f"{local}:{port['ahs_http']}",
+                "yarn.timeline-service.leveldb-timeline-store.path": f"{here}/timeline",
+                "yarn.timeline-service.leveldb-state-store.path": f"{here}/timeline",
+                "yarn.log.server.url": f"{self.timeline_url}/applicationhistory/logs",
+                "yarn.log.server.web-service.url": f"{self.timeline_url}/ws/v1/applicationhistory",
+            },
+        }
+
+    def _format_hdfs(self, runtime: str, jars: Path) -> None:
+        """An empty file system; made once and copied from then on, it is a JVM's start saved."""
+        name = self.directory / "name"
+        if name.exists():
+            return
+        kept = CACHE / f"hadoop-{VERSION}" / "name"
+        if not kept.is_dir():
+            command = [runtime, *JAVA_OPTIONS, "-cp", f"{self.configuration}:{jars}/*", MAIN["nn"]]
+            done = subprocess.run(
+                [*command, "-format", "-nonInteractive"],
+                env=_environment(),
+                cwd=self.directory,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+            )
+            if done.returncode != 0:
+                raise TimeoutError(f"the NameNode could not be formatted: {done.stderr[-2000:]}")
+            with contextlib.suppress(OSError):  # another process may have been first
+                shutil.copytree(name, kept.with_name(f"name-{os.getpid()}"))
+                os.rename(kept.with_name(f"name-{os.getpid()}"), kept)
+        else:
+            shutil.copytree(kept, name)
+
+
+def read_configuration(path: Path) -> dict[str, str]:
+    """Property -> value of one Hadoop configuration file."""
+    return {
+        (one.findtext("name") or "").strip(): (one.findtext("value") or "").strip()
+        for one in ElementTree.parse(path).getroot().iter("property")
+    }
+
+
+def _write_xml(path: Path, properties: dict[str, str]) -> None:
+    root = ElementTree.Element("configuration")
+    for name, value in properties.items():
+        one = ElementTree.SubElement(root, "property")
+        ElementTree.SubElement(one, "name").text = name
+        ElementTree.SubElement(one, "value").text = value
+    ElementTree.ElementTree(root).write(path, encoding="utf-8")
+
+
+def _environment() -> dict[str, str]:
+    """What the servers, and so the containers, see: no variable of the caller that could matter to them."""
+    kept = {name: os.environ[name] for name in ("PATH", "JAVA_HOME", "LANG") if name in os.environ}
+    return kept | {"HADOOP_USER_NAME": getpass.getuser()}
+
+
+@contextlib.contextmanager
+def cluster_for_tests() -> Iterator[Hadoop]:
+    """The cluster that is up, else one that ends with the block. Raises NoHadoop."""
+    with contextlib.suppress(OSError, ValueError):
+        cluster = Hadoop(UP_DIRECTORY)
+        cluster.status()
+        cluster.wait_until_ready()
+        yield cluster
+        return
+    with Hadoop.start() as cluster:
+        yield cluster
+
+
+def main(argv: list[str]) -> int:
+    """The command line."""
+    match argv:
+        case ["up"]:
+            with contextlib.suppress(OSError, ValueError):
+                Hadoop(UP_DIRECTORY).status()
+                print(f"Error: a cluster is up already, in {UP_DIRECTORY}", file=sys.stderr)
+                return 1
+            shutil.rmtree(UP_DIRECTORY, ignore_errors=True)
+            began = time.monotonic()
+            try:
+                cluster = Hadoop.start(UP_DIRECTORY, ports=USUAL_PORTS, detached=True)
+            except (NoHadoop, TimeoutError) as error:
+                print(f"Error: {error}", file=sys.stderr)
+                return 1
+            print(f"Hadoop {VERSION} is up after {time.monotonic() - began:.0f} s: {cluster.rm_url}")
+            print(f"export HADOOP_CONF_DIR={cluster.configuration}")
+            return 0
+        case ["down"]:
+            try:
+                Hadoop(UP_DIRECTORY).down()
+            except FileNotFoundError:
+                print("no cluster is up")
+            return 0
+        case ["status"]:
+            try:
+                parts = Hadoop(UP_DIRECTORY).status()
+            except OSError:
+                print("no cluster is up")
+                return 1
+            for part, one in parts.items():
+                print(f"{part:4} {one['pid']:>8} {'runs' if one['exit'] is None else 'ended ' + str(one['exit'])}")
+            return 0
+        case ["start" | "stop" | "kill" as do, part] if part in PARTS:
+            keeper.ask(UP_DIRECTORY, do=do, part=part)
+            return 0
+    print(__doc__.partition("\n")[0], file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
