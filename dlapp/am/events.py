@@ -126,7 +126,7 @@ class Settlement(Enum):
 class Part(NamedTuple):
     """What one container stored, complete; of each CONTAINER_INDEX at most one part counts."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which a Part has no use for
     role: str
     role_index: int
     container_id: ContainerId
@@ -171,14 +171,5 @@ class Journal(NamedTuple):
 
 
 Action = (
-    StartTask
-    | StopContainer
-    | Assign
-    | Refuse
-    | SendOrders
-    | AnswerStop
-    | SettleOutputs
-    | Finish
-    | Abandon
-    | Journal
+    StartTask | StopContainer | Assign | Refuse | SendOrders | AnswerStop | SettleOutputs | Finish | Abandon | Journal
 )

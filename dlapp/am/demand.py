@@ -1,0 +1,114 @@
+"""What to ask the engine for: the desired minus the actual, computed anew for each heartbeat.
+
+Nothing here counts what was asked before. A grant that we did not need is surplus and given back, a heartbeat that was
+lost is made good by the next one.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+from dlapp.am.gate import Gate
+from dlapp.am.instance import Container
+from dlapp.cluster import Ask
+from dlapp.ids import ContainerId
+from dlapp.spec import Placement, RoleSpec
+
+
+class Role:
+    """One role of the application: which of its indexes wait, which of its containers have no index yet.
+
+    Attributes:
+        place: its place in the spec; the request id of its asks is that plus 1 (0 is YARN's default).
+        first: its first CONTAINER_INDEX.
+        unbound: live containers that have no index and may take one.
+        blockers: open containers of an earlier attempt of which nobody knows what they run: any waiting index might
+            be theirs, so none is bound before they are heard or gone.
+        held: those whose tasks asked for work and wait for the answer.
+    """
+
+    def __init__(self, place: int, spec: RoleSpec, first: int) -> None:
+        self.place, self.spec, self.first = place, spec, first
+        self.request_id = place + 1
+        self.gate = Gate(spec.start, spec.instances)
+        self.unbound: dict[ContainerId, Container] = {}
+        self.blockers: dict[ContainerId, Container] = {}
+        self.held: dict[ContainerId, Container] = {}
+        self._waiting = set(range(first, first + spec.instances))
+        self._in_order = sorted(self._waiting)
+
+    @property
+    def indexes(self) -> range:
+        """Its CONTAINER_INDEXes."""
+        return range(self.first, self.first + self.spec.instances)
+
+    @property
+    def waiting(self) -> int:
+        """How many indexes wait for a container."""
+        return len(self._waiting)
+
+    @property
+    def missing(self) -> int:
+        """How many more containers are wanted; below 0: so many too many."""
+        return len(self._waiting) - len(self.unbound)
+
+    def waiting_indexes(self) -> list[int]:
+        """The indexes that wait, in order."""
+        return sorted(self._waiting)
+
+    def wait(self, index: int) -> None:
+        """An index waits for a container (again)."""
+        if index not in self._waiting:
+            self._waiting.add(index)
+            heapq.heappush(self._in_order, index)
+
+    def take(self, index: int) -> None:
+        """An index waits no more."""
+        self._waiting.discard(index)
+
+    def next_index(self) -> int | None:
+        """The lowest index that waits; it goes on waiting until it is taken."""
+        while self._in_order and self._in_order[0] not in self._waiting:
+            heapq.heappop(self._in_order)
+        return self._in_order[0] if self._in_order else None
+
+
+class AvoidedNodes:
+    """Nodes that failed one of our containers, each for a time: what was broken may be repaired."""
+
+    def __init__(self, placement: Placement, avoid_ms: int) -> None:
+        self._placement, self._avoid_ms = placement, avoid_ms
+        self._until_ms: dict[str, int] = {}
+
+    def add(self, node: str, now_ms: int) -> None:
+        """Avoid a node from now on."""
+        if node:
+            self._until_ms[node] = now_ms + self._avoid_ms
+
+    def placement(self, now_ms: int) -> Placement:
+        """Where containers may run now. Of nodes that the user named, never all are avoided: nothing would be left."""
+        self._until_ms = {node: until for node, until in self._until_ms.items() if until > now_ms}
+        if not self._until_ms:
+            return self._placement
+        user = self._placement
+        avoided = sorted(set(self._until_ms) - set(user.exclude_nodes))
+        if user.nodes and not set(user.nodes) - set(avoided) - set(user.exclude_nodes):
+            avoided = []
+        return Placement(nodes=user.nodes, exclude_nodes=(*user.exclude_nodes, *avoided), node_label=user.node_label)
+
+
+def asks(roles: list[Role], placement: Placement, *, wanted: bool) -> tuple[Ask, ...]:
+    """One ask a role, also where its count is 0: that takes back what was asked before.
+
+    Args:
+        wanted: False once the application is ending: nothing more is wanted.
+    """
+    return tuple(
+        Ask(
+            request_id=role.request_id,
+            count=max(0, role.missing) if wanted else 0,
+            resources=role.spec.resources,
+            placement=placement,
+        )
+        for role in roles
+    )
