@@ -112,14 +112,15 @@ class Home:
         """The journal of one attempt, to append to."""
         return Journal(self._path(f"journal-{attempt}.jsonl"))
 
-    def journal_lines(self, attempt: int) -> list[str]:
-        """The complete lines of an attempt's journal; one that a death cut short is left out."""
-        try:
-            with open(self._path(f"journal-{attempt}.jsonl"), encoding="utf-8") as file:
-                text = file.read()
-        except FileNotFoundError:
-            return []
-        return text.split("\n")[:-1]
+    def all_journal_lines(self) -> list[str]:
+        """The complete lines of all attempts' journals, in order; one that a death cut short is left out."""
+        lines: list[str] = []
+        attempt = 1
+        while os.path.exists(path := self._path(f"journal-{attempt}.jsonl")):
+            with open(path, encoding="utf-8", errors="replace") as file:
+                lines += file.read().split("\n")[:-1]
+            attempt += 1
+        return lines
 
     def _path(self, name: str) -> str:
         return os.path.join(self.directory, name)
@@ -153,12 +154,14 @@ class Journal:
         """Put a line into the next group."""
         self._waiting.append(line + "\n")
 
-    def flush(self) -> None:
-        """Write the group."""
+    def flush(self, *, durable: bool = False) -> None:
+        """Write the group; with ``durable`` it is on the disk when this returns."""
         if self._waiting:
             data, self._waiting = "".join(self._waiting).encode(), []
             while data:
                 data = data[os.write(self._fd, data) :]
+        if durable:
+            os.fdatasync(self._fd)
 
     def close(self) -> None:
         """Write what is left, and close."""

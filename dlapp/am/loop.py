@@ -1,0 +1,291 @@
+"""The ApplicationMaster's loop: feeds its mind from one queue and carries out what it decides.
+
+    control server ──┐                        ┌─> engine: heartbeat, start, stop, finish
+    engine's wake ───┼─> queue ─> Master ─────┼─> answers to tasks and tools
+    settled outputs ─┘   (this thread)        ├─> journal, view
+                                              └─> output thread
+
+One thread changes state: this one. What may take long (outputs) has a thread of its own and comes back as an event.
+Reports of tasks are held back until there is news for them, so an order reaches a task in a millisecond.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+import time
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+
+from dlapp.am import events
+from dlapp.am.home import Home, Journal
+from dlapp.am.journal import line, records, replay
+from dlapp.am.master import Master
+from dlapp.am.outputs import settle
+from dlapp.am.page import page
+from dlapp.am.server import Call, Control, What
+from dlapp.am.view import of as view_of
+from dlapp.cluster import AmEngine, ContainerEnd, Heartbeat, TaskLaunch
+from dlapp.control import Hello, Report, StopRequest, derive_token
+from dlapp.errors import DlappError
+from dlapp.ids import ApplicationId, ContainerId
+from dlapp.jsonform import to_json
+from dlapp.report import ApplicationView
+from dlapp.spec import Secrets, Submission
+from dlapp.storage.commit import part_location
+
+QUIET_HEARTBEAT_S = 1.0
+"""Between two heartbeats while nothing is wanted; the engine wakes us when there is something to learn."""
+VIEW_EVERY_S = 0.2
+"""The least time between two views written while containers report progress."""
+WAKE = None
+
+
+class Loop:
+    """One attempt of one application, from registration to its end.
+
+    Args:
+        home: the application's directory.
+        engine: where it runs.
+        wakes: the queue on which the engine's ``wake`` puts `WAKE`.
+    """
+
+    def __init__(
+        self,
+        *,
+        home: Home,
+        submission: Submission,
+        secrets: Secrets,
+        application_id: ApplicationId,
+        attempt: int,
+        engine: AmEngine,
+        wakes: SimpleQueue[Call | events.OutputsSettled | None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._home, self._submission, self._secrets = home, submission, secrets
+        self._application_id, self._attempt = application_id, attempt
+        self._engine, self._queue, self._clock = engine, wakes, clock
+        outputs = submission.spec.outputs
+        self._master = Master(
+            submission,
+            application_id,
+            attempt,
+            former=replay(records(home.all_journal_lines())) if attempt > 1 else None,
+            parts_of=lambda one: tuple(part_location(output.target, application_id, one) for output in outputs),
+        )
+        self._control = Control(secrets.control_secret, wakes.put)
+        self._journal: Journal = home.journal(attempt)
+        self._held: dict[ContainerId, tuple[Call, Report]] = {}
+        self._held_until: list[tuple[float, int, ContainerId, Call]] = []
+        self._held_count = 0
+        self._hellos: dict[ContainerId, list[Call]] = {}
+        self._stop_calls: list[Call] = []
+        self._settling: threading.Thread | None = None
+        self._ending: events.Ending | None = None
+        self._abandoned = False
+        self._start_failed: list[ContainerEnd] = []
+        self._changed, self._view_due = True, 0.0
+
+    def run(self) -> None:
+        """Run until the application has ended and all of that is written down."""
+        with self._control.server:
+            self._handle(self._engine.register(self._control.url))
+            heartbeat_at = 0.0
+            while not self._over():
+                now = time.monotonic()
+                wanted = min(
+                    heartbeat_at,
+                    self._held_until[0][0] if self._held_until else heartbeat_at,
+                    self._view_due if self._changed else heartbeat_at,
+                )
+                woken = self._take(max(0.0, wanted - now))
+                self._release_held(time.monotonic())
+                if woken or time.monotonic() >= heartbeat_at:
+                    heartbeat_at = time.monotonic() + QUIET_HEARTBEAT_S
+                    self._heartbeat()
+                self._journal.flush()
+                self._write_view(final=False)
+            self._end()
+        if self._settling is not None:
+            self._settling.join()
+        self._journal.close()
+
+    def _over(self) -> bool:
+        return self._ending is not None or self._abandoned
+
+    # ---- what comes in ----
+
+    def _take(self, timeout_s: float) -> bool:
+        """Handle all that waits, at least one thing if it comes in time; whether a heartbeat is due at once."""
+        woken = False
+        try:
+            item = self._queue.get(timeout=timeout_s) if timeout_s > 0 else self._queue.get_nowait()
+            # A thousand reports at once must not keep the heartbeat waiting.
+            for _ in range(1000):
+                if item is WAKE:
+                    woken = True
+                elif isinstance(item, Call):
+                    self._on_call(item)
+                else:
+                    self._handle(item)
+                    woken = True
+                if self._over():
+                    break
+                item = self._queue.get_nowait()
+        except Empty:
+            pass
+        return woken
+
+    def _heartbeat(self) -> None:
+        answer = self._engine.heartbeat(self._master.asks(), self._master.releases(), self._master.progress())
+        if answer.resync:
+            self._handle(self._engine.register(self._control.url))
+        if self._start_failed:
+            failed, self._start_failed = tuple(self._start_failed), []
+            answer = Heartbeat(
+                granted=answer.granted,
+                ended=answer.ended,
+                start_failed=(*answer.start_failed, *failed),
+                shut_down=answer.shut_down,
+                refused=answer.refused,
+            )
+        self._handle(answer)
+        self._handle(events.Tick())
+
+    def _on_call(self, call: Call) -> None:
+        match call.what, call.message:
+            case What.HELLO, Hello() as hello:
+                self._hellos.setdefault(hello.container_id, []).append(call)
+                self._handle(hello)
+            case What.REPORT, Report() as report:
+                self._on_report(call, report)
+            case ((What.SOFT_KILL | What.KILL), StopRequest() as stop):
+                self._stop_calls.append(call)
+                self._handle(events.Kill(stop.user) if call.what is What.KILL else events.SoftKill(stop.user))
+            case What.VIEW, _:
+                call.answer(to_json(self._view()))
+            case _:
+                call.answer_page(page(self._view()))
+
+    def _on_report(self, call: Call, report: Report) -> None:
+        container_id = report.container_id
+        if (older := self._held.pop(container_id, None)) is not None:
+            self._answer_report(older[0], container_id)
+        self._held[container_id] = (call, report)
+        self._handle(report)
+        if container_id not in self._held:
+            return  # answered with new orders
+        orders = self._master.orders_of(container_id)
+        if orders is None or report.result is not None or orders.number > report.seen or report.wait_s <= 0:
+            del self._held[container_id]
+            self._answer_report(call, container_id)
+        else:
+            self._held_count += 1
+            until = time.monotonic() + min(report.wait_s, 60.0)
+            heapq.heappush(self._held_until, (until, self._held_count, container_id, call))
+
+    def _answer_report(self, call: Call, container_id: ContainerId) -> None:
+        if (orders := self._master.orders_of(container_id)) is not None:
+            call.answer(to_json(orders))
+        else:
+            call.refuse(404, f"{container_id} is not a container of this application that has work")
+
+    def _release_held(self, now: float) -> None:
+        while self._held_until and self._held_until[0][0] <= now:
+            _, _, container_id, call = heapq.heappop(self._held_until)
+            held = self._held.get(container_id)
+            if held is not None and held[0] is call:
+                del self._held[container_id]
+                self._answer_report(call, container_id)
+
+    # ---- what is decided ----
+
+    def _handle(self, event: events.Event) -> None:
+        actions = self._master.handle(event, int(self._clock() * 1000))
+        self._changed = self._changed or bool(actions) or isinstance(event, Report | Hello)
+        for action in actions:
+            self._carry_out(action)
+
+    def _carry_out(self, action: events.Action) -> None:
+        match action:
+            case events.StartTask(grant):
+                token = derive_token(self._secrets.control_secret, str(grant.container_id))
+                try:
+                    self._engine.start(
+                        grant,
+                        TaskLaunch(
+                            container_id=grant.container_id,
+                            control_url=self._control.url,
+                            token=token,
+                            env=self._secrets.env,
+                            environment=self._secrets.environment,
+                        ),
+                    )
+                except (DlappError, OSError) as error:
+                    self._start_failed.append(
+                        ContainerEnd(container_id=grant.container_id, exit_status=1, diagnostics=str(error))
+                    )
+                    self._queue.put(WAKE)
+            case events.StopContainer(container_id):
+                self._engine.stop(container_id)
+            case events.Assign(container_id, assignment):
+                for call in self._hellos.pop(container_id, ()):
+                    call.answer(to_json(assignment))
+            case events.Refuse(container_id, why):
+                for call in self._hellos.pop(container_id, ()):
+                    call.refuse(409, why)
+            case events.SendOrders(container_id, orders):
+                if (held := self._held.get(container_id)) is not None and orders.number > held[1].seen:
+                    del self._held[container_id]
+                    held[0].answer(to_json(orders))
+            case events.AnswerStop(answer):
+                for call in self._stop_calls:
+                    call.answer(to_json(answer))
+                self._stop_calls.clear()
+            case events.SettleOutputs():
+                self._settle(action)
+            case events.Finish(ending):
+                self._ending = ending
+            case events.Abandon(why):
+                print(f"this attempt ends: {why}", flush=True)
+                self._abandoned = True
+            case events.Journal(record):
+                self._journal.add(line(record))
+                if action.durable:
+                    self._journal.flush(durable=True)
+
+    def _settle(self, wanted: events.SettleOutputs) -> None:
+        def work() -> None:
+            try:
+                settled = settle(self._home, self._submission, self._application_id, self._attempt, wanted)
+            except (DlappError, OSError) as error:
+                settled = events.OutputsSettled((), f"the output could not be stored: {error}")
+            self._queue.put(settled)
+
+        if not self._submission.spec.outputs:
+            # Nothing to move, so no thread, but the claim stands all the same: it is what decides.
+            work()
+            return
+        self._settling = threading.Thread(target=work, name="am-outputs", daemon=True)
+        self._settling.start()
+
+    # ---- what is shown ----
+
+    def _view(self) -> ApplicationView:
+        return view_of(self._master, self._control.url)
+
+    def _write_view(self, *, final: bool) -> None:
+        now = time.monotonic()
+        if not final and (not self._changed or now < self._view_due):
+            return
+        self._changed, self._view_due = False, now + VIEW_EVERY_S
+        self._home.write_view(self._view())
+
+    def _end(self) -> None:
+        self._journal.flush()
+        if self._ending is None:
+            return
+        self._write_view(final=True)
+        self._engine.finish(self._ending.final_status, self._ending.cause, self._ending.diagnostics)
+        for call in self._stop_calls:
+            call.refuse(409, "the application has ended")

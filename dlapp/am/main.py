@@ -1,0 +1,70 @@
+"""The ApplicationMaster's process: ``python -I -m dlapp am --engine local --home DIR --attempt N ...``.
+
+Its standard output and error are ``am.log``; a traceback there is a fault of ours, and the engine shows its last line.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from queue import SimpleQueue
+
+from dlapp.am.home import Home
+from dlapp.am.loop import Loop
+from dlapp.cluster import AmEngine
+from dlapp.errors import UsageError
+from dlapp.ids import ApplicationId
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one attempt of one application, or settle what a dead attempt left (``--aftermath``)."""
+    options = _options(argv)
+    home = Home(options["home"])
+    application_id = ApplicationId.from_text(os.path.basename(os.path.normpath(options["home"])))
+    attempt = int(options["attempt"])
+    wakes: SimpleQueue[object] = SimpleQueue()
+    engine = _engine(options, attempt, wakes)
+    if "aftermath" in options:
+        from dlapp.am.aftermath import settle_what_is_left
+
+        settle_what_is_left(home, application_id, attempt, engine, int(time.time() * 1000))
+        return 0
+    loop = Loop(
+        home=home,
+        submission=home.submission(),
+        secrets=home.secrets(),
+        application_id=application_id,
+        attempt=attempt,
+        engine=engine,
+        wakes=wakes,  # type: ignore[arg-type]  # only WAKE comes from the engine
+    )
+    loop.run()
+    return 0
+
+
+def _engine(options: dict[str, str], attempt: int, wakes: SimpleQueue[object]) -> AmEngine:
+    if options["engine"] != "local":
+        raise UsageError(f"--engine {options['engine']}: there is only local")
+    from dlapp.cluster.local.am_side import LocalAmEngine
+
+    holds = tuple(int(fd) for fd in options.get("hold-fds", "").split(",") if fd)
+    return LocalAmEngine(options["home"], attempt, int(options["alive-fd"]), holds, lambda: wakes.put(None))
+
+
+def _options(argv: Sequence[str]) -> dict[str, str]:
+    # argparse would cost 7 ms of every application's start for four words that only we write.
+    options: dict[str, str] = {}
+    words = iter(argv)
+    for word in words:
+        name = word.removeprefix("--")
+        options[name] = "" if name == "aftermath" else next(words, "")
+    for name in ("engine", "home", "attempt", "alive-fd"):
+        if not options.get(name):
+            raise UsageError(f"am: --{name} is missing; this process is started by dlapp itself")
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
