@@ -1,0 +1,236 @@
+"""The sections and keys of a properties file: one table, from which reading, checking and the nearest names come.
+
+What stands here can be judged from the text alone; `dlapp.launcher.application` looks at the world.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from dlapp.launcher.words import split_words
+from dlapp.texts import read_boolean, read_choice, read_count, read_duration_s, read_memory_mib, shown
+
+NOT_BUILT = "is not built yet"
+ENV = "env."
+"""Keys of ``[application]`` that begin so set a variable each."""
+
+MOST_ARGUMENT_BYTES = 131_071
+"""Linux, MAX_ARG_STRLEN: one argument or variable has 32 pages at most, its closing NUL included."""
+
+_LIST_SEPARATORS = re.compile(r"[,\n]")
+_NODE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?", re.ASCII)
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,500}", re.ASCII)
+SECTION_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,30}", re.ASCII)
+
+
+class Key(NamedTuple):
+    """One key of a section.
+
+    Args:
+        read: text, without the quotes around it -> value; ValueError with the problem.
+        required: the section cannot be without it.
+        lines: the value may go on in further lines.
+        may_be_empty: an empty value says something.
+        keeps_quotes: quotes around the whole value are part of it.
+    """
+
+    read: Callable[[str], Any]
+    required: bool = False
+    lines: bool = False
+    may_be_empty: bool = False
+    keeps_quotes: bool = False
+
+
+def _text(text: str) -> str:
+    return text
+
+
+def _username(text: str) -> str:
+    if re.search(r"[\s/:]", text) or text.startswith("-"):
+        raise ValueError(f"{shown(text)} is no user's name: no spaces, '/' or ':' in it, no '-' before it")
+    return text
+
+
+def _image(text: str) -> str:
+    if not _IMAGE.fullmatch(text):
+        raise ValueError(f"{shown(text)} is no name of an image: name, registry/name:tag or name@digest")
+    return text
+
+
+def _words(text: str) -> tuple[str, ...]:
+    words = split_words(text)
+    for place, word in enumerate(words, start=1):
+        if (size := len(word.encode(errors="surrogateescape"))) >= MOST_ARGUMENT_BYTES:
+            raise ValueError(f"argument {place} has {size} bytes, the most is {MOST_ARGUMENT_BYTES - 1}")
+    return words
+
+
+def _list(text: str) -> tuple[str, ...]:
+    items = (item.strip(" \t") for item in _LIST_SEPARATORS.split(text))
+    return tuple(item for item in items if item)
+
+
+def _nodes(text: str) -> tuple[str, ...]:
+    nodes = tuple(re.split(r"[,\s]+", text.strip(", \t\n")))
+    for node in nodes:
+        if not _NODE.fullmatch(node):
+            raise ValueError(f"{shown(node)} is no name of a node")
+    return nodes
+
+
+def _label(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,254}", text, re.ASCII):
+        raise ValueError(f"{shown(text)} is no label: letters, digits, '_' and '-'")
+    return text
+
+
+def _queue(text: str) -> str:
+    if not re.fullmatch(r"[^\s,]{1,500}", text):
+        raise ValueError(f"{shown(text)} is no queue: one word")
+    return text
+
+
+def _priority(text: str) -> int:
+    return read_count(text, 0)
+
+
+def _containers(text: str) -> int:
+    return read_count(text, 1, 100_000)
+
+
+def _vcores(text: str) -> int:
+    return read_count(text, 1)
+
+
+def _gcores(text: str) -> int | None:
+    """None: auto, one where the engine has GPUs."""
+    if text == "auto":
+        return None
+    try:
+        return read_count(text, 0)
+    except ValueError as problem:
+        raise ValueError(f"{problem} (or auto)") from None
+
+
+def _max_runtime_s(text: str) -> float:
+    if (seconds := read_duration_s(text)) <= 0:
+        raise ValueError("is 0, it must be more")
+    return seconds
+
+
+def _locations(text: str) -> tuple[str, ...]:
+    return tuple(line for line in text.split("\n") if line)
+
+
+def _on_failure(text: str) -> str:
+    return read_choice(text, ("keep", "drop"))
+
+
+def _variable(text: str) -> str:
+    if (size := len(text.encode(errors="surrogateescape"))) > MOST_ARGUMENT_BYTES - 1000:
+        raise ValueError(f"has {size} bytes, the most is {MOST_ARGUMENT_BYTES - 1000}")
+    return text
+
+
+def _not_built(_text: str) -> None:
+    raise ValueError(NOT_BUILT)
+
+
+_UNBUILT = Key(_not_built, lines=True, may_be_empty=True)
+
+SECTIONS: Mapping[str, Mapping[str, Key]] = {
+    "application": {
+        "username": Key(_username),
+        "appname": Key(_text, required=True, keeps_quotes=True),
+        "docker_image": Key(_image),
+        "user_dev_workspace_path": Key(_text, required=True),
+        "user_dev_workspace_exclude_list": Key(_list, lines=True, may_be_empty=True),
+        "user_shell_script": Key(_text, required=True),
+        "user_shell_args": Key(_words, lines=True, may_be_empty=True),
+        "queue": Key(_queue),
+        "priority": Key(_priority),
+        "project": Key(_text),
+        "tags": Key(_list, lines=True),
+        "max_runtime": Key(_max_runtime_s),
+        "kill_grace": Key(read_duration_s),
+        "env_file": Key(_text),
+        "framework": _UNBUILT,
+    },
+    "resources": {
+        "containers": Key(_containers),
+        "vcores": Key(_vcores),
+        "memory": Key(read_memory_mib),
+        "gcores": Key(_gcores),
+        "nodes": Key(_nodes, lines=True),
+        "exclude_nodes": Key(_nodes, lines=True),
+        "node_label": Key(_label),
+        "prefer_nodes": _UNBUILT,
+        "gpu_model": _UNBUILT,
+        "gpu_memory": _UNBUILT,
+        "placement": _UNBUILT,
+    },
+    "from_hdfs": {
+        "hdfs": Key(_locations, required=True, lines=True),
+        "input_path": Key(_text, required=True),
+        "archive": _UNBUILT,
+        "mode": _UNBUILT,
+        "shard": _UNBUILT,
+    },
+    "to_hdfs": {
+        "output_path": Key(_text, required=True),
+        "hdfs": Key(_text, required=True),
+        "overwrite": Key(read_boolean),
+        "on_failure": Key(_on_failure),
+    },
+}
+
+NAMED = ("from_hdfs", "to_hdfs")
+"""Sections that may stand several times, each with another NAME: ``[from_hdfs train]``."""
+
+REQUIRED_SECTIONS = ("application",)
+ENV_KEY = Key(_variable, lines=True, may_be_empty=True)
+
+
+def key_of(section: str, name: str) -> Key | None:
+    """The key ``name`` of a section (``from_hdfs train``); None: there is none of this name."""
+    kind = section.partition(" ")[0]
+    if kind == "application" and name.startswith(ENV):
+        return ENV_KEY
+    return SECTIONS[kind].get(name)
+
+
+def names_of(section: str) -> list[str]:
+    """The keys that a section may have, those that are not built yet left out."""
+    kind = section.partition(" ")[0]
+    names = [name for name, key in SECTIONS[kind].items() if key is not _UNBUILT]
+    return [*names, f"{ENV}NAME"] if kind == "application" else names
+
+
+def without_quotes(text: str) -> str:
+    """``text`` without the one pair of quotes that it is wholly in, if it is.
+
+    The first quote must be closed by the last character: ``'a b' 'c d'`` keeps all of them.
+    """
+    if len(text) >= 2 and text[0] in "'\"" and text.find(text[0], 1) == len(text) - 1:
+        return text[1:-1]
+    return text
+
+
+def read_value(key: Key, text: str) -> Any:
+    """The value that ``text``, as it stands in the file, has for ``key``.
+
+    Raises:
+        ValueError: it is not possible; the message is the problem.
+    """
+    if key is _UNBUILT:
+        raise ValueError(NOT_BUILT)
+    if not key.lines and "\n" in text:
+        raise ValueError("goes on in the next line, which begins with a blank; it takes a single line")
+    if key.read is not _words and text[:1] in ("'", '"') and text.find(text[0], 1) < 0:
+        raise ValueError(f"the quote {text[0]} before {shown(text[1:21])} does not close")
+    bare = without_quotes(text)
+    if not bare and not key.may_be_empty:
+        raise ValueError("is empty")
+    return key.read(text if key.keeps_quotes else bare)

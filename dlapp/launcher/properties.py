@@ -1,0 +1,318 @@
+"""Reading a properties file: text -> `Properties`, or all its faults at once.
+
+    # a comment, only at the start of a line          [section]  or  [section NAME]
+    key=value                                         the first = separates, blanks around both are dropped
+        more of the value                             a line that begins with a blank goes on with it
+
+UTF-8 with or without a byte order mark, LF or CRLF; nothing is interpolated, keys keep their case. Comments and empty
+lines do not end a value. A fault is a line ``file:line: section.key: what is wrong``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dlapp.errors import FileRefused, SpecError
+from dlapp.jsonform import from_json, to_json
+from dlapp.launcher.keys import (
+    ENV,
+    ENV_KEY,
+    NAMED,
+    NOT_BUILT,
+    REQUIRED_SECTIONS,
+    SECTION_NAME,
+    SECTIONS,
+    key_of,
+    names_of,
+    read_value,
+)
+from dlapp.spec import check_env_name
+from dlapp.texts import nearest, shown
+
+MOST_BYTES = 1 << 20
+MOST_FAULTS = 100
+MASK = "***"
+
+_BLANKS = " \t"
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One value as it stands in the file, quotes included; ``line`` counts from 1 and is no part of what it says."""
+
+    value: str
+    line: int = field(default=1, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Properties:
+    """A properties file. Two are equal where they say the same; path, comments and lines do not count.
+
+    Args:
+        path: of the file, as it was given; relative paths in it begin beside it.
+        sections: section (``application``, ``from_hdfs train``) -> key -> value.
+        headers: section -> the line of its ``[...]``.
+    """
+
+    path: str = field(compare=False)
+    sections: Mapping[str, Mapping[str, Setting]]
+    headers: Mapping[str, int] = field(default_factory=dict, compare=False)
+
+    def line(self, section: str, key: str = "") -> int:
+        """Where a key stands; a missing key is its section's line, a missing section the first."""
+        setting = self.sections.get(section, {}).get(key)
+        return setting.line if setting else self.headers.get(section, 1)
+
+    def value(self, section: str, key: str, default: Any = None) -> Any:
+        """The value that is set (``resources``, ``memory`` -> MiB), or ``default``. The file has been checked."""
+        setting = self.sections.get(section, {}).get(key)
+        known = key_of(section, key)
+        return default if setting is None or known is None else read_value(known, setting.value)
+
+    def masked(self) -> Properties:
+        """The same with every value of ``env.NAME`` hidden."""
+        sections = {
+            section: {
+                key: Setting(MASK, setting.line) if section == "application" and key.startswith(ENV) else setting
+                for key, setting in settings.items()
+            }
+            for section, settings in self.sections.items()
+        }
+        return Properties(path=self.path, sections=sections, headers=self.headers)
+
+    def to_text(self) -> str:
+        """The file that says this and nothing else."""
+        lines: list[str] = []
+        for section, settings in self.sections.items():
+            lines += [""] * bool(lines) + [f"[{section}]"]
+            lines += [f"{key}={setting.value}".replace("\n", "\n    ") for key, setting in settings.items()]
+        return "\n".join(lines) + "\n"
+
+    def to_json(self) -> Any:
+        """The JSON form; `Properties.from_json` makes an equal value of it."""
+        return to_json(self)
+
+    @classmethod
+    def from_json(cls, data: Any) -> Properties:
+        """Read the JSON form.
+
+        Raises:
+            SpecError: it has not the form of `Properties`.
+            FileRefused: no file could say this.
+        """
+        properties = from_json(cls, data, strict=True)
+        again = parse_properties(properties.to_text(), properties.path)
+        if again != properties:
+            raise FileRefused([f"{properties.path}:1: the JSON form holds what no file can say"])
+        return properties
+
+
+class Faults:
+    """The faults of one file, in the order of its lines, however they are found."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.named: set[str] = set()
+        """What a fault was found in (``application.appname``): it is not missing as well."""
+        self._found: list[tuple[int, str]] = []
+
+    def add(self, line: int, where: str, problem: object) -> None:
+        """Note a fault; ``where`` is ``section.key``, or empty where the line is neither."""
+        self.named.add(where)
+        what = f"{where}: {problem}" if where else str(problem)
+        self._found.append((line, f"{self.path}:{line}: {what}"))
+
+    def add_unknown(self, line: int, where: str, what: str, name: str, known: Iterable[str]) -> None:
+        """Note that ``name`` is not among ``known``, with the nearest; finding it takes long in a file of garbage."""
+        hint = "" if len(self._found) >= MOST_FAULTS else f", {nearest(name, known)}"
+        self.add(line, where, f"{what}{hint}")
+
+    def refuse(self) -> None:
+        """Raise FileRefused if there are any."""
+        if self._found:
+            lines = list(dict.fromkeys(text for _, text in sorted(self._found, key=lambda fault: fault[0])))
+            more = len(lines) - MOST_FAULTS
+            raise FileRefused(lines if more <= 0 else [*lines[:MOST_FAULTS], f"{self.path}: {more} more faults"])
+
+
+def parse_properties(text: str | bytes, path: str) -> Properties:
+    """Read a properties file.
+
+    Args:
+        text: what is in it.
+        path: where it is, for messages and for relative paths in it; it is not looked at.
+
+    Raises:
+        FileRefused: all that is wrong with it as far as its text tells.
+    """
+    faults = Faults(path)
+    properties = read_properties(text, path, faults)
+    faults.refuse()
+    return properties
+
+
+def read_properties(text: str | bytes, path: str, faults: Faults) -> Properties:
+    """As `parse_properties`, but with faults it goes on, and leaves out what cannot be understood."""
+    if len(text) > MOST_BYTES:
+        faults.add(1, "", f"has more than {MOST_BYTES >> 20} MiB; a properties file is a few lines of text")
+        faults.refuse()
+    if isinstance(text, bytes):
+        text = _decoded(text, faults)
+    return _checked(_Reader(path, faults).properties(text.removeprefix("\ufeff")), faults)
+
+
+def _decoded(data: bytes, faults: Faults) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        before = data[: error.start]
+        column = error.start - before.rfind(b"\n")
+        line = before.count(b"\n") + 1
+        faults.add(line, "", f"byte {column} is 0x{data[error.start]:02X}, which is not UTF-8; save the file as UTF-8")
+        faults.refuse()
+        raise
+
+
+class _Reader:
+    """Lines -> sections, whatever their keys are called."""
+
+    def __init__(self, path: str, faults: Faults) -> None:
+        self.faults = faults
+        self.path = path
+        self.headers: dict[str, int] = {}
+        self._sections: dict[str, dict[str, tuple[int, list[str]]]] = {}
+        self._section: str | None = None  # None: before the first, or in one that is passed over
+        self._before_the_first = True
+        self._value: list[str] | None = None  # what an indented line goes on with
+        self._passing = False  # what stood above was faulty: what goes on with it is no further fault
+
+    def properties(self, text: str) -> Properties:
+        """Read all lines."""
+        for number, line in enumerate(text.split("\n"), start=1):
+            self._line(number, line.removesuffix("\r"))
+        sections = {
+            section: {key: Setting("\n".join(lines).strip("\n"), line) for key, (line, lines) in settings.items()}
+            for section, settings in self._sections.items()
+        }
+        return Properties(path=self.path, sections=sections, headers=self.headers)
+
+    def _line(self, number: int, line: str) -> None:
+        if found := _CONTROL.search(line):
+            self.faults.add(number, _where(self._section, line), _of_control(found[0]))
+            self._value, self._passing = None, True
+            return
+        bare = line.strip(_BLANKS)
+        if not bare or line[0] in "#;":
+            return
+        if line[0] in _BLANKS:
+            if self._value is not None:
+                self._value.append(bare)
+            elif not self._passing:
+                problem = "begins with a blank, so it would go on with a value above it, and there is none"
+                self.faults.add(number, "", problem)
+                self._passing = True
+            return
+        self._value, self._passing = None, False
+        if line[0] == "[":
+            self._section = _header(bare, number, self.headers, self.faults)
+            self._before_the_first = False
+            if self._section is None:
+                self._passing = True
+            else:
+                self._sections.setdefault(self._section, {})
+        else:
+            self._setting(number, bare)
+
+    def _setting(self, number: int, line: str) -> None:
+        name, separator, value = line.partition("=")
+        name = name.rstrip(_BLANKS)
+        self._passing = True
+        if not separator or not name:
+            self.faults.add(number, "", f"{shown(line, 40)} is neither key=value nor [section] nor a comment (#)")
+        elif self._section is None:
+            if self._before_the_first:
+                self.faults.add(number, "", f"{shown(name, 40)} stands before the first [section]")
+        elif name in (settings := self._sections[self._section]):
+            where = f"{self._section}.{_plain(name)}"
+            self.faults.add(number, where, f"stands twice, first in line {settings[name][0]}")
+        else:
+            self._value, self._passing = [value.strip(_BLANKS)], False
+            settings[name] = (number, self._value)
+
+
+def _header(line: str, number: int, headers: dict[str, int], faults: Faults) -> str | None:
+    """The section that a line opens; None: one that we do not know, its lines are passed over."""
+    if not line.endswith("]") or "]" in line[:-1] or "[" in line[1:]:
+        faults.add(number, "", f"{shown(line, 40)} is no [section]")
+        return None
+    kind, *names = line[1:-1].split()
+    section = " ".join([kind, *names])
+    first = headers.setdefault(section, number)
+    if first != number:
+        faults.add(number, section, f"stands twice, first in line {first}")
+    if kind not in SECTIONS:
+        if kind == "role":
+            faults.add(number, section, NOT_BUILT)
+        elif first == number:
+            faults.add_unknown(number, _plain(section), "is no section", kind, SECTIONS)
+        return None
+    if names and (kind not in NAMED or len(names) > 1 or not SECTION_NAME.fullmatch(names[0])):
+        what = "takes no name" if kind not in NAMED else "needs a name of letters, digits, '_' and '-', 31 at most"
+        faults.add(number, _plain(section), what)
+        return None
+    return section
+
+
+def _checked(properties: Properties, faults: Faults) -> Properties:
+    """Only what is known, stands where it may, and can be read; the rest is noted."""
+    sections: dict[str, dict[str, Setting]] = {}
+    for section, settings in properties.sections.items():
+        good = sections[section] = {}
+        for name, setting in settings.items():
+            where = f"{section}.{_plain(name)}"
+            if (key := key_of(section, name)) is None:
+                faults.add_unknown(setting.line, where, "is not known", name, names_of(section))
+                continue
+            try:
+                if key is ENV_KEY:
+                    check_env_name(where, name.removeprefix(ENV))
+                read_value(key, setting.value)
+                good[name] = setting
+            except SpecError as refused:
+                faults.add(setting.line, where, refused.problem)
+            except ValueError as problem:
+                faults.add(setting.line, where, problem)
+        for name, key in SECTIONS[section.partition(" ")[0]].items():
+            where = f"{section}.{name}"
+            if key.required and name not in settings and where not in faults.named:
+                faults.add(properties.line(section), where, "is missing")
+    for section in REQUIRED_SECTIONS:
+        if section not in sections:
+            faults.add(1, section, "is missing")
+    return Properties(path=properties.path, sections=sections, headers=properties.headers)
+
+
+def _where(section: str | None, line: str) -> str:
+    name, separator, _ = line.partition("=")
+    if section is None or not separator or not re.fullmatch(r"[A-Za-z0-9_.]{1,80}", name.strip(_BLANKS)):
+        return ""
+    return f"{section}.{name.strip(_BLANKS)}"
+
+
+def _of_control(character: str) -> str:
+    if character == "\0":
+        return "has a NUL in it"
+    if character == "\r":
+        return "has a carriage return inside the line; lines end with LF or CRLF"
+    if character >= "\ud800":
+        return f"has half a character in it (U+{ord(character):04X})"
+    return f"has the control character U+{ord(character):04X} in it"
+
+
+def _plain(name: str) -> str:
+    """A name for a message: as it is where it is short and can be seen."""
+    return name if name.isprintable() and len(name) <= 80 else shown(name, 40)
