@@ -30,6 +30,8 @@ NEEDS = (
     Need("dockerd", "docker.io", "payloads in Docker"),
     Need("busybox", "busybox-static", "payloads in Docker (the tests build their image from it)"),
     Need("setpriv", "util-linux", "two users on one machine"),
+    Need("java", "default-jre-headless", "a real Hadoop"),
+    Need("mvn", "maven", "a real Hadoop (its jars come from Maven Central, once)"),
 )
 
 
