@@ -10,6 +10,8 @@ import pytest
 
 from bench import Row
 from bench.__main__ import table
+from dlapp.config import keys_as_markdown
+from dlapp.launcher.keys import SECTIONS
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -33,6 +35,16 @@ def test_the_readme_shows_the_file_of_the_example_as_it_is() -> None:
     shown = "\n".join(line for line in example.splitlines() if not line.startswith("#")).strip()
     readme = re.sub(r"^ {4}", "", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
     assert shown in readme
+
+
+def test_the_page_on_configuration_has_the_table_of_keys() -> None:
+    assert keys_as_markdown() in (ROOT / "docs/configuration.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("section", sorted(SECTIONS))
+def test_the_page_on_properties_names_every_key(section: str) -> None:
+    page = (ROOT / "docs/properties.md").read_text(encoding="utf-8")
+    assert [key for key in SECTIONS[section] if f"`{key}`" not in page] == []
 
 
 def test_a_table_of_figures_says_which_goals_were_missed() -> None:
