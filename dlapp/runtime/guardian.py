@@ -1,0 +1,283 @@
+"""The guardian: two processes between a task and its plain payload, so that nothing of the payload outlives the task.
+
+    task ── outer ── inner ── payload (begins as wrapper.sh) ── ...
+
+Both are forked from the task early, while it is small and has no threads. Inner starts the payload and adopts what it
+leaves behind; it learns of the task's death because their socket closes. Outer only waits for inner.
+
+**With CAP_SYS_ADMIN** inner is process 1 of a pid namespace of its own. When it dies, for whatever reason, the kernel
+kills all in that namespace. Inner is killed by the kernel when outer dies, outer when the task dies: SIGKILL of any or
+all of them leaves nothing.
+
+**Without** (an ordinary user, most containers) task, outer and inner are each a child subreaper. Whichever of them is
+left inherits the payload's processes, double-forked and setsid'ed ones included, and kills them. Only if all three
+are killed in the same moment together does a payload live on; it still holds its locks and its lifeline then, so
+nobody takes what it uses for free.
+
+What they say to each other, one JSON object a line:
+
+    outer -> task   {"inner": pid, "namespace": true}
+    task -> inner   {"do": "start", "argv": [...], "env": {...}, "cwd": ...}     the descriptors to keep as SCM_RIGHTS
+                    {"do": "term"}     SIGTERM to all of the payload, then wait until all of it is gone
+                    {"do": "kill"}     SIGKILL to all of it
+    inner -> task   {"ended": wait status}     all of it is gone; the status is of the payload's first process
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import select
+import signal
+import socket
+from typing import Any, NoReturn
+
+from dlapp.runtime import kernel
+
+MAX_KEPT_FDS = 253
+"""The kernel passes no more descriptors in one message. Source: net/core/scm.c, SCM_MAX_FD."""
+_LEAST_KEPT_FD = 20
+"""Kept descriptors lie above those that shells use for themselves (dash 10, the wrapper 3)."""
+_KILL_AGAIN_MS = 50
+
+
+def fork_guardian() -> tuple[int, socket.socket]:
+    """Fork the guardian; to be called while the task has one thread.
+
+    Returns:
+        The process id of outer, and the socket to inner.
+    """
+    ours, theirs = socket.socketpair()
+    task = os.getpid()
+    pid = os.fork()
+    if pid:
+        theirs.close()
+        return pid, ours
+    # Whatever goes wrong in here, the task's own code above must never go on in this copy of it.
+    try:
+        ours.close()
+        _be_outer(theirs, task)
+    finally:
+        os._exit(70)
+
+
+def _be_outer(channel: socket.socket, task: int) -> NoReturn:
+    os.setsid()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)
+    kernel.set_name("dlapp-guardian")
+    kernel.become_subreaper()
+    own_namespace = True
+    before = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        kernel.unshare_pids_and_mounts()
+        inner = _fork_inner(channel, own_namespace=True)
+    except OSError:
+        own_namespace = False
+        with contextlib.suppress(OSError):
+            kernel.return_to_pid_namespace(before)
+        inner = _fork_inner(channel, own_namespace=False)
+    os.close(before)
+    if own_namespace:
+        kernel.die_with_parent(signal.SIGKILL)
+    if os.getppid() == task:
+        _send(channel, {"inner": inner, "namespace": own_namespace})
+    elif own_namespace:
+        os.kill(inner, signal.SIGKILL)  # the task died before we could ask the kernel to tell us
+    channel.close()
+    while True:
+        # What inner left behind when it was killed is ours now, and ends here as well.
+        pid, _ = os.waitpid(-1, 0)
+        if pid == inner:
+            break
+    while not own_namespace and not _all_reaped():
+        kill_descendants()
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(-1, 0)
+    os._exit(0)
+
+
+def _fork_inner(channel: socket.socket, *, own_namespace: bool) -> int:
+    """Fork inner; returns when it is ready. Raises OSError if it may not have a /proc of its own."""
+    ready, tell = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(ready)
+            if own_namespace:
+                kernel.mount_own_proc()
+                kernel.die_with_parent(signal.SIGKILL)
+            kernel.become_subreaper()
+            os.write(tell, b"1")  # fails if outer has died before the kernel would have told us
+            os.close(tell)
+            _Inner(channel, own_namespace).run()
+        finally:
+            os._exit(70)
+    os.close(tell)
+    is_ready = os.read(ready, 1)
+    os.close(ready)
+    if not is_ready:
+        os.waitpid(pid, 0)
+        raise OSError("no /proc for a pid namespace")
+    return pid
+
+
+def kill_descendants() -> None:
+    """SIGKILL to every descendant of this process; the caller repeats it until none is left.
+
+    They are stopped first, as often as new ones turn up, so that none forks while the others are being killed.
+    """
+    stopped: set[int] = set()
+    for _ in range(20):
+        more = [pid for pid in kernel.descendants(os.getpid()) if pid not in stopped]
+        if not more:
+            break
+        for pid in more:
+            _kill(pid, signal.SIGSTOP)
+        stopped.update(more)
+    for pid in stopped:
+        _kill(pid, signal.SIGKILL)
+
+
+def _kill(pid: int, number: signal.Signals) -> None:
+    # Gone already; or not ours to kill (a setuid program): its end is waited for then.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
+def _all_reaped() -> bool:
+    """Take the status of every child that has ended; True when there is no child left at all."""
+    while True:
+        try:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return True
+        if pid == 0:
+            return False
+
+
+def _send(channel: socket.socket, message: dict[str, Any]) -> None:
+    # A task that is gone needs no news.
+    with contextlib.suppress(OSError):
+        channel.sendall(json.dumps(message).encode() + b"\n")
+
+
+class _Inner:
+    """The process that starts the payload, adopts what it leaves behind, and ends all of it."""
+
+    def __init__(self, channel: socket.socket, own_namespace: bool) -> None:
+        self._channel = channel
+        self._own_namespace = own_namespace
+        self._heard = bytearray()
+        self._fds: list[int] = []
+        self._main: int | None = None
+        self._status: int | None = None
+        self._soft = False
+        self._killing = False
+        self._alone = True
+
+    def run(self) -> NoReturn:
+        ended, tell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+        poll = select.poll()
+        poll.register(ended, select.POLLIN)
+        poll.register(self._channel, select.POLLIN)
+        while not self._is_over():
+            for fd, _ in poll.poll(_KILL_AGAIN_MS if self._killing else None):
+                if fd == ended:
+                    os.read(ended, 512)
+                elif not self._listen():
+                    poll.unregister(self._channel)
+                    self._killing = True
+            self._reap()
+            if self._status is not None and not self._soft:
+                self._killing = True  # what the payload's first process leaves behind ends with it
+            if self._killing and not self._alone:
+                self._kill_all()
+                self._reap()
+        _send(self._channel, {"ended": self._status})
+        os._exit(0)
+
+    def _is_over(self) -> bool:
+        return self._alone and (self._killing or self._status is not None)
+
+    def _listen(self) -> bool:
+        """Hear what the task says; False when it is gone."""
+        try:
+            data, fds, _, _ = socket.recv_fds(self._channel, 65536, MAX_KEPT_FDS)
+        except OSError:
+            return False
+        self._fds += fds
+        self._heard += data
+        while b"\n" in self._heard:
+            line, _, rest = self._heard.partition(b"\n")
+            self._heard = rest
+            self._obey(json.loads(line))
+        return bool(data)
+
+    def _obey(self, order: dict[str, Any]) -> None:
+        match order["do"]:
+            case "start" if self._main is None and not self._killing:
+                self._main = self._start(order["argv"], order["env"], order["cwd"])
+                self._alone = False
+            case "term":
+                self._soft = True
+                self._signal_all(signal.SIGTERM)
+            case "kill":
+                self._killing = True
+
+    def _start(self, argv: list[str], env: dict[str, str], cwd: str) -> int:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                self._become(argv, env, cwd)
+            finally:
+                os._exit(126)
+        for fd in self._fds:
+            os.close(fd)
+        self._fds.clear()
+        return pid
+
+    def _become(self, argv: list[str], env: dict[str, str], cwd: str) -> NoReturn:
+        signal.set_wakeup_fd(-1)
+        # Python ignores some signals, and ignored ones would stay so in the payload.
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            with contextlib.suppress(OSError, ValueError):  # the C library's own two
+                signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        os.setsid()
+        os.chdir(cwd)
+        kept = {fcntl.fcntl(fd, fcntl.F_DUPFD, _LEAST_KEPT_FD) for fd in self._fds}
+        for name in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):  # the one that listed them
+                os.set_inheritable(int(name), int(name) in kept or int(name) <= 2)
+        os.execve(argv[0], argv, env)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                self._alone = True
+                return
+            if pid == 0:
+                return
+            if pid == self._main:
+                self._status = status
+
+    def _signal_all(self, number: signal.Signals) -> None:
+        if self._own_namespace:
+            # In a namespace of its own -1 means all of the payload: process 1, which we are, is never sent it.
+            _kill(-1, number)
+        else:
+            for pid in kernel.descendants(os.getpid()):
+                _kill(pid, number)
+
+    def _kill_all(self) -> None:
+        if self._own_namespace:
+            _kill(-1, signal.SIGKILL)
+        else:
+            kill_descendants()

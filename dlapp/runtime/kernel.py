@@ -1,0 +1,84 @@
+"""Calls of the Linux kernel that Python 3.11 does not have, and what /proc says of a process's descendants."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+# Source: linux/prctl.h, linux/sched.h, sys/mount.h
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+_PR_SET_CHILD_SUBREAPER = 36
+_CLONE_NEWNS = 0x00020000
+_CLONE_NEWPID = 0x20000000
+_MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
+_MS_REC, _MS_SLAVE = 16384, 1 << 19
+
+
+def _checked(result: int, call: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{call}: {os.strerror(number)}")
+
+
+def become_subreaper() -> None:
+    """From now on this process adopts descendants whose parents die, instead of init."""
+    _checked(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
+
+
+def die_with_parent(signal_number: int) -> None:
+    """Have the kernel send this process a signal when its parent dies. Kept across exec, not across fork."""
+    _checked(_libc.prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0), "prctl")
+
+
+def set_name(name: str) -> None:
+    """The name that ps and top show; the kernel keeps 15 bytes of it."""
+    _libc.prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
+
+
+def unshare_pids_and_mounts() -> None:
+    """The next child becomes process 1 of a new pid namespace; mounts made from now on are seen by us alone.
+
+    What the host mounts later still appears here.
+
+    Raises:
+        OSError: not allowed: this needs CAP_SYS_ADMIN.
+    """
+    _checked(_libc.unshare(_CLONE_NEWNS | _CLONE_NEWPID), "unshare")
+    _checked(_libc.mount(None, b"/", None, ctypes.c_ulong(_MS_REC | _MS_SLAVE), None), "mount /")
+
+
+def mount_own_proc() -> None:
+    """Make /proc show the pid namespace of this process. Raises OSError where that is not allowed."""
+    flags = ctypes.c_ulong(_MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+    _checked(_libc.mount(b"proc", b"/proc", b"proc", flags, None), "mount /proc")
+
+
+def return_to_pid_namespace(fd: int) -> None:
+    """Children are again made in the pid namespace that ``fd`` (of /proc/self/ns/pid) stands for."""
+    _checked(_libc.setns(fd, _CLONE_NEWPID), "setns")
+
+
+def descendants(of: int) -> list[int]:
+    """Process ids of all descendants of a process, parents before their children, zombies left out."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+        except OSError:  # it ended while we looked
+            continue
+        # A zombie's children have been given away already, so leaving it out hides nobody.
+        if fields[0] != b"Z":
+            children.setdefault(int(fields[1]), []).append(int(name))
+    found: list[int] = []
+    todo = [of]
+    while todo:
+        below = children.get(todo.pop(), [])
+        found += below
+        todo += below
+    return found

@@ -1,0 +1,81 @@
+"""The task's end of a payload's lifeline: a FIFO that says, without pids and without dockerd, who is still there.
+
+The payload reads, the task writes. If the task dies, the kernel closes the writing end and the payload ends. If the
+payload is gone, nobody reads, and that can be seen too. A word in the FIFO from the start, ``go``, goes with the last
+who holds it open: so a wrapper that comes to the FIFO of a dead task waits for a writer and, should somebody open it
+to look, finds no word and starts nothing.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import errno
+import fcntl
+import os
+import select
+import termios
+
+
+class Lifeline:
+    """A fresh FIFO at ``path``, held open for writing until `close`."""
+
+    def __init__(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        os.mkfifo(path, 0o600)
+        # A writer may only open where a reader is: for that moment, and until "go" is read, we are one.
+        self._reader: int | None = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._writer: int | None = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        os.write(self._writer, b"go\n")
+
+    @property
+    def taken(self) -> bool:
+        """Whether the payload has read its ``go``; from then on it holds the other end."""
+        if self._reader is not None:
+            left = array.array("i", [0])
+            fcntl.ioctl(self._reader, termios.FIONREAD, left)
+            if left[0]:
+                return False
+            os.close(self._reader)
+            self._reader = None
+        return True
+
+    def watched_fds(self) -> list[tuple[int, int]]:
+        """What to poll for the payload's end."""
+        return [] if self._writer is None else [(self._writer, select.POLLERR)]
+
+    @property
+    def payload_gone(self) -> bool:
+        """Whether the payload took its end and nobody holds it any more."""
+        if self._writer is None or not self.taken:
+            return False
+        poll = select.poll()
+        poll.register(self._writer, 0)
+        return any(event & select.POLLERR for _, event in poll.poll(0))
+
+    def say(self, word: str) -> None:
+        """Send the wrapper a word; nothing happens if it is gone."""
+        if self._writer is not None:
+            with contextlib.suppress(BrokenPipeError, BlockingIOError):
+                os.write(self._writer, word.encode() + b"\n")
+
+    def close(self) -> None:
+        """Let go: what holds the other end ends. May be repeated."""
+        for fd in (self._reader, self._writer):
+            if fd is not None:
+                os.close(fd)
+        self._reader = self._writer = None
+
+
+def somebody_holds(path: str) -> bool:
+    """Whether anybody holds the reading end of a lifeline, or waits to. A FIFO that is not there is held by nobody."""
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            return False
+        raise
+    return True

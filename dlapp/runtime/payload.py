@@ -1,0 +1,172 @@
+"""What a payload is: its script, its arguments, its environment, and the files around it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from dlapp.control import Fault
+from dlapp.errors import DlappError
+from dlapp.spec import Resources
+
+BY_SHELL = "shell"
+AS_PROGRAM = "program"
+
+WRAPPER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "wrapper.sh")
+
+
+class PayloadError(DlappError):
+    """A payload could not be run; ``fault`` says whose fault that is."""
+
+    def __init__(self, fault: Fault, message: str) -> None:
+        super().__init__(message)
+        self.fault = fault
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Payload:
+    """All that is needed to run one payload.
+
+    Args:
+        directory: the container's directory on this host; the files below lie in it.
+        script: relative to the workspace.
+        env: the payload's whole environment; in Docker what is set on top of the image's.
+        image: None: a plain process.
+        keep_fds: open descriptors that a plain payload inherits: locks that it holds by living.
+    """
+
+    application_id: str
+    container_id: str
+    directory: str
+    script: str
+    args: tuple[str, ...]
+    env: dict[str, str]
+    resources: Resources
+    image: str | None = None
+    gpus: tuple[int, ...] = ()
+    keep_fds: tuple[int, ...] = ()
+
+    @property
+    def workspace(self) -> str:
+        """The payload's working directory, on the host."""
+        return os.path.join(self.directory, "workspace")
+
+    @property
+    def home(self) -> str:
+        """HOME of a payload in Docker, on the host."""
+        return os.path.join(self.directory, "home")
+
+    @property
+    def tmp(self) -> str:
+        """TMPDIR, on the host."""
+        return os.path.join(self.directory, "tmp")
+
+    @property
+    def stdout(self) -> str:
+        """What it writes to standard output, as it is."""
+        return os.path.join(self.directory, "stdout")
+
+    @property
+    def stderr(self) -> str:
+        """What it writes to standard error, as it is."""
+        return os.path.join(self.directory, "stderr")
+
+    @property
+    def exit_file(self) -> str:
+        """How it ended, in the wrapper's words."""
+        return os.path.join(self.directory, "exit")
+
+    @property
+    def life(self) -> str:
+        """The FIFO of its lifeline."""
+        return os.path.join(self.directory, "life")
+
+
+class Ended(NamedTuple):
+    """How a payload ended: with an exit code, or by a signal.
+
+    ``problem`` says what else there is to say (out of memory, the guardian is gone), and ``fault`` whose fault that
+    is; USER with an exit code of 0 is no fault at all.
+    """
+
+    exit_code: int | None
+    signal: int | None
+    fault: Fault = Fault.USER
+    problem: str = ""
+
+
+class Running(Protocol):
+    """A payload that was made ready: what a task does with it, plain or in Docker."""
+
+    def start(self) -> None:
+        """Begin. Raises PayloadError."""
+
+    def watched_fds(self) -> list[tuple[int, int]]:
+        """Descriptors and poll events that mean: call `ended`. May change between calls."""
+
+    def ended(self) -> Ended | None:
+        """How it ended, once nothing of it is left; None before."""
+
+    def soft_stop(self) -> None:
+        """SIGTERM to all of the payload."""
+
+    def kill(self) -> None:
+        """SIGKILL to all of the payload. May be repeated."""
+
+    def close(self) -> None:
+        """Leave nothing: kill what is left, remove what was made."""
+
+
+def how_to_start(workspace: str, script: str) -> str:
+    """How a script is started: `BY_SHELL`, `AS_PROGRAM`, or the absolute path of the interpreter in its ``#!`` line.
+
+    The kernel runs what has the x bit and a ``#!`` line, or is a binary program; all else is for bash.
+    Source: execve(2), "Interpreter scripts"; binfmt_script.c reads 256 bytes.
+
+    Raises:
+        PayloadError: there is no such script, or its ``#!`` line cannot work.
+    """
+    path = os.path.join(workspace, script)
+    try:
+        with open(path, "rb") as file:
+            head = file.read(256)
+            executable = os.stat(file.fileno()).st_mode & 0o100
+    except (FileNotFoundError, NotADirectoryError):
+        raise PayloadError(Fault.USER, f"{script}: there is no such script in the workspace") from None
+    except IsADirectoryError:
+        raise PayloadError(Fault.USER, f"{script}: is a directory, not a script") from None
+    except OSError as error:
+        raise PayloadError(Fault.USER, f"{script}: cannot be read: {error.strerror}") from error
+    if not executable:
+        return BY_SHELL
+    if head.startswith(b"\x7fELF"):
+        return AS_PROGRAM
+    if not head.startswith(b"#!"):
+        return BY_SHELL
+    line = head[2:].partition(b"\n")[0]
+    if line.endswith(b"\r"):
+        raise PayloadError(
+            Fault.USER,
+            f"{script}: its first line ends with a carriage return (Windows line ends), so there is no such "
+            f"interpreter; convert it, for example with: sed -i 's/\\r$//' {script}",
+        )
+    words = line.split()
+    if not words:
+        return BY_SHELL
+    interpreter = os.fsdecode(words[0])
+    # A relative one is the kernel's affair: it starts from the working directory.
+    return interpreter if interpreter.startswith("/") else AS_PROGRAM
+
+
+def wrapper_arguments(
+    mode: str, life: str, stdout: str, stderr: str, exit_file: str, how: str, script: str, args: tuple[str, ...]
+) -> list[str]:
+    """What ``sh`` is given after its own name and the wrapper's path."""
+    return [mode, life, stdout, stderr, exit_file, how, script, *args]
+
+
+def ended_with(status: int, problem: str = "") -> Ended:
+    """Read a wait status as os.waitpid gives it."""
+    code = os.waitstatus_to_exitcode(status)
+    return Ended(code, None, problem=problem) if code >= 0 else Ended(None, -code, problem=problem)

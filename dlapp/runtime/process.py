@@ -1,0 +1,166 @@
+"""A payload as a plain process of this host, watched over by a guardian."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import time
+from typing import Any
+
+from dlapp.control import Fault
+from dlapp.runtime import kernel
+from dlapp.runtime.guardian import fork_guardian, kill_descendants
+from dlapp.runtime.lifeline import Lifeline
+from dlapp.runtime.payload import WRAPPER, Ended, Payload, PayloadError, ended_with, how_to_start, wrapper_arguments
+
+SHELL = "/bin/sh"
+_PATIENCE_S = 5.0
+"""After an order to kill, before the guardian itself is taken for hung (stopped, say) and killed."""
+
+
+class Guardian:
+    """The task's side of its guardian. Made early: it forks.
+
+    Args of the instance: ``own_namespace`` says whether the payload gets a pid namespace; None while unknown.
+    """
+
+    def __init__(self) -> None:
+        # Should both processes of the guardian be killed, what they guarded comes to us, not to init.
+        kernel.become_subreaper()
+        self._outer, self._channel = fork_guardian()
+        self._heard = bytearray()
+        self._inner: int | None = None
+        self.own_namespace: bool | None = None
+        self.gone = False
+
+    def fileno(self) -> int:
+        """The socket to poll for news."""
+        return self._channel.fileno()
+
+    def order(self, do: str, fds: tuple[int, ...] = (), **details: Any) -> None:
+        """Tell inner what to do. Raises OSError if it is gone."""
+        data = json.dumps({"do": do, **details}).encode() + b"\n"
+        sent = socket.send_fds(self._channel, [data], list(fds)) if fds else 0
+        self._channel.sendall(data[sent:])
+
+    def news(self) -> dict[str, Any] | None:
+        """The next message from inner that has arrived, if any; sets ``gone`` when none can follow."""
+        while b"\n" not in self._heard:
+            try:
+                data = self._channel.recv(65536, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return None
+            except ConnectionError:
+                data = b""
+            if not data:
+                self.gone = True
+                return None
+            self._heard += data
+        line, _, rest = self._heard.partition(b"\n")
+        self._heard = rest
+        message: dict[str, Any] = json.loads(line)
+        if "inner" in message:
+            self._inner, self.own_namespace = message["inner"], message["namespace"]
+            return self.news()
+        return message
+
+    def kill_inner(self) -> None:
+        """SIGKILL to a guardian that does not obey; the kernel, or outer, then ends the payload."""
+        # Outer's end, which is reaped by us alone, would free the number of inner for others: look first.
+        if self._inner is not None and os.waitpid(self._outer, os.WNOHANG) == (0, 0):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._inner, signal.SIGKILL)
+
+    def close(self) -> None:
+        """End the guardian and all that it guards; returns when nothing is left."""
+        self._channel.close()
+        deadline = time.monotonic() + _PATIENCE_S
+        reached = False
+        while True:
+            try:
+                pid, _ = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == self._outer:
+                reached = True
+            elif pid == 0:
+                if reached:
+                    kill_descendants()  # outer was killed: they are ours
+                elif time.monotonic() > deadline:
+                    deadline += _PATIENCE_S
+                    for number in (signal.SIGCONT, signal.SIGKILL):
+                        with contextlib.suppress(ProcessLookupError):
+                            os.kill(self._inner or self._outer, number)
+                time.sleep(0.002)
+
+
+class PlainRun:
+    """The `dlapp.runtime.payload.Running` of a plain process."""
+
+    def __init__(self, payload: Payload, guardian: Guardian) -> None:
+        self._payload = payload
+        self._guardian = guardian
+        self._lifeline: Lifeline | None = None
+        self._kill_again_at: float | None = None
+        self._result: Ended | None = None
+
+    def start(self) -> None:
+        """See `Running.start`."""
+        payload = self._payload
+        how = how_to_start(payload.workspace, payload.script)
+        if how.startswith("/") and not os.access(how, os.X_OK):
+            raise PayloadError(Fault.USER, f"{payload.script}: its interpreter {how} is not there")
+        self._lifeline = Lifeline(payload.life)
+        words = wrapper_arguments(
+            "exec", payload.life, payload.stdout, payload.stderr, payload.exit_file, how, payload.script, payload.args
+        )
+        try:
+            self._guardian.order(
+                "start", payload.keep_fds, argv=[SHELL, WRAPPER, *words], env=payload.env, cwd=payload.workspace
+            )
+        except OSError as error:
+            raise PayloadError(Fault.NODE, f"the payload's guardian is gone: {error}") from error
+
+    def watched_fds(self) -> list[tuple[int, int]]:
+        """See `Running.watched_fds`."""
+        return [] if self._guardian.gone else [(self._guardian.fileno(), select.POLLIN)]
+
+    def ended(self) -> Ended | None:
+        """See `Running.ended`."""
+        if self._lifeline is not None:
+            self._lifeline.taken  # noqa: B018 (lets go of the reading end in time)
+        if self._result is None:
+            message = self._guardian.news()
+            if message is not None and message["ended"] is not None:
+                self._result = ended_with(message["ended"])
+            elif message is not None or self._guardian.gone:
+                self._guardian.close()
+                self._result = Ended(None, None, Fault.NODE, "the guardian was killed, and the payload with it")
+            elif self._kill_again_at is not None and time.monotonic() > self._kill_again_at:
+                self._kill_again_at += _PATIENCE_S
+                self._guardian.kill_inner()
+        return self._result
+
+    def soft_stop(self) -> None:
+        """See `Running.soft_stop`."""
+        with contextlib.suppress(OSError):
+            self._guardian.order("term")
+
+    def kill(self) -> None:
+        """See `Running.kill`."""
+        if self._kill_again_at is None:
+            self._kill_again_at = time.monotonic() + _PATIENCE_S
+            with contextlib.suppress(OSError):
+                self._guardian.order("kill")
+            if self._lifeline is not None:
+                self._lifeline.close()
+
+    def close(self) -> None:
+        """See `Running.close`."""
+        self._guardian.close()
+        if self._lifeline is not None:
+            self._lifeline.close()

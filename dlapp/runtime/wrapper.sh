@@ -1,0 +1,65 @@
+# The first process of every payload; plain POSIX sh: dash, bash and busybox run it alike.
+#
+#   sh wrapper.sh MODE LIFE OUT ERR EXIT HOW SCRIPT [ARGUMENT...]
+#
+# LIFE  the FIFO whose writing end the task holds; "go" is in it already. No writer left means: end everything.
+# MODE  exec: become the payload; a guardian is our parent, has the exit status and ends what is left.
+#       wait: stay as the payload's parent. Only in a container of our own, below its init: on "term" in the FIFO all
+#       processes get SIGTERM and their end is waited for, on "kill" or its closing all get SIGKILL; EXIT is told the
+#       exit code.
+# HOW   shell: run SCRIPT by bash, or sh; program: execute it; a path: the same, its interpreter must be there.
+#
+# Variables of the user's environment must arrive as they are, hence the names.
+_dlapp_mode=$1 _dlapp_life=$2 _dlapp_out=$3 _dlapp_err=$4 _dlapp_exit=$5 _dlapp_how=$6 _dlapp_script=./$7
+shift 7
+unset TINI_KILL_PROCESS_GROUP
+exec </dev/null 3<"$_dlapp_life" || exit 125
+# A task that is gone leaves no word: then nothing is started.
+read -r _dlapp_word <&3 && [ "$_dlapp_word" = go ] || exit 125
+
+case $_dlapp_how in
+shell)
+    if command -v bash >/dev/null 2>&1; then set -- bash "$_dlapp_script" "$@"; else set -- sh "$_dlapp_script" "$@"; fi
+    ;;
+program)
+    set -- "$_dlapp_script" "$@"
+    ;;
+*)
+    if ! [ -x "$_dlapp_how" ]; then
+        echo "no interpreter" >"$_dlapp_exit"
+        exit 127
+    fi
+    set -- "$_dlapp_script" "$@"
+    ;;
+esac
+
+if [ "$_dlapp_mode" = exec ]; then
+    exec "$@" >>"$_dlapp_out" 2>>"$_dlapp_err"
+fi
+
+# From here on kill -1 is used. It means all processes that there are, so this must be a pid namespace of our own.
+[ "$_dlapp_mode" = wait ] && [ "$PPID" = 1 ] || exit 125
+_dlapp_soft=
+trap '_dlapp_soft=1' USR1
+# A payload may signal its whole process group, which we are part of.
+trap : TERM INT HUP QUIT
+(
+    trap '' TERM INT HUP QUIT USR1 PIPE
+    exec >/dev/null 2>&1
+    while read -r _dlapp_word <&3; do
+        [ "$_dlapp_word" = kill ] && break
+        kill -s USR1 $$
+        kill -s TERM -- -1
+    done
+    kill -s KILL -- -1
+) &
+# In the foreground: in the background a shell without a terminal would have it ignore SIGINT for good. In a subshell,
+# so that this shell's own word on how it ended ("Killed") does not get into the payload's stderr.
+(exec "$@" >>"$_dlapp_out" 2>>"$_dlapp_err")
+_dlapp_code=$?
+echo "exited $_dlapp_code" >"$_dlapp_exit"
+if [ -n "$_dlapp_soft" ]; then
+    # What the payload started has the grace time too. Three are ours: init, this shell, and the one in the background.
+    while set -- /proc/[0-9]* && [ $# -gt 3 ]; do sleep 0.1 2>/dev/null || sleep 1 || break; done
+fi
+exit "$_dlapp_code"
