@@ -1,0 +1,256 @@
+"""Packing a workspace: one archive, named by the digest of what is in it.
+
+The same content gives the same archive, whoever packs it and when. So owners are not kept, nor modification times:
+everything gets one fixed time (`dlapp.launcher.tar.MTIME`). What ``make`` and its like find in an unpacked workspace
+is therefore never out of date; a program that builds there says so (``make -B``) or excludes what was built before.
+Kept are names, contents, permissions (read, write, execute; not set-uid and the like), links inside the workspace,
+empty directories, and the holes of sparse files, as the file system reports them.
+
+The digest is of the uncompressed tar, so it does not depend on the version of zlib.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from dlapp.errors import UsageError
+from dlapp.launcher.gzip_blocks import GzipBlocks
+from dlapp.launcher.scan import SPARSE_FROM, Scan, ScanEntry, scan_workspace, too_large
+from dlapp.launcher.tar import BLOCK, DIRECTORY, END, LINK, header, padding, sparse_header
+from dlapp.storage import shown
+from dlapp.storage.tree import explained
+
+__all__ = ["Packed", "Scan", "ScanEntry", "pack", "scan_workspace"]
+
+Progress = Callable[[int, int], None]
+
+_CHUNK = 1 << 20
+_MOST_THREADS = 8
+_TEMPORARY = ".packing"
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A packed workspace.
+
+    Args:
+        archive: absolute path, ``<digest>.tar.gz``.
+        digest: ``sha256-<hex>``.
+        size_bytes: of the archive.
+        files: how many files are in it.
+        warnings: lines for the user: what changed or disappeared while it was read.
+        reused: the same content had been packed before, and that archive is taken.
+    """
+
+    archive: str
+    digest: str
+    size_bytes: int
+    files: int
+    warnings: tuple[str, ...]
+    reused: bool
+
+
+def pack(scan: Scan, archive_dir: str, *, limit_bytes: int, progress: Progress | None = None) -> Packed:
+    """Pack what was found into ``archive_dir``, which is made if it is missing. Reads everything once.
+
+    The archive gets its name when it is whole and on the disk. An archive of that name stays and gets the present as
+    its modification time, so that a cache knows what is in use.
+
+    Args:
+        limit_bytes: the most that a workspace may have.
+        progress: told the bytes that are read and those in all.
+
+    Raises:
+        UsageError: the workspace is above the limit (it names the largest entries), or a file cannot be read.
+        DiskFull: there is no room for the archive.
+    """
+    if scan.size_bytes > limit_bytes:
+        raise too_large(scan, limit_bytes)
+    threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
+    archive_dir = os.path.abspath(archive_dir)
+    try:
+        os.makedirs(archive_dir, mode=0o700, exist_ok=True)
+        with _temporary_file(archive_dir) as (descriptor, temporary):
+            with GzipBlocks(descriptor, threads=threads) as out:
+                writer = _Writer(scan, out, progress)
+                writer.write_all()
+                digest = f"sha256-{out.finish()}"
+            archive = f"{archive_dir}/{digest}.tar.gz"
+            size_bytes = os.fstat(descriptor).st_size
+            with suppress(FileNotFoundError):
+                os.utime(archive)
+                return Packed(archive, digest, os.stat(archive).st_size, writer.files, tuple(writer.warnings), True)
+            os.fsync(descriptor)
+            os.rename(temporary, archive)
+    except OSError as error:
+        raise explained(error, archive_dir, "written") from error
+    return Packed(archive, digest, size_bytes, writer.files, tuple(writer.warnings), False)
+
+
+@contextmanager
+def _temporary_file(directory: str) -> Iterator[tuple[int, str]]:
+    """A new file in ``directory``, removed at the end if it is still there under its name.
+
+    It is locked, so what a killed process left can be told from what is being written, and is removed here.
+    """
+    import fcntl
+
+    for name in os.listdir(directory):
+        if name.startswith(_TEMPORARY):
+            with suppress(OSError):  # in use, or gone by now
+                _remove_unlocked(f"{directory}/{name}")
+    while True:
+        path = f"{directory}/{_TEMPORARY}-{os.getpid()}-{os.urandom(4).hex()}"
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        # Another process that cleans up may have been here between the two lines above.
+        if os.fstat(descriptor).st_nlink:
+            break
+        os.close(descriptor)
+    try:
+        yield descriptor, path
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+        os.close(descriptor)
+
+
+def _remove_unlocked(path: str) -> None:
+    import fcntl
+
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.unlink(path)
+    finally:
+        os.close(descriptor)
+
+
+class _Writer:
+    """Writes the entries of one scan as a tar stream, and counts."""
+
+    def __init__(self, scan: Scan, out: GzipBlocks, progress: Progress | None) -> None:
+        self._scan, self._write, self._progress = scan, out.write, progress
+        self._done = self._told = 0
+        self.files = 0
+        self.warnings: list[str] = []
+
+    def write_all(self) -> None:
+        """All entries, and the end of the archive."""
+        for entry in self._scan.entries:
+            if entry.link is not None:
+                self._write(header(os.fsencode(entry.name), 0o777, 0, LINK, os.fsencode(entry.link)))
+            elif stat.S_ISDIR(entry.mode):
+                self._write(header(os.fsencode(entry.name) + b"/", entry.mode & 0o777, 0, DIRECTORY))
+            else:
+                self._write_file(entry)
+        self._write(END)
+        if self._progress:
+            self._progress(self._scan.size_bytes, self._scan.size_bytes)
+
+    def _write_file(self, entry: ScanEntry) -> None:
+        try:
+            # No link is followed, and a FIFO that took the file's place does not hold us up.
+            descriptor = os.open(
+                f"{self._scan.root}/{entry.name}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            )
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR):
+                self._warn(entry, "disappeared while the workspace was packed, so it is not in it")
+            elif error.errno in (errno.ELOOP, errno.ENXIO):
+                self._warn(entry, "was replaced while the workspace was packed, so it is not in it")
+            else:
+                raise _unreadable(entry, error) from error
+            return
+        try:
+            before = os.fstat(descriptor)
+            if not stat.S_ISREG(before.st_mode):
+                self._warn(entry, "was replaced while the workspace was packed, so it is not in it")
+                return
+            missing = self._write_content(os.fsencode(entry.name), descriptor, before)
+            after = os.fstat(descriptor)
+            self.files += 1
+        except OSError as error:
+            raise _unreadable(entry, error) from error
+        finally:
+            os.close(descriptor)
+        if missing:
+            self._warn(entry, f"shrank while it was packed; its last {missing} bytes are zeros now")
+        elif (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+            self._warn(entry, "changed while it was packed; what is in it may be of two moments")
+
+    def _write_content(self, name: bytes, descriptor: int, status: os.stat_result) -> int:
+        """Header and data; how many bytes were missing at the end and are written as zeros."""
+        size, mode = status.st_size, status.st_mode & 0o777
+        if size <= _CHUNK and (size < SPARSE_FROM or status.st_blocks * 512 >= size):
+            # The usual case, in which the size is known to be right before the header is written.
+            data = os.read(descriptor, size)
+            while len(data) < size and (more := os.read(descriptor, size - len(data))):
+                data += more
+            self._write(header(name, mode, len(data)))
+            self._write(data)
+            self._write(padding(len(data)))
+            self._count(size)
+            return 0
+        pieces = _data_pieces(descriptor, size) if status.st_blocks * 512 < size else [(0, size)]
+        if pieces == [(0, size)]:
+            self._write(header(name, mode, size))
+        else:
+            self._write(sparse_header(name, mode, size, pieces))
+        missing = sum(self._write_piece(descriptor, at, length) for at, length in pieces)
+        self._write(padding(sum(length for _, length in pieces)))
+        return missing
+
+    def _write_piece(self, descriptor: int, at: int, length: int) -> int:
+        """``length`` bytes; how many of them were not there any more."""
+        end = at + length
+        while at < end:
+            data = os.pread(descriptor, min(_CHUNK, end - at), at)
+            if not data:
+                break
+            self._write(data)
+            self._count(len(data))
+            at += len(data)
+        for rest in range(at, end, _CHUNK):
+            self._write(bytes(min(_CHUNK, end - rest)))
+        return end - at
+
+    def _count(self, size: int) -> None:
+        self._done += size
+        if self._progress and self._done - self._told >= _CHUNK:
+            self._told = self._done
+            self._progress(min(self._done, self._scan.size_bytes), self._scan.size_bytes)
+
+    def _warn(self, entry: ScanEntry, what: str) -> None:
+        self.warnings.append(f"{shown(entry.name)} {what}")
+
+
+def _data_pieces(descriptor: int, size: int) -> list[tuple[int, int]]:
+    """Where a file has data: offset and length, in whole blocks but for the last, which ends where the file ends."""
+    pieces: list[tuple[int, int]] = []
+    at = 0
+    while at < size:
+        try:
+            start = os.lseek(descriptor, at, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            break  # nothing but a hole is left
+        at = min(size, os.lseek(descriptor, start, os.SEEK_HOLE))
+        start, end = start // BLOCK * BLOCK, min(size, -(-at // BLOCK) * BLOCK)
+        if pieces and start <= sum(pieces[-1]):
+            start, _ = pieces.pop()
+        pieces.append((start, end - start))
+        at = end
+    if not pieces or sum(pieces[-1]) < size:
+        pieces.append((size, 0))
+    return pieces
+
+
+def _unreadable(entry: ScanEntry, error: OSError) -> UsageError:
+    return UsageError(f"{shown(entry.name)} cannot be read: {error.strerror}; make it readable or exclude it")

@@ -1,0 +1,202 @@
+"""What a workspace has, before any of it is read: sizes, links, and what cannot be packed.
+
+A line on links: one that leads to something inside the workspace is kept, an absolute one made relative, for the
+workspace lies elsewhere when the program runs. One that leads out would lead nowhere there, so it is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dlapp.errors import UsageError
+from dlapp.storage import shown
+from dlapp.storage.links import link_kept_inside, link_reader
+from dlapp.storage.tree import human_size, kind_in_words
+
+SPARSE_FROM = 64 << 10
+"""Smaller files are never looked at for holes."""
+_MOST_NAMED = 100
+
+
+class ScanEntry(NamedTuple):
+    """One thing to pack: ``name`` is its path in the workspace, ``link`` what a link is to say, ``size_bytes`` data."""
+
+    name: str
+    mode: int
+    size_bytes: int
+    link: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """A workspace as it was found.
+
+    Args:
+        root: its absolute path.
+        entries: what is to be packed, parents first, in the order of the bytes of their names.
+        size_bytes: of all files together, holes not counted.
+        left_out: for each path of ``keep_empty`` that had contents, how many files of it are not packed.
+        warnings: lines for the user.
+    """
+
+    root: str
+    entries: tuple[ScanEntry, ...]
+    size_bytes: int
+    left_out: dict[str, int]
+    warnings: tuple[str, ...]
+
+    def largest(self, count: int = 10) -> list[tuple[str, int]]:
+        """The largest entries with their sizes [bytes], directories with all that they hold and a ``/`` at the end.
+
+        It starts from the top; a directory stands for its contents unless one of them makes up more than half of it.
+        """
+        sizes: dict[str, int] = {}
+        inside: dict[str, list[str]] = {"": []}
+        for entry in self.entries:
+            name = entry.name + "/" if stat.S_ISDIR(entry.mode) else entry.name
+            above = name.rstrip("/").rpartition("/")[0]
+            inside[f"{above}/" if above else ""].append(name)
+            if name.endswith("/"):
+                inside[name] = []
+            sizes[name] = entry.size_bytes
+        for name in reversed(sizes):  # contents before what holds them
+            above = name.rstrip("/").rpartition("/")[0]
+            if above:
+                sizes[f"{above}/"] += sizes[name]
+        shown_now, todo = [], list(inside[""])
+        while todo:
+            name = todo.pop()
+            within = inside.get(name, ())
+            if within and max(sizes[one] for one in within) * 2 > sizes[name] > 0:
+                todo.extend(within)
+            else:
+                shown_now.append((name, sizes[name]))
+        return sorted(shown_now, key=lambda one: (-one[1], one[0]))[:count]
+
+
+def scan_workspace(root: str, *, exclude: Sequence[str] = (), keep_empty: Collection[str] = ()) -> Scan:
+    """Look through a workspace.
+
+    Args:
+        exclude: gitignore patterns of what is not packed. As with git, nothing inside an excluded directory can be
+            brought back by a later pattern.
+        keep_empty: directories, relative to ``root``, of which only the directory itself is packed.
+
+    Raises:
+        UsageError: it is no directory, a pattern is wrong, or (all at once) links lead out of it or something in it
+            cannot be read.
+    """
+    root = os.path.abspath(root)
+    if not os.path.isdir(root):
+        raise UsageError(f"{shown(root)}: there is no such directory")
+    excluded = _excluded(exclude)
+    kept_empty = {os.path.normpath(path): path for path in keep_empty}
+    read_link, roots = link_reader(root), [root.rstrip("/"), os.path.realpath(root)]
+    entries: list[ScanEntry] = []
+    left_out: dict[str, int] = {}
+    warnings: list[str] = []
+    faults: list[str] = []
+    size_bytes = 0
+    # What is still to be seen of the directory that we are in, and of each one around it.
+    todo = [_listed(root, "", warnings, faults)]
+    while todo:
+        if not todo[-1]:
+            todo.pop()
+            continue
+        found = todo[-1].pop()
+        name = found.path[len(root) :].lstrip("/")
+        try:
+            status = found.stat(follow_symlinks=False)
+        except FileNotFoundError:
+            warnings.append(f"{shown(name)} disappeared while the workspace was looked through")
+            continue
+        mode = status.st_mode
+        is_dir = stat.S_ISDIR(mode)
+        if excluded is not None and excluded(f"{name}/" if is_dir else name):
+            continue
+        if is_dir:
+            entries.append(ScanEntry(name, mode, 0, None))
+            if name in kept_empty:
+                if count := _count_files(found.path):
+                    left_out[kept_empty[name]] = count
+            else:
+                todo.append(_listed(found.path, name, warnings, faults))
+        elif stat.S_ISREG(mode):
+            size = status.st_size
+            if size >= SPARSE_FROM:
+                size = min(size, status.st_blocks * 512)
+            # The caller's own class of permissions is asked of the kernel only where others may not read.
+            if not mode & 0o004 and not os.access(found.path, os.R_OK, effective_ids=True):
+                faults.append(f"{shown(name)} cannot be read: Permission denied")
+            entries.append(ScanEntry(name, mode, size, None))
+            size_bytes += size
+        elif stat.S_ISLNK(mode):
+            text = os.readlink(found.path)
+            kept = link_kept_inside(name, text, roots, read_link)
+            if kept is None:
+                faults.append(f"{shown(name)} is a link out of the workspace, to {shown(text)}")
+            else:
+                entries.append(ScanEntry(name, mode, 0, kept))
+        else:
+            warnings.append(f"{shown(name)} is not packed: it is {kind_in_words(mode)}")
+    if faults:
+        raise UsageError(_refusal(root, faults))
+    return Scan(root, tuple(entries), size_bytes, left_out, tuple(warnings))
+
+
+def too_large(scan: Scan, limit_bytes: int) -> UsageError:
+    """The refusal of a workspace above the limit."""
+    largest = ", ".join(f"{shown(name)} {human_size(size)}" for name, size in scan.largest())
+    return UsageError(
+        f"the workspace {shown(scan.root)} has {human_size(scan.size_bytes)}, the limit (storage.workspace_limit) is "
+        f"{human_size(limit_bytes)}; leave out what the program does not need (user_dev_workspace_exclude_list) or "
+        f"bring it as input ([from_hdfs]). The largest: {largest}"
+    )
+
+
+def _refusal(root: str, faults: list[str]) -> str:
+    if len(faults) == 1:
+        return f"the workspace {shown(root)} cannot be packed: {faults[0]} (exclude it, or put it right)"
+    more = [f"and {len(faults) - _MOST_NAMED} more"] if len(faults) > _MOST_NAMED else []
+    lines = [f"the workspace {shown(root)} cannot be packed; exclude these, or put them right:"]
+    return "\n  ".join([*lines, *faults[:_MOST_NAMED], *more])
+
+
+def _listed(path: str, name: str, warnings: list[str], faults: list[str]) -> list[os.DirEntry[str]]:
+    """What a directory holds, last first."""
+    try:
+        with os.scandir(path) as found:
+            return sorted(found, key=_bytes_of_name, reverse=True)
+    except FileNotFoundError:
+        warnings.append(f"{shown(name or path)} disappeared while the workspace was looked through")
+    except OSError as error:
+        faults.append(f"{shown(name or path)} cannot be read: {error.strerror}")
+    return []
+
+
+def _bytes_of_name(entry: os.DirEntry[str]) -> bytes:
+    return os.fsencode(entry.name)
+
+
+def _count_files(top: str) -> int:
+    return sum(len(files) for _, _, files in os.walk(top))
+
+
+def _excluded(patterns: Sequence[str]) -> Callable[[str], bool] | None:
+    """Whether a path is excluded (with ``/`` at its end: a directory); None where nothing ever is."""
+    if not patterns:
+        return None
+    from pathspec import GitIgnoreSpec  # 15 ms, only for those who exclude something
+
+    for pattern in patterns:
+        try:
+            GitIgnoreSpec.from_lines([pattern])
+        except ValueError as error:
+            raise UsageError(
+                f"application.user_dev_workspace_exclude_list: {shown(pattern)} is no pattern of gitignore"
+            ) from error
+    return GitIgnoreSpec.from_lines(patterns).match_file

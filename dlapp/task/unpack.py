@@ -1,0 +1,327 @@
+"""Unpacking a workspace, without trust in the archive.
+
+It reads what `dlapp.launcher` packs (its tar format is described there) and refuses everything else: no other kinds of
+members, no name that is absolute or has ``..``, nothing twice. A member's directory must be one that the archive made
+itself before, so nothing is ever written through a link; links are checked to stay inside at the end, when all are
+there. The digest is checked last: a workspace is good once `unpack` has returned.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from dlapp.errors import DlappError, NotFound
+from dlapp.storage import FILE, local_path, shown
+from dlapp.storage.links import link_kept_inside, link_reader
+from dlapp.storage.tree import explained
+
+_BLOCK = 512
+_READ = 256 << 10
+_MOST_AT_ONCE = 1 << 20
+"""What is decompressed in one go: a block of zeros grows a thousandfold."""
+_AHEAD = 4
+"""How many pieces wait for the files to be written."""
+_LONGEST_NAME = 1 << 20
+_THREAD_FROM = 2 << 20
+"""Smaller archives are done before a thread would have helped."""
+_GZIP = 31
+"""zlib's wbits for a gzip header and trailer (zlib manual, inflateInit2)."""
+
+
+class ArchiveDamaged(DlappError):
+    """The archive is cut short, changed, or was not packed by dlapp."""
+
+
+def unpack(archive: str, into: str, *, digest: str | None, progress: Callable[[int, int], None] | None = None) -> None:
+    """Unpack a workspace.
+
+    Args:
+        archive: path or ``file://`` location of the archive.
+        into: directory that takes the workspace; made if it is missing, and nothing may be in the way of what comes.
+        digest: ``sha256-<hex>`` of the uncompressed archive; None: not checked.
+        progress: told the bytes of the archive that are read and those in all.
+
+    Raises:
+        NotFound: there is no archive.
+        ArchiveDamaged: it is damaged or not what ``digest`` says. What was unpacked so far stays and is worthless.
+        DiskFull: there is no room.
+    """
+    path = local_path(archive) if archive.startswith(FILE) else archive
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError as error:
+        raise NotFound(f"the packed workspace {shown(path)} is gone") from error
+    except OSError as error:
+        raise explained(error, path, "read") from error
+    sha256 = hashlib.sha256()
+    try:
+        _make_directory(into)
+        blocks = _decompressed(descriptor, path, sha256.update, progress)
+        if os.fstat(descriptor).st_size < _THREAD_FROM:
+            _unpack_stream(_Stream(blocks, path), into)
+        else:
+            with _read_ahead(blocks) as ahead:
+                _unpack_stream(_Stream(ahead, path), into)
+    finally:
+        os.close(descriptor)
+    found = f"sha256-{sha256.hexdigest()}"
+    if digest is not None and found != digest:
+        raise ArchiveDamaged(f"the packed workspace {shown(path)} should be {digest}, but it is {found}")
+
+
+def _make_directory(path: str) -> None:
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise explained(error, path, "made") from error
+
+
+# ---- from the file to a stream of bytes ----
+
+
+def _decompressed(
+    descriptor: int, path: str, update: Callable[[bytes], None], progress: Callable[[int, int], None] | None
+) -> Iterator[bytes]:
+    """The uncompressed stream of all gzip members, in pieces of at most a MiB."""
+    total, done = os.fstat(descriptor).st_size, 0
+    member, whole = zlib.decompressobj(_GZIP), False
+    while data := os.read(descriptor, _READ):
+        done += len(data)
+        while True:
+            try:
+                piece = member.decompress(data, _MOST_AT_ONCE)
+            except zlib.error as error:
+                raise _damaged(path, str(error)) from error
+            if piece:
+                update(piece)
+                yield piece
+            data = member.unused_data if member.eof else member.unconsumed_tail
+            if member.eof and data:
+                member = zlib.decompressobj(_GZIP)
+            elif not data and len(piece) < _MOST_AT_ONCE:
+                break  # else a full piece came out, and there may be more inside although all input was taken
+        whole = member.eof
+        if whole:
+            member = zlib.decompressobj(_GZIP)
+        if progress:
+            progress(done, total)
+    if not whole:
+        raise _damaged(path, "it is cut short")
+
+
+@contextmanager
+def _read_ahead(blocks: Iterator[bytes]) -> Iterator[Iterator[bytes]]:
+    """The same blocks, decompressed by a thread while the caller writes files; it ends with the block."""
+    from queue import SimpleQueue
+    from threading import Semaphore, Thread
+
+    queue: SimpleQueue[bytes | BaseException | None] = SimpleQueue()
+    room = Semaphore(_AHEAD)
+    stop = False
+
+    def work() -> None:
+        try:
+            for block in blocks:
+                room.acquire()
+                if stop:
+                    return
+                queue.put(block)
+            queue.put(None)
+        except BaseException as error:  # the caller's thread raises it
+            queue.put(error)
+
+    def taken() -> Iterator[bytes]:
+        while (block := queue.get()) is not None:
+            if isinstance(block, BaseException):
+                raise block
+            room.release()
+            yield block
+
+    thread = Thread(target=work, name="unpack-gzip", daemon=True)
+    thread.start()
+    try:
+        yield taken()
+    finally:
+        stop = True
+        room.release()
+        thread.join()
+
+
+class _Stream:
+    """Exact numbers of bytes out of a stream of blocks."""
+
+    def __init__(self, blocks: Iterator[bytes], path: str) -> None:
+        self._blocks, self.path = blocks, path
+        self._block, self._at = b"", 0
+
+    def take(self, count: int) -> bytes:
+        """The next ``count`` bytes."""
+        end = self._at + count
+        if end <= len(self._block):
+            found = self._block[self._at : end]
+            self._at = end
+            return found
+        return b"".join(self.pieces(count))
+
+    def pieces(self, count: int) -> Iterator[memoryview]:
+        """The next ``count`` bytes, as they come."""
+        while count:
+            if self._at == len(self._block):
+                self._block, self._at = next(self._blocks, b""), 0
+                if not self._block:
+                    raise _damaged(self.path, "it is cut short")
+            piece = memoryview(self._block)[self._at : self._at + count]
+            self._at += len(piece)
+            count -= len(piece)
+            yield piece
+
+    def drain(self) -> None:
+        """Read what is left, which may be nothing but zeros."""
+        rest = self._block[self._at :]
+        self._block, self._at = b"", 0
+        while rest or (rest := next(self._blocks, b"")):
+            if rest.strip(b"\0"):
+                raise _damaged(self.path, "something follows its end")
+            rest = b""
+
+
+def _damaged(path: str, how: str) -> ArchiveDamaged:
+    return ArchiveDamaged(f"the packed workspace {shown(path)} is damaged: {how}")
+
+
+# ---- from the stream to files ----
+
+
+def _unpack_stream(stream: _Stream, into: str) -> None:
+    root = os.open(into, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _Unpacking(stream, into, root).run()
+    finally:
+        os.close(root)
+
+
+class _Unpacking:
+    """One workspace on its way; ``root`` is the open directory ``into``."""
+
+    def __init__(self, stream: _Stream, into: str, root: int) -> None:
+        self._stream, self._into, self._root = stream, into, root
+        self._directories: dict[bytes, tuple[int, int]] = {b"": (0, 0)}
+        self._links: dict[bytes, bytes] = {}
+
+    def run(self) -> None:
+        """Unpack all members; then check the links and give directories their permissions."""
+        name = link = b""
+        while (block := self._stream.take(_BLOCK)).strip(b"\0"):
+            self._check(block)
+            kind, size = block[156:157], self._number(block[124:136])
+            if kind in (b"L", b"K"):
+                if size > _LONGEST_NAME:
+                    raise self._bad(f"a name of {size} bytes")
+                text = self._padded(size).rstrip(b"\0")
+                name, link = (text, link) if kind == b"L" else (name, text)
+                continue
+            name = name or block[:100].rstrip(b"\0")
+            link = link or block[157:257].rstrip(b"\0")
+            try:
+                self._member(block, kind, name, link, size)
+            except OSError as error:
+                raise explained(error, self._path(name), "written") from error
+            name = link = b""
+        self._stream.drain()
+        self._check_links()
+        del self._directories[b""]
+        for directory, (mode, mtime) in reversed(self._directories.items()):
+            os.utime(directory, (mtime, mtime), dir_fd=self._root)
+            os.chmod(directory, mode, dir_fd=self._root)
+
+    def _member(self, block: bytes, kind: bytes, name: bytes, link: bytes, size: int) -> None:
+        if kind == b"5":
+            name = name.rstrip(b"/")
+        parent, _, last = name.rpartition(b"/")
+        if parent not in self._directories or last in (b"", b".", b"..") or b"\0" in name:
+            raise self._bad(f"the name {shown(os.fsdecode(name))}")
+        mode, mtime = self._number(block[100:108]) & 0o777, self._number(block[136:148])
+        try:
+            if kind == b"5":
+                os.mkdir(name, 0o700, dir_fd=self._root)
+                self._directories[name] = (mode, mtime)
+            elif kind == b"2":
+                os.symlink(link, name, dir_fd=self._root)
+                self._links[name] = link
+            elif kind in (b"0", b"S"):
+                self._file(block, kind, name, mode, mtime, size)
+            else:
+                raise self._bad(f"a member of type {os.fsdecode(kind)!r}")
+        except FileExistsError as error:
+            raise DlappError(f"{shown(self._path(name))} is there already, so it cannot be unpacked") from error
+
+    def _file(self, block: bytes, kind: bytes, name: bytes, mode: int, mtime: int, size: int) -> None:
+        pieces, whole = [(0, size)], size
+        if kind == b"S":
+            pieces, whole = self._sparse_pieces(block)
+            if sum(length for _, length in pieces) != size:
+                raise self._bad(f"the pieces of {shown(os.fsdecode(name))}")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(name, flags, 0o600, dir_fd=self._root)
+        try:
+            for at, length in pieces:
+                if at:
+                    os.lseek(descriptor, at, os.SEEK_SET)
+                for piece in self._stream.pieces(length):
+                    while piece:
+                        piece = piece[os.write(descriptor, piece) :]
+            if kind == b"S":
+                os.ftruncate(descriptor, whole)
+            os.fchmod(descriptor, mode)
+            os.utime(descriptor, (mtime, mtime))
+        finally:
+            os.close(descriptor)
+        self._stream.take(-size % _BLOCK)
+
+    def _sparse_pieces(self, block: bytes) -> tuple[list[tuple[int, int]], int]:
+        """Where the data of a sparse file goes, offset and length each, and the size of the whole file."""
+        whole, more = self._number(block[483:495]), block[482]
+        table = block[386:482]
+        while more:
+            further = self._stream.take(_BLOCK)
+            table, more = table + further[:504], further[504]
+        fields = [table[at : at + 12] for at in range(0, len(table), 12)]
+        numbers = [self._number(field) for field in fields if field.strip(b"\0")]
+        pieces = list(zip(numbers[::2], numbers[1::2], strict=True))
+        if any(at + length > whole for at, length in pieces):
+            raise self._bad("a piece behind the end of its file")
+        return pieces, whole
+
+    def _check_links(self) -> None:
+        read_link = link_reader(self._into)
+        for name, text in self._links.items():
+            if link_kept_inside(os.fsdecode(name), os.fsdecode(text), (), read_link) is None:
+                os.unlink(name, dir_fd=self._root)
+                raise self._bad(f"a link that leads out of it, {shown(os.fsdecode(name))}")
+
+    def _check(self, block: bytes) -> None:
+        if block[257:265] != b"ustar  \0" or sum(block) - sum(block[148:156]) + 256 != self._number(block[148:156]):
+            raise _damaged(self._stream.path, "it is no archive of dlapp's, or a header is wrong")
+
+    def _number(self, field: bytes) -> int:
+        if field[0] == 0x80:
+            return int.from_bytes(field[1:], "big")
+        digits = field.rstrip(b"\0 ")
+        if not digits.isdigit() or b"8" in digits or b"9" in digits:
+            raise _damaged(self._stream.path, "a number in it is wrong")
+        return int(digits, 8)
+
+    def _padded(self, size: int) -> bytes:
+        text = self._stream.take(size)
+        self._stream.take(-size % _BLOCK)
+        return text
+
+    def _path(self, name: bytes) -> str:
+        return f"{self._into}/{os.fsdecode(name)}"
+
+    def _bad(self, what: str) -> ArchiveDamaged:
+        return ArchiveDamaged(f"the packed workspace {shown(self._stream.path)} has {what}; it is not unpacked")
