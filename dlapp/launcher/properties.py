@@ -131,6 +131,9 @@ class Faults:
         hint = "" if len(self._found) >= MOST_FAULTS else f", {nearest(name, known)}"
         self.add(line, where, f"{what}{hint}")
 
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
     def refuse(self) -> None:
         """Raise FileRefused if there are any."""
         if self._found:

@@ -1,0 +1,446 @@
+"""From a properties file to an `AppSpec`: defaults taken in, paths resolved, the world looked at.
+
+Relative paths of the file begin beside it. A source of input is, in the spec, ``file://`` and an absolute pattern of
+Hadoop's (`dlapp.storage.glob`); the directories that we put before what the user wrote are escaped in it, so that only
+the user's own ``*`` is one. A target of output is ``file://`` and an absolute path as it is, with nothing escaped.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from dataclasses import dataclass
+from typing import Any
+
+from dlapp.cluster import EngineInfo
+from dlapp.config import Config
+from dlapp.errors import FileRefused, SpecError, UsageError
+from dlapp.launcher.keys import ENV, MOST_ARGUMENT_BYTES
+from dlapp.launcher.properties import MOST_BYTES, Faults, Properties, read_properties
+from dlapp.spec import (
+    AppSpec,
+    InputSpec,
+    OnFailure,
+    OutputSpec,
+    Placement,
+    Resources,
+    RoleSpec,
+    check_env_name,
+    check_inside_workspace,
+)
+from dlapp.storage import file_location, local_path
+from dlapp.storage.glob import split_pattern
+from dlapp.texts import shown
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_WILD = re.compile(r"([\\*?\[\]{}])")
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """What a properties file says, ready to be submitted; ``env``: the user's variables with their values."""
+
+    properties: Properties
+    spec: AppSpec
+    env: dict[str, str]
+
+
+def read_application(path: str, config: Config, engine: EngineInfo) -> Application:
+    """Read a properties file and make a spec of it.
+
+    Raises:
+        FileRefused: the file cannot be read or has faults; all are named at once.
+    """
+    try:
+        with open(path, "rb") as stream:
+            data = stream.read(MOST_BYTES + 1)
+    except (OSError, ValueError) as error:
+        raise FileRefused([f"{path}: {getattr(error, 'strerror', None) or error}"]) from error
+    faults = Faults(path)
+    properties = read_properties(data, path, faults)
+    made = _Maker(properties, config, engine, faults).make()
+    faults.refuse()
+    assert made is not None
+    return Application(properties, *made)
+
+
+def application_from_properties(
+    properties: Properties, config: Config, engine: EngineInfo
+) -> tuple[AppSpec, dict[str, str]]:
+    """The spec that a properties file stands for on an engine, and the values of the variables that it sets.
+
+    Raises:
+        FileRefused: all that is wrong with what it says: paths that are not there, output over input and the like.
+    """
+    faults = Faults(properties.path)
+    made = _Maker(properties, config, engine, faults).make()
+    faults.refuse()
+    assert made is not None
+    return made
+
+
+def os_user() -> str:
+    """The operating system's user, by number where it has no name."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
+
+
+def resolve_location(text: str, directory: str, fs_root: str, *, pattern: bool) -> str:
+    """The ``file://`` location of a path as the user wrote it.
+
+    Args:
+        directory: of the properties file; relative paths begin there.
+        fs_root: where absolute paths begin.
+        pattern: ``text`` is a pattern; what is put before it is escaped.
+
+    Raises:
+        ValueError: there is no storage for it, or it is no path; the message is the problem.
+    """
+    if pattern and "{" in text and ".." in re.split(r"[/{},]", text):
+        raise ValueError(f"{shown(text)} has both .. and braces; write it without one of them")
+    if match := _SCHEME.match(text):
+        return _with_scheme(match[1].lower(), text)
+    before = fs_root if text.startswith("/") else directory
+    if text.startswith("/"):
+        text = os.path.normpath("/" + text.lstrip("/"))  # first: no .. leads out of fs_root
+    if pattern:
+        before = _WILD.sub(r"\\\1", before)
+    return file_location("/" + os.path.normpath(f"{before}/{text}").lstrip("/"))
+
+
+def _with_scheme(scheme: str, text: str) -> str:
+    if scheme == "file":
+        path = text[len("file:") :]
+        if path.startswith("//") and not path.startswith("///"):
+            raise ValueError(f"{shown(text)} names a host; write file:/// and the path")
+        return file_location(os.path.normpath("/" + path.lstrip("/")))
+    if scheme in ("hdfs", "webhdfs", "viewfs", "har"):
+        raise ValueError(
+            f"{scheme}:// needs a Hadoop cluster, which is not built yet; here it can be a path or file://"
+        )
+    raise ValueError(f"there is no storage for {scheme}://, it can be a path or file://")
+
+
+class _Maker:
+    """Makes one spec. What cannot be made is noted, and the rest is gone on with."""
+
+    def __init__(self, properties: Properties, config: Config, engine: EngineInfo, faults: Faults) -> None:
+        self.properties = properties
+        self.config = config
+        self.engine = engine
+        self.faults = faults
+        self.file = os.path.abspath(properties.path)
+        self.directory = os.path.dirname(self.file)
+
+    def make(self) -> tuple[AppSpec, dict[str, str]] | None:
+        """The spec and the variables; None: there are faults."""
+        get = self._application
+        workspace = self._workspace()
+        script = self._script(workspace)
+        env = self._env()
+        resources = self._resources()
+        inputs = [one for name in self._sections("from_hdfs") if (one := self._input(name))]
+        outputs = [out for name in self._sections("to_hdfs") if (out := self._output(name, workspace))]
+        self._check_overlaps(inputs, outputs, workspace)
+        grace_s = self._kill_grace_s()
+        if self.faults:
+            return None
+        try:
+            spec = AppSpec(
+                username=get("username") or os_user(),
+                appname=get("appname"),
+                workspace=workspace or "",
+                script=script,
+                args=get("user_shell_args", ()),
+                docker_image=get("docker_image"),
+                exclude=get("user_dev_workspace_exclude_list", ()),
+                queue=get("queue"),
+                priority=get("priority"),
+                project=get("project"),
+                tags=get("tags", ()),
+                max_runtime_s=get("max_runtime"),
+                kill_grace_s=grace_s,
+                env=tuple(env),
+                placement=Placement(
+                    nodes=self.properties.value("resources", "nodes", ()),
+                    exclude_nodes=self.properties.value("resources", "exclude_nodes", ()),
+                    node_label=self.properties.value("resources", "node_label"),
+                ),
+                inputs=tuple(inputs),
+                outputs=tuple(outputs),
+                roles=(RoleSpec(instances=self._containers(), resources=resources),),
+            )
+        except SpecError as refused:
+            add_refusal(self.faults, self.properties, refused)
+            return None
+        return spec, env
+
+    def _application(self, key: str, default: Any = None) -> Any:
+        return self.properties.value("application", key, default)
+
+    def _fault(self, section: str, key: str, problem: object) -> None:
+        self.faults.add(self.properties.line(section, key), f"{section}.{key}", problem)
+
+    def _sections(self, kind: str) -> list[str]:
+        return [section for section in self.properties.sections if section.partition(" ")[0] == kind]
+
+    # ---- [application] ----
+
+    def _workspace(self) -> str | None:
+        key = "user_dev_workspace_path"
+        if (text := self._application(key)) is None:
+            return None
+        path = os.path.normpath(os.path.join(self.directory, text))
+        if not os.path.isdir(path):
+            what = "is no directory" if os.path.lexists(path) else "there is no such directory"
+            self._fault("application", key, f"{_seen(path)}: {what}")
+            return None
+        if not os.access(path, os.R_OK | os.X_OK, effective_ids=True):
+            self._fault("application", key, f"{_seen(path)}: may not be read")
+            return None
+        return path
+
+    def _script(self, workspace: str | None) -> str:
+        section, key = "application", "user_shell_script"
+        if (text := self._application(key)) is None:
+            return ""
+        script: str = os.path.normpath(text)
+        if not self._is_inside_workspace(section, key, text):
+            return script
+        if workspace is None:
+            return script
+        path = os.path.join(workspace, script)
+        if not os.path.lexists(path):
+            self._fault(section, key, f"{_seen(path)}: there is no such file")
+        elif not is_inside(os.path.realpath(path), os.path.realpath(workspace)):
+            self._fault(section, key, f"{shown(text)} leads out of the workspace, to {_seen(os.path.realpath(path))}")
+        elif not os.path.isfile(path):
+            self._fault(section, key, f"{_seen(path)}: is no file")
+        return script
+
+    def _env(self) -> dict[str, str]:
+        env = {}
+        for name in self.properties.sections.get("application", {}):
+            if name.startswith(ENV):
+                env[name.removeprefix(ENV)] = self._application(name)
+        if (path := self._application("env_file")) is not None:
+            path = os.path.join(self.directory, path)
+            try:
+                from_file = read_env_file(path)
+            except UsageError as refused:
+                for line in str(refused).split("\n"):
+                    self._fault("application", "env_file", line)
+                return env
+            for name in sorted(env.keys() & from_file.keys()):
+                self._fault("application", f"{ENV}{name}", "is set in env_file too")
+            env.update(from_file)
+        return env
+
+    def _kill_grace_s(self) -> float:
+        most_s = self.config.runtime.kill_grace_max_s
+        grace_s: float | None = self._application("kill_grace")
+        if grace_s is not None and grace_s > most_s:
+            problem = f"is {grace_s:g} s, the most that is allowed here is {most_s:g} s (runtime.kill_grace_max)"
+            self._fault("application", "kill_grace", problem)
+        return min(30.0, most_s) if grace_s is None else grace_s
+
+    # ---- [resources] ----
+
+    def _containers(self) -> int:
+        count: int = self.properties.value("resources", "containers", self.config.defaults.containers)
+        return count
+
+    def _resources(self) -> Resources:
+        get, defaults = self.properties.value, self.config.defaults
+        gcores = get("resources", "gcores", None if self._says("resources", "gcores") else defaults.gcores)
+        return Resources(
+            memory_mib=get("resources", "memory", defaults.memory_mib),
+            vcores=get("resources", "vcores", defaults.vcores),
+            gcores=int(self.engine.has_gpus) if gcores is None else gcores,
+        )
+
+    def _says(self, section: str, key: str) -> bool:
+        return key in self.properties.sections.get(section, {})
+
+    # ---- [from_hdfs], [to_hdfs] ----
+
+    def _input(self, section: str) -> InputSpec | None:
+        sources = []
+        for text in self.properties.value(section, "hdfs", ()):
+            try:
+                location = resolve_location(text, self.directory, self.config.local.fs_root, pattern=True)
+                split_pattern(local_path(location))
+                sources.append(location)
+            except ValueError as problem:
+                self._fault(section, "hdfs", problem)
+        path = self.properties.value(section, "input_path")
+        if path is None or not sources:
+            return None
+        if not self._is_inside_workspace(section, "input_path", path):
+            return None
+        return InputSpec(name=_name_of(section), sources=tuple(sources), input_path=os.path.normpath(path))
+
+    def _output(self, section: str, workspace: str | None) -> OutputSpec | None:
+        get = self.properties.value
+        path, text = get(section, "output_path"), get(section, "hdfs")
+        target = None
+        if text is not None:
+            try:
+                if set("*?") & set(text):
+                    raise ValueError(f"{shown(text)} is a pattern; output goes to one place")
+                target = resolve_location(text, self.directory, self.config.local.fs_root, pattern=False)
+            except ValueError as problem:
+                self._fault(section, "hdfs", problem)
+        if path is None or not self._is_inside_workspace(section, "output_path", path):
+            return None
+        if os.path.normpath(path) == ".":
+            what = f"{shown(path)} is the workspace itself; name a directory in it that holds nothing but output"
+            self._fault(section, "output_path", what)
+            return None
+        if workspace and os.path.lexists(there := os.path.join(workspace, path)) and not os.path.isdir(there):
+            self._fault(section, "output_path", f"{_seen(os.path.normpath(there))}: is no directory")
+        if target is None:
+            return None
+        return OutputSpec(
+            name=_name_of(section),
+            output_path=os.path.normpath(path),
+            target=target,
+            overwrite=get(section, "overwrite", False),
+            on_failure=OnFailure(get(section, "on_failure", "keep")),
+        )
+
+    def _is_inside_workspace(self, section: str, key: str, path: str) -> bool:
+        try:
+            check_inside_workspace(f"{section}.{key}", path)
+        except SpecError as refused:
+            self._fault(section, key, refused.problem)
+            return False
+        return True
+
+    def _check_overlaps(self, inputs: list[InputSpec], outputs: list[OutputSpec], workspace: str | None) -> None:
+        """No output may lie where it would replace what the application is made of, or another output."""
+        for place, output in enumerate(outputs):
+            section = f"to_hdfs {output.name}".strip()
+            target = local_path(output.target)
+            for one in inputs:
+                for source in one.sources:
+                    if overlap(target, local_path(source)):
+                        line = self.properties.line(f"from_hdfs {one.name}".strip(), "hdfs")
+                        what = f"would overwrite the application's own input of line {line}"
+                        self._fault(section, "hdfs", f"{_seen(target)} {what}")
+            for kept, what in ((workspace, "the workspace"), (self.file, "the properties file")):
+                if kept and is_inside(os.path.realpath(kept), os.path.realpath(target)):
+                    self._fault(section, "hdfs", f"{_seen(target)} would overwrite {what}")
+            for other in outputs[:place]:
+                if overlap(target, _WILD.sub(r"\\\1", local_path(other.target))):
+                    line = self.properties.line(f"to_hdfs {other.name}".strip(), "hdfs")
+                    self._fault(section, "hdfs", f"{_seen(target)} and the target of line {line} lie in each other")
+
+
+def add_refusal(faults: Faults, properties: Properties, refused: SpecError) -> None:
+    """Note what a value of the spec, or an engine, refused, with its line in the file."""
+    section, _, key = refused.field.partition(".")
+    faults.add(properties.line(section, key), refused.field, refused.problem)
+
+
+def is_inside(path: str, directory: str) -> bool:
+    """Whether an absolute path is ``directory`` or lies in it; both are taken as they are."""
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
+
+
+def overlap(target: str, pattern: str) -> bool:
+    """Whether a target is what a pattern matches, lies in it, or holds it; symbolic links on the way are followed.
+
+    Raises:
+        UsageError: it is no valid pattern.
+    """
+    targets = [_parts(target), _parts(os.path.realpath(target))]
+    for components in split_pattern(pattern):
+        fixed = next((n for n, one in enumerate(components) if not isinstance(one, str)), len(components))
+        start = os.path.realpath("/" + "/".join(str(one) for one in components[:fixed]))
+        for wanted in (components, [*_parts(start), *components[fixed:]]):
+            for parts in targets:
+                if all(
+                    one == part if isinstance(one, str) else one.fullmatch(part)
+                    for one, part in zip(wanted, parts, strict=False)
+                ):
+                    return True
+    return False
+
+
+def read_env_file(path: str) -> dict[str, str]:
+    """The variables of a file of ``NAME=value`` lines; values are taken as they are, quotes included.
+
+    Empty lines and lines that begin with ``#`` are passed over. No message ever quotes the file: it holds secrets.
+
+    Raises:
+        UsageError: others may read it, it is another user's, or a line is no variable; a line for each fault.
+    """
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
+            status = os.fstat(stream.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise UsageError(f"{_seen(path)}: is no file")
+            if status.st_uid not in (os.geteuid(), 0):
+                raise UsageError(f"{_seen(path)}: is another user's file")
+            if mode := stat.S_IMODE(status.st_mode) & 0o077:
+                full = stat.S_IMODE(status.st_mode)
+                raise UsageError(f"{_seen(path)}: has mode {full:04o}, others may use it ({mode:04o}); chmod 600 it")
+            data = stream.read(MOST_BYTES + 1)
+    except (OSError, ValueError) as error:
+        if isinstance(error, UsageError):
+            raise
+        raise UsageError(f"{_seen(path)}: {getattr(error, 'strerror', None) or error}") from error
+    if len(data) > MOST_BYTES:
+        raise UsageError(f"{_seen(path)}: has more than {MOST_BYTES >> 20} MiB")
+    return _variables(data, path)
+
+
+def _variables(data: bytes, path: str) -> dict[str, str]:
+    env: dict[str, str] = {}
+    faults: list[str] = []
+    for number, raw in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
+        where = f"{_seen(path)}:{number}"
+        try:
+            line = raw.removesuffix(b"\r").decode()
+        except UnicodeDecodeError:
+            faults.append(f"{where}: is not UTF-8")
+            continue
+        if not line.strip(" \t") or line.startswith("#"):
+            continue
+        name, separator, value = line.partition("=")
+        try:
+            if not separator or not _VARIABLE.fullmatch(name):
+                raise ValueError("is not NAME=value")
+            check_env_name(name, name)
+            if name in env:
+                raise ValueError(f"{name}: stands twice")
+            if "\0" in value:
+                raise ValueError(f"{name}: has a NUL in it")
+            if len(raw) >= MOST_ARGUMENT_BYTES:
+                raise ValueError(f"{name}: has {len(raw)} bytes, the most is {MOST_ARGUMENT_BYTES - 1}")
+            env[name] = value
+        except ValueError as problem:
+            faults.append(f"{where}: {problem}")
+    if faults:
+        raise UsageError("\n".join(faults[:20]))
+    return env
+
+
+def _parts(path: str) -> list[str]:
+    return [part for part in path.split("/") if part]
+
+
+def _name_of(section: str) -> str:
+    return section.partition(" ")[2]
+
+
+def _seen(path: str) -> str:
+    """A path for a message: as it is where it can be seen."""
+    return path if path.isprintable() else repr(path)
