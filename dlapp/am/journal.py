@@ -15,7 +15,7 @@ no harm.
     gate     role, open                        on the disk before a payload may start, or is stopped for it
     soft     by, cause, ends_ms                a soft stop began
     ending   ending, how                       how it ends is decided
-    settled  outputs                           the outputs are where they belong
+    settled  ending, how, outputs              the outputs are where they belong
     finish                                     the engine was told
 
 Of these only ``gate``, ``soft`` and ``ending`` must be on the disk before what follows from them. The rest fills in
@@ -186,11 +186,11 @@ def _replay_one(former: Former, record: dict[str, Any]) -> None:
             former.gates[str(record["role"])] = bool(record["open"])
         case "soft":
             former.soft = str(record["by"]), Cause(record["cause"]), int(record["ends_ms"])
-        case "ending":
+        case "ending" | "settled" as kind:
             final, cause, words = record["ending"]
             former.ending = Ending(FinalStatus(final), Cause(cause), str(words)), Settlement(record["how"])
-        case "settled":
-            former.outputs = tuple(from_json(OutputView, one) for one in record["outputs"])
+            if kind == "settled":
+                former.outputs = tuple(from_json(OutputView, one) for one in record["outputs"])
         case "finish":
             former.finished = True
 
@@ -204,9 +204,9 @@ def result_fields(container_id: ContainerId, result: TaskResult) -> dict[str, An
     return {"container": str(container_id), "result": to_json(result)}
 
 
-def settled_fields(outputs: tuple[OutputView, ...]) -> dict[str, Any]:
-    """The fields of a record ``settled``."""
-    return {"outputs": [to_json(one) for one in outputs]}
+def settled_record(ending: Ending, how: Settlement, outputs: tuple[OutputView, ...]) -> dict[str, Any]:
+    """The fields of a record ``settled``; a commit that failed ends otherwise than was decided."""
+    return {**ending_record(ending, how), "outputs": [to_json(one) for one in outputs]}
 
 
 def done(former: Former) -> list[int]:

@@ -378,8 +378,8 @@ class Master:
         if container is None:
             self._refuse(hello.container_id, "this container is not one of this application's")
             return
-        if container.end is not None:
-            self._refuse(hello.container_id, "this container has ended, says the engine")
+        if container.end is not None or container.result is not None:
+            self._refuse(hello.container_id, "this container's work is over")
             return
         container.hello, container.view = True, None
         container.heard_ms = self.awake_ms
@@ -407,7 +407,7 @@ class Master:
                 grant = Grant(
                     container_id=container_id, request_id=role.request_id, node=host, resources=role.spec.resources
                 )
-                return self._adopt(grant)
+                return self._adopt(grant, listed=False)
         return container
 
     def _refuse(self, container_id: ContainerId, why: str) -> None:
@@ -532,6 +532,8 @@ class Master:
         if phase in _RAN and not container.ran:
             container.ran = self.payload_ran = True
             self._note("run", container=str(container.container_id))
+            if self._is_of_a_closed_gang(container):
+                self._stop(container, Why.RECALLED)
 
     def _at_the_gate(self, instance: Instance) -> None:
         gate = self.roles[self._place(instance)].gate
@@ -584,8 +586,8 @@ class Master:
         if instance.container is not container:
             return
         recalled = container.why is Why.RECALLED
-        if not recalled and (result.fault is Fault.NONE or result.outputs):
-            instance.stored = (container.container_id, result.outputs)
+        if not recalled:
+            self._take_stored(instance, container, result)
         if self.stage is Stage.ACTIVE:
             judged = verdict.of_result(result)
             if recalled:
@@ -593,6 +595,10 @@ class Master:
             self._lost(instance, container, judged)
         elif result.fault is Fault.NONE and self.stage is Stage.CLOSING:
             self._done(instance)
+
+    def _take_stored(self, instance: Instance, container: Container, result: TaskResult) -> None:
+        if result.fault is Fault.NONE or result.outputs:
+            instance.stored = (container.container_id, result.outputs)
 
     def _done(self, instance: Instance) -> None:
         instance.done = True
@@ -689,6 +695,8 @@ class Master:
             if container.end is not None:
                 continue
             match what:
+                case _Due.STOP if self._is_nobodys(container):
+                    self._presume_gone(container)
                 case _Due.STOP:
                     self._do(StopContainer(container.container_id))
                     self._at(self.timing.repeat_stop_ms, _Due.STOP, container)
@@ -722,6 +730,9 @@ class Master:
         for grant in by_id.values():
             self._adopt(grant)
         if former.ending is not None:
+            for instance in self.instances:
+                if (container := instance.container) is not None and (result := container.result) is not None:
+                    self._take_stored(instance, container, result)
             self.ending, self._how = former.ending
             if former.outputs is not None:
                 self.outputs = former.outputs
@@ -785,6 +796,8 @@ class Master:
         self.roles[place].take(index)
         if container.unvouched:
             self._first_orders(container)
+            if container.ran and self._is_of_a_closed_gang(container):
+                self._stop(container, Why.RECALLED)
 
     def _unknown_index(self, container: Container) -> None:
         role = self.roles[container.place]
@@ -801,13 +814,19 @@ class Master:
             container = instance.container
             if container is None or self.stage is not Stage.ACTIVE:
                 continue
-            if container.result is not None:
+            if (container.result or container.end) and container.ran and self._is_of_a_closed_gang(container):
+                self._free(instance)
+            elif container.result is not None:
                 self._judge_result(container, instance, container.result)
             elif container.end is not None:
                 self._lost(instance, container, verdict.of_end(container.end))
 
-    def _adopt(self, grant: Grant) -> Container | None:
-        """Take over a container that an earlier attempt left; what it runs is not known."""
+    def _adopt(self, grant: Grant, *, listed: bool = True) -> Container | None:
+        """Take over a container that an earlier attempt left; what it runs is not known.
+
+        Args:
+            listed: the engine says that it lives; False: only its task does.
+        """
         role = self._role(grant.request_id)
         if role is None:
             self._gone.add(grant.container_id)
@@ -815,6 +834,7 @@ class Master:
             return None
         container = self._keep(grant, role)
         container.unvouched = container.renumber = True
+        container.listed = listed
         if self._recovery_until_ms is None or self._recovery_until_ms <= self.awake_ms:
             self._recovery_until_ms = self.awake_ms + self.timing.recovery_ms
         self._unknown_index(container)
@@ -851,6 +871,12 @@ class Master:
                 return
             self._no_blocker(container)
 
+    def _is_of_a_closed_gang(self, container: Container) -> bool:
+        """Whether it ran for a gang that begins anew: its attempt closed the gate, and died before all had heard."""
+        gate = self.roles[container.place].gate
+        journal_knows = self._former is not None and self._former.started_ms is not None
+        return gate.gang and not gate.open and journal_knows and self.attempt > 1
+
     def _check_gang_after_recovery(self, role: demand.Role) -> None:
         """When all that an earlier attempt left of a gang is heard or gone: is it one gang?"""
         if self._recovery_until_ms is None or not role.gate.gang or self.stage is not Stage.ACTIVE or role.blockers:
@@ -877,9 +903,16 @@ class Master:
             if container.listed:
                 self._stop(container, Why.UNVOUCHED, at_once=True)
             else:
-                # Neither the engine nor its task knows of it: it is gone, nobody will say so.
-                self._do(StopContainer(container.container_id))
-                self._on_end(ContainerEnd(container_id=container.container_id, exit_status=-100, node_fault=True))
+                self._presume_gone(container)
+
+    def _is_nobodys(self, container: Container) -> bool:
+        """Whether only a journal, or a message that was long on its way, ever told of it, and it has been silent."""
+        return not container.listed and self.awake_ms - container.heard_ms >= self.timing.silence_ms
+
+    def _presume_gone(self, container: Container) -> None:
+        """Neither the engine nor a task knows of it: it is gone, and nobody is left to say so."""
+        self._do(StopContainer(container.container_id))
+        self._on_end(ContainerEnd(container_id=container.container_id, exit_status=-100, node_fault=True))
 
     # ---- the end ----
 
@@ -1050,7 +1083,7 @@ class Master:
             self.ending = Ending(FinalStatus.FAILED, Cause.FAILED, event.error)
         elif event.error is not None:
             self.ending = self.ending._replace(diagnostics=f"{self.ending.diagnostics}; {event.error}")
-        self._note("settled", **journal.settled_fields(self.outputs))
+        self._note("settled", **journal.settled_record(self.ending, self._how, self.outputs))
         self.stage = Stage.LEAVING
         self._closing_until_ms = self.awake_ms + self.timing.end_ms
 

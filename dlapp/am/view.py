@@ -56,14 +56,11 @@ def of(master: Master, tracking_url: str) -> ApplicationView:
 
 
 def state_of(cause: Cause) -> State:
-    """YARN's state for an end: a soft end is FINISHED, since its output was committed."""
-    match cause:
-        case Cause.KILLED:
-            return State.KILLED
-        case Cause.FAILED:
-            return State.FAILED
-        case _:
-            return State.FINISHED
+    """YARN's state for an end that the ApplicationMaster itself told the engine: FINISHED, whatever its final status.
+
+    FAILED is that of an application whose ApplicationMaster died. Source: yarn_protos.proto, YarnApplicationStateProto.
+    """
+    return State.KILLED if cause is Cause.KILLED else State.FINISHED
 
 
 def phase_of(master: Master) -> str:

@@ -1,0 +1,710 @@
+"""A world for `dlapp.am.master.Master`: an engine, nodes, tasks and a network, all out of one seed.
+
+Everything that can go wrong goes wrong at some seed: messages are lost, doubled and late, heartbeats are answered and
+the answer is lost, more containers are granted than asked for, nodes die with all that runs on them, tasks are killed,
+hang or come up late, the ApplicationMaster dies (with the tail of its journal) and another attempt takes over, people
+kill and soft-kill. What must hold is checked while it happens; a `Violation` names the seed, so `World(Plan(seed)).run()`
+shows it again.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from dlapp.am import events, journal
+from dlapp.am.master import Master, Timing
+from dlapp.cluster import ContainerEnd, Grant, Heartbeat, Limits, Registered
+from dlapp.control import Assignment, Fault, Hello, Orders, Phase, Report, Stop, StoredOutput, TaskResult
+from dlapp.ids import ApplicationId, ContainerId
+from dlapp.report import Cause, FinalStatus, OutputView
+from dlapp.spec import AppSpec, OutputSpec, RoleSpec, StartRule, Submission
+
+APPLICATION = ApplicationId(1_700_000_000_000, 42)
+EPOCH_MS = 1_700_000_000_000
+PHASES = (Phase.LEASING, Phase.UNPACKING, Phase.FETCHING, Phase.WAITING)
+TIMING = Timing(
+    hello_ms=30_000,
+    silence_ms=15_000,
+    recovery_ms=10_000,
+    stop_ms=3_000,
+    repeat_stop_ms=3_000,
+    exit_ms=10_000,
+    soft_margin_ms=10_000,
+    store_ms=60_000,
+    end_ms=60_000,
+    avoid_ms=60_000,
+    report_every_s=2.0,
+)
+
+
+class Violation(AssertionError):
+    """Something that must never be, was."""
+
+
+@dataclass
+class Plan:
+    """What happens at one seed; tests set fields to ask for something."""
+
+    seed: int
+    roles: tuple[RoleSpec, ...] = (RoleSpec(instances=3),)
+    outputs: bool = True
+    nodes: int = 3
+    loss: float = 0.0
+    double: float = 0.0
+    late: float = 0.0
+    surplus: float = 0.0
+    start_failed: float = 0.0
+    task_killed: float = 0.0
+    task_hangs: float = 0.0
+    task_late: float = 0.0
+    node_deaths: tuple[float, ...] = ()
+    am_deaths: tuple[float, ...] = ()
+    journal: str = "whole"
+    """``whole``, ``tail lost`` or ``lost``."""
+    soft_kill_at: float | None = None
+    kill_at: float | None = None
+    max_runtime_s: float | None = None
+    commit_fails: bool = False
+    failing: dict[tuple[int, int], Fault] = field(default_factory=dict)
+    """(index, how many times its payload ended before) -> its fault."""
+    payload_s: tuple[float, float] = (0.5, 8.0)
+    step_s: float = 0.3
+    grants_at_once: int = 1000
+    service_ends: bool = False
+
+    @classmethod
+    def of_seed(cls, seed: int) -> Plan:
+        """A plan of everything, at random."""
+        chance = random.Random(f"plan {seed}")
+        roles = []
+        for place in range(chance.choice((1, 1, 1, 2, 3))):
+            roles.append(
+                RoleSpec(
+                    name=("worker", "ps", "chief")[place],
+                    instances=chance.randint(1, 5),
+                    retries=chance.choice((0, 0, 1, 2)),
+                    start=chance.choice((StartRule.AS_GRANTED, StartRule.GANG)),
+                    service=place == 1 and chance.random() < 0.7,
+                )
+            )
+        total = sum(role.instances for role in roles)
+        trouble = chance.choice((0.0, 0.0, 0.02, 0.1))
+        plan = cls(
+            seed,
+            roles=tuple(roles),
+            outputs=chance.random() < 0.8,
+            nodes=chance.randint(1, 4),
+            loss=chance.choice((0.0, 0.05, 0.3)),
+            double=chance.choice((0.0, 0.2)),
+            late=chance.choice((0.0, 0.1)),
+            surplus=chance.choice((0.0, 0.3)),
+            start_failed=trouble,
+            task_killed=trouble,
+            task_hangs=trouble,
+            task_late=trouble,
+            node_deaths=tuple(chance.uniform(0, 20) for _ in range(chance.choice((0, 0, 0, 1, 2)))),
+            am_deaths=tuple(sorted(chance.uniform(0.1, 25) for _ in range(chance.choice((0, 0, 1, 2))))),
+            journal=chance.choice(("whole", "tail lost")),
+            soft_kill_at=chance.uniform(0, 20) if chance.random() < 0.25 else None,
+            kill_at=chance.uniform(0, 20) if chance.random() < 0.1 else None,
+            max_runtime_s=chance.uniform(1, 20) if chance.random() < 0.15 else None,
+            commit_fails=chance.random() < 0.05,
+        )
+        for index in range(total):
+            for time in range(3):
+                if chance.random() < 0.08:
+                    plan.failing[index, time] = chance.choice((Fault.USER, Fault.USER, Fault.NODE, Fault.DATA))
+        return plan
+
+    @property
+    def submission(self) -> Submission:
+        """What the ApplicationMaster gets."""
+        outputs = (OutputSpec(output_path="output", target="file:///results/run"),) if self.outputs else ()
+        spec = AppSpec(
+            username="tony",
+            appname="simulated",
+            workspace="/w",
+            script="start.sh",
+            roles=self.roles,
+            outputs=outputs,
+            max_runtime_s=self.max_runtime_s,
+            kill_grace_s=5.0,
+        )
+        return Submission(
+            spec=spec,
+            workspace_archive="/w.tar.gz",
+            workspace_digest="sha256-0",
+            submitter="tony",
+            submitted_ms=EPOCH_MS,
+        )
+
+
+class Box:
+    """A container as the engine knows it, with the task in it."""
+
+    def __init__(self, world: World, grant: Grant) -> None:
+        self.world, self.grant = world, grant
+        self.told = False
+        self.released = self.started = self.ended = False
+        self.hangs = self.talking = False
+        self.index: int | None = None
+        self.phase = Phase.STARTING
+        self.payload = False
+        self.orders: Orders | None = None
+        self.heard_attempt = 0
+        self.greeted_attempt = 0
+        self.number = 0
+        self.result: TaskResult | None = None
+        self.stopping = Stop.NO
+        self.reached_gate = False
+
+    @property
+    def alive(self) -> bool:
+        return self.started and not self.ended
+
+    @property
+    def storing_now(self) -> bool:
+        """Whether its task is between its payload's end and its result."""
+        return self.phase is Phase.STORING
+
+
+class World:
+    """Runs one plan to its end; `ending` is how it went."""
+
+    def __init__(self, plan: Plan, mind: type[Master] = Master) -> None:
+        self.plan, self.mind = plan, mind
+        self.chance = random.Random(f"world {plan.seed}")
+        self.submission = plan.submission
+        self.total = self.submission.spec.containers
+        self.now = 0.0
+        self.ahead: list[tuple[float, int, Callable[[], None]]] = []
+        self.count = self.handled = 0
+        # the engine
+        self.nodes = [f"node{n}" for n in range(plan.nodes)]
+        self.dead: set[str] = set()
+        self.boxes: dict[ContainerId, Box] = {}
+        self.numbers: dict[int, int] = {}
+        self.wanted: dict[int, int] = {}
+        self.granted_since: dict[int, int] = {}
+        self.news_granted: list[Grant] = []
+        self.news_ended: list[ContainerEnd] = []
+        self.news_failed: list[ContainerEnd] = []
+        self.unsaid: Heartbeat | None = None
+        # the ApplicationMaster
+        self.attempt = 0
+        self.master: Master | None = None
+        self.durable: list[str] = []
+        self.fleeting: list[str] = []
+        self.ending: events.Ending | None = None
+        # the outputs
+        self.claim: events.SettleOutputs | None = None
+        self.swapped: events.SettleOutputs | None = None
+        self.settled: list[events.SettleOutputs] = []
+        # what is checked
+        self.payloads: dict[int, Box] = {}
+        self.begun: dict[int, int] = {}
+        self.ended_payloads: dict[int, int] = {}
+        self.user_faults: dict[int, int] = {}
+        self.completions: dict[int, tuple[ContainerId, TaskResult]] = {}
+        self.stop_answers: list[str] = []
+
+    # ---- time ----
+
+    def at(self, in_s: float, what: Callable[[], None]) -> None:
+        self.count += 1
+        heapq.heappush(self.ahead, (self.now + in_s, self.count, what))
+
+    def run(self, limit_s: float = 3600.0) -> events.Ending:
+        """Run to the end; raises Violation."""
+        plan = self.plan
+        self.start_attempt()
+        for when in plan.node_deaths:
+            self.at(when, self.kill_node)
+        for when in plan.am_deaths:
+            self.at(when, self.kill_master)
+        if plan.soft_kill_at is not None:
+            self.at(plan.soft_kill_at, lambda: self.stop_request(events.SoftKill("tony")))
+            self.at(plan.soft_kill_at + 2, lambda: self.stop_request(events.SoftKill("tina")))
+        if plan.kill_at is not None:
+            self.at(plan.kill_at, lambda: self.stop_request(events.Kill("tony")))
+        while self.ending is None:
+            self.now, _, what = heapq.heappop(self.ahead)
+            if self.now > limit_s:
+                self.violated(f"it does not end: {self.master and self.master.view().phase}")
+            what()
+        self.check_the_end()
+        return self.ending
+
+    def violated(self, what: str) -> None:
+        raise Violation(f"seed {self.plan.seed}, {self.now:.3f} s: {what}")
+
+    def latency(self) -> float:
+        if self.plan.late and self.chance.random() < self.plan.late:
+            return self.chance.uniform(0.5, 6)
+        return self.chance.uniform(0.001, 0.05)
+
+    def is_lost(self) -> bool:
+        return self.plan.loss > 0 and self.chance.random() < self.plan.loss
+
+    def message(self, deliver: Callable[[], None]) -> None:
+        """Bring something over the network: late, twice, or not at all."""
+        if self.is_lost():
+            return
+        self.at(self.latency(), deliver)
+        if self.plan.double and self.chance.random() < self.plan.double:
+            self.at(self.latency(), deliver)
+
+    # ---- the ApplicationMaster and its loop ----
+
+    def start_attempt(self) -> None:
+        self.attempt += 1
+        former = None
+        if self.attempt > 1:
+            lines = self.durable if self.plan.journal != "lost" else []
+            former = journal.replay(journal.records(lines))
+            if self.plan.journal != "whole":
+                for index, (container_id, result) in self.completions.items():
+                    former.add_completion(container_id, index, result, int(self.now * 1000))
+        self.fleeting = []
+        self.unsaid = None
+        self.master = self.mind(self.submission, APPLICATION, self.attempt, former=former, timing=TIMING)
+        live = tuple(box.grant for box in self.boxes.values() if box.alive)
+        for box in self.boxes.values():
+            if not box.started and not box.ended:
+                box.ended = True  # never started: the engine takes it back with its attempt
+        self.news_granted, self.wanted = [], {}
+        self.handle(Registered(limits=Limits(), live=live))
+        mine = self.attempt
+        self.at(0.05, lambda: self.beat(mine))
+
+    def kill_master(self) -> None:
+        if self.master is None or self.ending is not None:
+            return
+        self.master = None
+        if self.plan.journal == "tail lost":
+            kept = self.chance.randint(0, len(self.fleeting))
+            self.durable += self.fleeting[:kept]
+        else:
+            self.durable += self.fleeting
+        self.fleeting = []
+        self.at(self.chance.uniform(0.1, 3), self.start_attempt)
+
+    def handle(self, event: events.Event) -> list[events.Action]:
+        if self.master is None or self.ending is not None:
+            return []
+        self.handled += 1
+        actions = self.master.handle(event, EPOCH_MS + int(self.now * 1000))
+        for action in actions:
+            self.carry_out(action)
+        return actions
+
+    def carry_out(self, action: events.Action) -> None:
+        match action:
+            case events.StartTask(grant):
+                self.start_task(self.boxes[grant.container_id])
+            case events.StopContainer(container_id):
+                if (box := self.boxes.get(container_id)) is not None and not self.is_lost():
+                    self.at(self.latency(), lambda: self.end_box(box, -105))
+            case events.Assign(container_id, assignment):
+                self.message(lambda: self.on_assign(self.boxes[container_id], assignment))
+            case events.Refuse(container_id, _):
+                if (refused := self.boxes.get(container_id)) is not None:
+                    self.message(lambda: self.end_box(refused, 1))
+            case events.SendOrders(container_id, orders):
+                self.check_orders(self.boxes[container_id], orders)
+                self.message(lambda: self.on_orders(self.boxes[container_id], orders))
+            case events.AnswerStop(answer):
+                self.stop_answers.append(answer.state)
+            case events.SettleOutputs():
+                self.settle(action)
+            case events.Finish(ending):
+                self.ending = ending
+            case events.Journal(record, durable):
+                self.fleeting.append(journal.line(record))
+                if durable:
+                    self.durable += self.fleeting
+                    self.fleeting = []
+
+    def beat(self, attempt: int) -> None:
+        if self.master is None or self.attempt != attempt or self.ending is not None:
+            return
+        self.at(self.chance.choice((0.2, 1.0)), lambda: self.beat(attempt))
+        if not self.is_lost():
+            answer = self.engine_heartbeat()
+            if self.is_lost():
+                self.unsaid = answer  # the answer is lost; the engine repeats it
+            else:
+                self.unsaid = None
+                for grant in answer.granted:
+                    self.boxes[grant.container_id].told = True
+                self.handle(answer)
+                if self.plan.double and self.chance.random() < self.plan.double:
+                    self.handle(answer)
+        self.handle(events.Tick())
+
+    def stop_request(self, event: events.SoftKill | events.Kill) -> None:
+        if self.master is None:
+            self.at(0.5, lambda: self.stop_request(event))
+        else:
+            self.handle(event)
+
+    # ---- the outputs ----
+
+    def settle(self, wanted: events.SettleOutputs) -> None:
+        mine = self.attempt
+        committing = wanted.how is events.Settlement.COMMIT
+        if committing and any(one.how is events.Settlement.COMMIT for one in self.settled if one is not wanted):
+            if self.claim is None and mine == 1:
+                self.violated("asked to commit twice")
+        self.settled.append(wanted)
+
+        def work() -> None:
+            if self.attempt != mine or self.master is None:
+                return
+            ended = None
+            if committing and self.plan.commit_fails:
+                self.at(0.1, lambda: answer(events.OutputsSettled(error="the disk is full")))
+                return
+            if committing:
+                if self.claim is None:
+                    self.claim = wanted
+                else:
+                    ended = self.claim.ending
+                if self.chance.random() < 0.5 and self.swapped is None:
+                    self.at(0.2, swap)
+                    return
+                swap()
+                return
+            view = OutputView(name="", target="file:///results/run")
+            self.at(0.1, lambda: answer(events.OutputsSettled((view,), None, ended)))
+
+        def swap() -> None:
+            if self.attempt != mine or self.master is None:
+                return
+            if self.swapped is None:
+                self.swapped = self.claim
+            ended = self.claim.ending if self.claim is not wanted and self.claim else None
+            view = OutputView(name="", target="file:///results/run", committed=True)
+            self.at(self.latency(), lambda: answer(events.OutputsSettled((view,), None, ended)))
+
+        def answer(settled: events.OutputsSettled) -> None:
+            if self.attempt == mine:
+                self.handle(settled)
+
+        self.at(self.latency(), work)
+
+    # ---- the engine ----
+
+    def engine_heartbeat(self) -> Heartbeat:
+        assert self.master is not None
+        if self.unsaid is not None:
+            return self.unsaid
+        for ask in self.master.asks():
+            if ask.count < 0:
+                self.violated(f"asked for {ask.count} containers")
+            self.wanted[ask.request_id] = ask.count
+        for container_id in self.master.releases():
+            box = self.boxes[container_id]
+            if box.started:
+                self.violated(f"{container_id} was released after its task was started")
+            if not box.released:
+                box.released = True
+                self.at(self.latency(), lambda box=box: self.end_box(box, -100))
+        granted, self.news_granted = tuple(self.news_granted), []
+        ended, self.news_ended = tuple(self.news_ended), []
+        failed, self.news_failed = tuple(self.news_failed), []
+        mine = self.attempt
+        self.at(self.latency(), lambda: self.grant_some(mine))
+        return Heartbeat(granted=granted, ended=ended, start_failed=failed)
+
+    def grant_some(self, attempt: int) -> None:
+        if self.master is None or self.attempt != attempt or self.ending is not None:
+            return
+        usable = [node for node in self.nodes if node not in self.dead]
+        if not usable:
+            self.dead.clear()  # somebody repairs the last node
+            usable = self.nodes
+        for request_id, count in list(self.wanted.items()):
+            extra = count and self.plan.surplus and self.chance.random() < self.plan.surplus
+            now = min(count, self.plan.grants_at_once)
+            for _ in range(now + (1 if extra else 0)):
+                number = self.numbers.get(attempt, 1) + 1
+                self.numbers[attempt] = number
+                role = self.submission.spec.roles[request_id - 1]
+                grant = Grant(
+                    container_id=ContainerId(APPLICATION, attempt, number),
+                    request_id=request_id,
+                    node=self.chance.choice(usable),
+                    resources=role.resources,
+                )
+                self.boxes[grant.container_id] = Box(self, grant)
+                self.news_granted.append(grant)
+            self.wanted[request_id] -= now
+
+    def kill_node(self) -> None:
+        alive = [node for node in self.nodes if node not in self.dead]
+        if not alive or self.ending is not None:
+            return
+        node = self.chance.choice(alive)
+        self.dead.add(node)
+        for box in self.boxes.values():
+            if box.grant.node == node and not box.ended:
+                # All that ran there is gone now; the engine finds out later.
+                self.end_box(box, -100, node_fault=True, said_in_s=self.chance.uniform(0.5, 10))
+
+    def end_box(self, box: Box, status: int, *, node_fault: bool = False, said_in_s: float = 0.0) -> None:
+        if box.ended:
+            return
+        box.ended = True
+        self.payload_over(box)
+        end = ContainerEnd(container_id=box.grant.container_id, exit_status=status, node_fault=node_fault)
+        if said_in_s:
+            self.at(said_in_s, lambda: self.news_ended.append(end))
+        else:
+            self.news_ended.append(end)
+
+    # ---- tasks ----
+
+    def start_task(self, box: Box) -> None:
+        if box.started:
+            self.violated(f"{box.grant.container_id} was started twice")
+        if box.ended:
+            return  # it died on its way to us; its end is among the news
+        if self.plan.start_failed and self.chance.random() < self.plan.start_failed:
+            box.ended = True
+            self.news_failed.append(ContainerEnd(container_id=box.grant.container_id, exit_status=1))
+            return
+        box.started = True
+        wait = self.chance.uniform(0.05, 0.4)
+        if self.plan.task_late and self.chance.random() < self.plan.task_late:
+            wait = self.chance.uniform(20, 60)
+        if self.plan.task_killed and self.chance.random() < self.plan.task_killed:
+            self.at(self.chance.uniform(0, 10), lambda: self.kill_task(box))
+        if self.plan.task_hangs and self.chance.random() < self.plan.task_hangs:
+            self.at(self.chance.uniform(0, 10), lambda: setattr(box, "hangs", True))
+        self.at(wait, lambda: self.talk(box))
+
+    def kill_task(self, box: Box) -> None:
+        if box.alive:
+            if box.result is None and box.index is not None:
+                self.blame_user(box)
+            self.end_box(box, -9)
+
+    def blame_user(self, box: Box) -> None:
+        if box.stopping is Stop.NO:
+            assert box.index is not None
+            self.user_faults[box.index] = self.user_faults.get(box.index, 0) + 1
+
+    def talk(self, box: Box) -> None:
+        """The task's talking thread: it says hello until it has work, then reports in intervals."""
+        if not box.alive or box.hangs or self.ending is not None:
+            return
+        self.at(1.0, lambda: self.talk(box))
+        if self.master is None:
+            return
+        if box.index is None or box.greeted_attempt != self.attempt:
+            if box.index is not None and self.attempt > 1 and self.chance.random() < 0.3:
+                return  # it has not found the new address yet
+            index, phase = box.index, box.phase
+            hello = Hello(container_id=box.grant.container_id, host=box.grant.node, pid=1, index=index, phase=phase)
+            self.message(lambda: self.to_master(box, hello))
+        else:
+            self.report(box)
+
+    def report(self, box: Box) -> None:
+        assert box.index is not None
+        if box.result is None or box.number == 0 or not box.talking:
+            box.number += 1
+        box.talking = box.result is not None  # the last word keeps its number
+        report = Report(
+            container_id=box.grant.container_id,
+            number=box.number,
+            index=box.index,
+            phase=box.phase,
+            result=box.result,
+            seen=box.orders.number if box.orders else 0,
+        )
+        self.message(lambda: self.to_master(box, report))
+
+    def to_master(self, box: Box, message: Hello | Report) -> None:
+        if self.master is None or self.ending is not None:
+            return
+        attempt = self.attempt
+        actions = self.handle(message)
+        if isinstance(message, Report):
+            orders = self.master.orders_of(box.grant.container_id) if self.master else None
+            if orders is not None:
+                self.message(lambda: self.on_orders(box, orders))
+            if message.result is not None and not self.is_lost():
+                self.at(self.latency(), lambda: self.end_box(box, 0))  # heard: the task may go
+        elif any(isinstance(one, events.Assign) for one in actions):
+            box.greeted_attempt = attempt
+
+    def on_assign(self, box: Box, assignment: Assignment) -> None:
+        if not box.alive or box.hangs or assignment.attempt < box.heard_attempt:
+            return
+        box.heard_attempt = box.greeted_attempt = assignment.attempt
+        if box.index is not None:
+            if box.index != assignment.index:
+                self.violated(f"{box.grant.container_id} runs {box.index} and was given {assignment.index}")
+            return
+        box.index = assignment.index
+        self.step(box, 0)
+
+    def step(self, box: Box, place: int) -> None:
+        if not box.alive or box.result is not None:
+            return
+        box.phase = PHASES[place]
+        if box.phase is Phase.WAITING:
+            box.reached_gate = True
+        if not box.hangs:
+            self.report(box)
+        if box.phase is Phase.WAITING:
+            self.maybe_go(box)
+        else:
+            self.at(self.chance.uniform(0, self.plan.step_s), lambda: self.step(box, place + 1))
+
+    def on_orders(self, box: Box, orders: Orders) -> None:
+        if not box.alive or box.hangs or box.index is None:
+            return
+        if orders.attempt < box.heard_attempt:
+            return
+        if orders.attempt == box.heard_attempt and box.orders and orders.number <= box.orders.number:
+            return
+        box.heard_attempt, box.orders = orders.attempt, orders
+        if orders.stop is not Stop.NO and box.result is None:
+            self.on_stop(box, orders)
+        else:
+            self.maybe_go(box)
+
+    def on_stop(self, box: Box, orders: Orders) -> None:
+        if orders.stop is Stop.SOFT and box.stopping is Stop.SOFT:
+            return
+        box.stopping = orders.stop
+        if orders.stop is Stop.SOFT and box.payload:
+            self.at(self.chance.uniform(0, orders.grace_s), lambda: self.payload_ends(box))
+        elif orders.stop is Stop.NOW or not box.storing_now:
+            self.payload_over(box)
+            self.say_result(box, TaskResult(fault=Fault.STOPPED))
+
+    def maybe_go(self, box: Box) -> None:
+        if box.phase is Phase.WAITING and box.orders and box.orders.go and box.stopping is Stop.NO and box.alive:
+            self.payload_begins(box)
+
+    # ---- payloads ----
+
+    def payload_begins(self, box: Box) -> None:
+        assert box.index is not None
+        other = self.payloads.get(box.index)
+        if other is not None:
+            mine, its = box.grant.container_id, other.grant.container_id
+            self.violated(f"index {box.index} runs in {its} and was started in {mine}")
+        box.payload = True
+        box.phase = Phase.RUNNING
+        self.payloads[box.index] = box
+        self.begun[box.index] = self.begun.get(box.index, 0) + 1
+        if not box.hangs:
+            self.report(box)
+        role, _ = self.submission.spec.role_of(box.index)
+        if role.service and not self.plan.service_ends:
+            return
+        self.at(self.chance.uniform(*self.plan.payload_s), lambda: self.payload_ends(box))
+
+    def payload_over(self, box: Box) -> None:
+        if box.payload:
+            assert box.index is not None
+            box.payload = False
+            del self.payloads[box.index]
+
+    def payload_ends(self, box: Box) -> None:
+        if not box.payload or not box.alive:
+            return
+        assert box.index is not None
+        self.payload_over(box)
+        before = self.ended_payloads.get(box.index, 0)
+        self.ended_payloads[box.index] = before + 1
+        fault = self.plan.failing.get((box.index, before), Fault.NONE)
+        if fault is Fault.USER:
+            self.blame_user(box)
+        if box.stopping is Stop.SOFT:
+            fault = self.chance.choice((Fault.NONE, Fault.STOPPED, Fault.USER))
+        box.phase = Phase.STORING
+        if not box.hangs:
+            self.report(box)
+        self.at(self.chance.uniform(0, self.plan.step_s), lambda: self.stored(box, fault))
+
+    def stored(self, box: Box, fault: Fault) -> None:
+        if not box.alive or box.result is not None:
+            return
+        assert box.index is not None
+        outputs: tuple[StoredOutput, ...] = ()
+        if self.plan.outputs and fault is not Fault.DATA:
+            outputs = (StoredOutput(name="", part=f"part of {box.grant.container_id}", files=1, size_bytes=1),)
+        code = {Fault.NONE: 0, Fault.USER: 3}.get(fault)
+        result = TaskResult(fault=fault, exit_code=code, outputs=outputs)
+        if fault is Fault.NONE:
+            self.completions[box.index] = (box.grant.container_id, result)
+        self.say_result(box, result)
+
+    def say_result(self, box: Box, result: TaskResult) -> None:
+        if box.result is None:
+            box.result, box.phase, box.talking = result, Phase.ENDED, False
+            if not box.hangs:
+                self.report(box)
+
+    # ---- what must hold ----
+
+    def check_orders(self, box: Box, orders: Orders) -> None:
+        if not orders.go or box.index is None:
+            return
+        role, _ = self.submission.spec.role_of(box.index)
+        if role.start is not StartRule.GANG or orders.attempt > 1:
+            return
+        first = box.index - self.submission.spec.role_of(box.index)[1]
+        for index in range(first, first + role.instances):
+            if not any(one.index == index and one.reached_gate for one in self.boxes.values()):
+                self.violated(f"the gang of {role.name} may go, index {index} was never at the gate")
+
+    def check_the_end(self) -> None:
+        assert self.ending is not None
+        assert self.master is not None
+        plan, ending = self.plan, self.ending
+        for box in self.boxes.values():
+            if box.alive:
+                self.violated(f"{box.grant.container_id} is left running after the end: {ending.diagnostics}")
+            known = box.told and box.grant.container_id.attempt == self.attempt
+            given_back = box.ended or box.released or box.grant.container_id in self.master.releases()
+            if known and not box.started and not given_back:
+                self.violated(f"{box.grant.container_id} was granted and never given back")
+        for index, faults in self.user_faults.items():
+            role, _ = self.submission.spec.role_of(index)
+            # An end that the journal lost with its attempt is counted against nobody: there is no other witness.
+            forgotten = 0 if plan.journal == "whole" else self.attempt - 1
+            if faults > role.retries + 1 + forgotten:
+                self.violated(f"index {index} failed {faults} times, {role.retries} retries are allowed")
+        spec = self.submission.spec
+        deciding = [i for i in range(self.total) if not spec.role_of(i)[0].service]
+        if ending.final_status is FinalStatus.SUCCEEDED:
+            for index in deciding or range(self.total):
+                if index not in self.completions:
+                    self.violated(f"it succeeded, and index {index} never did")
+            self.check_parts(deciding)
+        if ending.cause in (Cause.KILLED, Cause.FAILED) and self.swapped is not None and not plan.commit_fails:
+            self.violated(f"{ending.diagnostics}, and its output was committed")
+        view = self.master.view()
+        if not view.state.ended or view.cause is not ending.cause:
+            self.violated(f"the view says {view.state}, {view.cause}")
+
+    def check_parts(self, deciding: list[int]) -> None:
+        if not self.plan.outputs:
+            return
+        if self.swapped is None:
+            self.violated("it succeeded, and nothing was committed")
+            return
+        parts = {part.index: part.container_id for part in self.swapped.parts}
+        for index in deciding:
+            if parts.get(index) != self.completions[index][0]:
+                self.violated(f"part {index} is of {parts.get(index)}, not of {self.completions[index][0]}")
