@@ -198,7 +198,14 @@ class Client:
         Raises:
             FileRefused: the file has faults; all are named.
         """
-        return self._spec_and_env(path)[0]
+        return self.spec_and_env(path)[0]
+
+    def spec_and_env(self, path: str) -> tuple[AppSpec, dict[str, str]]:
+        """`spec`, and the values of the variables that the file sets."""
+        from dlapp.launcher.application import read_application
+
+        application = read_application(path, self.config, self.engine.info())
+        return application.spec, application.env
 
     def submit(
         self,
@@ -283,14 +290,6 @@ class Client:
         view = self.status(application_id)
         if user is not None:
             _check_owner(view, user)
-
-    def _spec_and_env(self, path: str) -> tuple[AppSpec, dict[str, str]]:
-        from dlapp.launcher.application import application_from_properties
-        from dlapp.launcher.properties import parse_properties
-
-        with open(path, "rb") as file:
-            properties = parse_properties(file.read(), path)
-        return application_from_properties(properties, self.config, self.engine.info())
 
 
 def exit_code(view: ApplicationView) -> int:

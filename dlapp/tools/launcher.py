@@ -27,6 +27,11 @@ def launcher(file: str, wait: bool, print_spec: bool, cluster: str | None, as_js
 
     Once its id is printed it runs whatever becomes of this command, terminal or login.
     """
+    return launch(file, wait=wait, print_spec=print_spec, cluster=cluster, as_json=as_json)
+
+
+def launch(file: str, *, wait: bool, print_spec: bool, cluster: str | None, as_json: bool) -> int:
+    """All that the command does; dlapp-run does the same with the shell's file."""
     from dlapp.client import Client
 
     if wait and print_spec:
@@ -51,7 +56,7 @@ def launcher(file: str, wait: bool, print_spec: bool, cluster: str | None, as_js
 
 def _submit(client: Client, file: str, as_json: bool) -> ApplicationId | None:
     """Submit; None: interrupted."""
-    from dlapp.tools.progress import packing_bar
+    from dlapp.tools.progress import copying_bar
 
     submitted = ""
 
@@ -62,7 +67,7 @@ def _submit(client: Client, file: str, as_json: bool) -> ApplicationId | None:
         (note if as_json else say)(line)
 
     try:
-        with packing_bar() as progress:
+        with copying_bar("packing") as progress:
             return client.submit(file, say=tell, note=note, progress=progress)
     except KeyboardInterrupt:
         if submitted:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 BAR_WIDTH = 30
 SLOW_BYTES = 32 << 20
-"""A workspace of this size [bytes] takes long enough to be worth a bar."""
+"""What has this size [bytes] takes long enough to be worth a bar."""
 
 
 def on_terminal() -> bool:
@@ -30,7 +30,7 @@ def on_terminal() -> bool:
 
 
 @contextlib.contextmanager
-def packing_bar() -> Iterator[Callable[[int, int], None] | None]:
+def copying_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
     """A callback for bytes done and bytes in all that draws a bar; None without a terminal."""
     if not on_terminal():
         yield None
@@ -42,7 +42,7 @@ def packing_bar() -> Iterator[Callable[[int, int], None] | None]:
         if bar is None:
             if total < SLOW_BYTES:
                 return
-            bar = _bytes_bar(total)
+            bar = _bytes_bar(what, total)
         bar.update(bar.task_ids[0], completed=done, total=total)
         if done >= total:
             bar.stop()
@@ -54,13 +54,13 @@ def packing_bar() -> Iterator[Callable[[int, int], None] | None]:
             bar.stop()
 
 
-def _bytes_bar(total: int) -> Any:
+def _bytes_bar(what: str, total: int) -> Any:
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
-    columns = ("packing", BarColumn(BAR_WIDTH), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    columns = (what, BarColumn(BAR_WIDTH), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     bar = Progress(*columns, console=Console(stderr=True), transient=True)
-    bar.add_task("packing", total=total)
+    bar.add_task(what, total=total)
     bar.start()
     return bar
 

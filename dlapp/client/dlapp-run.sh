@@ -1,0 +1,57 @@
+#!/bin/sh
+# dlapp-run, as it is typed inside dlapp-shell. It works in any image: it needs no Python, and of other programs only
+# sleep. The process outside does the work; this asks it to, and prints what it says.
+#
+#   ask             a FIFO: we write "<our number> <option>..."
+#   reply.<number>  a FIFO made for us: "o <line>" for stdout, "e <line>" for stderr, "x <exit code>" at the end
+desk=${DLAPP_SHELL_DIR:-}
+if [ -z "$desk" ] || ! [ -p "$desk/ask" ]; then
+    echo "Error: dlapp-run works inside dlapp-shell only (outside it is: dlapp-launcher FILE)" >&2
+    exit 2
+fi
+for word do
+    case $word in
+    *[!A-Za-z0-9_.=-]* | '')
+        echo "Error: dlapp-run takes options only, and '$word' is none (dlapp-run --help shows them)" >&2
+        exit 2
+        ;;
+    esac
+done
+
+number=$$
+reply=$desk/reply.$number
+application=
+interrupted() {
+    if [ -n "$application" ]; then
+        echo "Detached: $application goes on without this command (dlapp-status $application, dlapp-kill $application)" >&2
+    else
+        echo "Interrupted while submitting (dlapp-list shows if the application is there)" >&2
+    fi
+    exit 130
+}
+trap interrupted INT
+
+printf '%s\n' "$number $*" >"$desk/ask" || exit 5
+tries=0
+until [ -p "$reply" ]; do
+    tries=$((tries + 1))
+    if [ "$tries" -gt 200 ]; then
+        echo "Error: dlapp-shell does not answer" >&2
+        exit 5
+    fi
+    sleep 0.05 2>/dev/null || sleep 1 || exit 5
+done
+exec 3<"$reply" || exit 5
+while IFS= read -r line <&3; do
+    case $line in
+    "o DL App ID = "*)
+        application=${line#"o DL App ID = "}
+        printf '%s\n' "${line#o }"
+        ;;
+    "o "*) printf '%s\n' "${line#o }" ;;
+    "e "*) printf '%s\n' "${line#e }" >&2 ;;
+    "x "*) exit "${line#x }" ;;
+    esac
+done
+echo "Error: dlapp-shell ended before it could answer" >&2
+exit 5

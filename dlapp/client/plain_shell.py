@@ -1,0 +1,222 @@
+"""An interactive shell as a plain process, of which nothing stays when it closes, however that comes about.
+
+    dlapp-shell ── keeper ── bash ── what the user starts ...
+
+bash must stay in the terminal's session to have job control, so no pid namespace and no session of its own holds its
+processes together. The keeper does: it is forked before there is any thread, adopts what its descendants leave behind
+(child subreaper), and ends all of it once bash has ended or dlapp-shell is gone. dlapp-shell adopts in its place
+should the keeper be killed, and bash dies with the keeper. One thing is spared: an application that was submitted
+from inside is not part of the shell and goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import termios
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import NoReturn
+
+from dlapp.runtime import kernel
+
+TERM_PATIENCE_S = 1.0
+"""What is left when the shell closes has this time between SIGTERM and SIGKILL."""
+_LOOK_EVERY_S = 0.02
+_ENGINES = (b"am", b"task", b"runner")
+
+
+class PlainShell:
+    """bash as a plain process: fork the keeper with `start`, then `wait`; `close` in the end, whatever happens.
+
+    Args:
+        argv: the shell.
+        kept_fds: descriptors that everything in the shell inherits: locks that are held by living.
+    """
+
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str], cwd: str, kept_fds: Sequence[int] = ()) -> None:
+        self._argv, self._env, self._cwd, self._kept_fds = list(argv), dict(env), cwd, tuple(kept_fds)
+        self._keeper: int | None = None
+        self._life: int | None = None
+        self._status: int | None = None
+        self._terminal = _Terminal()
+
+    def start(self) -> None:
+        """Fork the keeper, and it the shell; to be called while the process has one thread."""
+        kernel.become_subreaper()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        theirs, self._life = os.pipe2(os.O_CLOEXEC)
+        self._status, tell = os.pipe2(os.O_CLOEXEC)
+        self._keeper = os.fork()
+        if self._keeper == 0:
+            # Whatever goes wrong in here, the code above must never go on in this copy of it.
+            try:
+                os.close(self._life)
+                os.close(self._status)
+                self._be_keeper(theirs, tell)
+            finally:
+                os._exit(70)
+        os.close(theirs)
+        os.close(tell)
+
+    def wait(self) -> int:
+        """Wait until the shell ends: its exit code, 128 and more for a signal, as a shell counts."""
+        assert self._status is not None
+        text = os.read(self._status, 20)
+        if not text:
+            return 128 + signal.SIGKILL  # the keeper was killed, and bash with it
+        code = os.waitstatus_to_exitcode(int(text))
+        return code if code >= 0 else 128 - code
+
+    def close(self) -> None:
+        """Leave nothing of it, and the terminal as it was. May be repeated."""
+        if self._life is not None:
+            os.close(self._life)
+            self._life = None
+        if self._keeper is not None:
+            os.waitpid(self._keeper, 0)
+            self._keeper = None
+            end_descendants(patience_s=0)
+        if self._status is not None:
+            os.close(self._status)
+            self._status = None
+        self._terminal.restore()
+
+    def _be_keeper(self, life: int, tell: int) -> NoReturn:
+        kernel.become_subreaper()
+        kernel.set_name("dlapp-keeper")
+        keeper = os.getpid()
+        # Handlers, unlike SIG_IGN, are not inherited by bash. The terminal's signals are for what runs in it.
+        for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGHUP, signal.SIGTERM):
+            signal.signal(number, _nothing)
+        child_ended, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, _nothing)
+        shell = os.fork()
+        if shell == 0:
+            try:
+                signal.set_wakeup_fd(-1)
+                kernel.die_with_parent(signal.SIGKILL)
+                if os.getppid() == keeper:
+                    self._become_shell()
+            finally:
+                os._exit(127)
+        status: int | None = None
+        while status is None:
+            ready, _, _ = select.select([child_ended, life], [], [])
+            if life in ready:
+                break
+            with contextlib.suppress(BlockingIOError):
+                os.read(child_ended, 512)
+            status = _reaped(shell)
+        if status is not None:
+            os.write(tell, b"%d" % status)
+        end_descendants(patience_s=TERM_PATIENCE_S)
+        os._exit(0)
+
+    def _become_shell(self) -> NoReturn:
+        for fd in self._kept_fds:
+            os.set_inheritable(fd, True)
+        os.chdir(self._cwd)
+        try:
+            os.execve(self._argv[0], self._argv, self._env)
+        except OSError as error:
+            os.write(2, f"Error: {self._argv[0]}: {error.strerror}\n".encode())
+            os._exit(127)
+
+
+def end_descendants(*, patience_s: float, watch: Callable[[], float] = time.monotonic) -> None:
+    """End every descendant but the engine's own processes: SIGTERM and SIGHUP, then after ``patience_s`` SIGKILL."""
+    deadline = watch() + patience_s
+    hard = patience_s <= 0
+    told: set[int] = set()
+    while True:
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG) != (0, 0):
+                pass
+        left = unspared(os.getpid())
+        if not left:
+            return
+        hard = hard or watch() >= deadline
+        for pid in left:
+            if hard or pid not in told:
+                numbers = (signal.SIGKILL,) if hard else (signal.SIGTERM, signal.SIGHUP, signal.SIGCONT)
+                for number in numbers:
+                    # Gone already; or not ours to kill (a setuid program).
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        os.kill(pid, number)
+        if hard and not any(_may_kill(pid) for pid in left):
+            return
+        told.update(left)
+        time.sleep(_LOOK_EVERY_S)
+
+
+def unspared(of: int) -> list[int]:
+    """The descendants of a process without the engine's own processes, and without what lives below those."""
+    found = kernel.descendants(of)
+    spared: set[int] = set()
+    for pid in found:
+        if pid not in spared and is_engine(pid):
+            spared |= {pid, *kernel.descendants(pid)}
+    return [pid for pid in found if pid not in spared]
+
+
+def is_engine(pid: int) -> bool:
+    """Whether a process is a runner, an ApplicationMaster or a task: ``python -I -m dlapp am ...``."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            words = file.read().split(b"\0")
+    except OSError:
+        return False
+    return words[1:4] == [b"-I", b"-m", b"dlapp"] and words[4] in _ENGINES
+
+
+def _may_kill(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return True
+
+
+def _reaped(shell: int) -> int | None:
+    """Take the status of every child that has ended; the shell's, if it was among them."""
+    found = None
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
+            if pid == 0:
+                break
+            if pid == shell and os.WIFSTOPPED(status):
+                # "suspend" would leave a terminal in which nobody reads.
+                os.kill(pid, signal.SIGCONT)
+            elif pid == shell:
+                found = status
+    return found
+
+
+def _nothing(_number: int, _frame: object) -> None:
+    pass
+
+
+class _Terminal:
+    """Standard input's terminal, if it is one: whose it is and how it is set, to be put back."""
+
+    def __init__(self) -> None:
+        self._settings = termios.tcgetattr(0) if os.isatty(0) else None
+
+    def restore(self) -> None:
+        if self._settings is None:
+            return
+        # A shell that was killed leaves the terminal to a group that is gone; taking it back stops who is not ready.
+        before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+        try:
+            with contextlib.suppress(OSError, termios.error):  # the terminal itself may be gone
+                os.tcsetpgrp(0, os.getpgrp())
+                termios.tcsetattr(0, termios.TCSADRAIN, self._settings)
+        finally:
+            signal.signal(signal.SIGTTOU, before)

@@ -1,0 +1,270 @@
+"""dlapp-shell: the environment of a payload, interactively, in the user's own workspace.
+
+A session is a directory under the state directory: where dlapp-run asks (`dlapp.client.desk`), and in Docker the
+lifeline, HOME and TMPDIR. A lock on its ``dlapp.log`` says that it is alive; the next session removes the dead ones'.
+Nothing else has to be given back after a SIGKILL: GPUs are held by kernel locks that end with the last process that
+inherited them, a plain shell ends with its keeper (`dlapp.client.plain_shell`), a container by its lifeline.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from dlapp.client import brought
+from dlapp.client.desk import BIN, DIRECTORY_VARIABLE, FILE_VARIABLE, Desk, furnish
+from dlapp.cluster.local.state import is_locked, open_lock, open_state, try_lock
+from dlapp.errors import NotFound, UsageError
+from dlapp.ids import ApplicationId, ContainerId
+from dlapp.spec import AppSpec
+
+if TYPE_CHECKING:
+    from dlapp.client import Client
+    from dlapp.config import Config
+    from dlapp.gpuid.devices import Device
+
+NO_CONTAINER = ContainerId(ApplicationId(0, 0), 1, 1)
+"""DLAPP_CONTAINER_ID and DLAPP_APP_ID inside: the form of ids, and nobody's."""
+STALE_S = 3600.0
+IN_DOCKER = "/workspace"
+SHELLS = ("bash", "sh")
+LOG = "dlapp.log"
+
+Note = Callable[[str], None]
+Progress = Callable[[int, int], None]
+
+
+class ShellClosed(BaseException):
+    """The terminal went away, or somebody ended dlapp-shell; ``number`` is the signal."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+def open_shell(
+    client: Client,
+    path: str,
+    *,
+    gcores: int | None = None,
+    fetch_input: bool = True,
+    note: Note = lambda _: None,
+    fetching: Callable[[], contextlib.AbstractContextManager[Progress | None]] = contextlib.nullcontext,
+) -> int:
+    """Open the shell of a properties file on this terminal; its exit code once it is closed.
+
+    Args:
+        gcores: GPUs; None: as many as a container of the application has.
+        fetch_input: bring the input into the workspace, as far as it is not there.
+        fetching: around that; what it gives is told how many bytes are there, of how many.
+
+    Raises:
+        FileRefused: the file has faults; all are named.
+        UsageError: gcores in Docker, which is not built yet.
+        NotEnough: more gcores than are free; it says who has them.
+        NotFound: the workspace or input is missing, or there is no shell.
+    """
+    spec, user_env = client.spec_and_env(path)
+    wanted = spec.roles[0].resources.gcores if gcores is None else gcores
+    image = spec.roles[0].docker_image or spec.docker_image
+    if image and wanted:
+        raise UsageError("gcores with a docker_image is not built yet; use --gcores 0, or a file without docker_image")
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_signals_close())
+        directory = stack.enter_context(session(client.config))
+        devices, kept_fds = stack.enter_context(leased(client.config, wanted, os.path.basename(directory)))
+        if fetch_input and spec.inputs:
+            with fetching() as progress:
+                now = brought.bring(spec.inputs, spec.workspace, note, progress)
+            brought.remember(records_of(client.config), spec.workspace, now)
+        note(_greeting(spec, devices, image))
+        command = [sys.executable, "-I", "-m", "dlapp.tools.run"]
+        desk_env = {**os.environ, FILE_VARIABLE: os.path.abspath(path)}
+        if image:
+            from dlapp.runtime.docker_shell import DockerShell
+
+            inside = environment(spec, directory, devices, user_env, in_docker=True)
+            shell = DockerShell(client.config.runtime.docker, image, spec, directory, inside)
+            stack.callback(shell.close)
+            shell.start()
+        else:
+            from dlapp.client.plain_shell import PlainShell
+
+            inside = environment(spec, directory, devices, user_env, in_docker=False)
+            inside[DIRECTORY_VARIABLE] = directory
+            inside["PATH"] = f"{directory}/{BIN}:{inside['PATH']}"
+            shell = PlainShell([find_shell(inside["PATH"])], inside, spec.workspace, kept_fds)
+            stack.callback(shell.close)
+            shell.start()
+        # The desk has threads, so it comes after the forks; and it closes before what it serves.
+        stack.enter_context(Desk(directory, command, desk_env, os.getcwd()))
+        with _interrupts_passed_over():
+            return shell.wait()
+
+
+def environment(
+    spec: AppSpec, session_dir: str, devices: Sequence[Device], user_env: Mapping[str, str], *, in_docker: bool
+) -> dict[str, str]:
+    """What a payload finds in its environment, as the only container of the application.
+
+    A plain shell keeps all of the caller's environment besides: it is interactive, and has a terminal, keys and the
+    like.
+    """
+    from dlapp.control import Assignment
+    from dlapp.task.environment import payload_environment
+
+    role = spec.roles[0]
+    assignment = Assignment(
+        application_id=NO_CONTAINER.application,
+        attempt=1,
+        container_id=NO_CONTAINER,
+        index=0,
+        total=1,
+        role=role.name,
+        role_index=0,
+        role_size=1,
+        resources=role.resources,
+        script=role.script or spec.script,
+        args=spec.args if role.args is None else role.args,
+        docker_image=role.docker_image or spec.docker_image,
+        username=spec.username,
+        appname=spec.appname,
+        workspace_archive="",
+        workspace_digest="",
+        inputs=spec.inputs,
+        outputs=spec.outputs,
+    )
+    return payload_environment(
+        assignment,
+        workspace=IN_DOCKER if in_docker else spec.workspace,
+        home=os.path.join(session_dir, "home"),
+        tmp=os.environ.get("TMPDIR", "/tmp"),
+        submitter=None if in_docker else os.environ,
+        user=user_env,
+        gpu_indices=[device.index for device in devices],
+        gpu_uuids=[device.uuid for device in devices],
+    )
+
+
+def find_shell(path: str) -> str:
+    """The absolute path of bash, or of sh. Raises NotFound."""
+    for name in SHELLS:
+        if found := shutil.which(name, path=path):
+            return found
+    raise NotFound(f"neither bash nor sh is in PATH ({path})")
+
+
+def records_of(config: Config) -> str:
+    """The directory in which is remembered what was brought into workspaces."""
+    return os.path.join(_own_directory(config), "workspaces")
+
+
+def _own_directory(config: Config) -> str:
+    state = open_state(config.local.state_dir, shared=config.local.shared)
+    own = os.path.join(state.path, "shells", str(os.geteuid()))
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(os.path.dirname(own), 0o700)
+        if config.local.shared:
+            os.chmod(os.path.dirname(own), 0o3770)
+    for path in (own, os.path.join(own, "workspaces"), os.path.join(own, "sessions")):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+    return own
+
+
+@contextlib.contextmanager
+def session(config: Config) -> Iterator[str]:
+    """A directory for this session; those of sessions that died are removed."""
+    import secrets
+
+    parent = os.path.join(_own_directory(config), "sessions")
+    for name in os.listdir(parent):
+        log = os.path.join(parent, name, LOG)
+        # A hidden one is being made: its lock comes first, its name last.
+        if not is_locked(log) and (not name.startswith(".") or _age_s(os.path.join(parent, name)) > STALE_S):
+            shutil.rmtree(os.path.join(parent, name), ignore_errors=True)
+    name = f"shell-{os.getpid()}-{secrets.token_hex(4)}"
+    hidden, directory = os.path.join(parent, f".{name}"), os.path.join(parent, name)
+    os.mkdir(hidden, 0o700)
+    lock = open_lock(os.path.join(hidden, LOG))
+    try:
+        try_lock(lock)
+        furnish(hidden)
+        os.rename(hidden, directory)
+        yield directory
+    finally:
+        for path in (hidden, directory):
+            shutil.rmtree(path, ignore_errors=True)
+        os.close(lock)
+
+
+def _age_s(path: str) -> float:
+    try:
+        return time.time() - os.stat(path).st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+@contextlib.contextmanager
+def leased(config: Config, gcores: int, name: str) -> Iterator[tuple[tuple[Device, ...], tuple[int, ...]]]:
+    """Devices of this machine's ledger for as long as the block runs, and the descriptors that hold them.
+
+    Raises:
+        NotEnough: not so many are free; it says who has them.
+        AskTooLarge: this machine has not so many.
+    """
+    if not gcores:
+        yield (), ()
+        return
+    from dlapp.client import caller
+    from dlapp.gpuid.machine import MachineLedger
+
+    ledger = MachineLedger(config.gpuid.lock_dir)
+    with (
+        ledger.reserve(name, caller(), gcores) as reservation,
+        ledger.lease(application=name, container=name, user=caller(), gcores=gcores) as lease,
+    ):
+        try:
+            yield lease.devices, (*reservation.fds, *lease.fds)
+        finally:
+            lease.release()
+
+
+@contextlib.contextmanager
+def _signals_close() -> Iterator[None]:
+    """SIGHUP and SIGTERM end the block as `ShellClosed`."""
+
+    def close(number: int, _frame: object) -> None:
+        raise ShellClosed(number)
+
+    before = {number: signal.signal(number, close) for number in (signal.SIGHUP, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _interrupts_passed_over() -> Iterator[None]:
+    """On a terminal Ctrl-C is for what runs in the shell; without one it ends the shell as it ends any command."""
+    numbers = (signal.SIGINT, signal.SIGQUIT) if os.isatty(0) else ()
+    before = {number: signal.signal(number, lambda _number, _frame: None) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _greeting(spec: AppSpec, devices: Sequence[Device], image: str | None) -> str:
+    where = f"image {image}" if image else "this machine"
+    gpus = ",".join(str(device.index) for device in devices)
+    held = f", GPU {gpus}" if devices else ""
+    return f"dlapp-shell: {spec.workspace} in {where}{held}; dlapp-run submits it, exit closes"

@@ -1,0 +1,47 @@
+"""dlapp-shell: the application's image and workspace, interactively."""
+
+from __future__ import annotations
+
+import click
+
+from dlapp.tools.common import command, json_option, note, print_json, run
+
+
+@command("dlapp-shell", example="dlapp-shell --gcores 1 dl_app.properties")
+@click.argument("file", metavar="FILE")
+@click.option("--gcores", type=click.IntRange(min=0), metavar="N", help="GPUs to hold, in place of the file's.")
+@click.option("--no-input", is_flag=True, help="Do not bring the input into the workspace.")
+@json_option("Print how it ended as JSON once it is closed.")
+def shell(file: str, gcores: int | None, no_input: bool, as_json: bool) -> int:
+    """Open a shell in the environment that FILE's program runs in.
+
+    It is the same image, or a plain process; the workspace is your own, so edits stay; the input is brought into it
+    as a run would. 'dlapp-run' inside submits the application with the workspace as it is then.
+    """
+    from dlapp.client import Client
+    from dlapp.client.shell import ShellClosed, open_shell
+    from dlapp.tools.progress import copying_bar
+
+    try:
+        code = open_shell(
+            Client(),
+            file,
+            gcores=gcores,
+            fetch_input=not no_input,
+            note=note,
+            fetching=lambda: copying_bar("fetching"),
+        )
+    except ShellClosed as closed:
+        code = 128 + closed.number
+    if as_json:
+        print_json({"exit_code": code})
+    return code
+
+
+def main() -> None:
+    """The console script."""
+    run(shell)
+
+
+if __name__ == "__main__":
+    main()
