@@ -1,0 +1,161 @@
+"""What the world must be like for an application to run: its input there, its output possible, its script packed.
+
+Each check notes what it finds, so that a user learns all of it at once.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import stat
+from collections.abc import Callable
+
+from dlapp.errors import DlappError
+from dlapp.launcher.application import Application, is_inside
+from dlapp.launcher.properties import Faults
+from dlapp.launcher.scan import Scan
+from dlapp.spec import InputSpec, OutputSpec
+from dlapp.storage import FILE, Entry, local_path, open_location, shown
+from dlapp.storage.commit import finish_interrupted
+
+Note = Callable[[str], None]
+
+
+class WorldCheck:
+    """The checks of one application against the world as it is now.
+
+    Args:
+        scan: what of the workspace will be packed.
+        faults: takes what is found.
+        note: told what the user should know besides.
+    """
+
+    def __init__(self, application: Application, scan: Scan, faults: Faults, note: Note) -> None:
+        self.properties, self.spec = application.properties, application.spec
+        self.scan, self.faults, self.note = scan, faults, note
+
+    def all(self) -> None:
+        """Check everything."""
+        self.script()
+        packed = {entry.name: self._is_dir(entry.name, entry.mode) for entry in self.scan.entries}
+        landed: dict[str, Entry] = {}
+        for one in self.spec.inputs:
+            self.input(one, packed, landed)
+        for output in self.spec.outputs:
+            self.output(output)
+
+    def script(self) -> None:
+        """The start script is among what is packed, and so is what it leads to."""
+        root = os.path.realpath(self.scan.root)
+        real = os.path.relpath(os.path.realpath(os.path.join(root, self.spec.script)), root)
+        packed = {entry.name for entry in self.scan.entries}
+        for name in {self.spec.script, real} - packed:
+            for output in self.spec.outputs:
+                if is_inside(f"/{name}", f"/{output.output_path}"):
+                    section = f"to_hdfs {output.name}".strip()
+                    problem = f"{shown(name)} lies in output_path of [{section}], of which no files are packed"
+                    break
+            else:
+                problem = f"{shown(name)} is left out by user_dev_workspace_exclude_list"
+            self._fault("application", "user_shell_script", problem)
+
+    def input(self, one: InputSpec, packed: dict[str, bool], landed: dict[str, Entry]) -> None:
+        """Every source matches something, which can land where it is to.
+
+        Args:
+            packed: path in the workspace -> whether it is a directory.
+            landed: path in the workspace -> what other sources bring there; it is added to.
+        """
+        section = f"from_hdfs {one.name}".strip()
+        parts = one.input_path.split("/")
+        for upper in ("/".join(parts[: place + 1]) for place in range(len(parts))):
+            if packed.get(upper) is False:
+                self._fault(section, "input_path", f"{shown(upper)} is a file of the workspace")
+                return
+        for source in one.sources:
+            try:
+                entries = open_location(source).matches(source)
+            except DlappError as error:
+                self._fault(section, "hdfs", error)
+                continue
+            if not entries:
+                self._fault(section, "hdfs", f"{_path(source)} matches nothing")
+            for entry in entries:
+                if problem := _unreadable(entry):
+                    self._fault(section, "hdfs", problem)
+                self._land(section, one, entry, packed, landed)
+
+    def _land(
+        self, section: str, one: InputSpec, entry: Entry, packed: dict[str, bool], landed: dict[str, Entry]
+    ) -> None:
+        for output in self.spec.outputs:
+            # Patterns were compared before; this is for links that a pattern took in.
+            if _same_place(entry.location, output.target):
+                line = self.properties.line(f"to_hdfs {output.name}".strip(), "hdfs")
+                self._fault(
+                    section, "hdfs", f"{_path(entry.location)} would be overwritten by the output of line {line}"
+                )
+        name = posixpath.normpath(posixpath.join(one.input_path, posixpath.basename(entry.location.rstrip("/"))))
+        other = landed.setdefault(name, entry)
+        if other.location != entry.location and not (other.is_dir and entry.is_dir):
+            both = f"{_path(entry.location)} and {_path(other.location)}"
+            self._fault(section, "hdfs", f"{both} would both land as {shown(name)}")
+        elif name in packed and not (entry.is_dir and packed[name]):
+            self._clash(section, entry, name)
+        elif name in packed:
+            storage = open_location(entry.location)
+            for inner, is_dir in packed.items():
+                if inner.startswith(f"{name}/") and not is_dir and storage.exists(entry.location + inner[len(name) :]):
+                    self._clash(section, entry, inner)
+
+    def _clash(self, section: str, entry: Entry, name: str) -> None:
+        what = f"the workspace has {shown(name)}, where {_path(entry.location)} is to land; exclude or rename it"
+        self._fault(section, "hdfs", what)
+
+    def output(self, output: OutputSpec) -> None:
+        """A target may be written, and is free or may be replaced. A swap that was cut off there is finished first."""
+        section = f"to_hdfs {output.name}".strip()
+        path = _path(output.target)
+        try:
+            for application in finish_interrupted(output.target):
+                self.note(f"{path}: the output of {application}, which was cut off, is put in place now")
+            storage = open_location(output.target)
+            if not output.overwrite and storage.exists(output.target):
+                self._fault(section, "hdfs", f"{path} is there already; name another, or say overwrite=true")
+                return
+            storage.check_writable(output.target)
+        except DlappError as error:
+            self._fault(section, "hdfs", error)
+
+    def _fault(self, section: str, key: str, problem: object) -> None:
+        self.faults.add(self.properties.line(section, key), f"{section}.{key}", problem)
+
+    def _is_dir(self, name: str, mode: int) -> bool:
+        return stat.S_ISDIR(mode) or (stat.S_ISLNK(mode) and os.path.isdir(f"{self.scan.root}/{name}"))
+
+
+def _path(location: str) -> str:
+    """A location for a message."""
+    return shown(location.removeprefix(FILE))
+
+
+def _unreadable(entry: Entry) -> str:
+    """Why a file or directory on this machine cannot be brought; empty: it can."""
+    if not entry.location.startswith(FILE):
+        return ""
+    path = local_path(entry.location)
+    if not os.path.exists(path):
+        return f"{_path(path)} is a link that leads nowhere"
+    if not os.access(path, os.R_OK | (os.X_OK if entry.is_dir else 0), effective_ids=True):
+        return f"{_path(path)} may not be read"
+    return ""
+
+
+def _same_place(location: str, target: str) -> bool:
+    if not location.startswith(FILE) or not target.startswith(FILE):
+        return False
+    path = local_path(location)
+    if not os.path.islink(path):
+        return False
+    real, goal = os.path.realpath(path), os.path.realpath(local_path(target))
+    return is_inside(real, goal) or is_inside(goal, real)

@@ -1,0 +1,167 @@
+"""The steps of ``dlapp-launcher``: check everything, pack the workspace, submit; and the lines that it prints.
+
+Nothing is started, and nothing is written but a packed workspace in its cache, before all checks have passed.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from dlapp.cluster import Engine
+from dlapp.config import Config
+from dlapp.control import new_secret
+from dlapp.errors import DlappError, SpecError
+from dlapp.ids import ApplicationId
+from dlapp.jsonform import to_json
+from dlapp.launcher.application import Application, add_refusal, os_user, read_application
+from dlapp.launcher.checks import Note, WorldCheck
+from dlapp.launcher.pack import pack
+from dlapp.launcher.properties import Faults
+from dlapp.launcher.scan import Scan, scan_workspace, too_large
+from dlapp.spec import AppSpec, Secrets, Submission
+
+Say = Callable[[str], None]
+Progress = Callable[[int, int], None]
+
+ENVIRONMENT = (
+    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR"),
+    *("VIRTUAL_ENV", "CONDA_PREFIX", "LD_LIBRARY_PATH"),
+)
+"""Variables of the caller that a plain process gets, besides those that begin with LC_."""
+
+
+def launch(
+    path: str,
+    config: Config,
+    engine: Engine,
+    *,
+    say: Say,
+    note: Note,
+    progress: Progress | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> ApplicationId:
+    """Check, pack and submit what a properties file describes.
+
+    Args:
+        say: told the original's lines and ours below them, one by one.
+        note: told what the user should know besides: keys without effect, what is not packed.
+        progress: told how many bytes of the workspace are packed, of how many.
+        environ: of the caller; a plain process gets `ENVIRONMENT` of it.
+
+    Raises:
+        FileRefused: the file has faults, input is missing, output may not be written; all are named.
+        AskTooLarge: no node can ever meet the ask.
+        UsageError: the workspace is too large, or something in it cannot be packed.
+        Unreachable: the engine does not answer.
+    """
+    with _step(say, "C3 DL Cluster Version check", "ok"):
+        info = engine.info()
+    notes: list[str] = []
+    with _step(say, "CheckDLAppProperties", "ok"):
+        application = read_application(path, config, info)
+        notes += _check_engine(application, engine)
+        scan = _check_world(application, config, notes.append)
+    spec = application.spec
+    for line in notes:
+        note(line)
+    say(f"user_dev_workspace_path = {spec.workspace}")
+    say(f"user_dev_workspace_exclude_list = {list(spec.exclude)}")
+    say(f"user_dev_workspace dir size = {-(-scan.size_bytes // 1024)} kb")
+    with _step(say, "DL App Submission", "OK"):
+        limit = config.storage.workspace_limit_bytes
+        packed = pack(scan, engine.archive_cache(), limit_bytes=limit, progress=progress)
+        for line in packed.warnings:
+            note(line)
+        submission = Submission(
+            spec=spec,
+            workspace_archive=packed.archive,
+            workspace_digest=packed.digest,
+            submitter=os_user(),
+            submitted_ms=time.time_ns() // 1_000_000,
+            log_limit_bytes=config.runtime.log_limit_bytes,
+        )
+        secrets = Secrets(control_secret=new_secret(), env=application.env, environment=_taken_over(environ))
+        application_id = engine.submit(submission, secrets)
+    _say_where(application_id, engine, say)
+    say(ask_line(spec))
+    return application_id
+
+
+def print_spec(path: str, config: Config, engine: Engine) -> dict[str, Any]:
+    """What a properties file says, ``properties``, and what it stands for here, ``spec``; both in their JSON form.
+
+    Values of ``env.NAME`` are masked; `Properties.from_json` and `dlapp.jsonform.from_json` read the two.
+
+    Raises:
+        FileRefused: the file has faults; all are named.
+    """
+    application = read_application(path, config, engine.info())
+    return {"properties": application.properties.masked().to_json(), "spec": to_json(application.spec)}
+
+
+def ask_line(spec: AppSpec) -> str:
+    """The resolved ask, a line for the user."""
+    asks = []
+    for role in spec.roles:
+        each = role.resources
+        count = f"{role.instances} container{'s' if role.instances > 1 else ''}"
+        asks.append(f"{count}, each with memory {each.memory_mib} MiB, vcores {each.vcores}, gcores {each.gcores}")
+    return f"DL App Resources = {'; '.join(asks)}"
+
+
+@contextmanager
+def _step(say: Say, name: str, ok: str) -> Iterator[None]:
+    """Say how a step ended."""
+    try:
+        yield
+    except DlappError:
+        say(f"{name} : fail")
+        raise
+    say(f"{name} : {ok}")
+
+
+def _check_engine(application: Application, engine: Engine) -> list[str]:
+    """What the engine has to say of the ask; a key that it cannot honour is refused with its line."""
+    try:
+        return engine.check(application.spec)
+    except SpecError as refused:
+        faults = Faults(application.properties.path)
+        add_refusal(faults, application.properties, refused)
+        faults.refuse()
+        raise
+
+
+def _check_world(application: Application, config: Config, note: Note) -> Scan:
+    """Look through the workspace, the input and the output; what is to be packed."""
+    spec = application.spec
+    outputs = [output.output_path for output in spec.outputs]
+    scan = scan_workspace(spec.workspace, exclude=spec.exclude, keep_empty=outputs)
+    for line in scan.warnings:
+        note(line)
+    for path, count in scan.left_out.items():
+        files = "1 file that is" if count == 1 else f"{count} files that are"
+        note(f"{path} is packed without the {files} in it: it is an output_path")
+    faults = Faults(application.properties.path)
+    WorldCheck(application, scan, faults, note).all()
+    faults.refuse()
+    if scan.size_bytes > config.storage.workspace_limit_bytes:
+        raise too_large(scan, config.storage.workspace_limit_bytes)
+    return scan
+
+
+def _taken_over(environ: Mapping[str, str]) -> dict[str, str]:
+    return {name: text for name, text in environ.items() if name in ENVIRONMENT or name.startswith("LC_")}
+
+
+def _say_where(application_id: ApplicationId, engine: Engine, say: Say) -> None:
+    running, completed = engine.dashboard_urls(application_id)
+    say(f"DL App ID = {application_id}")
+    say("DL App Dashboard")
+    say(f"* While app is running , check : {running}")
+    say(f"* After app is completed, check : {completed}")
+    say("DL App Status and stdout/stderr Log URLs")
+    say(f"* dlapp-status {application_id}")
