@@ -11,7 +11,12 @@ import pytest
 from bench import Row
 from bench.__main__ import table
 from dlapp.config import keys_as_markdown
+from dlapp.control import Assignment
+from dlapp.ids import ApplicationId, ContainerId
 from dlapp.launcher.keys import SECTIONS
+from dlapp.launcher.submit import ENVIRONMENT
+from dlapp.spec import InputSpec, OutputSpec, Resources
+from dlapp.task.environment import payload_environment
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -45,6 +50,36 @@ def test_the_page_on_configuration_has_the_table_of_keys() -> None:
 def test_the_page_on_properties_names_every_key(section: str) -> None:
     page = (ROOT / "docs/properties.md").read_text(encoding="utf-8")
     assert [key for key in SECTIONS[section] if f"`{key}`" not in page] == []
+
+
+def test_the_page_on_payloads_names_every_variable_that_one_gets() -> None:
+    page = (ROOT / "docs/payload.md").read_text(encoding="utf-8")
+    assignment = Assignment(
+        application_id=ApplicationId(1, 1),
+        attempt=1,
+        container_id=ContainerId(ApplicationId(1, 1), 1, 2),
+        index=0,
+        total=1,
+        role="worker",
+        role_index=0,
+        role_size=1,
+        resources=Resources(),
+        script="a",
+        args=(),
+        docker_image=None,
+        username="u",
+        appname="a",
+        workspace_archive="file:///a",
+        workspace_digest="sha256-0",
+        inputs=(InputSpec(name="name", sources=("file:///a",), input_path="in"),),
+        outputs=(OutputSpec(name="name", output_path="out", target="file:///b"),),
+    )
+    places = {"workspace": "/w", "home": "/h", "tmp": "/t"}
+    submitter = dict.fromkeys(ENVIRONMENT, "x")
+    found = payload_environment(
+        assignment, **places, submitter=submitter, user={}, gpu_indices=[0], gpu_uuids=["GPU-1"]
+    )
+    assert [name for name in found if f"`{name}`" not in page and name != "PWD"] == []
 
 
 def test_a_table_of_figures_says_which_goals_were_missed() -> None:
