@@ -377,7 +377,7 @@ def _from_yaml(data: bytes, path: str, faults: list[str]) -> dict[str, _Found]:
     if root is None:
         return found
     names = [key.name for key in KEYS]
-    levels = {name.rpartition(".")[0] for name in names}
+    levels = dict.fromkeys(name.rpartition(".")[0] for name in names)
     for name, line, node in _leaves(root, "", levels, yaml):
         where = f"{path}:{line}"
         if name in found:
@@ -387,7 +387,7 @@ def _from_yaml(data: bytes, path: str, faults: list[str]) -> dict[str, _Found]:
         elif name in levels or (name in names and not isinstance(node, yaml.ScalarNode)):
             faults.append(f"{where}: {name or 'the file'}: {_not_this(name, levels)}")
         elif name not in names:
-            faults.append(f"{where}: {name}: is not known, {nearest(name, names)}")
+            faults.append(f"{where}: {name}: is not known, {nearest(name, [*filter(None, levels), *names])}")
         elif _is_empty(node):
             faults.append(f"{where}: {name}: is empty")
         else:
@@ -395,7 +395,7 @@ def _from_yaml(data: bytes, path: str, faults: list[str]) -> dict[str, _Found]:
     return found
 
 
-def _not_this(name: str, levels: set[str]) -> str:
+def _not_this(name: str, levels: Mapping[str, None]) -> str:
     return "must be a level with keys under it" if name in levels else "must be a single value"
 
 
@@ -403,7 +403,9 @@ def _is_empty(node: yaml.Node) -> bool:
     return bool(node.value == "" and node.tag.endswith(":null")) or node.value in ("", "~", "null")
 
 
-def _leaves(node: yaml.Node, prefix: str, levels: set[str], yaml: Any) -> Iterator[tuple[str, int, yaml.Node]]:
+def _leaves(
+    node: yaml.Node, prefix: str, levels: Mapping[str, None], yaml: Any
+) -> Iterator[tuple[str, int, yaml.Node]]:
     """Each key with its line (from 1) and its node: scalars, and whatever stands where no level of ours is."""
     if not isinstance(node, yaml.MappingNode):
         yield prefix, node.start_mark.line + 1, node

@@ -1,0 +1,169 @@
+"""The configuration: where values come from, which one wins, and what is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dlapp.config import KEYS, NOT_KEYS, NOT_KEYS_PREFIXES, Config, load_config
+from dlapp.errors import ConfigError
+
+Load = Callable[..., Config]
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Load:
+    """Load a configuration as a user whose home, and whose machine's /etc, is under tmp_path."""
+
+    def loaded(options: dict[str, str] | None = None, **environ: str) -> Config:
+        return load_config(options, {"HOME": str(tmp_path), **environ}, system_file=str(tmp_path / "etc.yaml"))
+
+    return loaded
+
+
+@pytest.fixture
+def user_file(tmp_path: Path) -> Path:
+    path = tmp_path / ".config/dlapp/config.yaml"
+    path.parent.mkdir(parents=True)
+    return path
+
+
+def refused(load: Load, options: dict[str, str] | None = None, **environ: str) -> list[str]:
+    with pytest.raises(ConfigError) as refusal:
+        load(options, **environ)
+    return str(refusal.value).split("\n")
+
+
+def test_without_any_file_the_documented_defaults_hold(load: Load, tmp_path: Path) -> None:
+    config = load()
+    assert (config.cluster, config.defaults) == ("local", (1, 1, 4096, None))
+    assert config.local == (str(tmp_path / ".local/state/dlapp"), False, "/", None, None, None)
+    assert config.gpuid.lock_dir == "/run/lock/dlapp"
+    assert config.runtime == (1 << 30, 3600.0, ("unix:///var/run/docker.sock", "host"))
+    assert config.storage == (10 << 30, 20 << 30, 30 * 86400.0)
+    assert config.history == (90 * 86400.0, 10 << 30)
+    assert set(config.origins.values()) == {"default"}
+
+
+def test_later_places_win_and_each_value_knows_where_it_came_from(load: Load, tmp_path: Path, user_file: Path) -> None:
+    (tmp_path / "etc.yaml").write_text(
+        "defaults:\n  memory: 1g\n  vcores: 2\nlocal:\n  vcores: 3\n  fs_root: /etc1\nhistory: {age: 1d}\n"
+    )
+    user_file.write_text("defaults:\n  vcores: 4\nlocal: {vcores: 5, fs_root: ~/data}\nhistory: {age: 2d}\n")
+    named = tmp_path / "named.yaml"
+    named.write_text("local:\n  vcores: 6\nhistory: {age: 3d}\n")
+    config = load({"history.age": "5d"}, DLAPP_CONFIG=str(named), DLAPP_HISTORY_AGE="4d", DLAPP_LOCAL_VCORES="7")
+    assert config.defaults[:3] == (1, 4, 1024)
+    assert (config.local.vcores, config.local.fs_root) == (7, str(tmp_path / "data"))
+    assert config.history.age_s == 5 * 86400
+    origins = {key: config.origins[key] for key in ("defaults.memory", "defaults.vcores", "local.vcores")}
+    assert origins == {
+        "defaults.memory": f"{tmp_path}/etc.yaml:2",
+        "defaults.vcores": f"{user_file}:2",
+        "local.vcores": "DLAPP_LOCAL_VCORES",
+    }
+    assert (config.origins["history.age"], config.origins["cluster"]) == ("option", "default")
+
+
+def test_the_texts_of_a_configuration_make_it_again_anywhere(load: Load, tmp_path: Path) -> None:
+    config = load({"local.shared": "true", "defaults.gcores": "2"}, DLAPP_LOCAL_MEMORY="8g")
+    again = load_config(config.texts, {"HOME": "/elsewhere"}, system_file=str(tmp_path / "none"))
+    assert again[:-1] == config[:-1]
+
+
+def test_variables_that_are_no_keys_are_passed_over(load: Load) -> None:
+    names = {*NOT_KEYS, "DLAPP_INPUT_TRAIN", "DLAPP_SHELL_SOCKET"} - {"DLAPP_CONFIG"}
+    assert load(None, **dict.fromkeys(names, "anything"), DLAPP_CONFIG="", DLAPP_LOCAL_VCORES="") == load()
+
+
+def test_no_key_has_the_variable_of_a_payload() -> None:
+    variables = {key.variable for key in KEYS}
+    assert len(variables) == len(KEYS)
+    assert not variables & NOT_KEYS
+    assert not [name for name in variables if name.startswith(NOT_KEYS_PREFIXES)]
+
+
+def test_every_default_can_be_read(load: Load) -> None:
+    config = load()
+    assert config.texts.keys() == {key.name for key in KEYS if key.default}
+    assert config.origins.keys() == {key.name for key in KEYS}
+
+
+BAD_FILES = [
+    ("locl:\n  vcores: 1\n", ":1: locl: is not known, the nearest is local"),
+    ("local:\n  vcors: 1\n", ":2: local.vcors: is not known, the nearest is local.vcores"),
+    ("local:\n  vcores: 1\n  vcores: 2\n", ":3: local.vcores: stands twice, first in line 2"),
+    ("local:\n  vcores: 0\n", ":2: local.vcores: is 0, the least is 1"),
+    ("local:\n  vcores: many\n", ":2: local.vcores: 'many' is not a whole number"),
+    ("local:\n  vcores:\n", ":2: local.vcores: is empty"),
+    ("local:\n  vcores: [1]\n", ":2: local.vcores: must be a single value"),
+    ("local: 3\n", ":1: local: must be a level with keys under it"),
+    ("local:\n  shared: yes\n", ":2: local.shared: is 'yes', allowed are true, false"),
+    ("local:\n  state_dir: here\n", ":2: local.state_dir: 'here' is not an absolute path (or one under ~/)"),
+    ("cluster: yarn\n", ":1: cluster: is 'yarn', allowed are local"),
+    ("runtime: {docker: {host: here}}\n", ":1: runtime.docker.host: 'here' is no address of Docker: "),
+    ("runtime: {log_limit: 1000}\n", ":1: runtime.log_limit: '1000' is no size: a whole number with b, k, m, g or t"),
+    ("- 1\n", ":1: the file: must be a level with keys under it"),
+    ("a: [\n", ":2: is no YAML: "),
+    ("a: 1\n--- \nb: 1\n", ":2: is no YAML: "),
+    ("a: \0\n", ": is no YAML: "),
+    ("[" * 5000, ": is no YAML: "),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), BAD_FILES)
+def test_a_wrong_file_is_refused_with_its_line(load: Load, user_file: Path, text: str, expected: str) -> None:
+    user_file.write_text(text)
+    (line,) = refused(load)
+    assert line.startswith(f"{user_file}{expected}")
+
+
+def test_all_faults_of_all_places_come_at_once(load: Load, user_file: Path) -> None:
+    user_file.write_text("histori: 1\nlocal: {memory: 1x}\n")
+    lines = refused(load, {"local.core": "1"}, DLAPP_LOCAL_STATEDIR="/x", DLAPP_LOCAL_SHARED="maybe")
+    text = "\n".join(lines)
+    assert "variable DLAPP_LOCAL_STATEDIR: is not known, the nearest is DLAPP_LOCAL_STATE_DIR" in text
+    assert "option local.core: is not known, the nearest is local.vcores" in text
+    assert "DLAPP_LOCAL_SHARED: local.shared: is 'maybe', allowed are true, false" in text
+    assert f"{user_file}:1: histori: is not known, the nearest is history" in text
+    assert f"{user_file}:2: local.memory: '1x' is no amount of memory" in text
+    assert len(lines) == 5
+
+
+def test_a_level_whose_keys_are_all_commented_out_says_nothing(load: Load, user_file: Path) -> None:
+    user_file.write_text("local:\n  # vcores: 3\n")
+    assert load() == load(DLAPP_CONFIG="")
+
+
+def test_a_file_that_is_not_utf_8_is_refused_with_its_line(load: Load, user_file: Path) -> None:
+    user_file.write_bytes("cluster: local\n# für\n".encode("latin-1"))
+    assert refused(load) == [f"{user_file}:2: is not UTF-8"]
+
+
+def test_a_file_of_megabytes_is_refused_unread(load: Load, user_file: Path) -> None:
+    user_file.write_bytes(b"x" * (2 << 20))
+    assert refused(load) == [f"{user_file}: is larger than 1 MiB"]
+
+
+def test_the_file_that_dlapp_config_names_must_be_there(load: Load, tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing.yaml")
+    assert refused(load, DLAPP_CONFIG=missing) == [f"{missing}: No such file or directory (DLAPP_CONFIG names it)"]
+
+
+def test_a_directory_in_place_of_the_file_is_refused(load: Load, user_file: Path) -> None:
+    user_file.mkdir()
+    assert refused(load) == [f"{user_file}: Is a directory"]
+
+
+def test_yaml_is_not_imported_where_there_is_no_file(tmp_path: Path) -> None:
+    program = (
+        "import sys; from dlapp.config import load_config; "
+        f"load_config(environ={{'HOME': {str(tmp_path)!r}}}, system_file='/nonexistent'); "
+        "print([name for name in ('yaml', 'difflib', 'logging', 'pathlib') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
