@@ -1,0 +1,347 @@
+"""LocalAmEngine: containers on this machine, for one ApplicationMaster.
+
+The whole ask was reserved before the ApplicationMaster started, so containers are granted at once, out of that. Each
+is a task process in a session of its own, tied to us by a pipe whose other end ends when we do, and to its own lock
+file, which everything below the task inherits: a container has ended when that lock is free, not before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from dlapp.cluster import Ask, ContainerEnd, Grant, Heartbeat, Limits, Registered, TaskLaunch, Wake
+from dlapp.cluster.local import outcome as outcomes
+from dlapp.cluster.local.client_side import file_url
+from dlapp.cluster.local.election import ensure_runner
+from dlapp.cluster.local.settings import Settings
+from dlapp.cluster.local.spawn import FIRST_KEPT, spawn
+from dlapp.cluster.local.state import StateDir, boot_id, is_locked, read_json, start_time, try_lock, write_whole
+from dlapp.errors import DlappError
+from dlapp.ids import ApplicationId, ContainerId
+from dlapp.report import Cause, FinalStatus
+from dlapp.spec import Resources, Submission
+
+TERM_GRACE_S = 2.0
+"""Between SIGTERM and SIGKILL to a task that is to stop; its guardian clears the payload in any case."""
+LOOK_S = (0.002, 0.1)
+"""Between two looks at a container whose task has ended and whose last processes are just ending."""
+FIRST_CONTAINER = 2
+"""As on YARN, where number 1 is the ApplicationMaster's own."""
+
+
+class _Container:
+    """A container that was granted; ``pidfd`` is -1 until its task runs and after the task has been collected."""
+
+    def __init__(self, grant: Grant, directory: str) -> None:
+        self.grant, self.directory = grant, directory
+        self.pid, self.pidfd, self.lifeline = 0, -1, -1
+        self.stopping = False
+        self.kill_at: float | None = None
+        self.status: int | None = None  # of its task, once that has ended
+        self.look_s = LOOK_S[0]
+
+
+class LocalAmEngine:
+    """The ApplicationMaster's side of the embedded engine.
+
+    Args:
+        home: the application's directory.
+        attempt: 1, or more for one that cleans up after an ApplicationMaster that died.
+        alive_fd: descriptor of the application's lock; handed on to everything that is started.
+        hold_fds: descriptors that hold the application's devices; handed on as well.
+        wake: called, from any thread, when a heartbeat would have something to tell.
+    """
+
+    def __init__(self, home: str, attempt: int, alive_fd: int, hold_fds: Sequence[int], wake: Wake) -> None:
+        self._home, self._attempt, self._wake = os.path.normpath(home), attempt, wake
+        self._alive_fd, self._hold_fds = alive_fd, tuple(hold_fds)
+        for fd in (alive_fd, *hold_fds):
+            os.set_inheritable(fd, False)
+        self._application = ApplicationId.from_text(os.path.basename(self._home))
+        engine = read_json(os.path.join(self._home, "engine.json"))
+        if engine is None:
+            raise DlappError(f"{self._home}/engine.json is not there")
+        self._settings = Settings(engine["settings"])  # type: ignore[arg-type]
+        self._umask = engine.get("umask", 0o022)
+        top = os.path.dirname(os.path.dirname(self._home))
+        self._state = StateDir(top, shared=bool(engine["shared"]))
+        self._total = self._reserved()
+        self._free = list(self._total)
+        self._asks: dict[int, Ask] = {}
+        self._next = FIRST_CONTAINER
+        self._containers: dict[ContainerId, _Container] = {}
+        self._lock = threading.Lock()
+        self._ended: deque[ContainerEnd] = deque()
+        self._start_failed: deque[ContainerEnd] = deque()
+        self._reaper: threading.Thread | None = None
+        self._nudge = (-1, -1)
+        self._finished = False
+
+    def _reserved(self) -> tuple[int, int, int]:
+        from dlapp.jsonform import from_json
+
+        found = read_json(os.path.join(self._home, "submission.json"))
+        return from_json(Submission, found).spec.total()
+
+    # ---- the engine's calls ----
+
+    def register(self, control_url: str) -> Registered:
+        """Write down where this attempt is. From here on its death is the application's end."""
+        pid = os.getpid()
+        value = {
+            "pid": pid,
+            "start_time": start_time(pid),
+            "boot_id": boot_id(),
+            "attempt": self._attempt,
+            "control_url": control_url,
+        }
+        write_whole(os.path.join(self._home, "am.json"), json.dumps(value))
+        memory_mib, vcores, gcores = self._total
+        largest = Resources(memory_mib=memory_mib, vcores=vcores, gcores=gcores)
+        return Registered(limits=Limits(largest=largest))
+
+    def heartbeat(self, asks: Sequence[Ask], releases: Sequence[ContainerId], progress: float) -> Heartbeat:
+        """Grant what is asked for out of what was reserved, and tell of ends."""
+        for container_id in releases:
+            self._release(container_id)
+        for ask in asks:
+            self._asks[ask.request_id] = ask
+        granted, refused = [], []
+        for request_id, ask in list(self._asks.items()):
+            if ask.count > 0 and not self._fits_ever(ask.resources):
+                refused.append((request_id, f"{ask.resources} is more than was reserved for the application"))
+                ask = Ask(request_id=request_id, count=0, resources=ask.resources)
+            while ask.count > 0 and self._take(ask.resources):
+                granted.append(self._grant(ask))
+                ask = Ask(request_id=request_id, count=ask.count - 1, resources=ask.resources, placement=ask.placement)
+            self._asks[request_id] = ask
+        ended, failed = [], []
+        while self._ended:
+            ended.append(self._ended.popleft())
+        while self._start_failed:
+            failed.append(self._start_failed.popleft())
+        return Heartbeat(granted=tuple(granted), ended=tuple(ended), start_failed=tuple(failed), refused=tuple(refused))
+
+    def start(self, grant: Grant, launch: TaskLaunch) -> None:
+        """Start a task in a granted container; a failure comes with a later heartbeat."""
+        with self._lock:
+            container = self._containers.get(grant.container_id)
+        if container is None or container.pidfd >= 0:
+            return  # released or started already: said twice, done once
+        try:
+            self._spawn(container, launch)
+        except OSError as error:
+            self._give_back(container)
+            why = f"the task could not be started: {error.strerror}"
+            end = ContainerEnd(container_id=grant.container_id, exit_status=-1, diagnostics=why, node_fault=True)
+            self._start_failed.append(end)
+            self._wake()
+            return
+        self._nudge_reaper()
+
+    def stop(self, container_id: ContainerId) -> None:
+        """End a container, whatever runs in it. May be repeated."""
+        with self._lock:
+            container = self._containers.get(container_id)
+        if container is None or container.stopping:
+            return
+        container.stopping = True
+        if container.pidfd < 0:
+            if container.status is None:  # granted, never started
+                self._end(container, ContainerEnd(container_id=container_id, exit_status=-signal.SIGTERM))
+            return
+        self._signal(container, signal.SIGTERM)
+        container.kill_at = time.monotonic() + TERM_GRACE_S
+        self._nudge_reaper()
+
+    def finish(self, final_status: FinalStatus, cause: Cause, diagnostics: str) -> None:
+        """Write the outcome, once and for all, and let the next ones start."""
+        by_itself = self._attempt == 1
+        outcome = outcomes.ended(final_status.value, cause.value, diagnostics, outcomes.now_ms(), by_itself=by_itself)
+        outcomes.write_outcome(self._home, outcome)
+        self._finished = True
+        self._nudge_reaper()
+        if self._reaper is not None:
+            self._reaper.join()
+        # The runner notices our end by itself; should it have died, those who wait need another.
+        with contextlib.suppress(DlappError, OSError):
+            ensure_runner(self._state, self._settings, wake=False)
+
+    def why_it_died(self) -> str:
+        """For one that cleans up: a line on the death of the ApplicationMaster before it."""
+        found = read_json(os.path.join(self._home, "am.json")) or {}
+        return outcomes.why_it_died(self._home, str(found.get("boot_id", "")), boot_id())
+
+    # ---- containers ----
+
+    def _fits_ever(self, asked: Resources) -> bool:
+        return all(wanted <= there for wanted, there in zip(asked.times(1), self._total, strict=True))
+
+    def _take(self, asked: Resources) -> bool:
+        amounts = asked.times(1)
+        with self._lock:
+            if any(wanted > free for wanted, free in zip(amounts, self._free, strict=True)):
+                return False
+            self._free = [free - wanted for wanted, free in zip(amounts, self._free, strict=True)]
+        return True
+
+    def _grant(self, ask: Ask) -> Grant:
+        container_id = ContainerId(self._application, self._attempt, self._next)
+        self._next += 1
+        directory = os.path.join(self._home, "containers", str(container_id))
+        grant = Grant(
+            container_id=container_id,
+            request_id=ask.request_id,
+            node=os.uname().nodename,
+            resources=ask.resources,
+            log_url=file_url(directory),
+        )
+        with self._lock:
+            self._containers[container_id] = _Container(grant, directory)
+        return grant
+
+    def _release(self, container_id: ContainerId) -> None:
+        with self._lock:
+            container = self._containers.get(container_id)
+        if container is None:
+            return
+        if container.pidfd < 0 and container.status is None:
+            self._give_back(container)
+        else:
+            self.stop(container_id)
+
+    def _give_back(self, container: _Container) -> None:
+        with self._lock:
+            if self._containers.pop(container.grant.container_id, None) is None:
+                return
+            amounts = container.grant.resources.times(1)
+            self._free = [free + given for free, given in zip(self._free, amounts, strict=True)]
+
+    def _end(self, container: _Container, end: ContainerEnd) -> None:
+        self._give_back(container)
+        self._ended.append(end)
+        self._wake()
+
+    def _spawn(self, container: _Container, launch: TaskLaunch) -> None:
+        directory = container.directory
+        os.mkdir(directory, 0o700)
+        if self._state.shared:
+            os.chmod(directory, 0o2750)
+        settings = self._settings
+        value: dict[str, Any] = {
+            "container_id": str(launch.container_id),
+            "control_url": launch.control_url,
+            "token": launch.token,
+            "env": launch.env,
+            "environment": launch.environment,
+            "ledger": {"directory": settings.lock_dir, "application": str(self._application)},
+            "runtime": {"docker_host": settings.docker_host, "docker_network": settings.docker_network},
+            "state": {"shared": self._state.shared, "umask": self._umask, "attempt": self._attempt},
+        }
+        write_whole(os.path.join(directory, "launch.json"), json.dumps(value), mode=0o600)
+        alive = os.open(os.path.join(directory, "alive"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        reading, lifeline = -1, -1
+        try:
+            try_lock(alive)
+            reading, lifeline = os.pipe()
+            # The lifeline is the first, so that its number does not depend on how much is held.
+            keep = [reading, alive, self._alive_fd, *self._hold_fds]
+            numbers = ",".join(str(FIRST_KEPT + place) for place in range(1, len(keep)))
+            words = [*settings.program, "task", "--engine", "local", "--home", directory]
+            words += ["--lifeline-fd", str(FIRST_KEPT), "--keep-fds", numbers]
+            pid = spawn(words, keep=keep, log=os.path.join(directory, "dlapp.log"))
+        except OSError:
+            if lifeline >= 0:
+                os.close(lifeline)
+            raise
+        finally:
+            os.close(alive)
+            if reading >= 0:
+                os.close(reading)
+        container.pid, container.lifeline = pid, lifeline
+        container.pidfd = os.pidfd_open(pid)  # our child: the pid is its until it is collected
+
+    def _signal(self, container: _Container, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError, OSError):
+            signal.pidfd_send_signal(container.pidfd, number)
+
+    # ---- ends ----
+
+    def _nudge_reaper(self) -> None:
+        if self._reaper is None:
+            if self._finished:
+                return
+            self._nudge = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+            self._reaper = threading.Thread(target=self._reap, name="am-reaper", daemon=True)
+            self._reaper.start()
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._nudge[1], b"\0")
+
+    def _reap(self) -> None:
+        poll = select.poll()
+        poll.register(self._nudge[0], select.POLLIN)
+        watched: dict[int, _Container] = {}
+        ending: list[_Container] = []
+        while not self._finished:
+            with self._lock:
+                new = [one for one in self._containers.values() if one.pidfd >= 0 and one.pidfd not in watched]
+            for container in new:
+                watched[container.pidfd] = container
+                poll.register(container.pidfd, select.POLLIN)
+            for fd, _ in poll.poll(self._pause_ms(watched, ending)):
+                if fd == self._nudge[0]:
+                    with contextlib.suppress(BlockingIOError):
+                        os.read(fd, 4096)
+                    continue
+                poll.unregister(fd)
+                container = watched.pop(fd)
+                self._collect(container)
+                ending.append(container)
+            now = time.monotonic()
+            for container in list(watched.values()):
+                if container.kill_at is not None and container.kill_at <= now:
+                    container.kill_at = None
+                    self._signal(container, signal.SIGKILL)
+            ending = [container for container in ending if not self._has_ended(container)]
+        os.close(self._nudge[0])
+        os.close(self._nudge[1])
+
+    def _pause_ms(self, watched: dict[int, _Container], ending: list[_Container]) -> float | None:
+        now = time.monotonic()
+        pauses = [one.kill_at - now for one in watched.values() if one.kill_at is not None]
+        pauses += [one.look_s for one in ending]
+        return max(0.0, min(pauses) * 1000) if pauses else None
+
+    def _collect(self, container: _Container) -> None:
+        found = os.waitid(os.P_PIDFD, container.pidfd, os.WEXITED)
+        status = 0
+        if found is not None:
+            status = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+        pidfd, container.pidfd = container.pidfd, -1
+        container.status = status
+        os.close(pidfd)
+        # What is left below the task ends by this, too, should it still listen.
+        os.close(container.lifeline)
+
+    def _has_ended(self, container: _Container) -> bool:
+        if is_locked(os.path.join(container.directory, "alive")):
+            container.look_s = min(2 * container.look_s, LOOK_S[1])
+            return False
+        status = container.status or 0
+        diagnostics = ""
+        if status != 0:
+            diagnostics = f"the task ended by signal {-status}" if status < 0 else f"the task ended with code {status}"
+            if last := outcomes.last_error(os.path.join(container.directory, "dlapp.log")):
+                diagnostics = f"{diagnostics}: {last}"
+        container_id = container.grant.container_id
+        self._end(container, ContainerEnd(container_id=container_id, exit_status=status, diagnostics=diagnostics))
+        return True

@@ -1,0 +1,84 @@
+"""How much of this machine there is to give: memory and vcores from the kernel, a cgroup's limits, the configuration.
+
+GPUs are not counted here: what can be leased is what the ledger says (`dlapp.gpuid`).
+"""
+
+from __future__ import annotations
+
+import os
+
+
+def memory_mib(root: str = "/") -> int:
+    """The machine's memory, or less where a cgroup of ours has a limit [MiB]."""
+    limits = [_total_memory_bytes(root)]
+    for directory in _cgroup_directories(root, "memory"):
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            if (text := _read(os.path.join(directory, name))).isdigit():
+                limits.append(int(text))
+    return max(1, min(limits) >> 20)
+
+
+def vcores(root: str = "/", allowed: int | None = None) -> int:
+    """The cores that we may run on, or less where a cgroup of ours has a quota; at least 1.
+
+    Args:
+        allowed: how many are in our affinity; None: as the kernel says.
+    """
+    cores = len(os.sched_getaffinity(0)) if allowed is None else allowed
+    for directory in _cgroup_directories(root, "cpu"):
+        quota, _, period = _read(os.path.join(directory, "cpu.max")).partition(" ")
+        if not quota:
+            quota = _read(os.path.join(directory, "cpu.cfs_quota_us"))
+            period = _read(os.path.join(directory, "cpu.cfs_period_us"))
+        # "max" in version 2 and -1 in version 1 mean: no quota.
+        if quota.isdigit() and period.isdigit() and int(period) > 0:
+            cores = min(cores, int(quota) // int(period))
+    return max(1, cores)
+
+
+def _total_memory_bytes(root: str) -> int:
+    # Source: proc(5), /proc/meminfo, "MemTotal:  24684084 kB".
+    for line in _read(os.path.join(root, "proc/meminfo")).splitlines():
+        if line.startswith("MemTotal:"):
+            return int(line.split()[1]) << 10
+    return 1 << 62
+
+
+def _cgroup_directories(root: str, controller: str) -> list[str]:
+    """Where limits of ``controller`` on this process may stand, version 1 or 2: its cgroup and all above it.
+
+    A container often sees its own cgroup mounted as the top while /proc/self/cgroup names it as the host does; the
+    mount's root says what to leave off, and where that does not fit, the mount itself is the cgroup.
+
+    Source: cgroups(7); proc(5), /proc/pid/mountinfo.
+    """
+    own: dict[str, str] = {}
+    for line in _read(os.path.join(root, "proc/self/cgroup")).splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0" and not controllers:
+            own["cgroup2"] = path
+        elif controller in controllers.split(","):
+            own["cgroup"] = path
+    found = []
+    for line in _read(os.path.join(root, "proc/self/mountinfo")).splitlines():
+        before, _, after = line.partition(" - ")
+        words, rest_words = before.split(" "), after.split(" ")
+        kind = rest_words[0]
+        if kind not in own or len(words) < 5 or len(rest_words) < 3:
+            continue
+        if kind == "cgroup" and controller not in rest_words[2].split(","):
+            continue
+        top, point = words[3].rstrip("/"), os.path.join(root, words[4].lstrip("/"))
+        below = own[kind][len(top) :] if (own[kind] + "/").startswith(top + "/") else ""
+        parts = [part for part in below.split("/") if part not in ("", "..")]
+        found += [os.path.join(point, *parts[:depth]) for depth in range(len(parts), -1, -1)]
+    return found
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read().strip()
+    except OSError:
+        return ""

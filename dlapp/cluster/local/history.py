@@ -1,0 +1,119 @@
+"""What is cleared away, and when: ended applications and packed workspaces by age and size, what submissions left.
+
+Nothing that an application which has not ended may still need is touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import time
+
+from dlapp.cluster.local.queue import DONE, Queue
+from dlapp.cluster.local.settings import Settings
+from dlapp.cluster.local.state import STALE_STAGING_S, StateDir, is_locked
+
+FRESH_ARCHIVE_S = 3600.0
+"""An archive this young may belong to a submission that is just being made: it is packed before its row is written."""
+
+
+def clear_old(state: StateDir, queue: Queue, settings: Settings, uid: int, now_s: float) -> int:
+    """Forget ended applications of ``uid`` beyond the history's limits; the answer is how many."""
+    rows = queue.rows(
+        "state = ? AND uid = ? ORDER BY finished_ms DESC, number DESC",
+        (DONE, uid),
+        columns="number, id, finished_ms, submitted_ms, size_bytes",
+    )
+    kept_bytes = 0
+    count = 0
+    for row in rows:
+        kept_bytes += row.size_bytes
+        age_s = now_s - (row.finished_ms or row.submitted_ms) / 1000
+        if age_s <= settings.history_age_s and kept_bytes <= settings.history_limit_bytes:
+            continue
+        home = state.application(row.id)
+        if is_locked(os.path.join(home, "alive")):
+            continue
+        # The files first: a row without them is cleared the next time, files without a row would stay.
+        remove_tree(home)
+        with queue.change():
+            queue.delete(row.number)
+        count += 1
+    return count
+
+
+def clear_cache(state: StateDir, queue: Queue, settings: Settings, uid: int, now_s: float) -> int:
+    """Remove packed workspaces of ``uid`` beyond the cache's limits, oldest use first; the answer is how many."""
+    found = []
+    for entry in _entries(state.cache(uid)):
+        with contextlib.suppress(OSError):
+            info = entry.stat(follow_symlinks=False)
+            if stat.S_ISREG(info.st_mode):
+                found.append((max(info.st_mtime, info.st_atime), info.st_size, entry.path))
+    found.sort(reverse=True)
+    kept_bytes, old = 0, []
+    for used_s, size, path in found:
+        kept_bytes += size
+        too_old = now_s - used_s > settings.cache_age_s
+        if now_s - used_s > FRESH_ARCHIVE_S and (too_old or kept_bytes > settings.cache_limit_bytes):
+            old.append(path)
+    if not old:
+        return 0
+    # In one transaction with the look at who needs what: a submission checks its archive in a transaction, too.
+    with queue.change():
+        needed = {row.archive for row in queue.rows("state != 'done'", columns="archive")}
+        gone = [path for path in old if path not in needed]
+        for path in gone:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+    return len(gone)
+
+
+def clear_staging(state: StateDir, now_s: float) -> None:
+    """Remove what submissions that died half-way left."""
+    for entry in _entries(state.staging):
+        with contextlib.suppress(OSError):
+            info = entry.stat(follow_symlinks=False)
+            if info.st_uid == os.geteuid() and now_s - info.st_mtime > STALE_STAGING_S:
+                remove_tree(entry.path)
+
+
+def remove_tree(path: str) -> None:
+    """Remove a directory and all in it; a symbolic link is removed, not followed. What cannot be removed stays."""
+    import shutil
+
+    shutil.rmtree(path, ignore_errors=True)
+    if os.path.lexists(path):
+        # What lies in a directory without write permission cannot be removed; it is ours, so give it and try again.
+        for directory, _, _ in os.walk(path):
+            with contextlib.suppress(OSError):
+                os.chmod(directory, 0o700)
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def size_of_tree(path: str) -> int:
+    """Bytes on the disk of all in a directory."""
+    total = 0
+    pending = [path]
+    while pending:
+        for entry in _entries(pending.pop()):
+            with contextlib.suppress(OSError):
+                info = entry.stat(follow_symlinks=False)
+                total += info.st_blocks * 512
+                if stat.S_ISDIR(info.st_mode):
+                    pending.append(entry.path)
+    return total
+
+
+def _entries(path: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(path) as entries:
+            return list(entries)
+    except OSError:
+        return []
+
+
+def now_s() -> float:
+    """The time [s since 1970]."""
+    return time.time()

@@ -1,0 +1,164 @@
+"""How an application ended: ``outcome.json``, written once by whoever comes first, and what a death means without it.
+
+An outcome is a JSON object: ``state``, ``final_status``, ``cause`` (the values of `dlapp.report`), ``diagnostics``,
+``finished_ms``. It is kept as such here: the runner does without the classes, whose import takes longer than a start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from typing import Any
+
+from dlapp.cluster.local import state
+from dlapp.errors import DlappError
+
+Outcome = dict[str, Any]
+_LOG_END_BYTES = 64 << 10
+MAX_LINE = 300
+
+
+def now_ms() -> int:
+    """The time [ms since 1970]."""
+    return time.time_ns() // 1_000_000
+
+
+def killed(by: str, finished_ms: int, *, begun: bool = True) -> Outcome:
+    """The outcome of a kill, before or after the application began."""
+    end = ", no output kept" if begun else " before it started"
+    return _outcome("KILLED", "KILLED", "killed", f"killed by {by}{end}", finished_ms)
+
+
+def failed(why: str, finished_ms: int) -> Outcome:
+    """The outcome of an application that came to no end of its own."""
+    return _outcome("FAILED", "FAILED", "failed", why, finished_ms)
+
+
+def ended(final_status: str, cause: str, diagnostics: str, finished_ms: int, *, by_itself: bool) -> Outcome:
+    """The outcome that an ApplicationMaster states.
+
+    Args:
+        by_itself: it speaks of its own end; False: it cleans up after one that died. The difference is YARN's: an
+            application that says that it failed is FINISHED, one whose ApplicationMaster died is FAILED.
+    """
+    state_word = "FINISHED"
+    if cause == "killed":
+        state_word = "KILLED"
+    elif cause == "failed" and not by_itself:
+        state_word = "FAILED"
+    return _outcome(state_word, final_status, cause, diagnostics, finished_ms)
+
+
+def _outcome(state_word: str, final_status: str, cause: str, diagnostics: str, finished_ms: int) -> Outcome:
+    return {
+        "state": state_word,
+        "final_status": final_status,
+        "cause": cause,
+        "diagnostics": diagnostics,
+        "finished_ms": finished_ms,
+    }
+
+
+def write_outcome(home: str, outcome: Outcome) -> Outcome:
+    """Write the outcome unless there is one; the answer is the one that counts, and it is on the disk."""
+    import json
+
+    path = os.path.join(home, "outcome.json")
+    temporary = os.path.join(home, f".outcome.json.{os.getpid()}")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        os.write(fd, json.dumps(outcome).encode())
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    # A link, not a rename: it fails where the name is taken, so the first outcome stays.
+    with contextlib.suppress(FileExistsError):
+        os.link(temporary, path)
+    os.unlink(temporary)
+    state.sync_directory(home)
+    return read_outcome(home) or outcome
+
+
+def read_outcome(home: str) -> Outcome | None:
+    """How an application ended; None: it has not, as far as its directory says."""
+    return state.read_json(os.path.join(home, "outcome.json"))
+
+
+def kill_request(home: str) -> str | None:
+    """Who asked for dlapp-kill; None: nobody."""
+    try:
+        found = state.read_json(os.path.join(home, "kill.json"))
+    except DlappError:
+        return "an unknown user"  # a power cut may leave the file empty; that it is there says enough
+    return None if found is None else str(found.get("by", "an unknown user"))
+
+
+def began(home: str, row_boot_id: str, boot_id: str) -> bool:
+    """Whether the ApplicationMaster of a row that is running ever registered.
+
+    After a restart of the machine the answer is yes whatever the directory says: am.json is not forced to the disk,
+    and an application must rather be FAILED than run twice.
+    """
+    return row_boot_id != boot_id or os.path.exists(os.path.join(home, "am.json"))
+
+
+def derive(home: str, row_boot_id: str, boot_id: str) -> Outcome | None:
+    """What has become of an application whose processes are all gone and that left no outcome.
+
+    Returns:
+        None: it had begun to commit its output; that will be finished, and decides how it has ended.
+    """
+    if os.path.exists(os.path.join(home, "commit.json")):
+        return None
+    seen = last_seen_ms(home)
+    if (by := kill_request(home)) is not None:
+        return killed(by, seen)
+    return failed(why_it_died(home, row_boot_id, boot_id), seen)
+
+
+def why_it_died(home: str, row_boot_id: str, boot_id: str) -> str:
+    """A line on the death of an ApplicationMaster, with the last line of its traceback if it left one."""
+    if row_boot_id != boot_id:
+        return "the machine was restarted while it ran"
+    error = last_error(os.path.join(home, "am.log"))
+    return f"the ApplicationMaster died: {error}" if error else "the ApplicationMaster died"
+
+
+def last_error(path: str) -> str:
+    """The error that the last traceback in a log ends with; empty: there is no traceback."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _LOG_END_BYTES))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+    _, found, after = text.rpartition("Traceback (most recent call last):")
+    if not found:
+        return ""
+    for line in after.splitlines()[1:]:
+        if line and not line[0].isspace():
+            return line[:MAX_LINE]
+    return ""
+
+
+def last_line(path: str) -> str:
+    """The error of a log's last traceback, or else its last line that is not empty."""
+    if error := last_error(path):
+        return error
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _LOG_END_BYTES))
+            lines = file.read().decode("utf-8", "replace").split("\n")
+    except OSError:
+        return ""
+    return next((line.strip()[:MAX_LINE] for line in reversed(lines) if line.strip()), "")
+
+
+def last_seen_ms(home: str) -> int:
+    """When an application last left a trace [ms since 1970]; now, if it left none."""
+    times = []
+    for name in ("view.json", "am.json", "am.log", "journal-1.jsonl"):
+        with contextlib.suppress(OSError):
+            times.append(os.stat(os.path.join(home, name)).st_mtime_ns // 1_000_000)
+    return max(times, default=now_ms())

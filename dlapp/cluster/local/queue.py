@@ -1,0 +1,227 @@
+"""The rows: one for each application that was ever submitted and is not yet forgotten.
+
+SQLite with a write-ahead log. Every change is one transaction that begins as a writer (BEGIN IMMEDIATE), so nothing
+that it read can have changed when it writes; it is on the disk when it is done (synchronous=FULL). A connection never
+crosses a fork: it is made again where the process is another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from dlapp.cluster.local.state import StateDir
+from dlapp.errors import Unreachable
+
+SCHEMA = 1
+"""Grows when an older dlapp could no longer work with the rows; columns that it may ignore do not count."""
+BUSY_S = 60.0
+WAITING, RUNNING, DONE = "waiting", "running", "done"
+
+_TABLES = f"""
+PRAGMA journal_mode = WAL;
+PRAGMA user_version = {SCHEMA};
+CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE applications (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL DEFAULT '',
+    state TEXT NOT NULL DEFAULT 'waiting',
+    uid INTEGER NOT NULL,
+    submitter TEXT NOT NULL,
+    username TEXT NOT NULL,
+    appname TEXT NOT NULL,
+    memory_mib INTEGER NOT NULL,
+    vcores INTEGER NOT NULL,
+    gcores INTEGER NOT NULL,
+    containers INTEGER NOT NULL,
+    archive TEXT NOT NULL,
+    submitted_ms INTEGER NOT NULL,
+    started_ms INTEGER,
+    finished_ms INTEGER,
+    boot_id TEXT NOT NULL DEFAULT '',
+    starts INTEGER NOT NULL DEFAULT 0,
+    aftermaths INTEGER NOT NULL DEFAULT 0,
+    outcome TEXT NOT NULL DEFAULT '',
+    reason TEXT NOT NULL DEFAULT '',
+    summary TEXT NOT NULL DEFAULT '',
+    size_bytes INTEGER NOT NULL DEFAULT 0
+);
+CREATE INDEX unsettled ON applications (state, number) WHERE state != 'done';
+CREATE INDEX finished ON applications (finished_ms) WHERE state = 'done';
+"""
+# id: in full; the number alone names it only within this database.
+# archive: path of the packed workspace, so that the cache keeps what somebody still needs.
+# starts, aftermaths: how often an ApplicationMaster was started for it, and a cleaner after one that died.
+# reason: what the first that waits is waiting for, as its runner knows.
+# outcome: JSON, as in outcome.json. summary: JSON of the last view without most of its containers, for lists.
+
+
+class Row:
+    """One application, as its row says; attributes are the columns."""
+
+    number: int
+    id: str
+    state: str
+    uid: int
+    submitter: str
+    username: str
+    appname: str
+    memory_mib: int
+    vcores: int
+    gcores: int
+    containers: int
+    archive: str
+    submitted_ms: int
+    started_ms: int | None
+    finished_ms: int | None
+    boot_id: str
+    starts: int
+    aftermaths: int
+    outcome: str
+    reason: str
+    summary: str
+    size_bytes: int
+
+    def __init__(self, columns: Sequence[str], values: Sequence[Any]) -> None:
+        self.__dict__.update(zip(columns, values, strict=True))
+
+    def __repr__(self) -> str:
+        return f"<{self.id} {self.state}>"
+
+
+class Queue:
+    """A connection to the rows of one state directory. For one thread; a context manager."""
+
+    def __init__(self, state: StateDir) -> None:
+        self._state = state
+        self._connection: sqlite3.Connection | None = None
+        self._pid = 0
+
+    def close(self) -> None:
+        """Let go of the database."""
+        if self._connection is not None and self._pid == os.getpid():
+            self._connection.close()
+        self._connection = None
+
+    def __enter__(self) -> Queue:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _open(self) -> sqlite3.Connection:
+        if self._connection is not None and self._pid == os.getpid():
+            return self._connection
+        path = self._state.database
+        try:
+            if not os.path.exists(path):
+                _create(self._state)
+            connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)
+            connection.execute("PRAGMA synchronous = FULL")
+            schema: int = connection.execute("PRAGMA user_version").fetchone()[0]
+        except sqlite3.Error as error:
+            raise Unreachable(f"{path}: {error}") from error
+        if schema != SCHEMA:
+            connection.close()
+            who = "a newer" if schema > SCHEMA else "an older"
+            raise Unreachable(
+                f"{self._state.path} was written by {who} dlapp (schema {schema}, this one speaks {SCHEMA}): "
+                "use that one, or another local.state_dir"
+            )
+        self._connection, self._pid = connection, os.getpid()
+        return connection
+
+    @contextlib.contextmanager
+    def change(self) -> Iterator[Queue]:
+        """A transaction: all of it, or, after an error in it, nothing. Nobody else writes meanwhile."""
+        connection = self._open()
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            raise Unreachable(f"{self._state.database}: {error} for {BUSY_S:g} s") from error
+        try:
+            yield self
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
+        connection.execute("COMMIT")
+
+    # ---- reading ----
+
+    def rows(self, where: str = "TRUE", values: Sequence[object] = (), *, columns: str = "*") -> list[Row]:
+        """The rows for which ``where`` holds, in the order that the condition ends with, else oldest first."""
+        order = "" if "ORDER BY" in where else " ORDER BY number"
+        cursor = self._execute(f"SELECT {columns} FROM applications WHERE {where}{order}", values)
+        names = [column[0] for column in cursor.description]
+        return [Row(names, one) for one in cursor.fetchall()]
+
+    def row(self, application_id: str) -> Row | None:
+        """One application; None: there is no row of it."""
+        number = application_id.rpartition("_")[2]
+        found = self.rows("number = ? AND id = ?", (int(number) if number.isdigit() else -1, application_id))
+        return found[0] if found else None
+
+    def unsettled(self, uid: int | None = None) -> list[Row]:
+        """What waits or runs, oldest first: of one user, or of all."""
+        whose, values = ("", ()) if uid is None else (" AND uid = ?", (uid,))
+        return self.rows(f"state != 'done'{whose}", values)
+
+    def count_unsettled(self, uid: int) -> int:
+        """How many applications of a user wait or run."""
+        cursor = self._execute("SELECT count(*) FROM applications WHERE state != 'done' AND uid = ?", (uid,))
+        return int(cursor.fetchone()[0])
+
+    def ids(self, uid: int | None = None) -> list[str]:
+        """All ids, oldest first: of one user, or of all."""
+        whose, values = ("", ()) if uid is None else ("WHERE uid = ? ", (uid,))
+        return [one[0] for one in self._execute(f"SELECT id FROM applications {whose}ORDER BY number", values)]
+
+    # ---- changing; within `change` ----
+
+    def insert(self, **columns: object) -> str:
+        """Add a waiting application; the answer is its id."""
+        names, marks = ", ".join(columns), ", ".join("?" * len(columns))
+        cursor = self._execute(f"INSERT INTO applications ({names}) VALUES ({marks})", tuple(columns.values()))
+        stamp = self._execute("SELECT value FROM meta WHERE name = 'timestamp_ms'").fetchone()[0]
+        application_id = f"application_{stamp}_{cursor.lastrowid:04d}"
+        self._execute("UPDATE applications SET id = ? WHERE number = ?", (application_id, cursor.lastrowid))
+        return application_id
+
+    def update(self, number: int, **columns: object) -> None:
+        """Change columns of a row."""
+        names = ", ".join(f"{name} = ?" for name in columns)
+        self._execute(f"UPDATE applications SET {names} WHERE number = ?", (*columns.values(), number))
+
+    def delete(self, number: int) -> None:
+        """Forget an application; its number is never given again."""
+        self._execute("DELETE FROM applications WHERE number = ?", (number,))
+
+    def _execute(self, statement: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
+        try:
+            return self._open().execute(statement, tuple(values))
+        except sqlite3.DatabaseError as error:
+            raise Unreachable(f"{self._state.database}: {error}") from error
+
+
+def _create(state: StateDir) -> None:
+    # Made whole under another name and linked into place: of many who come at once one wins, and nobody ever sees a
+    # database without its tables.
+    temporary = f"{state.database}.{os.getpid()}.{time.monotonic_ns()}"
+    mode = 0o660 if state.shared else 0o600
+    os.close(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode))
+    try:
+        # SQLite gives the log beside it the mode of the database itself.
+        os.chmod(temporary, mode)
+        with contextlib.closing(sqlite3.connect(temporary, isolation_level=None)) as connection:
+            connection.executescript(_TABLES)
+            connection.execute("INSERT INTO meta VALUES ('timestamp_ms', ?)", (str(int(time.time() * 1000)),))
+        with contextlib.suppress(FileExistsError):
+            os.link(temporary, state.database)
+    finally:
+        for name in (temporary, f"{temporary}-wal", f"{temporary}-shm"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name)

@@ -1,0 +1,454 @@
+"""The runner: the one process that works off a user's rows, and ends when none is left.
+
+It starts ApplicationMasters when all of their containers fit, notices their ends, starts a cleaner after one that died
+without an outcome, and settles the rows. It keeps nothing in memory that matters: killed at any moment, the next one
+reads from the rows, the locks and the outcomes where things stand.
+
+A start is: take the application's lock; write the row (running); hand the lock to the new process. Dying after the
+first step leaves nothing; after the second, a running row whose lock is free and whose ApplicationMaster never
+registered: it goes back to waiting. So nothing runs twice at once (the lock), and nothing that began runs again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from dlapp.cluster.local import schedule
+from dlapp.cluster.local.capacity import memory_mib, vcores
+from dlapp.cluster.local.election import open_fifo, runner_lives, wake_runner
+from dlapp.cluster.local.outcome import (
+    Outcome,
+    began,
+    derive,
+    failed,
+    kill_request,
+    killed,
+    last_line,
+    now_ms,
+    read_outcome,
+    why_it_died,
+    write_outcome,
+)
+from dlapp.cluster.local.queue import DONE, RUNNING, WAITING, Queue, Row
+from dlapp.cluster.local.schedule import Amounts
+from dlapp.cluster.local.settings import Settings
+from dlapp.cluster.local.spawn import FIRST_KEPT, spawn
+from dlapp.cluster.local.state import (
+    StateDir,
+    boot_id,
+    is_locked,
+    open_lock,
+    open_process,
+    start_time,
+    try_lock,
+    write_whole,
+)
+from dlapp.errors import DlappError
+
+if TYPE_CHECKING:
+    from dlapp.gpuid.machine import MachineLedger, Reservation, Ticket
+
+MAX_STARTS = 3
+MAX_AFTERMATHS = 3
+PATIENCE_S = 20.0
+"""How long an ask that no longer fits the machine waits for it to come back (a card that was lost, say)."""
+LINGERING_S = (0.01, 0.5)
+"""Between two looks at an application whose ApplicationMaster has ended and whose tasks are just ending: doubled from
+the first to the second."""
+FOREIGN_S = 0.5
+"""Between two looks at what others hold (another queue's GPUs, another user's rows): no news of that comes by itself."""
+IDLE_S = 30.0
+HISTORY_S = 3600.0
+MAX_LOG_BYTES = 1 << 20
+
+
+class Runner:
+    """The runner of one user.
+
+    Args:
+        lock: descriptor whose lock makes this process the runner; given up by `run`.
+    """
+
+    def __init__(self, state: StateDir, settings: Settings, lock: int) -> None:
+        self._state, self._settings, self._lock = state, settings, lock
+        self._uid = os.geteuid()
+        self._boot_id = boot_id()
+        self._queue = Queue(state)
+        self._fifo = -1
+        self._poll = select.poll()
+        self._watched: dict[int, int] = {}  # pidfd -> number of the row
+        self._pidfds: dict[int, int] = {}  # number of the row -> pidfd
+        self._pause_s = IDLE_S
+        self._lingering_s = LINGERING_S[0]
+        self._misfit: tuple[int, float] | None = None  # the first row, and since when it fits the machine no more
+        self._ledger: MachineLedger | None = None
+        self._ticket: tuple[int, Ticket] | None = None  # the row that waits for GPUs, and its place in their queue
+        self._history_at = 0.0
+
+    def run(self) -> None:
+        """Work until nothing is left to do."""
+        self._fifo = open_fifo(self._state, self._uid)
+        self._poll.register(self._fifo, select.POLLIN)
+        while True:
+            self._pause_s = IDLE_S
+            self._look()
+            if time.monotonic() >= self._history_at and not self._queue.count_unsettled(self._uid):
+                self._clear_history()
+            if self._leave():
+                return
+            lingering = self._pause_s == self._lingering_s
+            self._lingering_s = min(2 * self._lingering_s, LINGERING_S[1]) if lingering else LINGERING_S[0]
+            self._wait()
+
+    # ---- looking ----
+
+    def _look(self) -> None:
+        for row in self._queue.rows("state = 'running' AND uid = ?", (self._uid,)):
+            if row.number not in self._pidfds:
+                self._check(row)
+        self._start_what_fits()
+
+    def _check(self, row: Row) -> None:
+        """See what has become of a running row that no process is watched for."""
+        home = self._state.application(row.id)
+        if is_locked(os.path.join(home, "alive")):
+            self._watch(row.number, home)
+            return
+        outcome = self._outcome(home)
+        if outcome is None and not os.path.isdir(home):
+            self._settle(row, failed(f"its directory {home} is gone", now_ms()))
+        elif outcome is not None:
+            self._settle(row, outcome)
+        elif not began(home, row.boot_id, self._boot_id):
+            self._begin_again(row, home)
+        elif row.aftermaths >= MAX_AFTERMATHS:
+            why = why_it_died(home, row.boot_id, self._boot_id)
+            why += f"; cleaning up after it failed {MAX_AFTERMATHS} times: {last_line(os.path.join(home, 'am.log'))}"
+            derived = derive(home, row.boot_id, self._boot_id)
+            ending = derived if derived and derived["state"] == "KILLED" else failed(why, now_ms())
+            self._settle(row, write_outcome(home, ending))
+        else:
+            self._start_aftermath(row, home)
+
+    def _outcome(self, home: str) -> Outcome | None:
+        try:
+            return read_outcome(home)
+        except DlappError as error:
+            # It is forced to the disk before it has its name, so somebody else has written here.
+            return failed(str(error), now_ms())
+
+    def _watch(self, number: int, home: str) -> None:
+        """Learn of the end of an ApplicationMaster that is there already; if it cannot be named, look again soon."""
+        try:
+            with open(os.path.join(home, "am.pid"), encoding="ascii") as file:
+                pid, started = (int(word) for word in file.read().split())
+        except (OSError, ValueError):
+            pidfd = None
+        else:
+            pidfd = open_process(pid, started)
+        if pidfd is None:
+            self._pause_s = min(self._pause_s, self._lingering_s)
+            return
+        self._register(number, pidfd)
+
+    def _register(self, number: int, pidfd: int) -> None:
+        self._pidfds[number], self._watched[pidfd] = pidfd, number
+        self._poll.register(pidfd, select.POLLIN)
+
+    def _wait(self) -> None:
+        for fd, _ in self._poll.poll(self._pause_s * 1000):
+            if fd == self._fifo:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(fd, 65536)
+                continue
+            # A child of ours or of an earlier runner; only the first leaves something to be collected.
+            with contextlib.suppress(ChildProcessError):
+                os.waitid(os.P_PIDFD, fd, os.WEXITED | os.WNOHANG)
+            self._poll.unregister(fd)
+            del self._pidfds[self._watched.pop(fd)]
+            os.close(fd)
+
+    def _leave(self) -> bool:
+        # Within the transaction nobody can add a row, and whoever adds one after it finds the lock free.
+        with self._queue.change():
+            if self._queue.count_unsettled(self._uid):
+                return False
+            os.close(self._fifo)
+            os.close(self._lock)
+        self._queue.close()
+        return True
+
+    # ---- starting ----
+
+    def _start_what_fits(self) -> None:
+        rows = self._queue.unsettled()
+        running = [row for row in rows if row.state == RUNNING and self._counts(row)]
+        capacity = self._capacity()
+        free = capacity.without(running)
+        first: Row | None = None
+        for row in (one for one in rows if one.state == WAITING):
+            if row.uid != self._uid:
+                if runner_lives(self._state, row.uid):
+                    self._pause_s = min(self._pause_s, FOREIGN_S)
+                    break
+                continue
+            if (why := self._missing(row, capacity, free, running)) is not None:
+                self._waits(row, why)
+                first = row
+                break
+            if not self._start(row, capacity):
+                first = row
+                break
+            running.append(row)
+            free = free.without([row])
+        if self._ticket is not None and (first is None or self._ticket[0] != first.number):
+            self._ticket[1].close()
+            self._ticket = None
+        if first is None or (self._misfit and self._misfit[0] != first.number):
+            self._misfit = None
+
+    def _counts(self, row: Row) -> bool:
+        """Whether a running row takes room: another user's, whose runner is gone, takes none once it is dead."""
+        if row.uid == self._uid:
+            return True
+        return is_locked(os.path.join(self._state.application(row.id), "alive")) or runner_lives(self._state, row.uid)
+
+    def _capacity(self) -> Amounts:
+        settings = self._settings
+        gcores = 1 << 30 if settings.gcores is None else settings.gcores  # the ledger knows how many there are
+        return Amounts(
+            memory_mib() if settings.memory_mib is None else settings.memory_mib,
+            vcores() if settings.vcores is None else settings.vcores,
+            gcores,
+        )
+
+    def _missing(self, row: Row, capacity: Amounts, free: Amounts, running: Sequence[Row]) -> str | None:
+        """Why a row cannot start now; None: as far as memory, vcores and the configured gcores go, it can."""
+        asked = schedule.amounts_of(row)
+        if row.gcores:
+            capacity = capacity._replace(gcores=min(capacity.gcores, self._devices()))
+        if (never := schedule.too_large(asked, capacity, row.containers)) is not None:
+            since = self._misfit[1] if self._misfit and self._misfit[0] == row.number else time.monotonic()
+            self._misfit = (row.number, since)
+            if time.monotonic() - since >= PATIENCE_S:
+                self._end_unstarted(row, failed(never, now_ms()))
+                self._pause_s = 0.0
+            else:
+                self._pause_s = min(self._pause_s, 1.0)
+            return never
+        return schedule.lack(asked, free, running)
+
+    def _waits(self, row: Row, why: str) -> None:
+        if len({one.uid for one in self._queue.unsettled()}) > 1:
+            self._pause_s = min(self._pause_s, FOREIGN_S)
+        if row.reason != why:
+            with self._queue.change():
+                self._queue.update(row.number, reason=why)
+
+    def _start(self, row: Row, capacity: Amounts) -> bool:
+        home = self._state.application(row.id)
+        with contextlib.ExitStack() as held:
+            holds: tuple[int, ...] = ()
+            if row.gcores:
+                reservation = self._reserve(row)
+                if reservation is None:
+                    return False
+                held.callback(reservation.close)
+                holds = reservation.fds
+            try:
+                alive = os.open(os.path.join(home, "alive"), os.O_RDWR | os.O_CLOEXEC)
+            except OSError as error:
+                self._end_unstarted(row, failed(f"{home}: {error.strerror}", now_ms()))
+                return True
+            held.callback(os.close, alive)
+            if not try_lock(alive):
+                # A process of an earlier start has not ended yet.
+                self._pause_s = min(self._pause_s, self._lingering_s)
+                return False
+            if not self._mark_started(row, capacity):
+                self._pause_s = 0.0
+                return False
+            self._spawn(row, home, 1, alive, holds)
+        return True
+
+    def _mark_started(self, row: Row, capacity: Amounts) -> bool:
+        """Make the row running, if it still waits and still fits: others may have started theirs meanwhile."""
+        with self._queue.change():
+            now = self._queue.row(row.id)
+            if now is None or now.state != WAITING:
+                return False
+            if self._state.shared:
+                rows = self._queue.unsettled()
+                others = [one for one in rows if one.state == RUNNING and self._counts(one)]
+                if schedule.lack(schedule.amounts_of(row), capacity.without(others)) is not None:
+                    return False
+            self._queue.update(
+                row.number,
+                state=RUNNING,
+                started_ms=now_ms(),
+                starts=row.starts + 1,
+                boot_id=self._boot_id,
+                reason="",
+            )
+        return True
+
+    def _begin_again(self, row: Row, home: str) -> None:
+        """Put a row whose ApplicationMaster never registered back to waiting, if that was not tried too often."""
+        if (by := kill_request(home)) is not None:
+            self._settle(row, write_outcome(home, killed(by, now_ms(), begun=False)))
+        elif row.starts >= MAX_STARTS:
+            why = f"its ApplicationMaster did not begin in {row.starts} starts"
+            if last := last_line(os.path.join(home, "am.log")):
+                why = f"{why}: {last}"
+            self._settle(row, write_outcome(home, failed(why, now_ms())))
+        else:
+            with self._queue.change():
+                self._queue.update(row.number, state=WAITING, started_ms=None)
+
+    def _start_aftermath(self, row: Row, home: str) -> None:
+        alive = open_lock(os.path.join(home, "alive"))
+        try:
+            if not try_lock(alive):
+                self._pause_s = min(self._pause_s, self._lingering_s)
+                return
+            with self._queue.change():
+                self._queue.update(row.number, aftermaths=row.aftermaths + 1)
+            say(f"{row.id}: {why_it_died(home, row.boot_id, self._boot_id)}; cleaning up after it")
+            self._spawn(row, home, row.aftermaths + 2, alive, (), "--aftermath")
+        finally:
+            os.close(alive)
+
+    def _spawn(self, row: Row, home: str, attempt: int, alive: int, holds: Sequence[int], *more: str) -> None:
+        words = [*self._settings.program, "am", "--engine", "local", "--home", home, "--attempt", str(attempt)]
+        words += ["--alive-fd", str(FIRST_KEPT)]
+        words += ["--hold-fds", ",".join(str(FIRST_KEPT + 1 + place) for place in range(len(holds))), *more]
+        try:
+            pid = spawn(words, keep=[alive, *holds], log=os.path.join(home, "am.log"))
+        except OSError as error:
+            # The row is running and its lock free: the next look counts this as a start that did not begin.
+            say(f"{row.id}: its ApplicationMaster could not be started: {error}")
+            self._pause_s = min(self._pause_s, FOREIGN_S)
+            return
+        # It is our child: until we collect it the pid cannot mean another.
+        pidfd = os.pidfd_open(pid)
+        write_whole(os.path.join(home, "am.pid"), f"{pid} {start_time(pid) or 0}\n")
+        self._register(row.number, pidfd)
+        say(f"{row.id}: attempt {attempt} started, process {pid}")
+
+    # ---- GPUs ----
+
+    def _machine_ledger(self) -> MachineLedger:
+        if self._ledger is None:
+            from dlapp.gpuid.machine import MachineLedger
+
+            self._ledger = MachineLedger(self._settings.lock_dir)
+        return self._ledger
+
+    def _devices(self) -> int:
+        return self._machine_ledger().capacity()
+
+    def _reserve(self, row: Row) -> Reservation | None:
+        from dlapp.gpuid.machine import NotEnough
+
+        ledger = self._machine_ledger()
+        if self._ticket is None or self._ticket[0] != row.number:
+            if self._ticket is not None:
+                self._ticket[1].close()
+            ticket = ledger.ticket(row.id, row.submitter, row.gcores, since_ms=row.submitted_ms)
+            self._ticket = (row.number, ticket)
+        try:
+            reservation = ledger.reserve(row.id, row.submitter, row.gcores, ticket=self._ticket[1])
+        except NotEnough as error:
+            self._waits(row, error.reason)
+            self._pause_s = min(self._pause_s, FOREIGN_S)
+            return None
+        return reservation
+
+    # ---- ends ----
+
+    def _end_unstarted(self, row: Row, outcome: Outcome) -> None:
+        with self._queue.change():
+            now = self._queue.row(row.id)
+            if now is None or now.state != WAITING:
+                return
+            self._finish_row(row, outcome, "", 0)
+        say(f"{row.id}: {outcome['state']}: {outcome['diagnostics']}")
+
+    def _settle(self, row: Row, outcome: Outcome) -> None:
+        from dlapp.cluster.local.history import size_of_tree
+        from dlapp.cluster.local.views import summary_of
+
+        home = self._state.application(row.id)
+        if row.gcores:
+            self._machine_ledger().clear_gone(row.id)
+        remove_secrets(home)
+        summary, size = summary_of(row, outcome, home), size_of_tree(home)
+        with self._queue.change():
+            self._finish_row(row, outcome, summary, size)
+        say(f"{row.id}: {outcome['state']}, {outcome['final_status']}: {outcome['diagnostics']}")
+        for uid in {one.uid for one in self._queue.unsettled()} - {self._uid}:
+            with contextlib.suppress(OSError):
+                wake_runner(self._state, uid)
+
+    def _finish_row(self, row: Row, outcome: Outcome, summary: str, size_bytes: int) -> None:
+        import json
+
+        self._queue.update(
+            row.number,
+            state=DONE,
+            finished_ms=outcome["finished_ms"],
+            outcome=json.dumps(outcome),
+            summary=summary,
+            size_bytes=size_bytes,
+            reason="",
+        )
+
+    def _clear_history(self) -> None:
+        from dlapp.cluster.local import history
+
+        now_s = history.now_s()
+        history.clear_staging(self._state, now_s)
+        history.clear_cache(self._state, self._queue, self._settings, self._uid, now_s)
+        history.clear_old(self._state, self._queue, self._settings, self._uid, now_s)
+        self._history_at = time.monotonic() + HISTORY_S
+
+
+def remove_secrets(home: str) -> None:
+    """Remove what an application was told in confidence; once it has ended nobody needs it."""
+    paths = [os.path.join(home, "secrets.json")]
+    with contextlib.suppress(OSError), os.scandir(os.path.join(home, "containers")) as entries:
+        paths += [os.path.join(entry.path, "launch.json") for entry in entries]
+    for path in paths:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
+def say(line: str) -> None:
+    """Write a line to the runner's log."""
+    print(time.strftime("%Y-%m-%d %H:%M:%S"), line, flush=True)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Be the runner, with the lock that whoever started this process took for it."""
+    import json
+
+    options: dict[str, Any] = {"shared": "--shared" in argv}
+    words = [word for word in argv if word != "--shared"]
+    options.update((name.removeprefix("--"), value) for name, value in zip(words[::2], words[1::2], strict=True))
+    os.chdir("/")
+    os.umask(0o022)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    lock = int(options["lock-fd"])
+    os.set_inheritable(lock, False)
+    state = StateDir(options["state"], shared=options["shared"])
+    if os.fstat(sys.stdout.fileno()).st_size > MAX_LOG_BYTES:
+        os.ftruncate(sys.stdout.fileno(), 0)
+    Runner(state, Settings(json.loads(options["settings"])), lock).run()
+    return 0

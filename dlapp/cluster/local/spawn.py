@@ -1,0 +1,58 @@
+"""Starting detached processes: a session of their own, standard input empty, output to a log, chosen descriptors.
+
+posix_spawn is one call without a moment in which a second thread of ours could leak a descriptor into the child: what
+is passed on is duplicated by number in the child itself, and everything else of ours is close-on-exec.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+FIRST_KEPT = 3
+PROGRAM = (sys.executable, "-I", "-m", "dlapp")
+"""How our own processes are started: isolated, so neither a directory nor PYTHONPATH of a user changes what runs."""
+
+_KEPT_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
+
+
+def spawn(argv: Sequence[str], *, keep: Sequence[int] = (), log: str) -> int:
+    """Start a process that outlives us and our terminal; the answer is its pid.
+
+    Args:
+        keep: descriptors that it inherits; in it they have the numbers 3, 4, ... in this order.
+        log: file to which its output and errors are appended.
+
+    Raises:
+        OSError: it could not be started.
+    """
+    # High duplicates first: a number that is to be given must not be one that is still to be copied.
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, FIRST_KEPT + len(keep)) for fd in keep]
+    try:
+        actions: list[tuple[object, ...]] = [
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ]
+        actions += [(os.POSIX_SPAWN_DUP2, fd, FIRST_KEPT + place) for place, fd in enumerate(high)]
+        return os.posix_spawn(
+            argv[0],
+            list(argv),
+            environment(),
+            file_actions=actions,
+            setsid=True,
+            setsigmask=(),
+            # A shell's nohup or a Python's SIGPIPE must not reach the user's program through us.
+            setsigdef=(signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGPIPE, signal.SIGXFSZ),
+        )
+    finally:
+        for fd in high:
+            os.close(fd)
+
+
+def environment() -> dict[str, str]:
+    """What our processes are given of ours: nothing that steers Python, and no secret of a user's shell."""
+    return {name: value for name in _KEPT_VARIABLES if (value := os.environ.get(name)) is not None}

@@ -1,0 +1,167 @@
+"""A card's file: two bytes to lock, two pages to say who has locked them.
+
+    byte 0     locked: the card is reserved for an application; held by its ApplicationMaster and all below it
+    byte 1     locked: the card is leased to a container; held by its task, guardian and payload
+    page 1     JSON: who holds byte 0          (from offset 4096)
+    page 2     JSON: who holds byte 1          (from offset 8192)
+
+The locks are the truth, the pages are for people, with one exception: a payload in Docker is no child of ours and
+inherits no lock, so a lease may name evidence that outlives its lock. Then the card is free when the lock is, and the
+evidence says that the payload is gone. A page is written with one call, which a SIGKILL does not divide: the kernel
+copies within a page without looking for signals.
+
+Locks are open file description locks (fcntl.F_OFD_SETLK): held by whoever inherited the descriptor, released by the
+kernel when the last one has closed it. Source: fcntl(2).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import stat
+import struct
+from typing import Any
+
+from dlapp.errors import DlappError
+
+RESERVED, LEASED = 0, 1
+PAGE = 4096
+_FLOCK = struct.Struct("hhqqi4x")
+"""struct flock where off_t has 64 bits: l_type, l_whence, l_start, l_len, l_pid."""
+
+Record = dict[str, Any]
+GONE, ALIVE, UNKNOWN = "gone", "alive", "unknown"
+
+
+class LedgerError(DlappError):
+    """The ledger's directory or a file in it is not what it must be; nothing is leased through it."""
+
+
+def open_card(directory: int, name: str, where: str, *, write: bool, create: bool = False) -> int:
+    """Open a card's file.
+
+    Args:
+        directory: descriptor of the ledger's directory; ``where`` is its path, for messages.
+        create: make it where it is missing.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        LedgerError: it is a symbolic link, or no plain file, or has a second name, or may not be opened.
+    """
+    # No O_CREAT on a name that may exist: in a directory like /tmp the kernel refuses that for another's file
+    # (fs.protected_regular). O_NONBLOCK, so that a FIFO in its place does not hold us.
+    flags = (os.O_RDWR if write else os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    try:
+        try:
+            fd = os.open(name, flags, dir_fd=directory)
+        except FileNotFoundError:
+            if not create:
+                raise
+            _create_card(directory, name)
+            fd = os.open(name, flags, dir_fd=directory)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        what = "is a symbolic link; remove it" if error.errno == errno.ELOOP else error.strerror
+        raise LedgerError(f"{where}/{name}: {what}") from error
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+        os.close(fd)
+        what = "has a second name" if stat.S_ISREG(found.st_mode) else "is not a plain file"
+        raise LedgerError(f"{where}/{name}: {what}; remove it")
+    return fd
+
+
+def _create_card(directory: int, name: str) -> None:
+    # Complete under another name, then linked: nobody meets a file that others may not yet open.
+    temporary = f".{name}.{os.getpid()}.{os.urandom(4).hex()}"
+    fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=directory)
+    try:
+        os.fchmod(fd, 0o666)
+        with contextlib.suppress(FileExistsError):
+            os.link(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+    finally:
+        os.close(fd)
+        os.unlink(temporary, dir_fd=directory)
+
+
+def is_current(fd: int, directory: int, name: str) -> bool:
+    """Whether an open file is still the one of that name: a lock on a removed file would be nobody else's business."""
+    try:
+        now = os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(now, os.fstat(fd))
+
+
+def try_lock(fd: int, byte: int) -> bool:
+    """Take the lock on a byte without waiting; False: somebody else has it."""
+    try:
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0))
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.EACCES):
+            return False
+        raise
+    return True
+
+
+def is_locked(fd: int, byte: int) -> bool:
+    """Whether anybody has the byte locked through another open file than this one."""
+    answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0))
+    kind: int = _FLOCK.unpack(answer)[0]
+    return kind != fcntl.F_UNLCK
+
+
+def read_record(fd: int, byte: int) -> Record | None:
+    """Who wrote that they hold a byte; empty: nobody; None: what stands there cannot be read."""
+    text = os.pread(fd, PAGE, PAGE * (byte + 1)).rstrip(b"\0 \n")
+    if not text:
+        return {}
+    try:
+        record = json.loads(text)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def write_record(fd: int, byte: int, record: Record) -> None:
+    """Say who holds a byte, or with an empty record that nobody does. Only for whoever has it locked.
+
+    Raises:
+        LedgerError: it cannot be written, or is longer than a page.
+    """
+    text = json.dumps(record).encode() if record else b""
+    if len(text) > PAGE:
+        raise LedgerError(f"a record of {len(text)} bytes in the GPU ledger: {PAGE} are the most")
+    try:
+        os.pwrite(fd, text.ljust(PAGE, b"\0"), PAGE * (byte + 1))
+    except OSError as error:
+        raise LedgerError(f"the GPU ledger cannot be written: {error.strerror}") from error
+
+
+def evidence_of(record: Record | None, boot_id: str) -> str:
+    """Whether the payload of a lease whose lock is free is `GONE`, `ALIVE`, or that is `UNKNOWN`.
+
+    Without evidence in the record the lock said it all. A FIFO is the lifeline that the payload reads from: opening it
+    for writing fails with ENXIO exactly when no reader is left. Source: fifo(7).
+    """
+    if record is None:
+        return UNKNOWN
+    if not (evidence := record.get("evidence")):
+        return GONE
+    if record.get("boot_id") != boot_id:
+        return GONE
+    fifo = evidence.get("fifo") if isinstance(evidence, dict) else None
+    if not isinstance(fifo, str):
+        return UNKNOWN
+    try:
+        fd = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError as error:
+        # Not there, or not to be seen by us, is no proof: somebody may have it open.
+        return GONE if error.errno == errno.ENXIO else UNKNOWN
+    is_fifo = stat.S_ISFIFO(os.fstat(fd).st_mode)
+    os.close(fd)
+    return ALIVE if is_fifo else UNKNOWN
