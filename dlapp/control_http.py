@@ -53,6 +53,7 @@ class ControlConnection:
         self._socket: socket.socket | None = None
         self._http = h11.Connection(h11.CLIENT)
         self._lock = threading.Lock()
+        self._ended = False
 
     def call(self, method: str, path: str, body: Any = None, *, timeout_s: float = 10.0) -> Any:
         """Send one request, return what its JSON answer says.
@@ -78,7 +79,8 @@ class ControlConnection:
         return self._result(status, answer)
 
     def close(self) -> None:
-        """End the connection; a call in progress elsewhere fails with Unreachable."""
+        """End the connection; a call in progress elsewhere fails with Unreachable, and so does every later one."""
+        self._ended = True
         if (sock := self._socket) is not None:
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
@@ -101,10 +103,14 @@ class ControlConnection:
         self._socket, self._http = None, h11.Connection(h11.CLIENT)
 
     def _exchange(self, method: str, path: str, body: Any, deadline: float) -> tuple[int, bytes]:
+        if self._ended:
+            raise _Closed("the connection was ended")
         sock = self._socket
         if sock is None:
             sock = self._socket = socket.create_connection((self._host, self._port), timeout=_left(deadline))
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._ended:  # `close` may have looked for a socket just before there was one
+                raise _Closed("the connection was ended")
         payload = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
         headers = [("Host", f"{self._host}:{self._port}"), ("Content-Length", str(len(payload)))]
         if self._token is not None:
