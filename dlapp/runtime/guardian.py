@@ -44,11 +44,13 @@ _KILL_AGAIN_MS = 50
 
 
 def fork_guardian() -> tuple[int, socket.socket]:
-    """Fork the guardian; to be called while the task has one thread.
+    """Fork the guardian; to be called while the task is small and has one thread.
 
     Returns:
         The process id of outer, and the socket to inner.
     """
+    # Should both processes of the guardian be killed, what they guarded comes to us, not to init.
+    kernel.become_subreaper()
     ours, theirs = socket.socketpair()
     task = os.getpid()
     pid = os.fork()
@@ -236,9 +238,7 @@ class _Inner:
                 self._become(argv, env, cwd)
             finally:
                 os._exit(126)
-        for fd in self._fds:
-            os.close(fd)
-        self._fds.clear()
+        # Ours stay open: while we live to kill it, the payload's locks are held, whatever it closes.
         return pid
 
     def _become(self, argv: list[str], env: dict[str, str], cwd: str) -> NoReturn:

@@ -12,8 +12,7 @@ import time
 from typing import Any
 
 from dlapp.control import Fault
-from dlapp.runtime import kernel
-from dlapp.runtime.guardian import fork_guardian, kill_descendants
+from dlapp.runtime.guardian import kill_descendants
 from dlapp.runtime.lifeline import Lifeline
 from dlapp.runtime.payload import WRAPPER, Ended, Payload, PayloadError, ended_with, how_to_start, wrapper_arguments
 
@@ -23,15 +22,16 @@ _PATIENCE_S = 5.0
 
 
 class Guardian:
-    """The task's side of its guardian. Made early: it forks.
+    """The task's side of its guardian.
 
-    Args of the instance: ``own_namespace`` says whether the payload gets a pid namespace; None while unknown.
+    Args:
+        outer, channel: what `dlapp.runtime.guardian.fork_guardian` returned.
+
+    ``own_namespace`` says whether the payload gets a pid namespace; None until the guardian has told.
     """
 
-    def __init__(self) -> None:
-        # Should both processes of the guardian be killed, what they guarded comes to us, not to init.
-        kernel.become_subreaper()
-        self._outer, self._channel = fork_guardian()
+    def __init__(self, outer: int, channel: socket.socket) -> None:
+        self._outer, self._channel = outer, channel
         self._heard = bytearray()
         self._inner: int | None = None
         self.own_namespace: bool | None = None

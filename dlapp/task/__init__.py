@@ -1,0 +1,11 @@
+"""What happens inside one container: the steps around a payload, from the first word to the ApplicationMaster to the
+result.
+
+- `main`: the process; forks the payload's guardian before anything else is loaded.
+- `steps`: leasing, unpacking, fetching, pulling, waiting, running, storing, releasing.
+- `link`: talking to the ApplicationMaster without ever waiting for it.
+- `stop`: how an order to stop reaches a step that is in the middle of something.
+- `environment`: what a payload finds in its environment.
+- `logs`: dlapp's own log, and the cap on the payload's.
+- `unpack`: the workspace out of its archive.
+"""

@@ -1,0 +1,74 @@
+"""What a payload finds in its environment. docs/payload.md tells users the same."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Mapping, Sequence
+
+from dlapp.control import Assignment
+
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def payload_environment(
+    assignment: Assignment,
+    *,
+    workspace: str,
+    home: str,
+    tmp: str,
+    submitter: Mapping[str, str] | None,
+    user: Mapping[str, str],
+    gpu_indices: Sequence[int] = (),
+    gpu_uuids: Sequence[str] = (),
+) -> dict[str, str]:
+    """The whole environment of a plain payload, or what is set on top of an image's.
+
+    Args:
+        workspace: absolute path of the workspace as the payload sees it.
+        home: HOME where the submitter's environment has none.
+        submitter: what a plain process takes over from the submitter's shell; None: the payload runs in Docker.
+        user: the variables of the properties file.
+        gpu_indices, gpu_uuids: the devices that it holds, in the same order.
+
+    ``DLAPP_INPUT`` and ``DLAPP_OUTPUT`` are the directories of the sections without a name, or of the first ones where
+    all have names; ``DLAPP_INPUT_NAME`` and ``DLAPP_OUTPUT_NAME`` those of the section NAME, in capitals, with ``_``
+    for what no variable's name can have.
+    """
+    plain = submitter is not None
+    env = {"PATH": DEFAULT_PATH, "HOME": home, **submitter} if submitter is not None else {"HOME": home}
+    env["TMPDIR"] = tmp
+    env.update(user)
+    env |= {
+        "CONTAINER_INDEX": str(assignment.index),
+        "NUM_CONTAINERS": str(assignment.total),
+        "DLAPP_ROLE": assignment.role,
+        "DLAPP_ROLE_INDEX": str(assignment.role_index),
+        "DLAPP_ROLE_SIZE": str(assignment.role_size),
+        "DLAPP_APP_ID": str(assignment.application_id),
+        "DLAPP_ATTEMPT": str(assignment.attempt),
+        "DLAPP_CONTAINER_ID": str(assignment.container_id),
+        "DLAPP_WORKSPACE": workspace,
+        "NV_GPU": ",".join(map(str, gpu_indices)),
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+    }
+    if plain:
+        env["PWD"] = workspace
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(gpu_uuids)
+    elif not gpu_indices:
+        # Many images say "all"; whatever Docker's default runtime is, no ask means no card.
+        env["NVIDIA_VISIBLE_DEVICES"] = "void"
+    _add_places(env, "DLAPP_INPUT", workspace, [(one.name, one.input_path) for one in assignment.inputs])
+    _add_places(env, "DLAPP_OUTPUT", workspace, [(one.name, one.output_path) for one in assignment.outputs])
+    return env
+
+
+def _add_places(env: dict[str, str], variable: str, workspace: str, places: Sequence[tuple[str, str]]) -> None:
+    for name, path in reversed(places):  # so that of two names that read the same the first counts
+        where = posixpath.normpath(os.path.join(workspace, path))
+        if name:
+            capitals = "".join(char if char.isascii() and char.isalnum() else "_" for char in name.upper())
+            env[f"{variable}_{capitals}"] = where
+    if places:
+        path = next((path for name, path in places if not name), places[0][1])
+        env[variable] = posixpath.normpath(os.path.join(workspace, path))

@@ -1,0 +1,32 @@
+"""The process of one task: ``python -I -m dlapp task --engine local --home DIR --lifeline-fd L --keep-fds A,B``.
+
+It exits with 0 when the ApplicationMaster has its result, whatever that is, and with 1 when it does not.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one container's task to its end."""
+    options = dict(zip(argv[::2], argv[1::2], strict=False))
+    try:
+        home = options["--home"]
+        lifeline_fd = int(options["--lifeline-fd"])
+        keep_fds = tuple(int(fd) for fd in options.get("--keep-fds", "").split(",") if fd)
+    except (KeyError, ValueError):
+        print("Error: dlapp task: needs --home DIR --lifeline-fd N, and perhaps --keep-fds N,N", file=sys.stderr)
+        return 2
+    # What a payload is to inherit is passed on by name; nothing else may reach it.
+    for fd in (lifeline_fd, *keep_fds):
+        os.set_inheritable(fd, False)
+    # Forked before all else is loaded: it stays as small as this process is now.
+    from dlapp.runtime.guardian import fork_guardian
+
+    outer, channel = fork_guardian()
+    from dlapp.task.steps import Task
+
+    return Task(home, lifeline_fd, keep_fds, outer, channel).run()

@@ -1,0 +1,418 @@
+"""The steps of one container, in their order, and how each of them may fail.
+
+    STARTING   hello, and what there is to do
+    LEASING    GPUs from the machine's ledger, where the container has any
+    UNPACKING  the workspace
+    FETCHING   input, into the workspace
+    PULLING    the image, and the container made (Docker only)
+    WAITING    for the gate of the role's start rule
+    RUNNING    the payload
+    STORING    output, under a temporary name beside its target
+    RELEASING  the workspace removed, the GPUs given back
+    ENDED      with the result
+
+A stop before the payload runs cuts the step off; what it left is removed like everything else. Whatever happens, the
+result is the last thing the ApplicationMaster hears, and it hears it when nothing of the container is left to do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from dlapp.control import Assignment, Fault, Phase, Stop, StoredOutput, TaskResult
+from dlapp.errors import Denied, DlappError, NotFound, UsageError
+from dlapp.ids import ContainerId
+from dlapp.jsonform import to_json
+from dlapp.runtime.payload import Ended, Payload, PayloadError, Running
+from dlapp.runtime.process import Guardian, PlainRun
+from dlapp.storage import DiskFull, fetch_sources, open_location, shown
+from dlapp.storage.tree import remove_tree
+from dlapp.task.environment import payload_environment
+from dlapp.task.link import AmLink
+from dlapp.task.logs import LogCap, TaskLog
+from dlapp.task.stop import LifelineWatch, Stopped, Stopper
+from dlapp.task.unpack import unpack
+
+if TYPE_CHECKING:
+    from dlapp.gpuid.machine import Lease
+
+RESULT_DEADLINE_S = 60.0
+"""How long the result is tried to be brought to an ApplicationMaster that lives but does not answer."""
+LEASE_TIMEOUT_S = 30.0
+"""The engine reserved the devices before it started us; what is waited for is a former payload's last breath."""
+_PROGRESS_EVERY_S = 0.5
+_TAKEN_EVERY_S = 0.005
+
+
+class StepFailed(Exception):
+    """A step failed, with the fault and the line for the user."""
+
+    def __init__(self, fault: Fault, message: str) -> None:
+        super().__init__(message)
+        self.fault = fault
+
+
+class Task:
+    """One container's task.
+
+    Args:
+        home: the container's directory.
+        lifeline_fd: reading end of a pipe whose only writer is the ApplicationMaster.
+        keep_fds: descriptors that the payload inherits.
+        outer, channel: the guardian's.
+    """
+
+    def __init__(
+        self, home: str, lifeline_fd: int, keep_fds: tuple[int, ...], outer: int, channel: socket.socket
+    ) -> None:
+        self._home, self._lifeline_fd, self._keep_fds = home, lifeline_fd, keep_fds
+        self._guardian = Guardian(outer, channel)
+        self._stopper = Stopper()
+        self._log = TaskLog(os.path.join(home, "dlapp.log"))
+        self._note = self._log.note
+        self._lease: Lease | None = None
+        self._link: AmLink
+        self._launch: dict[str, Any]
+        self._assignment: Assignment
+
+    def run(self) -> int:
+        """All steps. Returns the exit code: 0 when the ApplicationMaster has the result."""
+        with open(os.path.join(self._home, "launch.json"), encoding="utf-8") as file:
+            self._launch = json.load(file)
+        container_id = ContainerId.from_text(self._launch["container_id"])
+        url, token = self._launch["control_url"], self._launch["token"]
+        with (
+            LifelineWatch(self._lifeline_fd, self._stopper),
+            AmLink(url, token, container_id, self._stopper, self._note) as link,
+        ):
+            self._link = link
+            try:
+                with self._stopper.may_cut():
+                    self._assignment = link.hello()
+            except (DlappError, Stopped) as error:
+                self._note(f"no work: {error}")
+                self._clean_up()
+                return 1
+            one = self._assignment
+            self._note(f"{one.application_id} attempt {one.attempt}: {one.role} {one.role_index}, index {one.index}")
+            link.begin(one.index)
+            result = self._all_steps()
+            self._note(f"ended: {to_json(result)}")
+            if self._stopper.am_gone:
+                return 1
+            return 0 if link.finish(result, RESULT_DEADLINE_S) else 1
+
+    def _all_steps(self) -> TaskResult:
+        try:
+            result = self._work()
+        except StepFailed as error:
+            result = TaskResult(fault=error.fault, message=str(error))
+        except Stopped as error:
+            result = TaskResult(fault=Fault.STOPPED, message=str(error))
+        except Exception as error:
+            # A bug of ours: the log has its trace, the user a line, the index another node.
+            self._note(traceback.format_exc())
+            result = TaskResult(fault=Fault.NODE, message=f"the task failed by itself: {error!r} (see dlapp.log)")
+        self._link.say(Phase.RELEASING, detail="removing the workspace")
+        self._clean_up()
+        return result
+
+    def _work(self) -> TaskResult:
+        self._lease_gpus()
+        self._unpack()
+        self._fetch()
+        run = self._made_ready()
+        try:
+            self._wait()
+            ended, soft, cut = self._run(run)
+        finally:
+            run.close()
+        result = self._result_of(ended, soft, cut)
+        if self._stopper.wanted is Stop.NOW:
+            return result
+        return self._with_outputs(result)
+
+    # ---- before the payload ----
+
+    def _lease_gpus(self) -> None:
+        gcores = self._assignment.resources.gcores
+        if gcores == 0:
+            return
+        self._say(Phase.LEASING, detail=f"{gcores} GPUs")
+        from dlapp.gpuid.machine import MachineLedger
+
+        ledger = self._launch["ledger"]
+        with self._step("GPUs could not be leased", node=True):
+            self._lease = MachineLedger(ledger["directory"]).lease(
+                application=ledger["application"],
+                container=str(self._assignment.container_id),
+                user=self._assignment.username,
+                gcores=gcores,
+                timeout_s=LEASE_TIMEOUT_S,
+                # A plain payload inherits the lease's descriptors; one in Docker cannot.
+                evidence={"fifo": os.path.join(self._home, "life")} if self._assignment.docker_image else None,
+            )
+        self._say(Phase.LEASING, gpus=self._gpus)
+
+    @property
+    def _gpus(self) -> tuple[int, ...]:
+        return tuple(device.index for device in self._lease.devices) if self._lease else ()
+
+    def _unpack(self) -> None:
+        self._say(Phase.UNPACKING)
+        workspace = os.path.join(self._home, "workspace")
+        for name in ("workspace", "tmp"):
+            remove_tree(os.path.join(self._home, name))
+        with self._step("the workspace could not be unpacked", node=True):
+            os.mkdir(os.path.join(self._home, "tmp"), 0o700)
+            one = self._assignment
+            unpack(one.workspace_archive, workspace, digest=one.workspace_digest, progress=self._teller())
+
+    def _fetch(self) -> None:
+        if not self._assignment.inputs:
+            return
+        self._say(Phase.FETCHING)
+        for one in self._assignment.inputs:
+            with self._step(f"input {one.input_path} could not be fetched"):
+                into = self._inside_workspace(one.input_path)
+                moved = fetch_sources(one.sources, into, progress=self._teller())
+                self._note(f"input {one.input_path}: {moved.files} files, {moved.size_bytes} bytes")
+
+    def _inside_workspace(self, path: str) -> str:
+        """The host's path of a directory in the workspace. Raises UsageError where a link leads out of it."""
+        root = os.path.realpath(os.path.join(self._home, "workspace"))
+        full = os.path.realpath(os.path.join(root, path))
+        if full != root and not full.startswith(root + "/"):
+            raise UsageError(f"{shown(path)} leads out of the workspace by a link")
+        return full
+
+    def _made_ready(self) -> Running:
+        one = self._assignment
+        if one.docker_image is None:
+            payload = self._payload(
+                workspace=os.path.join(self._home, "workspace"),
+                home=os.path.join(self._home, "home"),
+                tmp=os.path.join(self._home, "tmp"),
+                submitter=self._launch.get("environment", {}),
+            )
+            return PlainRun(payload, self._guardian)
+        from dlapp.runtime import docker
+
+        self._say(Phase.PULLING, detail=one.docker_image)
+        payload = self._payload(workspace=docker.WORKSPACE, home=docker.HOME, tmp=docker.TMP, submitter=None)
+        runtime = self._launch.get("runtime", {})
+        with self._step("the container could not be made", node=True):
+            run = docker.DockerRun(payload, runtime["docker_host"], runtime["docker_network"], self._note)
+            try:
+                run.prepare()
+            except BaseException:
+                run.close()
+                raise
+        return run
+
+    def _payload(self, *, workspace: str, home: str, tmp: str, submitter: dict[str, str] | None) -> Payload:
+        one, lease = self._assignment, self._lease
+        return Payload(
+            application_id=str(one.application_id),
+            container_id=str(one.container_id),
+            directory=self._home,
+            script=one.script,
+            args=one.args,
+            env=payload_environment(
+                one,
+                workspace=workspace,
+                home=home,
+                tmp=tmp,
+                submitter=submitter,
+                user=self._launch.get("env", {}),
+                gpu_indices=self._gpus,
+                gpu_uuids=[device.uuid for device in lease.devices] if lease else [],
+            ),
+            resources=one.resources,
+            image=one.docker_image,
+            gpus=self._gpus,
+            keep_fds=(*self._keep_fds, *(lease.fds if lease else ())),
+        )
+
+    def _wait(self) -> None:
+        self._say(Phase.WAITING)
+        with self._stopper.may_cut():
+            self._link.wait_for_go()
+
+    # ---- the payload ----
+
+    def _run(self, run: Running) -> tuple[Ended, bool, str]:
+        """Run the payload to its end: how it ended, whether it had been asked to, and what was cut from its logs."""
+        files = tuple(os.path.join(self._home, name) for name in ("stdout", "stderr"))
+        for path in files:
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
+        cap = LogCap(files, self._assignment.log_limit_bytes)
+        with self._step("the payload could not be started", node=True):
+            run.start()
+        self._say(Phase.RUNNING)
+        kill_at: float | None = None
+        look_at, told = 0.0, ""
+        while True:
+            try:
+                if (ended := run.ended()) is not None:
+                    break
+            except PayloadError as error:
+                raise StepFailed(error.fault, str(error)) from error
+            now = time.monotonic()
+            if self._stopper.wanted is Stop.NOW:
+                run.kill()
+            elif self._stopper.wanted is Stop.SOFT and kill_at is None:
+                grace_s = self._assignment.kill_grace_s if self._stopper.grace_s is None else self._stopper.grace_s
+                kill_at = now + grace_s
+                self._note(f"{self._stopper.why}: SIGTERM, and SIGKILL in {grace_s:g} s")
+                run.soft_stop()
+            elif kill_at is not None and now >= kill_at:
+                self._note("the grace time is over: SIGKILL")
+                run.kill()
+                kill_at = float("inf")
+            if now >= look_at:
+                look_at = now + cap.check()
+                if bool(cap.told) and not told:
+                    told = cap.told
+                    self._note(f"{told}; what follows is dropped too")
+                    self._say(Phase.RUNNING, detail=told)
+            self._poll(run, min(look_at, kill_at or look_at) - time.monotonic())
+        cap.check()
+        if cap.told:
+            self._note(cap.told)
+        return ended, kill_at is not None, cap.told
+
+    def _poll(self, run: Running, timeout_s: float) -> None:
+        poll = select.poll()
+        poll.register(self._stopper.wake_fd, select.POLLIN)
+        watched = run.watched_fds()
+        for fd, events in watched:
+            poll.register(fd, events)
+        if not watched:
+            timeout_s = min(timeout_s, _TAKEN_EVERY_S)  # its start is still to be seen
+        poll.poll(max(1, int(timeout_s * 1000)))
+        self._stopper.drain()
+
+    def _result_of(self, ended: Ended, soft: bool, cut: str) -> TaskResult:
+        fault, message = ended.fault, ended.problem
+        if self._stopper.wanted is Stop.NOW or soft:
+            fault, message = Fault.STOPPED, self._stopper.why
+        elif fault is Fault.USER and ended.exit_code == 0 and not message:
+            fault = Fault.NONE
+        elif not message:
+            message = f"the payload was ended by signal {ended.signal}" if ended.signal else ""
+            message = message or f"the payload exited with {ended.exit_code}"
+        message = "; ".join(part for part in (message, cut) if part)
+        return TaskResult(fault=fault, exit_code=ended.exit_code, signal=ended.signal, message=message)
+
+    # ---- after it ----
+
+    def _with_outputs(self, result: TaskResult) -> TaskResult:
+        """Store what there is of output. The result of a payload that failed stays what it was."""
+        one = self._assignment
+        if not one.outputs:
+            return result
+        self._say(Phase.STORING)
+        stored: list[StoredOutput] = []
+        try:
+            for output, part in zip(one.outputs, one.parts, strict=True):
+                with self._step(f"output {output.output_path} could not be stored", cut_by=Stop.NOW):
+                    local = self._inside_workspace(output.output_path)
+                    if result.fault is not Fault.NONE and not os.path.exists(local):
+                        continue  # it did not come so far
+                    moved = open_location(part).store(
+                        local,
+                        part,
+                        move=len(one.outputs) == 1,
+                        seen_as=self._seen_as(output.output_path),
+                        note=self._note,
+                    )
+                    stored.append(
+                        StoredOutput(name=output.name, part=part, files=moved.files, size_bytes=moved.size_bytes)
+                    )
+                    self._note(f"output {output.output_path}: {moved.files} files, {moved.size_bytes} bytes at {part}")
+        except StepFailed as error:
+            if result.fault is Fault.NONE or result.fault is Fault.STOPPED:
+                return _changed(result, fault=error.fault, message=str(error))
+            return _changed(result, message=f"{result.message}; {error}", outputs=tuple(stored))
+        except Stopped as error:
+            return _changed(result, fault=Fault.STOPPED, message=str(error))
+        return _changed(result, outputs=tuple(stored))
+
+    def _seen_as(self, path: str) -> tuple[str, ...]:
+        if self._assignment.docker_image is None:
+            return ()
+        from dlapp.runtime.docker import WORKSPACE
+
+        return (os.path.normpath(os.path.join(WORKSPACE, path)),)
+
+    def _clean_up(self) -> None:
+        """Leave the logs, and nothing else that takes room; then give the GPUs back, for by now nobody uses them."""
+        self._guardian.close()
+        for name in ("workspace", "home", "tmp"):
+            try:
+                remove_tree(os.path.join(self._home, name))
+            except (DlappError, OSError) as error:
+                self._note(f"{name} could not be removed: {error}")
+        for name in ("life", "exit"):
+            try:
+                os.unlink(os.path.join(self._home, name))
+            except FileNotFoundError:
+                continue
+        if self._lease is not None:
+            self._lease.release()
+            self._lease = None
+
+    # ---- what all steps share ----
+
+    def _say(self, phase: Phase, **details: Any) -> None:
+        self._note(" ".join(filter(None, (phase.value, str(details.get("detail", ""))))))
+        self._link.say(phase, gpus=self._gpus, **{key: value for key, value in details.items() if key != "gpus"})
+
+    def _teller(self) -> Callable[[int, int], None]:
+        """What a step calls with bytes done and bytes in all; it reports twice a second."""
+        link, phase, next_at = self._link, self._link.phase, time.monotonic() + _PROGRESS_EVERY_S
+
+        def tell(done: int, total: int) -> None:
+            nonlocal next_at
+            if (now := time.monotonic()) >= next_at:
+                next_at = now + _PROGRESS_EVERY_S
+                link.say(phase, progress=min(1.0, done / total) if total else None)
+
+        return tell
+
+    @contextmanager
+    def _step(self, what: str, *, node: bool = False, cut_by: Stop = Stop.SOFT) -> Iterator[None]:
+        """A step that an order to stop may cut off; its errors become `StepFailed`.
+
+        Args:
+            node: what is no error of the input or output is the node's fault, not the data's.
+            cut_by: the weakest order that cuts it off.
+        """
+        try:
+            with self._stopper.may_cut(cut_by):
+                yield
+        except PayloadError as error:
+            raise StepFailed(error.fault, str(error)) from error
+        except (NotFound, Denied, UsageError) as error:
+            raise StepFailed(Fault.NODE if node else Fault.DATA, f"{what}: {error}") from error
+        except (DiskFull, ConnectionError, TimeoutError) as error:
+            raise StepFailed(Fault.NODE, f"{what}: {error}") from error
+        except DlappError as error:
+            raise StepFailed(Fault.NODE if node else Fault.DATA, f"{what}: {error}") from error
+        except OSError as error:
+            raise StepFailed(Fault.NODE, f"{what}: {error.strerror}: {error.filename or ''}".rstrip(": ")) from error
+
+
+def _changed(result: TaskResult, **changes: Any) -> TaskResult:
+    from dataclasses import replace
+
+    return replace(result, **changes)

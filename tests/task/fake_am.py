@@ -1,0 +1,205 @@
+"""An ApplicationMaster of a few lines for tests of tasks: it hands out one assignment and gives the orders it is told.
+
+The control server is the real one, and the task is a real process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from dlapp.control import Assignment, Orders, Phase, Report, Stop, TaskResult, derive_token, new_secret, token_is_right
+from dlapp.control_http import ControlServer, Request
+from dlapp.ids import ApplicationId, ContainerId
+from dlapp.jsonform import from_json, to_json
+from dlapp.spec import InputSpec, OutputSpec, Resources
+
+APPLICATION = ApplicationId(1700000000000, 1)
+
+
+class FakeAm:
+    """One application with one container, in ``directory``. A context manager."""
+
+    def __init__(self, directory: Path, **assignment: Any) -> None:
+        self.container_id = ContainerId(APPLICATION, 1, 2)
+        self.home = directory / str(self.container_id)
+        self.home.mkdir(parents=True)
+        self.secret = new_secret()
+        self.reports: list[Report] = []
+        self.orders = Orders(attempt=1, number=1, go=True)
+        self.silent = False
+        fields: dict[str, Any] = {
+            "application_id": APPLICATION,
+            "attempt": 1,
+            "container_id": self.container_id,
+            "index": 0,
+            "total": 1,
+            "role": "worker",
+            "role_index": 0,
+            "role_size": 1,
+            "resources": Resources(memory_mib=128),
+            "script": "run.sh",
+            "args": (),
+            "docker_image": None,
+            "username": "tony",
+            "appname": "a test",
+            "kill_grace_s": 5.0,
+        }
+        self.assignment = Assignment(**(fields | assignment))
+        self._changed = threading.Condition()
+        self._held: list[tuple[Request, float, int]] = []
+        self._server = ControlServer(self._on_request)
+        self._lifeline: int | None = None
+        self.task: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> FakeAm:
+        self._server.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.die()
+        if self.task is not None:
+            self.task.wait(timeout=20)
+        self._server.__exit__(kind, error, at)
+
+    # ---- what the application does ----
+
+    def start(self, *, as_uid: int | None = None, env: dict[str, str] | None = None, **launch: Any) -> None:
+        """Start the task's process."""
+        data = {
+            "container_id": str(self.container_id),
+            "control_url": f"http://{self._server.host}:{self._server.port}",
+            "token": derive_token(self.secret, str(self.container_id)),
+            "env": env or {},
+            "environment": {"PATH": os.environ["PATH"], "HOME": str(self.home), "LANG": "C.UTF-8"},
+            "runtime": {"docker_host": "unix:///nowhere", "docker_network": "none"},
+        } | launch
+        (self.home / "launch.json").write_text(json.dumps(data))
+        read, self._lifeline = os.pipe2(os.O_CLOEXEC)
+        become: list[str] = []
+        if as_uid is not None:
+            os.chown(self.home, as_uid, as_uid)
+            become = ["setpriv", f"--reuid={as_uid}", f"--regid={as_uid}", "--clear-groups"]
+        command = [sys.executable, "-I", "-m", "dlapp", "task", "--engine", "local", "--home", str(self.home)]
+        with open(self.home / "am.log", "ab") as log:
+            self.task = subprocess.Popen(
+                [*become, *command, "--lifeline-fd", str(read), "--keep-fds", ""],
+                pass_fds=[read],
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        os.close(read)
+
+    def die(self) -> None:
+        """Let go of the task's lifeline, as an ApplicationMaster that dies does."""
+        if self._lifeline is not None:
+            os.close(self._lifeline)
+            self._lifeline = None
+
+    def order(self, **change: Any) -> None:
+        """Give new orders."""
+        with self._changed:
+            fields = {name: getattr(self.orders, name) for name in Orders.__slots__}
+            self.orders = Orders(**(fields | {"number": self.orders.number + 1} | change))
+        self._answer_held()
+
+    def stop(self, how: Stop, grace_s: float = 5.0) -> None:
+        """Order the task to stop."""
+        self.order(stop=how, grace_s=grace_s)
+
+    # ---- what the task does ----
+
+    @property
+    def phases(self) -> list[Phase]:
+        """The phases that were reported, each once, in order of report numbers."""
+        with self._changed:
+            phases = [report.phase for report in sorted(self.reports, key=lambda one: one.number)]
+        return list(dict.fromkeys(phases))
+
+    def wait_until(self, condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+        """Wait until something holds, looking after each report and 100 times a second."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            assert time.monotonic() < deadline, f"not in {timeout_s:g} s; the task says:\n{self.log()}"
+            with self._changed:
+                self._changed.wait(0.01)
+
+    def wait_for(self, phase: Phase) -> None:
+        """Wait until a phase was reported."""
+        self.wait_until(lambda: phase in self.phases)
+
+    def result(self) -> TaskResult:
+        """Wait for the task's result and its end."""
+        assert self.task is not None
+        self.wait_until(lambda: any(report.result for report in self.reports))
+        assert self.task.wait(timeout=20) == 0, self.log()
+        return next(report.result for report in self.reports if report.result)
+
+    def log(self) -> str:
+        """What the task wrote down."""
+        names = ("dlapp.log", "am.log")
+        return "".join((self.home / name).read_text() for name in names if (self.home / name).exists())
+
+    def printed(self) -> bytes:
+        """The payload's stdout."""
+        return (self.home / "stdout").read_bytes()
+
+    # ---- the server ----
+
+    def _on_request(self, request: Request) -> None:
+        if self.silent:
+            return
+        _, _, task, word = request.path.strip("/").split("/")
+        if task != str(self.container_id) or not token_is_right(self.secret, task, request.token):
+            self._server.reply(request, 401, {"error": "not your token"})
+        elif word == "hello":
+            self._server.reply(request, 200, to_json(self.assignment))
+        else:
+            report = from_json(Report, request.json())
+            with self._changed:
+                self.reports.append(report)
+                # As the real one does: what a newer report finds held is answered.
+                self._held = [(held, 0.0, seen) for held, _, seen in self._held]
+                self._held.append((request, time.monotonic() + report.wait_s, report.seen))
+                self._changed.notify_all()
+            self._answer_held()
+
+    def _answer_held(self) -> None:
+        with self._changed:
+            now = time.monotonic()
+            ready = [one for one in self._held if one[1] <= now or one[2] < self.orders.number]
+            self._held = [one for one in self._held if one not in ready]
+            orders = to_json(self.orders)
+        for request, _, _ in ready:
+            self._server.reply(request, 200, orders)
+
+
+def workspace_archive(
+    directory: Path, files: dict[str, str | bytes], *, modes: dict[str, int] | None = None
+) -> dict[str, str]:
+    """Pack a workspace; returns the fields of an assignment that name it."""
+    from dlapp.launcher.pack import pack, scan_workspace
+
+    root = directory / "packed" / "workspace"
+    for name, content in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        path.chmod((modes or {}).get(name, 0o644))
+    scan = scan_workspace(str(root), exclude=[])
+    packed = pack(scan, str(directory / "packed"), limit_bytes=1 << 30)
+    return {"workspace_archive": f"file://{packed.archive}", "workspace_digest": packed.digest}
+
+
+__all__ = ["APPLICATION", "FakeAm", "InputSpec", "OutputSpec", "workspace_archive"]
