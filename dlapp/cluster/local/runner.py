@@ -63,7 +63,7 @@ LINGERING_S = (0.01, 0.5)
 """Between two looks at an application whose ApplicationMaster has ended and whose tasks are just ending: doubled from
 the first to the second."""
 FOREIGN_S = 0.5
-"""Between two looks at what others hold (another queue's GPUs, another user's rows): no news of that comes by itself."""
+"""Between two looks at what others hold (another queue's GPUs, another user's rows): there is no news of that."""
 IDLE_S = 30.0
 HISTORY_S = 3600.0
 MAX_LOG_BYTES = 1 << 20

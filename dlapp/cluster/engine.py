@@ -1,0 +1,194 @@
+"""The interface of an engine, and the values that pass through it.
+
+The client side submits and reads; the ApplicationMaster's side asks for containers, starts tasks in them and learns
+of their ends. Above this line nobody knows which engine it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from dlapp.ids import ApplicationId, ContainerId
+from dlapp.report import ApplicationView, Cause, FinalStatus
+from dlapp.spec import AppSpec, Placement, Resources, Secrets, Submission
+
+# ---- the client's side ----
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineInfo:
+    """What an engine is: its name and version, and whether it has GPUs (``gcores=auto`` is 1 where it has)."""
+
+    name: str
+    version: str
+    has_gpus: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFiles:
+    """Where one container's logs are: ``files`` maps ``stdout``, ``stderr``, ``dlapp.log`` to a URL each."""
+
+    container_id: ContainerId
+    role: str
+    role_index: int
+    index: int
+    files: dict[str, str]
+
+
+class Engine(Protocol):
+    """The client's side of an engine."""
+
+    def info(self) -> EngineInfo:
+        """What answers. Raises Unreachable if nothing does."""
+
+    def check(self, spec: AppSpec) -> list[str]:
+        """Refuse what can never run here; the answer is lines for the user (a key without effect, say).
+
+        Raises:
+            AskTooLarge: no node can ever meet the ask, with the reason.
+            SpecError: a key that this engine cannot honour.
+        """
+
+    def archive_cache(self) -> str:
+        """Directory for packed workspaces, the caller's own; archives in it are named by their digest."""
+
+    def submit(self, submission: Submission, secrets: Secrets) -> ApplicationId:
+        """Hand an application in; after the return it runs whatever becomes of the caller."""
+
+    def view(self, application_id: ApplicationId) -> ApplicationView:
+        """What is known of it now. Raises NotFound."""
+
+    def views(self, *, everybody: bool = False, user: str | None = None) -> list[ApplicationView]:
+        """All that is known, oldest first: the caller's own, one user's, or everybody's."""
+
+    def submission(self, application_id: ApplicationId) -> Submission:
+        """What was submitted. Raises NotFound."""
+
+    def soft_kill(self, application_id: ApplicationId, by: str) -> str:
+        """Ask for a soft-kill; a line that says what comes of it. Raises NotFound, Denied."""
+
+    def kill(self, application_id: ApplicationId, by: str) -> str:
+        """Kill; returns when nothing of it is left, with a line that says so. Raises NotFound, Denied."""
+
+    def logs(self, application_id: ApplicationId) -> list[LogFiles]:
+        """The logs of all containers that ran, in CONTAINER_INDEX order, the last attempt of each."""
+
+    def dashboard_urls(self, application_id: ApplicationId) -> tuple[str, str]:
+        """The page while it runs, and the one after it is completed."""
+
+
+# ---- the ApplicationMaster's side ----
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The hard limits that an engine names at registration: the largest single container, or None where unknown."""
+
+    largest: Resources | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registered:
+    """The answer to a registration; ``live`` are the containers that an earlier attempt left running."""
+
+    limits: Limits
+    live: tuple[Grant, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """How many more containers of one role are wanted at this moment; the last word on the role counts.
+
+    Args:
+        request_id: names the role, both ways (YARN: priority and allocation request id).
+    """
+
+    request_id: int
+    count: int
+    resources: Resources
+    placement: Placement = field(default_factory=Placement)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """A container given to us: on ``node``, for the ask with this ``request_id``."""
+
+    container_id: ContainerId
+    request_id: int
+    node: str
+    resources: Resources
+    log_url: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerEnd:
+    """A container's processes are gone, or it was taken away before it had any.
+
+    Args:
+        exit_status: the task's exit code, or minus a signal's number; YARN's own codes where the node says so.
+        node_fault: the engine knows that the node, not the task, is to blame (lost, disk, preempted).
+    """
+
+    container_id: ContainerId
+    exit_status: int
+    diagnostics: str = ""
+    node_fault: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """What happened since the last heartbeat.
+
+    Args:
+        resync: the engine forgot us (a ResourceManager's restart): register and ask again.
+        shut_down: the engine wants this attempt to end at once, with the reason.
+        refused: asks that no node can ever meet, by request id, with the reason.
+    """
+
+    granted: tuple[Grant, ...] = ()
+    ended: tuple[ContainerEnd, ...] = ()
+    start_failed: tuple[ContainerEnd, ...] = ()
+    resync: bool = False
+    shut_down: str | None = None
+    refused: tuple[tuple[int, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskLaunch:
+    """All that a task is told: where its AM is, and (apart from every environment) its credentials.
+
+    Args:
+        control_url: the AM's control address, ``http://host:port``.
+        token: the task's own (`dlapp.control.derive_token`).
+        secrets: what its payload gets of the user's secrets.
+    """
+
+    container_id: ContainerId
+    control_url: str
+    token: str
+    env: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+class AmEngine(Protocol):
+    """The ApplicationMaster's side of an engine. Calls return quickly or raise; ends and grants come by heartbeat."""
+
+    def register(self, control_url: str) -> Registered:
+        """Say that this attempt is alive, and where."""
+
+    def heartbeat(self, asks: Sequence[Ask], releases: Sequence[ContainerId], progress: float) -> Heartbeat:
+        """Say what is wanted and learn what happened. The engine calls ``wake`` when there is something to learn."""
+
+    def start(self, grant: Grant, launch: TaskLaunch) -> None:
+        """Start a task in a container; a failure comes with a later heartbeat as ``start_failed``."""
+
+    def stop(self, container_id: ContainerId) -> None:
+        """End a container, whatever runs in it; its end comes by heartbeat. May be repeated."""
+
+    def finish(self, final_status: FinalStatus, cause: Cause, diagnostics: str) -> None:
+        """Say how the application ended. The last call."""
+
+
+Wake = Callable[[], None]
