@@ -166,6 +166,7 @@ def _replay_one(former: Former, record: dict[str, Any]) -> None:
         case "result":
             container = _container(former, record)
             container.result, container.finished_ms = from_json(TaskResult, record["result"]), t
+            container.ran = container.ran or (container.result.exit_code, container.result.signal) != (None, None)
         case "end":
             container = _container(former, record)
             container.end = ContainerEnd(

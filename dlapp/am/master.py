@@ -576,6 +576,8 @@ class Master:
         container.result, container.phase, container.finished_ms = result, Phase.ENDED, self.now_ms
         if result.exit_code is not None or result.signal is not None:
             container.ran = self.payload_ran = True
+            if self._is_of_a_closed_gang(container):
+                container.why = container.why or Why.RECALLED
         self.open.pop(container.container_id, None)
         blamed = result.fault in (Fault.USER, Fault.DATA)
         self._note("result", durable=blamed, **journal.result_fields(container.container_id, result))
@@ -984,6 +986,8 @@ class Master:
         self.stage = Stage.CLOSING
         self._closing_stage = 0
         if grace_ms is None:
+            # On the disk before anybody is stopped for it: a next attempt must not take those for failures.
+            self._note("ending", durable=True, **journal.ending_record(ending, how))
             self._stop_all()
             self._closing_stage = 2
             self._closing_until_ms = self.awake_ms + self.timing.end_ms
@@ -1051,7 +1055,8 @@ class Master:
         if self._soft_words is not None:
             self._word_the_soft_end(parts)
         self._closing_until_ms = self.awake_ms + self.timing.end_ms
-        self._note("ending", durable=True, **journal.ending_record(self.ending, self._how))
+        if self._how is Settlement.COMMIT or self._soft_words is not None:
+            self._note("ending", durable=True, **journal.ending_record(self.ending, self._how))
         self.stage = Stage.SETTLING
         self._do(SettleOutputs(self._how, self.ending, () if self._how is Settlement.DROP else parts))
 

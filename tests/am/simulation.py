@@ -3,8 +3,8 @@
 Everything that can go wrong goes wrong at some seed: messages are lost, doubled and late, heartbeats are answered and
 the answer is lost, more containers are granted than asked for, nodes die with all that runs on them, tasks are killed,
 hang or come up late, the ApplicationMaster dies (with the tail of its journal) and another attempt takes over, people
-kill and soft-kill. What must hold is checked while it happens; a `Violation` names the seed, so `World(Plan(seed)).run()`
-shows it again.
+kill and soft-kill. What must hold is checked while it happens; a `Violation` names the seed, so
+`World(Plan.of_seed(seed)).run()` shows it again.
 """
 
 from __future__ import annotations
@@ -160,6 +160,7 @@ class Box:
         self.result: TaskResult | None = None
         self.stopping = Stop.NO
         self.reached_gate = False
+        self.blamed = self.stop_said = False
 
     @property
     def alive(self) -> bool:
@@ -202,7 +203,7 @@ class World:
         # the outputs
         self.claim: events.SettleOutputs | None = None
         self.swapped: events.SettleOutputs | None = None
-        self.settled: list[events.SettleOutputs] = []
+        self.settled: set[tuple[int, events.Settlement]] = set()
         # what is checked
         self.payloads: dict[int, Box] = {}
         self.begun: dict[int, int] = {}
@@ -306,7 +307,9 @@ class World:
             case events.StartTask(grant):
                 self.start_task(self.boxes[grant.container_id])
             case events.StopContainer(container_id):
-                if (box := self.boxes.get(container_id)) is not None and not self.is_lost():
+                box = self.boxes[container_id]
+                box.stop_said = True
+                if not self.is_lost():
                     self.at(self.latency(), lambda: self.end_box(box, -105))
             case events.Assign(container_id, assignment):
                 self.message(lambda: self.on_assign(self.boxes[container_id], assignment))
@@ -315,6 +318,7 @@ class World:
                     self.message(lambda: self.end_box(refused, 1))
             case events.SendOrders(container_id, orders):
                 self.check_orders(self.boxes[container_id], orders)
+                self.boxes[container_id].stop_said |= orders.stop is not Stop.NO
                 self.message(lambda: self.on_orders(self.boxes[container_id], orders))
             case events.AnswerStop(answer):
                 self.stop_answers.append(answer.state)
@@ -338,6 +342,9 @@ class World:
                 self.unsaid = answer  # the answer is lost; the engine repeats it
             else:
                 self.unsaid = None
+                for end in answer.ended:
+                    if end.exit_status == -9:
+                        self.blame_user(self.boxes[end.container_id])
                 for grant in answer.granted:
                     self.boxes[grant.container_id].told = True
                 self.handle(answer)
@@ -356,10 +363,9 @@ class World:
     def settle(self, wanted: events.SettleOutputs) -> None:
         mine = self.attempt
         committing = wanted.how is events.Settlement.COMMIT
-        if committing and any(one.how is events.Settlement.COMMIT for one in self.settled if one is not wanted):
-            if self.claim is None and mine == 1:
-                self.violated("asked to commit twice")
-        self.settled.append(wanted)
+        if (mine, wanted.how) in self.settled:
+            self.violated(f"asked twice to {wanted.how.value} the output")
+        self.settled.add((mine, wanted.how))
 
         def work() -> None:
             if self.attempt != mine or self.master is None:
@@ -489,13 +495,14 @@ class World:
 
     def kill_task(self, box: Box) -> None:
         if box.alive:
-            if box.result is None and box.index is not None:
-                self.blame_user(box)
+            box.blamed = box.index is not None and box.result is None
             self.end_box(box, -9)
 
     def blame_user(self, box: Box) -> None:
-        if box.stopping is Stop.NO:
+        """The ApplicationMaster hears that a payload failed by itself, or was killed with its task."""
+        if box.blamed and not box.stop_said:
             assert box.index is not None
+            box.blamed = False
             self.user_faults[box.index] = self.user_faults.get(box.index, 0) + 1
 
     def talk(self, box: Box) -> None:
@@ -510,7 +517,7 @@ class World:
                 return  # it has not found the new address yet
             index, phase = box.index, box.phase
             hello = Hello(container_id=box.grant.container_id, host=box.grant.node, pid=1, index=index, phase=phase)
-            self.message(lambda: self.to_master(box, hello))
+            self.to_master(box, hello)
         else:
             self.report(box)
 
@@ -527,12 +534,18 @@ class World:
             result=box.result,
             seen=box.orders.number if box.orders else 0,
         )
-        self.message(lambda: self.to_master(box, report))
+        self.to_master(box, report)
 
     def to_master(self, box: Box, message: Hello | Report) -> None:
-        if self.master is None or self.ending is not None:
-            return
+        """Say something to the attempt whose address the task knows now; another one never gets to hear it."""
         attempt = self.attempt
+        self.message(lambda: self.arrive(box, message, attempt))
+
+    def arrive(self, box: Box, message: Hello | Report, attempt: int) -> None:
+        if self.master is None or self.ending is not None or self.attempt != attempt:
+            return
+        if isinstance(message, Report) and message.result is not None:
+            self.blame_user(box)
         actions = self.handle(message)
         if isinstance(message, Report):
             orders = self.master.orders_of(box.grant.container_id) if self.master else None
@@ -627,8 +640,7 @@ class World:
         before = self.ended_payloads.get(box.index, 0)
         self.ended_payloads[box.index] = before + 1
         fault = self.plan.failing.get((box.index, before), Fault.NONE)
-        if fault is Fault.USER:
-            self.blame_user(box)
+        box.blamed = fault is Fault.USER
         if box.stopping is Stop.SOFT:
             fault = self.chance.choice((Fault.NONE, Fault.STOPPED, Fault.USER))
         box.phase = Phase.STORING
