@@ -91,7 +91,7 @@ def nearest(word: str, allowed: Iterable[str]) -> str:
 
     names = list(allowed)
     by_folded = {name.lower(): name for name in names}
-    if close := difflib.get_close_matches(word[:100].lower(), list(by_folded), n=1, cutoff=0.6):
+    if close := difflib.get_close_matches(word[:100].lower(), list(by_folded), n=1, cutoff=0.5):
         return f"the nearest is {by_folded[close[0]]}"
     return f"known are {', '.join(names)}"
 

@@ -249,7 +249,7 @@ class _Reader:
 
 def _header(line: str, number: int, headers: dict[str, int], faults: Faults) -> str | None:
     """The section that a line opens; None: one that we do not know, its lines are passed over."""
-    if not line.endswith("]") or "]" in line[:-1] or "[" in line[1:]:
+    if not line.endswith("]") or "]" in line[:-1] or "[" in line[1:] or not line[1:-1].strip():
         faults.add(number, "", f"{shown(line, 40)} is no [section]")
         return None
     kind, *names = line[1:-1].split()

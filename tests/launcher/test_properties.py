@@ -1,0 +1,443 @@
+"""The grammar of a properties file, and every fault of it with its line."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from dlapp.errors import FileRefused, SpecError
+from dlapp.launcher.keys import SECTIONS
+from dlapp.launcher.properties import MOST_BYTES, Properties, Setting, parse_properties
+
+ORIGINAL = """\
+[application]
+username=tony
+appname='c3 deeplearning app caffe mnist example'
+docker_image=naver/c3_dl-caffe
+user_dev_workspace_path=./user_dev_workspace
+user_shell_script=dl_app_start.sh
+user_shell_args='-gpu all'
+
+[from_hdfs]
+hdfs=/user/tony/caffe_test/*
+input_path=data
+
+[to_hdfs]
+output_path=output
+hdfs=/user/tony/caffe_mnist_example_output
+overwrite=true
+"""
+
+LEAST = "[application]\nappname=a\nuser_dev_workspace_path=w\nuser_shell_script=s\n"
+"""Four lines; what a test adds begins in line 5."""
+
+
+def refused(text: str | bytes) -> list[str]:
+    with pytest.raises(FileRefused) as refusal:
+        parse_properties(text, "f")
+    return list(refusal.value.faults)
+
+
+def value(text: str, section: str, key: str) -> object:
+    return parse_properties(text, "f").value(section, key)
+
+
+def test_the_original_example_is_read_byte_for_byte() -> None:
+    properties = parse_properties(ORIGINAL.encode(), "dl_app_caffe.properties")
+    assert properties.to_text() == ORIGINAL
+    says = properties.value
+    assert says("application", "appname") == "'c3 deeplearning app caffe mnist example'"
+    assert says("application", "user_shell_args") == ("-gpu", "all")
+    assert says("from_hdfs", "hdfs") == ("/user/tony/caffe_test/*",)
+    assert says("to_hdfs", "overwrite") is True
+    assert (properties.line("to_hdfs", "overwrite"), properties.line("to_hdfs", "on_failure")) == (16, 13)
+
+
+def test_byte_order_mark_line_ends_comments_and_blanks_change_nothing() -> None:
+    expected = parse_properties(ORIGINAL, "f")
+    assert parse_properties(b"\xef\xbb\xbf" + ORIGINAL.encode(), "f") == expected
+    assert parse_properties("\ufeff" + ORIGINAL, "f") == expected
+    assert parse_properties(ORIGINAL.replace("\n", "\r\n").encode(), "f") == expected
+    assert parse_properties(ORIGINAL.rstrip("\n"), "f") == expected
+    assert parse_properties(ORIGINAL.replace("=", " \t= ").replace("\n", " \n"), "f") == expected
+    assert parse_properties(ORIGINAL.replace("\n", "\n# a = b\n;[c]\n \n"), "f") == expected
+
+
+def test_a_hash_or_a_semicolon_later_in_a_line_is_part_of_the_value() -> None:
+    text = LEAST.replace("=a\n", "=a # 1; 2\n") + "user_shell_args=#1 ;2\n  #3\n  [4]\n  k=v\n"
+    assert value(text, "application", "appname") == "a # 1; 2"
+    assert value(text, "application", "user_shell_args") == ("#1", ";2", "#3", "[4]", "k=v")
+
+
+def test_an_indented_line_goes_on_with_the_value_above_past_comments_and_empty_lines() -> None:
+    text = LEAST + "[from_hdfs]\ninput_path=d\nhdfs=\n  /a/*\n# more\n\n\t/b c\n"
+    assert value(text, "from_hdfs", "hdfs") == ("/a/*", "/b c")
+
+
+def test_keys_keep_their_case_and_nothing_is_interpolated() -> None:
+    text = LEAST + "env.Name=%(appname)s ${appname} $HOME\nenv.NAME==x=\n"
+    assert value(text, "application", "env.Name") == "%(appname)s ${appname} $HOME"
+    assert value(text, "application", "env.NAME") == "=x="
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("'a b'", "a b"),
+        ('"a b"', "a b"),
+        ("'a b' 'c d'", "'a b' 'c d'"),
+        ("'a' b", "'a' b"),
+        ("a 'b'", "a 'b'"),
+        ('"it\'s"', "it's"),
+        ("' a '", " a "),
+        ("''", ""),
+        ("'\"'", '"'),
+    ],
+)
+def test_a_value_wholly_in_one_pair_of_quotes_loses_it(written: str, read: str) -> None:
+    assert value(f"{LEAST}env.A={written}\n", "application", "env.A") == read
+
+
+@pytest.mark.parametrize("name", ["'a b'", '"a b"', "a b", "tony's app"])
+def test_appname_keeps_its_quotes_and_gets_none(name: str) -> None:
+    assert value(LEAST.replace("=a\n", f"={name}\n"), "application", "appname") == name
+
+
+@pytest.mark.parametrize(
+    ("written", "words"),
+    [
+        ("'-gpu all'", ("-gpu", "all")),
+        ("'a b' 'c d'", ("a b", "c d")),
+        ("''", ()),
+        ("", ()),
+        ("\"''\"", ("",)),
+        ("a ''", ("a", "")),
+        ("$'a\\tb'", ("a\tb",)),
+        ("'a\n  b' c", ("a\nb", "c")),
+    ],
+)
+def test_arguments_are_split_after_the_outer_quotes_are_gone(written: str, words: tuple[str, ...]) -> None:
+    assert value(f"{LEAST}user_shell_args={written}\n", "application", "user_shell_args") == words
+
+
+def test_lists_are_separated_by_commas_and_lines() -> None:
+    text = (
+        LEAST + "user_dev_workspace_exclude_list=*.pyc, .git/\n  my data/,\ntags=a b,c\n[resources]\nnodes=n1, n2 n3\n"
+    )
+    assert value(text, "application", "user_dev_workspace_exclude_list") == ("*.pyc", ".git/", "my data/")
+    assert value(text, "application", "tags") == ("a b", "c")
+    assert value(text, "resources", "nodes") == ("n1", "n2", "n3")
+
+
+def test_named_sections_stand_beside_the_plain_one() -> None:
+    text = LEAST + "[from_hdfs]\nhdfs=/a\ninput_path=a\n[from_hdfs  train ]\nhdfs=/b\ninput_path=b\n"
+    assert list(parse_properties(text, "f").sections) == ["application", "from_hdfs", "from_hdfs train"]
+
+
+NO_SPAN = "is no span of time: a number of seconds, or one with s, m, h or d (30s, 2h)"
+NO_IMAGE = "is no name of an image: name, registry/name:tag or name@digest"
+FAULTS: list[tuple[str, list[str]]] = [
+    ("", ["f:1: application: is missing"]),
+    (
+        "[application]\n",
+        [f"f:1: application.{key}: is missing" for key in ("appname", "user_dev_workspace_path", "user_shell_script")],
+    ),
+    (LEAST + "[aplication]\nx=1\n", ["f:5: aplication: is no section, the nearest is application"]),
+    (LEAST + "[Application]\n", ["f:5: Application: is no section, the nearest is application"]),
+    (LEAST + "[zzz]\n", ["f:5: zzz: is no section, known are application, resources, from_hdfs, to_hdfs"]),
+    (LEAST + "user_shell_arg=1\n", ["f:5: application.user_shell_arg: is not known, the nearest is user_shell_args"]),
+    (LEAST + "Username=1\n", ["f:5: application.Username: is not known, the nearest is username"]),
+    (LEAST + "env=1\n", ["f:5: application.env: is not known, the nearest is env.NAME"]),
+    (LEAST + "appname=b\n", ["f:5: application.appname: stands twice, first in line 2"]),
+    (LEAST + "[resources]\n[resources]\n", ["f:6: resources: stands twice, first in line 5"]),
+    (
+        LEAST + "[from_hdfs a]\nhdfs=x\ninput_path=y\n[from_hdfs a]\n",
+        ["f:8: from_hdfs a: stands twice, first in line 5"],
+    ),
+    (LEAST + "[from_hdfs a b]\n", ["f:5: from_hdfs a b: needs a name of letters, digits, '_' and '-', 31 at most"]),
+    (LEAST + "[resources x]\n", ["f:5: resources x: takes no name"]),
+    (LEAST + "[role ps]\ninstances=2\n", ["f:5: role ps: is not built yet"]),
+    (LEAST + "framework=tensorflow\n", ["f:5: application.framework: is not built yet"]),
+    (
+        LEAST + "[resources]\ngpu_model=V100\ngpu_memory=16g\nplacement=pack\nprefer_nodes=a\n",
+        [
+            f"f:{6 + n}: resources.{key}: is not built yet"
+            for n, key in enumerate(("gpu_model", "gpu_memory", "placement", "prefer_nodes"))
+        ],
+    ),
+    (
+        LEAST + "[from_hdfs]\nhdfs=a\ninput_path=b\narchive=tar\nmode=x\nshard=1\n",
+        [f"f:{8 + n}: from_hdfs.{key}: is not built yet" for n, key in enumerate(("archive", "mode", "shard"))],
+    ),
+    (LEAST + "[from_hdfs]\n", ["f:5: from_hdfs.hdfs: is missing", "f:5: from_hdfs.input_path: is missing"]),
+    (
+        LEAST + "[resources]\nmemory=4x\n",
+        ["f:6: resources.memory: '4x' is no amount of memory: a whole number of MiB, or one with k, m, g or t (4g)"],
+    ),
+    (LEAST + "[resources]\ncontainers=-1\n", ["f:6: resources.containers: is -1, the least is 1"]),
+    (LEAST + "[resources]\ncontainers=100001\n", ["f:6: resources.containers: is 100001, the most is 100000"]),
+    (LEAST + "[resources]\nvcores=0\n", ["f:6: resources.vcores: is 0, the least is 1"]),
+    (LEAST + "[resources]\nvcores=1.5\n", ["f:6: resources.vcores: '1.5' is not a whole number"]),
+    (LEAST + "[resources]\ngcores=-1\n", ["f:6: resources.gcores: is -1, the least is 0 (or auto)"]),
+    (LEAST + "[resources]\nnodes=a;b\n", ["f:6: resources.nodes: 'a;b' is no name of a node"]),
+    (
+        LEAST + "max_runtime=soon\n",
+        [f"f:5: application.max_runtime: 'soon' {NO_SPAN}"],
+    ),
+    (LEAST + "max_runtime=0\n", ["f:5: application.max_runtime: is 0, it must be more"]),
+    (
+        LEAST + "kill_grace=-1s\n",
+        [f"f:5: application.kill_grace: '-1s' {NO_SPAN}"],
+    ),
+    (LEAST + "priority=high\n", ["f:5: application.priority: 'high' is not a whole number"]),
+    (
+        LEAST + "username=a b\n",
+        ["f:5: application.username: 'a b' is no user's name: no spaces, '/' or ':' in it, no '-' before it"],
+    ),
+    (
+        LEAST + "docker_image=--privileged\n",
+        [f"f:5: application.docker_image: '--privileged' {NO_IMAGE}"],
+    ),
+    (LEAST + "docker_image=\n", ["f:5: application.docker_image: is empty"]),
+    (LEAST + "docker_image=''\n", ["f:5: application.docker_image: is empty"]),
+    (LEAST + "project='x\n", ["f:5: application.project: the quote ' before 'x' does not close"]),
+    (LEAST + "user_shell_args=it's\n", ["f:5: application.user_shell_args: the quote ' before 's' does not close"]),
+    (
+        LEAST + "project=x\n  y\n",
+        ["f:5: application.project: goes on in the next line, which begins with a blank; it takes a single line"],
+    ),
+    (LEAST + "env.1A=x\n", ["f:5: application.env.1A: '1A' is not the name of a variable"]),
+    *[
+        (LEAST + f"env.{name}=x\n", [f"f:5: application.env.{name}: is set by dlapp and cannot be set here"])
+        for name in (
+            "NVIDIA_VISIBLE_DEVICES",
+            "CUDA_VISIBLE_DEVICES",
+            "CUDA_DEVICE_ORDER",
+            "NV_GPU",
+            "LD_PRELOAD",
+            "DLAPP_APP_ID",
+            "CONTAINER_INDEX",
+            "NUM_CONTAINERS",
+        )
+    ],
+    (
+        LEAST + "[to_hdfs]\noutput_path=o\nhdfs=/o\noverwrite=yes\n",
+        ["f:8: to_hdfs.overwrite: is 'yes', allowed are true, false"],
+    ),
+    (
+        LEAST + "[to_hdfs]\noutput_path=o\nhdfs=/o\non_failure=delete\n",
+        ["f:8: to_hdfs.on_failure: is 'delete', allowed are keep, drop"],
+    ),
+    ("x=1\n" + LEAST, ["f:1: 'x' stands before the first [section]"]),
+    ("  x=1\n" + LEAST, ["f:1: begins with a blank, so it would go on with a value above it, and there is none"]),
+    (LEAST + "just words\n", ["f:5: 'just words' is neither key=value nor [section] nor a comment (#)"]),
+    (LEAST + "=value\n", ["f:5: '=value' is neither key=value nor [section] nor a comment (#)"]),
+    (LEAST + "[resources\n", ["f:5: '[resources' is no [section]"]),
+    (LEAST + "[]\n", ["f:5: '[]' is no [section]"]),
+    (LEAST + "[ ]\n", ["f:5: '[ ]' is no [section]"]),
+    (LEAST + "project=a\0b\n", ["f:5: application.project: has a NUL in it"]),
+    (LEAST + "project=a\x07b\n", ["f:5: application.project: has the control character U+0007 in it"]),
+    (
+        LEAST + "project=a\rb\n",
+        ["f:5: application.project: has a carriage return inside the line; lines end with LF or CRLF"],
+    ),
+    (LEAST + "project=a\x85b\n", ["f:5: application.project: has the control character U+0085 in it"]),
+    (LEAST + "project=\ud800\n", ["f:5: application.project: has half a character in it (U+D800)"]),
+    (LEAST.replace("appname=a", "appname=a\x1b"), ["f:2: application.appname: has the control character U+001B in it"]),
+    (LEAST + "\x0c\n", ["f:5: has the control character U+000C in it"]),
+]
+
+
+@pytest.mark.parametrize(("text", "faults"), FAULTS)
+def test_a_fault_is_named_with_file_line_section_and_key(text: str, faults: list[str]) -> None:
+    assert refused(text) == faults
+
+
+def test_all_faults_come_at_once_in_the_order_of_the_lines() -> None:
+    text = (
+        "[application]\nappnam=a\nuser_dev_workspace_path=\nuser_shell_script=s\nuser_shell_script=t\n"
+        "env.NV_GPU=0\n[resources]\nmemory=1x\nnonsense\n"
+    )
+    assert [fault.split(": ")[:2] for fault in refused(text)] == [
+        ["f:1", "application.appname"],
+        ["f:2", "application.appnam"],
+        ["f:3", "application.user_dev_workspace_path"],
+        ["f:5", "application.user_shell_script"],
+        ["f:6", "application.env.NV_GPU"],
+        ["f:8", "resources.memory"],
+        ["f:9", "'nonsense' is neither key=value nor [section] nor a comment (#)"],
+    ]
+
+
+def test_latin_1_is_one_fault_with_line_and_byte() -> None:
+    text = LEAST.replace("=a\n", "=für alle über\n").encode("latin-1")
+    assert refused(text) == ["f:2: byte 10 is 0xFC, which is not UTF-8; save the file as UTF-8"]
+
+
+def test_utf_16_is_one_fault() -> None:
+    assert refused(LEAST.encode("utf-16")) == ["f:1: byte 1 is 0xFF, which is not UTF-8; save the file as UTF-8"]
+
+
+GARBAGE = {
+    "random": random.Random(1).randbytes(10_000_000),
+    "letters": b"x" * 10_000_000,
+    "zeros": bytes(10_000_000),
+}
+LARGE = {
+    "lines that go on": LEAST.encode() + b"env.A=b\n" + b" a\n" * 300_000,
+    "keys": b"[application]\n" + b"".join(b"appnam%d=3\n" % n for n in range(60_000)),
+    "sections": b"".join(b"[a%d]\n" % n for n in range(90_000)),
+    "empty lines": b"\n" * (MOST_BYTES - 1),
+    "quotes": LEAST.encode() + b"user_shell_args=" + b"''" * 500_000,
+    "backslashes": LEAST.encode() + b"user_shell_args=" + b"\\" * 1_000_000,
+    "open quotes": LEAST.encode() + b"user_shell_args=" + b"$'\\x" * 250_000,
+    "control characters": b"\0\n" * 500_000,
+    "one key": b"[application]\n" + b"k" * 1_000_000 + b"=1\n",
+}
+
+
+@pytest.mark.parametrize("kind", GARBAGE)
+def test_ten_megabytes_of_garbage_are_refused_by_their_size(kind: str) -> None:
+    began = time.monotonic()
+    assert refused(GARBAGE[kind]) == ["f:1: has more than 1 MiB; a properties file is a few lines of text"]
+    assert time.monotonic() - began < 1
+
+
+@pytest.mark.parametrize("kind", LARGE)
+def test_the_largest_files_are_read_in_no_more_than_seconds(kind: str) -> None:
+    began = time.monotonic()
+    try:
+        parse_properties(LARGE[kind], "f")
+    except FileRefused as refusal:
+        assert len(refusal.faults) <= 101  # noqa: PT017 - either end is right
+        assert max(len(fault) for fault in refusal.faults) < 500  # noqa: PT017
+    assert time.monotonic() - began < 5
+
+
+def test_more_than_a_hundred_faults_are_counted() -> None:
+    faults = refused(LEAST + "x\n" * 250)
+    assert (len(faults), faults[-1]) == (101, "f: 150 more faults")
+
+
+def test_an_argument_longer_than_linux_takes_is_refused() -> None:
+    assert refused(f"{LEAST}user_shell_args=a {'b' * 131_071}\n") == [
+        "f:5: application.user_shell_args: argument 2 has 131071 bytes, the most is 131070"
+    ]
+
+
+def test_the_values_of_variables_are_masked_and_nothing_else() -> None:
+    properties = parse_properties(LEAST + "env.TOKEN=secret\nproject=p\n", "f").masked()
+    assert "secret" not in json.dumps(properties.to_json())
+    assert properties.value("application", "env.TOKEN") == "***"
+    assert properties.value("application", "project") == "p"
+
+
+@pytest.mark.parametrize("text", ["a\n\nb", " a", "a ", "a\n b", "a\rb", "a\0b", "a\n"])
+def test_a_json_form_that_no_file_could_say_is_refused(text: str) -> None:
+    data = parse_properties(LEAST + "env.A=x\n", "f").to_json()
+    data["sections"]["application"]["env.A"]["value"] = text
+    with pytest.raises(FileRefused):
+        Properties.from_json(data)
+
+
+def test_a_json_form_with_an_unknown_field_is_refused() -> None:
+    data = {**parse_properties(LEAST, "f").to_json(), "more": 1}
+    with pytest.raises(SpecError, match="more: is not known"):
+        Properties.from_json(data)
+
+
+visible = st.characters(exclude_categories=["Cc", "Cs"])
+plain = (
+    st.text(visible, min_size=1).map(lambda text: text.strip(" \t")).filter(lambda text: text and text[0] not in "'\"")
+)
+variables = st.from_regex(r"[A-Z][A-Z0-9_]{0,8}", fullmatch=True).filter(
+    lambda name: not name.startswith(("NVIDIA_", "DLAPP_", "CUDA_", "NV_", "LD_", "CONTAINER_", "NUM_"))
+)
+memory = st.integers(1, 10**6).map(lambda n: f"{n}m")
+counts = st.integers(1, 10**5).map(str)
+paths = st.text("abc/*.-", min_size=1).map(str)
+
+
+@st.composite
+def properties_values(draw: st.DrawFn) -> Properties:
+    """Properties as a file can say them."""
+
+    def some(**values: st.SearchStrategy[str]) -> dict[str, Setting]:
+        chosen = {key: draw(value) for key, value in values.items() if draw(st.booleans())}
+        return {key: Setting(value) for key, value in chosen.items()}
+
+    application = {key: Setting(draw(plain)) for key in ("appname", "user_dev_workspace_path", "user_shell_script")}
+    application |= some(project=plain, priority=counts, tags=st.lists(plain, min_size=1).map("\n".join))
+    application |= {f"env.{name}": Setting(draw(plain)) for name in draw(st.sets(variables, max_size=4))}
+    sections = {"application": application, "resources": some(memory=memory, vcores=counts, gcores=st.just("auto"))}
+    for name in draw(st.sets(st.sampled_from(["", " train", " test"]))):
+        sections[f"from_hdfs{name}"] = {
+            "hdfs": Setting("\n".join(draw(st.lists(paths, min_size=1)))),
+            "input_path": Setting(draw(paths)),
+        }
+    return Properties(path="f", sections=sections)
+
+
+@given(
+    properties_values().filter(
+        lambda one: any(c not in ", \n" for c in one.sections["application"].get("tags", Setting("x")).value)
+    )
+)
+def test_text_form_and_json_form_parse_back_to_the_same(properties: Properties) -> None:
+    assert parse_properties(properties.to_text(), "f") == properties
+    assert Properties.from_json(json.loads(json.dumps(properties.to_json()))) == properties
+
+
+words = [f"[{name}]" for name in SECTIONS] + [key for keys in SECTIONS.values() for key in keys]
+pieces = st.sampled_from(
+    [
+        *words,
+        "=",
+        "\n",
+        "\n ",
+        "\r\n",
+        "'",
+        '"',
+        "\\",
+        "#",
+        ";",
+        "[",
+        "]",
+        "[]",
+        "env.A",
+        "1",
+        "4g",
+        "/a/*",
+        "\0",
+        "é",
+        "[from_hdfs a]",
+    ]
+)
+
+
+@settings(max_examples=300)
+@given(st.one_of(st.binary(), st.text().map(str.encode), st.lists(pieces).map(lambda found: "".join(found).encode())))
+@example(b"\xef\xbb\xbf")
+@example(b"\xef\xbb\xbf\xef\xbb\xbf[application]")
+@example(b"[application]\n\xe2\x80\xa8=\n")
+def test_any_bytes_are_properties_or_refused(data: bytes) -> None:
+    try:
+        properties = parse_properties(LEAST.encode() + data if len(data) % 2 else data, "f")
+    except FileRefused as refusal:
+        assert refusal.faults  # noqa: PT017 - either end is right
+        assert all(fault.startswith("f:") and "\n" not in fault for fault in refusal.faults)  # noqa: PT017
+    else:
+        assert parse_properties(properties.to_text(), "f") == properties
+
+
+@given(st.text(st.characters()))
+def test_any_text_is_properties_or_refused(text: str) -> None:
+    try:
+        parse_properties(LEAST + text, "f")
+    except FileRefused as refusal:
+        assert refusal.faults  # noqa: PT017 - either end is right
