@@ -26,6 +26,8 @@ def own_state() -> Iterator[tuple[Path, dict[str, str]]]:
             "PATH": os.pathsep.join([str(COMMANDS), environment.get("PATH", os.defpath)]),
             "DLAPP_LOCAL_STATE_DIR": str(root / "state"),
             "DLAPP_GPUID_LOCK_DIR": str(root / "gpus"),
+            # The four containers of digits run at once, however small the machine.
+            "DLAPP_LOCAL_VCORES": str(max(4, os.cpu_count() or 1)),
         }
         yield root, environment
         # What runs in it ends before it goes: the runner leaves by itself once nothing is left to do.
