@@ -16,34 +16,35 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from dlapp.errors import (
-    EXIT_FAILED,
-    EXIT_KILLED,
-    EXIT_TIMED_OUT,
-    Denied,
-    NotFound,
-    TimedOut,
-    UsageError,
-)
-from dlapp.ids import ApplicationId, ContainerId
-from dlapp.report import ApplicationView, Cause, FinalStatus, State
+from dlapp.errors import EXIT_FAILED, EXIT_KILLED, EXIT_TIMED_OUT, Denied, NotFound, TimedOut, UsageError
 
+# What defines classes is loaded where it is needed: dlapp-status needs none of it.
 if TYPE_CHECKING:
     from dlapp.client.logs import LogPiece
     from dlapp.cluster import LogFiles as LogFiles
     from dlapp.cluster.local.client_side import LocalEngine
     from dlapp.config import Config
+    from dlapp.ids import ApplicationId, ContainerId
+    from dlapp.report import ApplicationView
     from dlapp.spec import AppSpec
 
 LAST = "last"
+LOG_NAMES = ("stdout", "stderr", "dlapp.log")
 FINISHED_SHOWN = 20
 LOOK_EVERY_S = 0.1
 TEND_EVERY_S = 5.0
 """While somebody waits, a runner that died is replaced within this time."""
 
+_EXIT_BY_CAUSE = {
+    "succeeded": 0,
+    "failed": EXIT_FAILED,
+    "timed out": EXIT_TIMED_OUT,
+    "soft-killed": EXIT_KILLED,
+    "killed": EXIT_KILLED,
+}
 _FULL = re.compile(r"application_\d{1,19}_\d{4,10}", re.ASCII)
 _ENDING = re.compile(r"(?:([a-z]+)_)?[0-9_]*[0-9]", re.ASCII)
 
@@ -91,33 +92,43 @@ class Client:
             NotFound: none does.
             Denied: it is not ``user``'s.
         """
-        if _FULL.fullmatch(text):
-            application_id = ApplicationId.from_text(text)
-            if user is not None:
-                _check_owner(self.status(application_id), user)
-            return application_id
+        from dlapp.ids import ApplicationId
+
+        return ApplicationId.from_text(self.resolve_text(text, user=user))
+
+    def resolve_text(self, text: str, *, user: str | None = None) -> str:
+        """`resolve`, for who needs the id as text only."""
         if not looks_like_id(text):
             raise UsageError(f"{text!r} is neither 'last' nor an application's id nor the ending of one")
         if text == LAST:
-            mine = self.engine.views(user=user) if user else self.engine.views()
+            mine = self.engine.ids() if user is None else self._ids_of(user)
             if not mine:
-                whose = f"{user} has" if user else "you have"
+                whose = "you have" if user is None else f"{user} has"
                 raise NotFound(f"{whose} no application yet (dlapp-launcher FILE starts one)")
-            return mine[-1].application_id
-        found = matching(text, self.engine.views()) or matching(text, self.engine.views(everybody=True))
+            return mine[-1]
+        found = [text] if _FULL.fullmatch(text) else self._ending_with(text)
         if not found:
             raise NotFound(f"no application's id ends with {text!r} (dlapp-list shows yours)")
         if len(found) > 1:
-            names = ", ".join(str(view.application_id) for view in found)
-            raise UsageError(f"{len(found)} applications end with {text!r}: {names}")
+            raise UsageError(f"{len(found)} applications end with {text!r}: {', '.join(found)}")
         if user is not None:
-            _check_owner(found[0], user)
-        return found[0].application_id
+            _check_owner(self.engine.view_json(found[0]), user)
+        return found[0]
+
+    def _ending_with(self, text: str) -> list[str]:
+        """The caller's own ids that end so; where there is none, everybody's."""
+        for everybody in (False, True):
+            if found := [one for one in self.engine.ids(everybody=everybody) if one.endswith(text)]:
+                return found
+        return []
+
+    def _ids_of(self, user: str) -> list[str]:
+        return [view["application_id"] for view in self.engine.views_json(user=user)]
 
     # ---- looking ----
 
     def status(self, application_id: ApplicationId) -> ApplicationView:
-        """What is known of an application now. Raises NotFound."""
+        """What is known of it now. Raises NotFound."""
         self._tend()
         return self.engine.view(application_id)
 
@@ -127,15 +138,32 @@ class Client:
         """Applications, oldest first: the caller's, one user's, or everybody's.
 
         Args:
-            finished: how many that have ended, the latest of them; None: all.
+            finished: how many that have ended, the latest of them; None: all. Of the containers of these there is
+                only the one that speaks for the exit code.
         """
         self._tend()
-        return shortened(self.engine.views(everybody=everybody, user=user), finished)
+        return self.engine.views(everybody=everybody, user=user, limit=finished)
 
-    def status_and_logs(self, application_id: ApplicationId) -> tuple[ApplicationView, Sequence[LogFiles]]:
-        """`status` and `log_files` of one moment."""
-        view = self.status(application_id)
-        return view, self.engine.logs(application_id)
+    def status_json(self, application_id: str) -> dict[str, Any]:
+        """`status` in its JSON form, as the engine has it: fields that have their defaults may be missing."""
+        self._tend()
+        return self.engine.view_json(application_id)
+
+    def list_json(
+        self, *, user: str | None = None, everybody: bool = False, finished: int | None = FINISHED_SHOWN
+    ) -> Sequence[dict[str, Any]]:
+        """`list` in its JSON form, as the engine has it: fields that have their defaults may be missing."""
+        self._tend()
+        return self.engine.views_json(everybody=everybody, user=user, limit=finished)
+
+    def log_urls(self, view: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
+        """Where the logs of a view (in its JSON form) are, in CONTAINER_INDEX order: fields as `LogFiles` has them."""
+        names = ("container_id", "role", "role_index", "index")
+        return [
+            {**{name: one[name] for name in names}, "files": {name: f"{one['log_url']}/{name}" for name in LOG_NAMES}}
+            for one in sorted(view["containers"], key=lambda one: int(one["index"]))
+            if one["log_url"]
+        ]
 
     def dashboard_urls(self, application_id: ApplicationId) -> tuple[str, str]:
         """Where a browser finds the application: while it runs, and after it is completed."""
@@ -192,16 +220,22 @@ class Client:
 
     # ---- doing ----
 
-    def spec(self, path: str) -> AppSpec:
-        """The spec that a properties file stands for here, defaults resolved.
+    def print_spec(self, path: str) -> dict[str, Any]:
+        """A properties file and the spec that it stands for here, both in their JSON form, values of env masked.
 
         Raises:
             FileRefused: the file has faults; all are named.
         """
-        return self.spec_and_env(path)[0]
+        from dlapp.launcher.submit import print_spec
+
+        return print_spec(path, self.config, self.engine)
 
     def spec_and_env(self, path: str) -> tuple[AppSpec, dict[str, str]]:
-        """`spec`, and the values of the variables that the file sets."""
+        """The spec that a properties file stands for here, defaults resolved, and the variables that it sets.
+
+        Raises:
+            FileRefused: the file has faults; all are named.
+        """
         from dlapp.launcher.application import read_application
 
         application = read_application(path, self.config, self.engine.info())
@@ -287,25 +321,23 @@ class Client:
             self._tended_at = now
 
     def _check_before_the_end(self, application_id: ApplicationId, user: str | None) -> None:
-        view = self.status(application_id)
+        view = self.status_json(str(application_id))
         if user is not None:
             _check_owner(view, user)
 
 
 def exit_code(view: ApplicationView) -> int:
     """The exit code that speaks of an application's end: 0, 1 (failed), 6 (timed out) or 7 (killed)."""
-    by_cause = {
-        Cause.SUCCEEDED: 0,
-        Cause.FAILED: EXIT_FAILED,
-        Cause.TIMED_OUT: EXIT_TIMED_OUT,
-        Cause.SOFT_KILLED: EXIT_KILLED,
-        Cause.KILLED: EXIT_KILLED,
-    }
-    if view.cause is not None:
-        return by_cause[view.cause]
-    if view.state is State.KILLED or view.final_status is FinalStatus.KILLED:
+    return exit_code_of(view.state.value, view.final_status.value, view.cause.value if view.cause else None)
+
+
+def exit_code_of(state: str, final_status: str, cause: str | None) -> int:
+    """`exit_code`, of the three fields that it depends on."""
+    if cause is not None:
+        return _EXIT_BY_CAUSE.get(cause, EXIT_FAILED)
+    if "KILLED" in (state, final_status):
         return EXIT_KILLED
-    return 0 if view.final_status is FinalStatus.SUCCEEDED else EXIT_FAILED
+    return 0 if final_status == "SUCCEEDED" else EXIT_FAILED
 
 
 def looks_like_id(text: str) -> bool:
@@ -314,18 +346,6 @@ def looks_like_id(text: str) -> bool:
         return True
     match = _ENDING.fullmatch(text)
     return match is not None and "application".endswith(match[1] or "")
-
-
-def matching(ending: str, views: Iterable[ApplicationView]) -> list[ApplicationView]:
-    """The views of the applications whose id ends with ``ending``."""
-    return [view for view in views if str(view.application_id).endswith(ending)]
-
-
-def shortened(views: Sequence[ApplicationView], finished: int | None) -> list[ApplicationView]:
-    """``views`` with only the last ``finished`` of those that have ended; the order stays."""
-    ended = [view for view in views if view.state.ended]
-    dropped = set() if finished is None else {view.application_id for view in ended[: max(0, len(ended) - finished)]}
-    return [view for view in views if view.application_id not in dropped]
 
 
 def caller() -> str:
@@ -338,9 +358,9 @@ def caller() -> str:
         return str(os.geteuid())
 
 
-def _check_owner(view: ApplicationView, user: str) -> None:
-    if user not in (view.submitter, view.username):
-        raise Denied(f"{view.application_id} is {view.username}'s, not {user}'s")
+def _check_owner(view: Mapping[str, Any], user: str) -> None:
+    if user not in (view["submitter"], view["username"]):
+        raise Denied(f"{view['application_id']} is {view['username']}'s, not {user}'s")
 
 
 def _check_container(container: int | ContainerId | None, view: ApplicationView, logs: Sequence[LogFiles]) -> None:

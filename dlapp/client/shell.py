@@ -26,8 +26,10 @@ from dlapp.spec import AppSpec
 
 if TYPE_CHECKING:
     from dlapp.client import Client
+    from dlapp.client.plain_shell import PlainShell
     from dlapp.config import Config
     from dlapp.gpuid.devices import Device
+    from dlapp.runtime.docker_shell import DockerShell
 
 NO_CONTAINER = ContainerId(ApplicationId(0, 0), 1, 1)
 """DLAPP_CONTAINER_ID and DLAPP_APP_ID inside: the form of ids, and nobody's."""
@@ -90,7 +92,16 @@ def open_shell(
             from dlapp.runtime.docker_shell import DockerShell
 
             inside = environment(spec, directory, devices, user_env, in_docker=True)
-            shell = DockerShell(client.config.runtime.docker, image, spec, directory, inside)
+            docker = client.config.runtime.docker
+            shell: DockerShell | PlainShell = DockerShell(
+                host=docker.host,
+                network=docker.network,
+                image=image,
+                workspace=spec.workspace,
+                session_dir=directory,
+                env=inside,
+                resources=spec.roles[0].resources,
+            )
             stack.callback(shell.close)
             shell.start()
         else:

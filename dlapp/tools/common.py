@@ -146,14 +146,22 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2))
 
 
+def whole(view: Any) -> Any:
+    """A view in its JSON form with every field, those that have their defaults too."""
+    from dlapp.jsonform import from_json, to_json
+    from dlapp.report import ApplicationView
+
+    return to_json(from_json(ApplicationView, view))
+
+
 def note(line: str) -> None:
     """Print a line for the user beside the data: to stderr."""
     click.echo(one_line(line), err=True)
 
 
-def say(line: str) -> None:
-    """Print a line of data, and at once: a reader behind a pipe follows what happens."""
-    click.echo(one_line(line))
+def say(*lines: str) -> None:
+    """Print lines of data, and at once: a reader behind a pipe follows what happens."""
+    click.echo("\n".join(map(one_line, lines)))
 
 
 def _flush_before_the_error() -> None:

@@ -38,9 +38,7 @@ def launch(file: str, *, wait: bool, print_spec: bool, cluster: str | None, as_j
         raise UsageError("--print-spec submits nothing that --wait could wait for")
     client = Client(cluster=cluster)
     if print_spec:
-        from dlapp.jsonform import to_json
-
-        print_json(to_json(client.spec(file)))
+        print_json(client.print_spec(file))
         return 0
     application_id = _submit(client, file, as_json)
     if application_id is None:
@@ -81,20 +79,21 @@ def _wait(client: Client, application_id: ApplicationId, as_json: bool) -> int:
     import time
 
     from dlapp.client import exit_code
+    from dlapp.jsonform import to_json
     from dlapp.tools.progress import waiting_display
-    from dlapp.tools.show import end_line, status_json
+    from dlapp.tools.show import derived, end_line
 
     try:
         with waiting_display() as on_change:
-            view = client.wait(application_id, on_change)
+            end = client.wait(application_id, lambda view: on_change(to_json(view)))
     except KeyboardInterrupt:
         say_how_to_return(str(application_id))
         return EXIT_INTERRUPTED
-    now_ms = time.time_ns() // 1_000_000
+    now_ms, view = time.time_ns() // 1_000_000, to_json(end)
     note(end_line(view, now_ms))
     if as_json:
-        print_json(status_json(view, client.log_files(application_id), now_ms))
-    return exit_code(view)
+        print_json({**view, **derived(view, now_ms), "logs": client.log_urls(view)})
+    return exit_code(end)
 
 
 def say_how_to_return(application_id: str) -> None:

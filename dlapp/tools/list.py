@@ -7,7 +7,7 @@ import time
 import click
 
 from dlapp.errors import UsageError
-from dlapp.tools.common import command, json_option, print_json, run, say
+from dlapp.tools.common import command, json_option, print_json, run, say, whole
 
 
 @command("dlapp-list", example="dlapp-list -a")
@@ -20,16 +20,16 @@ def list_(user: str | None, everybody: bool, as_json: bool) -> None:
     Without USER they are yours.
     """
     from dlapp.client import Client
-    from dlapp.tools.show import list_json, list_lines
+    from dlapp.tools.show import derived, list_lines
 
     if user is not None and everybody:
         raise UsageError("-a lists everybody's applications, USER one user's: give one of them")
-    views = Client().list(user=user, everybody=everybody)
+    views = Client().list_json(user=user, everybody=everybody)
     now_ms = time.time_ns() // 1_000_000
     if as_json:
-        print_json(list_json(views, now_ms))
-        return
-    say("\n".join(list_lines(views, now_ms)))
+        print_json({"applications": [{**whole(view), **derived(view, now_ms)} for view in views]})
+    else:
+        say(*list_lines(views, now_ms))
 
 
 def main() -> None:

@@ -86,11 +86,12 @@ class _WaitingNotes:
         self._said = ""
 
     def look(self, view: ApplicationView) -> None:
+        from dlapp.jsonform import to_json
         from dlapp.tools.show import phase_text
 
         if view.containers or view.state.ended:
             return
-        if (line := f"{view.application_id} is {view.state.value}: {phase_text(view)}") != self._said:
+        if (line := f"{view.application_id} is {view.state.value}: {phase_text(to_json(view))}") != self._said:
             self._said = line
             note(line)
 

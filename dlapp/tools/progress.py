@@ -11,14 +11,17 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from dlapp.control import Phase
-from dlapp.report import ApplicationView
 from dlapp.tools.common import note
-from dlapp.tools.show import elapsed_of, phase_text
+from dlapp.tools.show import View, elapsed_of, ended, phase_text
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
+PHASES = (
+    *("starting", "leasing", "unpacking", "fetching", "pulling"),
+    *("waiting", "running", "storing", "releasing", "ended"),
+)
+"""`dlapp.control.Phase`, in its order."""
 BAR_WIDTH = 30
 SLOW_BYTES = 32 << 20
 """What has this size [bytes] takes long enough to be worth a bar."""
@@ -66,7 +69,7 @@ def _bytes_bar(what: str, total: int) -> Any:
 
 
 @contextlib.contextmanager
-def waiting_display() -> Iterator[Callable[[ApplicationView], None]]:
+def waiting_display() -> Iterator[Callable[[View], None]]:
     """A callback for `Client.wait` that shows each view it is given."""
     if not on_terminal():
         yield PlainLines().show
@@ -85,10 +88,10 @@ class PlainLines:
     def __init__(self) -> None:
         self._said = ""
 
-    def show(self, view: ApplicationView) -> None:
-        if view.state.ended:
+    def show(self, view: View) -> None:
+        if ended(view):
             return
-        if (words := f"{view.state.value} {phase_text(view)}") != self._said:
+        if (words := f"{view['state']} {phase_text(view)}") != self._said:
             self._said = words
             note(f"{elapsed_of(view, time.time_ns() // 1_000_000)} {words}")
 
@@ -97,9 +100,9 @@ class Picture:
     """The live picture: the application's line, and under it a bar for each phase that has containers in it."""
 
     def __init__(self) -> None:
-        self._view: ApplicationView | None = None
+        self._view: View | None = None
 
-    def show(self, view: ApplicationView) -> None:
+    def show(self, view: View) -> None:
         self._view = view
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -110,18 +113,18 @@ class Picture:
                 yield Text(line, no_wrap=True, overflow="ellipsis")
 
 
-def picture_lines(view: ApplicationView, now_ms: int) -> list[str]:
+def picture_lines(view: View, now_ms: int) -> list[str]:
     """The picture as text.
 
     application_1700000000000_0042 RUNNING 0:00:12.34 running 3 of 4
     unpacking  ███████                         1 of 4
     running    ██████████████████████          3 of 4
     """
-    lines = [f"{view.application_id} {view.state.value} {elapsed_of(view, now_ms)} {phase_text(view)}"]
-    total = max(view.total_containers, len(view.containers), 1)
-    for phase in Phase:
-        count = sum(one.phase is phase for one in view.containers)
-        if count:
+    lines = [f"{view['application_id']} {view['state']} {elapsed_of(view, now_ms)} {phase_text(view)}"]
+    containers = view["containers"]
+    total = max(view["total_containers"], len(containers), 1)
+    for phase in PHASES:
+        if count := sum(one["phase"] == phase for one in containers):
             bar = "█" * max(1, BAR_WIDTH * count // total)
-            lines.append(f"{phase.value:<10} {bar:<{BAR_WIDTH}} {count} of {total}")
+            lines.append(f"{phase:<10} {bar:<{BAR_WIDTH}} {count} of {total}")
     return lines

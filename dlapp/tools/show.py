@@ -2,19 +2,20 @@
 
 The first lines of a status are those of the C3 cluster's own tool, in its order and with its spelling; scripts read
 them. Everything of ours stands below.
+
+A view is taken in its JSON form (`dlapp.report.ApplicationView` through `dlapp.jsonform.to_json`): to define classes
+would take a command longer than all that it does with them.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from dlapp.report import ApplicationView, ContainerView, FinalStatus, State
+View = Mapping[str, Any]
 
-if TYPE_CHECKING:
-    from dlapp.client import LogFiles
-
+ENDED = ("FINISHED", "FAILED", "KILLED")
 NOTHING = "-"
 
 
@@ -34,58 +35,64 @@ def elapsed(ms: int) -> str:
     return f"{hours}:{minutes:02d}:{seconds:02d}.{hundredths:02d}"
 
 
-def elapsed_of(view: ApplicationView, now_ms: int) -> str:
+def elapsed_of(view: View, now_ms: int) -> str:
     """From the submission to the end, or to ``now_ms`` while there is none."""
-    end_ms = now_ms if view.finished_ms is None else view.finished_ms
-    return elapsed(end_ms - view.submitted_ms)
+    end_ms = now_ms if view["finished_ms"] is None else view["finished_ms"]
+    return elapsed(end_ms - view["submitted_ms"])
 
 
-def status_lines(view: ApplicationView, logs: Sequence[LogFiles], now_ms: int) -> list[str]:
+def ended(view: View) -> bool:
+    """Whether nothing follows any more."""
+    return view["state"] in ENDED
+
+
+def status_lines(view: View, logs: Sequence[Mapping[str, Any]], now_ms: int) -> list[str]:
     """All that ``dlapp-status`` prints of an application.
 
     startTime is the submission's, as in YARN's own reports; launchTime, below, is when its ApplicationMaster began.
     Source: yarn_protos.proto, ApplicationReportProto.startTime and launchTime.
     """
     lines = [
-        f"DL App {view.application_id} is {view.state.value}",
-        f"Username : {view.username}",
-        f"DL App ID : {view.application_id}",
-        f"DL App Name : {view.appname}",
-        f"startTime : {local_time(view.submitted_ms)}",
-        f"finishTime : {local_time(view.finished_ms)}",
+        f"DL App {view['application_id']} is {view['state']}",
+        f"Username : {view['username']}",
+        f"DL App ID : {view['application_id']}",
+        f"DL App Name : {view['appname']}",
+        f"startTime : {local_time(view['submitted_ms'])}",
+        f"finishTime : {local_time(view['finished_ms'])}",
         f"elapsedTime : {elapsed_of(view, now_ms)}",
     ]
     for log in logs:
         for stream in ("stdout", "stderr"):
-            if url := log.files.get(stream):
+            if url := log["files"].get(stream):
                 lines += [stream, url]
     return lines + _our_lines(view, now_ms)
 
 
-def _our_lines(view: ApplicationView, now_ms: int) -> list[str]:
-    lines = [f"finalStatus : {view.final_status.value}"]
-    if view.cause:
-        lines.append(f"cause : {view.cause.value}")
-    if view.phase and not view.state.ended:
-        lines.append(f"phase : {view.phase}")
-    if view.diagnostics:
-        lines.append(f"diagnostics : {view.diagnostics}")
-    if view.started_ms is not None:
-        lines.append(f"launchTime : {local_time(view.started_ms)}")
-    if view.soft_kill_ends_ms is not None and not view.state.ended:
-        left = elapsed(view.soft_kill_ends_ms - now_ms)
-        lines.append(f"softkill : by {view.soft_kill_by}, the payload has {left} left")
-    if view.tracking_url and not view.state.ended:
-        lines.append(f"page : {view.tracking_url}")
-    for output in view.outputs:
-        what = _output_text(output.committed, view.state.ended)
-        lines.append(f"{f'output {output.name}'.strip()} : {what} {output.target}")
-        if output.partial:
-            lines.append(f"{f'partial {output.name}'.strip()} : kept at {output.partial}")
-    if view.containers:
+def _our_lines(view: View, now_ms: int) -> list[str]:
+    lines = [f"finalStatus : {view['final_status']}"]
+    if view["cause"]:
+        lines.append(f"cause : {view['cause']}")
+    if view["phase"] and not ended(view):
+        lines.append(f"phase : {view['phase']}")
+    if view["diagnostics"]:
+        lines.append(f"diagnostics : {view['diagnostics']}")
+    if view["started_ms"] is not None:
+        lines.append(f"launchTime : {local_time(view['started_ms'])}")
+    if (ends_ms := view.get("soft_kill_ends_ms")) is not None and not ended(view):
+        left = elapsed(ends_ms - now_ms)
+        lines.append(f"softkill : by {view['soft_kill_by']}, the payload has {left} left")
+    if (page := view.get("tracking_url")) and not ended(view):
+        lines.append(f"page : {page}")
+    for output in view["outputs"]:
+        name = f" {output['name']}".rstrip()
+        lines.append(f"output{name} : {_output_text(output['committed'], ended(view))} {output['target']}")
+        if output["partial"]:
+            lines.append(f"partial{name} : kept at {output['partial']}")
+    if view["containers"]:
         lines.append("containers")
         lines += table(
-            ("INDEX", "ROLE", "PHASE", "HOST", "EXIT", "GPUS", "NOTE"), [_container_row(one) for one in view.containers]
+            ("INDEX", "ROLE", "PHASE", "HOST", "EXIT", "GPUS", "NOTE"),
+            [_container_row(one) for one in view["containers"]],
         )
     return lines
 
@@ -96,66 +103,66 @@ def _output_text(committed: bool, ended: bool) -> str:
     return "not committed to" if ended else "goes to"
 
 
-def _container_row(one: ContainerView) -> tuple[str, ...]:
-    phase = one.phase.value
-    if one.progress is not None and one.finished_ms is None:
-        phase += f" {one.progress:.0%}"
-    said = [f"attempt {one.attempt}"] if one.attempt > 1 else []
-    said += [text for text in (one.message or one.detail,) if text]
+def _container_row(one: Mapping[str, Any]) -> tuple[str, ...]:
+    phase = one["phase"]
+    if one["progress"] is not None and one["finished_ms"] is None:
+        phase += f" {one['progress']:.0%}"
+    said = [f"attempt {one['attempt']}"] if one["attempt"] > 1 else []
+    said += [text for text in (one["message"] or one["detail"],) if text]
     return (
-        str(one.index),
-        f"{one.role}_{one.role_index}",
+        str(one["index"]),
+        f"{one['role']}_{one['role_index']}",
         phase,
-        one.host or NOTHING,
+        one["host"] or NOTHING,
         exit_text(one),
-        ",".join(map(str, one.gpus)) or NOTHING,
+        ",".join(map(str, one["gpus"])) or NOTHING,
         "; ".join(said),
     )
 
 
-def exit_text(one: ContainerView) -> str:
+def exit_text(one: Mapping[str, Any]) -> str:
     """How a payload ended: its exit code, ``signal 9``, or ``-`` where it did not."""
-    if one.exit_code is not None:
-        return str(one.exit_code)
-    return NOTHING if one.signal is None else f"signal {one.signal}"
+    if one["exit_code"] is not None:
+        return str(one["exit_code"])
+    return NOTHING if one["signal"] is None else f"signal {one['signal']}"
 
 
-def payload_exit_text(view: ApplicationView) -> str:
+def payload_exit_text(view: View) -> str:
     """One exit for the whole application: 0 where it succeeded, else the first failed container's."""
-    if not view.state.ended:
+    if not ended(view):
         return NOTHING
-    if view.final_status is FinalStatus.SUCCEEDED:
+    if view["final_status"] == "SUCCEEDED":
         return "0"
-    failed = (one for one in view.containers if one.exit_code or one.signal is not None)
+    failed = (one for one in view["containers"] if one["exit_code"] or one["signal"] is not None)
     return next((exit_text(one) for one in failed), NOTHING)
 
 
-def phase_text(view: ApplicationView) -> str:
+def phase_text(view: View) -> str:
     """Where an application is: its phase, what it waits for, or how it ended."""
-    if view.state.ended:
-        return view.cause.value if view.cause else view.final_status.value.lower()
-    if view.state is State.RUNNING:
-        return view.phase or "running"
-    return view.diagnostics or view.phase or "waiting"
+    if ended(view):
+        return str(view["cause"] or view["final_status"].lower())
+    if view["state"] == "RUNNING":
+        return str(view["phase"] or "running")
+    return str(view["diagnostics"] or view["phase"] or "waiting")
 
 
-def end_line(view: ApplicationView, now_ms: int) -> str:
+def end_line(view: View, now_ms: int) -> str:
     """One line on how an application ended, with what to type where it did not go well."""
-    line = f"{view.application_id} is {view.state.value}, {phase_text(view)} after {elapsed_of(view, now_ms)}"
-    if view.diagnostics and view.final_status is not FinalStatus.SUCCEEDED:
-        line += f": {view.diagnostics}"
-    hint = f" (dlapp-logs {view.application_id} shows what it printed)"
-    return line + (hint if view.final_status is FinalStatus.FAILED else "")
+    line = f"{view['application_id']} is {view['state']}, {phase_text(view)} after {elapsed_of(view, now_ms)}"
+    if view["diagnostics"] and view["final_status"] != "SUCCEEDED":
+        line += f": {view['diagnostics']}"
+    hint = f" (dlapp-logs {view['application_id']} shows what it printed)"
+    return line + (hint if view["final_status"] == "FAILED" else "")
 
 
-def list_lines(views: Iterable[ApplicationView], now_ms: int) -> list[str]:
+def list_lines(views: Iterable[View], now_ms: int) -> list[str]:
     """All that ``dlapp-list`` prints: a table, one application a line, in the order given."""
     rows = [
         (
-            str(view.application_id),
-            view.appname,
-            view.username,
-            view.state.value,
+            str(view["application_id"]),
+            view["appname"],
+            view["username"],
+            view["state"],
             phase_text(view),
             elapsed_of(view, now_ms),
             payload_exit_text(view),
@@ -184,26 +191,12 @@ def width(text: str) -> int:
     return sum(0 if combining(c) else 2 if east_asian_width(c) in "WF" else 1 for c in text)
 
 
-def status_json(view: ApplicationView, logs: Sequence[LogFiles], now_ms: int) -> dict[str, object]:
-    """The view as docs/json.md describes it: our values' JSON form, the derived times, and where the logs are."""
-    from dlapp.jsonform import to_json
+def derived(view: View, now_ms: int) -> dict[str, object]:
+    """What ``--json`` adds to a view: the elapsed time [ms], and the exit code that ``--wait`` would end with."""
+    from dlapp.client import exit_code_of
 
-    return {**application_json(view, now_ms), "logs": [to_json(log) for log in logs]}
-
-
-def list_json(views: Iterable[ApplicationView], now_ms: int) -> dict[str, object]:
-    """All of ``dlapp-list --json``."""
-    return {"applications": [application_json(view, now_ms) for view in views]}
-
-
-def application_json(view: ApplicationView, now_ms: int) -> dict[str, object]:
-    """One view, with its elapsed time [ms] and the exit code that ``--wait`` would end with."""
-    from dlapp.client import exit_code
-    from dlapp.jsonform import to_json
-
-    end_ms = now_ms if view.finished_ms is None else view.finished_ms
-    derived = {
-        "elapsed_ms": max(0, end_ms - view.submitted_ms),
-        "exit_code": exit_code(view) if view.state.ended else None,
+    end_ms = now_ms if view["finished_ms"] is None else view["finished_ms"]
+    return {
+        "elapsed_ms": max(0, end_ms - view["submitted_ms"]),
+        "exit_code": exit_code_of(view["state"], view["final_status"], view["cause"]) if ended(view) else None,
     }
-    return {**to_json(view), **derived}

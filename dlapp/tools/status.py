@@ -6,7 +6,7 @@ import time
 
 import click
 
-from dlapp.tools.common import command, json_option, print_json, run, say
+from dlapp.tools.common import command, json_option, print_json, run, say, whole
 
 
 @command("dlapp-status", example="dlapp-status application_1700000000000_0042")
@@ -18,15 +18,16 @@ def status(application: str, as_json: bool) -> None:
     ID is an application's id, its ending where that is unique, or 'last' (so it is without ID).
     """
     from dlapp.client import Client
-    from dlapp.tools.show import status_json, status_lines
+    from dlapp.tools.show import derived, status_lines
 
     client = Client()
-    view, logs = client.status_and_logs(client.resolve(application))
+    view = client.status_json(client.resolve_text(application))
+    logs = client.log_urls(view)
     now_ms = time.time_ns() // 1_000_000
     if as_json:
-        print_json(status_json(view, logs, now_ms))
-        return
-    say("\n".join(status_lines(view, logs, now_ms)))
+        print_json({**whole(view), **derived(view, now_ms), "logs": logs})
+    else:
+        say(*status_lines(view, logs, now_ms))
 
 
 def main() -> None:

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 import dlapp.client
-from dlapp.client import Client, exit_code, looks_like_id, shortened
+from dlapp.client import Client, exit_code, looks_like_id
 from dlapp.cluster import LogFiles
 from dlapp.config import load_config
 from dlapp.errors import Denied, NotFound, TimedOut, UsageError
 from dlapp.ids import ApplicationId
+from dlapp.jsonform import to_json
 from dlapp.report import ApplicationView, Cause, FinalStatus, State
 
 
@@ -40,8 +41,14 @@ class EngineInMemory:
             self.known[application_id] = self.coming.pop(0)
         return self.known[application_id]
 
-    def views(self, *, everybody: bool = False, user: str | None = None) -> list[ApplicationView]:
-        return [one for one in self.known.values() if everybody or one.submitter == (user or "tony")]
+    def view_json(self, application_id: str) -> dict[str, Any]:
+        return dict(to_json(self.view(ApplicationId.from_text(application_id))))
+
+    def ids(self, *, everybody: bool = False) -> list[str]:
+        return [str(one.application_id) for one in self.known.values() if everybody or one.submitter == "tony"]
+
+    def views_json(self, *, user: str) -> list[dict[str, Any]]:
+        return [to_json(one) for one in self.known.values() if one.submitter == user]
 
     def logs(self, application_id: ApplicationId) -> list[LogFiles]:
         return []
@@ -104,14 +111,6 @@ def test_killing_asks_whose_it_is_first() -> None:
     assert one.engine.ended == []  # type: ignore[attr-defined]
     assert one.kill(APP, user="tony") == "killed"
     assert one.engine.ended == [("kill", APP, dlapp.client.caller())]  # type: ignore[attr-defined]
-
-
-def test_a_list_has_all_unfinished_and_the_last_finished_in_their_order() -> None:
-    views = [view(n, State.RUNNING if n % 10 == 0 else State.FINISHED) for n in range(1, 41)]
-    numbers = [one.application_id.number for one in client(*views).list()]
-    assert numbers == [10, *range(18, 41)]
-    assert len(client(*views).list(finished=None)) == 40
-    assert shortened([], 20) == []
 
 
 def test_waiting_tells_each_change_once_and_returns_the_last_view(monkeypatch: pytest.MonkeyPatch) -> None:

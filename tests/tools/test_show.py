@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlapp.cluster import LogFiles
 from dlapp.control import Phase
 from dlapp.ids import ApplicationId, ContainerId
+from dlapp.jsonform import to_json
 from dlapp.report import ApplicationView, Cause, ContainerView, FinalStatus, OutputView, State
 from dlapp.tools.show import (
-    application_json,
+    derived,
     elapsed,
     end_line,
     list_lines,
@@ -40,7 +40,7 @@ def _in_seoul(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
-def view(**more: Any) -> ApplicationView:
+def view(**more: Any) -> Any:
     values: dict[str, Any] = {
         "application_id": APP,
         "attempt": 1,
@@ -55,7 +55,7 @@ def view(**more: Any) -> ApplicationView:
         "finished_ms": END_MS,
         "total_containers": 1,
     }
-    return ApplicationView(**{**values, **more})
+    return to_json(ApplicationView(**{**values, **more}))
 
 
 def container(index: int, **more: Any) -> ContainerView:
@@ -63,12 +63,9 @@ def container(index: int, **more: Any) -> ContainerView:
     return ContainerView(container_id=ContainerId(APP, 1, index + 2), index=index, **{**values, **more})
 
 
-def log(index: int) -> LogFiles:
+def log(index: int) -> dict[str, Any]:
     name = str(ContainerId(APP, 1, index + 2))
-    files = {stream: f"file:///logs/{name}/{stream}" for stream in ("stdout", "stderr", "dlapp.log")}
-    return LogFiles(
-        container_id=ContainerId(APP, 1, index + 2), role="worker", role_index=index, index=index, files=files
-    )
+    return {"files": {stream: f"file:///logs/{name}/{stream}" for stream in ("stdout", "stderr", "dlapp.log")}}
 
 
 def test_a_finished_application_begins_with_the_lines_of_the_original() -> None:
@@ -229,7 +226,7 @@ def test_the_last_line_of_waiting_says_what_happened_and_what_to_type() -> None:
 
 
 def test_the_json_of_a_view_has_the_exit_code_only_once_it_ended() -> None:
-    assert application_json(view(cause=Cause.TIMED_OUT), END_MS)["exit_code"] == 6
-    running = application_json(view(state=State.RUNNING, cause=None, finished_ms=None), START_MS + 12)
+    assert derived(view(cause=Cause.TIMED_OUT), END_MS)["exit_code"] == 6
+    running = derived(view(state=State.RUNNING, cause=None, finished_ms=None), START_MS + 12)
     assert running["exit_code"] is None
     assert running["elapsed_ms"] == 12
