@@ -152,7 +152,7 @@ FAULTS: list[tuple[str, list[str]]] = [
     (LEAST + "[zzz]\n", ["f:5: zzz: is no section, known are application, resources, from_hdfs, to_hdfs"]),
     (LEAST + "user_shell_arg=1\n", ["f:5: application.user_shell_arg: is not known, the nearest is user_shell_args"]),
     (LEAST + "Username=1\n", ["f:5: application.Username: is not known, the nearest is username"]),
-    (LEAST + "env=1\n", ["f:5: application.env: is not known, the nearest is env.NAME"]),
+    (LEAST + "env_fil=1\n", ["f:5: application.env_fil: is not known, the nearest is env_file"]),
     (LEAST + "appname=b\n", ["f:5: application.appname: stands twice, first in line 2"]),
     (LEAST + "[resources]\n[resources]\n", ["f:6: resources: stands twice, first in line 5"]),
     (
