@@ -1,7 +1,8 @@
 from __future__ import annotations
 
-import ctypes  # noqa: F401  loaded now, so that its loading is not counted among the changes below
-import fcntl  # noqa: F401
+import ctypes
+import errno
+import fcntl  # noqa: F401  loaded now, so that its loading is not counted among the changes below
 import os
 import shutil
 import signal
@@ -12,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.errors import NotFound
+from dlapp.errors import DlappError, NotFound, UsageError
 from dlapp.ids import ApplicationId, ContainerId
+from dlapp.storage import open_location
 from dlapp.storage.commit import (
     CommitBusy,
     CommitRefused,
@@ -370,3 +372,70 @@ def test_what_cannot_be_told_apart_after_a_death_is_kept(target: Path) -> None:
     assert finish_interrupted(location(target)) == [str(APP)]
     assert tree(Path(f"{target}.{APP}.partial")) == old
     assert beside(target) == sorted([f"{target.name} moved by hand", f"{target.name}.{APP}.partial"])
+
+
+class LibraryWithoutExchange:
+    """The C library on a file system such as NFS: a rename with flags is refused (rename(2), EINVAL)."""
+
+    def __init__(self, real: ctypes.CDLL) -> None:
+        self.syncfs = real.syncfs
+
+    def renameat2(self, *_arguments: object) -> int:
+        ctypes.set_errno(errno.EINVAL)
+        return -1
+
+
+def test_a_file_system_that_cannot_exchange_names_is_refused_and_the_output_kept(
+    target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = old_target(target)
+    parts = store_parts(target, ["0", "1"])
+    real = ctypes.CDLL(None, use_errno=True)
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: LibraryWithoutExchange(real))
+    with pytest.raises(UsageError, match="its file system cannot exchange two names"):
+        open_location(location(target)).check_writable(location(target))
+    with pytest.raises(DlappError, match="its file system cannot exchange two names"):
+        commit(location(target), APP, parts, overwrite=True)
+    kept = keep_partial(location(target), APP, parts)
+    assert tree(target) == old
+    assert tree(Path(f"{target}.{APP}.partial")) == new_tree(["0", "1"])
+    assert kept == f"{location(target)}.{APP}.partial"
+    assert beside(target) == [f"{target.name}.{APP}.partial"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
+def test_another_users_interrupted_commit_is_left_to_them(target: Path) -> None:
+    old_target(target)
+    parts = store_parts(target, ["0"])
+
+    def dies_when_ready(name: str) -> None:
+        if name == "ready":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    assert die_at(10_000, lambda: commit(location(target), APP, parts, overwrite=True, step=dies_when_ready))
+    before = beside(target)
+
+    def as_nobody() -> None:
+        os.chdir(target.parent)
+        os.chroot(".")
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+        assert finish_interrupted(f"file:///{target.name}") == []
+
+    assert die_at(10_000, as_nobody) is None
+    assert beside(target) == before
+    assert finish_interrupted(location(target)) == [str(APP)]
+    assert tree(target) == new_tree(["0"])
+
+
+def test_a_damaged_marker_is_said_and_does_not_stop_others(target: Path) -> None:
+    target.parent.mkdir()
+    marker = Path(f"{target}.{OTHER}.commit")
+    for text in ("", "{}", "[1]", '{"version": 9, "inode": 1, "overwrite": true, "parts": []}'):
+        marker.write_text(text)
+        with pytest.raises(DlappError, match=r"is damaged|written by a newer dlapp"):
+            finish_interrupted(location(target))
+        commit(location(target), APP, store_parts(target, [""]), overwrite=True)
+        assert tree(target) == new_tree([""])
+        assert beside(target) == [marker.name]
