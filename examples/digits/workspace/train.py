@@ -10,8 +10,19 @@ chosen on a validation set; its accuracy is then measured once on a test set tha
 """
 
 import os
+import signal
 import sys
 
+stop_asked = False
+
+
+def ask_to_stop(signum, frame):
+    """dlapp-softkill sends SIGTERM: finish the epoch, keep what there is."""
+    global stop_asked
+    stop_asked = True
+
+
+signal.signal(signal.SIGTERM, ask_to_stop)
 INDEX = int(os.environ.get("CONTAINER_INDEX", "0"))
 CONTAINERS = int(os.environ.get("NUM_CONTAINERS", "1"))
 print(f"digits: container {INDEX} of {CONTAINERS}", flush=True)  # before the slow imports: a sign of life at once
@@ -22,7 +33,6 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import argparse  # noqa: E402
 import json  # noqa: E402
-import signal  # noqa: E402
 
 import numpy as np  # noqa: E402
 
@@ -30,14 +40,6 @@ HIDDEN = (16, 32, 64, 128)
 RATES = (0.02, 0.05, 0.1, 0.2)
 BATCH = 32
 SEED = 1
-
-stop_asked = False
-
-
-def ask_to_stop(signum, frame):
-    """dlapp-softkill sends SIGTERM: finish the epoch, keep what there is."""
-    global stop_asked
-    stop_asked = True
 
 
 def load(path):
@@ -114,7 +116,6 @@ def main():
     parser = argparse.ArgumentParser(description="Train small networks on handwritten digits.")
     parser.add_argument("--epochs", type=int, default=60)
     epochs = parser.parse_args().epochs
-    signal.signal(signal.SIGTERM, ask_to_stop)
 
     images, digits = load("data/digits.csv.gz")
     train, valid, test = slice(0, 1000), slice(1000, 1400), slice(1400, None)
