@@ -89,7 +89,7 @@ class Rpc:
                 # Jitter: the ApplicationMasters of a cluster all lose the same ResourceManager at the same moment.
                 pause_s = wait_s * (0.5 + self._jitter() / 2)
                 if self._clock() + pause_s >= deadline:
-                    if len(failed) == 1 and not isinstance(error, ConnectionLost):
+                    if len(failed) == 1 and isinstance(error, NotHadoop):
                         raise
                     raise ConnectionLost(self._in_words(method, failed, timeout_s), sent=sent) from error
                 self._sleep(pause_s)

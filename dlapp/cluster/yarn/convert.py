@@ -1,0 +1,150 @@
+"""Between Hadoop's messages and our values."""
+
+from __future__ import annotations
+
+import urllib.parse
+
+from dlapp.cluster.yarn.dialect import Dialect
+from dlapp.cluster.yarn.proto import yarn_pb2 as pb
+from dlapp.cluster.yarn.proto.rpc_pb2 import TokenProto
+from dlapp.cluster.yarn.tokens import Token
+from dlapp.cluster.yarn.values import Granted, Launch, LocalResource, Node, NodeId, Row, Status
+from dlapp.ids import ApplicationId, ContainerId
+
+_NUMBER_BITS = 40
+_NUMBER = (1 << _NUMBER_BITS) - 1
+_VISIBILITY = {"PUBLIC": pb.PUBLIC, "PRIVATE": pb.PRIVATE, "APPLICATION": pb.APPLICATION}
+_USABLE = (pb.NS_NEW, pb.NS_RUNNING)
+
+
+def container_id_to_proto(container_id: ContainerId) -> pb.ContainerIdProto:
+    """Fields 2 and 3, as every release writes them. Source: ContainerId.newContainerId; the epoch is above bit 40."""
+    message = pb.ContainerIdProto(id=container_id.epoch << _NUMBER_BITS | container_id.number)
+    message.app_attempt_id.attemptId = container_id.attempt
+    message.app_attempt_id.application_id.id = container_id.application.number
+    message.app_attempt_id.application_id.cluster_timestamp = container_id.application.cluster_timestamp_ms
+    return message
+
+
+def container_id_from_proto(message: pb.ContainerIdProto) -> ContainerId:
+    """The id in a message."""
+    attempt = message.app_attempt_id
+    application = attempt.application_id if attempt.HasField("application_id") else message.app_id
+    return ContainerId(
+        ApplicationId(application.cluster_timestamp, application.id),
+        attempt.attemptId,
+        message.id & _NUMBER,
+        message.id >> _NUMBER_BITS,
+    )
+
+
+def node_from_proto(message: pb.NodeIdProto) -> NodeId:
+    """A node's id."""
+    return NodeId(message.host, message.port)
+
+
+def token_from_proto(message: TokenProto) -> Token:
+    """A token."""
+    return Token(message.identifier, message.password, message.kind, message.service)
+
+
+def row_to_proto(row: Row, dialect: Dialect) -> pb.ResourceRequestProto:
+    """A row of an ask. Raises AskTooLarge where it wants GPUs and the cluster counts none."""
+    message = pb.ResourceRequestProto(
+        priority=pb.PriorityProto(priority=row.priority),
+        resource_name=row.name,
+        capability=dialect.encode(row.resources),
+        num_containers=row.count,
+        relax_locality=row.relax,
+        allocation_request_id=row.request_id,
+    )
+    if row.label is not None:
+        message.node_label_expression = row.label
+    return message
+
+
+def granted_from_proto(message: pb.ContainerProto, dialect: Dialect) -> Granted:
+    """A container that was given."""
+    return Granted(
+        container_id=container_id_from_proto(message.id),
+        node=node_from_proto(message.nodeId),
+        web=message.node_http_address,
+        resources=dialect.decode(message.resource),
+        priority=message.priority.priority,
+        request_id=message.allocation_request_id,
+        token=message.container_token.SerializeToString(),
+    )
+
+
+def status_from_proto(message: pb.ContainerStatusProto) -> Status:
+    """What became of a container. A state that we do not know is not the end."""
+    return Status(
+        container_id=container_id_from_proto(message.container_id),
+        ended=message.HasField("state") and message.state == pb.C_COMPLETE,
+        exit_status=message.exit_status,
+        diagnostics=message.diagnostics if message.HasField("diagnostics") else "",
+    )
+
+
+def node_report_from_proto(message: pb.NodeReportProto, dialect: Dialect) -> Node:
+    """A node; one in a state that we do not know is not usable."""
+    return Node(
+        node=node_from_proto(message.nodeId),
+        rack=message.rackName,
+        usable=message.HasField("node_state") and message.node_state in _USABLE,
+        capability=dialect.decode(message.capability),
+        labels=tuple(message.node_labels),
+    )
+
+
+def launch_to_proto(launch: Launch) -> pb.ContainerLaunchContextProto:
+    """What a NodeManager makes a shell script of; quoted so that everything arrives as it was given."""
+    message = pb.ContainerLaunchContextProto(command=[shell_command(launch.command)])
+    for name, value in launch.environment.items():
+        message.environment.add(key=name, value=_inside_double_quotes(value))
+    for name, resource in launch.resources.items():
+        message.localResources.add(key=name, value=_resource_to_proto(resource))
+    if launch.credentials:
+        message.tokens = launch.credentials
+    return message
+
+
+def _resource_to_proto(resource: LocalResource) -> pb.LocalResourceProto:
+    return pb.LocalResourceProto(
+        resource=url_to_proto(resource.url),
+        size=resource.size,
+        timestamp=resource.timestamp_ms,
+        type=pb.ARCHIVE if resource.archive else pb.FILE,
+        visibility=_VISIBILITY[resource.visibility],
+    )
+
+
+def url_to_proto(url: str) -> pb.URLProto:
+    """A location; its path goes over percent-decoded. Source: ConverterUtils / URL.fromURI."""
+    parts = urllib.parse.urlsplit(url)
+    message = pb.URLProto(scheme=parts.scheme, port=parts.port or -1, file=urllib.parse.unquote(parts.path))
+    if parts.hostname:
+        message.host = parts.hostname
+    if parts.username:
+        message.userInfo = parts.username
+    return message
+
+
+def shell_command(words: tuple[str, ...]) -> str:
+    """One command line that gives a program exactly these arguments, in the script that a NodeManager writes.
+
+    The NodeManager puts it inside ``bash -c "..."``: so each word is quoted for the inner shell and the whole for the
+    double quotes of the outer one. ``<LOG_DIR>`` is replaced before both and survives. The program replaces the shell
+    and its output goes to the container's log directory. Source: ContainerLaunch, ContainerExecutor.
+
+    Raises:
+        ValueError: a word has ``{{`` or ``}}`` in it, which a NodeManager replaces wherever they stand, or a NUL.
+    """
+    quoted = " ".join("'" + word.replace("'", "'\\''") + "'" for word in words)
+    return _inside_double_quotes(f"exec {quoted}") + " 1><LOG_DIR>/stdout 2><LOG_DIR>/stderr </dev/null"
+
+
+def _inside_double_quotes(text: str) -> str:
+    if "{{" in text or "}}" in text or "\0" in text:
+        raise ValueError("'{{', '}}' and NUL cannot pass through a NodeManager's script")
+    return "".join(f"\\{one}" if one in '\\"$`' else one for one in text)

@@ -1,0 +1,504 @@
+"""The calls of a client to the ResourceManager: its REST interface, by way of requests.
+
+A client needs no Hadoop RPC: submitting, reading and killing are all there, from Hadoop 2.7 on. What YARN answers is
+read leniently: a list of one may come as the one, a missing list as null, a number as text.
+
+Source: Hadoop's ResourceManagerRest.md, RMWebServices; answers of 3.4.2.
+"""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from dlapp.cluster.yarn.errors import ApplicationNotFound, NotAllowed, NotHadoop, RemoteError, YarnError
+from dlapp.cluster.yarn.values import Launch, LocalResource
+from dlapp.errors import TimedOut, Unreachable
+from dlapp.ids import ApplicationId
+from dlapp.report import FinalStatus, State
+
+if TYPE_CHECKING:
+    import requests
+
+SETTING = "yarn.resourcemanager.webapp.address"
+_CLUSTER = "/ws/v1/cluster"
+_MAX_ANSWER = 256 << 20
+_MAX_REDIRECTS = 3
+_KINDS: dict[int, type[RemoteError]] = {401: NotAllowed, 403: NotAllowed, 404: ApplicationNotFound}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewApplication:
+    """An id for a submission, and the largest amount of each resource type in one container, by its name."""
+
+    application_id: ApplicationId
+    largest: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppSubmission:
+    """One application as YARN is told of it.
+
+    Args:
+        launch: what runs as its ApplicationMaster.
+        memory_mib: of the ApplicationMaster's container; REST gives it no other resource than memory and vcores.
+        attempts: how many ApplicationMasters may be tried; the cluster's own limit holds above it.
+        keep_containers: containers live on when their ApplicationMaster is lost.
+        unmanaged: YARN starts no ApplicationMaster; the caller is one.
+        tags: at most 10; Java's clients make them lower case, and so do we.
+    """
+
+    application_id: ApplicationId
+    name: str
+    launch: Launch
+    memory_mib: int
+    vcores: int = 1
+    queue: str = "default"
+    kind: str = "DLAPP"
+    priority: int | None = None
+    attempts: int = 2
+    keep_containers: bool = True
+    unmanaged: bool = False
+    tags: tuple[str, ...] = ()
+    label: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The body of the request."""
+        body: dict[str, Any] = {
+            "application-id": str(self.application_id),
+            "application-name": self.name,
+            "application-type": self.kind,
+            "queue": self.queue,
+            "am-container-spec": _launch_to_json(self.launch),
+            "resource": {"memory": self.memory_mib, "vCores": self.vcores},
+            "max-app-attempts": self.attempts,
+            "keep-containers-across-application-attempts": self.keep_containers,
+            "unmanaged-AM": self.unmanaged,
+        }
+        if self.priority is not None:
+            body["priority"] = self.priority
+        if self.tags:
+            body["application-tags"] = {"tag": [tag.lower() for tag in self.tags]}
+        if self.label is not None:
+            body["app-node-label-expression"] = body["am-container-node-label-expression"] = self.label
+        return body
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppReport:
+    """What the ResourceManager says of an application at one moment.
+
+    Args:
+        tracking_url: by way of YARN's proxy; empty before the ApplicationMaster has registered.
+        started_ms: submitted, in milliseconds since 1970; ``finished_ms`` is 0 until the end.
+        progress: 0 to 1.
+    """
+
+    application_id: ApplicationId
+    user: str
+    name: str
+    queue: str
+    state: State
+    final_status: FinalStatus
+    diagnostics: str = ""
+    tracking_url: str = ""
+    started_ms: int = 0
+    finished_ms: int = 0
+    progress: float = 0.0
+    kind: str = ""
+    tags: tuple[str, ...] = ()
+    priority: int = 0
+    am_logs: str = ""
+    am_node: str = ""
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeInfo:
+    """A node: ``total`` and ``used`` by resource type (``memory-mb``, ``vcores``, ``gcores``)."""
+
+    name: str
+    web: str
+    rack: str
+    state: str
+    total: dict[str, int]
+    used: dict[str, int]
+    labels: tuple[str, ...] = ()
+    health: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueInfo:
+    """A queue: its short name, full path and state, and whether applications may be submitted to it (a leaf)."""
+
+    name: str
+    path: str
+    state: str
+    leaf: bool
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+
+class YarnRest:
+    """The ResourceManagers of one cluster, of which the active one is asked.
+
+    Args:
+        urls: ``http://host:8088``, one for each ResourceManager.
+        user: the Hadoop user that asks (simple authentication).
+        timeout_s: for each request.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        user: str,
+        *,
+        timeout_s: float = 20.0,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        import requests  # 60 ms, which only those pay who ask a cluster
+
+        self._urls, self._user, self._timeout_s = [url.rstrip("/") for url in urls], user, timeout_s
+        self._clock, self._sleep = clock, sleep
+        self._session = requests.Session()
+        # A proxy of the user's environment is for the world outside, and .netrc would take the place of user.name.
+        self._session.trust_env = False
+        self._session.headers["Accept"] = "application/json"
+        self._active: str | None = None
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._session.close()
+
+    def __enter__(self) -> YarnRest:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- the cluster ----
+
+    def info(self) -> dict[str, Any]:
+        """The active ResourceManager's own words: ``resourceManagerVersion``, ``startedOn``, ``haState``."""
+        return _object(self._call("GET", f"{_CLUSTER}/info").get("clusterInfo"))
+
+    def active_url(self) -> str:
+        """The address of the ResourceManager that serves.
+
+        Raises:
+            Unreachable: none answers, or all are on standby.
+        """
+        if self._active is None:
+            self._active = self._urls[0] if len(self._urls) == 1 else self._find_active()
+        return self._active
+
+    def _find_active(self) -> str:
+        said = []
+        for url in self._urls:
+            try:
+                answer = self._request("GET", url, f"{_CLUSTER}/info")
+                state = _object(answer.get("clusterInfo")).get("haState", "ACTIVE")
+            except (Unreachable, RemoteError) as error:
+                said.append(str(error))
+                continue
+            if state == "ACTIVE":
+                return url
+            said.append(f"{url}: is {state}")
+        raise Unreachable(f"no active ResourceManager: {'; '.join(said)}")
+
+    def nodes(self) -> list[NodeInfo]:
+        """All nodes, in any state."""
+        answer = self._call("GET", f"{_CLUSTER}/nodes")
+        return [_node(one) for one in _list(_object(answer.get("nodes")).get("node"))]
+
+    def queues(self) -> list[QueueInfo]:
+        """All queues, the root first, each before those under it."""
+        answer = self._call("GET", f"{_CLUSTER}/scheduler")
+        found: list[QueueInfo] = []
+        _walk_queues(_object(_object(answer.get("scheduler")).get("schedulerInfo")), "", found)
+        return found
+
+    def configuration(self, name: str) -> str | None:
+        """The value of one property of the ResourceManager's configuration; None: it has no such property."""
+        try:
+            answer = self._call("GET", "/conf", {"name": name, "format": "json"})
+        except ApplicationNotFound:
+            return None
+        # Hadoop 2 answers with all of them, whatever was asked.
+        for one in [_object(answer.get("property")), *_list(answer.get("properties"))]:
+            if one.get("key") == name:
+                return str(one.get("value", ""))
+        return None
+
+    # ---- applications ----
+
+    def new_application(self) -> NewApplication:
+        """A fresh id; nothing is submitted yet."""
+        answer = self._call("POST", f"{_CLUSTER}/apps/new-application")
+        return NewApplication(
+            application_id=ApplicationId.from_text(str(answer.get("application-id"))),
+            largest=_amounts(_object(answer.get("maximum-resource-capability"))),
+        )
+
+    def submit(self, submission: AppSubmission) -> None:
+        """Hand an application in. May be repeated: the same id is answered as if it were new.
+
+        What is wrong with its queue or its files shows only later, as state FAILED with diagnostics.
+
+        Raises:
+            RemoteError: refused at once: more memory than the maximum, a tag that is not ASCII.
+        """
+        self._call("POST", f"{_CLUSTER}/apps", body=submission.to_json())
+
+    def report(self, application_id: ApplicationId) -> AppReport:
+        """One application.
+
+        Raises:
+            ApplicationNotFound: the ResourceManager does not know it, or no longer.
+        """
+        return _report(_object(self._call("GET", f"{_CLUSTER}/apps/{application_id}").get("app")))
+
+    def reports(
+        self,
+        *,
+        user: str | None = None,
+        states: Sequence[State] = (),
+        kind: str | None = None,
+        limit: int | None = None,
+    ) -> list[AppReport]:
+        """The applications that the ResourceManager remembers, newest last."""
+        query: dict[str, str] = {}
+        if user is not None:
+            query["user"] = user
+        if states:
+            query["states"] = ",".join(state.value for state in states)
+        if kind is not None:
+            query["applicationTypes"] = kind
+        if limit is not None:
+            query["limit"] = str(limit)
+        answer = self._call("GET", f"{_CLUSTER}/apps", query)
+        found = [_report(one) for one in _list(_object(answer.get("apps")).get("app"))]
+        return sorted(found, key=lambda report: report.application_id)
+
+    def attempts(self, application_id: ApplicationId) -> list[dict[str, Any]]:
+        """The attempts of an application, as they are: ``id``, ``containerId``, ``nodeId``, ``nodeHttpAddress``."""
+        answer = self._call("GET", f"{_CLUSTER}/apps/{application_id}/appattempts")
+        return _list(_object(answer.get("appAttempts")).get("appAttempt"))
+
+    def kill(self, application_id: ApplicationId, *, timeout_s: float) -> State:
+        """Kill an application and wait for its end; one that has ended already is left as it is.
+
+        Raises:
+            ApplicationNotFound: the ResourceManager does not know it.
+            NotAllowed: it is another user's.
+            TimedOut: it had not ended in ``timeout_s``; YARN goes on with it.
+        """
+        deadline = self._clock() + timeout_s
+        while not (state := self.report(application_id).state).ended:
+            self._call("PUT", f"{_CLUSTER}/apps/{application_id}/state", body={"state": "KILLED"})
+            if self._clock() >= deadline:
+                raise TimedOut(f"{application_id} had not ended {timeout_s:g} s after YARN was told to kill it")
+            self._sleep(0.1)
+        return state
+
+    # ---- requests ----
+
+    def _call(self, method: str, path: str, query: Mapping[str, str] | None = None, body: Any = None) -> dict[str, Any]:
+        try:
+            return self._request(method, self.active_url(), path, query, body)
+        except Unreachable:
+            # Another one may have taken over. Every call of ours may be repeated.
+            if len(self._urls) == 1:
+                raise
+            self._active = self._find_active()
+            return self._request(method, self._active, path, query, body)
+
+    def _request(
+        self,
+        method: str,
+        url: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+    ) -> dict[str, Any]:
+        import requests
+
+        target, params = url + path, {**(query or {}), "user.name": self._user}
+        try:
+            for _ in range(_MAX_REDIRECTS):
+                # A standby sends us on to the active one; requests itself would turn a POST into a GET.
+                answer = self._session.request(
+                    method,
+                    target,
+                    params=params,
+                    json=body,
+                    timeout=self._timeout_s,
+                    allow_redirects=False,
+                    stream=True,
+                )
+                with answer:
+                    if answer.status_code != 307 or not (target := answer.headers.get("Location", "")):
+                        return self._read(method, path, url, answer)
+                params = {} if "user.name=" in target else params
+        except requests.exceptions.SSLError as error:
+            raise Unreachable(f"{url}: it does not speak TLS as we do ({_innermost(error)}); see {SETTING}") from error
+        except requests.exceptions.Timeout as error:
+            raise Unreachable(f"{url}: no answer in {self._timeout_s:g} s; see {SETTING}") from error
+        except requests.exceptions.InvalidURL as error:
+            raise YarnError(f"{url}: is no web address; see {SETTING}") from error
+        except requests.exceptions.RequestException as error:
+            raise Unreachable(f"{url}: {_innermost(error)}; see {SETTING}") from error
+        raise Unreachable(f"{url}: it sends us round in circles; are all ResourceManagers on standby?")
+
+    def _read(self, method: str, path: str, url: str, answer: requests.Response) -> dict[str, Any]:
+        data, deadline = bytearray(), self._clock() + self._timeout_s
+        for part in answer.iter_content(1 << 16):
+            data += part
+            if len(data) > _MAX_ANSWER or self._clock() > deadline:
+                raise NotHadoop(f"{url}: an answer without end to {method} {path}")
+        if not data and answer.status_code < 300:
+            return {}
+        import json
+
+        try:
+            read = json.loads(data)
+        except ValueError as error:
+            if kind := _KINDS.get(answer.status_code):
+                raise kind(f"{url}: {method} {path}", "", f"status {answer.status_code}") from error
+            raise NotHadoop(
+                f"{url}: it answers with status {answer.status_code}, and not as a ResourceManager; see {SETTING}"
+            ) from error
+        read = _object(read)
+        if answer.status_code < 300:
+            return read
+        said = _object(read.get("RemoteException"))
+        message = str(said.get("message") or f"status {answer.status_code}").removeprefix("java.lang.Exception: ")
+        raise _KINDS.get(answer.status_code, RemoteError)(
+            f"{method} {path}", str(said.get("javaClassName") or ""), message
+        )
+
+
+def _launch_to_json(launch: Launch) -> dict[str, Any]:
+    # The values are those of the RPC's message: the ResourceManager makes one of them.
+    from dlapp.cluster.yarn.convert import launch_to_proto
+    from dlapp.cluster.yarn.tokens import Credentials
+
+    message = launch_to_proto(launch)
+    spec: dict[str, Any] = {
+        "commands": {"command": message.command[0]} if message.command else {},
+        "environment": {"entry": [{"key": one.key, "value": one.value} for one in message.environment]},
+        "local-resources": {
+            "entry": [{"key": name, "value": _resource_to_json(one)} for name, one in launch.resources.items()]
+        },
+    }
+    if launch.credentials:
+        credentials = Credentials.decode(launch.credentials)
+        spec["credentials"] = {
+            "tokens": {"entry": [{"key": name, "value": one.to_url()} for name, one in credentials.tokens.items()]},
+            "secrets": {
+                "entry": [
+                    {"key": name, "value": base64.b64encode(one).decode()} for name, one in credentials.secrets.items()
+                ]
+            },
+        }
+    return spec
+
+
+def _resource_to_json(resource: LocalResource) -> dict[str, Any]:
+    return {
+        "resource": resource.url,
+        "type": "ARCHIVE" if resource.archive else "FILE",
+        "visibility": resource.visibility,
+        "size": resource.size,
+        "timestamp": resource.timestamp_ms,
+    }
+
+
+def _report(raw: dict[str, Any]) -> AppReport:
+    final = str(raw.get("finalStatus"))
+    return AppReport(
+        application_id=ApplicationId.from_text(str(raw.get("id"))),
+        user=str(raw.get("user", "")),
+        name=str(raw.get("name", "")),
+        queue=str(raw.get("queue", "")),
+        state=State(raw.get("state")),
+        # ENDED is a newer YARN's word for a success of many; others would be news to us.
+        final_status=FinalStatus(final) if final in FinalStatus.__members__ else FinalStatus.UNDEFINED,
+        diagnostics=str(raw.get("diagnostics") or ""),
+        tracking_url=str(raw.get("trackingUrl") or ""),
+        started_ms=_number(raw.get("startedTime")),
+        finished_ms=_number(raw.get("finishedTime")),
+        progress=float(raw.get("progress") or 0) / 100,
+        kind=str(raw.get("applicationType", "")),
+        tags=tuple(tag for tag in str(raw.get("applicationTags") or "").split(",") if tag),
+        priority=_number(raw.get("priority")),
+        am_logs=str(raw.get("amContainerLogs") or ""),
+        am_node=str(raw.get("amHostHttpAddress") or ""),
+        raw=raw,
+    )
+
+
+def _node(raw: dict[str, Any]) -> NodeInfo:
+    total = _amounts(_object(raw.get("totalResource")))
+    used = _amounts(_object(raw.get("usedResource")))
+    if not total:  # Hadoop 2 tells of memory and vcores, as numbers of the node
+        used = {"memory-mb": _number(raw.get("usedMemoryMB")), "vcores": _number(raw.get("usedVirtualCores"))}
+        free = {"memory-mb": _number(raw.get("availMemoryMB")), "vcores": _number(raw.get("availableVirtualCores"))}
+        total = {name: used[name] + free[name] for name in used}
+    return NodeInfo(
+        name=str(raw.get("id", "")),
+        web=str(raw.get("nodeHTTPAddress", "")),
+        rack=str(raw.get("rack", "")),
+        state=str(raw.get("state", "")),
+        total=total,
+        used=used,
+        labels=tuple(str(one) for one in raw.get("nodeLabels") or ()),
+        health=str(raw.get("healthReport") or ""),
+    )
+
+
+def _amounts(raw: dict[str, Any]) -> dict[str, int]:
+    """Resource type -> amount; memory in MiB. Hadoop 2 has the first two alone."""
+    found = {}
+    if raw:
+        found = {"memory-mb": _number(raw.get("memory")), "vcores": _number(raw.get("vCores"))}
+    for one in _list(_object(raw.get("resourceInformations")).get("resourceInformation")):
+        found.setdefault(str(one.get("name")), _number(one.get("value")))
+    return found
+
+
+def _walk_queues(raw: dict[str, Any], above: str, found: list[QueueInfo]) -> None:
+    name = str(raw.get("queueName", ""))
+    path = str(raw.get("queuePath") or (f"{above}.{name}" if above else name))
+    below = _list(_object(raw.get("queues")).get("queue"))
+    if name:
+        state = str(raw.get("state", "RUNNING"))
+        found.append(QueueInfo(name=name, path=path, state=state, leaf=not below, raw=raw))
+    for one in below:
+        _walk_queues(one, path, found)
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: Any) -> list[dict[str, Any]]:
+    return [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, dict)]
+
+
+def _number(value: Any) -> int:
+    try:
+        return int(value or 0)
+    except (TypeError, ValueError):
+        return 0
+
+
+def _innermost(error: BaseException) -> str:
+    """The words of the error that started it: requests wraps a refusal three times."""
+    while (inner := error.__cause__ or error.__context__) is not None:
+        error = inner
+    words = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return words.lower() or type(error).__name__

@@ -1,0 +1,162 @@
+"""What an ApplicationMaster says to YARN and hears from it, as values; ids and amounts are dlapp's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from dlapp.ids import ContainerId
+from dlapp.spec import Resources
+
+ANY = "*"
+"""The resource name of a row that stands for the whole cluster."""
+
+
+class NodeId(NamedTuple):
+    """A NodeManager: the host name that it reports, and the port of its calls."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One line of what an application wants: how many containers in all, there. The last word on its key counts.
+
+    Args:
+        priority: small is urgent; with ``name`` and ``request_id`` the row's key. One size of container for each.
+        name: a host, a rack, or `ANY`.
+        count: the total that is still wanted; 0 takes the row back.
+        relax: on a rack or `ANY`: places outside the rows below it are welcome too.
+        label: node label, on `ANY` rows alone.
+    """
+
+    priority: int
+    request_id: int
+    name: str
+    count: int
+    resources: Resources
+    relax: bool = True
+    label: str | None = None
+
+    def __post_init__(self) -> None:
+        # The ResourceManager takes a negative count, and its queue is short of so much from then on.
+        if self.count < 0:
+            raise ValueError(f"{self.count} containers wanted on {self.name}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Granted:
+    """A container that YARN gave us.
+
+    Args:
+        web: host and port of its node's web interface.
+        token: handed to the node at the start, byte for byte as it came.
+    """
+
+    container_id: ContainerId
+    node: NodeId
+    web: str
+    resources: Resources
+    priority: int
+    request_id: int
+    token: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """A container as its node or the ResourceManager sees it; ``exit_status`` means something once it has ended."""
+
+    container_id: ContainerId
+    ended: bool
+    exit_status: int
+    diagnostics: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    """The answer to a registration.
+
+    Args:
+        largest: the largest container of the queue.
+        queue: the one that is used, with its full path.
+        resource_types: names of what the ResourceManager counts; empty on Hadoop 2.
+        live: containers that earlier attempts left running.
+    """
+
+    largest: Resources
+    queue: str = ""
+    resource_types: tuple[str, ...] = ()
+    live: tuple[Granted, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """The answer to a heartbeat: what is new.
+
+    Args:
+        granted: new containers.
+        live: containers of earlier attempts that the ResourceManager learnt of late.
+        ended: containers that ended or were taken back; some may come twice after a ResourceManager's restart.
+        nodes: nodes whose state changed, and whether each can be used now.
+        node_count: how many nodes the cluster has.
+        preempted: containers that will be taken away.
+    """
+
+    granted: tuple[Granted, ...] = ()
+    live: tuple[Granted, ...] = ()
+    ended: tuple[Status, ...] = ()
+    nodes: tuple[tuple[NodeId, bool], ...] = ()
+    node_count: int = 0
+    preempted: tuple[ContainerId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalResource:
+    """A file that the NodeManager brings to a container.
+
+    Args:
+        url: where it lies, with a scheme that the node can open (``hdfs://host:port/path``).
+        size: bytes; not checked by YARN.
+        timestamp_ms: the file's modification time, exactly, or the container fails.
+        archive: unpack it.
+        visibility: ``PUBLIC`` (readable by everyone along its path; kept on the node for all), ``PRIVATE`` (kept for
+            the user) or ``APPLICATION``.
+    """
+
+    url: str
+    size: int
+    timestamp_ms: int
+    archive: bool = False
+    visibility: str = "APPLICATION"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """What runs in a container.
+
+    Args:
+        command: program and arguments, as they are to arrive; ``<LOG_DIR>`` in one is the container's log directory.
+        environment: readable by anyone on the node's web pages; nothing secret belongs here.
+        resources: name in the working directory -> file.
+        credentials: a credentials file's bytes.
+    """
+
+    command: tuple[str, ...]
+    environment: dict[str, str] = field(default_factory=dict)
+    resources: dict[str, LocalResource] = field(default_factory=dict)
+    credentials: bytes = field(default=b"", repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A node of the cluster, as the ResourceManager reports it."""
+
+    node: NodeId
+    rack: str
+    usable: bool
+    capability: Resources
+    labels: tuple[str, ...] = ()
