@@ -1,0 +1,185 @@
+"""The values that are submitted: checked when they are made, the same after a way through JSON."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlapp.errors import SpecError
+from dlapp.jsonform import from_json, to_json
+from dlapp.spec import (
+    RESERVED_ENV,
+    RESERVED_ENV_PREFIXES,
+    AppSpec,
+    InputSpec,
+    OnFailure,
+    OutputSpec,
+    Placement,
+    Resources,
+    RoleSpec,
+    Secrets,
+    StartRule,
+    Submission,
+)
+
+text = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
+word = st.from_regex(r"[a-z][a-z0-9]{0,6}", fullmatch=True)
+counts = st.integers(1, 1000)
+seconds = st.floats(0.001, 1e9)
+resources = st.builds(Resources, memory_mib=counts, vcores=counts, gcores=st.integers(0, 8))
+placements = st.builds(
+    Placement,
+    nodes=st.lists(word).map(tuple),
+    exclude_nodes=st.lists(word).map(tuple),
+    node_label=st.none() | word,
+)
+roles = st.builds(
+    RoleSpec,
+    name=word,
+    instances=counts,
+    resources=resources,
+    script=st.none() | word,
+    args=st.none() | st.lists(text).map(tuple),
+    docker_image=st.none() | word,
+    retries=st.integers(0, 1000),
+    start=st.sampled_from(StartRule),
+    service=st.booleans(),
+)
+inputs = st.builds(
+    InputSpec,
+    name=word,
+    sources=st.lists(text, min_size=1).map(tuple),
+    input_path=st.sampled_from(["data", ".", "a/b"]),
+)
+outputs = st.builds(
+    OutputSpec,
+    name=word,
+    output_path=word,
+    target=word.map("file:///{}".format),
+    overwrite=st.booleans(),
+    on_failure=st.sampled_from(OnFailure),
+)
+env_names = st.from_regex(r"[A-Z][A-Z0-9_]{0,8}", fullmatch=True).filter(
+    lambda name: name not in RESERVED_ENV and not name.startswith(RESERVED_ENV_PREFIXES)
+)
+
+
+def unique(values: st.SearchStrategy[object], *fields: str, least: int = 0) -> st.SearchStrategy[tuple[object, ...]]:
+    by = tuple((lambda one, field=field: getattr(one, field)) for field in fields)
+    return st.lists(values, unique_by=by, min_size=least, max_size=4).map(tuple)
+
+
+specs = st.builds(
+    AppSpec,
+    username=word,
+    appname=text.filter(bool),
+    workspace=text,
+    script=word,
+    args=st.lists(text).map(tuple),
+    docker_image=st.none() | word,
+    exclude=st.lists(text).map(tuple),
+    queue=st.none() | word,
+    priority=st.none() | counts,
+    project=st.none() | text,
+    tags=st.lists(text).map(tuple),
+    max_runtime_s=st.none() | seconds,
+    kill_grace_s=seconds,
+    env=st.lists(env_names).map(tuple),
+    placement=placements,
+    inputs=unique(inputs, "name"),
+    outputs=unique(outputs, "name", "target"),
+    roles=unique(roles, "name", least=1),
+)
+submissions = st.builds(
+    Submission,
+    spec=specs,
+    workspace_archive=text,
+    workspace_digest=text,
+    submitter=word,
+    submitted_ms=counts,
+    log_limit_bytes=counts,
+)
+secret_values = st.builds(
+    Secrets,
+    control_secret=st.just("ab" * 32),
+    env=st.dictionaries(env_names, text),
+    environment=st.dictionaries(env_names, text),
+)
+
+
+@given(submissions)
+def test_a_submission_is_the_same_after_a_way_through_json(submission: Submission) -> None:
+    assert from_json(Submission, json.loads(json.dumps(to_json(submission))), strict=True) == submission
+
+
+@given(secret_values)
+def test_secrets_are_the_same_after_a_way_through_json(secrets: Secrets) -> None:
+    assert from_json(Secrets, json.loads(json.dumps(to_json(secrets))), strict=True) == secrets
+
+
+@given(specs)
+def test_every_index_belongs_to_one_instance_of_one_role(spec: AppSpec) -> None:
+    if spec.containers > 2000:
+        spec = AppSpec(username="u", appname="a", workspace="/w", script="s", roles=spec.roles[:1])
+    places = [(role.name, place) for role, place in map(spec.role_of, range(spec.containers))]
+    assert places == [(role.name, place) for role in spec.roles for place in range(role.instances)]
+    with pytest.raises(IndexError):
+        spec.role_of(spec.containers)
+
+
+def spec_with(**fields: object) -> AppSpec:
+    return AppSpec(**{"username": "u", "appname": "a", "workspace": "/w", "script": "s", **fields})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"username": ""}, "application.username: is empty"),
+        ({"script": "../s"}, "application.user_shell_script: '../s' leads out of the workspace"),
+        ({"script": "a/../../s"}, "application.user_shell_script: 'a/../../s' leads out of the workspace"),
+        ({"script": "/s"}, "application.user_shell_script: '/s' is absolute; it is taken from the workspace's root"),
+        ({"args": ("a\0b",)}, "application.user_shell_args: has a NUL in it"),
+        ({"env": ("NVIDIA_X",)}, "application.env.NVIDIA_X: is set by dlapp and cannot be set here"),
+        ({"env": ("A-B",)}, "application.env.A-B: 'A-B' is not the name of a variable"),
+        ({"max_runtime_s": 0.0}, "application.max_runtime: is 0 s, it must be above 0"),
+        ({"kill_grace_s": -1.0}, "application.kill_grace: is -1 s, the least is 0"),
+        ({"roles": ()}, "roles: is empty"),
+        ({"roles": (RoleSpec(), RoleSpec())}, "role: 'worker' stands twice"),
+    ],
+)
+def test_a_spec_that_is_not_possible_is_never_made(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        spec_with(**fields)
+    assert str(refused.value) == message
+
+
+def test_two_outputs_never_have_one_target() -> None:
+    outputs = tuple(OutputSpec(name=n, output_path=n, target=f"file:///t{'/' * (n == 'b')}") for n in "ab")
+    with pytest.raises(SpecError, match="'file:///t' stands twice"):
+        spec_with(outputs=outputs)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"more": 1}, "more: is not known"),
+        ({"username": 3}, "username: is the number 3, not str"),
+        ({"priority": True}, "priority: is true or false, not int"),
+        ({"roles": [{"name": "a", "start": "now"}]}, r"roles\[0\].start: is 'now', allowed are granted, gang"),
+        ({"roles": [{"resources": {"memory": 1}}]}, r"roles\[0\].resources.memory: is not known"),
+        ({"inputs": [{"sources": []}]}, r"inputs\[0\].input_path: is missing"),
+        ({"args": "a b"}, "args: is text, not an array"),
+    ],
+)
+def test_a_wrong_json_form_is_refused_with_the_path_of_the_field(change: dict[str, object], message: str) -> None:
+    data = {**to_json(spec_with()), **change}
+    with pytest.raises(SpecError, match=message):
+        from_json(AppSpec, data, strict=True)
+
+
+def test_a_field_of_a_newer_version_is_passed_over_where_it_may_be() -> None:
+    data = {**to_json(spec_with()), "newer": {"a": 1}}
+    assert from_json(AppSpec, data) == spec_with()
