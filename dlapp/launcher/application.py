@@ -383,7 +383,8 @@ def read_env_file(path: str) -> dict[str, str]:
         UsageError: others may read it, it is another user's, or a line is no variable; a line for each fault.
     """
     try:
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
+        # Not to wait for the writer of a FIFO.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as stream:
             status = os.fstat(stream.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise UsageError(f"{_seen(path)}: is no file")

@@ -1,0 +1,387 @@
+"""From a properties file to a spec: defaults, paths, variables, and all that the file system can say against it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlapp.cluster import EngineInfo
+from dlapp.config import Config, load_config
+from dlapp.errors import FileRefused, UsageError
+from dlapp.launcher.application import (
+    Application,
+    application_from_properties,
+    os_user,
+    overlap,
+    read_application,
+    read_env_file,
+    resolve_location,
+)
+from dlapp.launcher.properties import parse_properties
+from dlapp.spec import InputSpec, OnFailure, OutputSpec, Placement, Resources
+from dlapp.storage import open_location
+
+NO_GPUS = EngineInfo(name="local", version="1", has_gpus=False)
+GPUS = EngineInfo(name="local", version="1", has_gpus=True)
+LEAST = "[application]\nappname=a\nuser_dev_workspace_path=w\nuser_shell_script=s.sh\n"
+
+
+@pytest.fixture
+def config() -> Config:
+    return load_config(environ={"HOME": "/nonexistent"}, system_file="/nonexistent")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A directory with a workspace ``w`` that has a script ``s.sh``."""
+    (tmp_path / "w").mkdir()
+    (tmp_path / "w/s.sh").write_text("#!/bin/sh\n")
+    return tmp_path
+
+
+def read(place: Path, text: str, config: Config, engine: EngineInfo = NO_GPUS) -> Application:
+    (place / "app.properties").write_text(text)
+    return read_application(str(place / "app.properties"), config, engine)
+
+
+def refused(place: Path, text: str, config: Config) -> list[str]:
+    with pytest.raises(FileRefused) as refusal:
+        read(place, text, config)
+    return [fault.removeprefix(f"{place}/app.properties:") for fault in refusal.value.faults]
+
+
+def test_the_least_file_gets_the_documented_defaults(place: Path, config: Config) -> None:
+    spec = read(place, LEAST, config).spec
+    assert (spec.username, spec.appname, spec.script, spec.workspace) == (os_user(), "a", "s.sh", f"{place}/w")
+    assert (spec.args, spec.exclude, spec.docker_image, spec.queue, spec.kill_grace_s) == ((), (), None, None, 30.0)
+    (role,) = spec.roles
+    assert (role.name, role.instances, role.resources) == ("worker", 1, Resources(memory_mib=4096, vcores=1, gcores=0))
+
+
+def test_gcores_auto_is_one_where_the_engine_has_gpus(place: Path, config: Config) -> None:
+    def gcores(text: str, engine: EngineInfo, config: Config = config) -> int:
+        return read(place, LEAST + text, config, engine).spec.roles[0].resources.gcores
+
+    assert [gcores("", engine) for engine in (NO_GPUS, GPUS)] == [0, 1]
+    assert [gcores("[resources]\ngcores=auto\n", engine) for engine in (NO_GPUS, GPUS)] == [0, 1]
+    assert [gcores("[resources]\ngcores=3\n", engine) for engine in (NO_GPUS, GPUS)] == [3, 3]
+    two = load_config({"defaults.gcores": "2"}, {"HOME": "/x"}, system_file="/nonexistent")
+    assert gcores("", NO_GPUS, two) == 2
+    assert gcores("[resources]\ngcores=auto\n", NO_GPUS, two) == 0
+
+
+def test_resources_take_the_configured_defaults_key_by_key(place: Path) -> None:
+    texts = {"defaults.containers": "3", "defaults.memory": "1g", "defaults.vcores": "2"}
+    config = load_config(texts, {"HOME": "/x"}, system_file="/nonexistent")
+    (role,) = read(place, LEAST + "[resources]\nvcores=4\n", config).spec.roles
+    assert (role.instances, role.resources) == (3, Resources(memory_mib=1024, vcores=4, gcores=0))
+
+
+def test_every_key_reaches_the_spec(place: Path, config: Config) -> None:
+    (place / "secret.env").write_text("TOKEN='a b'\n# no\n\nEMPTY=\nURL=a=b#c\n")
+    (place / "secret.env").chmod(0o600)
+    (place / "in").mkdir()
+    text = (
+        "[application]\nusername=tony\nappname='my app'\nuser_dev_workspace_path=./w/\nuser_shell_script=./s.sh\n"
+        "user_shell_args=-n 'a b'\ndocker_image=reg:5000/a/b@sha256:0f\nuser_dev_workspace_exclude_list=*.o,.git\n"
+        "queue=gpu\npriority=3\nproject=p q\ntags=x,y\nmax_runtime=2h\nkill_grace=1m\nenv.A=' b '\n"
+        "env_file=secret.env\n"
+        "[resources]\ncontainers=2\nmemory=512m\nvcores=2\ngcores=1\nnodes=n1\nexclude_nodes=n2 n3\nnode_label=fast\n"
+        "[from_hdfs]\nhdfs=in/*\n  /data/{a,b}\ninput_path=./data\n[from_hdfs more]\nhdfs=file:/x//y\ninput_path=.\n"
+        "[to_hdfs]\noutput_path=out/\nhdfs=/results\noverwrite=true\n"
+        "[to_hdfs logs]\noutput_path=logs\nhdfs=../logs\non_failure=drop\n"
+    )
+    application = read(place, text, config)
+    spec = application.spec
+    assert (spec.username, spec.appname, spec.workspace, spec.script) == ("tony", "'my app'", f"{place}/w", "s.sh")
+    assert (spec.args, spec.docker_image, spec.exclude) == (("-n", "a b"), "reg:5000/a/b@sha256:0f", ("*.o", ".git"))
+    assert (spec.queue, spec.priority, spec.project, spec.tags) == ("gpu", 3, "p q", ("x", "y"))
+    assert (spec.max_runtime_s, spec.kill_grace_s) == (7200.0, 60.0)
+    assert spec.placement == Placement(nodes=("n1",), exclude_nodes=("n2", "n3"), node_label="fast")
+    assert spec.inputs == (
+        InputSpec(sources=(f"file://{place}/in/*", "file:///data/{a,b}"), input_path="data"),
+        InputSpec(name="more", sources=("file:///x/y",), input_path="."),
+    )
+    assert spec.outputs == (
+        OutputSpec(output_path="out", target="file:///results", overwrite=True),
+        OutputSpec(name="logs", output_path="logs", target=f"file://{place.parent}/logs", on_failure=OnFailure.DROP),
+    )
+    assert spec.env == ("A", "TOKEN", "EMPTY", "URL")
+    assert application.env == {"A": " b ", "TOKEN": "'a b'", "EMPTY": "", "URL": "a=b#c"}
+    properties = parse_properties(text, str(place / "app.properties"))
+    assert application_from_properties(properties, config, NO_GPUS) == (spec, application.env)
+
+
+# ---- paths ----
+
+
+@pytest.mark.parametrize(
+    ("text", "location"),
+    [
+        ("/a/b", "/root/a/b"),
+        ("//a//b/", "/root/a/b"),
+        ("/../../etc", "/root/etc"),
+        ("/a/*", "/root/a/*"),
+        ("a/b", "/here/a/b"),
+        ("../a", "/a"),
+        ("./50% off #1", "/here/50% off #1"),
+        ("file:///a/b", "/a/b"),
+        ("file:/a/b", "/a/b"),
+        ("FILE:///a", "/a"),
+        ("a:b", "/here/a:b"),
+        ("한글/데이터", "/here/한글/데이터"),
+    ],
+)
+def test_a_path_is_taken_from_fs_root_or_from_beside_the_file(text: str, location: str) -> None:
+    for pattern in (True, False):
+        assert resolve_location(text, "/here", "/root", pattern=pattern) == f"file://{location}"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("hdfs://nn:8020/a", "hdfs:// needs a Hadoop cluster, which is not built yet"),
+        ("hdfs:/a", "hdfs:// needs a Hadoop cluster, which is not built yet"),
+        ("s3://bucket/a", "there is no storage for s3://, it can be a path or file://"),
+        ("file://host/a", "'file://host/a' names a host; write file:/// and the path"),
+        ("/a/{b,../../c}", "has both .. and braces"),
+    ],
+)
+def test_a_path_that_leads_nowhere_we_know_is_refused(text: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=r".") as refusal:
+        resolve_location(text, "/here", "/root", pattern=True)
+    assert problem in str(refusal.value)
+
+
+def test_only_what_the_user_wrote_is_a_pattern(tmp_path: Path) -> None:
+    odd = tmp_path / "a[b]*{c}\\d?"
+    odd.mkdir()
+    (odd / "x").write_text("")
+    location = resolve_location("*", str(odd), "/", pattern=True)
+    assert [entry.location for entry in open_location(location).matches(location)] == [f"file://{odd}/x"]
+    assert resolve_location("t", str(odd), "/", pattern=False) == f"file://{odd}/t"
+
+
+@pytest.mark.parametrize(
+    ("target", "pattern", "expected"),
+    [
+        ("/a/b", "/a/b", True),
+        ("/a/b/c", "/a/b", True),
+        ("/a", "/a/b", True),
+        ("/", "/a/b", True),
+        ("/a/b", "/a/bc", False),
+        ("/a/b", "/a/*", True),
+        ("/a", "/a/*", True),
+        ("/b", "/a/*", False),
+        ("/a/out/x", "/a/*", True),
+        ("/a/out", "/a/in*", False),
+        ("/a/out", "/a/in/../*", True),
+        ("/a/out", "/{a,b}/{in,out}", True),
+        ("/a/out", "/{a/out,b/in}/x", True),
+        ("/a/[x]", "/a/\\[x\\]", True),
+    ],
+)
+def test_a_target_overlaps_what_a_pattern_takes_in_or_what_holds_it(target: str, pattern: str, expected: bool) -> None:
+    assert overlap(target, pattern) is expected
+
+
+def test_links_do_not_hide_that_output_lies_on_input(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    assert overlap(f"{tmp_path}/real/out", f"{tmp_path}/link/*")
+    assert overlap(f"{tmp_path}/link/out", f"{tmp_path}/real/*")
+    assert not overlap(f"{tmp_path}/link2/out", f"{tmp_path}/real/*")
+
+
+@given(st.text("ab/*{},\\[]^!-?.", max_size=12))
+def test_any_source_is_resolved_or_refused_and_never_leaves_fs_root(text: str) -> None:
+    try:
+        location = resolve_location(f"/{text}", "/here", "/root/fs", pattern=True)
+    except ValueError:
+        return
+    assert location.startswith("file:///root/fs")
+
+
+# ---- refusals ----
+
+FAULTS: list[tuple[str, list[str]]] = [
+    (
+        LEAST.replace("=w", "=nowhere"),
+        ["3: application.user_dev_workspace_path: {place}/nowhere: there is no such directory"],
+    ),
+    (LEAST.replace("=w", "=file"), ["3: application.user_dev_workspace_path: {place}/file: is no directory"]),
+    (LEAST.replace("s.sh", "t.sh"), ["4: application.user_shell_script: {place}/w/t.sh: there is no such file"]),
+    (LEAST.replace("s.sh", "sub"), ["4: application.user_shell_script: {place}/w/sub: is no file"]),
+    (LEAST.replace("s.sh", "../file"), ["4: application.user_shell_script: '../file' leads out of the workspace"]),
+    (
+        LEAST.replace("s.sh", "/bin/sh"),
+        ["4: application.user_shell_script: '/bin/sh' is absolute; it is taken from the workspace's root"],
+    ),
+    (
+        LEAST.replace("s.sh", "out.sh"),
+        ["4: application.user_shell_script: 'out.sh' leads out of the workspace, to {place}/file"],
+    ),
+    (
+        LEAST.replace("s.sh", "up/file"),
+        ["4: application.user_shell_script: 'up/file' leads out of the workspace, to {place}/file"],
+    ),
+    (LEAST.replace("s.sh", "nowhere.sh"), ["4: application.user_shell_script: {place}/w/nowhere.sh: is no file"]),
+    (LEAST + "[from_hdfs]\nhdfs=in\ninput_path=../x\n", ["7: from_hdfs.input_path: '../x' leads out of the workspace"]),
+    (
+        LEAST + "[from_hdfs]\nhdfs=in\ninput_path=/x\n",
+        ["7: from_hdfs.input_path: '/x' is absolute; it is taken from the workspace's root"],
+    ),
+    (
+        LEAST + "[from_hdfs]\nhdfs=hdfs://nn/x\ninput_path=x\n",
+        ["6: from_hdfs.hdfs: hdfs:// needs a Hadoop cluster, which is not built yet; here it can be a path or file://"],
+    ),
+    (
+        LEAST + "[from_hdfs]\nhdfs=in/[a\ninput_path=x\n",
+        ["6: from_hdfs.hdfs: the pattern '[a' has a '[' that does not close"],
+    ),
+    (
+        LEAST + "[to_hdfs]\noutput_path=../x\nhdfs=o\n",
+        ["6: to_hdfs.output_path: '../x' leads out of the workspace"],
+    ),
+    (
+        LEAST + "[to_hdfs]\noutput_path=./\nhdfs=o\n",
+        ["6: to_hdfs.output_path: './' is the workspace itself; name a directory in it that holds nothing but output"],
+    ),
+    (LEAST + "[to_hdfs]\noutput_path=s.sh\nhdfs=o\n", ["6: to_hdfs.output_path: {place}/w/s.sh: is no directory"]),
+    (LEAST + "[to_hdfs]\noutput_path=o\nhdfs=o*\n", ["7: to_hdfs.hdfs: 'o*' is a pattern; output goes to one place"]),
+    (LEAST + "[to_hdfs]\noutput_path=o\nhdfs=w\n", ["7: to_hdfs.hdfs: {place}/w would overwrite the workspace"]),
+    (
+        LEAST + "[to_hdfs]\noutput_path=o\nhdfs=.\n",
+        [
+            "7: to_hdfs.hdfs: {place} would overwrite the workspace",
+            "7: to_hdfs.hdfs: {place} would overwrite the properties file",
+        ],
+    ),
+    (
+        LEAST + "[to_hdfs]\noutput_path=o\nhdfs=app.properties\n",
+        ["7: to_hdfs.hdfs: {place}/app.properties would overwrite the properties file"],
+    ),
+    (
+        LEAST + "[from_hdfs]\nhdfs=in/*\ninput_path=d\n[to_hdfs]\noutput_path=o\nhdfs=in/out\noverwrite=true\n",
+        ["10: to_hdfs.hdfs: {place}/in/out would overwrite the application's own input of line 6"],
+    ),
+    (
+        LEAST + "[from_hdfs t]\nhdfs=x\n  in/a\ninput_path=d\n[to_hdfs]\noutput_path=o\nhdfs=in\n",
+        ["11: to_hdfs.hdfs: {place}/in would overwrite the application's own input of line 6"],
+    ),
+    (
+        LEAST + "[from_hdfs]\nhdfs=in\ninput_path=d\n[to_hdfs]\noutput_path=o\nhdfs=w/../link/x\n",
+        ["10: to_hdfs.hdfs: {place}/link/x would overwrite the application's own input of line 6"],
+    ),
+    (
+        LEAST + "[to_hdfs]\noutput_path=o\nhdfs=r\n[to_hdfs b]\noutput_path=p\nhdfs=r/b\n",
+        ["10: to_hdfs b.hdfs: {place}/r/b and the target of line 7 lie in each other"],
+    ),
+    (
+        LEAST + "kill_grace=2h\n",
+        ["5: application.kill_grace: is 7200 s, the most that is allowed here is 3600 s (runtime.kill_grace_max)"],
+    ),
+    (LEAST + "env_file=none\n", ["5: application.env_file: {place}/none: No such file or directory"]),
+    (LEAST + "env_file=w\n", ["5: application.env_file: {place}/w: Is a directory"]),
+    (
+        LEAST + "env_file=open.env\n",
+        ["5: application.env_file: {place}/open.env: has mode 0640, others may use it (0040); chmod 600 it"],
+    ),
+    (LEAST + "env.A=1\nenv_file=good.env\n", ["5: application.env.A: is set in env_file too"]),
+]
+
+
+@pytest.mark.parametrize(("text", "faults"), FAULTS)
+def test_what_the_file_system_says_against_a_file_is_named_with_its_line(
+    place: Path, config: Config, text: str, faults: list[str]
+) -> None:
+    (place / "file").write_text("")
+    (place / "in").mkdir()
+    (place / "link").symlink_to("in")
+    (place / "w/sub").mkdir()
+    (place / "w/up").symlink_to("..")
+    (place / "w/out.sh").symlink_to("../file")
+    (place / "w/nowhere.sh").symlink_to("gone")
+    (place / "good.env").write_text("A=1\n")
+    (place / "good.env").chmod(0o600)
+    (place / "open.env").write_text("A=1\n")
+    (place / "open.env").chmod(0o640)
+    assert refused(place, text, config) == [fault.format(place=place) for fault in faults]
+
+
+def test_faults_of_the_text_and_of_the_world_come_at_once(place: Path, config: Config) -> None:
+    text = LEAST.replace("s.sh", "t.sh") + "frobnicate=1\nenv_file=none\n[resources]\nmemory=x\n[to_hdfs]\nhdfs=w\n"
+    assert [fault.partition(": ")[0] + " " + fault.split(": ")[1] for fault in refused(place, text, config)] == [
+        "4 application.user_shell_script",
+        "5 application.frobnicate",
+        "6 application.env_file",
+        "8 resources.memory",
+        "9 to_hdfs.output_path",
+    ]
+
+
+def test_a_link_to_a_script_inside_the_workspace_is_fine(place: Path, config: Config) -> None:
+    (place / "w/start.sh").symlink_to("s.sh")
+    assert read(place, LEAST.replace("s.sh", "start.sh"), config).spec.script == "start.sh"
+
+
+def test_output_into_the_workspace_itself_is_fine(place: Path, config: Config) -> None:
+    text = LEAST + "[to_hdfs]\noutput_path=output\nhdfs=w/output\noverwrite=true\n"
+    assert read(place, text, config).spec.outputs[0].target == f"file://{place}/w/output"
+
+
+@pytest.mark.parametrize("name", ["missing", ".", "a\0b"])
+def test_a_file_that_cannot_be_read_is_refused_in_a_line(place: Path, config: Config, name: str) -> None:
+    with pytest.raises(FileRefused) as refusal:
+        read_application(f"{place}/{name}", config, NO_GPUS)
+    (fault,) = refusal.value.faults
+    assert fault.startswith(f"{place}/{name}: ")
+
+
+# ---- env_file ----
+
+
+def test_an_env_file_is_read_as_it_stands(tmp_path: Path) -> None:
+    path = tmp_path / "env"
+    path.write_bytes("\ufeffA=1\r\nB= x \r\n\n#C=3\n_D='q'\n한=1\n".replace("한=1\n", "K=한글\n").encode())
+    path.chmod(0o600)
+    assert read_env_file(str(path)) == {"A": "1", "B": " x ", "_D": "'q'", "K": "한글"}
+
+
+def test_all_faults_of_an_env_file_come_at_once_and_quote_none_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "env"
+    path.write_bytes(b"A=1\nsecret\nexport B=secret\nA=secret\nNV_GPU=secret\nC=secret\0\nD=secret\xff\n=secret\n")
+    path.chmod(0o600)
+    with pytest.raises(UsageError) as refusal:
+        read_env_file(str(path))
+    assert str(refusal.value).split("\n") == [
+        f"{path}:2: is not NAME=value",
+        f"{path}:3: is not NAME=value",
+        f"{path}:4: A: stands twice",
+        f"{path}:5: NV_GPU: is set by dlapp and cannot be set here",
+        f"{path}:6: C: has a NUL in it",
+        f"{path}:7: is not UTF-8",
+        f"{path}:8: is not NAME=value",
+    ]
+
+
+def test_an_env_file_that_is_a_fifo_does_not_hold_anybody_up(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "env", 0o600)
+    with pytest.raises(UsageError, match="is no file"):
+        read_env_file(str(tmp_path / "env"))
+
+
+def test_an_env_file_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "env"
+    path.write_text("A=1\n")
+    path.chmod(0o600)
+    if os.geteuid() == 0:
+        os.chown(path, 12345, 12345)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    with pytest.raises(UsageError, match="is another user's file"):
+        read_env_file(str(path))
