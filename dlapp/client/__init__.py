@@ -263,7 +263,17 @@ class Client:
         """
         from dlapp.launcher.submit import launch
 
-        return launch(path, self.config, self.engine, say=say, note=note, progress=progress)
+        def brought_by_a_shell(spec: AppSpec) -> list[str]:
+            from dlapp.client import brought
+
+            paths = brought.remembered(brought.records_below(self.engine.state.path), spec)
+            for one in paths:
+                note(f"{one} is not packed: dlapp-shell brought it, and the run brings its own")
+            return [brought.as_pattern(one) for one in paths]
+
+        return launch(
+            path, self.config, self.engine, say=say, note=note, progress=progress, leave_out=brought_by_a_shell
+        )
 
     def wait(
         self,

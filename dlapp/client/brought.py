@@ -12,11 +12,12 @@ import hashlib
 import json
 import os
 import posixpath
+import re
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 
 from dlapp.errors import DlappError, NotFound
-from dlapp.spec import InputSpec
+from dlapp.spec import AppSpec, InputSpec
 from dlapp.storage import Entry, local_path, open_location, shown
 
 STAGING = ".dlapp-shell-input-"
@@ -112,29 +113,53 @@ def _name(entry: Entry) -> str:
 # ---- what is remembered ----
 
 
-def remember(records: str, workspace: str, brought: Sequence[str]) -> None:
+def records_below(state_path: str) -> str:
+    """The caller's directory of records, in the state directory of this machine."""
+    return os.path.join(own_directory(state_path), "workspaces")
+
+
+def own_directory(state_path: str) -> str:
+    """Where the caller's shells keep what is theirs."""
+    return os.path.join(state_path, "shells", str(os.geteuid()))
+
+
+def remember(records: str, workspace: str, paths: Sequence[str]) -> None:
     """Add paths (relative to ``workspace``) to its record, a file in the directory ``records``."""
-    known = set(remembered(records, workspace))
-    if known >= set(brought):
+    known = set(_read(records, workspace))
+    if known >= set(paths):
         return
     path = _record(records, workspace)
     temporary = f"{path}.{os.getpid()}"
     with open(temporary, "w", encoding="utf-8", errors="surrogateescape") as file:
-        json.dump({"workspace": workspace, "brought": sorted(known | set(brought))}, file, ensure_ascii=False)
+        json.dump({"workspace": workspace, "brought": sorted(known | set(paths))}, file, ensure_ascii=False)
     os.rename(temporary, path)
 
 
-def remembered(records: str, workspace: str) -> list[str]:
-    """What was brought into ``workspace`` and still stands there."""
+def remembered(records: str, spec: AppSpec) -> list[str]:
+    """What was brought into the workspace, still stands there, and is where the spec's input goes."""
+    places = [posixpath.normpath(one.input_path) for one in spec.inputs]
+    return [
+        path
+        for path in _read(records, spec.workspace)
+        if posixpath.dirname(path) in ("" if place == "." else place for place in places)
+        and os.path.lexists(os.path.join(spec.workspace, path))
+    ]
+
+
+def _read(records: str, workspace: str) -> list[str]:
     try:
         with open(_record(records, workspace), encoding="utf-8", errors="surrogateescape") as file:
-            known = json.load(file)["brought"]
+            return list(json.load(file)["brought"])
     except FileNotFoundError:
         return []
     except (ValueError, KeyError, TypeError):
         # A record that cannot be read says nothing; a clash, should there be one, names the file.
         return []
-    return [path for path in known if os.path.lexists(os.path.join(workspace, path))]
+
+
+def as_pattern(path: str) -> str:
+    """The gitignore pattern of one path, relative to the workspace, and nothing else."""
+    return "/" + re.sub(r"([\\*?\[\] !#])", r"\\\1", path)
 
 
 def _record(records: str, workspace: str) -> str:

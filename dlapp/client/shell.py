@@ -84,7 +84,7 @@ def open_shell(
         if fetch_input and spec.inputs:
             with fetching() as progress:
                 now = brought.bring(spec.inputs, spec.workspace, note, progress)
-            brought.remember(records_of(client.config), spec.workspace, now)
+            brought.remember(brought.records_below(client.engine.state.path), spec.workspace, now)
         note(_greeting(spec, devices, image))
         command = [sys.executable, "-I", "-m", "dlapp.tools.run"]
         desk_env = {**os.environ, FILE_VARIABLE: os.path.abspath(path)}
@@ -171,19 +171,14 @@ def find_shell(path: str) -> str:
     raise NotFound(f"neither bash nor sh is in PATH ({path})")
 
 
-def records_of(config: Config) -> str:
-    """The directory in which is remembered what was brought into workspaces."""
-    return os.path.join(_own_directory(config), "workspaces")
-
-
 def _own_directory(config: Config) -> str:
     state = open_state(config.local.state_dir, shared=config.local.shared)
-    own = os.path.join(state.path, "shells", str(os.geteuid()))
+    own = brought.own_directory(state.path)
     with contextlib.suppress(FileExistsError):
         os.mkdir(os.path.dirname(own), 0o700)
         if config.local.shared:
             os.chmod(os.path.dirname(own), 0o3770)
-    for path in (own, os.path.join(own, "workspaces"), os.path.join(own, "sessions")):
+    for path in (own, brought.records_below(state.path), os.path.join(own, "sessions")):
         with contextlib.suppress(FileExistsError):
             os.mkdir(path, 0o700)
     return own

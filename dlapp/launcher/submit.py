@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,6 +26,7 @@ from dlapp.spec import AppSpec, Secrets, Submission
 
 Say = Callable[[str], None]
 Progress = Callable[[int, int], None]
+LeaveOut = Callable[[AppSpec], Sequence[str]]
 
 ENVIRONMENT = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR"),
@@ -43,6 +44,7 @@ def launch(
     note: Note,
     progress: Progress | None = None,
     environ: Mapping[str, str] = os.environ,
+    leave_out: LeaveOut = lambda spec: (),
 ) -> ApplicationId:
     """Check, pack and submit what a properties file describes.
 
@@ -51,6 +53,7 @@ def launch(
         note: told what the user should know besides: keys without effect, what is not packed.
         progress: told how many bytes of the workspace are packed, of how many.
         environ: of the caller; a plain process gets `ENVIRONMENT` of it.
+        leave_out: gives gitignore patterns of what is not packed, besides the user's: what dlapp has put there.
 
     Raises:
         FileRefused: the file has faults, input is missing, output may not be written; all are named.
@@ -64,7 +67,7 @@ def launch(
     with _step(say, "CheckDLAppProperties", "ok"):
         application = read_application(path, config, info)
         notes += _check_engine(application, engine)
-        scan = _check_world(application, config, notes.append)
+        scan = _check_world(application, config, notes.append, leave_out(application.spec))
     spec = application.spec
     for line in notes:
         note(line)
@@ -135,11 +138,11 @@ def _check_engine(application: Application, engine: Engine) -> list[str]:
         raise
 
 
-def _check_world(application: Application, config: Config, note: Note) -> Scan:
+def _check_world(application: Application, config: Config, note: Note, leave_out: Sequence[str]) -> Scan:
     """Look through the workspace, the input and the output; what is to be packed."""
     spec = application.spec
     outputs = [output.output_path for output in spec.outputs]
-    scan = scan_workspace(spec.workspace, exclude=spec.exclude, keep_empty=outputs)
+    scan = scan_workspace(spec.workspace, exclude=(*spec.exclude, *leave_out), keep_empty=outputs)
     for line in scan.warnings:
         note(line)
     for path, count in scan.left_out.items():
