@@ -24,12 +24,14 @@ class Role:
         unbound: live containers that have no index and may take one.
         blockers: open containers of an earlier attempt of which nobody knows what they run: any waiting index might
             be theirs, so none is bound before they are heard or gone.
+        recovering: a gang that an earlier attempt left, of which it is not known yet whether it is whole.
         held: those whose tasks asked for work and wait for the answer.
     """
 
     def __init__(self, place: int, spec: RoleSpec, first: int) -> None:
         self.place, self.spec, self.first = place, spec, first
         self.request_id = place + 1
+        self.recovering = False
         self.gate = Gate(spec.start, spec.instances)
         self.unbound: dict[ContainerId, Container] = {}
         self.blockers: dict[ContainerId, Container] = {}

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 
 from dlapp.am import events, journal
 from dlapp.am.master import Master, Timing
+from dlapp.am.view import of as view_of
+from dlapp.am.view import phase_of
 from dlapp.cluster import ContainerEnd, Grant, Heartbeat, Limits, Registered
 from dlapp.control import Assignment, Fault, Hello, Orders, Phase, Report, Stop, StoredOutput, TaskResult
 from dlapp.ids import ApplicationId, ContainerId
@@ -234,7 +236,7 @@ class World:
         while self.ending is None:
             self.now, _, what = heapq.heappop(self.ahead)
             if self.now > limit_s:
-                self.violated(f"it does not end: {self.master and self.master.view().phase}")
+                self.violated(f"it does not end: {self.master and phase_of(self.master)}")
             what()
         self.check_the_end()
         return self.ending
@@ -706,7 +708,7 @@ class World:
             self.check_parts(deciding)
         if ending.cause in (Cause.KILLED, Cause.FAILED) and self.swapped is not None and not plan.commit_fails:
             self.violated(f"{ending.diagnostics}, and its output was committed")
-        view = self.master.view()
+        view = view_of(self.master, "")
         if not view.state.ended or view.cause is not ending.cause:
             self.violated(f"the view says {view.state}, {view.cause}")
 
