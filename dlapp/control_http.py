@@ -113,7 +113,7 @@ class ControlConnection:
                 raise _Closed("the connection was ended")
         payload = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
         headers = [("Host", f"{self._host}:{self._port}"), ("Content-Length", str(len(payload)))]
-        if self._token is not None:
+        if self._token:
             headers.append(("Authorization", f"Bearer {self._token}"))
         out = self._http.send(h11.Request(method=method, target=path, headers=headers)) or b""
         out += self._http.send(h11.Data(payload)) or b""

@@ -1,0 +1,138 @@
+"""Making, running and looking at whole applications: what the end-to-end tests share."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+BIN = Path(sys.executable).parent
+
+
+def wait_for(what: str, look: Callable[[], T | None], timeout_s: float = 30.0) -> T:
+    """Look again and again until there is something to see; it is returned."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        if seen := look():
+            return seen
+        assert time.monotonic() < deadline, f"not in {timeout_s:g} s: {what}"
+        time.sleep(0.01)
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command printed, and its exit code."""
+
+    code: int
+    out: str
+    err: str
+
+
+def run(command: str, *args: object, env: dict[str, str] | None = None, timeout_s: float = 60.0) -> Done:
+    """Run one of our commands to its end."""
+    done = subprocess.run(
+        [BIN / command, *map(str, args)],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=timeout_s,
+        env={**os.environ, **(env or {})},
+    )
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+def properties(directory: Path, script: str, *, name: str = "test", **sections: dict[str, object]) -> Path:
+    """Write a workspace with one start script and its properties file; the keys of ``sections`` come on top."""
+    workspace = directory / f"{name}_workspace"
+    workspace.mkdir(parents=True, exist_ok=True)
+    start = workspace / "start.sh"
+    start.write_text(f"#!/bin/sh\n{script}\n")
+    start.chmod(0o755)
+    keys: dict[str, dict[str, object]] = {
+        "application": {
+            "appname": name,
+            "user_dev_workspace_path": f"./{workspace.name}",
+            "user_shell_script": "start.sh",
+        },
+        "resources": {"memory": 64, "gcores": 0},
+    }
+    for section, values in sections.items():
+        keys.setdefault(section, {}).update(values)
+    file = directory / f"{name}.properties"
+    file.write_text(
+        "".join(f"[{head}]\n" + "".join(f"{k}={v}\n" for k, v in body.items()) for head, body in keys.items())
+    )
+    return file
+
+
+def launch(file: Path, **env: str) -> str:
+    """Submit; the application's id."""
+    done = run("dlapp-launcher", file, env=env)
+    assert done.code == 0, done.err
+    return next(line.partition(" = ")[2] for line in done.out.splitlines() if line.startswith("DL App ID"))
+
+
+def status(application: str) -> dict[str, Any]:
+    """What ``dlapp-status --json`` says of it."""
+    done = run("dlapp-status", "--json", application)
+    assert done.code == 0, done.err
+    return dict(json.loads(done.out))
+
+
+def ended(application: str, timeout_s: float = 60.0) -> dict[str, Any]:
+    """Wait for the end; the status then."""
+
+    def look() -> dict[str, Any] | None:
+        now = status(application)
+        return now if now["state"] in ("FINISHED", "FAILED", "KILLED") else None
+
+    return wait_for(f"the end of {application}", look, timeout_s)
+
+
+def application_dir(state_dir: Path, application: str) -> Path:
+    """Where the embedded engine keeps it."""
+    (found,) = state_dir.glob(f"*/applications/{application}")
+    return found
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process that is there: ``role`` is am, task, runner or payload (all else that works under the directory)."""
+
+    pid: int
+    role: str
+    command: str
+
+
+def processes(under: Path) -> list[Process]:
+    """The living processes whose command line, working directory or environment names a place under ``under``."""
+    return list(_processes(os.fsencode(str(under))))
+
+
+def _processes(base: bytes) -> Iterator[Process]:
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) == os.getpid():
+            continue
+        try:
+            stat = Path("/proc", name, "stat").read_bytes()
+            command = Path("/proc", name, "cmdline").read_bytes()
+            where = os.fsencode(os.readlink(f"/proc/{name}/cwd"))
+            environment = Path("/proc", name, "environ").read_bytes()
+        except OSError:
+            continue
+        if stat.rpartition(b") ")[2][:1] in (b"Z", b"X"):
+            continue
+        if not (base in command or where.startswith(base) or base in environment):
+            continue
+        words = command.split(b"\0")
+        role = "payload"
+        if b"dlapp" in words:
+            role = words[words.index(b"dlapp") + 1].decode()
+        yield Process(int(name), role, command.replace(b"\0", b" ").decode(errors="replace"))
