@@ -45,7 +45,7 @@ def discover() -> tuple[Device, ...]:
     except pynvml.NVMLError as error:
         if error.value in (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED):
             return ()  # a library without a card: a machine from an image that is for both kinds
-        raise NvmlError(f"NVML: {error}") from error
+        raise _broken(error) from error
     try:
         found = []
         for place in range(pynvml.nvmlDeviceGetCount()):
@@ -54,12 +54,16 @@ def discover() -> tuple[Device, ...]:
             except pynvml.NVMLError:
                 continue
     except pynvml.NVMLError as error:
-        raise NvmlError(f"NVML: {error}") from error
+        raise _broken(error) from error
     finally:
         pynvml.nvmlShutdown()
     if all(one.pci_bus_id for one in found):
         found.sort(key=lambda one: one.pci_bus_id.upper())
     return tuple(found)
+
+
+def _broken(error: Exception) -> NvmlError:
+    return NvmlError(f"NVML: {str(error).rstrip('.')} (local.gcores 0 lets applications without GPUs run)")
 
 
 def _device(pynvml: Any, place: int) -> Device:
@@ -70,14 +74,9 @@ def _device(pynvml: Any, place: int) -> Device:
         index=place,
         minor=_or(pynvml, -1, pynvml.nvmlDeviceGetMinorNumber, handle),
         name=_text(_or(pynvml, "", pynvml.nvmlDeviceGetName, handle)),
-        memory_mib=_memory_mib(pynvml, handle),
+        memory_mib=getattr(_or(pynvml, None, pynvml.nvmlDeviceGetMemoryInfo, handle), "total", 0) >> 20,
         pci_bus_id=_text(_bus_id(pynvml, handle)),
     )
-
-
-def _memory_mib(pynvml: Any, handle: Any) -> int:
-    memory = pynvml.nvmlDeviceGetMemoryInfo(handle)  # a card that is lost fails here
-    return int(memory.total) >> 20
 
 
 def _bus_id(pynvml: Any, handle: Any) -> str | bytes:

@@ -88,6 +88,7 @@ class Runner:
         self._pause_s = IDLE_S
         self._lingering_s = LINGERING_S[0]
         self._misfit: tuple[int, float] | None = None  # the first row, and since when it fits the machine no more
+        self._is_misfit = False
         self._ledger: MachineLedger | None = None
         self._ticket: tuple[int, Ticket] | None = None  # the row that waits for GPUs, and its place in their queue
         self._history_at = 0.0
@@ -193,17 +194,19 @@ class Runner:
         capacity = self._capacity()
         free = capacity.without(running)
         first: Row | None = None
+        self._is_misfit = False
         for row in (one for one in rows if one.state == WAITING):
             if row.uid != self._uid:
                 if runner_lives(self._state, row.uid):
                     self._pause_s = min(self._pause_s, FOREIGN_S)
                     break
                 continue
-            if (why := self._missing(row, capacity, free, running)) is not None:
+            try:
+                why = self._missing(row, capacity, free, running) or self._start(row, capacity)
+            except DlappError as error:
+                why = self._never(row, str(error))  # the driver or the ledger does not work
+            if why is not None:
                 self._waits(row, why)
-                first = row
-                break
-            if not self._start(row, capacity):
                 first = row
                 break
             running.append(row)
@@ -211,7 +214,7 @@ class Runner:
         if self._ticket is not None and (first is None or self._ticket[0] != first.number):
             self._ticket[1].close()
             self._ticket = None
-        if first is None or (self._misfit and self._misfit[0] != first.number):
+        if not self._is_misfit:
             self._misfit = None
 
     def _counts(self, row: Row) -> bool:
@@ -235,15 +238,19 @@ class Runner:
         if row.gcores:
             capacity = capacity._replace(gcores=min(capacity.gcores, self._devices()))
         if (never := schedule.too_large(asked, capacity, row.containers)) is not None:
-            since = self._misfit[1] if self._misfit and self._misfit[0] == row.number else time.monotonic()
-            self._misfit = (row.number, since)
-            if time.monotonic() - since >= PATIENCE_S:
-                self._end_unstarted(row, failed(never, now_ms()))
-                self._pause_s = 0.0
-            else:
-                self._pause_s = min(self._pause_s, 1.0)
-            return never
+            return self._never(row, never)
         return schedule.lack(asked, free, running)
+
+    def _never(self, row: Row, why: str) -> str:
+        """An ask that cannot be met as the machine is now: after some patience that is its end."""
+        since = self._misfit[1] if self._misfit and self._misfit[0] == row.number else time.monotonic()
+        self._misfit, self._is_misfit = (row.number, since), True
+        if time.monotonic() - since >= PATIENCE_S:
+            self._end_unstarted(row, failed(why, now_ms()))
+            self._pause_s = 0.0
+        else:
+            self._pause_s = min(self._pause_s, FOREIGN_S)
+        return why
 
     def _waits(self, row: Row, why: str) -> None:
         if len({one.uid for one in self._queue.unsettled()}) > 1:
@@ -252,31 +259,31 @@ class Runner:
             with self._queue.change():
                 self._queue.update(row.number, reason=why)
 
-    def _start(self, row: Row, capacity: Amounts) -> bool:
+    def _start(self, row: Row, capacity: Amounts) -> str | None:
+        """Start a row's ApplicationMaster; what it still waits for, or None: it was started, or has ended."""
         home = self._state.application(row.id)
         with contextlib.ExitStack() as held:
             holds: tuple[int, ...] = ()
             if row.gcores:
                 reservation = self._reserve(row)
-                if reservation is None:
-                    return False
+                if isinstance(reservation, str):
+                    return reservation
                 held.callback(reservation.close)
                 holds = reservation.fds
             try:
                 alive = os.open(os.path.join(home, "alive"), os.O_RDWR | os.O_CLOEXEC)
             except OSError as error:
                 self._end_unstarted(row, failed(f"{home}: {error.strerror}", now_ms()))
-                return True
+                return None
             held.callback(os.close, alive)
             if not try_lock(alive):
-                # A process of an earlier start has not ended yet.
                 self._pause_s = min(self._pause_s, self._lingering_s)
-                return False
+                return "processes of an earlier start are just ending"
             if not self._mark_started(row, capacity):
                 self._pause_s = 0.0
-                return False
+                return "others came first"
             self._spawn(row, home, 1, alive, holds)
-        return True
+        return None
 
     def _mark_started(self, row: Row, capacity: Amounts) -> bool:
         """Make the row running, if it still waits and still fits: others may have started theirs meanwhile."""
@@ -354,7 +361,7 @@ class Runner:
     def _devices(self) -> int:
         return self._machine_ledger().capacity()
 
-    def _reserve(self, row: Row) -> Reservation | None:
+    def _reserve(self, row: Row) -> Reservation | str:
         from dlapp.gpuid.machine import NotEnough
 
         ledger = self._machine_ledger()
@@ -364,12 +371,10 @@ class Runner:
             ticket = ledger.ticket(row.id, row.submitter, row.gcores, since_ms=row.submitted_ms)
             self._ticket = (row.number, ticket)
         try:
-            reservation = ledger.reserve(row.id, row.submitter, row.gcores, ticket=self._ticket[1])
+            return ledger.reserve(row.id, row.submitter, row.gcores, ticket=self._ticket[1])
         except NotEnough as error:
-            self._waits(row, error.reason)
             self._pause_s = min(self._pause_s, FOREIGN_S)
-            return None
-        return reservation
+            return error.reason
 
     # ---- ends ----
 

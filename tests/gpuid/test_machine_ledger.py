@@ -1,0 +1,445 @@
+"""The machine's ledger: real processes, real kernel locks, cards that are nowhere."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlapp.errors import AskTooLarge
+from dlapp.gpuid import records
+from dlapp.gpuid.machine import MachineLedger, NotEnough
+from dlapp.gpuid.records import LedgerError
+from tests.services import ledger_process
+from tests.services.install import SEARCH
+from tests.services.ledger_process import cards
+
+APP, OTHER = "application_1700000000000_0001", "application_1700000000000_0002"
+ANN, TONY = 60001, 60002
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """A place that every user of the machine may look into, as /run/lock is."""
+    top = Path(tempfile.mkdtemp(prefix="dlapp-ledger-"))
+    top.chmod(0o1777)
+    yield top / "locks"
+    shutil.rmtree(top)
+
+
+@pytest.fixture
+def ledger(directory: Path) -> MachineLedger:
+    """A ledger of four cards, as this process sees it."""
+    return MachineLedger(str(directory), discover=lambda: cards(4))
+
+
+class User:
+    """Another process that uses the ledger."""
+
+    def __init__(self, directory: Path, uid: int | None) -> None:
+        command = [sys.executable, "-I", ledger_process.__file__, str(directory), "4"]
+        if uid is not None:
+            command = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", *command]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def __call__(self, do: str, name: str = "", **more: Any) -> Any:
+        """Make it do something; what it answers."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps({"do": do, "name": name, **more}) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
+
+
+@pytest.fixture
+def user(directory: Path) -> Iterator[Callable[..., User]]:
+    """Start processes that use the ledger; they are killed at the end."""
+    users: list[User] = []
+
+    def start(uid: int | None = None) -> User:
+        users.append(User(directory, uid))
+        return users[-1]
+
+    yield start
+    for one in users:
+        one.kill()
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "not in time"
+        time.sleep(0.005)
+
+
+def test_a_reservation_is_for_all_devices_or_none(ledger: MachineLedger) -> None:
+    with ledger.reserve(APP, "tony", 3):
+        with pytest.raises(NotEnough, match=r"needs 2 gcores, 1 free: gpu0 application_\d+_0001 \(tony\), gpu1 "):
+            ledger.reserve(OTHER, "ann", 2)
+        assert len(ledger.holders()) == 3
+        with ledger.reserve(OTHER, "ann", 1) as one:
+            assert [device.index for device in one.devices] == [3]
+
+
+def test_what_is_closed_can_be_had_at_once(ledger: MachineLedger) -> None:
+    for _ in range(3):
+        ledger.reserve(APP, "tony", 4).close()
+    assert ledger.holders() == {}
+
+
+def test_an_ask_for_more_than_there_is_is_refused_with_the_numbers(ledger: MachineLedger) -> None:
+    with pytest.raises(AskTooLarge, match="asked for 5 gcores, this machine has 4"):
+        ledger.reserve(APP, "tony", 5)
+    with pytest.raises(LedgerError, match="the least is 1"):
+        ledger.reserve(APP, "tony", 0)
+
+
+def test_without_cards_nothing_is_made_and_nobody_holds_anything(directory: Path) -> None:
+    ledger = MachineLedger(str(directory), discover=lambda: ())
+    assert (ledger.capacity(), ledger.holders()) == (0, {})
+    assert not directory.exists()
+
+
+def test_a_lease_takes_only_what_is_reserved_for_its_application(ledger: MachineLedger) -> None:
+    with ledger.reserve(APP, "tony", 2), ledger.reserve(OTHER, "ann", 2) as others:
+        with ledger.lease(application=OTHER, container="c2", user="ann", gcores=2) as lease:
+            assert lease.devices == others.devices
+        with pytest.raises(NotEnough, match="asked for 3 gcores, 2 are reserved for"):
+            ledger.lease(application=APP, container="c1", user="tony", gcores=3)
+
+
+def test_containers_of_one_application_never_share_a_device(ledger: MachineLedger) -> None:
+    with ledger.reserve(APP, "tony", 3):
+        first = ledger.lease(application=APP, container="c1", user="tony", gcores=2)
+        second = ledger.lease(application=APP, container="c2", user="tony", gcores=1)
+        assert not {one.uuid for one in first.devices} & {one.uuid for one in second.devices}
+        with pytest.raises(NotEnough, match="needs 1 gcores, 0 free"):
+            ledger.lease(application=APP, container="c3", user="tony", gcores=1)
+        first.release()
+        third = ledger.lease(application=APP, container="c3", user="tony", gcores=1)
+        assert ledger.holders()[third.devices[0].uuid].container == "c3"
+        second.release()
+        third.release()
+
+
+def test_a_lease_of_no_devices_needs_no_ledger(directory: Path) -> None:
+    ledger = MachineLedger(str(directory), discover=lambda: ())
+    assert ledger.lease(application=APP, container="c1", user="tony", gcores=0).devices == ()
+    assert not directory.exists()
+
+
+def test_a_lease_waits_for_devices_that_are_being_given_back(ledger: MachineLedger, user: Callable[..., User]) -> None:
+    with ledger.reserve(APP, "tony", 1):
+        before = user()
+        before("lease", "l", application=APP, container="c1", user="tony", gcores=1)
+        os.kill(before.process.pid, signal.SIGSTOP)
+        with pytest.raises(NotEnough):
+            ledger.lease(application=APP, container="c2", user="tony", gcores=1, timeout_s=0.05)
+        before.process.kill()
+        ledger.lease(application=APP, container="c2", user="tony", gcores=1, timeout_s=10).release()
+
+
+def test_a_killed_holder_holds_nothing(ledger: MachineLedger, user: Callable[..., User]) -> None:
+    holder = user()
+    assert holder("reserve", "r", application=APP, user="tony", count=4) == {"devices": [0, 1, 2, 3]}
+    assert len(ledger.holders()) == 4
+    holder.kill()
+    assert ledger.holders() == {}
+    ledger.reserve(OTHER, "ann", 4).close()
+
+
+def test_devices_stay_held_while_a_payload_that_inherited_them_lives(
+    ledger: MachineLedger, user: Callable[..., User]
+) -> None:
+    holder = user()
+    holder("reserve", "r", application=APP, user="tony", count=2)
+    payload: int = holder("child", "r")["pid"]
+    holder.kill()
+    try:
+        with pytest.raises(NotEnough, match="2 free"):
+            ledger.reserve(OTHER, "ann", 3)
+    finally:
+        os.kill(payload, signal.SIGKILL)
+    wait_until(lambda: not ledger.holders())
+    ledger.reserve(OTHER, "ann", 4).close()
+
+
+def test_a_release_frees_nothing_that_a_stray_payload_still_has(
+    ledger: MachineLedger, user: Callable[..., User]
+) -> None:
+    with ledger.reserve(APP, "tony", 1):
+        task = user()
+        task("lease", "l", application=APP, container="c1", user="tony", gcores=1)
+        payload: int = task("child", "l")["pid"]
+        task("release", "l")
+        try:
+            with pytest.raises(NotEnough):
+                ledger.lease(application=APP, container="c2", user="tony", gcores=1)
+        finally:
+            os.kill(payload, signal.SIGKILL)
+        ledger.lease(application=APP, container="c2", user="tony", gcores=1, timeout_s=10).release()
+
+
+# ---- evidence ----
+
+
+@pytest.fixture
+def lifeline(tmp_path: Path) -> str:
+    """The FIFO that a payload in Docker would read."""
+    path = str(tmp_path / "life")
+    os.mkfifo(path)
+    return path
+
+
+def leave_a_lease(user: Callable[..., User], lifeline: str) -> None:
+    """Reserve and lease a device, naming ``lifeline``, and die."""
+    task = user()
+    task("reserve", "r", application=APP, user="tony", count=1)
+    evidence = {"fifo": lifeline}
+    task("lease", "l", application=APP, container="c1", user="tony", gcores=1, evidence=evidence)
+    task.kill()
+
+
+def test_a_device_whose_payload_still_reads_its_lifeline_is_not_given_out(
+    ledger: MachineLedger, user: Callable[..., User], lifeline: str
+) -> None:
+    payload = os.open(lifeline, os.O_RDONLY | os.O_NONBLOCK)
+    leave_a_lease(user, lifeline)
+    with pytest.raises(NotEnough, match=r"3 free: gpu0 application_\d+_0001 \(tony\), its payload is still running"):
+        ledger.reserve(OTHER, "ann", 4)
+    ledger.clear_gone(APP)
+    assert len(ledger.holders()) == 1
+    os.close(payload)
+    ledger.reserve(OTHER, "ann", 4).close()
+
+
+@pytest.mark.parametrize("what", ["gone", "a file", "a directory"])
+def test_what_cannot_be_known_of_a_payload_frees_nothing(
+    ledger: MachineLedger, user: Callable[..., User], lifeline: str, what: str
+) -> None:
+    leave_a_lease(user, lifeline)
+    os.unlink(lifeline)
+    if what == "a file":
+        Path(lifeline).write_text("")
+    elif what == "a directory":
+        Path(lifeline).mkdir()
+    with pytest.raises(NotEnough, match="it is not known if its payload is gone"):
+        ledger.reserve(OTHER, "ann", 4)
+
+
+def test_whoever_may_look_at_the_evidence_clears_it_for_all(
+    ledger: MachineLedger, user: Callable[..., User], lifeline: str
+) -> None:
+    leave_a_lease(user, lifeline)
+    ledger.clear_gone(OTHER)
+    ledger.clear_gone(APP)
+    os.unlink(lifeline)
+    ledger.reserve(OTHER, "ann", 4).close()
+
+
+def test_a_release_says_that_the_payload_is_gone(ledger: MachineLedger, lifeline: str) -> None:
+    with ledger.reserve(APP, "tony", 1):
+        evidence = {"fifo": lifeline}
+        ledger.lease(application=APP, container="c1", user="tony", gcores=1, evidence=evidence).release()
+        os.unlink(lifeline)
+        ledger.lease(application=APP, container="c2", user="tony", gcores=1).release()
+
+
+def test_nothing_outlives_a_restart_of_the_machine(lifeline: str) -> None:
+    record = {"boot_id": "before", "evidence": {"fifo": lifeline}}
+    reader = os.open(lifeline, os.O_RDONLY | os.O_NONBLOCK)
+    assert records.evidence_of(record, "now") == records.GONE
+    assert records.evidence_of(record, "before") == records.ALIVE
+    os.close(reader)
+
+
+def test_a_record_that_cannot_be_read_is_no_proof_that_a_payload_is_gone(
+    ledger: MachineLedger, directory: Path
+) -> None:
+    ledger.reserve(APP, "tony", 1).close()
+    with open(directory / "GPU-0", "r+b") as file:
+        file.seek(2 * records.PAGE)
+        file.write(b"{garbage")
+    with pytest.raises(NotEnough, match="gpu0 an unknown holder, it is not known"):
+        ledger.reserve(OTHER, "ann", 4)
+
+
+# ---- waiting ----
+
+
+def test_a_large_ask_is_not_starved_by_small_ones(ledger: MachineLedger) -> None:
+    running = ledger.reserve(APP, "tony", 1)
+    with ledger.ticket(OTHER, "ann", 4, since_ms=1000) as first:
+        with pytest.raises(NotEnough, match="needs 4 gcores, 3 free"):
+            ledger.reserve(OTHER, "ann", 4, ticket=first)
+        # Three are free, and would do, but it came later.
+        with (
+            ledger.ticket(APP, "tony", 1, since_ms=2000) as second,
+            pytest.raises(NotEnough, match=r"application_\d+_0002 \(ann\) came first and waits for 4 gcores"),
+        ):
+            ledger.reserve(APP, "tony", 1, ticket=second)
+        with pytest.raises(NotEnough, match="came first"):
+            ledger.reserve(APP, "tony", 1)
+        running.close()
+        ledger.reserve(OTHER, "ann", 4, ticket=first).close()
+    ledger.reserve(APP, "tony", 1).close()
+
+
+def test_of_two_that_wait_the_one_that_was_submitted_first_is_first(ledger: MachineLedger) -> None:
+    later = ledger.ticket(APP, "tony", 1, since_ms=2000)
+    earlier = ledger.ticket(OTHER, "ann", 1, since_ms=1999)
+    with pytest.raises(NotEnough, match="ann"):
+        ledger.reserve(APP, "tony", 1, ticket=later)
+    ledger.reserve(OTHER, "ann", 1, ticket=earlier).close()
+    earlier.close()
+    ledger.reserve(APP, "tony", 1, ticket=later).close()
+    later.close()
+
+
+def test_the_ticket_of_a_dead_waiter_holds_up_nobody(
+    ledger: MachineLedger, user: Callable[..., User], directory: Path
+) -> None:
+    waiter = user()
+    waiter("ticket", "t", application=OTHER, user="ann", count=4, since_ms=1)
+    with pytest.raises(NotEnough, match="came first"):
+        ledger.reserve(APP, "tony", 1)
+    waiter.kill()
+    ledger.reserve(APP, "tony", 1).close()
+    assert [name for name in os.listdir(directory) if "ticket" in name] == []
+
+
+def test_nobody_waits_for_more_than_there_is(ledger: MachineLedger) -> None:
+    with pytest.raises(AskTooLarge):
+        ledger.ticket(APP, "tony", 5, since_ms=1)
+
+
+def test_no_card_is_ever_held_by_two_of_eight_processes(directory: Path, tmp_path: Path) -> None:
+    operations = "200" if os.environ.get("DLAPP_FAULTS") == "full" else "60"
+    command = [sys.executable, "-I", ledger_process.__file__, str(directory), "4", "storm", operations, str(tmp_path)]
+    storm = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(8)]
+    for one in storm:
+        said, _ = one.communicate(timeout=120)
+        assert (one.returncode, said) == (0, "")
+    assert MachineLedger(str(directory), discover=lambda: cards(4)).holders() == {}
+
+
+# ---- other users, other people's tricks ----
+
+
+needs_root = pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("setpriv", path=SEARCH) is None, reason="only root can become two users"
+)
+
+
+@needs_root
+@pytest.mark.two_users
+def test_two_users_never_hold_one_card(ledger: MachineLedger, user: Callable[..., User]) -> None:
+    ann, tony = user(ANN), user(TONY)
+    assert ann("reserve", "r", application=APP, user="ann", count=3) == {"devices": [0, 1, 2]}
+    refused = tony("reserve", "r", application=OTHER, user="tony", count=2)
+    assert refused["error"] == "NotEnough"
+    assert "needs 2 gcores, 1 free: gpu0" in refused["message"]
+    assert "(ann)" in refused["message"]
+    ann.kill()
+    assert tony("reserve", "r", application=OTHER, user="tony", count=4) == {"devices": [0, 1, 2, 3]}
+    assert tony("lease", "l", application=OTHER, container="c", user="tony", gcores=4) == {"devices": [0, 1, 2, 3]}
+    assert len(ledger.holders()) == 4
+
+
+@needs_root
+@pytest.mark.two_users
+def test_evidence_that_another_user_may_not_look_at_frees_nothing(
+    user: Callable[..., User], directory: Path, tmp_path: Path
+) -> None:
+    private = directory.parent / "private"
+    private.mkdir(mode=0o700)
+    os.chown(private, ANN, ANN)
+    lifeline = str(private / "life")
+    os.mkfifo(lifeline)
+    os.chown(lifeline, ANN, ANN)
+    ann = user(ANN)
+    ann("reserve", "r", application=APP, user="ann", count=1)
+    ann("lease", "l", application=APP, container="c", user="ann", gcores=1, evidence={"fifo": lifeline})
+    ann.kill()
+    tony = user(TONY)
+    assert tony("reserve", "r", application=OTHER, user="tony", count=4)["error"] == "NotEnough"
+    user(ANN)("clear_gone", application=APP)
+    assert tony("reserve", "r", application=OTHER, user="tony", count=4) == {"devices": [0, 1, 2, 3]}
+
+
+def test_a_directory_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "locks").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(LedgerError, match=r"locks is a link or no directory; remove it"):
+        MachineLedger(str(tmp_path / "locks"), discover=lambda: cards(1)).reserve(APP, "tony", 1)
+
+
+def test_a_card_that_is_a_link_is_refused_and_what_it_leads_to_is_untouched(
+    ledger: MachineLedger, directory: Path, tmp_path: Path
+) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    ledger.reserve(APP, "tony", 1).close()
+    (directory / "GPU-0").unlink()
+    (directory / "GPU-0").symlink_to(victim)
+    with pytest.raises(LedgerError, match="GPU-0: is a symbolic link; remove it"):
+        ledger.reserve(APP, "tony", 1)
+    assert victim.read_text() == "precious"
+
+
+@pytest.mark.parametrize("trick", ["a second name", "a FIFO", "a directory"])
+def test_a_card_that_is_no_file_of_its_own_is_refused(
+    ledger: MachineLedger, directory: Path, tmp_path: Path, trick: str
+) -> None:
+    ledger.reserve(APP, "tony", 1).close()
+    path = directory / "GPU-0"
+    path.unlink()
+    if trick == "a FIFO":
+        os.mkfifo(path)
+    elif trick == "a directory":
+        path.mkdir()
+    else:
+        (directory / "precious").write_text("precious")
+        os.link(directory / "precious", path)
+    with pytest.raises(LedgerError, match="GPU-0: "):
+        ledger.reserve(APP, "tony", 1)
+
+
+def test_a_directory_that_nobody_may_make_is_named_with_what_to_do() -> None:
+    ledger = MachineLedger("/proc/dlapp", discover=lambda: cards(1))
+    with pytest.raises(
+        LedgerError, match=r"/proc/dlapp cannot be made: .* \(as root: install -d -m 1777 /proc/dlapp\)"
+    ):
+        ledger.reserve(APP, "tony", 1)
+
+
+def test_a_file_that_was_removed_under_its_holder_is_not_locked_in_vain(directory: Path) -> None:
+    devices = cards(1)
+    ledger = MachineLedger(str(directory), discover=lambda: devices)
+    ledger.reserve(APP, "tony", 1).close()
+    handle = os.open(directory, os.O_RDONLY)
+    fd = os.open(directory / "GPU-0", os.O_RDWR)
+    (directory / "GPU-0").unlink()
+    assert not records.is_current(fd, handle, "GPU-0")
+    os.close(fd)
+    os.close(handle)

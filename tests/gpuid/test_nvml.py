@@ -1,0 +1,88 @@
+"""What cards there are: real nvidia-ml-py, on a stub of NVML."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.services.nvml_stub import Card, with_cards
+
+SHOW = """
+import dataclasses, json
+from dlapp.gpuid.nvml import NvmlError, discover
+try:
+    print(json.dumps([dataclasses.asdict(device) for device in discover()]))
+except NvmlError as error:
+    print(json.dumps(str(error)))
+"""
+
+
+def discovered(variables: dict[str, str]) -> Any:
+    """What `discover` answers in a process that sees these cards."""
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", SHOW], env=os.environ | variables, capture_output=True, text=True, check=True
+    )
+    return json.loads(done.stdout)
+
+
+def test_without_nvml_there_are_no_gpus_and_pynvml_is_not_even_loaded() -> None:
+    if any(name.startswith("nvidia") for name in os.listdir("/dev")):
+        pytest.skip("this machine has NVIDIA cards")
+    code = "import sys; from dlapp.gpuid import nvml; assert nvml.discover() == (); assert 'pynvml' not in sys.modules"
+    subprocess.run([sys.executable, "-I", "-c", code], check=True)
+
+
+def test_a_card_is_known_by_uuid_index_minor_number_model_memory_and_bus(tmp_path: Path) -> None:
+    variables = with_cards(tmp_path, [Card(uuid="GPU-a", minor=3, name="Tesla T4", memory_bytes=15 << 30)])
+    assert discovered(variables) == [
+        {
+            "uuid": "GPU-a",
+            "index": 0,
+            "minor": 3,
+            "name": "Tesla T4",
+            "memory_mib": 15360,
+            "pci_bus_id": "00000000:01:00.0",
+        }
+    ]
+
+
+def test_a_lost_card_costs_that_card_only_and_the_others_keep_their_index(tmp_path: Path) -> None:
+    variables = with_cards(tmp_path, [Card(), Card(error=15), Card()])
+    assert [one["index"] for one in discovered(variables)] == [0, 2]
+
+
+def test_cards_come_in_the_order_of_the_pci_bus(tmp_path: Path) -> None:
+    cards = [Card(uuid="GPU-b", bus_id="00000000:AF:00.0"), Card(uuid="GPU-a", bus_id="00000000:3b:00.0")]
+    assert [one["uuid"] for one in discovered(with_cards(tmp_path, cards))] == ["GPU-a", "GPU-b"]
+
+
+def test_a_card_that_has_no_minor_number_is_a_card_nevertheless(tmp_path: Path) -> None:
+    assert [one["minor"] for one in discovered(with_cards(tmp_path, [Card(minor=-1)]))] == [-1]
+
+
+def test_a_library_without_a_driver_means_no_gpus(tmp_path: Path) -> None:
+    assert discovered(with_cards(tmp_path, [Card()], init=9)) == []
+
+
+def test_a_driver_that_does_not_work_is_an_error_and_not_a_machine_without_gpus(tmp_path: Path) -> None:
+    said = discovered(with_cards(tmp_path, [Card()], init=18))
+    assert said == (
+        "NVML: RM has detected an NVML/RM version mismatch (local.gcores 0 lets applications without GPUs run)"
+    )
+
+
+@pytest.mark.gpu
+def test_real_cards_answer() -> None:
+    from dlapp.gpuid.nvml import discover, library_is_there
+
+    if not library_is_there():
+        pytest.skip("no NVIDIA driver here")
+    devices = discover()
+    assert devices
+    assert all(device.uuid.startswith("GPU-") and device.memory_mib > 0 for device in devices)
