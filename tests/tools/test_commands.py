@@ -1,0 +1,264 @@
+"""The commands on real applications of the embedded engine."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import re
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.applications import BIN, application_dir, ended, launch, processes, properties, run, status, wait_for
+from tests.tools.terminal import Terminal
+
+
+def test_an_application_from_its_file_to_its_logs(tmp_path: Path, state_dir: Path) -> None:
+    file = properties(
+        tmp_path, 'echo "hello $CONTAINER_INDEX"; echo oh >&2; printf "no end"', resources={"containers": 2}
+    )
+    done = run("dlapp-launcher", "--wait", file)
+    assert done.code == 0, done.err
+    lines = done.out.splitlines()
+    application = lines[6].removeprefix("DL App ID = ")
+    assert lines[:12] == [
+        "C3 DL Cluster Version check : ok",
+        "CheckDLAppProperties : ok",
+        f"user_dev_workspace_path = {tmp_path}/test_workspace",
+        "user_dev_workspace_exclude_list = []",
+        "user_dev_workspace dir size = 1 kb",
+        "DL App Submission : OK",
+        f"DL App ID = {application}",
+        "DL App Dashboard",
+        *(line for line in lines[8:10] if line.startswith(("* While app is running , check : ", "* After app is c"))),
+        "DL App Status and stdout/stderr Log URLs",
+        f"* dlapp-status {application}",
+    ]
+    assert re.search(rf"^{application} is FINISHED, succeeded after 0:00:\d\d\.\d\d$", done.err, re.MULTILINE)
+    assert "\x1b" not in done.err
+
+    shown = run("dlapp-status").out.splitlines()
+    base = f"file://{application_dir(state_dir, application)}/containers"
+    containers = [one["container_id"] for one in status("last")["containers"]]
+    assert shown[:4] == [
+        f"DL App {application} is FINISHED",
+        f"Username : {getpass.getuser()}",
+        f"DL App ID : {application}",
+        "DL App Name : test",
+    ]
+    assert shown[7:15] == [
+        line
+        for container in containers
+        for stream in ("stdout", "stderr")
+        for line in (stream, f"{base}/{container}/{stream}")
+    ]
+    assert run("dlapp-list").out.splitlines()[1].split() == [
+        *(application, "test", getpass.getuser(), "FINISHED", "succeeded", shown[6].removeprefix("elapsedTime : "), "0")
+    ]
+    logs = run("dlapp-logs", application[-4:])
+    assert logs.out.splitlines() == [
+        *("[0] hello 0", "[0] no end", "[0 err] oh"),
+        *("[1] hello 1", "[1] no end", "[1 err] oh"),
+    ]
+
+
+def test_a_failed_application_is_1_for_who_waits_and_0_for_who_looks(tmp_path: Path) -> None:
+    done = run("dlapp-launcher", "--wait", "--json", properties(tmp_path, "exit 3"))
+    assert done.code == 1
+    told = json.loads(done.out)
+    assert (told["state"], told["final_status"], told["exit_code"]) == ("FINISHED", "FAILED", 1)
+    assert told["containers"][0]["exit_code"] == 3
+    assert "DL App Submission : OK" in done.err
+    assert f"dlapp-logs {told['application_id']} shows what it printed" in done.err
+    assert run("dlapp-status", "last").code == 0
+    assert run("dlapp-list").out.splitlines()[1].split()[-1] == "3"
+    assert run("dlapp-logs", "-f").code == 1
+    (listed,) = json.loads(run("dlapp-list", "--json").out)["applications"]
+    assert (listed["application_id"], listed["exit_code"]) == (told["application_id"], 1)
+
+
+def test_logs_of_one_container_are_its_very_bytes(tmp_path: Path) -> None:
+    file = properties(tmp_path, r"printf 'a\000\377\r\n\nb'; printf 'e1\ne2\ne3' >&2", resources={"containers": 2})
+    assert run("dlapp-launcher", "--wait", file).code == 0
+
+    def raw(*args: str) -> tuple[bytes, bytes]:
+        done = subprocess.run([BIN / "dlapp-logs", *args], capture_output=True, stdin=subprocess.DEVNULL)
+        assert done.returncode == 0, done.stderr
+        return done.stdout, done.stderr
+
+    container = status("last")["containers"][1]["container_id"]
+    both = (b"a\x00\xff\r\n\nb", b"e1\ne2\ne3")
+    assert raw("--container", "1") == both
+    assert raw("--container", container, "last") == both
+    assert raw("--container", "0", "--stderr") == (both[1], b"")
+    assert raw("--stderr", "-n", "2") == (b"[0 err] e2\n[0 err] e3\n[1 err] e2\n[1 err] e3\n", b"")
+    first = json.loads(raw("--stdout", "--json")[0].splitlines()[0])
+    assert first["line"].encode("utf-8", "surrogateescape") == b"a\x00\xff\r"
+    assert (first["index"], first["stream"], first["role"]) == (0, "stdout", "worker")
+    assert b"[0 dlapp] " in raw("--own")[0]
+
+
+def test_what_cannot_be_shown_has_its_own_exit_code(tmp_path: Path) -> None:
+    assert run("dlapp-status").code == 3
+    assert run("dlapp-logs", "application_1700000000000_0042").code == 3
+    assert run("dlapp-status", "tony").code == 2
+    run("dlapp-launcher", "--wait", properties(tmp_path, "true"))
+    assert run("dlapp-logs", "--container", "1").code == 3
+    assert run("dlapp-logs", "--container", "x").code == 2
+    assert run("dlapp-logs", "--stdout", "--stderr").code == 2
+    refused = run("dlapp-launcher", "--cluster", "yarn", tmp_path / "test.properties")
+    assert (refused.code, refused.out) == (2, "")
+    assert refused.err == "Error: cluster yarn is not built yet: what there is is local\n"
+
+
+def test_every_fault_of_a_file_is_shown_and_one_error_line(tmp_path: Path) -> None:
+    file = properties(tmp_path, "true", resources={"memroy": "4g", "vcores": "x"})
+    done = run("dlapp-launcher", file)
+    assert done.code == 2
+    assert done.out.splitlines()[-1] == "CheckDLAppProperties : fail"
+    *faults, last = done.err.splitlines()
+    assert [fault.startswith(f"{file}:") for fault in faults] == [True, True]
+    assert last == "Error: the properties file is refused: it has 2 faults"
+
+
+def test_the_spec_is_printed_and_nothing_submitted(tmp_path: Path) -> None:
+    done = run("dlapp-launcher", "--print-spec", properties(tmp_path, "true", resources={"memory": "2g"}))
+    assert json.loads(done.out)["spec"]["roles"][0]["resources"]["memory_mib"] == 2048
+    assert len(run("dlapp-list").out.splitlines()) == 1
+
+
+def test_following_shows_lines_as_they_come_and_ends_with_the_application(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    file = properties(tmp_path, f'echo first; until [ -e "{go}" ]; do sleep 0.02; done; printf "the last, cut"; exit 4')
+    launch(file)
+    command = [BIN / "dlapp-logs", "-f", "last"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
+    ) as follower:
+        assert follower.stdout is not None
+        assert follower.stdout.readline() == b"[0] first\n"
+        go.touch()
+        assert follower.stdout.read() == b"[0] the last, cut\n"
+    assert follower.returncode == 1
+
+
+def test_following_one_that_waits_says_why_and_follows_it_once_it_runs(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    env = {"DLAPP_LOCAL_MEMORY": "64m"}
+    launch(properties(tmp_path, f'until [ -e "{go}" ]; do sleep 0.02; done', name="first"), **env)
+    second = launch(properties(tmp_path, "echo at last", name="second"), **env)
+    command = [BIN / "dlapp-logs", "--follow", second]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, env={**os.environ, **env}
+    ) as follower:
+        assert follower.stdout is not None
+        assert follower.stderr is not None
+        assert follower.stderr.readline().startswith(f"{second} is ACCEPTED: ".encode())
+        go.touch()
+        assert follower.stdout.read() == b"[0] at last\n"
+        follower.stderr.read()
+    assert follower.returncode == 0
+
+
+def test_ctrl_c_while_waiting_detaches_and_says_how_to_return(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    file = properties(tmp_path, f'until [ -e "{go}" ]; do sleep 0.02; done')
+    command = [BIN / "dlapp-launcher", "--wait", file]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as launcher:
+        assert launcher.stderr is not None
+        while "running" not in launcher.stderr.readline():
+            pass
+        launcher.send_signal(signal.SIGINT)
+        said = launcher.stderr.read()
+    assert launcher.returncode == 130
+    application = status("last")["application_id"]
+    for what in (f"Detached: {application} goes on", f"dlapp-logs -f {application}", f"dlapp-kill {application}"):
+        assert what in said
+    assert "Traceback" not in said
+    assert status("last")["state"] == "RUNNING"
+    go.touch()
+    assert ended(application)["final_status"] == "SUCCEEDED"
+
+
+def test_on_a_terminal_waiting_is_a_live_picture(tmp_path: Path) -> None:
+    file = properties(tmp_path, "sleep 0.5", resources={"containers": 2})
+    with Terminal("dlapp-launcher", "--wait", file, env={"DLAPP_LOCAL_VCORES": "2"}) as terminal:
+        terminal.expect(r"^running +█+ +[12] of 2")
+        assert terminal.wait() == 0
+        assert "is FINISHED, succeeded" in terminal.text
+        assert terminal.raw.rstrip().endswith(b"\x1b[?25h") or b"\x1b[?25h" in terminal.raw  # the cursor is back
+
+
+def test_ctrl_c_on_a_terminal_detaches_too(tmp_path: Path) -> None:
+    with Terminal("dlapp-launcher", "--wait", properties(tmp_path, "sleep 30")) as terminal:
+        terminal.expect("running +█")
+        terminal.type("\x03")
+        terminal.expect("Detached: application_")
+        assert terminal.wait() == 130
+    killed = run("dlapp-kill", "last")
+    assert killed.code == 0, killed.err
+
+
+def test_a_kill_leaves_nothing_and_who_waits_gets_7(tmp_path: Path, state_dir: Path) -> None:
+    file = properties(tmp_path, "sleep 60")
+    command = [BIN / "dlapp-launcher", "--wait", file]
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
+    ) as launcher:
+        assert launcher.stderr is not None
+        while "running" not in launcher.stderr.readline():
+            pass
+        me = getpass.getuser()
+        assert run("dlapp-kill", me).code == 2
+        assert run("dlapp-kill").code == 2
+        denied = run("dlapp-kill", "nobody-else", "last")
+        assert denied.code == 3  # that user has none
+        application = status("last")["application_id"]
+        denied = run("dlapp-kill", "somebody", application)
+        assert (denied.code, denied.err) == (4, f"Error: {application} is {me}'s, not somebody's\n")
+        assert status("last")["state"] == "RUNNING"
+        killed = run("dlapp-kill", me, "last")
+        assert killed.code == 0
+        assert application in killed.out
+        launcher.stderr.read()
+    assert launcher.returncode == 7
+    assert status("last")["state"] == "KILLED"
+    wait_for("no process is left", lambda: not [p for p in processes(state_dir) if p.role != "runner"])
+    assert run("dlapp-kill", "last").code == 0  # once more changes nothing
+
+
+def test_a_soft_kill_lets_the_program_end_by_itself(tmp_path: Path) -> None:
+    file = properties(tmp_path, 'trap "echo saved; exit 0" TERM; echo up; while :; do sleep 0.05; done')
+    launch(file)
+    wait_for("it runs", lambda: run("dlapp-logs").out == "[0] up\n")
+    assert run("dlapp-softkill", "--json", "last").code == 0
+    assert run("dlapp-logs", "-f", "last").code == 7
+    shown = status("last")
+    assert (shown["state"], shown["final_status"], shown["cause"]) == ("FINISHED", "KILLED", "soft-killed")
+    assert run("dlapp-logs", "--stdout").out == "[0] up\n[0] saved\n"
+
+
+def test_following_ends_when_the_application_master_is_killed(tmp_path: Path, state_dir: Path) -> None:
+    launch(properties(tmp_path, "echo up; sleep 60"))
+    command = [BIN / "dlapp-logs", "-f", "last"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
+    ) as follower:
+        assert follower.stdout is not None
+        assert follower.stdout.readline() == b"[0] up\n"
+        (am,) = [one for one in processes(state_dir) if one.role == "am"]
+        os.kill(am.pid, signal.SIGKILL)
+        assert follower.stdout.read() == b""
+        assert follower.stderr is not None
+        follower.stderr.read()
+    assert follower.returncode == 1
+
+
+@pytest.mark.parametrize("ending", ["last", "1", "_0001"])
+def test_an_application_is_found_by_its_ending(tmp_path: Path, ending: str) -> None:
+    application = launch(properties(tmp_path, "true"))
+    assert run("dlapp-status", ending).out.startswith(f"DL App {application} is ")
+    ended(application)
