@@ -1,0 +1,68 @@
+"""Small applications for the embedded engine's tests, and a process that submits them.
+
+    python -I small_app.py STATE_DIR OPTIONS COUNT WORD...     submits COUNT times, prints the ids; OPTIONS is JSON
+
+Their ApplicationMaster is small_am.py, and does what the words say.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from dlapp.cluster.local.client_side import LocalEngine
+from dlapp.config import load_config
+from dlapp.control import new_secret
+from dlapp.ids import ApplicationId
+from dlapp.spec import AppSpec, Resources, RoleSpec, Secrets, Submission
+
+SMALL_AM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "small_am.py")
+
+
+def engine_at(state_dir: str, options: Mapping[str, str] | None = None) -> LocalEngine:
+    """An engine with its state in ``state_dir``, GPU ledger beside it, and our small ApplicationMaster."""
+    texts = {"local.state_dir": state_dir, "gpuid.lock_dir": f"{state_dir}-gpus", **(options or {})}
+    return LocalEngine(load_config(texts, environ={}), program=(sys.executable, "-I", SMALL_AM))
+
+
+def spec_of(*words: str, memory_mib: int = 1, gcores: int = 0, containers: int = 1) -> AppSpec:
+    """A spec whose arguments say what the ApplicationMaster does."""
+    resources = Resources(memory_mib=memory_mib, gcores=gcores)
+    return AppSpec(
+        username="tony",
+        appname="small",
+        workspace="/tmp",
+        script="start.sh",
+        args=words,
+        roles=(RoleSpec(instances=containers, resources=resources),),
+    )
+
+
+def submit(engine: LocalEngine, *words: str, **ask: Any) -> ApplicationId:
+    """Submit a small application."""
+    archive = os.path.join(engine.archive_cache(), "small.tar.gz")
+    os.close(os.open(archive, os.O_WRONLY | os.O_CREAT, 0o600))
+    submission = Submission(
+        spec=spec_of(*words, **ask),
+        workspace_archive=f"file://{archive}",
+        workspace_digest="sha256-00",
+        submitter=f"uid{os.geteuid()}",
+        submitted_ms=time.time_ns() // 1_000_000,
+    )
+    return engine.submit(submission, Secrets(control_secret=new_secret()))
+
+
+def main(argv: list[str]) -> int:
+    """Submit as the command line says."""
+    with engine_at(argv[0], json.loads(argv[1])) as engine:
+        for _ in range(int(argv[2])):
+            print(submit(engine, *argv[3:]), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
