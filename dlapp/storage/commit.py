@@ -6,6 +6,7 @@ Everything happens beside the target, so on its file system. With ``run`` as tar
     run.APP.ready                the complete new target; after the exchange what it replaced
     run.APP.commit               the marker: from here on the commit is finished, whoever has to do it
     run.APP.partial              what a failed application left
+    run.APP.replaced             an old target that could not be removed: it has files of somebody else's, say
 
 A commit goes: the parts are made durable; the marker is written; the parts are renamed into ``ready``; ``ready`` and
 the target exchange their names in one call of the kernel (or ``ready`` gets the target's name, where there was none);
@@ -87,6 +88,10 @@ class _Names:
     def partial(self) -> str:
         return f"{self.target}.{self.app}.partial"
 
+    @property
+    def replaced(self) -> str:
+        return f"{self.target}.{self.app}.replaced"
+
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
@@ -104,13 +109,16 @@ def part_location(target: str, app_id: ApplicationId, container_id: ContainerId)
 
 def commit(
     target: str, app_id: ApplicationId, parts: Parts, *, overwrite: bool, again: bool = False, step: Step | None = None
-) -> None:
+) -> str | None:
     """Make the parts the target. A commit that was begun is finished with the parts of its first call.
 
     Args:
         overwrite: replace a target that is there.
         again: an earlier call may have got through. Then parts that are all gone, with nothing of this application
             beside a target that is there, are parts that were committed.
+
+    Returns:
+        Where the rest of the old target lies if it could not be removed; usually None. The output is in place then.
 
     Raises:
         CommitRefused: the target is there and ``overwrite`` is false; the output is kept aside.
@@ -125,20 +133,19 @@ def commit(
         finish_interrupted(target, but=app_id)
     with _locked_marker(names) as begun:
         if begun is not None:
-            _finish(names, begun, step)
-            return
+            return _finish(names, begun, step)
     there = tuple((name, local_path(location)) for name, location in parts)
     if again and there and not any(os.path.lexists(path) for _, path in there):
         if os.path.lexists(names.partial):
             raise CommitRefused(file_location(names.target), file_location(names.partial))
         if os.path.lexists(names.target):
-            return
+            return None
     plan = _planned(names, there, overwrite)
     _make_durable(names)
     step("durable")
     with _new_marker(names, plan):
         step("marker")
-        _finish(names, plan, step)
+        return _finish(names, plan, step)
 
 
 def finish_interrupted(target: str, *, but: ApplicationId | None = None) -> list[str]:
@@ -361,8 +368,8 @@ def _plan_from(text: bytes, path: str) -> _Plan:
 # ---- the steps ----
 
 
-def _finish(names: _Names, plan: _Plan, step: Step) -> None:
-    """Bring a marked commit to its end, from wherever it is."""
+def _finish(names: _Names, plan: _Plan, step: Step) -> str | None:
+    """Bring a marked commit to its end, from wherever it is; where the rest of the old target lies, if anywhere."""
     stage, mine = _stage(names, plan), False
     if stage == _BEFORE:
         _assemble(plan.parts, names.ready, step)
@@ -377,7 +384,7 @@ def _finish(names: _Names, plan: _Plan, step: Step) -> None:
         _unlink(names.marker)
         raise CommitRefused(file_location(names.target), file_location(names.partial))
     _sync_directory(names.parent)
-    _clean_up(names, plan, step, sure=mine)
+    return _clean_up(names, plan, step, sure=mine)
 
 
 def _stage(names: _Names, plan: _Plan) -> str:
@@ -424,14 +431,20 @@ def _swap(names: _Names, plan: _Plan) -> str:
             return _SWAPPED
 
 
-def _clean_up(names: _Names, plan: _Plan, step: Step, *, sure: bool = False) -> None:
+def _clean_up(names: _Names, plan: _Plan, step: Step, *, sure: bool = False) -> str | None:
     """After the exchange: remove what was replaced, what is left of the parts, and the marker.
 
     Args:
         sure: it was this process that exchanged, so what is in ``ready`` is the old target.
     """
+    left = None
     if sure or _inode(names.target) == plan.inode:
-        remove_tree(names.ready)
+        try:
+            remove_tree(names.ready)
+        except DlappError:
+            # The output is in place; that the old one cannot go must not undo it. It is not ours to force either.
+            _rename(names.ready, names.replaced)
+            left = file_location(names.replaced)
     elif os.path.lexists(names.ready):
         # Somebody has put yet another thing in the target's place since, or inode numbers do not last here (some FUSE
         # file systems). Then what is in ready may be anything, so it is kept.
@@ -442,6 +455,7 @@ def _clean_up(names: _Names, plan: _Plan, step: Step, *, sure: bool = False) -> 
     _unlink(names.marker)
     _sync_directory(names.parent)
     step("done")
+    return left
 
 
 # ---- calls of the kernel ----
