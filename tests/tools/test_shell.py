@@ -1,0 +1,279 @@
+"""dlapp-shell and dlapp-run: a payload's environment by hand, and nothing of it left when it closes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.applications import BIN, Done, ended, processes, properties, run, status, wait_for
+from tests.services.dockerd import IMAGE, Dockerd
+from tests.services.nvml_stub import Card, with_cards
+from tests.tools.terminal import Terminal
+
+
+def shell(file: Path, script: str, *args: str, env: Mapping[str, str] | None = None) -> Done:
+    """Run ``script`` in a shell without a terminal."""
+    done = subprocess.run(
+        [BIN / "dlapp-shell", *args, file],
+        input=script,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, **(env or {})},
+    )
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+def sessions(state_dir: Path) -> list[Path]:
+    return list(state_dir.glob("*/shells/*/sessions/*"))
+
+
+def left(state_dir: Path) -> list[str]:
+    """What still works under the state directory, or has a session's directory in its environment."""
+    return [one.command for one in processes(state_dir) if one.role not in ("runner", "am", "task")]
+
+
+def test_the_shell_is_the_payloads_environment_in_the_users_own_workspace(tmp_path: Path, state_dir: Path) -> None:
+    file = properties(tmp_path, "true", application={"env.GREETING": "hi there"})
+    done = shell(
+        file,
+        'echo "$PWD|$CONTAINER_INDEX|$NUM_CONTAINERS|$DLAPP_ROLE|$GREETING|$CUDA_VISIBLE_DEVICES|"\n'
+        "echo edited > note\nexit 7\n",
+    )
+    assert done.code == 7, done.err
+    assert done.out == f"{tmp_path}/test_workspace|0|1|worker|hi there||\n"
+    assert (tmp_path / "test_workspace" / "note").read_text() == "edited\n"
+    assert sessions(state_dir) == []
+    assert left(state_dir) == []
+
+
+def test_input_is_brought_once_and_what_stands_there_is_kept(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    (source / "deep").mkdir(parents=True)
+    (source / "one").write_text("1")
+    (source / "deep" / "two").write_text("2")
+    file = properties(tmp_path, "true", from_hdfs={"hdfs": f"{source}/*", "input_path": "data"})
+    data = tmp_path / "test_workspace" / "data"
+    assert shell(file, "", "--no-input").code == 0
+    assert not data.exists()
+    done = shell(file, "echo mine > data/one\n")
+    assert done.code == 0, done.err
+    assert (data / "deep" / "two").read_text() == "2"
+    done = shell(file, "cat data/one")
+    assert done.out == "mine\n"
+    assert "data/one is there already: kept as it is" in done.err
+    assert sorted(os.listdir(data)) == ["deep", "one"]
+
+
+def test_dlapp_run_submits_the_workspace_as_it_is_now(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.write_text("from the source")
+    file = properties(tmp_path, "exit 9", from_hdfs={"hdfs": source, "input_path": "."})
+    done = shell(
+        file,
+        'printf "#!/bin/sh\\ncat source; echo \\$DLAPP_APP_ID\\n" > start.sh\n'
+        "dlapp-run --wait; echo code $?\n"
+        "dlapp-run --nonsense; echo code $?\n"
+        "dlapp-run two words; echo code $?\n"
+        "dlapp-run --print-spec | grep -c appname\n",
+    )
+    lines = done.out.splitlines()
+    application = status("last")["application_id"]
+    assert lines[0] == "C3 DL Cluster Version check : ok"
+    assert f"DL App ID = {application}" in lines
+    assert [line for line in lines if line.startswith("code")] == ["code 0", "code 2", "code 2"]
+    assert "source is not packed: dlapp-shell brought it" in done.err
+    assert "is FINISHED, succeeded" in done.err
+    assert "Error: No such option" in done.err
+    assert run("dlapp-logs", "--container", "0", "--stdout").out == f"from the source{application}\n"
+    # Outside the shell the same workspace can be submitted as well.
+    again = run("dlapp-launcher", "--wait", file)
+    assert again.code == 0, again.err
+
+
+def test_dlapp_run_outside_a_shell_says_where_it_belongs() -> None:
+    done = run("dlapp-run")
+    assert (done.code, done.out) == (2, "")
+    assert done.err == "Error: dlapp-run works inside dlapp-shell only (outside it is: dlapp-launcher FILE)\n"
+
+
+def test_dlapp_run_finds_its_shell_when_path_was_changed(tmp_path: Path) -> None:
+    done = shell(properties(tmp_path, "true"), f'PATH="{BIN}:$PATH"\ndlapp-run --wait; echo code $?\n')
+    assert done.out.endswith("code 0\n"), done.err
+
+
+def test_ctrl_c_in_dlapp_run_detaches(tmp_path: Path) -> None:
+    file = properties(tmp_path, "sleep 30")
+    with Terminal("dlapp-shell", file) as terminal:
+        terminal.type("dlapp-run --wait\n")
+        terminal.expect("RUNNING running")
+        terminal.type("\x03")
+        terminal.expect("Detached: application_")
+        terminal.type("echo code $?\n")
+        terminal.expect("^code 130")
+        assert status("last")["state"] == "RUNNING"
+        terminal.type("exit 0\n")
+        assert terminal.wait() == 0
+    assert status("last")["state"] == "RUNNING"
+    assert run("dlapp-kill", "last").code == 0
+
+
+def test_the_shell_on_a_terminal_has_job_control_and_gives_the_terminal_back(tmp_path: Path, state_dir: Path) -> None:
+    with Terminal("dlapp-shell", properties(tmp_path, "true")) as terminal:
+        terminal.expect("dlapp-run submits it, exit closes")
+        terminal.type("sleep 100\n")
+        wait_for("sleep runs", lambda: any("sleep 100" in one for one in left(state_dir)))
+        terminal.type("\x1a")
+        terminal.expect("Stopped +sleep 100")
+        terminal.type("fg\n")
+        terminal.expect("^sleep 100")
+        terminal.type("\x03")
+        terminal.type("echo still $((40 + 2))\n")
+        terminal.expect("^still 42")
+        terminal.type("exit 3\n")
+        assert terminal.wait() == 3
+    assert left(state_dir) == []
+
+
+def test_what_was_started_in_the_shell_ends_with_it(tmp_path: Path, state_dir: Path) -> None:
+    done = shell(properties(tmp_path, "true"), "setsid sh -c 'trap \"\" TERM HUP; while :; do sleep 1; done' & exit 0")
+    assert done.code == 0
+    assert left(state_dir) == []
+
+
+def test_an_application_that_was_submitted_inside_goes_on_when_the_shell_closes(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    file = properties(tmp_path, f'until [ -e "{go}" ]; do sleep 0.02; done', name="inside")
+    done = shell(properties(tmp_path, "true"), f"dlapp-launcher {file}; exit 0", env=_with_our_commands())
+    assert done.code == 0, done.err
+    assert "DL App ID" in done.out
+    wait_for("it runs", lambda: status("last")["state"] == "RUNNING")
+    go.touch()
+    assert ended(status("last")["application_id"])["final_status"] == "SUCCEEDED"
+
+
+def _with_our_commands() -> dict[str, str]:
+    return {"PATH": f"{BIN}:{os.environ['PATH']}"}
+
+
+@pytest.mark.parametrize("how", ["hang up", "SIGKILL", "SIGTERM", "SIGKILL of the keeper"])
+def test_however_the_shell_closes_nothing_of_it_is_left(tmp_path: Path, state_dir: Path, how: str) -> None:
+    cards = with_cards(tmp_path, [Card(), Card()])
+    env = {**cards, "DLAPP_GPUID_LOCK_DIR": str(tmp_path / "gpus")}
+    file = properties(tmp_path, "true")
+    with Terminal("dlapp-shell", "--gcores", 2, file, env=env) as terminal:
+        terminal.expect("GPU 0,1")
+        terminal.type("nohup setsid sleep 100 > /dev/null 2>&1 &\n sleep 101\n")
+        wait_for("both run", lambda: sum("sleep 10" in one for one in left(state_dir)) == 2)
+        assert shell(file, "", "--gcores", "1", env=env).code == 1
+        match how:
+            case "hang up":
+                terminal.hang_up()
+            case "SIGKILL":
+                os.kill(terminal.pid, signal.SIGKILL)
+            case "SIGTERM":
+                os.kill(terminal.pid, signal.SIGTERM)
+            case _:
+                (keeper,) = _children(terminal.pid)
+                os.kill(keeper, signal.SIGKILL)
+        wait_for("nothing is left", lambda: left(state_dir) == [])
+    done = shell(file, 'echo "$NV_GPU $CUDA_VISIBLE_DEVICES"', "--gcores", "2", env=env)
+    assert done.out == "0,1 GPU-00000000-aaaa-bbbb-cccc-000000000000,GPU-00000001-aaaa-bbbb-cccc-000000000000\n"
+    assert sessions(state_dir) == []
+
+
+def _children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_more_gpus_than_are_free_are_refused_with_who_has_them(tmp_path: Path) -> None:
+    env = {**with_cards(tmp_path, [Card()]), "DLAPP_GPUID_LOCK_DIR": str(tmp_path / "gpus")}
+    file = properties(tmp_path, "true")
+    with Terminal("dlapp-shell", "--gcores", 1, file, env=env) as terminal:
+        terminal.expect("GPU 0")
+        refused = shell(file, "", "--gcores", "1", env=env)
+        assert refused.code == 1
+        assert "needs 1 gcores, 0 free: gpu0 shell-" in refused.err
+        terminal.type("exit 0\n")
+        assert terminal.wait() == 0
+    assert shell(file, "", "--gcores", "2", env=env).code == 2
+
+
+def test_sh_serves_where_there_is_no_bash(tmp_path: Path) -> None:
+    only = tmp_path / "bin"
+    only.mkdir()
+    for name in ("sh", "sleep"):
+        (only / name).symlink_to(f"/bin/{name}")
+    done = shell(properties(tmp_path, "true"), "dlapp-run; echo code $?", env={"PATH": str(only)})
+    assert done.out.endswith("code 0\n"), done.err
+    ended(status("last")["application_id"])
+
+
+# ---- in Docker ----
+
+
+@pytest.mark.docker
+def test_in_docker_it_is_the_image_with_the_users_own_workspace(
+    dockerd: Dockerd, tmp_path: Path, state_dir: Path
+) -> None:
+    source = tmp_path / "source"
+    source.write_text("1")
+    file = properties(
+        tmp_path,
+        "true",
+        application={"docker_image": IMAGE, "env.GREETING": "hi there"},
+        from_hdfs={"hdfs": source, "input_path": "data"},
+    )
+    env = {"DLAPP_RUNTIME_DOCKER_HOST": dockerd.host, "DLAPP_RUNTIME_DOCKER_NETWORK": "none"}
+    done = shell(
+        file,
+        'echo "$PWD|$CONTAINER_INDEX|$GREETING|$HOME|$DLAPP_INPUT|"; cat data/source; echo oh >&2\n'
+        "echo edited > note; ls /bin | head -n 1\ndlapp-run --wait; echo code $?\nexit 5\n",
+        env=env,
+    )
+    assert done.code == 5, done.err
+    lines = done.out.splitlines()
+    assert lines[:2] == ["/workspace|0|hi there|/dlapp/home|/workspace/data|", "1busybox"], done.err
+    assert lines[-1] == "code 0", done.err
+    assert "oh\n" in done.err
+    note = tmp_path / "test_workspace" / "note"
+    assert note.read_text() == "edited\n"
+    assert note.stat().st_uid == os.getuid()
+    wait_for("the container is removed", lambda: not dockerd.containers("label=dlapp.container"))
+    assert sessions(state_dir) == []
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("how", ["exit", "hang up", "SIGKILL"])
+def test_in_docker_on_a_terminal_nothing_is_left_however_it_closes(dockerd: Dockerd, tmp_path: Path, how: str) -> None:
+    file = properties(tmp_path, "true", application={"docker_image": IMAGE})
+    env = {"DLAPP_RUNTIME_DOCKER_HOST": dockerd.host, "DLAPP_RUNTIME_DOCKER_NETWORK": "none"}
+    with Terminal("dlapp-shell", file, env=env) as terminal:
+        terminal.expect("[#$] ")
+        terminal.type("cat\n")
+        terminal.type("ech" + "oed\n")
+        terminal.expect("^echoed\\s+echoed")  # by the terminal and by cat: so cat runs
+        terminal.type("\x03")
+        terminal.type("echo $((40 + 2)) still\n")
+        terminal.expect("^42 still")
+        match how:
+            case "exit":
+                terminal.type("exit 6\n")
+                assert terminal.wait() == 6
+            case "hang up":
+                terminal.hang_up()
+            case _:
+                os.kill(terminal.pid, signal.SIGKILL)
+        wait_for("the container is removed", lambda: not dockerd.containers("label=dlapp.container"))
+
+
+def test_gpus_in_docker_are_refused_by_name(tmp_path: Path) -> None:
+    file = properties(tmp_path, "true", application={"docker_image": IMAGE})
+    done = shell(file, "", "--gcores", "1")
+    assert done.code == 2
+    assert "gcores with a docker_image is not built yet" in done.err
