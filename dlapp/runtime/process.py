@@ -17,7 +17,7 @@ from dlapp.runtime.lifeline import Lifeline
 from dlapp.runtime.payload import WRAPPER, Ended, Payload, PayloadError, ended_with, how_to_start, wrapper_arguments
 
 SHELL = "/bin/sh"
-_PATIENCE_S = 5.0
+_PATIENCE_S = 2.0
 """After an order to kill, before the guardian itself is taken for hung (stopped, say) and killed."""
 
 
@@ -70,8 +70,7 @@ class Guardian:
 
     def kill_inner(self) -> None:
         """SIGKILL to a guardian that does not obey; the kernel, or outer, then ends the payload."""
-        # Outer's end, which is reaped by us alone, would free the number of inner for others: look first.
-        if self._inner is not None and os.waitpid(self._outer, os.WNOHANG) == (0, 0):
+        if self._inner is not None and not self.gone:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._inner, signal.SIGKILL)
 

@@ -22,7 +22,6 @@ import os
 import select
 import socket
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -119,6 +118,8 @@ class Task:
             result = TaskResult(fault=Fault.STOPPED, message=str(error))
         except Exception as error:
             # A bug of ours: the log has its trace, the user a line, the index another node.
+            import traceback
+
             self._note(traceback.format_exc())
             result = TaskResult(fault=Fault.NODE, message=f"the task failed by itself: {error!r} (see dlapp.log)")
         self._link.say(Phase.RELEASING, detail="removing the workspace")

@@ -1,0 +1,71 @@
+"""The FIFO between a task and its payload, without either."""
+
+from __future__ import annotations
+
+import os
+import select
+from pathlib import Path
+
+from dlapp.runtime.lifeline import Lifeline, somebody_holds
+
+
+def test_the_payload_finds_its_word_and_is_seen_to_take_it(tmp_path: Path) -> None:
+    line = Lifeline(str(tmp_path / "life"))
+    assert not line.taken
+    reader = os.open(tmp_path / "life", os.O_RDONLY)
+    assert os.read(reader, 100) == b"go\n"
+    assert line.taken
+    assert not line.payload_gone
+    os.close(reader)
+    assert line.payload_gone
+    line.close()
+
+
+def test_the_payload_s_end_wakes_a_poll(tmp_path: Path) -> None:
+    line = Lifeline(str(tmp_path / "life"))
+    reader = os.open(tmp_path / "life", os.O_RDONLY)
+    os.read(reader, 100)
+    assert line.taken
+    poll = select.poll()
+    for fd, events in line.watched_fds():
+        poll.register(fd, events)
+    assert poll.poll(0) == []
+    os.close(reader)
+    assert poll.poll(5000)
+    line.close()
+
+
+def test_what_the_task_says_arrives_and_its_end_is_the_end_of_file(tmp_path: Path) -> None:
+    line = Lifeline(str(tmp_path / "life"))
+    reader = os.open(tmp_path / "life", os.O_RDONLY)
+    line.say("term")
+    assert os.read(reader, 100) == b"go\nterm\n"
+    assert line.taken
+    line.close()
+    assert os.read(reader, 100) == b""
+    os.close(reader)
+
+
+def test_whoever_comes_after_the_task_is_gone_finds_no_word(tmp_path: Path) -> None:
+    line = Lifeline(str(tmp_path / "life"))
+    line.close()
+    reader = os.open(tmp_path / "life", os.O_RDONLY | os.O_NONBLOCK)
+    assert somebody_holds(str(tmp_path / "life"))
+    assert os.read(reader, 100) == b""
+    os.close(reader)
+    assert not somebody_holds(str(tmp_path / "life"))
+
+
+def test_a_lifeline_that_is_not_there_is_held_by_nobody(tmp_path: Path) -> None:
+    assert not somebody_holds(str(tmp_path / "none"))
+
+
+def test_saying_something_to_nobody_is_no_error(tmp_path: Path) -> None:
+    line = Lifeline(str(tmp_path / "life"))
+    reader = os.open(tmp_path / "life", os.O_RDONLY)
+    os.read(reader, 100)
+    assert line.taken
+    os.close(reader)
+    line.say("term")
+    line.close()
+    line.say("term")

@@ -1,0 +1,339 @@
+"""Plain payloads, real ones, in both of the guardian's ways: in a pid namespace, and as a subreaper."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.driver import Driven, children, wait_until
+
+FAMILY = """
+echo $$
+sleep MARKER &
+(sleep MARKER & setsid sh -c 'sleep MARKER & exec sleep MARKER' </dev/null >/dev/null 2>&1 &)
+(env -i setsid setsid "$(command -v sleep)" MARKER &)
+echo ready
+exec sleep MARKER
+"""
+"""A payload with children of every kind: of its group, orphaned, in own sessions, with an empty environment."""
+
+ODD_ARGUMENTS = [
+    "one space",
+    "two  spaces",
+    "a\ttab",
+    "a\nnewline",
+    "trailing newline\n",
+    "it's",
+    'say "hi"',
+    "$HOME",
+    "`id`",
+    "$(id)",
+    "*",
+    "~",
+    "\\",
+    "!",
+    "",
+    "-n",
+    "--",
+    "한글 인자",
+    "".join(chr(code) for code in range(32, 127)),
+]
+
+
+STANDARD = ["life", "null", "stderr", "stdout"]
+
+
+def test_arguments_arrive_byte_for_byte(runner: Driven) -> None:
+    runner.run('for one in "$@"; do printf "%s\\0" "$one"; done', *ODD_ARGUMENTS)
+    assert runner.end()["code"] == 0
+    assert runner.out() == b"".join(one.encode() + b"\0" for one in ODD_ARGUMENTS)
+
+
+def test_standard_input_is_empty(plain: Driven) -> None:
+    plain.run("cat; echo done")
+    assert plain.end()["code"] == 0
+    assert plain.out() == b"done\n"
+
+
+def test_the_working_directory_is_the_workspace(plain: Driven) -> None:
+    plain.run("pwd; ls")
+    plain.end()
+    assert plain.out().decode().split() == [str(plain.home / "workspace"), "run.sh"]
+
+
+def test_the_environment_is_what_was_given_and_little_more(plain: Driven) -> None:
+    given = {"PATH": os.environ["PATH"], "ODD": "a  b\n'\"$X", "_dlapp": "mine", "EMPTY": ""}
+    plain.run("#!/usr/bin/env -S cat /proc/self/environ\n", mode=0o755, env=given)
+    plain.end()
+    found = dict(pair.split("=", 1) for pair in plain.out().decode().split("\0") if pair and "=" in pair)
+    # What shells add of themselves is known.
+    assert {name: value for name, value in found.items() if name not in ("PWD", "OLDPWD", "SHLVL", "_")} == given
+
+
+@pytest.mark.parametrize("code", [0, 3, 137, 255])
+def test_an_exit_code_is_told_as_it_is(plain: Driven, code: int) -> None:
+    plain.run(f"exit {code}")
+    end = plain.end()
+    assert (end["code"], end["signal"]) == (code, None)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
+def test_a_signal_is_told_from_an_exit_code(runner: Driven, number: signal.Signals) -> None:
+    runner.run(f"kill -{int(number)} $$")
+    end = runner.end()
+    assert (end["code"], end["signal"]) == (None, number)
+
+
+def test_no_signal_is_ignored_from_the_start(runner: Driven) -> None:
+    runner.run("#!/usr/bin/env -S cat /proc/self/status\n", mode=0o755)
+    runner.end()
+    masks = [line.split()[1] for line in runner.out().splitlines() if line.startswith((b"SigIgn:", b"SigBlk:"))]
+    assert [int(mask, 16) for mask in masks] == [0, 0]
+
+
+def test_only_standard_files_the_lifeline_and_kept_descriptors_are_inherited(runner: Driven) -> None:
+    read, write = os.pipe()
+    extra = os.dup(read)
+    runner.run(
+        "#!/usr/bin/env -S ls -l /proc/self/fd\n", mode=0o755, pass_fds=(write, extra), keep_fds=[write]
+    )  # fmt: skip
+    runner.end()
+    for fd in (read, write, extra):
+        os.close(fd)
+    targets = [line.split(" -> ")[1] for line in runner.out().decode().splitlines() if " -> " in line]
+    pipes = [target for target in targets if target.startswith("pipe:")]
+    others = sorted(os.path.basename(target) for target in targets if not target.startswith("pipe:"))
+    assert len(pipes) == 1, targets
+    # The last is the directory that ls looks at.
+    assert [one for one in others if not one.isdigit()] in (["fd", *STANDARD], STANDARD)
+
+
+def test_a_hundred_megabytes_of_output_arrive_unchanged(plain: Driven) -> None:
+    size = 100_000_000
+    plain.run(f"head -c {size} /dev/zero | tr '\\0' 'x'; printf end")
+    assert plain.end()["code"] == 0
+    with open(plain.home / "stdout", "rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    expected = hashlib.sha256(b"x" * size + b"end")
+    assert digest == expected.hexdigest()
+
+
+def test_output_can_be_read_before_the_payload_ends(plain: Driven) -> None:
+    plain.run("printf 'no newline'; sleep MARKER")
+    plain.wait_for_out(b"no newline")
+    plain.say("kill")
+    assert plain.end()["signal"] == signal.SIGKILL
+
+
+# ---- how it starts ----
+
+
+def test_a_script_without_x_bit_is_run_by_bash(plain: Driven) -> None:
+    plain.run("#!/bin/false\necho $BASH_VERSION; echo $0")
+    assert plain.end()["code"] == 0
+    assert plain.out().split()[0][:1].isdigit()
+    assert plain.out().split()[1] == b"./run.sh"
+
+
+def test_a_script_without_shebang_is_run_by_bash(plain: Driven) -> None:
+    plain.run("[[ -n $BASH_VERSION ]] && echo bash", mode=0o755)
+    plain.end()
+    assert plain.out() == b"bash\n"
+
+
+def test_without_bash_it_is_run_by_sh(plain: Driven, place: Path) -> None:
+    only = place / "bin"
+    only.mkdir()
+    (only / "sh").symlink_to("/bin/sh")
+    plain.run("echo by ${BASH_VERSION:-sh}", env={"PATH": str(only)})
+    plain.end()
+    assert plain.out() == b"by sh\n" or os.path.realpath("/bin/sh").endswith("bash")
+
+
+def test_a_shebang_with_an_argument_is_obeyed(plain: Driven) -> None:
+    plain.run("#!/bin/cat -n\ntext\n", mode=0o755)
+    plain.end()
+    assert b"2\ttext" in plain.out()
+
+
+def test_a_missing_interpreter_is_the_users_fault_with_its_name(plain: Driven) -> None:
+    plain.run("#!/opt/none/python\n", mode=0o755)
+    refused = plain.hear("refused")
+    assert refused["fault"] == "user"
+    assert refused["problem"] == "run.sh: its interpreter /opt/none/python is not there"
+
+
+def test_windows_line_ends_in_the_shebang_are_explained(plain: Driven) -> None:
+    plain.run("#!/bin/bash\r\necho hi\r\n", mode=0o755)
+    refused = plain.hear("refused")
+    assert "carriage return" in refused["problem"]
+    assert "sed -i" in refused["problem"]
+
+
+def test_a_missing_script_is_the_users_fault(plain: Driven) -> None:
+    plain.run(None)
+    assert plain.hear("refused")["problem"] == "run.sh: there is no such script in the workspace"
+
+
+# ---- how it ends ----
+
+
+def test_children_that_are_left_when_the_script_ends_are_killed(runner: Driven) -> None:
+    runner.run(FAMILY.replace("exec sleep MARKER", "exit 4"))
+    assert runner.end()["code"] == 4
+    assert runner.payload_pids() == []
+
+
+def test_an_order_to_kill_ends_all_of_it_at_once(runner: Driven) -> None:
+    runner.run("trap '' TERM\n" + FAMILY)
+    runner.wait_for_out(b"ready")
+    wait_until(lambda: len(runner.payload_pids()) >= 5, "the whole family runs")
+    runner.say("kill")
+    assert runner.end()["signal"] == signal.SIGKILL
+    assert runner.payload_pids() == []
+
+
+def test_a_soft_stop_reaches_the_script_and_its_code_is_told(runner: Driven) -> None:
+    runner.run("trap 'echo saving; exit 9' TERM\necho ready\nwhile :; do sleep 0.02; done")
+    runner.wait_for_out(b"ready")
+    runner.say("soft")
+    assert runner.end()["code"] == 9
+    assert runner.out() == b"ready\nsaving\n"
+
+
+def test_a_soft_stop_reaches_children_in_sessions_of_their_own(runner: Driven) -> None:
+    child = 'trap "echo child saved; exit" TERM; echo child ready; while :; do sleep 0.02; done'
+    runner.run(f"trap 'exit 5' TERM\nsetsid sh -c '{child}' &\nwhile :; do sleep 0.02; done")
+    runner.wait_for_out(b"child ready")
+    runner.say("soft")
+    assert runner.end()["code"] == 5
+    assert runner.out().endswith(b"child saved\n")
+
+
+def test_after_a_soft_stop_children_have_the_grace_time_too(runner: Driven) -> None:
+    child = 'trap "" TERM; echo ready; while [ ! -e finish ]; do sleep 0.02; done; echo child done'
+    runner.run(f"trap 'exit 5' TERM\nsh -c '{child}' &\nwhile :; do sleep 0.02; done")
+    runner.wait_for_out(b"ready")
+    runner.say("soft")
+    (runner.home / "workspace" / "finish").touch()
+    assert runner.end()["code"] == 5
+    assert runner.out().endswith(b"child done\n")
+
+
+def test_what_ignores_a_soft_stop_is_killed_by_the_order_that_follows(runner: Driven) -> None:
+    runner.run("trap '' TERM\necho ready\nwhile :; do sleep MARKER; done")
+    runner.wait_for_out(b"ready")
+    runner.say("soft")
+    runner.say("kill")
+    assert runner.end()["signal"] == signal.SIGKILL
+    assert runner.payload_pids() == []
+
+
+def test_a_payload_may_signal_its_own_group(runner: Driven) -> None:
+    runner.run("trap 'kill 0' EXIT\nsleep MARKER &\nexit 0")
+    assert runner.end()["signal"] == signal.SIGTERM
+    assert runner.payload_pids() == []
+
+
+def test_a_fork_bomb_of_sleepers_is_killed_to_the_last(runner: Driven) -> None:
+    runner.run("n=0; while [ $n -lt 200 ]; do (sleep MARKER &) ; n=$((n+1)); done; echo ready; sleep MARKER")
+    runner.wait_for_out(b"ready")
+    runner.say("kill")
+    runner.end()
+    assert runner.payload_pids() == []
+
+
+def test_orphans_that_end_do_not_stay_as_zombies(runner: Driven) -> None:
+    runner.run("n=0; while [ $n -lt 20 ]; do (true &) ; n=$((n+1)); done; echo ready; sleep MARKER")
+    runner.wait_for_out(b"ready")
+    _, inner = runner.guardian_pids()
+    wait_until(lambda: len(children(inner)) == 1, "only the payload is left")
+    stat = Path(f"/proc/{inner}/task/{inner}/children").read_text().split()
+    assert len(stat) == 1
+
+
+# ---- who dies ----
+
+VICTIMS = {
+    "the task": ("task",),
+    "the inner guardian": ("inner",),
+    "the payload": ("payload",),
+    "task and outer guardian": ("task", "outer"),
+    "task and inner guardian": ("task", "inner"),
+    "both guardians": ("outer", "inner"),
+    "task and payload": ("task", "payload"),
+}
+
+
+def kill_all(runner: Driven, victims: tuple[str, ...]) -> None:
+    runner.run(FAMILY)
+    runner.wait_for_out(b"ready")
+    wait_until(lambda: len(runner.payload_pids()) >= 5, "the whole family runs")
+    assert runner.process is not None
+    outer, inner = runner.guardian_pids()
+    by_name = {"task": runner.process.pid, "outer": outer, "inner": inner, "payload": children(inner)[0]}
+    for name in victims:
+        os.kill(by_name[name], signal.SIGSTOP)  # so that they die together
+    for name in victims:
+        with contextlib.suppress(ProcessLookupError):  # the death of one before it took it along
+            os.kill(by_name[name], signal.SIGKILL)
+    wait_until(lambda: runner.payload_pids() == [], "nothing of the payload is left", timeout_s=5)
+    wait_until(lambda: not {outer, inner} & {pid for pid in (outer, inner) if is_alive(pid)}, "no guardian is left")
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("victims", VICTIMS.values(), ids=VICTIMS.keys())
+def test_nothing_of_the_payload_outlives_a_sigkill(runner: Driven, victims: tuple[str, ...]) -> None:
+    kill_all(runner, victims)
+    if "task" not in victims:
+        end = runner.end()
+        if "payload" in victims:
+            assert end["signal"] == signal.SIGKILL
+        else:
+            assert end["fault"] == "node"
+            assert "guardian was killed" in end["problem"]
+
+
+def test_without_its_outer_half_the_guardian_still_does_its_work(place: Path) -> None:
+    driven = Driven(place, as_user=True)
+    try:
+        driven.run(FAMILY)
+        driven.wait_for_out(b"ready")
+        outer, _ = driven.guardian_pids()
+        os.kill(outer, signal.SIGKILL)
+        assert driven.process is not None
+        driven.process.kill()
+        wait_until(lambda: driven.payload_pids() == [], "nothing of the payload is left", timeout_s=5)
+    finally:
+        driven.close()
+
+
+def test_in_a_namespace_nothing_outlives_a_sigkill_of_all_at_once(place: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("a pid namespace needs root")
+    driven = Driven(place, as_user=False)
+    try:
+        kill_all(driven, ("task", "outer", "inner", "payload"))
+    finally:
+        driven.close()
+
+
+def test_a_guardian_that_was_stopped_still_ends_its_payload(runner: Driven) -> None:
+    runner.run(FAMILY)
+    runner.wait_for_out(b"ready")
+    _, inner = runner.guardian_pids()
+    os.kill(inner, signal.SIGSTOP)
+    runner.say("kill")
+    assert runner.end()["fault"] == "node"
+    assert runner.payload_pids() == []

@@ -1,0 +1,191 @@
+"""A Docker daemon for tests: its own data, state and socket, no network, and one image that is busybox.
+
+It runs beside any other dockerd of the machine and touches nothing of it. It needs root.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import shutil
+import signal
+import subprocess
+import tarfile
+import tempfile
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from tests.services.install import SEARCH
+
+IMAGE = "dlapp-test/busybox:1"
+BARE_IMAGE = "dlapp-test/nothing:1"
+"""An image without a shell."""
+
+_TOOLS = "cat date dd echo env false grep head id kill ls mkdir nohup printf ps rm seq setsid sh sleep tail true wc"
+_START_S = 30.0
+
+
+class Dockerd:
+    """A dockerd in ``directory``, which should have a short name: a socket's path has 107 bytes."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.socket = directory / "docker.sock"
+        self.host = f"unix://{self.socket}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        program = shutil.which("dockerd", path=SEARCH)
+        assert program is not None
+        errors = []
+        # Where the directory lies on an overlay itself, Docker's usual driver cannot work; vfs always can.
+        for driver in ("overlay2", "vfs"):
+            if self._start_with(program, driver):
+                return
+            errors.append(self.log()[-2000:])
+            self.stop()
+        raise RuntimeError("dockerd does not start:\n" + "\n".join(errors))
+
+    def _start_with(self, program: str, driver: str) -> bool:
+        with open(self.directory / "dockerd.log", "ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    program,
+                    f"--data-root={self.directory}/data",
+                    f"--exec-root={self.directory}/exec",
+                    f"--pidfile={self.directory}/pid",
+                    f"--host={self.host}",
+                    f"--storage-driver={driver}",
+                    "--bridge=none",
+                    "--iptables=false",
+                    "--ip6tables=false",
+                    "--ip-forward=false",
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "PATH": SEARCH},
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + _START_S
+        while time.monotonic() < deadline and self._process.poll() is None:
+            if self.socket.exists() and self.docker("version", check=False).returncode == 0:
+                return True
+            time.sleep(0.05)
+        return False
+
+    def docker(self, *words: str, check: bool = True, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+        """Run the docker command against this daemon."""
+        command = ["docker", "--host", self.host, *words]
+        return subprocess.run(command, input=stdin, capture_output=True, check=check, timeout=60)
+
+    def containers(self, *filters: str) -> list[str]:
+        """Names of all containers, whatever their state."""
+        chosen = [word for one in filters for word in ("--filter", one)]
+        return self.docker("ps", "-a", "--format", "{{.Names}}", *chosen).stdout.decode().split()
+
+    def import_images(self) -> None:
+        """Make the two images."""
+        busybox = shutil.which("busybox", path=SEARCH)
+        assert busybox is not None
+        self.docker("import", "-", IMAGE, stdin=_root_with(Path(busybox).read_bytes()))
+        self.docker("import", "-", BARE_IMAGE, stdin=_root_with(None))
+
+    def log(self) -> str:
+        """What the daemon says."""
+        return (self.directory / "dockerd.log").read_text(errors="replace")
+
+    def kill(self) -> None:
+        """SIGKILL to the daemon and its containerd, as a crash; what runs in containers goes on."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+        _kill_mentioning(f"{self.directory}/exec/containerd/containerd.toml")
+
+    def stop(self) -> None:
+        """End it and all that it started; may be repeated, also after `kill`."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        # The shims of containers outlive a daemon that was killed; each names its containerd's address.
+        _kill_mentioning(f"{self.directory}/exec/")
+        for line in reversed(Path("/proc/self/mounts").read_text().splitlines()):
+            if (place := line.split()[1]).startswith(f"{self.directory}/"):
+                subprocess.run(["umount", "-l", place], check=False, capture_output=True)
+
+
+def _root_with(busybox: bytes | None) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        for name, mode in (("bin", 0o755), ("tmp", 0o1777), ("proc", 0o755), ("etc", 0o755)):
+            directory = tarfile.TarInfo(name)
+            directory.type, directory.mode = tarfile.DIRTYPE, mode
+            tar.addfile(directory)
+        if busybox is not None:
+            program = tarfile.TarInfo("bin/busybox")
+            program.size, program.mode = len(busybox), 0o755
+            tar.addfile(program, io.BytesIO(busybox))
+            for tool in _TOOLS.split():
+                link = tarfile.TarInfo(f"bin/{tool}")
+                link.type, link.linkname = tarfile.SYMTYPE, "busybox"
+                tar.addfile(link)
+    return out.getvalue()
+
+
+def _kill_mentioning(text: str) -> None:
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != os.getpid():
+            with contextlib.suppress(OSError):
+                if text.encode() in Path(f"/proc/{name}/cmdline").read_bytes():
+                    os.kill(int(name), signal.SIGKILL)
+
+
+def why_not() -> str | None:
+    """Why no daemon can be started here, in a line; None: it can."""
+    if os.geteuid() != 0:
+        return "a Docker daemon of the tests' own needs root"
+    for program in ("dockerd", "docker", "busybox"):
+        if shutil.which(program, path=SEARCH) is None:
+            return f"no {program} (make test installs it on Debian and Ubuntu)"
+    return None
+
+
+_shared: Dockerd | None = None
+
+
+@contextlib.contextmanager
+def own_daemon() -> Generator[Dockerd, None, None]:
+    """A daemon for one test, which may kill it."""
+    if reason := why_not():
+        pytest.skip(reason)
+    directory = Path(tempfile.mkdtemp(prefix="dlapp-dockerd-"))
+    daemon = Dockerd(directory)
+    try:
+        daemon.start()
+        daemon.import_images()
+        yield daemon
+    finally:
+        daemon.stop()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def dockerd() -> Generator[Dockerd, None, None]:
+    """One daemon for all tests of a run, whichever conftest brings this fixture in."""
+    global _shared
+    if _shared is not None:
+        yield _shared
+        return
+    with own_daemon() as daemon:
+        _shared = daemon
+        yield daemon
+        _shared = None
