@@ -97,6 +97,11 @@ class Connection:
         """Let go of the socket. May be repeated."""
         self._socket.close()
 
+    @property
+    def closed(self) -> bool:
+        """Whether no further call can be made."""
+        return self._socket.fileno() < 0
+
     def __enter__(self) -> Connection:
         return self
 
@@ -116,7 +121,8 @@ class Connection:
             methodName=method, declaringClassProtocolName=self._protocol, clientProtocolVersion=1
         ).SerializeToString()
         frame = encode_frame(_request_header(call_id, retries=0), what, request)
-        self._sent = False
+        # From the first byte on the server may have the whole: a cut connection does not say how much arrived.
+        self._sent = True
         try:
             self._send(frame, deadline)
             return self._answer(method, call_id, deadline)
@@ -137,7 +143,6 @@ class Connection:
         # Without an effective user the server takes it from the token; it answers a context only when it refuses it.
         header = _request_header(CALL_CONTEXT, retries=-1)
         self._send(encode_frame(header, context.SerializeToString()), deadline)
-        self._sent = False
 
     def _authenticate(self, token: Token, deadline: float) -> None:
         self._send_sasl(RpcSaslProto(state=RpcSaslProto.NEGOTIATE), deadline)
@@ -179,8 +184,6 @@ class Connection:
     def _send_raw(self, data: bytes, deadline: float) -> None:
         try:
             self._socket.settimeout(_left(deadline))
-            # From the first byte on the server may have the whole: a cut connection does not say how much arrived.
-            self._sent = True
             self._socket.sendall(data)
         except OSError as error:
             # A server that refuses us says why and closes; its words may lie there, unread, behind the broken pipe.
@@ -205,7 +208,7 @@ class Connection:
         if not messages:
             raise NotHadoop(f"{self.name}: an answer without a header")
         header = _parse(self.name, RpcResponseHeaderProto(), messages[0])
-        if header.status != RpcResponseHeaderProto.SUCCESS or not header.HasField("status"):
+        if header.status != RpcResponseHeaderProto.SUCCESS:
             if header.status == RpcResponseHeaderProto.FATAL or signed_call_id(header.callId) == CALL_NONE:
                 self.close()
             raise remote_error(f"{self.name} {method}", header.exceptionClassName, header.errorMsg)
@@ -248,6 +251,9 @@ def _parse(name: str, message: _M, data: bytes) -> _M:
         message.ParseFromString(data)
     except DecodeError as error:
         raise NotHadoop(f"{name}: an answer that cannot be read") from error
+    # The C form of protobuf does not ask for required fields when it reads.
+    if not message.IsInitialized():
+        raise NotHadoop(f"{name}: an answer that lacks what every answer has")
     return message
 
 

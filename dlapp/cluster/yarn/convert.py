@@ -11,6 +11,9 @@ from dlapp.cluster.yarn.tokens import Token
 from dlapp.cluster.yarn.values import Granted, Launch, LocalResource, Node, NodeId, Row, Status
 from dlapp.ids import ApplicationId, ContainerId
 
+REPLACED = ("{{", "}}", "<CPS>", "<ADD_OPENS>", "\0")
+"""What a NodeManager makes something else of wherever it stands in a command or a variable."""
+
 _NUMBER_BITS = 40
 _NUMBER = (1 << _NUMBER_BITS) - 1
 _VISIBILITY = {"PUBLIC": pb.PUBLIC, "PRIVATE": pb.PRIVATE, "APPLICATION": pb.APPLICATION}
@@ -138,13 +141,13 @@ def shell_command(words: tuple[str, ...]) -> str:
     and its output goes to the container's log directory. Source: ContainerLaunch, ContainerExecutor.
 
     Raises:
-        ValueError: a word has ``{{`` or ``}}`` in it, which a NodeManager replaces wherever they stand, or a NUL.
+        ValueError: a word has something of `REPLACED` in it.
     """
     quoted = " ".join("'" + word.replace("'", "'\\''") + "'" for word in words)
     return _inside_double_quotes(f"exec {quoted}") + " 1><LOG_DIR>/stdout 2><LOG_DIR>/stderr </dev/null"
 
 
 def _inside_double_quotes(text: str) -> str:
-    if "{{" in text or "}}" in text or "\0" in text:
-        raise ValueError("'{{', '}}' and NUL cannot pass through a NodeManager's script")
+    if found := [one for one in REPLACED if one in text]:
+        raise ValueError(f"{found[0]!r} cannot pass through a NodeManager's script")
     return "".join(f"\\{one}" if one in '\\"$`' else one for one in text)

@@ -104,9 +104,9 @@ class Rpc:
             )
         try:
             body = self._connection.call(method, data, deadline)
-        except YarnError as error:
-            if isinstance(error, (ConnectionLost, NotHadoop)):
-                self.close()
+        except YarnError:
+            if self._connection.closed:
+                self._connection = None
             raise
         try:
             return answer.FromString(body)
