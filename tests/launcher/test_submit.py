@@ -1,0 +1,419 @@
+"""The steps of dlapp-launcher: its lines, what stops it, and what reaches the engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dlapp.cluster import EngineInfo
+from dlapp.config import load_config
+from dlapp.errors import AskTooLarge, DlappError, FileRefused, SpecError, Unreachable, UsageError
+from dlapp.ids import ApplicationId, ContainerId
+from dlapp.jsonform import from_json
+from dlapp.launcher.application import os_user
+from dlapp.launcher.properties import Properties
+from dlapp.launcher.submit import launch, print_spec
+from dlapp.spec import AppSpec, Secrets, Submission
+from dlapp.storage import local_path
+from dlapp.storage.commit import commit, part_location
+
+ID = "application_1474893803111_0042"
+ORIGINAL = """\
+[application]
+username=tony
+appname='c3 deeplearning app caffe mnist example'
+docker_image=naver/c3_dl-caffe
+user_dev_workspace_path=./user_dev_workspace
+user_shell_script=dl_app_start.sh
+user_shell_args='-gpu all'
+
+[from_hdfs]
+hdfs=/user/tony/caffe_test/*
+input_path=data
+
+[to_hdfs]
+output_path=output
+hdfs=/user/tony/caffe_mnist_example_output
+overwrite=true
+"""
+
+
+class FakeEngine:
+    """An engine that takes everything down and runs nothing."""
+
+    def __init__(self, cache: Path) -> None:
+        self.cache = cache
+        self.notes: list[str] = []
+        self.error: dict[str, Exception] = {}
+        self.submitted: list[tuple[Submission, Secrets]] = []
+
+    def _may_fail(self, call: str) -> None:
+        if call in self.error:
+            raise self.error[call]
+
+    def info(self) -> EngineInfo:
+        self._may_fail("info")
+        return EngineInfo(name="local", version="1", has_gpus=False)
+
+    def check(self, spec: AppSpec) -> list[str]:
+        self._may_fail("check")
+        return self.notes
+
+    def archive_cache(self) -> str:
+        return str(self.cache)
+
+    def submit(self, submission: Submission, secrets: Secrets) -> ApplicationId:
+        self._may_fail("submit")
+        self.submitted.append((submission, secrets))
+        return ApplicationId.from_text(ID)
+
+    def dashboard_urls(self, application_id: ApplicationId) -> tuple[str, str]:
+        return f"http://RM/{application_id}", f"http://TIMELINE/{application_id}"
+
+
+class Launch:
+    """A place with the original's example, and what a launch of its file says."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.workspace = place / "user_dev_workspace"
+        self.root = place / "hdfs"
+        self.engine = FakeEngine(place / "cache")
+        self.said: list[str] = []
+        self.noted: list[str] = []
+        self.text = ORIGINAL
+        for directory in (self.workspace / "data", self.workspace / "output", self.root / "user/tony/caffe_test"):
+            directory.mkdir(parents=True)
+        (self.workspace / "dl_app_start.sh").write_text("#!/usr/bin/env bash\n./train_lenet.sh $@\n")
+        (self.root / "user/tony/caffe_test/images").write_text("1")
+        self.options = {"local.fs_root": str(self.root)}
+
+    @property
+    def target(self) -> Path:
+        return self.root / "user/tony/caffe_mnist_example_output"
+
+    def __call__(self, **environ: str) -> ApplicationId:
+        path = self.place / "dl_app_caffe.properties"
+        path.write_text(self.text)
+        config = load_config(self.options, {"HOME": str(self.place)}, system_file="/nonexistent")
+        return launch(
+            str(path),
+            config,
+            self.engine,  # type: ignore[arg-type]
+            say=self.said.append,
+            note=self.noted.append,
+            environ=environ,
+        )
+
+    def refused(self) -> list[str]:
+        """Launch and be refused: the faults without the file's name."""
+        with pytest.raises(DlappError) as refusal:
+            self()
+        assert self.engine.submitted == []
+        assert self.said[-1].endswith(" : fail")
+        prefix = f"{self.place}/dl_app_caffe.properties:"
+        return [line.removeprefix(prefix) for line in str(refusal.value).split("\n")]
+
+
+@pytest.fixture
+def launched(tmp_path: Path) -> Launch:
+    return Launch(tmp_path)
+
+
+def test_the_originals_lines_are_printed_to_the_character(launched: Launch) -> None:
+    assert str(launched()) == ID
+    assert launched.said == [
+        "C3 DL Cluster Version check : ok",
+        "CheckDLAppProperties : ok",
+        f"user_dev_workspace_path = {launched.workspace}",
+        "user_dev_workspace_exclude_list = []",
+        "user_dev_workspace dir size = 1 kb",
+        "DL App Submission : OK",
+        f"DL App ID = {ID}",
+        "DL App Dashboard",
+        f"* While app is running , check : http://RM/{ID}",
+        f"* After app is completed, check : http://TIMELINE/{ID}",
+        "DL App Status and stdout/stderr Log URLs",
+        f"* dlapp-status {ID}",
+        "DL App Resources = 1 container, each with memory 4096 MiB, vcores 1, gcores 0",
+    ]
+    assert launched.noted == []
+
+
+def test_what_is_submitted_is_the_spec_the_packed_workspace_and_apart_from_it_the_secrets(launched: Launch) -> None:
+    launched.text = ORIGINAL.replace("[from_hdfs]", "env.TOKEN=hush\n[from_hdfs]")
+    launched(PATH="/bin", LC_ALL="C.UTF-8", TZ="UTC", SECRET="no", DLAPP_LOCAL_SHARED="false", LD_PRELOAD="x")
+    ((submission, secrets),) = launched.engine.submitted
+    assert submission.spec.args == ("-gpu", "all")
+    assert submission.spec.inputs[0].sources == (f"file://{launched.root}/user/tony/caffe_test/*",)
+    assert (submission.submitter, submission.log_limit_bytes) == (os_user(), 1 << 30)
+    assert submission.workspace_archive == f"{launched.engine.cache}/{submission.workspace_digest}.tar.gz"
+    with tarfile.open(submission.workspace_archive) as archive:
+        assert sorted(archive.getnames()) == ["data", "dl_app_start.sh", "output"]
+    assert submission.spec.env == ("TOKEN",)
+    assert "hush" not in repr(submission)
+    assert secrets.env == {"TOKEN": "hush"}
+    assert secrets.environment == {"PATH": "/bin", "LC_ALL": "C.UTF-8", "TZ": "UTC"}
+    assert len(bytes.fromhex(secrets.control_secret)) == 32
+    launched()
+    assert launched.engine.submitted[1][1].control_secret != secrets.control_secret
+
+
+def test_sizes_are_whole_kb_rounded_up_and_the_exclude_list_is_a_python_list(launched: Launch) -> None:
+    (launched.workspace / "big").write_bytes(bytes(range(256)) * 8)
+    (launched.workspace / "a.o").write_bytes(b"x" * 5000)
+    launched.text = ORIGINAL.replace("[from_hdfs]", "user_dev_workspace_exclude_list=*.o,tmp dir\n[from_hdfs]")
+    launched()
+    assert "user_dev_workspace_exclude_list = ['*.o', 'tmp dir']" in launched.said
+    assert "user_dev_workspace dir size = 3 kb" in launched.said
+
+
+def test_the_resolved_ask_is_printed(launched: Launch) -> None:
+    launched.text = ORIGINAL + "[resources]\ncontainers=4\nmemory=1g\ngcores=2\n"
+    launched()
+    assert launched.said[-1] == "DL App Resources = 4 containers, each with memory 1024 MiB, vcores 1, gcores 2"
+
+
+def test_what_the_engine_notes_and_what_is_not_packed_is_told_apart_from_the_lines(launched: Launch) -> None:
+    launched.engine.notes = ["resources.nodes has no effect on one machine"]
+    (launched.workspace / "output/old").write_text("1")
+    os.mkfifo(launched.workspace / "pipe")
+    launched()
+    assert launched.noted == [
+        "resources.nodes has no effect on one machine",
+        "pipe is not packed: it is a FIFO",
+        "output is packed without the 1 file that is in it: it is an output_path",
+    ]
+    with tarfile.open(launched.engine.submitted[0][0].workspace_archive) as archive:
+        assert "output" in archive.getnames()
+        assert "output/old" not in archive.getnames()
+
+
+# ---- what stops it ----
+
+
+def test_an_engine_that_does_not_answer_fails_the_version_check(launched: Launch) -> None:
+    launched.engine.error["info"] = Unreachable("no one is there")
+    assert launched.refused() == ["no one is there"]
+    assert launched.said == ["C3 DL Cluster Version check : fail"]
+
+
+def test_a_faulty_file_fails_the_check_of_the_properties(launched: Launch) -> None:
+    launched.text = ORIGINAL.replace("overwrite=true", "overwrite=maybe").replace("dl_app_start.sh", "start.sh")
+    assert launched.refused() == [
+        f"6: application.user_shell_script: {launched.workspace}/start.sh: there is no such file",
+        "16: to_hdfs.overwrite: is 'maybe', allowed are true, false",
+    ]
+    assert launched.said == ["C3 DL Cluster Version check : ok", "CheckDLAppProperties : fail"]
+
+
+def test_an_ask_that_never_fits_fails_the_check(launched: Launch) -> None:
+    launched.engine.error["check"] = AskTooLarge("asked for 9 gcores, the machine has 0")
+    assert launched.refused() == ["asked for 9 gcores, the machine has 0"]
+
+
+def test_a_key_that_the_engine_cannot_honour_is_named_with_its_line(launched: Launch) -> None:
+    launched.engine.error["check"] = SpecError("application.docker_image", "there is no Docker here")
+    assert launched.refused() == ["4: application.docker_image: there is no Docker here"]
+
+
+def test_a_submission_that_fails_says_so(launched: Launch) -> None:
+    launched.engine.error["submit"] = DlappError("the disk is full")
+    assert launched.refused() == ["the disk is full"]
+    assert launched.said[-2:] == ["user_dev_workspace dir size = 1 kb", "DL App Submission : fail"]
+
+
+def test_missing_input_is_named(launched: Launch) -> None:
+    launched.text = ORIGINAL.replace("caffe_test/*", "caffe_test/*\n  /no/such\n  file:///no/such/*.png")
+    assert launched.refused() == [
+        f"10: from_hdfs.hdfs: {launched.root}/no/such matches nothing",
+        "10: from_hdfs.hdfs: /no/such/*.png matches nothing",
+    ]
+
+
+def test_input_that_is_a_broken_link_is_named(launched: Launch) -> None:
+    link = launched.root / "user/tony/caffe_test/link"
+    link.symlink_to("gone")
+    assert launched.refused() == [f"10: from_hdfs.hdfs: {link} is a link that leads nowhere"]
+
+
+@pytest.mark.parametrize(
+    ("make", "fault"),
+    [
+        (lambda w: (w / "data/images").write_text(""), "10: from_hdfs.hdfs: the workspace has data/images"),
+        (lambda w: (w / "data/images").mkdir(), "10: from_hdfs.hdfs: the workspace has data/images"),
+        (
+            lambda w: ((w / "data").rmdir(), (w / "data").write_text("")),
+            "11: from_hdfs.input_path: data is a file of the workspace",
+        ),
+    ],
+)
+def test_input_never_lands_on_a_file_of_the_workspace(
+    launched: Launch, make: Callable[[Path], object], fault: str
+) -> None:
+    make(launched.workspace)
+    (line,) = launched.refused()
+    assert line.startswith(fault)
+
+
+def test_directories_of_input_and_workspace_mix_until_a_file_is_in_the_way(launched: Launch) -> None:
+    for top in (launched.workspace / "data", launched.root / "user/tony/caffe_test"):
+        (top / "set/a").mkdir(parents=True)
+    (launched.workspace / "data/set/a/mine").write_text("")
+    (launched.root / "user/tony/caffe_test/set/a/yours").write_text("")
+    launched()
+    (launched.root / "user/tony/caffe_test/set/a/mine").write_text("")
+    launched.engine.submitted.clear()
+    (line,) = launched.refused()
+    assert line.startswith("10: from_hdfs.hdfs: the workspace has data/set/a/mine, where ")
+
+
+def test_a_file_that_is_excluded_is_in_nobodys_way(launched: Launch) -> None:
+    (launched.workspace / "data/images").write_text("")
+    launched.text = ORIGINAL.replace("[from_hdfs]", "user_dev_workspace_exclude_list=data/\n[from_hdfs]")
+    launched()
+
+
+def test_two_sources_never_land_on_each_other(launched: Launch) -> None:
+    other = launched.root / "other"
+    other.mkdir()
+    (other / "images").write_text("2")
+    launched.text = ORIGINAL.replace("caffe_test/*", "caffe_test/*\n  /other/images")
+    (line,) = launched.refused()
+    assert line == (
+        f"10: from_hdfs.hdfs: {other}/images and {launched.root}/user/tony/caffe_test/images "
+        "would both land as data/images"
+    )
+
+
+def test_a_source_that_leads_to_the_target_is_refused(launched: Launch) -> None:
+    launched.target.mkdir()
+    link = launched.root / "user/tony/caffe_test/link"
+    link.symlink_to(launched.target)
+    assert launched.refused() == [f"10: from_hdfs.hdfs: {link} would be overwritten by the output of line 15"]
+
+
+def test_an_existing_target_stops_it_unless_it_may_be_overwritten(launched: Launch) -> None:
+    launched.target.mkdir()
+    launched()
+    launched.engine.submitted.clear()
+    launched.text = ORIGINAL.replace("overwrite=true\n", "")
+    what = "is there already; name another, or say overwrite=true"
+    assert launched.refused() == [f"15: to_hdfs.hdfs: {launched.target} {what}"]
+    assert not launched.engine.cache.exists() or len(list(launched.engine.cache.iterdir())) == 1
+
+
+def test_a_commit_that_was_cut_off_at_the_target_is_finished_first(launched: Launch) -> None:
+    earlier = ApplicationId(1474893803111, 7)
+    target = f"file://{launched.target}"
+    part = part_location(target, earlier, ContainerId(earlier, 1, 2))
+    Path(local_path(part)).mkdir(parents=True)
+    Path(local_path(part), "model").write_text("earlier")
+
+    def cut_off(step: str) -> None:
+        if step == "marker":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        commit(target, earlier, (("", part),), overwrite=True, step=cut_off)
+    assert not launched.target.exists()
+    launched()
+    assert (launched.target / "model").read_text() == "earlier"
+    assert launched.noted == [f"{launched.target}: the output of {earlier}, which was cut off, is put in place now"]
+
+
+def test_a_target_under_a_file_is_refused(launched: Launch) -> None:
+    (launched.root / "file").write_text("")
+    launched.text = ORIGINAL.replace("/user/tony/caffe_mnist_example_output", "/file/out")
+    (line,) = launched.refused()
+    assert line.startswith("15: to_hdfs.hdfs: ")
+    assert f"{launched.root}/file is not a directory" in line
+
+
+def test_all_that_the_world_says_against_it_comes_at_once(launched: Launch) -> None:
+    launched.target.mkdir()
+    launched.text = (
+        ORIGINAL.replace("overwrite=true\n", "")
+        .replace("/caffe_test/*", "/nothing/*")
+        .replace("[from_hdfs]", "user_dev_workspace_exclude_list=*.sh\n[from_hdfs]")
+    )
+    assert [line.split(": ")[:2] for line in launched.refused()] == [
+        ["6", "application.user_shell_script"],
+        ["11", "from_hdfs.hdfs"],
+        ["16", "to_hdfs.hdfs"],
+    ]
+
+
+def test_a_script_that_would_not_be_packed_is_refused(launched: Launch) -> None:
+    (launched.workspace / "real.sh").write_text("")
+    (launched.workspace / "output/go.sh").write_text("")
+    (launched.workspace / "link.sh").symlink_to("real.sh")
+    launched.text = ORIGINAL.replace("dl_app_start.sh", "output/go.sh")
+    assert launched.refused() == [
+        "6: application.user_shell_script: output/go.sh lies in output_path of [to_hdfs], of which no files are packed"
+    ]
+    launched.text = ORIGINAL.replace("dl_app_start.sh", "link.sh\nuser_dev_workspace_exclude_list=real.sh")
+    assert launched.refused() == [
+        "6: application.user_shell_script: real.sh is left out by user_dev_workspace_exclude_list"
+    ]
+
+
+def test_a_workspace_above_the_limit_is_refused_before_it_is_packed(launched: Launch) -> None:
+    (launched.workspace / "big").write_bytes(bytes(range(1, 256)) * 100)
+    launched.options["storage.workspace_limit"] = "20k"
+    with pytest.raises(UsageError, match=r"the limit \(storage.workspace_limit\) .* The largest: big"):
+        launched()
+    assert launched.said[-1] == "CheckDLAppProperties : fail"
+    assert not launched.engine.cache.exists()
+
+
+def test_a_workspace_with_a_link_out_of_it_is_refused(launched: Launch) -> None:
+    (launched.workspace / "out").symlink_to("/etc/passwd")
+    (line,) = launched.refused()
+    assert "out is a link out of the workspace" in line
+
+
+# ---- print-spec ----
+
+
+def test_the_printed_spec_reads_back_to_what_the_file_says_with_secrets_masked(launched: Launch) -> None:
+    (launched.place / "secret.env").write_text("KEY=hush\n")
+    (launched.place / "secret.env").chmod(0o600)
+    path = launched.place / "app.properties"
+    path.write_text(ORIGINAL.replace("[from_hdfs]", "env.TOKEN=hush\nenv_file=secret.env\n[from_hdfs]"))
+    config = load_config(launched.options, {"HOME": "/x"}, system_file="/nonexistent")
+    printed = print_spec(str(path), config, launched.engine)  # type: ignore[arg-type]
+    text = json.dumps(printed)
+    assert "hush" not in text
+    data = json.loads(text)
+    assert data.keys() == {"properties", "spec"}
+    properties = Properties.from_json(data["properties"])
+    assert properties.value("application", "env.TOKEN") == "***"
+    assert properties.value("to_hdfs", "overwrite") is True
+    spec = from_json(AppSpec, data["spec"], strict=True)
+    assert (spec.env, spec.args) == (("TOKEN", "KEY"), ("-gpu", "all"))
+
+
+def test_the_printed_spec_of_a_faulty_file_is_its_faults(launched: Launch) -> None:
+    path = launched.place / "app.properties"
+    path.write_text("[application]\n")
+    config = load_config({}, {"HOME": "/x"}, system_file="/nonexistent")
+    with pytest.raises(FileRefused) as refusal:
+        print_spec(str(path), config, launched.engine)  # type: ignore[arg-type]
+    assert len(refusal.value.faults) == 3
+
+
+def test_submitting_loads_nothing_that_is_not_needed() -> None:
+    program = (
+        "import sys, dlapp.launcher.submit; print(sorted({'yaml', 'pathspec', 'difflib', 'docker', 'click', 'tarfile', "
+        "'asyncio', 'tempfile', 'logging', 'subprocess', 'pathlib', 'shlex', 'shutil'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
