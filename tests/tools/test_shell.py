@@ -255,9 +255,8 @@ def test_in_docker_on_a_terminal_nothing_is_left_however_it_closes(dockerd: Dock
     env = {"DLAPP_RUNTIME_DOCKER_HOST": dockerd.host, "DLAPP_RUNTIME_DOCKER_NETWORK": "none"}
     with Terminal("dlapp-shell", file, env=env) as terminal:
         terminal.expect("[#$] ")
-        terminal.type("cat\n")
-        terminal.type("ech" + "oed\n")
-        terminal.expect("^echoed\\s+echoed")  # by the terminal and by cat: so cat runs
+        terminal.type("sh -c 'echo ready; sleep 100'\n")
+        terminal.expect("^ready")
         terminal.type("\x03")
         terminal.type("echo $((40 + 2)) still\n")
         terminal.expect("^42 still")
