@@ -21,22 +21,22 @@ demo:
 	@PATH="$(abspath $(BIN)):$$PATH" examples/digits/demo.sh
 
 test:
-	@.ci/venv $(VENV) demo test
+	@.ci/venv $(VENV) demo test yarn
 	@$(BIN)/python -m tests.services.install
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest $(ARGS)
 
 test-faults:
-	@.ci/venv $(VENV) demo test
+	@.ci/venv $(VENV) demo test yarn
 	@$(BIN)/python -m tests.services.install
 	@DLAPP_FAULTS=full PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest $(ARGS)
 
 test-oldest:
-	@PIP_CONSTRAINT=$$(.ci/oldest) .ci/venv $(VENV)-oldest demo test
+	@PIP_CONSTRAINT=$$(.ci/oldest) .ci/venv $(VENV)-oldest demo test yarn
 	@$(VENV)-oldest/bin/python -m tests.services.install
 	@PATH="$(abspath $(VENV)-oldest/bin):$$PATH" $(VENV)-oldest/bin/python -m pytest $(ARGS)
 
 check:
-	@.ci/venv $(VENV) check test
+	@.ci/venv $(VENV) check test yarn
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
