@@ -18,13 +18,23 @@ def memory_mib(root: str = "/") -> int:
     return max(1, min(limits) >> 20)
 
 
-def vcores(root: str = "/", allowed: int | None = None) -> int:
+LEAST_VCORES = 8
+"""What a small machine counts as. A vcore is a share of time, not a core, and four containers on a laptop of two cores
+are slow, not impossible. Source: yarn-default.xml, yarn.nodemanager.resource.cpu-vcores, 8 where it is not told."""
+
+
+def vcores() -> int:
+    """The vcores to give where none are configured: one for each core, `LEAST_VCORES` at least."""
+    return max(LEAST_VCORES, cores())
+
+
+def cores(root: str = "/", allowed: int | None = None) -> int:
     """The cores that we may run on, or less where a cgroup of ours has a quota; at least 1.
 
     Args:
         allowed: how many are in our affinity; None: as the kernel says.
     """
-    cores = len(os.sched_getaffinity(0)) if allowed is None else allowed
+    count = len(os.sched_getaffinity(0)) if allowed is None else allowed
     for directory in _cgroup_directories(root, "cpu"):
         quota, _, period = _read(os.path.join(directory, "cpu.max")).partition(" ")
         if not quota:
@@ -32,8 +42,8 @@ def vcores(root: str = "/", allowed: int | None = None) -> int:
             period = _read(os.path.join(directory, "cpu.cfs_period_us"))
         # "max" in version 2 and -1 in version 1 mean: no quota.
         if quota.isdigit() and period.isdigit() and int(period) > 0:
-            cores = min(cores, int(quota) // int(period))
-    return max(1, cores)
+            count = min(count, int(quota) // int(period))
+    return max(1, count)
 
 
 def _total_memory_bytes(root: str) -> int:
