@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import shlex
 import signal
 import subprocess
 import sys
@@ -177,7 +178,8 @@ def test_no_wake_up_is_lost_when_the_runner_is_just_leaving(engine: LocalEngine)
 def test_closing_the_terminal_and_killing_the_submitter_change_nothing(engine: LocalEngine, state_dir: Path) -> None:
     options = json.dumps({"local.memory": "1000", "gpuid.lock_dir": f"{state_dir}-gpus"})
     command = [sys.executable, "-I", small_app.__file__, str(state_dir), options, "1", "sleep"]
-    submitter = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    script = f"exec 9>{state_dir}-a-lock-of-the-shell; exec {shlex.join(command)}"
+    submitter = subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert submitter.stdout is not None
     application_id = ApplicationId.from_text(submitter.stdout.readline().strip())
     for number in (signal.SIGHUP, signal.SIGKILL):
@@ -187,7 +189,11 @@ def test_closing_the_terminal_and_killing_the_submitter_change_nothing(engine: L
     running(engine, application_id)
     pid = int((home(engine, application_id) / "am.pid").read_text().split()[0])
     assert os.getsid(pid) == pid
-    assert runner_of(engine) == os.getsid(runner_of(engine) or 0)
+    runner = runner_of(engine) or 0
+    assert os.getsid(runner) == runner
+    for one in (pid, runner):
+        files = [os.readlink(f"/proc/{one}/fd/{fd}") for fd in os.listdir(f"/proc/{one}/fd")]
+        assert [file for file in files if "lock-of-the-shell" in file] == []
 
 
 # ---- first come, first served; all or none ----

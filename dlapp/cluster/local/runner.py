@@ -39,7 +39,7 @@ from dlapp.cluster.local.outcome import (
 from dlapp.cluster.local.queue import DONE, RUNNING, WAITING, Queue, Row
 from dlapp.cluster.local.schedule import Amounts
 from dlapp.cluster.local.settings import Settings
-from dlapp.cluster.local.spawn import FIRST_KEPT, spawn
+from dlapp.cluster.local.spawn import FIRST_KEPT, close_all_but, spawn
 from dlapp.cluster.local.state import (
     StateDir,
     boot_id,
@@ -451,6 +451,7 @@ def main(argv: Sequence[str]) -> int:
     os.umask(0o022)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     lock = int(options["lock-fd"])
+    close_all_but([lock])
     os.set_inheritable(lock, False)
     state = StateDir(options["state"], shared=options["shared"])
     if os.fstat(sys.stdout.fileno()).st_size > MAX_LOG_BYTES:

@@ -6,6 +6,7 @@ is passed on is duplicated by number in the child itself, and everything else of
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import signal
@@ -51,6 +52,17 @@ def spawn(argv: Sequence[str], *, keep: Sequence[int] = (), log: str) -> int:
     finally:
         for fd in high:
             os.close(fd)
+
+
+def close_all_but(kept: Sequence[int]) -> None:
+    """Close what was inherited by accident: a lock or a pipe of the caller's shell would be held for hours by us.
+
+    For the first of our processes; those that it starts have nothing to inherit but what they are given.
+    """
+    for name in os.listdir("/proc/self/fd"):
+        if (fd := int(name)) > 2 and fd not in kept:
+            with contextlib.suppress(OSError):  # the listing's own
+                os.close(fd)
 
 
 def environment() -> dict[str, str]:
