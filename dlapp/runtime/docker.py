@@ -269,6 +269,8 @@ class DockerRun:
             how = how_to_start(payload.workspace, payload.script)
             raise PayloadError(Fault.USER, f"{payload.script}: its interpreter {how} is not in image {payload.image}")
         state = self._settled_state()
+        if self._lifeline is not None and not self._lifeline.taken:
+            raise self._never_began(state)
         if state.get("OOMKilled") and not (word == "exited" and code == "0"):
             limit = payload.resources.memory_mib
             return Ended(None, 9, problem=f"killed for memory: it used more than its {limit} MiB")
@@ -294,11 +296,16 @@ class DockerRun:
 
     # ---- errors ----
 
+    def _never_began(self, state: dict[str, Any]) -> PayloadError:
+        image, code = self._payload.image, state.get("ExitCode")
+        if code == 127:  # what Docker's init ends with where it cannot execute /bin/sh
+            return PayloadError(Fault.USER, f"image {image} has no /bin/sh, which dlapp needs in it")
+        why = state.get("Error") or f"exit code {code}"
+        return PayloadError(Fault.NODE, f"the container of image {image} ended before the payload began: {why}")
+
     def _refused(self, error: Any) -> PayloadError:
         why = error.explanation or str(error)
         image = self._payload.image
-        if "/bin/sh" in why and "no such file" in why:
-            return PayloadError(Fault.USER, f"image {image} has no /bin/sh, which dlapp needs in it")
         return PayloadError(Fault.NODE, f"Docker refused the container of image {image}: {why}")
 
     def _unreachable(self, error: Exception) -> PayloadError:

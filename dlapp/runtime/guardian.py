@@ -32,6 +32,7 @@ import os
 import select
 import signal
 import socket
+import time
 from typing import Any, NoReturn
 
 from dlapp.runtime import kernel
@@ -40,7 +41,7 @@ MAX_KEPT_FDS = 253
 """The kernel passes no more descriptors in one message. Source: net/core/scm.c, SCM_MAX_FD."""
 _LEAST_KEPT_FD = 20
 """Kept descriptors lie above those that shells use for themselves (dash 10, the wrapper 3)."""
-_KILL_AGAIN_MS = 50
+_KILL_AGAIN_MS = 20
 
 
 def fork_guardian() -> tuple[int, socket.socket]:
@@ -96,8 +97,7 @@ def _be_outer(channel: socket.socket, task: int) -> NoReturn:
             break
     while not own_namespace and not _all_reaped():
         kill_descendants()
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(-1, 0)
+        time.sleep(_KILL_AGAIN_MS / 1000)
     os._exit(0)
 
 

@@ -75,7 +75,10 @@ class Guardian:
                 os.kill(self._inner, signal.SIGKILL)
 
     def close(self) -> None:
-        """End the guardian and all that it guards; returns when nothing is left."""
+        """End the guardian and all that it guards; returns when nothing is left. May be repeated."""
+        if self._channel.fileno() < 0:
+            return
+        self.news()  # its first word may still be unread, and says who inner is
         self._channel.close()
         deadline = time.monotonic() + _PATIENCE_S
         reached = False
@@ -91,9 +94,7 @@ class Guardian:
                     kill_descendants()  # outer was killed: they are ours
                 elif time.monotonic() > deadline:
                     deadline += _PATIENCE_S
-                    for number in (signal.SIGCONT, signal.SIGKILL):
-                        with contextlib.suppress(ProcessLookupError):
-                            os.kill(self._inner or self._outer, number)
+                    self.kill_inner()
                 time.sleep(0.002)
 
 

@@ -207,6 +207,7 @@ class Task:
             return PlainRun(payload, self._guardian)
         from dlapp.runtime import docker
 
+        self._guardian.close()  # a container has its own init, and its lifeline
         self._say(Phase.PULLING, detail=one.docker_image)
         payload = self._payload(workspace=docker.WORKSPACE, home=docker.HOME, tmp=docker.TMP, submitter=None)
         runtime = self._launch.get("runtime", {})

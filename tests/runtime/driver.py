@@ -94,6 +94,8 @@ class Driven:
         self.home = home
         self.marker = f"1000.{int.from_bytes(os.urandom(6), 'big')}"
         """Seconds to sleep, in a number that no other process has on its command line."""
+        self.docker: dict[str, Any] = {}
+        """What makes `run` use Docker; given to it by the test."""
         self._as_user = as_user
         self._env = env or {}
         self._heard = b""

@@ -1,0 +1,333 @@
+"""Payloads in containers of a real dockerd, and who dies around them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from dlapp.control import Fault
+from dlapp.runtime.docker import ended_with_code, pull_fault
+from dlapp.runtime.lifeline import somebody_holds
+from dlapp.runtime.payload import Ended
+from tests.runtime.driver import Driven, children, command_line, pids, wait_until
+from tests.runtime.test_process import ODD_ARGUMENTS
+from tests.services.dockerd import BARE_IMAGE, IMAGE, Dockerd, own_daemon
+
+pytestmark = pytest.mark.docker
+
+FAMILY = """
+sleep MARKER &
+(setsid sh -c 'sleep MARKER & exec sleep MARKER' </dev/null >/dev/null 2>&1 &)
+(env -i /bin/setsid /bin/sleep MARKER &)
+echo ready
+exec sleep MARKER
+"""
+
+
+@pytest.fixture
+def docker(place: Path, dockerd: Dockerd) -> Generator[Driven, None, None]:
+    """A driver of the tests' own user, root, for the shared daemon."""
+    driven = Driven(place, as_user=False)
+    driven.docker = {"image": IMAGE, "docker_host": dockerd.host}
+    yield driven
+    driven.close()
+
+
+# ---- what is the same as for a plain process ----
+
+
+def test_arguments_arrive_byte_for_byte(docker: Driven) -> None:
+    docker.run('for one in "$@"; do printf "%s\\0" "$one"; done', *ODD_ARGUMENTS, **docker.docker)
+    assert docker.end()["code"] == 0
+    assert docker.out() == b"".join(one.encode() + b"\0" for one in ODD_ARGUMENTS)
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "number"),
+    [
+        ("exit 0", 0, None),
+        ("exit 3", 3, None),
+        ("exit 255", 255, None),
+        ("kill -9 $$", None, 9),
+        ("kill -15 $$", None, 15),
+        ("kill -9 -1", None, 9),
+        ("kill -9 0", None, 9),
+        ("trap 'kill 0' EXIT; sleep MARKER & exit 0", None, 15),
+    ],
+)
+def test_an_end_is_told(docker: Driven, script: str, code: int | None, number: int | None) -> None:
+    docker.run(script, **docker.docker)
+    end = docker.end()
+    assert (end["code"], end["signal"]) == (code, number)
+    assert docker.err() == b"", "nothing of ours is written there"
+
+
+def test_standard_input_is_empty_and_output_goes_to_the_files(docker: Driven) -> None:
+    docker.run("cat; echo out; echo err >&2; printf 'no newline'", **docker.docker)
+    docker.end()
+    assert (docker.out(), docker.err()) == (b"out\nno newline", b"err\n")
+
+
+def test_the_container_is_what_was_asked_for(docker: Driven) -> None:
+    docker.run(
+        "pwd; id -u; echo $HOME $TMPDIR $NVIDIA_VISIBLE_DEVICES [$TINI_KILL_PROCESS_GROUP]; echo x > $HOME/x;"
+        "echo y > $TMPDIR/y; echo z > z; cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max",
+        **docker.docker,
+    )
+    docker.end()
+    words = docker.out().decode().split()
+    assert words[:6] == ["/workspace", str(os.getuid()), "/dlapp/home", "/dlapp/tmp", "void", "[]"]
+    assert words[6:] in ([str(64 << 20)], [])  # [] where the test machine shows no cgroup files in a container
+    assert (docker.home / "home" / "x").read_text() == "x\n"
+    assert (docker.home / "tmp" / "y").read_text() == "y\n"
+    assert (docker.home / "workspace" / "z").stat().st_uid == os.getuid()
+
+
+def test_the_payload_has_the_uid_of_its_task(docker: Driven) -> None:
+    # Who may use the socket may be anybody; the task's uid is what the payload gets.
+    socket = Path(docker.docker["docker_host"].removeprefix("unix://"))
+    socket.chmod(0o666)
+    socket.parent.chmod(0o755)
+    as_user = Driven(docker.home, as_user=True)
+    try:
+        as_user.run("id -u; id -g; echo mine > made", **docker.docker)
+        as_user.end()
+        made = (docker.home / "workspace" / "made").stat()
+        assert as_user.out().decode().split() == [str(made.st_uid), str(made.st_gid)]
+        assert made.st_uid != 0
+    finally:
+        as_user.close()
+
+
+def test_memory_above_the_limit_is_reported_with_the_limit(docker: Driven) -> None:
+    docker.run("dd if=/dev/zero of=/dev/null bs=200M", **docker.docker)
+    end = docker.end()
+    assert end["signal"] == signal.SIGKILL
+    assert end["problem"] == "killed for memory: it used more than its 64 MiB"
+
+
+# ---- how it ends ----
+
+
+def test_a_soft_stop_reaches_the_script_and_its_code_is_told(docker: Driven) -> None:
+    docker.run("trap 'echo saving; exit 9' TERM\necho ready\nwhile :; do sleep 0.02; done", **docker.docker)
+    docker.wait_for_out(b"ready")
+    docker.say("soft")
+    assert docker.end()["code"] == 9
+    assert docker.out() == b"ready\nsaving\n"
+
+
+def test_after_a_soft_stop_children_have_the_grace_time_too(docker: Driven) -> None:
+    child = 'trap "" TERM; echo ready; while [ ! -e finish ]; do sleep 0.02; done; echo child done'
+    docker.run(f"trap 'exit 5' TERM\nsh -c '{child}' &\nwhile :; do sleep 0.02; done", **docker.docker)
+    docker.wait_for_out(b"ready")
+    docker.say("soft")
+    (docker.home / "workspace" / "finish").touch()
+    assert docker.end()["code"] == 5
+    assert docker.out().endswith(b"child done\n")
+
+
+def test_what_ignores_a_soft_stop_is_killed_by_the_order_that_follows(docker: Driven) -> None:
+    docker.run("trap '' TERM\necho ready\nwhile :; do sleep 0.02; done", **docker.docker)
+    docker.wait_for_out(b"ready")
+    docker.say("soft")
+    docker.say("kill")
+    assert docker.end()["signal"] == signal.SIGKILL
+
+
+def test_children_that_are_left_when_the_script_ends_are_killed(docker: Driven) -> None:
+    docker.run(FAMILY.replace("exec sleep MARKER", "exit 4"), **docker.docker)
+    assert docker.end()["code"] == 4
+    assert docker.payload_pids() == []
+
+
+def test_the_container_is_gone_after_the_end(docker: Driven, dockerd: Dockerd) -> None:
+    docker.run("exit 1", **docker.docker)
+    docker.end()
+    assert dockerd.containers() == []
+
+
+# ---- what is refused ----
+
+
+def test_an_image_without_a_shell_is_the_users_fault(docker: Driven, dockerd: Dockerd) -> None:
+    docker.run("echo", **(docker.docker | {"image": BARE_IMAGE}))
+    refused = docker.hear("refused")
+    assert (refused["fault"], refused["problem"]) == (
+        "user",
+        f"image {BARE_IMAGE} has no /bin/sh, which dlapp needs in it",
+    )
+    assert docker.process is not None
+    docker.process.wait()
+    assert dockerd.containers() == []
+
+
+def test_an_interpreter_that_the_image_lacks_is_the_users_fault(docker: Driven) -> None:
+    docker.run("#!/usr/bin/python3\n", mode=0o755, **docker.docker)
+    refused = docker.hear("refused")
+    assert refused["fault"] == "user"
+    assert refused["problem"] == f"run.sh: its interpreter /usr/bin/python3 is not in image {IMAGE}"
+
+
+def test_an_image_that_cannot_be_pulled_is_told_with_dockers_words(docker: Driven) -> None:
+    docker.run("echo", **(docker.docker | {"image": "localhost:1/none:1"}))
+    refused = docker.hear("refused")
+    assert refused["fault"] == "node"
+    assert refused["problem"].startswith("image localhost:1/none:1 cannot be pulled: ")
+
+
+def test_no_docker_is_the_nodes_fault_with_its_address(docker: Driven) -> None:
+    docker.run("echo", **(docker.docker | {"docker_host": "unix:///nowhere/docker.sock"}))
+    refused = docker.hear("refused")
+    assert refused["fault"] == "node"
+    assert refused["problem"].startswith("Docker at unix:///nowhere/docker.sock does not answer: ")
+
+
+def test_gpus_in_docker_are_refused_for_now(docker: Driven) -> None:
+    docker.run("echo", resources={"memory_mib": 64, "gcores": 1}, **docker.docker)
+    refused = docker.hear("refused")
+    assert refused["fault"] == "data"
+    assert "not built yet" in refused["problem"]
+
+
+@pytest.mark.parametrize(
+    ("why", "fault"),
+    [
+        ("manifest for x:1 not found: manifest unknown", Fault.USER),
+        ("pull access denied for x, repository does not exist or may require 'docker login'", Fault.USER),
+        ("unauthorized: authentication required", Fault.USER),
+        ("Get https://r/v2/: dial tcp: lookup r: no such host", Fault.NODE),
+        ("Get https://r/v2/: net/http: request canceled (Client.Timeout exceeded while awaiting headers)", Fault.NODE),
+        ("write /data/tmp/x: no space left on device", Fault.NODE),
+        ("Get http://localhost:1/v2/: connect: connection refused", Fault.NODE),
+    ],
+)
+def test_whose_fault_a_failed_pull_is(why: str, fault: Fault) -> None:
+    assert pull_fault(why) is fault
+
+
+def test_a_shells_code_above_128_is_a_signal() -> None:
+    assert ended_with_code(137) == Ended(None, 9)
+    assert ended_with_code(128) == Ended(128, None)
+    assert ended_with_code(255) == Ended(255, None)
+
+
+# ---- who dies ----
+
+
+def start_family(docker: Driven, **options: str) -> None:
+    docker.run(FAMILY, **(docker.docker | options))
+    docker.hear("started")
+    docker.wait_for_out(b"ready")
+    wait_until(lambda: len(docker.payload_pids()) >= 5, "the whole family runs")
+
+
+def test_nothing_outlives_a_sigkill_of_the_task(docker: Driven) -> None:
+    start_family(docker)
+    assert docker.process is not None
+    docker.process.kill()
+    wait_until(lambda: docker.payload_pids() == [], "nothing of the payload is left", timeout_s=2)
+    wait_until(lambda: not somebody_holds(str(docker.home / "life")), "nobody holds the lifeline", timeout_s=2)
+
+
+def test_nothing_outlives_a_sigkill_of_the_wrapper(docker: Driven) -> None:
+    start_family(docker)
+    init = [pid for pid in pids() if "wrapper.sh" in command_line(pid) and "docker-init" in command_line(pid)]
+    for pid in children(init[-1]):
+        with contextlib.suppress(ProcessLookupError):  # the death of one before it took it along
+            os.kill(pid, signal.SIGKILL)
+    assert docker.end()["signal"] == signal.SIGKILL
+    assert docker.payload_pids() == []
+
+
+def test_nothing_outlives_the_task_while_dockerd_is_dead(place: Path) -> None:
+    with own_daemon() as daemon:
+        docker = Driven(place, as_user=False)
+        docker.docker = {"image": IMAGE, "docker_host": daemon.host}
+        try:
+            start_family(docker)
+            daemon.kill()
+            assert docker.payload_pids()
+            assert docker.process is not None
+            docker.process.kill()
+            wait_until(lambda: docker.payload_pids() == [], "nothing of the payload is left", timeout_s=2)
+        finally:
+            docker.close()
+
+
+def test_a_payload_that_ends_while_dockerd_is_dead_is_told_with_its_code(place: Path) -> None:
+    with own_daemon() as daemon:
+        docker = Driven(place, as_user=False)
+        docker.docker = {"image": IMAGE, "docker_host": daemon.host}
+        try:
+            docker.run("echo ready; while [ ! -e finish ]; do sleep 0.02; done; exit 6", **docker.docker)
+            docker.hear("started")
+            docker.wait_for_out(b"ready")
+            daemon.kill()
+            (place / "workspace" / "finish").touch()
+            assert docker.end()["code"] == 6
+        finally:
+            docker.close()
+
+
+def test_what_a_dead_task_left_is_removed_by_the_next_one_of_the_host(
+    docker: Driven, dockerd: Dockerd, tmp_path: Path
+) -> None:
+    docker.run("echo never", **docker.docker)
+    assert docker.process is not None
+    docker.hear("started")
+    docker.process.kill()
+    wait_until(lambda: not somebody_holds(str(docker.home / "life")), "it is gone")
+    wait_until(lambda: len(dockerd.containers()) == 1, "its container is left")
+    (tmp_path / "next").mkdir()
+    after = Driven(tmp_path / "next", as_user=False)
+    try:
+        after.run("exit 0", **docker.docker)
+        assert after.end()["code"] == 0
+        assert dockerd.containers() == []
+    finally:
+        after.close()
+
+
+def test_a_container_whose_task_died_before_the_start_never_runs_its_payload(
+    place: Path, dockerd: Dockerd, tmp_path: Path
+) -> None:
+    docker = Driven(place, as_user=False, env={"STOP_BEFORE_START": "1"})
+    docker.docker = {"image": IMAGE, "docker_host": dockerd.host}
+    try:
+        docker.run("echo it ran", **docker.docker)
+        docker.hear("made")
+        assert docker.process is not None
+        docker.process.kill()
+        docker.process.wait()
+        (name,) = dockerd.containers()
+        dockerd.docker("start", name)  # a request that was still on its way
+        wait_until(lambda: somebody_holds(str(place / "life")), "the wrapper waits for its task")
+        wait_until(lambda: not dockerd.containers("status=running"), "it ends when somebody looks")
+        assert docker.out() == b""
+    finally:
+        docker.close()
+    after = Driven(tmp_path, as_user=False)
+    try:
+        after.run("exit 0", image=IMAGE, docker_host=dockerd.host)
+        after.end()
+        assert dockerd.containers() == []
+    finally:
+        after.close()
+
+
+def test_stopping_the_container_by_hand_reaches_the_payload(docker: Driven, dockerd: Dockerd) -> None:
+    docker.run("trap 'echo term; exit 8' TERM; echo ready; while :; do sleep 0.02; done", **docker.docker)
+    docker.wait_for_out(b"ready")
+    (name,) = dockerd.containers()
+    began = time.monotonic()
+    dockerd.docker("stop", name)
+    assert docker.end()["code"] == 8
+    assert docker.out() == b"ready\nterm\n"
+    assert time.monotonic() - began < 8, "not Docker's own SIGKILL after ten seconds"
