@@ -75,7 +75,8 @@ def granted_from_proto(message: pb.ContainerProto, dialect: Dialect) -> Granted:
         resources=dialect.decode(message.resource),
         priority=message.priority.priority,
         request_id=message.allocation_request_id,
-        token=message.container_token.SerializeToString(),
+        # A container that the ResourceManager learnt of after its restart has none: it was started long ago.
+        token=message.container_token.SerializeToString() if message.HasField("container_token") else b"",
     )
 
 

@@ -36,13 +36,18 @@ class NotHadoop(YarnError, Unreachable):
 
 
 class RemoteError(YarnError):
-    """The server answered a call with a Java exception; ``java_class`` is its full name."""
+    """The server answered a call with a Java exception.
+
+    Attributes:
+        java_class: its full name.
+        message: all of its words, most often with a stack trace; of them the error shows the first line.
+    """
 
     def __init__(self, method: str, java_class: str, message: str) -> None:
         first_line = message.partition("\n")[0].strip()
         name = java_class.rpartition(".")[2]
         super().__init__(f"{method}: {first_line} ({name})" if first_line else f"{method}: {name}")
-        self.method, self.java_class, self.first_line = method, java_class, first_line
+        self.method, self.java_class, self.message = method, java_class, message
 
 
 class ApplicationNotFound(RemoteError, NotFound):

@@ -61,7 +61,8 @@ class NodeManager:
         outcome = self._outcome("start", [one.container_id for one, _ in launches], answer)
         # A repeated call meets what the first one started.
         return {
-            one: None if error is not None and STARTED_BEFORE in str(error) else error for one, error in outcome.items()
+            one: None if isinstance(error, RemoteError) and STARTED_BEFORE in error.message else error
+            for one, error in outcome.items()
         }
 
     def stop(self, containers: Sequence[ContainerId], *, timeout_s: float) -> dict[ContainerId, YarnError | None]:
