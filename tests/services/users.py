@@ -1,0 +1,45 @@
+"""An interpreter that every user of the machine may run, with dlapp and its dependencies."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def interpreter_for_everybody(place: Path) -> Path:
+    """The tests' own interpreter, where other users may run it; else one made in ``place`` of the system's Python.
+
+    A Python of pyenv or conda often lies in a home that is closed to others.
+    """
+    own = Path(sys.executable)
+    if _open_to_all(own.resolve()) and _open_to_all(Path(os.__file__)):
+        return own
+    system = shutil.which("python3", path="/usr/local/bin:/usr/bin:/bin")
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if system is None or not _open_to_all(Path(system).resolve()) or _version(system) != version:
+        pytest.skip(f"no Python {version} that other users may run: {own.resolve()} is closed to them")
+    made = place / "python"
+    subprocess.run([system, "-m", "venv", "--without-pip", made], check=True, stdin=subprocess.DEVNULL)
+    packages = made / "lib" / f"python{version}" / "site-packages"
+    found = importlib.util.find_spec("click")
+    assert found is not None
+    assert found.origin is not None
+    root = Path(__file__).resolve().parents[2]
+    (packages / "tests.pth").write_text(f"{Path(found.origin).parents[1]}\n{root}\n")
+    return made / "bin" / "python"
+
+
+def _open_to_all(path: Path) -> bool:
+    return all(one.stat().st_mode & stat.S_IXOTH for one in (path, *path.parents) if one != path or one.suffix == "")
+
+
+def _version(python: str) -> str:
+    code = "import sys; print('%d.%d' % sys.version_info[:2])"
+    return subprocess.run([python, "-c", code], capture_output=True, text=True).stdout.strip()

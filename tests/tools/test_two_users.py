@@ -1,0 +1,100 @@
+"""Whose application it is, seen by the commands of two real users and of root, in a state directory that they share."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.applications import Done, properties, wait_for
+from tests.services.install import SEARCH
+from tests.services.users import interpreter_for_everybody
+
+GROUP = 12_340
+ANN, TONY = 12_345, 12_346
+
+pytestmark = [
+    pytest.mark.two_users,
+    pytest.mark.skipif(
+        os.geteuid() != 0 or shutil.which("setpriv", path=SEARCH) is None, reason="only root can become two users"
+    ),
+]
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory that every user may look into, as pytest's own is not."""
+    top = Path(tempfile.mkdtemp(prefix="dlapp-users-"))
+    top.chmod(0o1777)
+    yield top
+    shutil.rmtree(top)
+
+
+@pytest.fixture
+def run_as(place: Path) -> Run:
+    """Run a command as a user of the group."""
+    state = place / "state"
+    state.mkdir()
+    os.chown(state, 0, GROUP)
+    state.chmod(0o2770)
+
+    python = interpreter_for_everybody(place)
+
+    def run_as(uid: int, command: str, *args: object) -> Done:
+        home = place / f"home-{uid}"
+        if not home.exists():
+            home.mkdir(mode=0o700)
+            os.chown(home, uid, GROUP)
+        env = {
+            **os.environ,
+            "HOME": str(home),
+            "DLAPP_LOCAL_STATE_DIR": str(state),
+            "DLAPP_LOCAL_SHARED": "true",
+            "DLAPP_GPUID_LOCK_DIR": str(place / "gpus"),
+        }
+        become = ["setpriv", f"--reuid={uid}", f"--regid={GROUP}", "--clear-groups"] if uid else []
+        done = subprocess.run(
+            [*become, python, "-m", f"dlapp.tools.{command.removeprefix('dlapp-')}", *map(str, args)],
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=60,
+            env=env,
+            cwd=place,
+        )
+        return Done(done.returncode, done.stdout, done.stderr)
+
+    return run_as
+
+
+def test_another_users_application_is_seen_and_not_ended(place: Path, run_as: Run) -> None:
+    file = properties(place, "echo secret of ann; sleep 60", name="ann")
+    done = run_as(ANN, "dlapp-launcher", file)
+    assert done.code == 0, done.err
+    application = next(line.partition(" = ")[2] for line in done.out.splitlines() if line.startswith("DL App ID"))
+    wait_for("it runs", lambda: "RUNNING" in run_as(ANN, "dlapp-status").out)
+
+    assert run_as(TONY, "dlapp-status").code == 3  # the last one of Tony's own, and he has none
+    assert application in run_as(TONY, "dlapp-list", "-a").out
+    assert application in run_as(TONY, "dlapp-list", ANN).out
+    assert run_as(TONY, "dlapp-list").out.count("\n") == 1
+    assert run_as(TONY, "dlapp-status", application[-4:]).out.startswith(f"DL App {application} is RUNNING")
+    for command in ("dlapp-kill", "dlapp-softkill"):
+        for words in ((application,), (ANN, application), (application[-4:],)):
+            denied = run_as(TONY, command, *words)
+            assert (denied.code, denied.out) == (4, "")
+            assert denied.err == f"Error: {application} belongs to {ANN}; only they or root may end it\n"
+        denied = run_as(TONY, command, TONY, application)
+        assert (denied.code, denied.err) == (4, f"Error: {application} is {ANN}'s, not {TONY}'s\n")
+    assert "RUNNING" in run_as(ANN, "dlapp-status").out
+
+    killed = run_as(0, "dlapp-kill", ANN, application)
+    assert killed.code == 0, killed.err
+    assert "is KILLED" in run_as(ANN, "dlapp-status").out
