@@ -153,10 +153,16 @@ class Faults(Work):
         self._check_gang_after_recovery(role)
 
     def _is_of_a_closed_gang(self, container: Container) -> bool:
-        """Whether it ran for a gang that begins anew: its attempt closed the gate, and died before all had heard."""
-        gate = self.roles[container.place].gate
+        """Whether it ran for a gang that begins anew: its attempt closed the gate, and died before all had heard.
+
+        Without a journal that is only known once all members are heard or gone.
+        """
+        role = self.roles[container.place]
         journal_knows = self._former is not None and self._former.started_ms is not None
-        return gate.gang and not gate.open and journal_knows and self.attempt > 1
+        return role.gate.gang and not role.gate.open and self.attempt > 1 and (journal_knows or not role.recovering)
+
+    def _has_passed_the_gate(self, container: Container) -> bool:
+        return container.ran or container.storing or container.phase in (Phase.RUNNING, Phase.ENDED)
 
     def _check_gang_after_recovery(self, role: demand.Role) -> None:
         """When all that an earlier attempt left of a gang is heard or gone: is it one gang?"""
@@ -166,11 +172,11 @@ class Faults(Work):
         if any(one.container is not None and one.container.unvouched for one in members):
             return
         role.recovering = False
-        began = [one for one in members if one.container is not None and (one.container.ran or one.done)]
+        began = [one for one in members if one.container is not None and self._has_passed_the_gate(one.container)]
         if role.gate.open:
             if role.waiting:
                 self._restart_gang(role)
-        elif began and any(one.container is not None and one.container.why is None for one in began):
+        elif any(one.container is not None and one.container.why is None for one in began):
             # No journal says that it was opened, but payloads run. All there: it was; else it cannot be completed.
             if role.waiting:
                 self._restart_gang(role)

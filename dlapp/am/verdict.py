@@ -25,7 +25,8 @@ there this is what ends the application."""
 
 PREEMPTED = -102
 _LOST = -100
-_MEMORY = (-103, -104)
+_BY_US = -105
+_LIMITS = (-103, -104, -109)
 _LAST_SIGNAL = 64
 _WORDS = {
     _LOST: "the container was lost with its node or taken away",
@@ -33,6 +34,10 @@ _WORDS = {
     PREEMPTED: "the container was preempted",
     -103: "it used more virtual memory than it asked for",
     -104: "it used more memory than it asked for",
+    _BY_US: "it was stopped by an earlier attempt",
+    -106: "the container was killed by the ResourceManager",
+    -108: "the container was killed by its node to make room",
+    -109: "it wrote more log than it may",
     -1000: "the container could not be prepared on its node",
 }
 """Source: org.apache.hadoop.yarn.api.records.ContainerExitStatus."""
@@ -76,7 +81,7 @@ def of_end(end: ContainerEnd) -> Verdict:
         reason = said or _WORDS.get(status, "its node failed")
         return Verdict(Fault.NODE, reason, avoid_node=status not in (PREEMPTED, _LOST), free=status == PREEMPTED)
     if status in _WORDS:
-        fault = Fault.USER if status in _MEMORY else Fault.NODE
+        fault = Fault.USER if status in _LIMITS else Fault.STOPPED if status == _BY_US else Fault.NODE
         return Verdict(fault, said or _WORDS[status], avoid_node=status == -101, free=status == PREEMPTED)
     if -_LAST_SIGNAL <= status < 0:
         reason = f"the task was killed by signal {-status}"

@@ -74,6 +74,7 @@ class Plan:
     """(index, how many times its payload ended before) -> its fault."""
     payload_s: tuple[float, float] = (0.5, 8.0)
     step_s: float = 0.3
+    talk_s: float = 1.0
     grants_at_once: int = 1000
     service_ends: bool = False
 
@@ -157,7 +158,7 @@ class Box:
         self.payload = False
         self.orders: Orders | None = None
         self.heard_attempt = 0
-        self.greeted_attempt = 0
+        self.greeted_attempt = self.asked_attempt = 0
         self.number = 0
         self.result: TaskResult | None = None
         self.stopping = Stop.NO
@@ -511,7 +512,7 @@ class World:
         """The task's talking thread: it says hello until it has work, then reports in intervals."""
         if not box.alive or box.hangs or self.ending is not None:
             return
-        self.at(1.0, lambda: self.talk(box))
+        self.at(self.plan.talk_s, lambda: self.talk(box))
         if self.master is None:
             return
         if box.index is None or box.greeted_attempt != self.attempt:
@@ -519,6 +520,7 @@ class World:
                 return  # it has not found the new address yet
             index, phase = box.index, box.phase
             hello = Hello(container_id=box.grant.container_id, host=box.grant.node, pid=1, index=index, phase=phase)
+            box.asked_attempt = self.attempt
             self.to_master(box, hello)
         else:
             self.report(box)
@@ -559,8 +561,8 @@ class World:
             box.greeted_attempt = attempt
 
     def on_assign(self, box: Box, assignment: Assignment) -> None:
-        if not box.alive or box.hangs or assignment.attempt < box.heard_attempt:
-            return
+        if not box.alive or box.hangs or assignment.attempt < max(box.heard_attempt, box.asked_attempt):
+            return  # a task has one hello on its way at a time: the answer to an earlier one is not read any more
         box.heard_attempt = box.greeted_attempt = assignment.attempt
         if box.index is not None:
             if box.index != assignment.index:

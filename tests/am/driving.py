@@ -1,0 +1,184 @@
+"""Driving a `Master` by hand: a test says what happens, and looks at what is decided."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from dlapp.am import events, journal
+from dlapp.am.master import Master, Timing
+from dlapp.am.view import of as view_of
+from dlapp.am.view import phase_of
+from dlapp.cluster import ContainerEnd, Grant, Heartbeat, Limits, Registered
+from dlapp.control import Fault, Hello, Orders, Phase, Report, Stop, StoredOutput, TaskResult
+from dlapp.ids import ApplicationId, ContainerId
+from dlapp.report import ApplicationView
+from dlapp.spec import AppSpec, OutputSpec, RoleSpec, Submission
+
+APPLICATION = ApplicationId(1_700_000_000_000, 42)
+START_MS = 1_700_000_000_000
+OUTPUT = OutputSpec(output_path="output", target="file:///results/run")
+A = TypeVar("A")
+
+
+def submission(*roles: RoleSpec, **fields: Any) -> Submission:
+    """A submission of these roles."""
+    given: dict[str, Any] = {"roles": roles, "outputs": (OUTPUT,)} | fields
+    spec = AppSpec(username="tony", appname="driven", workspace="/w", script="start.sh", **given)
+    return Submission(
+        spec=spec, workspace_archive="/w.tgz", workspace_digest="sha256-0", submitter="tony", submitted_ms=START_MS
+    )
+
+
+def result(
+    fault: Fault = Fault.NONE, exit_code: int | None = 0, part: str | None = "part", **fields: Any
+) -> TaskResult:
+    """A task's last word; ``part`` None: it stored nothing."""
+    outputs = (StoredOutput(name="", part=part, files=1, size_bytes=1),) if part else ()
+    return TaskResult(fault=fault, exit_code=exit_code, outputs=outputs, **fields)
+
+
+class Driver:
+    """A Master, the actions of all its events, and the last of them."""
+
+    def __init__(
+        self,
+        *roles: RoleSpec,
+        attempt: int = 1,
+        former: journal.Former | None = None,
+        live: tuple[Grant, ...] = (),
+        registered: bool = True,
+        timing: Timing = Timing(),  # noqa: B008 - a tuple
+        **fields: Any,
+    ) -> None:
+        wanted = submission(*(roles or (RoleSpec(),)), **fields)
+        self.now_ms = START_MS
+        self.attempt = attempt
+        self.master = Master(wanted, APPLICATION, attempt, former=former, timing=timing)
+        self.all: list[events.Action] = []
+        self.last: list[events.Action] = []
+        self._numbers: dict[int, int] = {}
+        if registered:
+            self.do(Registered(limits=Limits(), live=live))
+
+    # ---- what happens ----
+
+    def do(self, event: events.Event, after_s: float = 0.01) -> list[events.Action]:
+        """Let something happen, some seconds later."""
+        self.now_ms += int(after_s * 1000)
+        self.last = self.master.handle(event, self.now_ms)
+        self.all += self.last
+        return self.last
+
+    def id(self, number: int, attempt: int | None = None) -> ContainerId:
+        return ContainerId(APPLICATION, attempt or self.attempt, number)
+
+    def grant(self, number: int, request_id: int = 1, node: str = "node1", attempt: int | None = None) -> Grant:
+        role = self.master.spec.roles[request_id - 1]
+        return Grant(container_id=self.id(number, attempt), request_id=request_id, node=node, resources=role.resources)
+
+    def granted(self, *numbers: int, request_id: int = 1, node: str = "node1") -> list[events.Action]:
+        return self.do(Heartbeat(granted=tuple(self.grant(number, request_id, node) for number in numbers)))
+
+    def ended(self, number: int, status: int = 0, attempt: int | None = None, **fields: Any) -> list[events.Action]:
+        end = ContainerEnd(container_id=self.id(number, attempt), exit_status=status, **fields)
+        return self.do(Heartbeat(ended=(end,)))
+
+    def hello(
+        self, number: int, index: int | None = None, phase: Phase = Phase.STARTING, attempt: int | None = None
+    ) -> list[events.Action]:
+        return self.do(Hello(container_id=self.id(number, attempt), host="node1", pid=1, index=index, phase=phase))
+
+    def report(
+        self,
+        number: int,
+        phase: Phase,
+        ended: TaskResult | None = None,
+        *,
+        index: int | None = None,
+        attempt: int | None = None,
+        nth: int | None = None,
+        **fields: Any,
+    ) -> list[events.Action]:
+        container_id = self.id(number, attempt)
+        if index is None:
+            instance = self.master.containers[container_id].instance
+            assert instance is not None
+            index = instance.index
+        self._numbers[number] = self._numbers.get(number, 0) + 1
+        return self.do(
+            Report(
+                container_id=container_id,
+                number=nth or self._numbers[number],
+                index=index,
+                phase=phase,
+                result=ended,
+                **fields,
+            )
+        )
+
+    def running(self, *numbers: int, request_id: int = 1) -> None:
+        """Containers that are granted, bound and run their payloads."""
+        self.granted(*numbers, request_id=request_id)
+        for number in numbers:
+            self.hello(number)
+        for number in numbers:
+            self.report(number, Phase.RUNNING)
+
+    def finished(self, number: int, ended: TaskResult | None = None) -> None:
+        """A task says its result and its container ends."""
+        self.report(number, Phase.ENDED, ended or result())
+        self.ended(number)
+
+    def wait(self, seconds: float) -> list[events.Action]:
+        """Let time pass, second by second; all actions of it."""
+        done: list[events.Action] = []
+        for _ in range(round(seconds)):
+            done += self.do(events.Tick(), 1.0)
+        return done
+
+    def settled(self, error: str | None = None) -> list[events.Action]:
+        return self.do(events.OutputsSettled(error=error))
+
+    # ---- what was decided ----
+
+    def of(self, kind: type[A], actions: list[events.Action] | None = None) -> list[A]:
+        """The actions of one kind among the last ones."""
+        return [one for one in (self.last if actions is None else actions) if isinstance(one, kind)]
+
+    def stopped(self, actions: list[events.Action] | None = None) -> list[int]:
+        return [one.container_id.number for one in self.of(events.StopContainer, actions)]
+
+    def orders(self, number: int, attempt: int | None = None) -> Orders:
+        orders = self.master.orders_of(self.id(number, attempt))
+        assert orders is not None
+        return orders
+
+    def stops(self, *numbers: int) -> list[Stop]:
+        return [self.orders(number).stop for number in numbers]
+
+    def asked(self) -> list[int]:
+        return [ask.count for ask in self.master.asks()]
+
+    def ending(self) -> events.Ending:
+        """How it ended; it must have."""
+        (finish,) = self.of(events.Finish, self.all)
+        return finish.ending
+
+    def words(self) -> str:
+        return self.ending().diagnostics
+
+    def settlement(self) -> events.SettleOutputs:
+        """What was to become of the outputs; asked for exactly once."""
+        (wanted,) = self.of(events.SettleOutputs, self.all)
+        return wanted
+
+    def view(self) -> ApplicationView:
+        return view_of(self.master, "http://node1:1")
+
+    def phase(self) -> str:
+        return phase_of(self.master)
+
+    def journal(self) -> journal.Former:
+        """What a next attempt makes of all that was written so far."""
+        lines = [journal.line(one.record) for one in self.of(events.Journal, self.all)]
+        return journal.replay(journal.records(lines))

@@ -1,0 +1,61 @@
+"""When payloads may go, and what is asked for."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlapp.am.demand import AvoidedNodes, Role, asks
+from dlapp.am.gate import Gate
+from dlapp.spec import Placement, RoleSpec, StartRule
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 4))))
+def test_a_gang_goes_exactly_when_all_are_ready_at_one_time(moves: list[tuple[bool, int]]) -> None:
+    gate, ready = Gate(StartRule.GANG, 5), set[int]()
+    for comes, index in moves:
+        if gate.open:
+            break
+        opened = gate.arrive(index) if comes else gate.leave(index)
+        ready = ready | {index} if comes else ready - {index}
+        assert bool(opened) is gate.open is (len(ready) == 5)
+        assert gate.ready == len(ready)
+
+
+def test_as_granted_the_gate_stands_open_and_opens_for_nobody() -> None:
+    gate = Gate(StartRule.AS_GRANTED, 2)
+    assert gate.open
+    assert not gate.arrive(0)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(10, 15))))
+def test_the_lowest_waiting_index_is_next(moves: list[tuple[bool, int]]) -> None:
+    role, waiting = Role(0, RoleSpec(instances=6), 10), set(range(10, 16))
+    for waits, index in moves:
+        if waits:
+            role.wait(index)
+            waiting.add(index)
+        else:
+            role.take(index)
+            waiting.discard(index)
+        assert role.next_index() == min(waiting, default=None)
+        assert role.waiting == len(waiting)
+
+
+def test_an_ask_that_is_met_or_not_wanted_any_more_is_taken_back() -> None:
+    role = Role(1, RoleSpec(instances=2), 0)
+    assert [(ask.request_id, ask.count) for ask in asks([role], Placement(), wanted=True)] == [(2, 2)]
+    assert [(ask.request_id, ask.count) for ask in asks([role], Placement(), wanted=False)] == [(2, 0)]
+    role.take(0)
+    role.take(1)
+    assert [ask.count for ask in asks([role], Placement(), wanted=True)] == [0]
+
+
+def test_a_node_is_avoided_for_a_time() -> None:
+    user = Placement(exclude_nodes=("old",), node_label="gpu")
+    avoided = AvoidedNodes(user, avoid_ms=1000)
+    avoided.add("node2", now_ms=0)
+    avoided.add("node1", now_ms=500)
+    assert avoided.placement(999) == Placement(exclude_nodes=("old", "node1", "node2"), node_label="gpu")
+    assert avoided.placement(1000).exclude_nodes == ("old", "node1")
+    assert avoided.placement(1500) == user

@@ -1,0 +1,80 @@
+"""Whose fault an end was, and the words for it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlapp.am import verdict
+from dlapp.am.verdict import NODE_RETRIES, Verdict
+from dlapp.cluster import ContainerEnd
+from dlapp.control import Fault, TaskResult
+from dlapp.ids import ContainerId
+from tests.am.driving import APPLICATION
+
+CONTAINER = ContainerId(APPLICATION, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [
+        (TaskResult(fault=Fault.USER, exit_code=3), "exit code 3"),
+        (TaskResult(fault=Fault.USER, exit_code=3, message="exit code 3"), "exit code 3"),
+        (TaskResult(fault=Fault.USER, exit_code=126, message="no such program"), "exit code 126: no such program"),
+        (TaskResult(fault=Fault.USER, signal=9), "killed by signal 9"),
+        (TaskResult(fault=Fault.USER, message="start.sh cannot be run"), "start.sh cannot be run"),
+        (TaskResult(fault=Fault.NODE), "a fault of its node"),
+        (TaskResult(fault=Fault.STOPPED), "stopped from outside"),
+        (TaskResult(fault=Fault.NONE, exit_code=0), ""),
+    ],
+)
+def test_a_result_is_put_into_one_line(result: TaskResult, words: str) -> None:
+    assert verdict.of_result(result).reason == words
+
+
+@pytest.mark.parametrize(
+    ("status", "node_fault", "said", "fault", "words"),
+    [
+        (-9, False, "", Fault.USER, "the task was killed by signal 9"),
+        (1, False, "", Fault.USER, "the task ended with exit code 1 and without a result"),
+        (0, False, "", Fault.USER, "the task ended without a result"),
+        (-9, True, "the node was rebooted", Fault.NODE, "the node was rebooted"),
+        (-100, False, "", Fault.NODE, "the container was lost with its node or taken away"),
+        (-101, False, "", Fault.NODE, "the disks of the node failed"),
+        (-104, False, "", Fault.USER, "it used more memory than it asked for"),
+        (-105, False, "", Fault.USER, "the container ended with status -105"),
+        (
+            1,
+            False,
+            "No module named x\nmore",
+            Fault.USER,
+            "the task ended with exit code 1 and without a result: No module named x",
+        ),
+    ],
+)
+def test_an_end_without_a_last_word_is_judged_by_what_the_engine_says(
+    status: int, node_fault: bool, said: str, fault: Fault, words: str
+) -> None:
+    end = ContainerEnd(container_id=CONTAINER, exit_status=status, diagnostics=said, node_fault=node_fault)
+    judged = verdict.of_end(end)
+    assert (judged.fault, judged.reason) == (fault, words)
+
+
+def test_what_is_lost_or_preempted_says_nothing_against_its_node() -> None:
+    for status, avoid in ((-100, False), (-102, False), (-101, True), (1, True)):
+        end = ContainerEnd(container_id=CONTAINER, exit_status=status, node_fault=True)
+        assert verdict.of_end(end).avoid_node is avoid
+
+
+@given(st.integers(0, 9), st.integers(0, 9), st.integers(0, 5), st.sampled_from(Fault))
+def test_every_fault_has_an_end(user: int, node: int, retries: int, fault: Fault) -> None:
+    again = verdict.tried_again(Verdict(fault, ""), user_faults=user, node_faults=node, retries=retries)
+    assert not (again and fault is Fault.USER and user > retries)
+    assert not (again and fault in (Fault.NODE, Fault.STOPPED) and node > NODE_RETRIES)
+    assert not (again and fault in (Fault.NONE, Fault.DATA))
+
+
+def test_a_list_stays_short() -> None:
+    assert verdict.listed(["a", "b", "c"]) == "a, b, c"
+    assert verdict.listed(list("abcde")) == "a, b, c and 2 more"
