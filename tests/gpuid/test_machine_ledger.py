@@ -24,6 +24,7 @@ from dlapp.gpuid.records import LedgerError
 from tests.services import ledger_process
 from tests.services.install import SEARCH
 from tests.services.ledger_process import cards
+from tests.services.users import interpreter_for_everybody
 
 APP, OTHER = "application_1700000000000_0001", "application_1700000000000_0002"
 ANN, TONY = 60001, 60002
@@ -48,7 +49,8 @@ class User:
     """Another process that uses the ledger."""
 
     def __init__(self, directory: Path, uid: int | None) -> None:
-        command = [sys.executable, "-I", ledger_process.__file__, str(directory), "4"]
+        python = sys.executable if uid is None else str(interpreter_for_everybody(directory.parent))
+        command = [python, "-I", ledger_process.__file__, str(directory), "4"]
         if uid is not None:
             command = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", *command]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

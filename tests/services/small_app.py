@@ -1,6 +1,7 @@
 """Small applications for the embedded engine's tests, and a process that submits them.
 
     python -I small_app.py STATE_DIR OPTIONS COUNT WORD...     submits COUNT times, prints the ids; OPTIONS is JSON
+    python -I small_app.py STATE_DIR OPTIONS CALL ID           view, kill, soft_kill, tend: prints the answer as JSON
 
 Their ApplicationMaster is small_am.py, and does what the words say.
 """
@@ -17,6 +18,7 @@ from typing import Any
 from dlapp.cluster.local.client_side import LocalEngine
 from dlapp.config import load_config
 from dlapp.control import new_secret
+from dlapp.errors import DlappError
 from dlapp.ids import ApplicationId
 from dlapp.spec import AppSpec, Resources, RoleSpec, Secrets, Submission
 
@@ -56,8 +58,29 @@ def submit(engine: LocalEngine, *words: str, **ask: Any) -> ApplicationId:
     return engine.submit(submission, Secrets(control_secret=new_secret()))
 
 
+def call(state_dir: str, options: str, what: str, text: str = "") -> int:
+    """One call of the engine; an error is an object with its name and message."""
+    try:
+        with engine_at(state_dir, json.loads(options)) as engine:
+            answer: Any = None
+            if what == "tend":
+                engine.tend()
+            elif what == "view":
+                answer = engine.view_json(text)
+            elif what == "kill":
+                answer = engine.kill(ApplicationId.from_text(text), f"uid{os.geteuid()}")
+            elif what == "soft_kill":
+                answer = engine.soft_kill(ApplicationId.from_text(text), f"uid{os.geteuid()}")
+    except DlappError as error:
+        answer = {"error": type(error).__name__, "message": str(error)}
+    print(json.dumps(answer))
+    return 0
+
+
 def main(argv: list[str]) -> int:
     """Submit as the command line says."""
+    if not argv[2].isdigit():
+        return call(*argv)
     with engine_at(argv[0], json.loads(argv[1])) as engine:
         for _ in range(int(argv[2])):
             print(submit(engine, *argv[3:]), flush=True)
