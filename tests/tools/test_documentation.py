@@ -1,0 +1,58 @@
+"""docs/commands.md speaks of every command and option, and what it says of exit codes is so."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import click
+import pytest
+
+from dlapp import errors
+from dlapp.cluster import LogFiles
+from dlapp.report import ApplicationView, ContainerView, OutputView
+from dlapp.tools.common import EXIT_BROKEN_PIPE
+
+COMMANDS = ("launcher", "status", "list", "logs", "softkill", "kill", "shell", "run")
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs" / "commands.md").read_text()
+EVERYWHERE = ("--json", "--debug", "--version", "--help")
+
+
+def declared(name: str) -> click.Command:
+    module = importlib.import_module(f"dlapp.tools.{name}")
+    (found,) = [one for one in vars(module).values() if isinstance(one, click.Command)]
+    return found
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_has_a_section_that_names_its_options(name: str) -> None:
+    sections = [part for part in TEXT.split("\n## ") if f"dlapp-{name}" in part.partition("\n")[0]]
+    assert len(sections) == 1
+    for parameter in declared(name).params:
+        if isinstance(parameter, click.Option) and not set(parameter.opts) & set(EVERYWHERE):
+            assert any(option in sections[0] for option in parameter.opts), parameter.opts
+
+
+def test_what_every_command_has_is_named_once_at_the_top() -> None:
+    top = TEXT.partition("\n## ")[0]
+    assert all(option in top for option in EVERYWHERE)
+
+
+def test_the_exit_codes_are_those_of_the_errors() -> None:
+    codes = {int(code) for code in re.findall(r"^\| (\d+) \|", TEXT, re.MULTILINE)}
+    known = {value for name, value in vars(errors).items() if name.startswith("EXIT_")}
+    assert codes == {0, EXIT_BROKEN_PIPE, *known}
+
+
+def test_the_readme_names_every_command() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert all(f"dlapp-{name}" in readme for name in COMMANDS)
+
+
+@pytest.mark.parametrize("value", [ApplicationView, ContainerView, OutputView, LogFiles])
+def test_the_json_formats_are_documented_field_by_field(value: type) -> None:
+    page = (ROOT / "docs" / "json.md").read_text()
+    assert [one.name for one in fields(value) if one.name != "unknown" and f"`{one.name}`" not in page] == []
