@@ -43,7 +43,8 @@ def test_a_result_is_put_into_one_line(result: TaskResult, words: str) -> None:
         (-100, False, "", Fault.NODE, "the container was lost with its node or taken away"),
         (-101, False, "", Fault.NODE, "the disks of the node failed"),
         (-104, False, "", Fault.USER, "it used more memory than it asked for"),
-        (-105, False, "", Fault.USER, "the container ended with status -105"),
+        (-105, False, "", Fault.STOPPED, "it was stopped by an earlier attempt"),
+        (-120, False, "", Fault.USER, "the container ended with status -120"),
         (
             1,
             False,
