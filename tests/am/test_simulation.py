@@ -22,7 +22,8 @@ from dlapp.control import Fault, TaskResult
 from dlapp.ids import ContainerId
 from dlapp.report import Cause, FinalStatus
 from dlapp.spec import RoleSpec, StartRule
-from tests.am.simulation import Plan, Violation, World
+from tests.am.plan import Plan, Violation
+from tests.am.simulation import World
 
 TIMES = 20 if os.environ.get("DLAPP_FAULTS") == "full" else 1
 

@@ -1,0 +1,131 @@
+"""What goes wrong in one run of the `simulation`: everything, at some seed."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from dlapp.am.master import Timing
+from dlapp.control import Fault, Phase
+from dlapp.ids import ApplicationId
+from dlapp.spec import AppSpec, OutputSpec, RoleSpec, StartRule, Submission
+
+APPLICATION = ApplicationId(1_700_000_000_000, 42)
+EPOCH_MS = 1_700_000_000_000
+PHASES = (Phase.LEASING, Phase.UNPACKING, Phase.FETCHING, Phase.WAITING)
+TIMING = Timing(
+    hello_ms=30_000,
+    silence_ms=15_000,
+    recovery_ms=10_000,
+    stop_ms=3_000,
+    repeat_stop_ms=3_000,
+    exit_ms=10_000,
+    soft_margin_ms=10_000,
+    store_ms=60_000,
+    end_ms=60_000,
+    avoid_ms=60_000,
+    report_every_s=2.0,
+)
+
+
+class Violation(AssertionError):
+    """Something that must never be, was."""
+
+
+@dataclass
+class Plan:
+    """What happens at one seed; tests set fields to ask for something."""
+
+    seed: int
+    roles: tuple[RoleSpec, ...] = (RoleSpec(instances=3),)
+    outputs: bool = True
+    nodes: int = 3
+    loss: float = 0.0
+    double: float = 0.0
+    late: float = 0.0
+    surplus: float = 0.0
+    start_failed: float = 0.0
+    task_killed: float = 0.0
+    task_hangs: float = 0.0
+    task_late: float = 0.0
+    node_deaths: tuple[float, ...] = ()
+    am_deaths: tuple[float, ...] = ()
+    journal: str = "whole"
+    """``whole``, ``tail lost`` or ``lost``."""
+    soft_kill_at: float | None = None
+    kill_at: float | None = None
+    max_runtime_s: float | None = None
+    commit_fails: bool = False
+    failing: dict[tuple[int, int], Fault] = field(default_factory=dict)
+    """(index, how many times its payload ended before) -> its fault."""
+    payload_s: tuple[float, float] = (0.5, 8.0)
+    step_s: float = 0.3
+    talk_s: float = 1.0
+    grants_at_once: int = 1000
+    service_ends: bool = False
+
+    @classmethod
+    def of_seed(cls, seed: int) -> Plan:
+        """A plan of everything, at random."""
+        chance = random.Random(f"plan {seed}")
+        roles = []
+        for place in range(chance.choice((1, 1, 1, 2, 3))):
+            roles.append(
+                RoleSpec(
+                    name=("worker", "ps", "chief")[place],
+                    instances=chance.randint(1, 5),
+                    retries=chance.choice((0, 0, 1, 2)),
+                    start=chance.choice((StartRule.AS_GRANTED, StartRule.GANG)),
+                    service=place == 1 and chance.random() < 0.7,
+                )
+            )
+        total = sum(role.instances for role in roles)
+        trouble = chance.choice((0.0, 0.0, 0.02, 0.1))
+        plan = cls(
+            seed,
+            roles=tuple(roles),
+            outputs=chance.random() < 0.8,
+            nodes=chance.randint(1, 4),
+            loss=chance.choice((0.0, 0.05, 0.3)),
+            double=chance.choice((0.0, 0.2)),
+            late=chance.choice((0.0, 0.1)),
+            surplus=chance.choice((0.0, 0.3)),
+            start_failed=trouble,
+            task_killed=trouble,
+            task_hangs=trouble,
+            task_late=trouble,
+            node_deaths=tuple(chance.uniform(0, 20) for _ in range(chance.choice((0, 0, 0, 1, 2)))),
+            am_deaths=tuple(sorted(chance.uniform(0.1, 25) for _ in range(chance.choice((0, 0, 1, 2))))),
+            journal=chance.choice(("whole", "tail lost")),
+            soft_kill_at=chance.uniform(0, 20) if chance.random() < 0.25 else None,
+            kill_at=chance.uniform(0, 20) if chance.random() < 0.1 else None,
+            max_runtime_s=chance.uniform(1, 20) if chance.random() < 0.15 else None,
+            commit_fails=chance.random() < 0.05,
+        )
+        for index in range(total):
+            for time in range(3):
+                if chance.random() < 0.08:
+                    plan.failing[index, time] = chance.choice((Fault.USER, Fault.USER, Fault.NODE, Fault.DATA))
+        return plan
+
+    @property
+    def submission(self) -> Submission:
+        """What the ApplicationMaster gets."""
+        outputs = (OutputSpec(output_path="output", target="file:///results/run"),) if self.outputs else ()
+        spec = AppSpec(
+            username="tony",
+            appname="simulated",
+            workspace="/w",
+            script="start.sh",
+            roles=self.roles,
+            outputs=outputs,
+            max_runtime_s=self.max_runtime_s,
+            kill_grace_s=5.0,
+        )
+        return Submission(
+            spec=spec,
+            workspace_archive="/w.tar.gz",
+            workspace_digest="sha256-0",
+            submitter="tony",
+            submitted_ms=EPOCH_MS,
+        )
