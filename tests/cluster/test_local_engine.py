@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import select
 import shlex
 import signal
 import subprocess
@@ -128,6 +129,7 @@ def kill_am(engine: LocalEngine, application_id: ApplicationId) -> None:
     pidfd = open_process(pid, started)
     assert pidfd is not None
     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    select.select([pidfd], [], [], 10)
     os.close(pidfd)
 
 

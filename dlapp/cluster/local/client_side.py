@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from dlapp import __version__
 from dlapp.cluster.local import outcome as outcomes
 from dlapp.cluster.local import schedule, views
-from dlapp.cluster.local.election import ensure_runner
-from dlapp.cluster.local.queue import DONE, WAITING, Queue, Row
+from dlapp.cluster.local.election import ensure_runner, runner_lives
+from dlapp.cluster.local.queue import DONE, RUNNING, WAITING, Queue, Row
 from dlapp.cluster.local.schedule import Amounts
 from dlapp.cluster.local.settings import Settings, settings_of
 from dlapp.cluster.local.spawn import PROGRAM
@@ -265,13 +265,24 @@ class LocalEngine:
 
     def view_json(self, application_id: str) -> dict[str, Any]:
         """`view` in its JSON form, for who needs no classes. Raises NotFound."""
-        row = self._row(application_id)
+        alive, row = self._look(application_id)
         ahead = ""
         if row.state == WAITING:
             waiting = self._queue().rows("state = 'waiting'", columns="number, state")
             if waiting and waiting[0].number != row.number:
                 ahead = schedule.ahead(row.number, waiting)
-        return views.view_of(row, self._state.application(row.id), boot_id(), ahead)
+        return views.view_of(row, self._state.application(row.id), boot_id(), alive=alive, ahead=ahead)
+
+    def _look(self, application_id: str) -> tuple[bool, Row]:
+        """Whether an application's lock is held, and its row, read after that. Raises NotFound."""
+        row = self._row(application_id)
+        if row.state != RUNNING:
+            return False, row
+        alive = self._is_alive(row.id)
+        return alive, self._row(application_id)
+
+    def _is_alive(self, application_id: str) -> bool:
+        return is_locked(os.path.join(self._state.application(application_id), "alive"))
 
     def views(
         self, *, everybody: bool = False, user: str | None = None, limit: int | None = None
@@ -297,6 +308,8 @@ class LocalEngine:
         elif everybody:
             whose, values = "TRUE", ()  # type: ignore[assignment]
         queue = self._queue()
+        running = queue.rows(f"state = 'running' AND {whose}", values, columns="id")
+        alive = {row.id for row in running if self._is_alive(row.id)}
         rows = queue.rows(f"state != 'done' AND {whose}", values)
         some = "" if limit is None else f" LIMIT {int(limit)}"
         rows += queue.rows(f"state = 'done' AND {whose} ORDER BY number DESC{some}", values)
@@ -304,7 +317,7 @@ class LocalEngine:
         waiting: list[Row] = []
         if any(row.state == WAITING for row in rows):
             waiting = queue.rows("state = 'waiting'", columns="number, state")
-        return views.views_of(rows, waiting, self._state.application, boot_id())
+        return views.views_of(rows, waiting, alive, self._state.application, boot_id())
 
     def submission(self, application_id: ApplicationId) -> Submission:
         """What was submitted. Raises NotFound."""
@@ -384,7 +397,7 @@ class LocalEngine:
             try:
                 answer = self._ask(home, "softkill", by, max(0.1, deadline - time.monotonic()))
             except Unreachable:
-                ended = views.view_of(self._row(row.id), home, boot_id())
+                ended = self.view_json(row.id)
                 if ended["state"] in ("FINISHED", "FAILED", "KILLED"):
                     return f"{row.id} is {ended['state']}: {ended['diagnostics']}"
                 # It may only just be starting.
@@ -425,12 +438,16 @@ class LocalEngine:
         # What it left is cleared, and its end is written, by the runner.
         with contextlib.suppress(DlappError, OSError):
             ensure_runner(self._state, self._settings)
-        if self._uid == row.uid and not _wait_for(lambda: self._row(row.id).state == DONE, deadline):
+        if not _wait_for(lambda: self._is_settled(row), deadline):
             raise TimedOut(f"{row.id}: its processes are gone, but what it left was not cleared in {KILL_END_S:g} s")
-        now = views.view_of(self._row(row.id), home, boot_id())
+        now = self.view_json(row.id)
         if now["state"] == "KILLED":
             return f"{row.id} was killed, no output kept"
         return f"{row.id} had ended before the kill: {now['state']}, {now['diagnostics']}"
+
+    def _is_settled(self, row: Row) -> bool:
+        # Root may kill what is another's, but only that user's runner clears and settles it; the next one will.
+        return self._row(row.id).state == DONE or (row.uid != self._uid and not runner_lives(self._state, row.uid))
 
     def _own(self, application_id: ApplicationId) -> Row:
         row = self._row(str(application_id))

@@ -322,11 +322,12 @@ class Runner:
     def _start_aftermath(self, row: Row, home: str) -> None:
         alive = open_lock(os.path.join(home, "alive"))
         try:
+            # The row first, then the lock: who sees the lock held and the row unchanged sees an ApplicationMaster.
+            with self._queue.change():
+                self._queue.update(row.number, aftermaths=row.aftermaths + 1)
             if not try_lock(alive):
                 self._pause_s = min(self._pause_s, self._lingering_s)
                 return
-            with self._queue.change():
-                self._queue.update(row.number, aftermaths=row.aftermaths + 1)
             say(f"{row.id}: {why_it_died(home, row.boot_id, self._boot_id)}; cleaning up after it")
             self._spawn(row, home, row.aftermaths + 2, alive, (), "--aftermath")
         finally:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Any
 
 from dlapp.cluster.local import outcome as outcomes
@@ -19,10 +19,12 @@ from dlapp.errors import DlappError
 View = dict[str, Any]
 
 
-def view_of(row: Row, home: str, boot_id: str, ahead: str = "", *, short: bool = False) -> View:
+def view_of(row: Row, home: str, boot_id: str, *, alive: bool, ahead: str = "", short: bool = False) -> View:
     """What is known of one application now.
 
     Args:
+        alive: whether its lock was held, looked at before the row was read: then a lock that is held by who cleans up
+            after a death is never taken for an ApplicationMaster's, because the row says first that this began.
         ahead: for one that waits, and is not the first: how many are before it.
         short: of one that has ended, only what its row has: the containers but one are left out.
     """
@@ -33,12 +35,11 @@ def view_of(row: Row, home: str, boot_id: str, ahead: str = "", *, short: bool =
         outcome = json.loads(row.outcome)
         seen = json.loads(row.summary) if short and row.summary else {} if short else _read_view(home)
         return _ended(_of_row(row) | (seen or {}), outcome)
-    return _running(row, home, boot_id)
+    return _running(row, home, boot_id, alive and not row.aftermaths)
 
 
-def _running(row: Row, home: str, boot_id: str) -> View:
-    alive = state.is_locked(os.path.join(home, "alive"))
-    # The outcome is read after the lock: one that is free without an outcome stays without.
+def _running(row: Row, home: str, boot_id: str, alive: bool) -> View:
+    # The outcome is read after the lock: an application whose lock was free and that has none stays without.
     outcome = _read_outcome(home)
     seen = _read_view(home)
     view = _of_row(row) | (seen or {})
@@ -107,14 +108,16 @@ def summary_of(row: Row, outcome: Outcome, home: str) -> str:
     return json.dumps(view, separators=(",", ":"))
 
 
-def views_of(rows: Iterable[Row], all_waiting: Iterable[Row], home_of: Any, boot_id: str) -> list[View]:
-    """`view_of` for a list, in order."""
+def views_of(
+    rows: Iterable[Row], all_waiting: Iterable[Row], alive: Container[str], home_of: Callable[[str], str], boot_id: str
+) -> list[View]:
+    """`view_of` for a list, in order; ``alive`` has the ids of those whose lock was held."""
     waiting = list(all_waiting)
     first = min((row.number for row in waiting), default=0)
     views = []
     for row in rows:
         ahead = schedule.ahead(row.number, waiting) if row.state == WAITING and row.number != first else ""
-        views.append(view_of(row, home_of(row.id), boot_id, ahead, short=True))
+        views.append(view_of(row, home_of(row.id), boot_id, alive=row.id in alive, ahead=ahead, short=True))
     return views
 
 
