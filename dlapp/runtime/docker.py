@@ -34,6 +34,8 @@ _LIFE = "/dlapp/life"
 _WRAPPER = "/dlapp/wrapper.sh"
 _LOG = "/dlapp/log"
 
+NO_GPUS_YET = "gcores with a docker_image is not built yet; use gcores=0, or run without docker_image"
+
 LABEL_APP = "dlapp.app"
 LABEL_CONTAINER = "dlapp.container"
 LABEL_GPUS = "dlapp.gpus"
@@ -58,9 +60,7 @@ class DockerRun:
 
     def __init__(self, payload: Payload, host: str, network: str, note: Callable[[str], None]) -> None:
         if payload.resources.gcores:
-            raise PayloadError(
-                Fault.DATA, "gcores with a docker_image is not built yet; use gcores=0, or run without docker_image"
-            )
+            raise PayloadError(Fault.DATA, NO_GPUS_YET)
         if not host.startswith("unix://"):
             raise PayloadError(Fault.DATA, f"runtime.docker.host is {host}: only this machine's dockerd, by unix://")
         self._payload, self._host, self._network, self._note = payload, host, network, note

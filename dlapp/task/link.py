@@ -1,7 +1,8 @@
 """Talking to the ApplicationMaster, without a step ever waiting for it.
 
 Two threads, each with a connection: one brings news as they come, in their order; the other always has a report
-outstanding that the ApplicationMaster answers when it has new orders, so they arrive at once. An ApplicationMaster that
+outstanding that the ApplicationMaster answers when it has new orders, so they arrive at once. It repeats the last
+news under their number, so they count once, and older ones that come after them count no more. An ApplicationMaster that
 does not answer is asked again, with growing pauses, as long as the task lives; only the lifeline says that it is gone.
 """
 
@@ -44,7 +45,7 @@ class AmLink:
         self._changed = threading.Condition()
         self._unsent: deque[Report] = deque()
         self._last: Report | None = None
-        self._number = 0
+        self._number = 1
         self._attempt = 0
         self._orders: Orders | None = None
         self._closing = False
@@ -91,7 +92,7 @@ class AmLink:
 
     def begin(self, index: int) -> None:
         """From now on report, as CONTAINER_INDEX ``index``."""
-        self._last = Report(container_id=self._container_id, number=0, index=index, phase=Phase.STARTING)
+        self._last = Report(container_id=self._container_id, number=1, index=index, phase=Phase.STARTING)
         for thread in self._threads:
             thread.start()
 
@@ -106,7 +107,9 @@ class AmLink:
         """Report a phase and what there is to say of it; ``progress`` and ``detail`` are forgotten with each call."""
         with self._changed:
             assert self._last is not None
-            self._last = replace(self._last, **{"phase": phase, "progress": None, "detail": "", **details})
+            self._number += 1
+            fields = {"number": self._number, "phase": phase, "progress": None, "detail": "", **details}
+            self._last = replace(self._last, **fields)
             # Of one phase only the latest news count.
             if self._unsent and self._unsent[-1].phase is phase:
                 self._unsent.pop()
@@ -170,9 +173,8 @@ class AmLink:
     def _report(self, connection: ControlConnection, news: Report, wait_s: float) -> bool:
         """Send one report; False: nobody answered, so it is to be sent again."""
         with self._changed:
-            self._number += 1
             seen = self._orders.number if self._orders else 0
-            report = replace(news, number=self._number, seen=seen, wait_s=wait_s)
+            report = replace(news, seen=seen, wait_s=wait_s)
         try:
             orders = from_json(Orders, self._call(connection, "report", report, wait_s + CALL_TIMEOUT_S))
         except Unreachable as error:

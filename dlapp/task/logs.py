@@ -29,6 +29,10 @@ class TaskLog:
         text = f"{stamp}.{int(now * 1e6) % 1_000_000:06d} {line}".replace("\n", "\n    ")
         os.write(self._fd, text.encode("utf-8", "backslashreplace") + b"\n")
 
+    def close(self) -> None:
+        """Let go of the file; only tests outlive their log."""
+        os.close(self._fd)
+
 
 class LogCap:
     """Keeps the payload's stdout and stderr at ``limit_bytes`` each: their beginning stays, the rest is dropped.

@@ -147,6 +147,10 @@ class Task:
         gcores = self._assignment.resources.gcores
         if gcores == 0:
             return
+        if self._assignment.docker_image is not None:
+            from dlapp.runtime.docker import NO_GPUS_YET
+
+            raise StepFailed(Fault.DATA, NO_GPUS_YET)
         self._say(Phase.LEASING, detail=f"{gcores} GPUs")
         from dlapp.gpuid.machine import MachineLedger
 
@@ -157,7 +161,7 @@ class Task:
                 container=str(self._assignment.container_id),
                 user=self._assignment.username,
                 gcores=gcores,
-                timeout_s=LEASE_TIMEOUT_S,
+                timeout_s=self._launch.get("lease_s", LEASE_TIMEOUT_S),
                 # A plain payload inherits the lease's descriptors; one in Docker cannot.
                 evidence={"fifo": os.path.join(self._home, "life")} if self._assignment.docker_image else None,
             )

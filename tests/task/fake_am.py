@@ -35,7 +35,6 @@ class FakeAm:
         self.secret = new_secret()
         self.reports: list[Report] = []
         self.orders = Orders(attempt=1, number=1, go=True)
-        self.silent = False
         fields: dict[str, Any] = {
             "application_id": APPLICATION,
             "attempt": 1,
@@ -72,8 +71,15 @@ class FakeAm:
 
     # ---- what the application does ----
 
-    def start(self, *, as_uid: int | None = None, env: dict[str, str] | None = None, **launch: Any) -> None:
-        """Start the task's process."""
+    def start(
+        self,
+        *,
+        as_uid: int | None = None,
+        env: dict[str, str] | None = None,
+        process_env: dict[str, str] | None = None,
+        **launch: Any,
+    ) -> None:
+        """Start the task's process; ``env`` is for the payload, ``process_env`` for the task, ``launch`` its file."""
         data = {
             "container_id": str(self.container_id),
             "control_url": f"http://{self._server.host}:{self._server.port}",
@@ -98,6 +104,7 @@ class FakeAm:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                env={**os.environ, **(process_env or {})},
             )
         os.close(read)
 
@@ -117,6 +124,17 @@ class FakeAm:
     def stop(self, how: Stop, grace_s: float = 5.0) -> None:
         """Order the task to stop."""
         self.order(stop=how, grace_s=grace_s)
+
+    def restart_server(self, meanwhile: Callable[[], None]) -> None:
+        """Be away from the network for a moment, and come back at the same address."""
+        port = self._server.port
+        self._server.__exit__(None, None, None)
+        meanwhile()
+        time.sleep(0.2)  # a few of the task's tries find nobody
+        with self._changed:
+            self._held.clear()
+        self._server = ControlServer(self._on_request, port=port)
+        self._server.__enter__()
 
     # ---- what the task does ----
 
@@ -158,8 +176,6 @@ class FakeAm:
     # ---- the server ----
 
     def _on_request(self, request: Request) -> None:
-        if self.silent:
-            return
         _, _, task, word = request.path.strip("/").split("/")
         if task != str(self.container_id) or not token_is_right(self.secret, task, request.token):
             self._server.reply(request, 401, {"error": "not your token"})
@@ -199,6 +215,7 @@ def workspace_archive(
         path.chmod((modes or {}).get(name, 0o644))
     scan = scan_workspace(str(root), exclude=[])
     packed = pack(scan, str(directory / "packed"), limit_bytes=1 << 30)
+    os.chmod(packed.archive, 0o644)  # the task may be another user's
     return {"workspace_archive": f"file://{packed.archive}", "workspace_digest": packed.digest}
 
 

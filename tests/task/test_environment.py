@@ -1,0 +1,116 @@
+"""What a payload finds in its environment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dlapp.control import Assignment
+from dlapp.ids import ApplicationId, ContainerId
+from dlapp.spec import InputSpec, OutputSpec, Resources
+from dlapp.task.environment import DEFAULT_PATH, payload_environment
+
+APPLICATION = ApplicationId(1700000000000, 42)
+
+
+def assignment(**changes: Any) -> Assignment:
+    fields: dict[str, Any] = {
+        "application_id": APPLICATION,
+        "attempt": 2,
+        "container_id": ContainerId(APPLICATION, 2, 7),
+        "index": 3,
+        "total": 6,
+        "role": "worker",
+        "role_index": 1,
+        "role_size": 4,
+        "resources": Resources(),
+        "script": "run.sh",
+        "args": (),
+        "docker_image": None,
+        "username": "tony",
+        "appname": "a test",
+        "workspace_archive": "file:///w.tar.gz",
+        "workspace_digest": "sha256-0",
+    }
+    return Assignment(**(fields | changes))
+
+
+def environment(one: Assignment, **changes: Any) -> dict[str, str]:
+    fields: dict[str, Any] = {"workspace": "/w", "home": "/h", "tmp": "/t", "submitter": {}, "user": {}}
+    return payload_environment(one, **(fields | changes))
+
+
+def test_what_every_container_is_told() -> None:
+    env = environment(assignment())
+    assert {name: env[name] for name in env if name.startswith(("CONTAINER", "NUM_", "DLAPP_"))} == {
+        "CONTAINER_INDEX": "3",
+        "NUM_CONTAINERS": "6",
+        "DLAPP_ROLE": "worker",
+        "DLAPP_ROLE_INDEX": "1",
+        "DLAPP_ROLE_SIZE": "4",
+        "DLAPP_APP_ID": "application_1700000000000_0042",
+        "DLAPP_ATTEMPT": "2",
+        "DLAPP_CONTAINER_ID": "container_1700000000000_0042_02_000007",
+        "DLAPP_WORKSPACE": "/w",
+    }
+
+
+def test_a_plain_payload_sees_its_gpus_by_uuid_and_none_without() -> None:
+    env = environment(assignment(), gpu_indices=(0, 3), gpu_uuids=("GPU-a", "GPU-d"))
+    assert (env["NV_GPU"], env["CUDA_VISIBLE_DEVICES"], env["CUDA_DEVICE_ORDER"]) == (
+        "0,3",
+        "GPU-a,GPU-d",
+        "PCI_BUS_ID",
+    )
+    env = environment(assignment())
+    assert (env["NV_GPU"], env["CUDA_VISIBLE_DEVICES"]) == ("", "")
+
+
+def test_in_docker_no_gpu_means_void_whatever_the_image_says() -> None:
+    env = environment(assignment(docker_image="i"), submitter=None)
+    assert env["NVIDIA_VISIBLE_DEVICES"] == "void"
+    assert "CUDA_VISIBLE_DEVICES" not in env
+    assert "PATH" not in env, "the image's own counts"
+
+
+def test_a_plain_payload_takes_over_the_submitters_path_and_home() -> None:
+    env = environment(assignment(), submitter={"PATH": "/mine", "HOME": "/home/tony", "LANG": "ko_KR.UTF-8"})
+    assert (env["PATH"], env["HOME"], env["LANG"], env["TMPDIR"]) == ("/mine", "/home/tony", "ko_KR.UTF-8", "/t")
+    env = environment(assignment())
+    assert (env["PATH"], env["HOME"]) == (DEFAULT_PATH, "/h")
+
+
+def test_the_users_variables_go_over_the_submitters_and_never_over_ours() -> None:
+    env = environment(
+        assignment(), submitter={"LANG": "C"}, user={"LANG": "ko_KR.UTF-8", "TOKEN": "a b", "CONTAINER_INDEX": "9"}
+    )
+    assert (env["LANG"], env["TOKEN"], env["CONTAINER_INDEX"]) == ("ko_KR.UTF-8", "a b", "3")
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ((), {}),
+        (("",), {"DLAPP_INPUT": "/w/d0"}),
+        (("train",), {"DLAPP_INPUT": "/w/d0", "DLAPP_INPUT_TRAIN": "/w/d0"}),
+        (("a-b", ""), {"DLAPP_INPUT": "/w/d1", "DLAPP_INPUT_A_B": "/w/d0"}),
+        (("x", "y"), {"DLAPP_INPUT": "/w/d0", "DLAPP_INPUT_X": "/w/d0", "DLAPP_INPUT_Y": "/w/d1"}),
+        (("a-b", "a.b"), {"DLAPP_INPUT": "/w/d0", "DLAPP_INPUT_A_B": "/w/d0"}),
+    ],
+)
+def test_inputs_are_named_by_their_sections(names: tuple[str, ...], expected: dict[str, str]) -> None:
+    inputs = tuple(
+        InputSpec(name=name, sources=("file:///x",), input_path=f"d{place}") for place, name in enumerate(names)
+    )
+    env = environment(assignment(inputs=inputs))
+    assert {name: value for name, value in env.items() if name.startswith("DLAPP_INPUT")} == expected
+
+
+def test_outputs_are_named_alike_and_paths_are_made_plain() -> None:
+    outputs = (
+        OutputSpec(name="model", output_path="./out/model/", target="file:///m"),
+        OutputSpec(output_path="output", target="file:///o"),
+    )
+    env = environment(assignment(outputs=outputs))
+    assert (env["DLAPP_OUTPUT"], env["DLAPP_OUTPUT_MODEL"]) == ("/w/output", "/w/out/model")

@@ -1,0 +1,406 @@
+"""Whole tasks: real processes, each with an ApplicationMaster of a few lines."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlapp.control import Fault, Phase, Stop
+from dlapp.gpuid.devices import Device
+from dlapp.gpuid.machine import MachineLedger, NotEnough
+from dlapp.spec import InputSpec, OutputSpec, Resources
+from tests.runtime.driver import USER, command_line, pids, wait_until
+from tests.services.dockerd import IMAGE, Dockerd
+from tests.services.nvml_stub import Card, with_cards
+from tests.task.fake_am import FakeAm, workspace_archive
+
+
+def fake_am(place: Path, text: str, files: dict[str, str | bytes] | None = None, **assignment: Any) -> FakeAm:
+    packed = workspace_archive(place, {"run.sh": text, **(files or {})})
+    return FakeAm(place / "containers", **(packed | assignment))
+
+
+def output_of(place: Path, path: str = "output") -> dict[str, Any]:
+    target = place / "results"
+    part = target.with_name("results.application_1700000000000_0001.tmp") / "container"
+    return {
+        "outputs": (OutputSpec(output_path=path, target=f"file://{target}"),),
+        "parts": (f"file://{part}",),
+    }
+
+
+def part_of(place: Path) -> Path:
+    return place / "results.application_1700000000000_0001.tmp" / "container"
+
+
+def left(am: FakeAm) -> list[str]:
+    """What a task leaves in its directory, but for what was there before it."""
+    return sorted(name for name in os.listdir(am.home) if name not in ("launch.json", "am.log"))
+
+
+LOGS = ["dlapp.log", "stderr", "stdout"]
+NEVER_ENDS = "echo ready; while :; do sleep 0.02; done"
+
+
+# ---- all is well ----
+
+
+def test_a_payload_runs_and_every_step_is_reported(place: Path) -> None:
+    with fake_am(place, "echo hello $CONTAINER_INDEX of $NUM_CONTAINERS; echo oops >&2") as am:
+        am.start()
+        result = am.result()
+        assert (result.fault, result.exit_code, result.signal, result.message) == (Fault.NONE, 0, None, "")
+        assert am.printed() == b"hello 0 of 1\n"
+        assert (am.home / "stderr").read_bytes() == b"oops\n"
+        order = [Phase.UNPACKING, Phase.WAITING, Phase.RUNNING, Phase.RELEASING, Phase.ENDED]
+        assert [phase for phase in am.phases if phase is not Phase.STARTING] == order
+        assert left(am) == LOGS
+
+
+def test_input_is_there_and_output_is_stored_whole(place: Path) -> None:
+    (place / "data" / "sub").mkdir(parents=True)
+    (place / "data" / "sub" / "x").write_text("42")
+    script = 'cp "$DLAPP_INPUT/data/sub/x" "$DLAPP_OUTPUT/y"; mkdir $DLAPP_OUTPUT/empty; ln -s y $DLAPP_OUTPUT/z'
+    inputs = (InputSpec(sources=(f"file://{place}/data",), input_path="in/put"),)
+    with fake_am(place, script, {"output/.keep": ""}, inputs=inputs, **output_of(place)) as am:
+        am.start()
+        result = am.result()
+        assert result.fault is Fault.NONE, result
+        (stored,) = result.outputs
+        assert (stored.part, stored.name) == (am.assignment.parts[0], "")
+        assert (part_of(place) / "y").read_text() == "42"
+        assert (part_of(place) / "empty").is_dir()
+        assert os.readlink(part_of(place) / "z") == "y"
+        assert {Phase.FETCHING, Phase.STORING} <= set(am.phases)
+
+
+def test_secrets_reach_the_payload_and_no_log(place: Path) -> None:
+    with fake_am(place, 'printf "%s" "$TOKEN" | wc -c; echo $LANG $DLAPP_ROLE $HOME $TMPDIR') as am:
+        am.start(env={"TOKEN": "a very secret word"})
+        assert am.result().fault is Fault.NONE
+        assert am.printed().decode().split() == ["18", "C.UTF-8", "worker", str(am.home), str(am.home / "tmp")]
+        assert "very secret" not in am.log()
+        assert am.secret not in am.log()
+
+
+@pytest.mark.two_users
+def test_a_task_of_an_ordinary_user_does_the_same(place: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("to become another user needs root")
+    place.chmod(0o777)
+    with fake_am(place, "id -u; echo x > output/x", {"output/.keep": ""}, **output_of(place)) as am:
+        am.start(as_uid=USER)
+        result = am.result()
+        assert result.fault is Fault.NONE, result
+        assert am.printed().split() == [str(USER).encode()]
+        assert (part_of(place) / "x").stat().st_uid == USER
+        assert left(am) == LOGS
+
+
+def test_gpus_are_leased_for_the_payload_and_given_back(place: Path) -> None:
+    cards = tuple(Device(f"GPU-{n}", n, n + 4) for n in range(4))
+    ledger = MachineLedger(str(place / "locks"), discover=lambda: cards)
+    env = with_cards(place, [Card(uuid=card.uuid, minor=card.minor) for card in cards])
+    script = "echo $NV_GPU $CUDA_VISIBLE_DEVICES; while [ ! -e $TMPDIR/finish ]; do sleep 0.02; done"
+    with (
+        ledger.reserve("the application", "tony", 2),
+        fake_am(place, script, resources=Resources(gcores=2)) as am,
+    ):
+        am.start(process_env=env, ledger={"directory": str(place / "locks"), "application": "the application"})
+        am.wait_until(lambda: (am.home / "stdout").exists() and bool(am.printed()))
+        indices, uuids = am.printed().decode().split()
+        assert uuids.split(",") == [f"GPU-{index}" for index in indices.split(",")]
+        with pytest.raises(NotEnough):
+            ledger.lease(application="the application", container="next", user="tony", gcores=1)
+        (am.home / "tmp" / "finish").touch()
+        assert am.result().fault is Fault.NONE
+        assert [report.gpus for report in am.reports if report.phase is Phase.RUNNING][-1] == tuple(
+            int(index) for index in indices.split(",")
+        )
+        with ledger.lease(application="the application", container="next", user="tony", gcores=2):
+            pass
+
+
+def test_gpus_that_are_not_to_be_had_are_the_nodes_fault(place: Path) -> None:
+    env = with_cards(place, [Card()])
+    with fake_am(place, "echo ran", resources=Resources(gcores=1)) as am:
+        am.start(process_env=env, ledger={"directory": str(place / "locks"), "application": "nobody's"}, lease_s=0.1)
+        result = am.result()
+        assert result.fault is Fault.NODE
+        assert "GPUs could not be leased" in result.message
+
+
+# ---- whose fault ----
+
+
+def test_an_exit_code_is_the_users_fault_and_output_is_stored_all_the_same(place: Path) -> None:
+    with fake_am(place, "echo half > output/x; exit 3", {"output/.keep": ""}, **output_of(place)) as am:
+        am.start()
+        result = am.result()
+        assert (result.fault, result.exit_code, result.message) == (Fault.USER, 3, "the payload exited with 3")
+        assert len(result.outputs) == 1
+        assert (part_of(place) / "x").read_text() == "half\n"
+
+
+def test_a_signal_is_told_from_an_exit_code(place: Path) -> None:
+    with fake_am(place, "kill -SEGV $$") as am:
+        am.start()
+        result = am.result()
+        assert (result.exit_code, result.signal) == (None, signal.SIGSEGV)
+        assert result.message == "the payload was ended by signal 11"
+
+
+def test_an_output_that_was_never_made_is_the_users_loss(place: Path) -> None:
+    with fake_am(place, "true", **output_of(place)) as am:
+        am.start()
+        result = am.result()
+        assert result.fault is Fault.DATA
+        assert "output" in result.message
+
+
+def test_missing_input_is_a_fault_of_the_data_and_nothing_runs(place: Path) -> None:
+    inputs = (InputSpec(sources=(f"file://{place}/none/*",), input_path="in"),)
+    with fake_am(place, "echo ran", inputs=inputs) as am:
+        am.start()
+        result = am.result()
+        assert (result.fault, result.exit_code) == (Fault.DATA, None)
+        assert f"file://{place}/none/*: nothing is there" in result.message
+        assert left(am) == ["dlapp.log"]
+
+
+def test_a_missing_script_is_the_users_fault(place: Path) -> None:
+    with fake_am(place, "", script="none.sh") as am:
+        am.start()
+        result = am.result()
+        assert (result.fault, result.message) == (Fault.USER, "none.sh: there is no such script in the workspace")
+
+
+def test_a_workspace_that_is_gone_is_the_nodes_fault(place: Path) -> None:
+    with fake_am(place, "true", workspace_archive=f"file://{place}/none.tar.gz") as am:
+        am.start()
+        assert am.result().fault is Fault.NODE
+
+
+def test_a_link_that_leads_out_of_the_workspace_is_no_output(place: Path) -> None:
+    (place / "secret").mkdir()
+    with fake_am(place, f"ln -s {place}/secret output", **output_of(place)) as am:
+        am.start()
+        result = am.result()
+        assert result.fault is Fault.DATA
+        assert "leads out of the workspace" in result.message
+
+
+def test_what_is_printed_beyond_the_cap_is_dropped_and_told(place: Path) -> None:
+    with fake_am(place, "head -c 3000000 /dev/zero; sleep 0.2; echo end", log_limit_bytes=1_000_000) as am:
+        am.start()
+        result = am.result()
+        assert result.fault is Fault.NONE
+        assert result.message.startswith("stdout cut to 1000000 bytes")
+        assert am.printed() == b"\0" * 1_000_000
+
+
+# ---- stopping ----
+
+
+def test_a_soft_kill_stores_output_and_is_no_fault(place: Path) -> None:
+    script = "trap 'echo saved > output/x; exit 7' TERM; " + NEVER_ENDS
+    with fake_am(place, script, {"output/.keep": ""}, **output_of(place)) as am:
+        am.start()
+        am.wait_until(lambda: (am.home / "stdout").exists() and am.printed() == b"ready\n")
+        am.stop(Stop.SOFT)
+        result = am.result()
+        assert (result.fault, result.exit_code) == (Fault.STOPPED, 7)
+        assert len(result.outputs) == 1
+        assert (part_of(place) / "x").read_text() == "saved\n"
+
+
+def test_after_the_grace_time_a_soft_kill_kills_and_stores(place: Path) -> None:
+    script = "echo so far > output/x; trap '' TERM; " + NEVER_ENDS
+    with fake_am(place, script, {"output/.keep": ""}, **output_of(place)) as am:
+        am.start()
+        am.wait_until(lambda: (am.home / "stdout").exists() and am.printed() == b"ready\n")
+        am.stop(Stop.SOFT, grace_s=0.3)
+        result = am.result()
+        assert (result.fault, result.signal, len(result.outputs)) == (Fault.STOPPED, signal.SIGKILL, 1)
+
+
+def test_a_kill_stores_nothing(place: Path) -> None:
+    with fake_am(place, NEVER_ENDS, {"output/x": ""}, **output_of(place)) as am:
+        am.start()
+        am.wait_for(Phase.RUNNING)
+        am.stop(Stop.NOW)
+        result = am.result()
+        assert (result.fault, result.outputs) == (Fault.STOPPED, ())
+        assert not part_of(place).exists()
+        assert left(am) == LOGS
+
+
+def test_sigterm_to_the_task_is_a_kill(place: Path) -> None:
+    with fake_am(place, NEVER_ENDS) as am:
+        am.start()
+        am.wait_for(Phase.RUNNING)
+        assert am.task is not None
+        am.task.terminate()
+        result = am.result()
+        assert (result.fault, result.message) == (Fault.STOPPED, "the container was stopped")
+
+
+@pytest.mark.parametrize("how", [Stop.SOFT, Stop.NOW])
+def test_a_task_that_waits_at_the_gate_can_be_stopped(place: Path, how: Stop) -> None:
+    with fake_am(place, "echo ran") as am:
+        am.order(go=False)
+        am.start()
+        am.wait_for(Phase.WAITING)
+        am.stop(how)
+        result = am.result()
+        assert (result.fault, result.exit_code) == (Fault.STOPPED, None)
+        assert left(am) == ["dlapp.log"]
+
+
+def test_a_task_waits_until_the_gate_opens(place: Path) -> None:
+    with fake_am(place, "echo ran") as am:
+        am.order(go=False)
+        am.start()
+        am.wait_for(Phase.WAITING)
+        time.sleep(0.2)
+        assert Phase.RUNNING not in am.phases
+        am.order(go=True)
+        assert am.result().fault is Fault.NONE
+
+
+def test_a_long_fetch_can_be_stopped(place: Path) -> None:
+    with open(place / "large", "wb") as file:
+        for _ in range(64):
+            file.write(os.urandom(1 << 20))
+    inputs = tuple(InputSpec(name=f"n{n}", sources=(f"file://{place}/large",), input_path=f"d{n}") for n in range(40))
+    with fake_am(place, "echo ran", inputs=inputs) as am:
+        am.start()
+        am.wait_for(Phase.FETCHING)
+        am.stop(Stop.NOW)
+        result = am.result()
+        assert (result.fault, result.exit_code) == (Fault.STOPPED, None)
+        assert left(am) == ["dlapp.log"]
+
+
+# ---- the ApplicationMaster ----
+
+
+def test_when_the_am_is_gone_the_payload_ends_and_nothing_but_logs_stays(place: Path) -> None:
+    with fake_am(place, f"{NEVER_ENDS.replace('ready', 'ready $$')}") as am:
+        am.start()
+        am.wait_until(lambda: (am.home / "stdout").exists() and am.printed().startswith(b"ready"))
+        am.die()
+        assert am.task is not None
+        assert am.task.wait(timeout=10) == 1
+        assert payload_processes(am) == []
+        assert left(am) == LOGS
+
+
+def test_orders_of_a_lower_attempt_are_refused(place: Path) -> None:
+    with fake_am(place, "while [ ! -e $TMPDIR/finish ]; do sleep 0.02; done", attempt=3) as am:
+        am.order(attempt=3)
+        am.start()
+        am.wait_for(Phase.RUNNING)
+        am.order(attempt=2, stop=Stop.NOW)
+        am.wait_until(lambda: "orders of attempt 2 refused" in am.log())
+        am.order(attempt=3, stop=Stop.NO)
+        (am.home / "tmp" / "finish").touch()
+        assert am.result().fault is Fault.NONE
+
+
+def test_an_am_that_does_not_answer_for_a_while_gets_the_result_later(place: Path) -> None:
+    with fake_am(place, "while [ ! -e $TMPDIR/finish ]; do sleep 0.02; done; exit 4") as am:
+        am.start()
+        am.wait_for(Phase.RUNNING)
+        am.restart_server(lambda: (am.home / "tmp" / "finish").touch())
+        assert am.result().exit_code == 4
+
+
+def test_an_am_that_does_not_know_the_task_ends_it(place: Path) -> None:
+    with fake_am(place, NEVER_ENDS) as am:
+        am.start()
+        am.wait_for(Phase.RUNNING)
+        am.secret = "00" * 32
+        am.order()
+        assert am.task is not None
+        am.task.wait(timeout=20)
+        assert payload_processes(am) == []
+        assert "not your token" in am.log()
+
+
+def test_a_task_without_work_ends_at_once(place: Path) -> None:
+    with fake_am(place, "echo ran") as am:
+        am.start(token="11" * 32)
+        assert am.task is not None
+        assert am.task.wait(timeout=10) == 1
+        assert "no work: not your token" in am.log()
+
+
+def test_nothing_outlives_a_sigkill_of_the_task(place: Path) -> None:
+    with fake_am(place, "(setsid sh -c 'while :; do sleep 0.02; done' &); " + NEVER_ENDS) as am:
+        am.start()
+        am.wait_for(Phase.RUNNING)
+        assert am.task is not None
+        am.task.kill()
+        am.task.wait()
+        wait_until(lambda: payload_processes(am) == [], "nothing of the payload is left", timeout_s=5)
+
+
+def payload_processes(am: FakeAm) -> list[int]:
+    """Live processes that have the container's id in their environment, or its directory on their command line."""
+    wanted = f"DLAPP_CONTAINER_ID={am.container_id}".encode()
+    found = []
+    for pid in pids():
+        try:
+            environ = Path(f"/proc/{pid}/environ").read_bytes()
+        except OSError:
+            continue
+        mine = wanted in environ.split(b"\0")
+        # Ids of test applications are all the same, so the directory counts as well.
+        if (mine and str(am.home).encode() in environ) or str(am.home) in command_line(pid):
+            found.append(pid)
+    return found
+
+
+# ---- Docker ----
+
+
+@pytest.mark.docker
+def test_a_payload_in_docker_goes_through_the_same_steps(place: Path, dockerd: Dockerd) -> None:
+    script = "pwd; echo $DLAPP_OUTPUT $CONTAINER_INDEX $HOME; echo x > $DLAPP_OUTPUT/x; ln -s $PWD/output/x output/y"
+    more = output_of(place) | {"resources": Resources(memory_mib=64)}
+    with fake_am(place, script, {"output/.keep": ""}, docker_image=IMAGE, **more) as am:
+        am.start(runtime={"docker_host": dockerd.host, "docker_network": "none"})
+        result = am.result()
+        assert result.fault is Fault.NONE, result
+        assert am.printed().decode().split() == ["/workspace", "/workspace/output", "0", "/dlapp/home"]
+        assert (part_of(place) / "x").read_text() == "x\n"
+        assert os.readlink(part_of(place) / "y") == "x"
+        assert Phase.PULLING in am.phases
+        assert left(am) == LOGS
+        assert dockerd.containers() == []
+
+
+@pytest.mark.docker
+def test_a_soft_kill_in_docker_stores_output(place: Path, dockerd: Dockerd) -> None:
+    script = "trap 'echo saved > output/x; exit 7' TERM; " + NEVER_ENDS
+    with fake_am(place, script, {"output/.keep": ""}, docker_image=IMAGE, **output_of(place)) as am:
+        am.start(runtime={"docker_host": dockerd.host, "docker_network": "none"})
+        am.wait_until(lambda: (am.home / "stdout").exists() and am.printed() == b"ready\n")
+        am.stop(Stop.SOFT)
+        result = am.result()
+        assert (result.fault, result.exit_code, len(result.outputs)) == (Fault.STOPPED, 7, 1)
+
+
+@pytest.mark.docker
+def test_gpus_in_docker_are_refused_with_a_clear_line(place: Path, dockerd: Dockerd) -> None:
+    resources = Resources(memory_mib=64, gcores=1)
+    with fake_am(place, "true", docker_image=IMAGE, resources=resources) as am:
+        am.start(runtime={"docker_host": dockerd.host, "docker_network": "none"})
+        result = am.result()
+        assert (result.fault, "not built yet" in result.message) == (Fault.DATA, True)
