@@ -26,6 +26,10 @@ def settle(
     says so; the ones before it stay committed.
     """
     outputs = submission.spec.outputs
+    if (earlier := home.claimed()) is not None:
+        # An attempt before us decided; whatever we know, what it claimed is neither dropped nor put aside.
+        settled = carry_out(earlier, submission, application_id, again=True)
+        return settled._replace(ended=Ending(earlier.final_status, earlier.cause, earlier.diagnostics))
     if wanted.how is not Settlement.COMMIT:
         keep = wanted.how is Settlement.KEEP
         return OutputsSettled(leave(submission, application_id, wanted.parts, keep=keep))
