@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
 import re
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from dlapp.client import caller
 from tests.applications import BIN, application_dir, ended, launch, processes, properties, run, status, wait_for
 from tests.tools.terminal import Terminal
 
@@ -45,7 +45,7 @@ def test_an_application_from_its_file_to_its_logs(tmp_path: Path, state_dir: Pat
     containers = [one["container_id"] for one in status("last")["containers"]]
     assert shown[:4] == [
         f"DL App {application} is FINISHED",
-        f"Username : {getpass.getuser()}",
+        f"Username : {caller()}",
         f"DL App ID : {application}",
         "DL App Name : test",
     ]
@@ -56,7 +56,7 @@ def test_an_application_from_its_file_to_its_logs(tmp_path: Path, state_dir: Pat
         for line in (stream, f"{base}/{container}/{stream}")
     ]
     assert run("dlapp-list").out.splitlines()[1].split() == [
-        *(application, "test", getpass.getuser(), "FINISHED", "succeeded", shown[6].removeprefix("elapsedTime : "), "0")
+        *(application, "test", caller(), "FINISHED", "succeeded", shown[6].removeprefix("elapsedTime : "), "0")
     ]
     logs = run("dlapp-logs", application[-4:])
     assert logs.out.splitlines() == [
@@ -211,7 +211,7 @@ def test_a_kill_leaves_nothing_and_who_waits_gets_7(tmp_path: Path, state_dir: P
         assert launcher.stderr is not None
         while "running" not in launcher.stderr.readline():
             pass
-        me = getpass.getuser()
+        me = caller()
         assert run("dlapp-kill", me).code == 2
         assert run("dlapp-kill").code == 2
         denied = run("dlapp-kill", "nobody-else", "last")
