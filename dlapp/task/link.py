@@ -2,8 +2,9 @@
 
 Two threads, each with a connection: one brings news as they come, in their order; the other always has a report
 outstanding that the ApplicationMaster answers when it has new orders, so they arrive at once. It repeats the last
-news under their number, so they count once, and older ones that come after them count no more. An ApplicationMaster that
-does not answer is asked again, with growing pauses, as long as the task lives; only the lifeline says that it is gone.
+news under their number, so they count once, and older ones that come after them count no more. An ApplicationMaster
+that does not answer is asked again, with growing pauses, as long as the task lives; only the lifeline says that it is
+gone.
 """
 
 from __future__ import annotations

@@ -261,7 +261,8 @@ class Task:
         for path in files:
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
         cap = LogCap(files, self._assignment.log_limit_bytes)
-        with self._step("the payload could not be started", node=True):
+        # Once it may have begun, a soft stop is for the payload, which has a grace time; it does not cut us off.
+        with self._step("the payload could not be started", node=True, cut_by=Stop.NOW):
             run.start()
         self._say(Phase.RUNNING)
         kill_at: float | None = None
