@@ -8,9 +8,9 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,6 +38,7 @@ from dlapp.errors import Denied, Unreachable
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.report import FinalStatus, State
 from dlapp.spec import Resources
+from tests.cluster_yarn.on_yarn import Attempt, submission, until
 from tests.services.hadoop import NODES, Hadoop
 from tests.services.proxy import Plan, Proxy
 
@@ -46,50 +47,6 @@ T = TypeVar("T")
 SMALL = Resources(memory_mib=256, vcores=1, gcores=1)
 TRIAL = Path(__file__).with_name("trial_am.py")
 SOURCES = [str(Path(dlapp.__file__).parents[1]), *[path for path in sys.path if "site-packages" in path]]
-
-
-def until(condition: Callable[[], T], timeout_s: float = 40) -> T:
-    deadline = time.monotonic() + timeout_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"did not come true in {timeout_s} s"
-        time.sleep(0.05)
-    return value
-
-
-@pytest.fixture
-def rest(hadoop: Hadoop) -> Iterator[YarnRest]:
-    with YarnRest([hadoop.rm_url], getpass.getuser()) as one:
-        yield one
-
-
-def submission(application_id: ApplicationId, command: tuple[str, ...], **others: Any) -> AppSubmission:
-    return AppSubmission(
-        application_id=application_id, name="trial", memory_mib=256, launch=Launch(command=command), **others
-    )
-
-
-@dataclass
-class Attempt:
-    """An attempt whose ApplicationMaster is this process: in its container only its token is handed out."""
-
-    hadoop: Hadoop
-    application_id: ApplicationId
-    token: Token
-
-    def connect(self, address: tuple[str, int] | None = None) -> ResourceManager:
-        return ResourceManager([address or self.hadoop.scheduler_address], self.token, Dialect.GCORES)
-
-
-@pytest.fixture
-def attempt(hadoop: Hadoop, rest: YarnRest, tmp_path: Path) -> Iterator[Attempt]:
-    new = rest.new_application()
-    copy = f'cp "$HADOOP_TOKEN_FILE_LOCATION" {tmp_path}/new && mv {tmp_path}/new {tmp_path}/tokens && exec sleep 1000'
-    rest.submit(submission(new.application_id, ("/bin/sh", "-c", copy), attempts=1))
-    until(lambda: (tmp_path / "tokens").exists())
-    token = Credentials.decode((tmp_path / "tokens").read_bytes()).of_kind(AM_RM_KIND)
-    assert token is not None
-    yield Attempt(hadoop, new.application_id, token)
-    rest.kill(new.application_id, timeout_s=30)
 
 
 HOSTS = tuple(NODES.values())

@@ -1,0 +1,490 @@
+"""YarnAmEngine: containers on a Hadoop cluster, for one ApplicationMaster.
+
+    ApplicationMaster's thread      am-heartbeat                         am-nodes-0 ..
+    heartbeat(asks) ── wanted ──>   allocate, again and again
+                    <── news ────   (wake)
+    start, stop ─────────────────────────────────────────────────────>   startContainers, stopContainers
+                    <── failed ───────────────────────────────────────   (wake)
+
+The ResourceManager is called by one thread alone, every 0.1 s while something is wanted or ending and every second
+otherwise, and for as long as it takes while it is away: the ApplicationMaster's own thread never waits for it. All that
+the threads share is under one lock, which is never held across a call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from dlapp.cluster.engine import Ask, ContainerEnd, Grant, Heartbeat, Limits, Registered, TaskLaunch, Wake
+from dlapp.cluster.yarn.asks import Wants
+from dlapp.cluster.yarn.dialect import SETTING, Dialect
+from dlapp.cluster.yarn.ends import end_of
+from dlapp.cluster.yarn.errors import (
+    AskRefused,
+    AttemptOver,
+    ConnectionLost,
+    NotRegistered,
+    TokenRefused,
+    WrongRequest,
+    YarnError,
+)
+from dlapp.cluster.yarn.nodes import Failed, Nodes, Start
+from dlapp.cluster.yarn.resource_manager import ResourceManager, usable_nodes
+from dlapp.cluster.yarn.tokens import AM_RM_KIND, Credentials
+from dlapp.cluster.yarn.values import Allocation, Granted, Launch, LocalResource
+from dlapp.errors import DlappError
+from dlapp.ids import ContainerId
+from dlapp.report import Cause, FinalStatus
+
+BUSY_S, QUIET_S = 0.1, 1.0
+"""Between two heartbeats to the ResourceManager while something is wanted or ending, and else. Each costs 0.5 ms."""
+REGISTER_TIMEOUT_S = 120.0
+FINISH_TIMEOUT_S = 300.0
+ALLOCATE_TIMEOUT_S = 30.0
+NODES_TIMEOUT_S = 5.0
+NODES_EVERY_S = 60.0
+REFUSED_GRACE_S = 5.0
+"""So long an ask is tried that the ResourceManager refuses: its largest node may have been away for a moment."""
+NO_NODE_GRACE_S = 60.0
+"""An ask that no present node could hold, were it empty, waits so long for one that could."""
+TASK_SECRET = "dlapp.task"
+"""Alias of the secret in a task's credentials that holds what it is told."""
+
+ContainerLaunch = Callable[[Grant, TaskLaunch], tuple[tuple[str, ...], bytes]]
+"""Makes of a task's launch the command, and what goes into its credentials under `TASK_SECRET`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Where an ApplicationMaster finds YARN, and how it speaks to it; the client writes it down for it.
+
+    Args:
+        schedulers: ``yarn.resourcemanager.scheduler.address`` of each ResourceManager.
+        clients: ``yarn.resourcemanager.address`` of each; asked for the nodes alone.
+        user: the Hadoop user of the submission.
+    """
+
+    schedulers: tuple[tuple[str, int], ...]
+    clients: tuple[tuple[str, int], ...] = ()
+    user: str = ""
+    dialect: Dialect = Dialect.GCORES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """What runs in a container: files that YARN brings there, and what makes the command of them."""
+
+    launch: ContainerLaunch
+    resources: Mapping[str, LocalResource] = field(default_factory=dict)
+
+
+class _News:
+    """What came since the ApplicationMaster last asked."""
+
+    def __init__(self) -> None:
+        self.granted: list[Grant] = []
+        self.ended: list[ContainerEnd] = []
+        self.start_failed: list[ContainerEnd] = []
+        self.refused: list[tuple[int, str]] = []
+        self.resync = False
+        self.shut_down: str | None = None
+
+    def __bool__(self) -> bool:
+        lists = self.granted or self.ended or self.start_failed or self.refused
+        return bool(lists or self.resync or self.shut_down is not None)
+
+
+class YarnAmEngine:
+    """The ApplicationMaster's side of a YARN cluster.
+
+    Args:
+        cluster: where YARN is.
+        credentials: this container's; its ApplicationMaster's token stays here, the rest goes on to the tasks.
+        attempt: of the application.
+        program: what tasks run.
+        wake: called, from any thread, when a heartbeat would have something to tell.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        credentials: Credentials,
+        attempt: int,
+        program: Program,
+        wake: Wake,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        token = credentials.of_kind(AM_RM_KIND)
+        if token is None:
+            raise YarnError("the container's credentials have no token for the ResourceManager")
+        self._cluster, self._attempt, self._program, self._wake, self._clock = cluster, attempt, program, wake, clock
+        self._handed_on = credentials.without(AM_RM_KIND)
+        self._rm = ResourceManager(cluster.schedulers, token, cluster.dialect)
+        self._nodes = Nodes(self._rm.node_tokens.get, self._on_failed)
+        self._lock = threading.Lock()
+        self._changed = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._closing = False
+        self._control_url = ""
+        self._registered = self._restarted = False
+        self._look_at_nodes_at = 0.0
+        # Under the lock from here on.
+        self._wants = Wants()
+        self._news = _News()
+        self._live: dict[ContainerId, Granted] = {}
+        self._stopping: set[ContainerId] = set()
+        self._releases: set[ContainerId] = set()
+        self._progress = 0.0
+        self._unmet_since: dict[int, float] = {}
+        self._refused_since: dict[int, float] = {}
+
+    # ---- the engine's calls ----
+
+    def register(self, control_url: str) -> Registered:
+        """Say that this attempt is alive, and where.
+
+        Raises:
+            AttemptOver, TokenRefused: YARN has given it up.
+            ConnectionLost: no ResourceManager answered in two minutes.
+        """
+        self._control_url = control_url
+        registration = None
+        try:
+            registration = self._rm.register(*self._where(), control_url, timeout_s=REGISTER_TIMEOUT_S)
+        except WrongRequest:
+            # An answer of before was lost. A first attempt loses nothing with it; another one what lives on.
+            if self._attempt > 1:
+                raise
+        live = registration.live if registration else ()
+        with self._lock:
+            self._live = {one.container_id: one for one in live}
+        self._look_at_nodes()
+        self._registered = True
+        self._thread = threading.Thread(target=self._beat, name="am-heartbeat", daemon=True)
+        self._thread.start()
+        return Registered(
+            limits=Limits(largest=registration.largest if registration else None),
+            live=tuple(map(self._grant_of, live)),
+        )
+
+    def heartbeat(self, asks: Sequence[Ask], releases: Sequence[ContainerId], progress: float) -> Heartbeat:
+        """Say what is wanted, and learn what happened. Returns at once."""
+        with self._lock:
+            news, self._news = self._news, _News()
+            # The asks know of what was told until now, not of what they are told by this answer.
+            self._wants.want(asks, Counter(grant.request_id for grant in news.granted))
+            known = {one for one in releases if one in self._live}
+            new = known - self._releases
+            self._releases |= known
+            self._progress = progress
+            if new or any(self._wants.rows_due(ask.request_id) for ask in asks):
+                self._changed.set()
+        return Heartbeat(
+            granted=tuple(news.granted),
+            ended=tuple(news.ended),
+            start_failed=tuple(news.start_failed),
+            resync=news.resync,
+            shut_down=news.shut_down,
+            refused=tuple(news.refused),
+        )
+
+    def start(self, grant: Grant, launch: TaskLaunch) -> None:
+        """Start a task in a container; a failure comes with a later heartbeat as ``start_failed``."""
+        with self._lock:
+            granted = self._live.get(grant.container_id)
+        if granted is None:
+            return  # it was taken away again; its end is told already
+        command, told = self._program.launch(grant, launch)
+        credentials = Credentials(self._handed_on.tokens, {TASK_SECRET: told})
+        self._nodes.order(
+            granted.node,
+            Start(
+                granted,
+                Launch(command=command, resources=dict(self._program.resources), credentials=credentials.encode()),
+            ),
+        )
+
+    def stop(self, container_id: ContainerId) -> None:
+        """End a container, whatever runs in it; its end comes by heartbeat. May be repeated."""
+        with self._lock:
+            granted = self._live.get(container_id)
+            if granted is None or container_id in self._stopping:
+                return
+            self._stopping.add(container_id)
+        self._nodes.order(granted.node, container_id)
+        self._changed.set()
+
+    def finish(self, final_status: FinalStatus, cause: Cause, diagnostics: str) -> None:
+        """Say how the application ended, until YARN has it on record. The last call.
+
+        Raises:
+            ConnectionLost: no ResourceManager answered in five minutes.
+        """
+        self._close_threads()
+        deadline = self._clock() + FINISH_TIMEOUT_S
+        try:
+            while True:
+                left_s = max(1.0, deadline - self._clock())
+                try:
+                    if self._rm.finish(final_status, diagnostics, self._control_url, timeout_s=left_s):
+                        return
+                except NotRegistered:
+                    self._rm.register(*self._where(), self._control_url, timeout_s=left_s)
+                except (AttemptOver, TokenRefused):
+                    return  # YARN has settled it without us: killed
+                if self._clock() > deadline:
+                    raise ConnectionLost(f"YARN did not take our end on record in {FINISH_TIMEOUT_S:g} s", sent=True)
+                time.sleep(0.02)
+        finally:
+            self._rm.close()
+
+    def close(self) -> None:
+        """Let everything go without a word to YARN; for an attempt that is over."""
+        self._close_threads()
+        self._rm.close()
+
+    def _close_threads(self) -> None:
+        self._closing = True
+        self._changed.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._nodes.close(timeout_s=5.0)
+
+    # ---- the heartbeat's thread ----
+
+    def _beat(self) -> None:
+        try:
+            while not self._closing and self._beat_once():
+                self._give_up_what_fits_nowhere()
+                with self._lock:
+                    busy = bool(self._wants.waiting() or self._stopping or self._releases)
+                if not self._closing:
+                    self._changed.wait(BUSY_S if busy else QUIET_S)
+        except BaseException as error:
+            # Without heartbeats YARN would believe for ten minutes that all is well.
+            self._tell(shut_down=f"the heartbeat to YARN has stopped: {error}")
+            raise
+
+    def _beat_once(self) -> bool:
+        """One conversation with the ResourceManager; False: it was the last."""
+        self._changed.clear()
+        try:
+            if self._registered:
+                self._allocate()
+            else:
+                self._register_again()
+            if self._clock() >= self._look_at_nodes_at:
+                self._look_at_nodes()
+        except NotRegistered:
+            self._registered = False
+            self._changed.set()
+        except ConnectionLost as error:
+            # It was tried for as long as the call had; the next one goes on with it.
+            print(str(error), flush=True)
+        except (AttemptOver, TokenRefused) as error:
+            self._tell(shut_down=str(error))
+            return False
+        except DlappError as error:
+            print(f"the ResourceManager: {error}", flush=True)
+        return True
+
+    def _allocate(self) -> None:
+        with self._lock:
+            avoid, no_longer_avoid = self._wants.avoid()
+            roles: list[int | None] = [
+                one.request_id for one in self._wants.asks if self._wants.rows_due(one.request_id)
+            ]
+            releases = sorted(self._releases)
+            progress = self._progress
+        # A refusal is of the whole call: so roles go in calls of their own, but for the first, which is most often all.
+        for request_id in roles or [None]:
+            with self._lock:
+                rows = self._wants.rows(request_id) if request_id is not None else []
+            try:
+                answer = self._rm.allocate(
+                    rows,
+                    releases,
+                    avoid=avoid,
+                    no_longer_avoid=no_longer_avoid,
+                    progress=progress,
+                    timeout_s=ALLOCATE_TIMEOUT_S,
+                )
+            except AskRefused as error:
+                if request_id is None:
+                    raise
+                # Nothing of the call counted: what else was in it goes with the next.
+                self._on_refused(request_id, error)
+                continue
+            except ConnectionLost:
+                self._said(releases, avoid, no_longer_avoid)
+                raise
+            except DlappError:
+                if request_id is not None:
+                    self._wants.forget_role(request_id)
+                raise
+            self._said(releases, avoid, no_longer_avoid)
+            releases, avoid, no_longer_avoid = [], [], []
+            if request_id is not None:
+                self._refused_since.pop(request_id, None)
+            self._take_in(answer)
+
+    def _said(self, releases: list[ContainerId], avoid: list[str], no_longer_avoid: list[str]) -> None:
+        """The ResourceManager knows this, or will before anything else: calls without an answer are said again."""
+        with self._lock:
+            self._releases.difference_update(releases)
+            self._wants.said_avoid(avoid, no_longer_avoid)
+
+    def _take_in(self, answer: Allocation) -> None:
+        with self._lock:
+            for granted in (*answer.granted, *answer.live):
+                if granted.container_id in self._live:
+                    continue
+                self._live[granted.container_id] = granted
+                self._news.granted.append(self._grant_of(granted))
+            for granted in answer.granted:
+                self._wants.give(granted.priority)
+                self._check_gcores(granted)
+            for status in answer.ended:
+                # After its restart the ResourceManager tells of some a second time.
+                if self._live.pop(status.container_id, None) is not None:
+                    self._stopping.discard(status.container_id)
+                    self._releases.discard(status.container_id)
+                    self._news.ended.append(end_of(status))
+        if answer.nodes:
+            self._look_at_nodes()
+        self._tell()
+
+    def _check_gcores(self, granted: Granted) -> None:
+        """A ResourceManager that does not know our way to write gcores passes over them without a word."""
+        asked = self._wants.size(granted.priority)
+        if asked is None or granted.resources.gcores >= asked.gcores:
+            return
+        self._releases.add(granted.container_id)
+        why = (
+            f"asked for {asked.gcores} gcores, YARN gave a container with {granted.resources.gcores}: "
+            f"it does not understand the dialect {self._cluster.dialect.value} ({SETTING})"
+        )
+        self._news.refused.append((granted.priority, why))
+        self._wants.drop(granted.priority)
+
+    def _register_again(self) -> None:
+        """The ResourceManager was restarted: say everything again, in its own thread, as long as it takes."""
+        live: tuple[Granted, ...] = ()
+        # Refused as a second registration: the first got through, its answer did not.
+        with contextlib.suppress(WrongRequest):
+            live = self._rm.register(*self._where(), self._control_url, timeout_s=REGISTER_TIMEOUT_S).live
+        self._registered = self._restarted = True
+        with self._lock:
+            self._wants.forget()
+            for granted in live:
+                if granted.container_id not in self._live:
+                    self._live[granted.container_id] = granted
+                    self._news.granted.append(self._grant_of(granted))
+        self._look_at_nodes()
+        self._tell()
+
+    def _on_refused(self, request_id: int, error: AskRefused) -> None:
+        with self._lock:
+            # The refused rows are not in the ResourceManager's table, and are said again at the next heartbeat.
+            self._wants.forget_role(request_id)
+            since = self._refused_since.setdefault(request_id, self._clock())
+            grace_s = NO_NODE_GRACE_S if self._restarted else REFUSED_GRACE_S
+            if self._clock() - since < grace_s:
+                return
+            self._news.refused.append((request_id, _reason(error)))
+            self._wants.drop(request_id)
+        self._tell()
+
+    def _give_up_what_fits_nowhere(self) -> None:
+        now = self._clock()
+        with self._lock:
+            for ask in self._wants.waiting():
+                if self._wants.fits_a_node(ask.resources):
+                    self._unmet_since.pop(ask.request_id, None)
+                elif now - self._unmet_since.setdefault(ask.request_id, now) >= NO_NODE_GRACE_S:
+                    why = f"no node of the cluster has {_in_words(ask)}, in all, for one container"
+                    self._news.refused.append((ask.request_id, why))
+                    self._wants.drop(ask.request_id)
+        self._tell()
+
+    def _look_at_nodes(self) -> None:
+        self._look_at_nodes_at = self._clock() + NODES_EVERY_S
+        if not self._cluster.clients:
+            return
+        # Without the nodes' names everything works, only slower: a cluster that wants proof for them is no fault.
+        with contextlib.suppress(DlappError):
+            nodes = usable_nodes(
+                self._cluster.clients, self._cluster.user, self._cluster.dialect, timeout_s=NODES_TIMEOUT_S
+            )
+            with self._lock:
+                self._wants.know_nodes(nodes)
+
+    # ---- the nodes' threads ----
+
+    def _on_failed(self, failed: Failed) -> None:
+        """A node did not do as it was told: the ResourceManager takes the container away."""
+        with self._lock:
+            granted = self._live.get(failed.container_id)
+            if granted is None:
+                return
+            self._releases.add(failed.container_id)
+            if failed.start:
+                # Its end is told by this; what the ResourceManager says of it later is no news.
+                del self._live[failed.container_id]
+                end = ContainerEnd(
+                    container_id=failed.container_id,
+                    exit_status=-1,
+                    diagnostics=f"the container could not be started: {failed.error}",
+                    node_fault=True,
+                )
+                self._news.start_failed.append(end)
+        self._changed.set()
+        self._tell()
+
+    # ---- small ----
+
+    def _tell(self, *, shut_down: str | None = None) -> None:
+        with self._lock:
+            if shut_down is not None:
+                self._news.shut_down = shut_down
+            if not self._news:
+                return
+        self._wake()
+
+    def _grant_of(self, granted: Granted) -> Grant:
+        return Grant(
+            container_id=granted.container_id,
+            request_id=granted.priority,
+            node=granted.node.host,
+            resources=granted.resources,
+            log_url=log_url(granted, self._cluster.user),
+        )
+
+    def _where(self) -> tuple[str, int]:
+        parts = urlsplit(self._control_url)
+        return parts.hostname or os.environ.get("NM_HOST") or socket.gethostname(), parts.port or 0
+
+
+def log_url(granted: Granted, user: str) -> str:
+    """The page of a running container's logs, on its node."""
+    return f"http://{granted.web}/node/containerlogs/{granted.container_id}/{user}"
+
+
+def _reason(error: AskRefused) -> str:
+    """Of Hadoop's long sentence the part that has the numbers."""
+    words = str(error).partition(": ")[2] or str(error)
+    return words.rpartition(" (")[0] or words
+
+
+def _in_words(ask: Ask) -> str:
+    amounts = ask.resources
+    return f"{amounts.memory_mib} MiB, {amounts.vcores} vcores and {amounts.gcores} gcores"

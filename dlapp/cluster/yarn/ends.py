@@ -1,0 +1,50 @@
+"""What YARN's exit codes say: whose fault the end of a container is.
+
+Source: org.apache.hadoop.yarn.api.records.ContainerExitStatus; what 3.4.2 answers.
+"""
+
+from __future__ import annotations
+
+from dlapp.cluster.engine import ContainerEnd
+from dlapp.cluster.yarn.values import Status
+
+INVALID = -1000
+ABORTED = -100
+NODE_FAULTS = {
+    INVALID: "could not be prepared on its node",
+    ABORTED: "was taken away",
+    -101: "ended because its node's disks failed",
+    -102: "was preempted",
+    -106: "was ended by the ResourceManager",
+    -108: "was ended by its node's scheduler",
+}
+OWN_FAULTS = {
+    -103: "was ended for using too much virtual memory",
+    -104: "was ended for using too much memory",
+    -105: "was ended on our order",
+    -107: "was ended after the application",
+    -109: "was ended for writing too much log",
+}
+
+
+def end_of(status: Status) -> ContainerEnd:
+    """How a container ended. YARN's own words follow where it was YARN that ended it: they have the numbers."""
+    code = status.exit_status
+    words = NODE_FAULTS.get(code) or OWN_FAULTS.get(code)
+    told = _first_words(status.diagnostics)
+    return ContainerEnd(
+        container_id=status.container_id,
+        exit_status=code,
+        diagnostics=f"the container {words}{f': {told}' if told else ''}" if words else told,
+        node_fault=code in NODE_FAULTS,
+    )
+
+
+def _first_words(diagnostics: str) -> str:
+    """The first line that says something, without the date that YARN puts before it."""
+    for line in diagnostics.splitlines():
+        if line.startswith("[") and "]" in line:
+            line = line.partition("]")[2]
+        if text := line.strip():
+            return text
+    return ""

@@ -1,0 +1,44 @@
+"""What the tests on a real YARN share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from dlapp.cluster.yarn.dialect import Dialect
+from dlapp.cluster.yarn.resource_manager import ResourceManager
+from dlapp.cluster.yarn.rest import AppSubmission
+from dlapp.cluster.yarn.tokens import Token
+from dlapp.cluster.yarn.values import Launch
+from dlapp.ids import ApplicationId
+from tests.services.hadoop import Hadoop
+
+T = TypeVar("T")
+
+
+def until(condition: Callable[[], T], timeout_s: float = 40) -> T:
+    deadline = time.monotonic() + timeout_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"did not come true in {timeout_s} s"
+        time.sleep(0.05)
+    return value
+
+
+def submission(application_id: ApplicationId, command: tuple[str, ...], **others: Any) -> AppSubmission:
+    return AppSubmission(
+        application_id=application_id, name="trial", memory_mib=256, launch=Launch(command=command), **others
+    )
+
+
+@dataclass
+class Attempt:
+    """An attempt whose ApplicationMaster is this process: in its container only its token is handed out."""
+
+    hadoop: Hadoop
+    application_id: ApplicationId
+    token: Token
+
+    def connect(self, address: tuple[str, int] | None = None) -> ResourceManager:
+        return ResourceManager([address or self.hadoop.scheduler_address], self.token, Dialect.GCORES)

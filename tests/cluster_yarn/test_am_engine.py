@@ -1,0 +1,227 @@
+"""YarnAmEngine against a real YARN: the ApplicationMaster's side of the engine, with shells for tasks."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dlapp.cluster.engine import Ask, ContainerEnd, Grant, Heartbeat, TaskLaunch
+from dlapp.cluster.yarn.am_side import TASK_SECRET, Cluster, Program, YarnAmEngine
+from dlapp.cluster.yarn.dialect import Dialect
+from dlapp.cluster.yarn.rest import YarnRest
+from dlapp.cluster.yarn.tokens import Credentials, Token
+from dlapp.ids import ContainerId
+from dlapp.report import Cause, FinalStatus, State
+from dlapp.spec import Placement, Resources
+from tests.cluster_yarn.on_yarn import Attempt, until
+from tests.services.hadoop import NODES
+
+pytestmark = pytest.mark.yarn
+SMALL = Resources(memory_mib=256, vcores=1, gcores=1)
+
+
+class Driver:
+    """What an ApplicationMaster does with its engine, in small: so many containers wanted, keep what is told."""
+
+    def __init__(self, engine: YarnAmEngine, woken: threading.Event) -> None:
+        self.engine, self.woken = engine, woken
+        self.wanted: dict[int, int] = {}
+        self.resources: dict[int, Resources] = {}
+        self.placement = Placement()
+        self.granted: dict[ContainerId, Grant] = {}
+        self.ended: dict[ContainerId, ContainerEnd] = {}
+        self.start_failed: dict[ContainerId, ContainerEnd] = {}
+        self.refused: dict[int, str] = {}
+        self.shut_down: str | None = None
+        self.releases: list[ContainerId] = []
+
+    def beat(self) -> Heartbeat:
+        self.woken.wait(0.2)
+        self.woken.clear()
+        asks = []
+        for request_id, count in self.wanted.items():
+            have = sum(1 for grant in self.granted.values() if grant.request_id == request_id)
+            asks.append(
+                Ask(
+                    request_id=request_id,
+                    count=max(0, count - have),
+                    resources=self.resources.get(request_id, SMALL),
+                    placement=self.placement,
+                )
+            )
+        news = self.engine.heartbeat(asks, self.releases, 0.5)
+        for grant in news.granted:
+            assert grant.container_id not in self.granted, "granted twice"
+            self.granted[grant.container_id] = grant
+        for end in news.ended:
+            assert end.container_id not in self.ended, "ended twice"
+            self.ended[end.container_id] = end
+        self.start_failed.update({end.container_id: end for end in news.start_failed})
+        self.refused.update(news.refused)
+        self.shut_down = self.shut_down or news.shut_down
+        return news
+
+    def until(self, condition: Callable[[], object], timeout_s: float = 40) -> None:
+        until(lambda: self.beat() and condition(), timeout_s)
+
+    def of(self, request_id: int) -> list[Grant]:
+        return [grant for grant in self.granted.values() if grant.request_id == request_id]
+
+    def start(self, grant: Grant, script: str) -> None:
+        launch = TaskLaunch(container_id=grant.container_id, control_url="http://here:1", token=script)
+        self.engine.start(grant, launch)
+
+
+def shell(grant: Grant, launch: TaskLaunch) -> tuple[tuple[str, ...], bytes]:
+    """The token of a launch is the script that runs in its place; what it is told is for nobody else's eyes."""
+    return ("/bin/sh", "-c", launch.token), json.dumps({"node": grant.node}).encode()
+
+
+@pytest.fixture
+def driver(attempt: Attempt) -> Iterator[Driver]:
+    woken = threading.Event()
+    cluster = Cluster(
+        schedulers=(attempt.hadoop.scheduler_address,),
+        clients=(("127.0.0.1", attempt.hadoop.ports["rm"]),),
+        user=getpass.getuser(),
+        dialect=Dialect.GCORES,
+    )
+    credentials = Credentials({"": attempt.token, "other": Token(b"i", b"p", "OTHER")})
+    engine = YarnAmEngine(cluster, credentials, 1, Program(launch=shell), woken.set)
+    registered = engine.register("http://here:1234")
+    assert registered.live == ()
+    assert registered.limits.largest == Resources(memory_mib=4096, vcores=8, gcores=4)
+    yield Driver(engine, woken)
+    engine.close()
+
+
+def test_roles_get_their_containers_which_run_and_end(driver: Driver, tmp_path: Path):
+    driver.wanted = {1: 3, 2: 1}
+    driver.resources = {2: Resources(memory_mib=512, vcores=2, gcores=2)}
+    driver.until(lambda: len(driver.granted) == 4)
+    assert len(driver.of(1)) == 3
+    (big,) = driver.of(2)
+    assert big.resources == driver.resources[2]
+    assert big.node in NODES.values()
+    one, two, three = driver.of(1)
+    driver.start(one, "exit 7")
+    driver.start(two, f'cat "$HADOOP_TOKEN_FILE_LOCATION" > {tmp_path}/tokens')
+    driver.start(three, "exec sleep 1000")
+    driver.start(big, "exec sleep 1000")
+    driver.until(lambda: {one.container_id, two.container_id} <= set(driver.ended))
+    assert driver.ended[one.container_id].exit_status == 7
+    assert not driver.ended[one.container_id].node_fault
+    told = Credentials.decode((tmp_path / "tokens").read_bytes())
+    assert json.loads(told.secrets[TASK_SECRET]) == {"node": two.node}
+    assert [token.kind for token in told.tokens.values()] == ["OTHER"]
+    driver.engine.stop(three.container_id)
+    driver.engine.stop(three.container_id)
+    driver.releases = [big.container_id]
+    driver.until(lambda: len(driver.ended) == 4)
+    assert driver.ended[three.container_id].exit_status == -105
+    assert len(driver.granted) == 4, "more came than was wanted"
+
+
+def test_many_containers_come_quickly_and_none_too_many(driver: Driver):
+    driver.wanted = {1: 6}
+    driver.until(lambda: len(driver.granted) == 6, timeout_s=20)
+    for _ in range(8):
+        driver.beat()
+    assert len(driver.granted) == 6
+
+
+def test_only_named_nodes_are_used(driver: Driver):
+    first, second = NODES.values()
+    driver.placement = Placement(nodes=(second,))
+    driver.wanted = {1: 2}
+    driver.until(lambda: len(driver.granted) == 2)
+    assert {grant.node for grant in driver.granted.values()} == {second}
+    driver.placement = Placement(exclude_nodes=(second,))
+    driver.wanted = {1: 2, 2: 2}
+    driver.until(lambda: len(driver.of(2)) == 2)
+    assert {grant.node for grant in driver.of(2)} == {first}
+
+
+def test_an_ask_above_the_limit_is_refused_in_seconds_and_the_others_are_met(driver: Driver):
+    driver.wanted = {1: 1, 2: 1}
+    driver.resources = {2: Resources(memory_mib=256, vcores=1, gcores=9)}
+    driver.until(lambda: driver.refused and driver.granted, timeout_s=20)
+    assert list(driver.refused) == [2]
+    assert "gcores: 9" in driver.refused[2]
+    assert "\n" not in driver.refused[2]
+    assert [grant.request_id for grant in driver.granted.values()] == [1]
+
+
+def test_an_order_that_cannot_reach_its_node_is_a_failed_start(driver: Driver, monkeypatch: pytest.MonkeyPatch):
+    driver.wanted = {1: 1}
+    driver.until(lambda: driver.granted)
+    (grant,) = driver.granted.values()
+    driver.start(grant, "{{nothing of this passes}}")
+    driver.until(lambda: driver.start_failed)
+    end = driver.start_failed[grant.container_id]
+    assert end.node_fault
+    assert "'{{' cannot pass" in end.diagnostics
+    driver.wanted = {1: 2}
+    driver.until(lambda: len(driver.granted) == 2)
+    assert grant.container_id not in driver.ended
+
+
+def test_a_container_that_uses_too_much_memory_is_told_with_the_numbers(driver: Driver):
+    driver.wanted = {1: 1}
+    driver.until(lambda: driver.granted)
+    (grant,) = driver.granted.values()
+    driver.start(grant, 'exec python3 -c "import time; held = b'x' * (600 << 20); time.sleep(1000)"')
+    driver.until(lambda: driver.ended)
+    end = driver.ended[grant.container_id]
+    assert end.exit_status == -104
+    assert "too much memory" in end.diagnostics
+    assert "256 MB" in end.diagnostics
+
+
+def test_the_end_is_on_record(driver: Driver, rest: YarnRest, attempt: Attempt):
+    driver.wanted = {1: 1}
+    driver.until(lambda: driver.granted)
+    driver.engine.finish(FinalStatus.SUCCEEDED, Cause.SUCCEEDED, "all done")
+    report = until(lambda: (one := rest.report(attempt.application_id)).state.ended and one)
+    assert (report.state, report.final_status, report.diagnostics) == (
+        State.FINISHED,
+        FinalStatus.SUCCEEDED,
+        "all done",
+    )
+
+
+def test_a_kill_by_yarn_shuts_the_attempt_down_and_its_finish_does_no_harm(
+    driver: Driver, rest: YarnRest, attempt: Attempt
+):
+    driver.beat()
+    rest.kill(attempt.application_id, timeout_s=30)
+    driver.until(lambda: driver.shut_down)
+    driver.engine.finish(FinalStatus.FAILED, Cause.FAILED, "too late")
+    assert rest.report(attempt.application_id).state is State.KILLED
+
+
+@pytest.mark.slow
+def test_a_restart_of_the_resourcemanager_is_no_news_but_a_wait(driver: Driver, attempt: Attempt):
+    driver.wanted = {1: 2}
+    driver.until(lambda: len(driver.granted) == 2)
+    for grant in list(driver.granted.values()):
+        driver.start(grant, "exec sleep 1000")
+    one, two = driver.granted
+    attempt.hadoop.kill_part("rm")
+    driver.beat()
+    driver.wanted = {1: 3}
+    driver.engine.stop(one)
+    attempt.hadoop.start_part("rm")
+    driver.until(lambda: len(driver.granted) == 3 and one in driver.ended, timeout_s=90)
+    attempt.hadoop.wait_until_ready()
+    assert driver.ended[one].exit_status == -105
+    assert two not in driver.ended
+    assert driver.shut_down is None
+    for _ in range(10):
+        driver.beat()
+    assert len(driver.granted) == 3

@@ -1,0 +1,38 @@
+"""YARN's exit codes: whose fault, in which words."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from dlapp.cluster.yarn.ends import end_of
+from dlapp.cluster.yarn.values import Status
+from dlapp.ids import ContainerId
+
+ONE = ContainerId.from_text("container_1700000000000_0042_01_000002")
+
+
+@pytest.mark.parametrize(
+    ("code", "told", "node_fault", "words"),
+    [
+        (0, "", False, ""),
+        (3, "[2026-11-21 03:50:20.605]Exception from container-launch.\nContainer id: x", False, "Exception from"),
+        (137, "Container killed on request. Exit code is 137", False, "Exit code is 137"),
+        (-100, "Container released on a *lost* node", True, "was taken away: Container released on a \\*lost"),
+        (-101, "", True, "disks failed"),
+        (-102, "Container preempted by scheduler", True, "was preempted: "),
+        (
+            -104,
+            "[2026-11-21 03:50:20.605]Container [pid=1] is running 700000B beyond the 'PHYSICAL' memory limit.",
+            False,
+            "too much memory: Container .* 700000B beyond",
+        ),
+        (-105, "Container killed by the ApplicationMaster.", False, "on our order"),
+        (-1000, "\n\nFile does not exist: hdfs://x/y", True, "could not be prepared on its node: File does not exist"),
+    ],
+)
+def test_the_end_says_whose_fault_it_was(code: int, told: str, node_fault: bool, words: str):
+    end = end_of(Status(container_id=ONE, ended=True, exit_status=code, diagnostics=told))
+    assert (end.container_id, end.exit_status, end.node_fault) == (ONE, code, node_fault)
+    assert re.search(words, end.diagnostics)
