@@ -212,7 +212,7 @@ def test_a_kill_leaves_nothing_and_who_waits_gets_7(tmp_path: Path, state_dir: P
         while "running" not in launcher.stderr.readline():
             pass
         me = caller()
-        assert run("dlapp-kill", me).code == 2
+        assert run("dlapp-kill", "tony").code == 2
         assert run("dlapp-kill").code == 2
         denied = run("dlapp-kill", "nobody-else", "last")
         assert denied.code == 3  # that user has none
