@@ -1,0 +1,138 @@
+"""The wrapper by itself, run by each shell that it may meet."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from dlapp.runtime.lifeline import Lifeline
+from dlapp.runtime.payload import WRAPPER
+from tests.runtime.driver import wait_until
+
+SHELLS = {"dash": ["dash"], "bash": ["bash", "--posix"], "busybox": ["busybox", "sh"]}
+
+
+@pytest.fixture(params=SHELLS)
+def shell(request: pytest.FixtureRequest) -> list[str]:
+    """A shell's command."""
+    command = SHELLS[request.param]
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"no {command[0]}")
+    return command
+
+
+class Wrapped:
+    """A payload under the wrapper, with no guardian and no container around it."""
+
+    def __init__(self, directory: Path, script: str) -> None:
+        self.directory = directory
+        (directory / "run.sh").write_text(script)
+        self.line = Lifeline(str(directory / "life"))
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, mode: str, shell: list[str], *args: str, how: str = "shell", around: str = "") -> None:
+        files = [str(self.directory / name) for name in ("life", "stdout", "stderr", "exit")]
+        command = [*shell, WRAPPER, mode, *files, how, "run.sh", *args]
+        if around:
+            command = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", around, *command]
+        self.process = subprocess.Popen(command, cwd=self.directory, stdin=subprocess.DEVNULL)
+
+    def start_in_namespace(self, shell: list[str]) -> None:
+        """As in a container: process 1 is the wrapper's parent, and what is left dies with it."""
+        if os.geteuid() != 0:
+            pytest.skip("a pid namespace needs root")
+        self.start("wait", shell, around='"$0" "$@"; exit $?')
+
+    def wait(self) -> int:
+        assert self.process is not None
+        return self.process.wait(timeout=20)
+
+    def text(self, name: str) -> str:
+        path = self.directory / name
+        return path.read_text() if path.exists() else ""
+
+
+def test_it_becomes_the_payload(tmp_path: Path, shell: list[str]) -> None:
+    wrapped = Wrapped(tmp_path, 'echo $$ "$1" "$2"; echo err >&2; kill -9 $$')
+    wrapped.start("exec", shell, "a  b", "")
+    assert wrapped.wait() == -signal.SIGKILL
+    assert wrapped.process is not None
+    assert wrapped.text("stdout") == f"{wrapped.process.pid} a  b \n"
+    assert wrapped.text("stderr") == "err\n"
+    wrapped.line.close()
+
+
+@pytest.mark.parametrize("mode", ["exec", "wait"])
+def test_without_a_task_nothing_is_started(tmp_path: Path, shell: list[str], mode: str) -> None:
+    wrapped = Wrapped(tmp_path, "echo ran")
+    wrapped.line.close()
+    wrapped.start(mode, shell)
+    # It waits for a writer; one that comes to look has no word for it.
+    with open(tmp_path / "life", "wb"):
+        pass
+    assert wrapped.wait() == 125
+    assert wrapped.text("stdout") == ""
+
+
+def test_outside_a_namespace_of_its_own_it_refuses_to_signal_everybody(tmp_path: Path, shell: list[str]) -> None:
+    wrapped = Wrapped(tmp_path, "echo ran")
+    wrapped.start("wait", shell)
+    assert wrapped.wait() == 125
+    assert wrapped.text("stdout") == ""
+    wrapped.line.close()
+
+
+def test_it_writes_the_exit_code_down(tmp_path: Path, shell: list[str]) -> None:
+    wrapped = Wrapped(tmp_path, "echo out; exit 3")
+    wrapped.start_in_namespace(shell)
+    assert wrapped.wait() == 3
+    assert (wrapped.text("exit"), wrapped.text("stdout")) == ("exited 3\n", "out\n")
+    assert wrapped.line.taken
+    assert wrapped.line.payload_gone
+    wrapped.line.close()
+
+
+def test_a_missing_interpreter_is_written_down(tmp_path: Path, shell: list[str]) -> None:
+    wrapped = Wrapped(tmp_path, "")
+    wrapped.start("exec", shell, how="/none/python")
+    assert wrapped.wait() == 127
+    assert wrapped.text("exit") == "no interpreter\n"
+    wrapped.line.close()
+
+
+def test_a_word_in_the_lifeline_is_sigterm_for_all_of_the_payload(tmp_path: Path, shell: list[str]) -> None:
+    child = 'trap "echo child; exit" TERM; echo ready; while :; do sleep 0.02; done'
+    wrapped = Wrapped(tmp_path, f"trap 'exit 6' TERM; setsid sh -c '{child}' & while :; do sleep 0.02; done")
+    wrapped.start_in_namespace(shell)
+    wait_until(lambda: "ready" in wrapped.text("stdout"), "the child is ready")
+    wrapped.line.say("term")
+    assert wrapped.wait() == 6
+    assert wrapped.text("stdout") == "ready\nchild\n"
+    wrapped.line.close()
+
+
+@pytest.mark.parametrize("word", ["kill", ""])
+def test_the_lifelines_end_is_sigkill_for_all_of_the_payload(tmp_path: Path, shell: list[str], word: str) -> None:
+    wrapped = Wrapped(tmp_path, "trap '' TERM; (setsid sh -c 'exec sleep 1000' &); echo ready; exec sleep 1000")
+    wrapped.start_in_namespace(shell)
+    wait_until(lambda: "ready" in wrapped.text("stdout"), "the payload is ready")
+    if word:
+        wrapped.line.say(word)
+    else:
+        wrapped.line.close()
+    assert wrapped.wait() == 128 + signal.SIGKILL
+    assert wrapped.text("exit") == ""
+    wrapped.line.close()
+
+
+def test_a_payloads_sigint_is_not_ignored(tmp_path: Path, shell: list[str]) -> None:
+    wrapped = Wrapped(tmp_path, "kill -INT $$; echo survived")
+    wrapped.start_in_namespace(shell)
+    assert wrapped.wait() == 128 + signal.SIGINT
+    assert wrapped.text("stdout") == ""
+    wrapped.line.close()
