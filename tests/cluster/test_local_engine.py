@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from dlapp.cluster.local import client_side
 from dlapp.cluster.local import runner as runner_module
 from dlapp.cluster.local.client_side import LocalEngine
 from dlapp.cluster.local.queue import Queue
@@ -496,6 +497,22 @@ def test_a_soft_kill_of_one_that_waits_is_a_kill(engine: LocalEngine) -> None:
     running(engine, first)
     assert engine.soft_kill(second, "tony") == f"{second} was killed before it started"
     assert engine.view(second).state is State.KILLED
+
+
+@pytest.mark.parametrize(
+    ("answer", "line"),
+    [
+        (
+            {"state": "stopping", "left_s": 29.8},
+            "is being stopped, its output will be committed; SIGKILL follows in 30 s",
+        ),
+        ({"state": "already", "left_s": 3}, "is being stopped already; SIGKILL follows in 3 s at the latest"),
+        ({"state": "ended"}, "application_1_0001 had already ended"),
+        ({"state": "new word", "message": "what the ApplicationMaster says"}, "what the ApplicationMaster says"),
+    ],
+)
+def test_what_comes_of_a_soft_kill_is_said_in_a_line(answer: dict[str, Any], line: str) -> None:
+    assert line in client_side._stop_answer("application_1_0001", answer)
 
 
 def test_a_soft_kill_that_nobody_answers_is_unreachable(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:

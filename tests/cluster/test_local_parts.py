@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import unquote_to_bytes
 
 import pytest
 from hypothesis import given
@@ -18,10 +19,11 @@ from dlapp.cluster.local import capacity, history, outcome
 from dlapp.cluster.local.queue import Queue, Row
 from dlapp.cluster.local.schedule import Amounts, lack, shown_memory, too_large
 from dlapp.cluster.local.settings import settings_of
-from dlapp.cluster.local.spawn import PROGRAM, spawn
+from dlapp.cluster.local.spawn import PROGRAM, isolation, spawn
 from dlapp.cluster.local.state import (
     StateDir,
     file_system_of,
+    file_url,
     is_locked,
     machine_id,
     open_state,
@@ -163,6 +165,13 @@ def test_a_spawned_process_has_what_it_is_to_keep_and_nothing_else(tmp_path: Pat
     assert (tmp_path / "log").read_text() == f"['null', 'log', 'log', 'b', 'a']\n{passed_on}\n"
 
 
+def test_our_processes_find_dlapp_where_pip_put_it_and_nothing_of_the_users() -> None:
+    assert isolation("/usr/lib/python3/site-packages/dlapp", "/home/tony/.local/lib/site-packages") == ("-I",)
+    assert isolation("/home/tony/.local/lib/site-packages/dlapp", "/home/tony/.local/lib/site-packages") == ("-E", "-P")
+    assert isolation("/home/tony/.local/lib/site-packages-x/dlapp", "/home/tony/.local/lib/site-packages") == ("-I",)
+    assert isolation("/work/dlapp", None) == ("-I",)
+
+
 def test_a_process_is_named_by_its_start_time() -> None:
     assert start_time(os.getpid()) == start_time(os.getpid())
     done = subprocess.Popen(["true"])
@@ -176,6 +185,26 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
     write_whole(str(path), "new", sync=True)
     assert path.read_text() == "new"
     assert os.listdir(tmp_path) == ["file"]
+
+
+@given(st.binary(min_size=1).filter(lambda name: b"\0" not in name))
+def test_a_files_url_leads_back_to_the_file(name: bytes) -> None:
+    path = os.fsdecode(b"/" + name)
+    assert os.fsdecode(unquote_to_bytes(file_url(path).removeprefix("file://"))) == path
+    assert file_url(path).isascii()
+
+
+@pytest.mark.parametrize(
+    ("module", "without"),
+    [
+        ("dlapp.cluster.local.runner", {"dataclasses", "dlapp.report", "subprocess", "typing_extensions", "ctypes"}),
+        ("dlapp.cluster.local.am_side", {"sqlite3", "subprocess", "logging", "urllib", "pynvml"}),
+    ],
+)
+def test_a_process_of_ours_does_not_load_what_it_does_not_need(module: str, without: set[str]) -> None:
+    code = f"import sys, {module}; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True).stdout
+    assert without & set(loaded.split()) == set()
 
 
 # ---- rows ----

@@ -20,11 +20,19 @@ from typing import Any
 
 from dlapp.cluster import Ask, ContainerEnd, Grant, Heartbeat, Limits, Registered, TaskLaunch, Wake
 from dlapp.cluster.local import outcome as outcomes
-from dlapp.cluster.local.client_side import file_url
 from dlapp.cluster.local.election import ensure_runner
 from dlapp.cluster.local.settings import Settings
 from dlapp.cluster.local.spawn import FIRST_KEPT, spawn
-from dlapp.cluster.local.state import StateDir, boot_id, is_locked, read_json, start_time, try_lock, write_whole
+from dlapp.cluster.local.state import (
+    StateDir,
+    boot_id,
+    file_url,
+    is_locked,
+    read_json,
+    start_time,
+    try_lock,
+    write_whole,
+)
 from dlapp.errors import DlappError
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.report import Cause, FinalStatus
@@ -178,7 +186,9 @@ class LocalAmEngine:
 
     def why_it_died(self) -> str:
         """For one that cleans up: a line on the death of the ApplicationMaster before it."""
-        found = read_json(os.path.join(self._home, "am.json")) or {}
+        found: dict[str, object] = {}
+        with contextlib.suppress(DlappError):  # a power cut may leave it empty, or not there
+            found = read_json(os.path.join(self._home, "am.json")) or {}
         return outcomes.why_it_died(self._home, str(found.get("boot_id", "")), boot_id())
 
     # ---- containers ----

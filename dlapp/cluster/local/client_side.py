@@ -24,6 +24,7 @@ from dlapp.cluster.local.spawn import PROGRAM
 from dlapp.cluster.local.state import (
     StateDir,
     boot_id,
+    file_url,
     is_locked,
     open_process,
     open_state,
@@ -374,8 +375,10 @@ class LocalEngine:
         return self._state.application(self._row(application_id).id)
 
     def _control_url(self, home: str) -> str | None:
-        found = read_json(os.path.join(home, "am.json"))
-        return None if found is None else str(found["control_url"])
+        with contextlib.suppress(DlappError, KeyError):  # a power cut may leave it empty
+            if (found := read_json(os.path.join(home, "am.json"))) is not None:
+                return str(found["control_url"])
+        return None
 
     # ---- ending ----
 
@@ -405,8 +408,7 @@ class LocalEngine:
                     raise
                 time.sleep(0.05)
                 continue
-            message = str(answer.get("message") or "")
-            return message or f"{row.id}: {answer.get('state', 'stopping')}"
+            return _stop_answer(row.id, answer)
 
     def kill(self, application_id: ApplicationId, by: str) -> str:
         """Kill: ask its ApplicationMaster, then SIGKILL; returns when nothing of it is left.
@@ -490,11 +492,17 @@ class LocalEngine:
         return answer if isinstance(answer, dict) else {}
 
 
-def file_url(path: str) -> str:
-    """The ``file://`` URL of an absolute path."""
-    from urllib.parse import quote_from_bytes
-
-    return f"file://{quote_from_bytes(os.fsencode(path))}"
+def _stop_answer(application_id: str, answer: dict[str, Any]) -> str:
+    """A line on what came of a soft-kill (`dlapp.control.StopAnswer`)."""
+    if answer.get("message"):
+        return str(answer["message"])
+    left = f"SIGKILL follows in {max(0.0, float(answer.get('left_s', 0))):.0f} s at the latest"
+    match answer.get("state"):
+        case "ended":
+            return f"{application_id} had already ended"
+        case "already":
+            return f"{application_id} is being stopped already; {left}"
+    return f"{application_id} is being stopped, its output will be committed; {left}"
 
 
 def _over(row: Row) -> str:

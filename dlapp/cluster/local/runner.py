@@ -65,7 +65,8 @@ the first to the second."""
 FOREIGN_S = 0.5
 """Between two looks at what others hold (another queue's GPUs, another user's rows): there is no news of that."""
 IDLE_S = 30.0
-HISTORY_S = 3600.0
+HISTORY_S, BUSY_HISTORY_S = 3600.0, 600.0
+"""Between two times that what is old is cleared, and how long that is put off while there is something to do."""
 MAX_LOG_BYTES = 1 << 20
 
 
@@ -91,7 +92,7 @@ class Runner:
         self._is_misfit = False
         self._ledger: MachineLedger | None = None
         self._ticket: tuple[int, Ticket] | None = None  # the row that waits for GPUs, and its place in their queue
-        self._history_at = 0.0
+        self._history_at = time.monotonic()
 
     def run(self) -> None:
         """Work until nothing is left to do."""
@@ -100,7 +101,8 @@ class Runner:
         while True:
             self._pause_s = IDLE_S
             self._look()
-            if time.monotonic() >= self._history_at and not self._queue.count_unsettled(self._uid):
+            busy_s = BUSY_HISTORY_S if self._queue.count_unsettled(self._uid) else 0.0
+            if time.monotonic() >= self._history_at + busy_s:
                 self._clear_history()
             if self._leave():
                 return

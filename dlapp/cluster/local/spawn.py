@@ -13,9 +13,31 @@ import signal
 import sys
 from collections.abc import Sequence
 
+import dlapp
+
 FIRST_KEPT = 3
-PROGRAM = (sys.executable, "-I", "-m", "dlapp")
-"""How our own processes are started: isolated, so neither a directory nor PYTHONPATH of a user changes what runs."""
+
+
+def isolation(package: str, user_site: str | None) -> tuple[str, ...]:
+    """Options of Python by which neither a directory nor PYTHONPATH of a user changes what our processes run.
+
+    Args:
+        package: directory that dlapp was loaded from.
+        user_site: the user's own site-packages, if Python looks there: what ``pip install --user`` put there must be
+            found, so then it is not shut out.
+    """
+    if user_site and os.path.normpath(package).startswith(os.path.join(os.path.normpath(user_site), "")):
+        return ("-E", "-P")
+    return ("-I",)
+
+
+PROGRAM = (
+    sys.executable,
+    *isolation(os.path.dirname(dlapp.__file__), getattr(sys.modules.get("site"), "USER_SITE", None)),
+    "-m",
+    "dlapp",
+)
+"""How our own processes are started."""
 
 _KEPT_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
 

@@ -284,6 +284,14 @@ def user_name(uid: int) -> str:
 # ---- files ----
 
 
+def file_url(path: str) -> str:
+    """The ``file://`` URL of an absolute path. Source: RFC 8089; RFC 3986, section 2.3 for what stands for itself."""
+    return "file://" + "".join(chr(one) if one in _PLAIN else f"%{one:02X}" for one in os.fsencode(path))
+
+
+_PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~/")
+
+
 def write_whole(path: str, text: str, *, mode: int = 0o644, sync: bool = False) -> None:
     """Make or replace a file so that a reader finds the old or the new content; with ``sync`` so does one after a
     power cut, and after the return it is the new."""
