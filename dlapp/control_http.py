@@ -334,9 +334,19 @@ class ControlServer:
                     body=bytes(peer.body),
                     peer=peer,
                 )
-                self._handler(peer.asked)
+                self._hand_over(peer.asked)
             elif isinstance(event, h11.ConnectionClosed):
                 self._close(peer)
+
+    def _hand_over(self, request: Request) -> None:
+        try:
+            self._handler(request)
+        except Exception:
+            # A fault of ours costs this one request an answer, never the application its control address.
+            import traceback
+
+            traceback.print_exc()
+            self.reply(request, 500, {"error": "a fault in dlapp itself; its log says more"})
 
     def _refuse(self, peer: _Peer, status: int, why: str) -> None:
         with contextlib.suppress(h11.LocalProtocolError):

@@ -188,6 +188,19 @@ def test_requests_sent_in_one_go_are_answered_in_order() -> None:
     assert paths == [f"/{n}" for n in range(5)]
 
 
+def test_a_fault_in_the_handler_costs_one_answer_and_not_the_server(capfd: pytest.CaptureFixture[str]) -> None:
+    def stumble(server: ControlServer, request: Request) -> None:
+        if request.path == "/bad":
+            raise RuntimeError("stumbled")
+        echo(server, request)
+
+    with serving(stumble) as server:
+        with pytest.raises(DlappError, match="a fault in dlapp itself"):
+            ask(url_of(server), "GET", "/bad")
+        assert ask(url_of(server), "GET", "/good")["path"] == "/good"
+    assert "RuntimeError: stumbled" in capfd.readouterr().err
+
+
 def test_leaving_the_server_closes_every_connection_and_ends_its_thread() -> None:
     with serving(echo) as server:
         sock = socket.create_connection((server.host, server.port))
