@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import posixpath
-import re
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 
@@ -159,7 +158,13 @@ def _read(records: str, workspace: str) -> list[str]:
 
 def as_pattern(path: str) -> str:
     """The gitignore pattern of one path, relative to the workspace, and nothing else."""
-    return "/" + re.sub(r"([\\*?\[\] !#])", r"\\\1", path)
+    return "/" + "".join(map(_escaped, path))
+
+
+def _escaped(character: str) -> str:
+    if character.isspace() and character != " ":
+        return f"[{character}]"  # at the end of a pattern blanks are dropped, and a backslash saves a space only
+    return f"\\{character}" if character in "\\*?[] !#" else character
 
 
 def _record(records: str, workspace: str) -> str:

@@ -25,6 +25,9 @@ FILE_VARIABLE = "DLAPP_SHELL_FILE"
 DIRECTORY_VARIABLE = "DLAPP_SHELL_DIR"
 READER_COMES_WITHIN_S = 10.0
 
+ENDS_WITHIN_S = 10.0
+"""What was interrupted has this long before it is killed; submitting is all or nothing at any moment."""
+
 _REQUEST = re.compile(rb"([0-9]{1,10})((?: [A-Za-z0-9_.=-]{1,100}){0,20}) ?", re.ASCII)
 _PAGE = 4096
 """Longer words could be written in pieces that others come between. Source: pipe(7), PIPE_BUF."""
@@ -130,7 +133,7 @@ class Desk:
         with process:
             marks = {process.stdout.fileno(): b"o ", process.stderr.fileno(): b"e "}
             rests = dict.fromkeys(marks, b"")
-            heard = True
+            heard, killed_at = True, float("inf")
             while marks:
                 poll = select.poll()
                 for fd in marks:
@@ -138,7 +141,12 @@ class Desk:
                 if heard:
                     poll.register(reply, 0)  # POLLERR comes unasked once the reader goes away
                     poll.register(self._closing, select.POLLIN)
-                for fd, _event in poll.poll():
+                left_s = killed_at - time.monotonic()
+                events = poll.poll(None if left_s == float("inf") else max(0, left_s) * 1000)
+                if not events:
+                    _signal_group(process.pid, signal.SIGKILL)
+                    killed_at = float("inf")
+                for fd, _event in events:
                     listening = fd in marks
                     if listening:
                         data = os.read(fd, 65536)
@@ -150,8 +158,8 @@ class Desk:
                             del marks[fd]
                         listening = not heard or self._send(reply, text)
                     if heard and not listening:
-                        heard = False
-                        process.send_signal(signal.SIGINT)
+                        heard, killed_at = False, time.monotonic() + ENDS_WITHIN_S
+                        _signal_group(process.pid, signal.SIGINT)
             code = process.wait()
         if heard:
             self._send(reply, b"x %d\n" % (code if code >= 0 else 128 - code))
@@ -168,6 +176,12 @@ class Desk:
             except BrokenPipeError:
                 return False
         return True
+
+
+def _signal_group(pid: int, number: signal.Signals) -> None:
+    """As the terminal does it: to the command and what it waits for. A runner that it started is in no group of it."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, number)
 
 
 def _readable(fd: int) -> bool:

@@ -1,0 +1,84 @@
+"""Input in the user's own workspace: whole or not there, kept once it is, and known to be ours."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pathspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlapp.client.brought import STAGING, as_pattern, bring, remember, remembered
+from dlapp.errors import DlappError, NotFound
+from dlapp.spec import AppSpec, InputSpec
+
+
+def inputs(*sources: Path | str, into: str = "data") -> tuple[InputSpec, ...]:
+    return (InputSpec(sources=tuple(f"file://{source}" for source in sources), input_path=into),)
+
+
+def test_what_was_brought_is_named_and_a_second_time_nothing_is(tmp_path: Path) -> None:
+    source, workspace = tmp_path / "source", tmp_path / "workspace"
+    (source / "a").mkdir(parents=True)
+    (source / "b").write_text("b")
+    workspace.mkdir()
+    notes: list[str] = []
+    assert bring(inputs(f"{source}/*"), str(workspace), notes.append) == ["data/a", "data/b"]
+    assert bring(inputs(f"{source}/*"), str(workspace), notes.append) == []
+    assert notes == ["data/a is there already: kept as it is", "data/b is there already: kept as it is"]
+    assert bring(inputs(f"{source}/b", into="."), str(workspace), notes.append) == ["b"]
+
+
+def test_a_source_that_is_not_there_is_not_found_and_two_of_one_name_are_refused(tmp_path: Path) -> None:
+    for name in ("x", "y"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "same").write_text(name)
+    with pytest.raises(NotFound):
+        bring(inputs(tmp_path / "nowhere"), str(tmp_path), print)
+    with pytest.raises(DlappError, match="both named same"):
+        bring(inputs(tmp_path / "x/same", tmp_path / "y/same"), str(tmp_path), print)
+    assert not (tmp_path / "data").exists()
+
+
+def test_what_a_killed_session_left_half_fetched_is_removed_and_a_living_ones_is_not(tmp_path: Path) -> None:
+    import fcntl
+
+    dead, living = (tmp_path / "data" / f"{STAGING}{name}" for name in ("dead", "living"))
+    for directory in (dead, living):
+        directory.mkdir(parents=True)
+        (directory / "half").write_text("")
+    (tmp_path / "source").write_text("1")
+    held = os.open(living, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        bring(inputs(tmp_path / "source"), str(tmp_path), print)
+        assert living.exists()
+        assert not dead.exists()
+    finally:
+        os.close(held)
+
+
+def test_only_what_still_stands_where_the_input_goes_is_remembered(tmp_path: Path) -> None:
+    workspace, records = tmp_path / "workspace", tmp_path / "records"
+    (workspace / "data").mkdir(parents=True)
+    records.mkdir()
+    for name in ("data/here", "elsewhere"):
+        (workspace / name).write_text("")
+    remember(str(records), str(workspace), ["data/here", "data/gone"])
+    remember(str(records), str(workspace), ["elsewhere"])
+    spec = AppSpec(username="u", appname="a", workspace=str(workspace), script="s", inputs=inputs("/x"))
+    assert remembered(str(records), spec) == ["data/here"]
+    (next(records.iterdir())).write_text("no json")
+    assert remembered(str(records), spec) == []
+
+
+@given(st.text(st.characters(exclude_characters="/\n\r\0", exclude_categories=("Cs",)), min_size=1, max_size=8))
+def test_a_pattern_matches_its_own_path_and_no_other(name: str) -> None:
+    if name in (".", ".."):
+        return
+    spec = pathspec.GitIgnoreSpec.from_lines([as_pattern(name)])
+    assert spec.match_file(name)
+    assert not spec.match_file(f"below/{name}")
+    assert not spec.match_file(f"{name}x")
