@@ -1,0 +1,574 @@
+"""The rules of the GPU ledger: what a host's record says, and every change that may be made to it. Values, and plain
+functions of them; a store reads a record, has it changed here, and writes it if nobody wrote in between.
+
+One record holds all of one host, so an ask gets all of its devices or none in one write. A record is never deleted: a
+host that is gone for good is marked as forgotten, for a record that is made anew would begin at version 0 again, and a
+writer that was paused since the first version 0 would win.
+
+Records outlive versions of dlapp. They grow by adding: what this version does not know is kept as it was, and
+``least_writer`` says from which format on a version may write the record at all.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from dlapp.errors import AskTooLarge, Denied, DlappError, NotFound, UsageError
+from dlapp.gpuid import devices as on_machine
+from dlapp.gpuid.devices import Device, Holder
+from dlapp.jsonform import from_json, to_json
+
+FORMAT = 1
+"""The format that this version writes."""
+MOST_BYTES = 512 << 10
+"""The longest record: a ZooKeeper server takes 1 MiB for a whole request (jute.maxbuffer)."""
+_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?", re.ASCII)
+_DEVICE_FIELDS = tuple(one.name for one in fields(Device))
+
+Unknown = Mapping[str, Any]
+Choose = Callable[[Sequence[Device], Collection[str], int], "tuple[Device, ...] | None"]
+"""All devices in PCI bus order, the uuids of those that are free, how many -> the chosen; None: not enough."""
+
+
+class LedgerError(DlappError):
+    """The ledger, or a record in it, is not what it must be; nothing is leased through it."""
+
+
+class NotEnough(DlappError):
+    """Fewer devices are free than were asked for.
+
+    Args:
+        reason: without the host's name, as one that waits shows it.
+        holders: who holds what.
+    """
+
+    def __init__(self, host: str, reason: str, asked: int, free: int, holders: Sequence[Holder] = ()) -> None:
+        super().__init__(f"{host}: {reason}")
+        self.host, self.reason, self.asked, self.free, self.holders = host, reason, asked, free, tuple(holders)
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantine:
+    """Why a device is not given out.
+
+    Args:
+        cause: one word, for programs: ``ecc``, ``lost``, ``foreign-process``, ``operator``, …
+        detail: for people.
+        count: how often this device was in quarantine, this time included.
+        probe_at_ms: when it is looked at again [ms since 1970]; 0: an operator must heal it.
+        by: the operator; empty: dlapp itself.
+    """
+
+    cause: str
+    detail: str = ""
+    since_ms: int = 0
+    count: int = 1
+    probe_at_ms: int = 0
+    by: str = ""
+    unknown: Unknown = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"quarantined ({self.detail or self.cause})"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRecord:
+    """A device that the host has or had.
+
+    Args:
+        present: whether the host saw it when it looked last.
+        failures: how often it was in quarantine so far; it makes the next wait for a probe longer.
+    """
+
+    device: Device
+    present: bool = True
+    failures: int = 0
+    quarantine: Quarantine | None = None
+    unknown: Unknown = field(default_factory=dict)
+
+    @property
+    def uuid(self) -> str:
+        """The device's identity."""
+        return self.device.uuid
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRecord:
+    """A container's hold on devices.
+
+    Args:
+        devices: uuids.
+        token: tells this lease from an earlier one of the same container; a late release of that one is no release
+            of this.
+        boot_id: of the host when it was written; no payload outlives its boot.
+        evidence: where to look whether the payload is gone (`dlapp.gpuid.evidence`).
+        doubt: empty, or why it is not free although its task seems to be gone.
+    """
+
+    container: str
+    application: str
+    user: str
+    devices: tuple[str, ...]
+    since_ms: int = 0
+    token: str = ""
+    boot_id: str = ""
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    doubt: str = ""
+    unknown: Unknown = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class HostRecord:
+    """All that the ledger knows of one host.
+
+    Args:
+        devices: in PCI bus order.
+        boot_id: of the host when it looked last, ``seen_ms`` [ms since 1970].
+        forgotten_ms: when an operator said that the host does not come back, 0: never. Its leases stay written: if it
+            does come back, evidence decides on them.
+        least_writer: the least format whose versions may write this record.
+    """
+
+    host: str
+    devices: tuple[DeviceRecord, ...] = ()
+    leases: tuple[LeaseRecord, ...] = ()
+    boot_id: str = ""
+    seen_ms: int = 0
+    forgotten_ms: int = 0
+    forgotten_by: str = ""
+    format: int = FORMAT
+    least_writer: int = 1
+    unknown: Unknown = field(default_factory=dict)
+
+    def device(self, name: str) -> DeviceRecord:
+        """A device by uuid, index (``gpu0``, ``0``) or PCI bus id. Raises NotFound."""
+        for one in self.devices:
+            if name in (one.uuid, one.device.pci_bus_id, f"gpu{one.device.index}", str(one.device.index)):
+                return one
+        known = ", ".join(f"gpu{one.device.index}" for one in self.devices) or "none"
+        raise NotFound(f"{self.host}: there is no card {name!r}; it has {known}")
+
+    def lease_of(self, container: str) -> LeaseRecord | None:
+        """The lease of a container."""
+        return next((one for one in self.leases if one.container == container), None)
+
+    def holder_by_uuid(self) -> dict[str, Holder]:
+        """Who holds what; a device that is not named is not leased."""
+        index = {one.uuid: one.device.index for one in self.devices}
+        return {
+            uuid: Holder(
+                uuid=uuid,
+                index=index.get(uuid),
+                application=one.application,
+                container=one.container,
+                user=one.user,
+                since_ms=one.since_ms,
+                doubt=one.doubt,
+            )
+            for one in self.leases
+            for uuid in one.devices
+        }
+
+    def free(self) -> tuple[Device, ...]:
+        """Devices that can be leased now: there, whole, and nobody's."""
+        held = {uuid for one in self.leases for uuid in one.devices}
+        return tuple(
+            one.device for one in self.devices if one.present and one.quarantine is None and one.uuid not in held
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a container asks for.
+
+    Args:
+        uuids: exactly these devices (somebody else chose); empty: any ``gcores``.
+        evidence: where to look whether the payload is gone.
+    """
+
+    application: str
+    container: str
+    user: str
+    gcores: int
+    uuids: tuple[str, ...] = ()
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+
+
+# ---- changes ----
+
+
+def seen(record: HostRecord, found: Sequence[Device], *, boot_id: str, now_ms: int) -> HostRecord:
+    """Take in what the host sees of its devices now. Whoever sees itself is not forgotten.
+
+    A device that is not seen stays in the record while somebody holds it or it is in quarantine, and is not given out.
+    """
+    known = {one.uuid: one for one in record.devices}
+    held = {uuid for one in record.leases for uuid in one.devices}
+    now = [
+        replace(known[one.uuid], device=one, present=True) if one.uuid in known else DeviceRecord(one) for one in found
+    ]
+    there = {one.uuid for one in found}
+    gone = [
+        replace(one, present=False)
+        for one in record.devices
+        if one.uuid not in there and (one.uuid in held or one.quarantine or one.failures)
+    ]
+    changed = replace(
+        record, devices=(*now, *gone), boot_id=boot_id, seen_ms=record.seen_ms, forgotten_ms=0, forgotten_by=""
+    )
+    # Only a sight that says something new is worth a write of its own.
+    return record if changed == record else replace(changed, seen_ms=now_ms)
+
+
+def lease(
+    record: HostRecord,
+    ask: Ask,
+    *,
+    token: str,
+    now_ms: int,
+    choose: Choose = on_machine.choose,
+) -> tuple[HostRecord, LeaseRecord]:
+    """Give ``ask`` all of its devices or none.
+
+    The container's own lease is given again as it is, so an ask whose answer was lost may be repeated.
+
+    Raises:
+        NotEnough: not now; it says who holds what.
+        AskTooLarge: the host has not so many.
+        NotFound: a device that was asked for by name is not there.
+        UsageError: fewer than one was asked for.
+        LedgerError: the container holds something else already.
+    """
+    check_amount(record.host, ask.gcores, len([one for one in record.devices if one.present]))
+    if (mine := record.lease_of(ask.container)) is not None:
+        if mine.application != ask.application:
+            raise LedgerError(f"{record.host}: {ask.container} is a container of {mine.application}")
+        if len(mine.devices) != ask.gcores or (ask.uuids and set(ask.uuids) != set(mine.devices)):
+            raise LedgerError(f"{record.host}: {ask.container} holds {len(mine.devices)} gcores, asks for {ask.gcores}")
+        return record, mine
+    free = {one.uuid for one in record.free()}
+    if ask.uuids:
+        wanted = [record.device(name).device for name in ask.uuids]
+        chosen = tuple(wanted) if all(one.uuid in free for one in wanted) else None
+    else:
+        chosen = choose([one.device for one in record.devices if one.present], free, ask.gcores)
+    if chosen is None:
+        held = [one for uuid, one in record.holder_by_uuid().items() if not ask.uuids or uuid in ask.uuids]
+        raise NotEnough(record.host, in_the_way(record, ask.gcores, now_ms), ask.gcores, len(free), held)
+    given = LeaseRecord(
+        container=ask.container,
+        application=ask.application,
+        user=ask.user,
+        devices=tuple(one.uuid for one in chosen),
+        since_ms=now_ms,
+        token=token,
+        boot_id=record.boot_id,
+        evidence=dict(ask.evidence),
+    )
+    return replace(record, leases=(*record.leases, given)), given
+
+
+def release(record: HostRecord, container: str, *, application: str, token: str = "") -> HostRecord:
+    """End a container's lease. One that has ended already is no error: a release may be repeated.
+
+    Args:
+        token: only the lease with this one; empty: whichever the container has.
+
+    Raises:
+        Denied: it is a lease of another application.
+    """
+    mine = record.lease_of(container)
+    if mine is None or (token and mine.token != token):
+        return record
+    if mine.application != application:
+        raise Denied(f"{record.host}: the lease of {container} belongs to {mine.application}, not to {application}")
+    return replace(record, leases=tuple(one for one in record.leases if one is not mine))
+
+
+def doubt(record: HostRecord, container: str, why: str) -> HostRecord:
+    """Note why a lease is in doubt; empty: it is not. That frees nothing."""
+    return replace(
+        record,
+        leases=tuple(
+            replace(one, doubt=why) if one.container == container and one.doubt != why else one for one in record.leases
+        ),
+    )
+
+
+def reclaim(record: HostRecord, gone: Collection[tuple[str, str]], doubts: Mapping[str, str]) -> HostRecord:
+    """End the leases whose payloads are seen to be gone; only the host itself can see that.
+
+    Args:
+        gone: (container, token) of these leases.
+        doubts: container -> why it is not known; empty: it is alive.
+    """
+    kept = tuple(one for one in record.leases if (one.container, one.token) not in gone)
+    record = record if len(kept) == len(record.leases) else replace(record, leases=kept)
+    for container, why in doubts.items():
+        if (one := record.lease_of(container)) is not None and one.doubt != why:
+            record = doubt(record, container, why)
+    return record
+
+
+def quarantine(
+    record: HostRecord,
+    name: str,
+    *,
+    cause: str,
+    detail: str = "",
+    now_ms: int,
+    probe_at_ms: int = 0,
+    by: str = "",
+) -> HostRecord:
+    """Give a device out no more; who holds it keeps it. One that is in quarantine keeps its time and its count, and an
+    operator's word stands before what dlapp itself finds.
+
+    Raises:
+        NotFound: there is no such device.
+    """
+    one = record.device(name)
+    old = one.quarantine
+    if old is not None and old.by and not by:
+        return record
+    new = Quarantine(
+        cause=cause,
+        detail=detail,
+        since_ms=old.since_ms if old else now_ms,
+        count=old.count if old else one.failures + 1,
+        probe_at_ms=probe_at_ms,
+        by=by,
+        unknown=old.unknown if old else {},
+    )
+    return _with_device(record, replace(one, quarantine=new, failures=new.count))
+
+
+def heal(record: HostRecord, name: str, *, forgive: bool = False) -> HostRecord:
+    """Give a device out again.
+
+    Args:
+        forgive: an operator repaired it, so what was before counts no more.
+
+    Raises:
+        NotFound: there is no such device.
+    """
+    one = record.device(name)
+    if one.quarantine is None and not forgive:
+        return record
+    return _with_device(record, replace(one, quarantine=None, failures=0 if forgive else one.failures))
+
+
+def forget(record: HostRecord, *, by: str, now_ms: int) -> HostRecord:
+    """Mark a host that does not come back: it is listed no more. Its leases stay, for it might."""
+    return replace(record, forgotten_ms=now_ms, forgotten_by=by)
+
+
+def _with_device(record: HostRecord, changed: DeviceRecord) -> HostRecord:
+    return replace(record, devices=tuple(changed if one.uuid == changed.uuid else one for one in record.devices))
+
+
+# ---- what is said about it ----
+
+
+def check_amount(host: str, asked: int, there: int) -> None:
+    """Refuse an ask that can never be met. Raises UsageError, AskTooLarge."""
+    if asked < 1:
+        raise UsageError(f"{host}: asked for {asked} gcores, the least is 1")
+    if asked > there:
+        raise AskTooLarge(f"{host}: asked for {asked} gcores, it has {there}")
+
+
+def check_host(host: str) -> str:
+    """Refuse what is no host name. Raises UsageError."""
+    if not _HOST.fullmatch(host):
+        raise UsageError(f"{host!r} is no host name: letters, digits, dots and dashes, at most 253")
+    return host
+
+
+def in_the_way(record: HostRecord, asked: int, now_ms: int) -> str:
+    """Why an ask is not met, as one line without the host's name."""
+    holders = record.holder_by_uuid()
+    parts = []
+    for one in record.devices:
+        if (holder := holders.get(one.uuid)) is not None:
+            held_s = max(0, now_ms - holder.since_ms) // 1000 if holder.since_ms else None
+            who = ", ".join(filter(None, (holder.user, "" if held_s is None else short_duration(held_s))))
+            said = f"gpu{one.device.index} {holder.application}" + (f" ({who})" if who else "")
+            parts.append(f"{said}, {holder.doubt}" if holder.doubt else said)
+        elif one.quarantine is not None:
+            parts.append(f"gpu{one.device.index} {one.quarantine}")
+        elif not one.present:
+            parts.append(f"gpu{one.device.index} is not there now")
+    text = f"asked for {asked} gcores, {len(record.free())} free"
+    return f"{text}: {', '.join(parts)}" if parts else text
+
+
+def short_duration(seconds: int) -> str:
+    """A span in its largest whole unit: ``40 s``, ``12 min``, ``3 h``, ``5 d``."""
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
+
+
+def original_map(records: Iterable[HostRecord]) -> dict[str, dict[str, str]]:
+    """Who holds what, in the form of the original's map: ``{"host01": {"gpu0": "application_…"}}``."""
+    shown: dict[str, dict[str, str]] = {}
+    for record in records:
+        held = sorted(record.holder_by_uuid().values(), key=lambda one: -1 if one.index is None else one.index)
+        if held:
+            shown[record.host] = {
+                f"gpu{one.index}" if one.index is not None else one.uuid: one.application for one in held
+            }
+    return shown
+
+
+# ---- JSON ----
+
+
+def to_bytes(record: HostRecord) -> bytes:
+    """The record as it is stored.
+
+    Raises:
+        LedgerError: this version may not write it, or it is longer than `MOST_BYTES`.
+    """
+    if record.least_writer > FORMAT:
+        raise LedgerError(
+            f"{record.host}: its record in the GPU ledger may be written by format {record.least_writer} or later, "
+            f"this dlapp has {FORMAT}: update it"
+        )
+    whole: dict[str, Any] = {
+        **record.unknown,
+        "format": max(FORMAT, record.format),
+        "least_writer": record.least_writer,
+        "host": record.host,
+        "boot_id": record.boot_id,
+        "seen_ms": record.seen_ms,
+        "devices": [_device_to_json(one) for one in record.devices],
+        "leases": [_plain(one) for one in record.leases],
+    }
+    if record.forgotten_ms:
+        whole |= {"forgotten_ms": record.forgotten_ms, "forgotten_by": record.forgotten_by}
+    data = json.dumps(whole, separators=(",", ":")).encode()
+    if len(data) > MOST_BYTES:
+        raise LedgerError(f"{record.host}: its record in the GPU ledger has {len(data)} bytes, {MOST_BYTES} are most")
+    return data
+
+
+def from_bytes(data: bytes, host: str) -> HostRecord:
+    """Read a record; an empty one is that of a host without devices.
+
+    Raises:
+        LedgerError: it is none; the message says where it lies.
+    """
+    if not data:
+        return HostRecord(host)
+    try:
+        whole = json.loads(data)
+        if not isinstance(whole, dict):
+            raise ValueError("is no object")
+        return HostRecord(
+            host=host,
+            devices=tuple(_device_from_json(one) for one in _take(whole, "devices", list, [])),
+            leases=tuple(_lease_from_json(one) for one in _take(whole, "leases", list, [])),
+            boot_id=_take(whole, "boot_id", str, ""),
+            seen_ms=_take(whole, "seen_ms", int, 0),
+            forgotten_ms=_take(whole, "forgotten_ms", int, 0),
+            forgotten_by=_take(whole, "forgotten_by", str, ""),
+            format=_take(whole, "format", int, None),
+            least_writer=_take(whole, "least_writer", int, None),
+            unknown={key: value for key, value in whole.items() if key != "host"},
+        )
+    except (ValueError, TypeError, RecursionError, DlappError) as error:
+        raise LedgerError(f"{host}: its record in the GPU ledger cannot be read: {error}") from error
+
+
+def _take(whole: dict[str, Any], name: str, kind: type, default: Any) -> Any:
+    """Take a field out of ``whole``, so that what is left is what we do not know."""
+    value = whole.pop(name, default)
+    if type(value) is not kind:
+        raise ValueError(f"{name} is {value!r:.40}" if value is not None else f"it has no {name}")
+    return value
+
+
+def _plain(one: LeaseRecord | Quarantine) -> dict[str, Any]:
+    """The fields of a value that says something, and what it did not know."""
+    names = _LEASE_FIELDS if isinstance(one, LeaseRecord) else _QUARANTINE_FIELDS
+    return {**one.unknown, **{name: value for name in names if (value := getattr(one, name))}}
+
+
+def _lease_from_json(data: Any) -> LeaseRecord:
+    if not isinstance(data, dict):
+        raise ValueError(f"a lease is {data!r:.40}")
+    whole = dict(data)
+    uuids = _take(whole, "devices", list, None)
+    if not all(type(one) is str for one in uuids):
+        raise ValueError(f"devices of a lease are {uuids!r:.60}")
+    return LeaseRecord(
+        container=_take(whole, "container", str, None),
+        application=_take(whole, "application", str, None),
+        user=_take(whole, "user", str, ""),
+        devices=tuple(uuids),
+        since_ms=_take(whole, "since_ms", int, 0),
+        token=_take(whole, "token", str, ""),
+        boot_id=_take(whole, "boot_id", str, ""),
+        evidence=_take(whole, "evidence", dict, {}),
+        doubt=_take(whole, "doubt", str, ""),
+        unknown=whole,
+    )
+
+
+def quarantine_to_json(one: Quarantine) -> dict[str, Any]:
+    """The JSON form, also of the machine's store."""
+    return _plain(one)
+
+
+def quarantine_from_json(data: Any) -> Quarantine:
+    """Read it. Raises ValueError where it is none."""
+    if not isinstance(data, dict):
+        raise ValueError(f"a quarantine is {data!r:.40}")
+    whole = dict(data)
+    return Quarantine(
+        cause=_take(whole, "cause", str, None),
+        detail=_take(whole, "detail", str, ""),
+        since_ms=_take(whole, "since_ms", int, 0),
+        count=_take(whole, "count", int, 1),
+        probe_at_ms=_take(whole, "probe_at_ms", int, 0),
+        by=_take(whole, "by", str, ""),
+        unknown=whole,
+    )
+
+
+def _device_to_json(one: DeviceRecord) -> dict[str, Any]:
+    whole = {**one.unknown, **to_json(one.device)}
+    if not one.present:
+        whole["present"] = False
+    if one.failures:
+        whole["failures"] = one.failures
+    if one.quarantine is not None:
+        whole["quarantine"] = _plain(one.quarantine)
+    return whole
+
+
+def _device_from_json(data: Any) -> DeviceRecord:
+    if not isinstance(data, dict):
+        raise ValueError(f"a device is {data!r:.40}")
+    whole = dict(data)
+    present = _take(whole, "present", bool, True)
+    failures = _take(whole, "failures", int, 0)
+    quarantine = whole.pop("quarantine", None)
+    device = from_json(Device, whole)
+    return DeviceRecord(
+        device=device,
+        present=present,
+        failures=failures,
+        quarantine=None if quarantine is None else quarantine_from_json(quarantine),
+        unknown={key: value for key, value in whole.items() if key not in _DEVICE_FIELDS},
+    )
+
+
+_LEASE_FIELDS = tuple(one.name for one in fields(LeaseRecord) if one.name != "unknown")
+_QUARANTINE_FIELDS = tuple(one.name for one in fields(Quarantine) if one.name != "unknown")
