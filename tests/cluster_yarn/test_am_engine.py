@@ -175,7 +175,7 @@ def test_a_container_that_uses_too_much_memory_is_told_with_the_numbers(driver: 
     driver.wanted = {1: 1}
     driver.until(lambda: driver.granted)
     (grant,) = driver.granted.values()
-    driver.start(grant, 'exec python3 -c "import time; held = b'x' * (600 << 20); time.sleep(1000)"')
+    driver.start(grant, "exec python3 -c \"import time; held = b'x' * (600 << 20); time.sleep(1000)\"")
     driver.until(lambda: driver.ended)
     end = driver.ended[grant.container_id]
     assert end.exit_status == -104
