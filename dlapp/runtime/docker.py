@@ -44,6 +44,7 @@ LABEL_HOST = "dlapp.host"
 LABEL_UID = "dlapp.uid"
 
 _CALL_TIMEOUT_S = 60.0
+_LOOK_TIMEOUT_S = 5.0
 _LOOK_EVERY_S = 0.2
 _KILL_HELP_AFTER_S = 2.0
 _SIGNALS = range(1, 65)
@@ -197,6 +198,8 @@ class DockerRun:
 
         try:
             self._api.start(self._name)
+            # What is asked from now on is good to know, and not worth a long wait for a dockerd that hangs.
+            self._api.timeout = _LOOK_TIMEOUT_S
         except docker.errors.APIError as error:
             raise self._refused(error) from error
         except (docker.errors.DockerException, OSError) as error:
@@ -271,16 +274,18 @@ class DockerRun:
         state = self._settled_state()
         if self._lifeline is not None and not self._lifeline.taken:
             raise self._never_began(state)
-        if state.get("OOMKilled") and not (word == "exited" and code == "0"):
-            limit = payload.resources.memory_mib
-            return Ended(None, 9, problem=f"killed for memory: it used more than its {limit} MiB")
         if word == "exited" and code.isdigit():
-            return ended_with_code(int(code))
-        if "ExitCode" not in state:
-            return Ended(None, None, Fault.NODE, "the container is gone and left no exit code")
-        if state.get("Error"):
+            ended = ended_with_code(int(code))
+        elif state.get("Error"):
             return Ended(None, None, Fault.NODE, f"the container did not run: {state['Error']}")
-        return ended_with_code(state["ExitCode"])
+        elif "ExitCode" in state:
+            ended = ended_with_code(state["ExitCode"])
+        else:
+            return Ended(None, None, Fault.NODE, "the container is gone and left no exit code")
+        if ended.exit_code != 0 and self._ran_out_of_memory(state, ended):
+            limit = payload.resources.memory_mib
+            return ended._replace(problem=f"killed for memory: it used more than its {limit} MiB")
+        return ended
 
     def _settled_state(self) -> dict[str, Any]:
         """The container's state once dockerd knows of its end; it learns of it a little after us."""
@@ -288,6 +293,14 @@ class DockerRun:
         while (state := self._state()).get("Running") and time.monotonic() < deadline:
             time.sleep(0.01)
         return state
+
+    def _ran_out_of_memory(self, state: dict[str, Any], ended: Ended) -> bool:
+        # dockerd 20.10 hears of the exit and of the reason in either order (seen: 1 of 10 exits came first).
+        deadline = time.monotonic() + (0.5 if state and ended.signal == 9 and self._kill_help_at is None else 0.0)
+        while not state.get("OOMKilled") and time.monotonic() < deadline:
+            time.sleep(0.02)
+            state = self._state()
+        return bool(state.get("OOMKilled"))
 
     def _kill_by_docker(self) -> None:
         self._note(f"container {self._name} does not end by itself: asking Docker to kill it")

@@ -1,12 +1,10 @@
-"""Payloads run by a small process in the place of a task, which tests may kill.
-
-As a program it makes a payload ready, starts it, obeys words on its standard input (``soft``, ``kill``) and prints how
-the payload ended. `Driven` is a test's side of it.
-"""
+"""A test's side of `tests/runtime/payload_process.py`: payloads run by a small process that a test may kill."""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import json
 import os
 import select
@@ -22,69 +20,22 @@ from typing import Any
 
 import pytest
 
+from tests.services.users import interpreter_for_everybody
+
 USER = 12_345
 """The ordinary user that root becomes; no account of that number is needed."""
 
+PROGRAM = str(Path(__file__).with_name("payload_process.py"))
 PATIENCE_S = 20.0
 
 
-# ---- the process ----
-
-
-def main(argv: list[str]) -> None:
-    """Run the payload that the first argument describes."""
-    from dlapp.runtime.guardian import fork_guardian
-
-    forked = fork_guardian()
-    from dlapp.runtime.docker import DockerRun
-    from dlapp.runtime.payload import Payload, PayloadError, Running
-    from dlapp.runtime.process import Guardian, PlainRun
-    from dlapp.spec import Resources
-
-    data = json.loads(Path(argv[0]).read_text())
-    docker_host = data.pop("docker_host", "")
-    data["resources"] = Resources(**data.pop("resources", {"memory_mib": 64}))
-    data["args"] = tuple(data["args"])
-    data["keep_fds"] = tuple(data.get("keep_fds", ()))
-    payload = Payload(**data)
-    guardian = Guardian(*forked)
-    run: Running
-    try:
-        if payload.image is None:
-            run = PlainRun(payload, guardian)
-        else:
-            run = made = DockerRun(payload, docker_host, "none", lambda line: print(line, file=sys.stderr, flush=True))
-            made.prepare()
-            tell("made")
-            if os.environ.get("STOP_BEFORE_START"):
-                signal.pause()
-        run.start()
-        tell("started")
-        ended = None
-        while ended is None:
-            poll = select.poll()
-            poll.register(0, select.POLLIN)
-            for fd, events in run.watched_fds():
-                poll.register(fd, events)
-            for fd, _ in poll.poll(10):
-                for word in os.read(0, 100).decode().split() if fd == 0 else ():
-                    {"soft": run.soft_stop, "kill": run.kill}[word]()
-            ended = run.ended()
-        run.close()
-        tell("ended", code=ended.exit_code, signal=ended.signal, fault=ended.fault.value, problem=ended.problem)
-    except PayloadError as error:
-        with contextlib.suppress(NameError):
-            run.close()
-        tell("refused", fault=error.fault.value, problem=str(error))
-    guardian.close()
-
-
-def tell(what: str, **details: Any) -> None:
-    """One line for the test."""
-    print(json.dumps({"what": what, **details}), flush=True)
-
-
-# ---- the test's side ----
+@functools.cache
+def python_for_users() -> str:
+    """An interpreter that `USER` may run, one for all tests of a run."""
+    directory = Path(tempfile.mkdtemp(prefix="dlapp-python-"))
+    atexit.register(shutil.rmtree, directory)
+    directory.chmod(0o755)
+    return str(interpreter_for_everybody(directory))
 
 
 class Driven:
@@ -123,13 +74,14 @@ class Driven:
         }
         described = self.home / "payload.json"
         described.write_text(json.dumps(fields | payload))
-        become = []
+        become, python = [], sys.executable
         if self._as_user and os.geteuid() == 0:
             for path in (self.home, *self.home.rglob("*")):
                 os.chown(path, USER, USER)
             become = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups"]
+            python = python_for_users()
         self.process = subprocess.Popen(
-            [*become, sys.executable, str(Path(__file__)), str(described)],
+            [*become, python, PROGRAM, str(described)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
@@ -263,7 +215,3 @@ def plain(place: Path) -> Generator[Driven, None, None]:
     driven = Driven(place, as_user=False)
     yield driven
     driven.close()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

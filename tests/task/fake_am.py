@@ -21,6 +21,7 @@ from dlapp.control_http import ControlServer, Request
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.jsonform import from_json, to_json
 from dlapp.spec import InputSpec, OutputSpec, Resources
+from tests.runtime.driver import python_for_users
 
 APPLICATION = ApplicationId(1700000000000, 1)
 
@@ -91,10 +92,12 @@ class FakeAm:
         (self.home / "launch.json").write_text(json.dumps(data))
         read, self._lifeline = os.pipe2(os.O_CLOEXEC)
         become: list[str] = []
+        python = sys.executable
         if as_uid is not None:
             os.chown(self.home, as_uid, as_uid)
             become = ["setpriv", f"--reuid={as_uid}", f"--regid={as_uid}", "--clear-groups"]
-        command = [sys.executable, "-I", "-m", "dlapp", "task", "--engine", "local", "--home", str(self.home)]
+            python = python_for_users()
+        command = [python, "-I", "-m", "dlapp", "task", "--engine", "local", "--home", str(self.home)]
         with open(self.home / "am.log", "ab") as log:
             self.task = subprocess.Popen(
                 [*become, *command, "--lifeline-fd", str(read), "--keep-fds", ""],

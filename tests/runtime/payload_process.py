@@ -1,0 +1,73 @@
+"""Runs one payload in the place of a task, for tests: ``python payload_process.py DESCRIPTION``.
+
+It makes the payload ready, starts it, obeys words on its standard input (``soft``, ``kill``) and prints how it ended, a
+JSON object a line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def main(argv: list[str]) -> None:
+    """Run the payload that the first argument describes."""
+    from dlapp.runtime.guardian import fork_guardian
+
+    forked = fork_guardian()
+    from dlapp.runtime.docker import DockerRun
+    from dlapp.runtime.payload import Payload, PayloadError, Running
+    from dlapp.runtime.process import Guardian, PlainRun
+    from dlapp.spec import Resources
+
+    data = json.loads(Path(argv[0]).read_text())
+    docker_host = data.pop("docker_host", "")
+    data["resources"] = Resources(**data.pop("resources", {"memory_mib": 64}))
+    data["args"] = tuple(data["args"])
+    data["keep_fds"] = tuple(data.get("keep_fds", ()))
+    payload = Payload(**data)
+    guardian = Guardian(*forked)
+    run: Running
+    try:
+        if payload.image is None:
+            run = PlainRun(payload, guardian)
+        else:
+            run = made = DockerRun(payload, docker_host, "none", lambda line: print(line, file=sys.stderr, flush=True))
+            made.prepare()
+            tell("made")
+            if os.environ.get("STOP_BEFORE_START"):
+                signal.pause()
+        run.start()
+        tell("started")
+        ended = None
+        while ended is None:
+            poll = select.poll()
+            poll.register(0, select.POLLIN)
+            for fd, events in run.watched_fds():
+                poll.register(fd, events)
+            for fd, _ in poll.poll(10):
+                for word in os.read(0, 100).decode().split() if fd == 0 else ():
+                    {"soft": run.soft_stop, "kill": run.kill}[word]()
+            ended = run.ended()
+        run.close()
+        tell("ended", code=ended.exit_code, signal=ended.signal, fault=ended.fault.value, problem=ended.problem)
+    except PayloadError as error:
+        with contextlib.suppress(NameError):
+            run.close()
+        tell("refused", fault=error.fault.value, problem=str(error))
+    guardian.close()
+
+
+def tell(what: str, **details: Any) -> None:
+    """One line for the test."""
+    print(json.dumps({"what": what, **details}), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
