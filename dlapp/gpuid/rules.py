@@ -127,6 +127,7 @@ class HostRecord:
 
     Args:
         devices: in PCI bus order.
+        machine: tells this host from another of the same name; empty: not known.
         boot_id: of the host when it looked last, ``seen_ms`` [ms since 1970].
         forgotten_ms: when an operator said that the host does not come back, 0: never. Its leases stay written: if it
             does come back, evidence decides on them.
@@ -136,6 +137,7 @@ class HostRecord:
     host: str
     devices: tuple[DeviceRecord, ...] = ()
     leases: tuple[LeaseRecord, ...] = ()
+    machine: str = ""
     boot_id: str = ""
     seen_ms: int = 0
     forgotten_ms: int = 0
@@ -201,11 +203,20 @@ class Ask:
 # ---- changes ----
 
 
-def seen(record: HostRecord, found: Sequence[Device], *, boot_id: str, now_ms: int) -> HostRecord:
+def seen(record: HostRecord, found: Sequence[Device], *, boot_id: str, now_ms: int, machine: str = "") -> HostRecord:
     """Take in what the host sees of its devices now. Whoever sees itself is not forgotten.
 
     A device that is not seen stays in the record while somebody holds it or it is in quarantine, and is not given out.
+
+    Raises:
+        LedgerError: another machine of this name is at it. To each of the two the other's leases would look as if
+            from before a reboot.
     """
+    if record.machine and machine and record.machine != machine and not record.forgotten_ms:
+        raise LedgerError(
+            f"{record.host}: the GPU ledger knows another machine of this name; give one of them another name, or if it "
+            f"was installed anew: dlapp-gpu forget {record.host}"
+        )
     known = {one.uuid: one for one in record.devices}
     held = {uuid for one in record.leases for uuid in one.devices}
     now = [
@@ -218,7 +229,12 @@ def seen(record: HostRecord, found: Sequence[Device], *, boot_id: str, now_ms: i
         if one.uuid not in there and (one.uuid in held or one.quarantine or one.failures)
     ]
     changed = replace(
-        record, devices=(*now, *gone), boot_id=boot_id, seen_ms=record.seen_ms, forgotten_ms=0, forgotten_by=""
+        record,
+        devices=(*now, *gone),
+        machine=machine or record.machine,
+        boot_id=boot_id,
+        forgotten_ms=0,
+        forgotten_by="",
     )
     # Only a sight that says something new is worth a write of its own.
     return record if changed == record else replace(changed, seen_ms=now_ms)
@@ -287,6 +303,20 @@ def release(record: HostRecord, container: str, *, application: str, token: str 
     if mine.application != application:
         raise Denied(f"{record.host}: the lease of {container} belongs to {mine.application}, not to {application}")
     return replace(record, leases=tuple(one for one in record.leases if one is not mine))
+
+
+def adopt(record: HostRecord, container: str, *, token: str, evidence: Mapping[str, Any]) -> HostRecord:
+    """Make a container's lease one of ``token`` and ``evidence``: the task that took it is the one that asks again, or
+    is seen to be gone."""
+    return replace(
+        record,
+        leases=tuple(
+            replace(one, token=token, evidence=dict(evidence), boot_id=record.boot_id, doubt="")
+            if one.container == container
+            else one
+            for one in record.leases
+        ),
+    )
 
 
 def doubt(record: HostRecord, container: str, why: str) -> HostRecord:
@@ -445,6 +475,7 @@ def to_bytes(record: HostRecord) -> bytes:
         "format": max(FORMAT, record.format),
         "least_writer": record.least_writer,
         "host": record.host,
+        "machine": record.machine,
         "boot_id": record.boot_id,
         "seen_ms": record.seen_ms,
         "devices": [_device_to_json(one) for one in record.devices],
@@ -474,6 +505,7 @@ def from_bytes(data: bytes, host: str) -> HostRecord:
             host=host,
             devices=tuple(_device_from_json(one) for one in _take(whole, "devices", list, [])),
             leases=tuple(_lease_from_json(one) for one in _take(whole, "leases", list, [])),
+            machine=_take(whole, "machine", str, ""),
             boot_id=_take(whole, "boot_id", str, ""),
             seen_ms=_take(whole, "seen_ms", int, 0),
             forgotten_ms=_take(whole, "forgotten_ms", int, 0),
