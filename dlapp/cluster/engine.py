@@ -51,6 +51,9 @@ class Engine(Protocol):
             SpecError: a key that this engine cannot honour.
         """
 
+    def prepare(self) -> None:
+        """A submission follows in a moment: begin what takes time. Where none follows, it ends by itself."""
+
     def archive_cache(self) -> str:
         """Directory for packed workspaces, the caller's own; archives in it are named by their digest."""
 
@@ -75,8 +78,12 @@ class Engine(Protocol):
     def logs(self, application_id: ApplicationId) -> list[LogFiles]:
         """The logs of all containers that ran, in CONTAINER_INDEX order, the last attempt of each."""
 
-    def dashboard_urls(self, application_id: ApplicationId) -> tuple[str, str]:
-        """The page while it runs, and the one after it is completed."""
+    def dashboard_urls(self, application_id: ApplicationId, *, wait_s: float = 0.0) -> tuple[str, str]:
+        """The page while it runs, and the one after it is completed.
+
+        Args:
+            wait_s: how long to wait for an application that is just starting to have a page.
+        """
 
 
 # ---- the ApplicationMaster's side ----

@@ -28,6 +28,9 @@ Say = Callable[[str], None]
 Progress = Callable[[int, int], None]
 LeaveOut = Callable[[AppSpec], Sequence[str]]
 
+PAGE_S = 0.5
+"""How long to wait for an application that is just starting to have a page; the id is printed before."""
+
 ENVIRONMENT = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR"),
     *("VIRTUAL_ENV", "CONDA_PREFIX", "LD_LIBRARY_PATH"),
@@ -74,6 +77,7 @@ def launch(
     say(f"user_dev_workspace_path = {spec.workspace}")
     say(f"user_dev_workspace_exclude_list = {list(spec.exclude)}")
     say(f"user_dev_workspace dir size = {-(-scan.size_bytes // 1024)} kb")
+    engine.prepare()
     with _step(say, "DL App Submission", "OK"):
         limit = config.storage.workspace_limit_bytes
         packed = pack(scan, engine.archive_cache(), limit_bytes=limit, progress=progress)
@@ -161,8 +165,8 @@ def _taken_over(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _say_where(application_id: ApplicationId, engine: Engine, say: Say) -> None:
-    running, completed = engine.dashboard_urls(application_id)
     say(f"DL App ID = {application_id}")
+    running, completed = engine.dashboard_urls(application_id, wait_s=PAGE_S)
     say("DL App Dashboard")
     say(f"* While app is running , check : {running}")
     say(f"* After app is completed, check : {completed}")

@@ -74,7 +74,10 @@ class FakeEngine:
         self.submitted.append((submission, secrets))
         return ApplicationId.from_text(ID)
 
-    def dashboard_urls(self, application_id: ApplicationId) -> tuple[str, str]:
+    def prepare(self) -> None:
+        pass
+
+    def dashboard_urls(self, application_id: ApplicationId, *, wait_s: float = 0.0) -> tuple[str, str]:
         return f"http://RM/{application_id}", f"http://TIMELINE/{application_id}"
 
 

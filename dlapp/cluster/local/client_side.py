@@ -150,6 +150,11 @@ class LocalEngine:
         }
         return [f"{name} has no effect on one machine" for name, value in named.items() if value not in (None, ())]
 
+    def prepare(self) -> None:
+        """Start the runner while the workspace is packed: it takes as long as that of a small one."""
+        with contextlib.suppress(DlappError, OSError):  # submitting tries again
+            ensure_runner(self._state, self._settings, wake=False, stay=True)
+
     def archive_cache(self) -> str:
         """Directory for packed workspaces, the caller's own; what is unused for long or too much is removed."""
         return self._state.cache(self._uid)
@@ -361,10 +366,16 @@ class LocalEngine:
         history = file_url(os.path.join(home, "view.json"))
         deadline = time.monotonic() + wait_s
         while (url := self._control_url(home)) is None and time.monotonic() < deadline:
-            if self._row(str(application_id)).state == DONE:
+            row = self._row(str(application_id))
+            if row.state == DONE or (row.state == WAITING and self._is_held_up(row)):
                 break
             time.sleep(0.01)
         return (f"{url}/" if url else history), history
+
+    def _is_held_up(self, row: Row) -> bool:
+        """Whether a waiting row cannot start at once: something is lacking, or another waits before it."""
+        before = "state = 'waiting' AND number < ?"
+        return bool(row.reason or self._queue().rows(before, (row.number,), columns="number"))
 
     def _row(self, application_id: str) -> Row:
         if (row := self._queue().row(application_id)) is None:

@@ -18,11 +18,12 @@ from dlapp.cluster.local.spawn import FIRST_KEPT, spawn
 from dlapp.cluster.local.state import StateDir, is_locked, open_lock, try_lock
 
 
-def ensure_runner(state: StateDir, settings: Settings, *, wake: bool = True) -> None:
+def ensure_runner(state: StateDir, settings: Settings, *, wake: bool = True, stay: bool = False) -> None:
     """See to it that the caller's rows are worked off: wake the runner, or start one.
 
     Args:
         wake: there is news; False: a runner that is there need not look.
+        stay: there will be a row in a moment; a runner that is started now waits for it a little.
 
     Raises:
         Unreachable, OSError: its lock or its process could not be made.
@@ -38,6 +39,7 @@ def ensure_runner(state: StateDir, settings: Settings, *, wake: bool = True) -> 
             return
         words = [*settings.program, "runner", "--state", state.path, "--lock-fd", str(FIRST_KEPT)]
         words += ["--settings", json.dumps(settings.to_json()), *(["--shared"] if state.shared else [])]
+        words += ["--stay"] if stay else []
         spawn(words, keep=[lock], log=state.runner_log(uid))
     finally:
         os.close(lock)

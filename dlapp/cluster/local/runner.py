@@ -65,6 +65,9 @@ the first to the second."""
 FOREIGN_S = 0.5
 """Between two looks at what others hold (another queue's GPUs, another user's rows): there is no news of that."""
 IDLE_S = 30.0
+STAY_S = 5.0
+"""How long a runner that was started for a submission to come waits for it; packing a large workspace takes longer,
+and then the submission starts another."""
 HISTORY_S, BUSY_HISTORY_S = 3600.0, 600.0
 """Between two times that what is old is cleared, and how long that is put off while there is something to do."""
 MAX_LOG_BYTES = 1 << 20
@@ -75,9 +78,10 @@ class Runner:
 
     Args:
         lock: descriptor whose lock makes this process the runner; given up by `run`.
+        stay: somebody is just about to submit; do not leave before `STAY_S` without a row.
     """
 
-    def __init__(self, state: StateDir, settings: Settings, lock: int) -> None:
+    def __init__(self, state: StateDir, settings: Settings, lock: int, *, stay: bool = False) -> None:
         self._state, self._settings, self._lock = state, settings, lock
         self._uid = os.geteuid()
         self._boot_id = boot_id()
@@ -93,6 +97,7 @@ class Runner:
         self._ledger: MachineLedger | None = None
         self._ticket: tuple[int, Ticket] | None = None  # the row that waits for GPUs, and its place in their queue
         self._history_at = time.monotonic()
+        self._stay_until = time.monotonic() + STAY_S if stay else 0.0
 
     def run(self) -> None:
         """Work until nothing is left to do."""
@@ -182,6 +187,10 @@ class Runner:
         # Within the transaction nobody can add a row, and whoever adds one after it finds the lock free.
         with self._queue.change():
             if self._queue.count_unsettled(self._uid):
+                self._stay_until = 0.0
+                return False
+            if (left_s := self._stay_until - time.monotonic()) > 0:
+                self._pause_s = min(self._pause_s, left_s)
                 return False
             os.close(self._fifo)
             os.close(self._lock)
@@ -447,8 +456,9 @@ def main(argv: Sequence[str]) -> int:
     """Be the runner, with the lock that whoever started this process took for it."""
     import json
 
-    options: dict[str, Any] = {"shared": "--shared" in argv}
-    words = [word for word in argv if word != "--shared"]
+    flags = ("--shared", "--stay")
+    options: dict[str, Any] = {flag.removeprefix("--"): flag in argv for flag in flags}
+    words = [word for word in argv if word not in flags]
     options.update((name.removeprefix("--"), value) for name, value in zip(words[::2], words[1::2], strict=True))
     os.chdir("/")
     os.umask(0o022)
@@ -459,5 +469,5 @@ def main(argv: Sequence[str]) -> int:
     state = StateDir(options["state"], shared=options["shared"])
     if os.fstat(sys.stdout.fileno()).st_size > MAX_LOG_BYTES:
         os.ftruncate(sys.stdout.fileno(), 0)
-    Runner(state, Settings(json.loads(options["settings"])), lock).run()
+    Runner(state, Settings(json.loads(options["settings"])), lock, stay=options["stay"]).run()
     return 0
