@@ -171,6 +171,18 @@ def this_boot_id() -> str:
         return ""
 
 
+def lock(fd: int) -> None:
+    """Take the lock of a lease's file, for this open file description and all who inherit it."""
+    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
+
+
+def is_locked(fd: int) -> bool:
+    """Whether anybody holds the lock of a lease's file through another open file description than this."""
+    answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
+    kind: int = _FLOCK.unpack(answer)[0]
+    return kind != fcntl.F_UNLCK
+
+
 def this_task() -> dict[str, int]:
     """This process as evidence names it."""
     pid = os.getpid()
@@ -238,14 +250,12 @@ def _lock(path: Any) -> Finding:
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             return Finding(UNKNOWN, f"its lock {path} is no plain file")
-        answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
+        held = is_locked(fd)
     except OSError as error:
         return Finding(UNKNOWN, f"its lock {path}: {error.strerror}")
     finally:
         os.close(fd)
-    if _FLOCK.unpack(answer)[0] == fcntl.F_UNLCK:
-        return Finding(GONE)
-    return Finding(ALIVE, "a process of it still holds its lock")
+    return Finding(ALIVE, "a process of it still holds its lock") if held else Finding(GONE)
 
 
 def _fifo(path: Any) -> Finding | _Silent:

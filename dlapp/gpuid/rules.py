@@ -214,7 +214,7 @@ def seen(record: HostRecord, found: Sequence[Device], *, boot_id: str, now_ms: i
     """
     if record.machine and machine and record.machine != machine and not record.forgotten_ms:
         raise LedgerError(
-            f"{record.host}: the GPU ledger knows another machine of this name; give one of them another name, or if it "
+            f"{record.host}: the GPU ledger knows another machine of this name; give one another name, or if it "
             f"was installed anew: dlapp-gpu forget {record.host}"
         )
     known = {one.uuid: one for one in record.devices}

@@ -1,0 +1,670 @@
+"""The GPU ledger of a cluster, in ZooKeeper: one znode for each host; the one user of kazoo.
+
+    <root>/hosts/<host>     the host's record (`dlapp.gpuid.rules`), as JSON
+
+A change is: read, change, write if the version is still the one that was read. So there is no lock that a dead client
+could hold, and an ask gets all of its devices or none. There are no ephemeral nodes: a session that expires means
+nothing at all, and an outage stops no payload. A lease ends by release, or because its own host sees that its payload
+is gone (`dlapp.gpuid.evidence`). For that an acquire makes a lock file on the host, which the task and all that inherit
+the descriptor hold.
+
+An answer can be lost after the write was done. The next read tells: the lease is there, with our token. What was
+written by a call that gave up is released by a later one of this process, or by evidence.
+
+Source: ZooKeeper Programmer's Guide, "Consistency Guarantees" (a conditional write is decided by the leader; a read may
+be old, sync brings the server up to date).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import random
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from types import TracebackType
+from typing import Any, NamedTuple, Self, TypeVar
+
+from dlapp.errors import Denied, NotFound, TimedOut, Unreachable
+from dlapp.gpuid import evidence as witness
+from dlapp.gpuid import nvml, rules
+from dlapp.gpuid.devices import Device, choose
+from dlapp.gpuid.evidence import ALIVE, GONE, Witnesses
+from dlapp.gpuid.ledger import Inspect, Looked, uninspected
+from dlapp.gpuid.rules import Ask, HostRecord, LeaseRecord, LedgerError, NotEnough
+
+LEAST_WAIT_S = 5.0
+"""What an answer of the ensemble may take even where no wait for devices was asked for."""
+RELEASE_WAIT_S = 10.0
+"""How long a release waits for the ensemble before it is left for later."""
+LIST_AT_ONCE = 256
+"""Records of hosts that are asked for at the same time."""
+_CONFLICT_S = 0.02
+_LOOK_S = (0.05, 1.0)
+_STALE_LOCK_S = 600.0
+_LOCK = "lease-"
+
+T = TypeVar("T")
+Change = Callable[[HostRecord], HostRecord]
+
+
+class Settings(NamedTuple):
+    """Where the ledger is.
+
+    Args:
+        ensemble: ``zk1:2181,zk2:2181,zk3:2181``.
+        root: path of the ledger's znodes.
+        credentials: ``user:password`` of ZooKeeper's digest scheme; empty: the znodes are open to everybody.
+        lock_dir: where this host keeps the lock files of leases; one for everybody on the machine.
+    """
+
+    ensemble: str
+    root: str = "/dlapp"
+    credentials: str = ""
+    session_timeout_s: float = 10.0
+    lock_dir: str = "/run/lock/dlapp"
+
+
+class _Unsure(Exception):
+    """The connection was lost while a write was on its way."""
+
+
+class ZooKeeperLease:
+    """A lease on ZooKeeper. Closing it frees nothing by itself."""
+
+    def __init__(self, ledger: ZooKeeperLedger, record: LeaseRecord, devices: tuple[Device, ...], fd: int) -> None:
+        self.devices, self.fds = devices, (fd,)
+        self.record = record
+        self._ledger = ledger
+        self._state = "held"
+
+    def release(self) -> bool:
+        """See `dlapp.gpuid.ledger.Lease`."""
+        if self._state == "held":
+            self._state = "released"
+            self._done = self._ledger._release(self.record)
+            os.close(self.fds[0])
+            return self._done
+        return self._state == "released" and self._done
+
+    def close(self) -> None:
+        """See `dlapp.gpuid.ledger.Lease`."""
+        if self._state == "held":
+            self._state = "closed"
+            self._ledger._forget_open(self.record.container)
+            os.close(self.fds[0])
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this object still holds it."""
+        return self._state == "held"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class ZooKeeperLedger:
+    """The ledger of a cluster, as one process of one host uses it. Its methods may be called from several threads.
+
+    Args:
+        host: this host's name in the ledger; None: the machine's.
+        discover: what cards there are.
+        witnesses: who is heard about a payload.
+        inspect: looks at the cards before they are given.
+        machine: this machine's id; None: from /etc/machine-id.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        host: str | None = None,
+        discover: Callable[[], tuple[Device, ...]] = nvml.discover,
+        witnesses: Witnesses | None = None,
+        inspect: Inspect = uninspected,
+        choose: rules.Choose = choose,
+        machine: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.settings = settings
+        self.host = rules.check_host(host if host is not None else os.uname().nodename)
+        self._discover, self._inspect, self._choose = discover, inspect, choose
+        self._witnesses = witnesses or Witnesses()
+        self._machine = _machine_id() if machine is None else machine
+        self._clock, self._sleep = clock, sleep
+        self._hosts_path = f"{settings.root.rstrip('/')}/hosts"
+        self._lock = threading.Lock()
+        self._client: Any = None
+        self._known: dict[str, tuple[HostRecord, int]] = {}
+        self._open: dict[str, ZooKeeperLease] = {}
+        self._later = _Later(self._release_now)
+
+    # ---- taking and giving back ----
+
+    def acquire(self, ask: Ask, *, timeout_s: float = 0.0) -> ZooKeeperLease:
+        """See `dlapp.gpuid.ledger.Ledger`."""
+        if (again := self._open.get(ask.container)) is not None and again.is_open:
+            if again.record.application == ask.application and len(again.devices) == ask.gcores:
+                return again
+            raise LedgerError(f"{self.host}: {ask.container} holds {len(again.devices)} gcores already")
+        deadline = self._clock() + max(timeout_s, LEAST_WAIT_S)
+        devices = self._discover()
+        rules.check_amount(self.host, ask.gcores, len(devices))
+        self._later.flush(ask.container)
+        token = os.urandom(8).hex()
+        path, fd = self._make_lock(ask.container, token)
+        evidence = {"task": witness.this_task(), "lock": path, **ask.evidence}
+        try:
+            given = self._lease(replace(ask, evidence=evidence), devices, token, self._clock() + timeout_s, deadline)
+        except BaseException as error:
+            if isinstance(error, (Unreachable, TimedOut)):
+                # It may be written all the same; then it must be released, or evidence must find the lock file.
+                none = LeaseRecord(ask.container, ask.application, ask.user, (), token=token, evidence=evidence)
+                self._later.put(none)
+            else:
+                os.unlink(path)
+            os.close(fd)
+            raise
+        by_uuid = {one.uuid: one for one in devices}
+        lease = ZooKeeperLease(self, given, tuple(by_uuid[uuid] for uuid in given.devices), fd)
+        self._open[ask.container] = lease
+        return lease
+
+    def _lease(
+        self, ask: Ask, devices: tuple[Device, ...], token: str, wait_until: float, deadline: float
+    ) -> LeaseRecord:
+        given: list[LeaseRecord] = []
+
+        def change(record: HostRecord) -> HostRecord:
+            record, one = rules.lease(
+                self._seen(record, devices), ask, token=token, now_ms=_now_ms(), choose=self._choose
+            )
+            given[:] = [one]
+            return record
+
+        pause_s = _LOOK_S[0]
+        while True:
+            try:
+                self._change(self.host, change, deadline)
+                break
+            except NotEnough:
+                # Whose payload is gone? Only now is it worth asking: it can take a while (dockerd).
+                self._sync(deadline)
+                if not any(one.state == GONE for one in self._collect(deadline)) and self._clock() >= wait_until:
+                    self._change(self.host, change, deadline)
+                    break
+                if self._clock() < wait_until:
+                    self._sleep(min(pause_s, max(0.0, wait_until - self._clock())) * random.uniform(0.5, 1.0))
+                    pause_s = min(2 * pause_s, _LOOK_S[1])
+        mine = given[0]
+        return mine if mine.token == token else self._adopt(mine, ask, token, deadline)
+
+    def _adopt(self, old: LeaseRecord, ask: Ask, token: str, deadline: float) -> LeaseRecord:
+        """Take over the container's own lease, which an earlier call got without hearing of it."""
+        if old.evidence.get("task") != witness.this_task():
+            found = self._witnesses.judge(old.evidence, old.boot_id, old.devices)
+            if found.state != GONE:
+                raise LedgerError(f"{self.host}: {ask.container} has its lease already, and {found.why}")
+
+        def change(record: HostRecord) -> HostRecord:
+            now = record.lease_of(ask.container)
+            if now is None or now.token not in (old.token, token):
+                raise LedgerError(f"{self.host}: the lease of {ask.container} changed while it was taken over")
+            return rules.adopt(record, ask.container, token=token, evidence=ask.evidence)
+
+        mine = self._change(self.host, change, deadline).lease_of(ask.container)
+        assert mine is not None
+        self._remove_lock(old)
+        return mine
+
+    def _release(self, lease: LeaseRecord) -> bool:
+        self._forget_open(lease.container)
+        try:
+            self._release_now(lease, RELEASE_WAIT_S)
+        except (Unreachable, TimedOut):
+            self._later.put(lease)
+            return False
+        return True
+
+    def _release_now(self, lease: LeaseRecord, wait_s: float) -> None:
+        def change(record: HostRecord) -> HostRecord:
+            return rules.release(record, lease.container, application=lease.application, token=lease.token)
+
+        self._change(self.host, change, self._clock() + wait_s)
+        self._remove_lock(lease)
+
+    def _forget_open(self, container: str) -> None:
+        self._open.pop(container, None)
+
+    def release(self, application: str, container: str) -> None:
+        """Give back the lease of a container of ``application`` on this host, whoever took it.
+
+        Raises:
+            Denied: it belongs to another application.
+        """
+
+        def change(record: HostRecord) -> HostRecord:
+            return rules.release(record, container, application=application)
+
+        self._change(self.host, change, self._clock() + RELEASE_WAIT_S)
+
+    # ---- looking ----
+
+    def record(self) -> HostRecord:
+        """See `dlapp.gpuid.ledger.Ledger`."""
+        return self.record_of(self.host)
+
+    def record_of(self, host: str, *, timeout_s: float = RELEASE_WAIT_S) -> HostRecord:
+        """All that is known of a host; nothing is known of one that has no record."""
+        return self._read(rules.check_host(host), self._clock() + timeout_s)[0]
+
+    def hosts(self, *, timeout_s: float = 30.0) -> Iterator[tuple[str, HostRecord | LedgerError]]:
+        """All hosts by name, each with its record or what is wrong with it; forgotten ones too.
+
+        Raises:
+            Unreachable: the ensemble does not answer.
+        """
+        from kazoo.exceptions import NoNodeError
+
+        deadline = self._clock() + timeout_s
+        try:
+            names = self._call(lambda client: client.get_children_async(self._hosts_path), deadline)
+        except NoNodeError:
+            return
+        waiting: deque[tuple[str, Any]] = deque()
+        client = self._connected(deadline)
+        for name in [*sorted(names), None]:
+            if name is not None:
+                waiting.append((name, client.get_async(f"{self._hosts_path}/{name}")))
+            while waiting and (name is None or len(waiting) >= LIST_AT_ONCE):
+                host, answer = waiting.popleft()
+                try:
+                    data = self._answer(answer, deadline)[0]
+                except _Unsure:
+                    data = self._call(partial(_get, f"{self._hosts_path}/{host}"), deadline)[0]
+                try:
+                    yield host, rules.from_bytes(data, host)
+                except LedgerError as error:
+                    yield host, error
+
+    def collect(self) -> list[Looked]:
+        """See `dlapp.gpuid.ledger.Ledger`."""
+        deadline = self._clock() + RELEASE_WAIT_S
+        looked = self._collect(deadline)
+        self._sweep_locks(deadline)
+        return looked
+
+    def _collect(self, deadline: float) -> list[Looked]:
+        record = self._read(self.host, deadline)[0]
+        looked, gone, doubts = [], [], {}
+        for one in record.leases:
+            found = self._witnesses.judge(one.evidence, one.boot_id, one.devices)
+            if found.state == ALIVE and self._witnesses.end_what_is_left(one.evidence, one.boot_id):
+                found = self._witnesses.judge(one.evidence, one.boot_id, one.devices)
+            if found.state == GONE:
+                gone.append(one)
+            elif one.container not in self._open:
+                # What only lives is in no doubt, unless its task should have ended it.
+                doubts[one.container] = found.why if found.state != ALIVE else ""
+            looked.append(Looked(one.container, one.application, one.devices, found.state, found.why))
+        if gone or any(record.lease_of(name).doubt != why for name, why in doubts.items()):  # type: ignore[union-attr]
+            keys = {(one.container, one.token) for one in gone}
+            self._change(self.host, lambda record: rules.reclaim(record, keys, doubts), deadline)
+            for one in gone:
+                self._remove_lock(one)
+        return looked
+
+    # ---- operators ----
+
+    def quarantine(self, name: str, *, cause: str, detail: str = "", by: str = "", host: str | None = None) -> None:
+        """See `dlapp.gpuid.ledger.Ledger`."""
+        self._change_known(
+            host or self.host,
+            lambda record: rules.quarantine(record, name, cause=cause, detail=detail, by=by, now_ms=_now_ms()),
+        )
+
+    def heal(self, name: str, *, forgive: bool = True, host: str | None = None) -> None:
+        """See `dlapp.gpuid.ledger.Ledger`."""
+        self._change_known(host or self.host, lambda record: rules.heal(record, name, forgive=forgive))
+
+    def forget(self, host: str, *, by: str) -> None:
+        """Mark a host that does not come back. Its record stays. Raises NotFound."""
+        self._change_known(host, lambda record: rules.forget(record, by=by, now_ms=_now_ms()))
+
+    def _change_known(self, host: str, change: Change) -> None:
+        rules.check_host(host)
+
+        def known(record: HostRecord) -> HostRecord:
+            if not record.devices and not record.seen_ms:
+                raise NotFound(f"{host}: the GPU ledger knows no such host")
+            return change(record)
+
+        self._change(host, known, self._clock() + RELEASE_WAIT_S)
+
+    def look(self) -> HostRecord:
+        """Write down what this host sees of its cards now, and how they are."""
+        devices = self._discover()
+        return self._change(self.host, lambda record: self._seen(record, devices), self._clock() + RELEASE_WAIT_S)
+
+    def close(self) -> None:
+        """End the connection. Leases stay; releases that could not be done are left to evidence."""
+        self._later.close()
+        with self._lock:
+            client, self._client = self._client, None
+        if client is not None:
+            client.stop()
+            client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ---- one record ----
+
+    def _seen(self, record: HostRecord, devices: tuple[Device, ...]) -> HostRecord:
+        now = rules.seen(record, devices, boot_id=self._witnesses.boot_id, now_ms=_now_ms(), machine=self._machine)
+        return self._inspect(now)
+
+    def _change(self, host: str, change: Change, deadline: float) -> HostRecord:
+        """Change a host's record, however often somebody else comes in between.
+
+        What we wrote last ourselves is taken for the newest where it was so the last time: that saves the read. Were
+        it old, the write fails, and nothing is refused on the ground of it.
+
+        Raises:
+            Unreachable: no answer in time.
+            TimedOut: others were always faster.
+            Denied: the credentials are not the ledger's.
+        """
+        from kazoo.exceptions import BadVersionError, NodeExistsError
+
+        tries = 0
+        while True:
+            with self._lock:
+                kept = self._known.pop(host, None)
+            record, version = kept or self._read(host, deadline)
+            try:
+                new = change(record)
+            except Exception:
+                if kept:
+                    continue
+                raise
+            if new is record:
+                if kept:
+                    continue
+                return record
+            try:
+                written = self._write(host, rules.to_bytes(new), version, deadline)
+            except (BadVersionError, NodeExistsError):
+                tries += 1
+                if self._clock() >= deadline:
+                    raise TimedOut(
+                        f"{host}: its record in the GPU ledger changed {tries} times while we tried"
+                    ) from None
+                self._sleep(random.uniform(0, _CONFLICT_S * min(tries, 8)))
+                continue
+            except _Unsure:
+                continue
+            if not tries:
+                with self._lock:
+                    self._known[host] = (new, written)
+            return new
+
+    def _read(self, host: str, deadline: float) -> tuple[HostRecord, int]:
+        """The record and its version; -1: there is none yet."""
+        from kazoo.exceptions import NoNodeError
+
+        try:
+            data, stat = self._call(partial(_get, f"{self._hosts_path}/{host}"), deadline)
+        except NoNodeError:
+            return HostRecord(host), -1
+        return rules.from_bytes(data, host), stat.version
+
+    def _write(self, host: str, data: bytes, version: int, deadline: float) -> int:
+        """Write where the version is still ``version``; the new version.
+
+        Raises:
+            BadVersionError, NodeExistsError: it is not.
+            _Unsure: it may have been written.
+        """
+        from kazoo.exceptions import NoAuthError
+
+        path = f"{self._hosts_path}/{host}"
+        try:
+            if version >= 0:
+                stat = self._answer(self._connected(deadline).set_async(path, data, version), deadline)
+                return int(stat.version)
+            self._make_hosts(deadline)
+            acl = self._acl()
+            self._answer(self._connected(deadline).create_async(path, data, acl=acl), deadline)
+            return 0
+        except NoAuthError as error:
+            raise Denied(
+                f"ZooKeeper at {self.settings.ensemble}: {path} may not be written with these credentials "
+                f"(gpuid.zookeeper.credentials)"
+            ) from error
+
+    def _make_hosts(self, deadline: float) -> None:
+        from kazoo.exceptions import NodeExistsError
+
+        path = ""
+        for name in self._hosts_path.strip("/").split("/"):
+            path += f"/{name}"
+            if self._call(partial(_exists, path), deadline) is None:
+                ours = path.startswith(self.settings.root.rstrip("/"))
+                acl = self._acl(parent=path == self._hosts_path) if ours else None
+                with contextlib.suppress(NodeExistsError, _Unsure):
+                    self._answer(self._connected(deadline).create_async(path, b"", acl=acl), deadline)
+
+    def _acl(self, *, parent: bool = False) -> list[Any] | None:
+        """Everybody reads, the holder of the credentials writes, and nobody deletes a host (a right on its parent)."""
+        from kazoo.security import OPEN_ACL_UNSAFE, make_acl, make_digest_acl
+
+        if not self.settings.credentials:
+            return list(OPEN_ACL_UNSAFE)
+        user, _, password = self.settings.credentials.partition(":")
+        ours = make_digest_acl(user, password, read=True, write=True, create=True, delete=not parent, admin=True)
+        return [ours, make_acl("world", "anyone", read=True)]
+
+    # ---- the ensemble ----
+
+    def _connected(self, deadline: float) -> Any:
+        """The client, when it is connected. Raises Unreachable."""
+        with self._lock:
+            if self._client is None:
+                self._client = self._start()
+            client = self._client
+        while not client.connected:
+            if self._clock() >= deadline:
+                raise Unreachable(f"no ZooKeeper answered in time: {self.settings.ensemble}")
+            self._sleep(0.005)
+        return client
+
+    def _start(self) -> Any:
+        from kazoo.client import KazooClient
+
+        logger = logging.getLogger("dlapp.gpuid.zookeeper")
+        logger.addHandler(logging.NullHandler())
+        logger.propagate = False
+        credentials = self.settings.credentials
+        try:
+            client = KazooClient(
+                hosts=self.settings.ensemble,
+                timeout=self.settings.session_timeout_s,
+                auth_data=[("digest", credentials)] if credentials else [],
+                connection_retry={"max_tries": -1, "delay": 0.05, "max_delay": 1.0},
+                logger=logger,
+            )
+        except ValueError as error:
+            raise LedgerError(f"gpuid.zookeeper.ensemble: {self.settings.ensemble}: {error}") from error
+        client.start_async()
+        return client
+
+    def _call(self, ask: Callable[[Any], Any], deadline: float) -> Any:
+        """A call that may be repeated, until it is answered."""
+        while True:
+            try:
+                return self._answer(ask(self._connected(deadline)), deadline)
+            except _Unsure as error:
+                if self._clock() >= deadline:
+                    raise Unreachable(f"no ZooKeeper answered in time: {self.settings.ensemble}") from error
+                self._sleep(random.uniform(0.01, 0.05))
+
+    def _answer(self, pending: Any, deadline: float) -> Any:
+        from kazoo.exceptions import (
+            AuthFailedError,
+            ConnectionClosedError,
+            ConnectionLoss,
+            OperationTimeoutError,
+            SessionExpiredError,
+            SessionMovedError,
+        )
+        from kazoo.handlers.threading import KazooTimeoutError
+
+        try:
+            return pending.get(timeout=max(0.01, deadline - self._clock()))
+        except KazooTimeoutError as error:
+            raise Unreachable(f"no ZooKeeper answered in time: {self.settings.ensemble}") from error
+        except AuthFailedError as error:
+            raise Denied(f"ZooKeeper at {self.settings.ensemble} refuses the credentials") from error
+        except (
+            ConnectionLoss,
+            ConnectionClosedError,
+            OperationTimeoutError,
+            SessionExpiredError,
+            SessionMovedError,
+        ) as error:
+            raise _Unsure from error
+
+    def _sync(self, deadline: float) -> None:
+        self._call(lambda client: client.sync_async(self._hosts_path), deadline)
+
+    # ---- lock files ----
+
+    def _make_lock(self, container: str, token: str) -> tuple[str, int]:
+        """A lock file for a lease, locked; all who inherit its descriptor hold it."""
+        directory = self.settings.lock_dir
+        name = re.sub(r"[^A-Za-z0-9_.-]", "_", container)[:120]
+        path = os.path.join(directory, f"{_LOCK}{name}-{token}")
+        try:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(directory, 0o700)
+                os.chmod(directory, 0o1777)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise LedgerError(f"gpuid.lock_dir: {error.filename or directory}: {error.strerror}") from error
+        os.fchmod(fd, 0o644)
+        witness.lock(fd)
+        return path, fd
+
+    @staticmethod
+    def _remove_lock(lease: LeaseRecord) -> None:
+        path = lease.evidence.get("lock")
+        if isinstance(path, str) and os.path.basename(path).startswith(_LOCK):
+            with contextlib.suppress(OSError):  # another user's: it does no harm
+                os.unlink(path)
+
+    def _sweep_locks(self, deadline: float) -> None:
+        """Remove our lock files that no lease names: of calls that gave up."""
+        named = {one.evidence.get("lock") for one in self._read(self.host, deadline)[0].leases}
+        with contextlib.suppress(OSError), os.scandir(self.settings.lock_dir) as entries:
+            for entry in entries:
+                if not entry.name.startswith(_LOCK) or entry.path in named:
+                    continue
+                with contextlib.suppress(OSError):
+                    about = entry.stat(follow_symlinks=False)
+                    if about.st_uid == os.geteuid() and time.time() - about.st_mtime > _STALE_LOCK_S:
+                        fd = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                        try:
+                            if not witness.is_locked(fd):
+                                os.unlink(entry.path)
+                        finally:
+                            os.close(fd)
+
+
+class _Later:
+    """Releases that could not be done yet, and the thread that does them; it runs only while there are some."""
+
+    def __init__(self, release: Callable[[LeaseRecord, float], None]) -> None:
+        self._release = release
+        self._waiting: dict[str, LeaseRecord] = {}
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def put(self, lease: LeaseRecord) -> None:
+        with self._changed:
+            self._waiting[lease.token] = lease
+            if self._thread is None and not self._closed:
+                self._thread = threading.Thread(target=self._run, name="gpuid-release", daemon=True)
+                self._thread.start()
+
+    def flush(self, container: str) -> None:
+        """Try the releases of a container at once; it asks anew."""
+        with self._changed:
+            mine = [one for one in self._waiting.values() if one.container == container]
+        for one in mine:
+            self._release(one, LEAST_WAIT_S)
+            with self._changed:
+                self._waiting.pop(one.token, None)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                if self._closed or not self._waiting:
+                    self._thread = None
+                    return
+                one = next(iter(self._waiting.values()))
+            try:
+                self._release(one, 1.0)
+            except (Unreachable, TimedOut):
+                with self._changed:
+                    self._changed.wait(0.2)
+                continue
+            except Exception:
+                pass  # it is another's now, or the record cannot be written by us: evidence is left
+            with self._changed:
+                self._waiting.pop(one.token, None)
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed, thread = True, self._thread
+            self._changed.notify_all()
+        if thread is not None:
+            thread.join()
+
+
+def _get(path: str, client: Any) -> Any:
+    return client.get_async(path)
+
+
+def _exists(path: str, client: Any) -> Any:
+    return client.exists_async(path)
+
+
+def _machine_id() -> str:
+    try:
+        with open("/etc/machine-id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
