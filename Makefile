@@ -21,22 +21,22 @@ demo:
 	@PATH="$(abspath $(BIN)):$$PATH" examples/digits/demo.sh
 
 test:
-	@.ci/venv $(VENV) demo test yarn
+	@.ci/venv $(VENV) demo test yarn zookeeper
 	@$(BIN)/python -m tests.services.install
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest $(ARGS)
 
 test-faults:
-	@.ci/venv $(VENV) demo test yarn
+	@.ci/venv $(VENV) demo test yarn zookeeper
 	@$(BIN)/python -m tests.services.install
 	@DLAPP_FAULTS=full PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest $(ARGS)
 
 test-oldest:
-	@PIP_CONSTRAINT=$$(.ci/oldest) .ci/venv $(VENV)-oldest demo test yarn
+	@PIP_CONSTRAINT=$$(.ci/oldest) .ci/venv $(VENV)-oldest demo test yarn zookeeper
 	@$(VENV)-oldest/bin/python -m tests.services.install
 	@PATH="$(abspath $(VENV)-oldest/bin):$$PATH" $(VENV)-oldest/bin/python -m pytest $(ARGS)
 
 check:
-	@.ci/venv $(VENV) check test yarn
+	@.ci/venv $(VENV) check test yarn zookeeper
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
