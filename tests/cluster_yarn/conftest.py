@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from dlapp.cluster.yarn.rest import YarnRest
-from dlapp.cluster.yarn.tokens import AM_RM_KIND, Credentials
-from tests.cluster_yarn.on_yarn import Attempt, submission, until
+from tests.cluster_yarn.on_yarn import Attempt, submission, token_of_attempt
 from tests.services.hadoop import Hadoop, NoHadoop, cluster_for_tests
+from tests.services.keeper import end_all_in
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -37,11 +37,16 @@ def rest(hadoop: Hadoop) -> Iterator[YarnRest]:
 
 @pytest.fixture
 def attempt(hadoop: Hadoop, rest: YarnRest, tmp_path: Path) -> Iterator[Attempt]:
+    """An application of at most two attempts; its ApplicationMasters are what the test makes of their tokens."""
     new = rest.new_application()
-    copy = f'cp "$HADOOP_TOKEN_FILE_LOCATION" {tmp_path}/new && mv {tmp_path}/new {tmp_path}/tokens && exec sleep 1000'
-    rest.submit(submission(new.application_id, ("/bin/sh", "-c", copy), attempts=1))
-    until(lambda: (tmp_path / "tokens").exists())
-    token = Credentials.decode((tmp_path / "tokens").read_bytes()).of_kind(AM_RM_KIND)
-    assert token is not None
-    yield Attempt(hadoop, new.application_id, token)
-    rest.kill(new.application_id, timeout_s=30)
+    copy = (
+        f'cd {tmp_path} && echo $$ > "$CONTAINER_ID.pid" && cp "$HADOOP_TOKEN_FILE_LOCATION" new '
+        '&& mv new "$CONTAINER_ID.tokens" && exec sleep 1000'
+    )
+    rest.submit(submission(new.application_id, ("/bin/sh", "-c", copy), attempts=2))
+    try:
+        yield Attempt(hadoop, new.application_id, token_of_attempt(tmp_path, 1))
+    finally:
+        rest.kill(new.application_id, timeout_s=30)
+        # Where the test killed a NodeManager, YARN cannot.
+        end_all_in(tmp_path)

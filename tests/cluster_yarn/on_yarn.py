@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from dlapp.cluster.yarn.dialect import Dialect
 from dlapp.cluster.yarn.resource_manager import ResourceManager
 from dlapp.cluster.yarn.rest import AppSubmission
-from dlapp.cluster.yarn.tokens import Token
+from dlapp.cluster.yarn.tokens import AM_RM_KIND, Credentials, Token
 from dlapp.cluster.yarn.values import Launch
 from dlapp.ids import ApplicationId
 from tests.services.hadoop import Hadoop
@@ -42,3 +45,17 @@ class Attempt:
 
     def connect(self, address: tuple[str, int] | None = None) -> ResourceManager:
         return ResourceManager([address or self.hadoop.scheduler_address], self.token, Dialect.GCORES)
+
+
+def token_of_attempt(directory: Path, number: int) -> Token:
+    """The token of an attempt, once YARN has started it; what runs in its place left it there."""
+    (path,) = until(lambda: list(directory.glob(f"container_*_{number:02d}_000001.tokens")))
+    token = Credentials.decode(path.read_bytes()).of_kind(AM_RM_KIND)
+    assert token is not None
+    return token
+
+
+def kill_attempt(directory: Path, number: int) -> None:
+    """SIGKILL what runs in the place of an attempt's ApplicationMaster."""
+    (path,) = directory.glob(f"container_*_{number:02d}_000001.pid")
+    os.kill(int(path.read_text()), signal.SIGKILL)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from dlapp.cluster.yarn.tokens import Credentials, Token
 from dlapp.ids import ContainerId
 from dlapp.report import Cause, FinalStatus, State
 from dlapp.spec import Placement, Resources
-from tests.cluster_yarn.on_yarn import Attempt, until
+from tests.cluster_yarn.on_yarn import Attempt, kill_attempt, token_of_attempt, until
 from tests.services.hadoop import NODES
 
 pytestmark = pytest.mark.yarn
@@ -82,8 +83,7 @@ def shell(grant: Grant, launch: TaskLaunch) -> tuple[tuple[str, ...], bytes]:
     return ("/bin/sh", "-c", launch.token), json.dumps({"node": grant.node}).encode()
 
 
-@pytest.fixture
-def driver(attempt: Attempt) -> Iterator[Driver]:
+def engine_of(attempt: Attempt, token: Token, number: int) -> Driver:
     woken = threading.Event()
     cluster = Cluster(
         schedulers=(attempt.hadoop.scheduler_address,),
@@ -91,13 +91,18 @@ def driver(attempt: Attempt) -> Iterator[Driver]:
         user=getpass.getuser(),
         dialect=Dialect.GCORES,
     )
-    credentials = Credentials({"": attempt.token, "other": Token(b"i", b"p", "OTHER")})
-    engine = YarnAmEngine(cluster, credentials, 1, Program(launch=shell), woken.set)
-    registered = engine.register("http://here:1234")
+    credentials = Credentials({"": token, "other": Token(b"i", b"p", "OTHER")})
+    return Driver(YarnAmEngine(cluster, credentials, number, Program(launch=shell), woken.set), woken)
+
+
+@pytest.fixture
+def driver(attempt: Attempt) -> Iterator[Driver]:
+    one = engine_of(attempt, attempt.token, 1)
+    registered = one.engine.register("http://here:1234")
     assert registered.live == ()
     assert registered.limits.largest == Resources(memory_mib=4096, vcores=8, gcores=4)
-    yield Driver(engine, woken)
-    engine.close()
+    yield one
+    one.engine.close()
 
 
 def test_roles_get_their_containers_which_run_and_end(driver: Driver, tmp_path: Path):
@@ -225,3 +230,58 @@ def test_a_restart_of_the_resourcemanager_is_no_news_but_a_wait(driver: Driver, 
     for _ in range(10):
         driver.beat()
     assert len(driver.granted) == 3
+
+
+def test_a_second_attempt_finds_the_containers_of_the_first_and_ends_them(
+    driver: Driver, attempt: Attempt, tmp_path: Path
+):
+    driver.wanted = {1: 2}
+    driver.until(lambda: len(driver.granted) == 2)
+    one, two = driver.granted.values()
+    driver.start(one, f"touch {tmp_path}/one && exec sleep 1000")
+    driver.start(two, f"touch {tmp_path}/two && until test -e {tmp_path}/go; do sleep 0.1; done; exit 5")
+    driver.until(lambda: (tmp_path / "one").exists() and (tmp_path / "two").exists())
+    # YARN takes away what was started in the last second before its ApplicationMaster died.
+    began = time.monotonic()
+    driver.until(lambda: time.monotonic() - began > 1.5)
+    kill_attempt(tmp_path, 1)
+    second = engine_of(attempt, token_of_attempt(tmp_path, 2), 2)
+    try:
+        live = second.engine.register("http://here:1234").live
+        assert {grant.container_id: grant.request_id for grant in live} == {one.container_id: 1, two.container_id: 1}
+        assert {grant.node for grant in live} == {one.node, two.node}
+        second.granted = {grant.container_id: grant for grant in live}
+        second.wanted = {1: 3}
+        second.until(lambda: len(second.granted) == 3)
+        second.engine.stop(one.container_id)
+        (tmp_path / "go").touch()
+        second.until(lambda: {one.container_id, two.container_id} <= set(second.ended))
+        assert second.ended[one.container_id].exit_status == -105
+        assert second.ended[two.container_id].exit_status == 5
+        driver.until(lambda: driver.shut_down)
+        second.engine.finish(FinalStatus.SUCCEEDED, Cause.SUCCEEDED, "by the second")
+    finally:
+        second.engine.close()
+
+
+@pytest.mark.slow
+def test_a_node_that_is_lost_ends_its_containers_and_it_is_the_nodes_fault(driver: Driver, attempt: Attempt):
+    first, second = NODES.values()
+    driver.placement = Placement(nodes=(second,))
+    driver.wanted = {1: 1}
+    driver.until(lambda: driver.granted)
+    (grant,) = driver.granted.values()
+    driver.start(grant, "exec sleep 1000")
+    attempt.hadoop.kill_part("nm2")
+    try:
+        driver.until(lambda: driver.ended, timeout_s=60)
+        end = driver.ended[grant.container_id]
+        assert (end.exit_status, end.node_fault) == (-100, True)
+        assert "lost" in end.diagnostics
+        driver.placement = Placement()
+        driver.wanted = {1: 2}
+        driver.until(lambda: len(driver.granted) == 2)
+        assert {one.node for one in driver.granted.values()} == {first, second}
+    finally:
+        attempt.hadoop.start_part("nm2")
+        attempt.hadoop.wait_until_ready()

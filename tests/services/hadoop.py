@@ -429,6 +429,7 @@ class Hadoop:
                 "yarn.resourcemanager.webapp.address": f"{local}:{port['rm_http']}",
                 "yarn.resourcemanager.fs.state-store.uri": f"file://{here}/state",
                 "yarn.resourcemanager.work-preserving-recovery.scheduling-wait-ms": "1000",
+                "yarn.nm.liveness-monitor.expiry-interval-ms": "15000",
                 "yarn.resourcemanager.connect.max-wait.ms": "60000",
                 "yarn.resourcemanager.connect.retry-interval.ms": "500",
                 "yarn.scheduler.maximum-allocation-mb": str(NODE_MEMORY_MIB),
