@@ -1,0 +1,197 @@
+"""A real ZooKeeper on this machine: one server or an ensemble, each a JVM on free ports, of Debian's package.
+
+``with ZooKeeper.start(servers=3) as ensemble`` ends it with the block, and with this process however that ends
+(`tests.services.keeper`). Servers can be killed, paused and started again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.services import keeper
+
+JAR = Path("/usr/share/java/zookeeper.jar")
+ROOT = Path(__file__).resolve().parents[2]
+READY_TIMEOUT_S = 60.0
+TICK_MS = 200
+"""Two ticks are the shortest session that a server grants."""
+JAVA_OPTIONS = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+
+
+class NoZooKeeper(Exception):
+    """A ZooKeeper cannot be had on this machine; the message says what is missing."""
+
+
+class ZooKeeper:
+    """An ensemble that is up, or about to be."""
+
+    def __init__(self, directory: Path, ports: list[int]) -> None:
+        self.directory, self.ports = directory, ports
+        self.servers = [f"zk{number}" for number in range(1, len(ports) + 1)]
+        self._lifeline: int | None = None
+        self._keeper: subprocess.Popen[bytes] | None = None
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """Where each server answers clients."""
+        return [("127.0.0.1", port) for port in self.ports]
+
+    @property
+    def ensemble(self) -> str:
+        """As clients are configured: ``127.0.0.1:…,127.0.0.1:…``."""
+        return ",".join(f"{host}:{port}" for host, port in self.addresses)
+
+    # ---- life ----
+
+    @classmethod
+    def start(cls, servers: int = 1) -> ZooKeeper:
+        """Bring an ensemble up.
+
+        Raises:
+            NoZooKeeper: Java or the package is missing.
+            TimeoutError: it did not become ready; the message has the end of a log.
+        """
+        java = shutil.which("java")
+        if java is None or not JAR.exists():
+            raise NoZooKeeper(f"no {'java' if java is None else JAR}: apt-get install zookeeper")
+        directory = Path(tempfile.mkdtemp(prefix="dlapp-zookeeper-"))
+        held = [socket.create_server(("127.0.0.1", 0)) for _ in range(3 * servers)]
+        ports = [one.getsockname()[1] for one in held]
+        for one in held:
+            one.close()
+        zookeeper = cls(directory, ports[:servers])
+        peers = "".join(
+            f"server.{number + 1}=127.0.0.1:{ports[servers + 2 * number]}:{ports[servers + 2 * number + 1]}\n"
+            for number in range(servers)
+        )
+        parts = {}
+        for number, (name, port) in enumerate(zip(zookeeper.servers, zookeeper.ports, strict=True), 1):
+            home = directory / f"{name}-files"
+            (home / "data").mkdir(parents=True)
+            (home / "data" / "myid").write_text(str(number))
+            (home / "zoo.cfg").write_text(
+                f"tickTime={TICK_MS}\ninitLimit=50\nsyncLimit=25\ndataDir={home}/data\nclientPort={port}\n"
+                "clientPortAddress=127.0.0.1\nadmin.enableServer=false\nmaxClientCnxns=0\n"
+                "4lw.commands.whitelist=srvr,ruok\n"
+                "snapCount=1000000\nautopurge.purgeInterval=0\n" + (peers if servers > 1 else "")
+            )
+            command = [
+                *(java, *JAVA_OPTIONS, f"-Ddlapp.part={name}", "-Dzookeeper.preAllocSize=4096"),
+                *("-Dzookeeper.DigestAuthenticationProvider.digestAlg=SHA1", "-cp", f"{home}:{JAR}"),
+                *("org.apache.zookeeper.server.quorum.QuorumPeerMain", str(home / "zoo.cfg")),
+            ]
+            parts[name] = {"command": command, "environment": {"PATH": os.defpath, "LANG": "C.UTF-8"}}
+        (directory / "parts.json").write_text(json.dumps(parts))
+        zookeeper._start_keeper()
+        try:
+            for name in zookeeper.servers:
+                zookeeper.start_server(name)
+            zookeeper.wait_until_ready()
+        except BaseException:
+            zookeeper.down()
+            raise
+        return zookeeper
+
+    def _start_keeper(self) -> None:
+        end, self._lifeline = os.pipe()
+        with open(self.directory / "keeper.log", "ab") as log:
+            self._keeper = subprocess.Popen(
+                [sys.executable, "-m", "tests.services.keeper", str(self.directory), str(end)],
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                pass_fds=(end,),
+            )
+        os.close(end)
+        self._until("the keeper", (self.directory / "control").exists, 10)
+
+    def __enter__(self) -> ZooKeeper:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.down()
+
+    def down(self) -> None:
+        """End it, and remove its files."""
+        with contextlib.suppress(ConnectionError):
+            keeper.ask(self.directory, do="down")
+        if self._lifeline is not None:
+            os.close(self._lifeline)
+            self._lifeline = None
+        if self._keeper is not None:
+            self._keeper.wait(30)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    # ---- servers ----
+
+    def start_server(self, name: str) -> None:
+        """Start one that does not run; returns before it is ready."""
+        keeper.ask(self.directory, do="start", part=name)
+
+    def kill_server(self, name: str) -> None:
+        """SIGKILL one."""
+        keeper.ask(self.directory, do="kill", part=name)
+
+    def stop_server(self, name: str) -> None:
+        """SIGTERM one and wait for its end."""
+        keeper.ask(self.directory, do="stop", part=name)
+
+    def pause_server(self, name: str) -> None:
+        """SIGSTOP one: it keeps its connections and answers nothing."""
+        os.kill(self._pid(name), signal.SIGSTOP)
+
+    def resume_server(self, name: str) -> None:
+        """SIGCONT it."""
+        os.kill(self._pid(name), signal.SIGCONT)
+
+    def mode(self, name: str) -> str:
+        """standalone, leader or follower; empty: it does not serve."""
+        address = self.addresses[self.servers.index(name)]
+        try:
+            with socket.create_connection(address, timeout=2) as link:
+                link.sendall(b"srvr")
+                with link.makefile("rb") as answer:
+                    said = answer.read().decode(errors="replace")
+        except OSError:
+            return ""
+        return next((line[6:] for line in said.splitlines() if line.startswith("Mode: ")), "")
+
+    def leader(self) -> str:
+        """The server that leads now. Raises LookupError."""
+        for name in self.servers:
+            if self.mode(name) in ("leader", "standalone"):
+                return name
+        raise LookupError("no server leads")
+
+    def wait_until_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Wait until all servers serve."""
+        self._until("the ensemble", lambda: all(self.mode(name) for name in self.servers), timeout_s)
+
+    def transaction_logs(self, name: str = "zk1") -> list[Path]:
+        """A server's log files, oldest first."""
+        files = (self.directory / f"{name}-files" / "data" / "version-2").glob("log.*")
+        return sorted(files, key=lambda one: int(one.suffix[1:], 16))
+
+    def _pid(self, name: str) -> int:
+        return int(keeper.ask(self.directory, do="status")[name]["pid"])
+
+    def _until(self, what: str, condition: Callable[[], bool], timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            if time.monotonic() > deadline:
+                logs = "".join(one.read_text(errors="replace")[-1500:] for one in sorted(self.directory.glob("*.log")))
+                raise TimeoutError(f"{what}: not ready after {timeout_s:.0f} s\n{logs}")
+            time.sleep(0.02)
