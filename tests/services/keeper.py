@@ -67,7 +67,7 @@ def _working_in(directory: Path) -> list[int]:
         if name.isdigit():
             with contextlib.suppress(OSError):
                 state = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[0]
-                if state != "Z" and os.readlink(f"/proc/{name}/cwd").startswith(base):
+                if state != "Z" and f"{os.readlink(f'/proc/{name}/cwd')}/".startswith(base):
                     found.append(int(name))
     return found
 
