@@ -1,21 +1,32 @@
-"""Devices and the choice among them. Values and plain functions."""
+"""A device, how close two of them are, and who holds one. Values."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+
+from dlapp.gpuid.choice import choose as choose  # where it was; the ledger's rules name it here
+
+_WORTH = {"SYS": 1, "NODE": 2, "PHB": 3, "PXB": 4, "PIX": 5}
+_WORTH_OF_ONE_CARD = 6
+_WORTH_OF_AN_NVLINK = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One GPU of this machine.
+    """One GPU of this machine, or one MIG device: a card that is in MIG mode is not listed itself, its parts are.
 
     Args:
-        uuid: its identity, ``GPU-…``; the same after a restart, in another slot, and in every container.
-        index: its place in PCI bus order, from 0: what NV_GPU and gpuN mean.
-        minor: its device node, /dev/nvidia<minor>; it may differ from ``index``.
-        memory_mib: memory of the card [MiB].
+        uuid: its identity, ``GPU-…`` or ``MIG-…``; the same after a restart, in another slot, and in every container.
+        index: its card's place in PCI bus order, from 0: what NV_GPU and gpuN mean.
+        minor: the card's device node, /dev/nvidia<minor>; it may differ from ``index``. -1: not known.
+        memory_mib: memory of the device [MiB].
         pci_bus_id: ``00000000:3B:00.0``.
+        compute_mode: ``default``, ``exclusive`` or ``prohibited``; empty: not known.
+        numa: the NUMA node that the card hangs on; -1: not known, or the machine has none.
+        links: how each card of the machine is reached, by index, in the words of ``nvidia-smi topo -m``: ``X`` itself,
+            ``NV4`` by four NVLinks, ``PIX``, ``PXB``, ``PHB``, ``NODE``, ``SYS`` farther and farther away by PCIe;
+            ``-`` not known. Empty: nothing is known.
+        mig: the number of a MIG device on its card; -1: a whole card.
     """
 
     uuid: str
@@ -24,6 +35,30 @@ class Device:
     name: str = ""
     memory_mib: int = 0
     pci_bus_id: str = ""
+    compute_mode: str = ""
+    numa: int = -1
+    links: tuple[str, ...] = ()
+    mig: int = -1
+
+    @property
+    def label(self) -> str:
+        """What people call it: ``gpu3``, a MIG device ``gpu3:1``."""
+        return f"gpu{self.index}" if self.mig < 0 else f"gpu{self.index}:{self.mig}"
+
+
+def closeness(one: Device, other: Device) -> int:
+    """How fast two devices reach each other; only the order of such numbers and sums of them mean something.
+
+    In hundreds: 10 for each NVLink between them, 6 on one card, 5 to 1 by PCIe from ``PIX`` to ``SYS``, 0 where it is
+    not known: an NVLink of the first generation has about twice what PCIe has behind one switch. One more where both
+    hang on one NUMA node, which decides among equals.
+    """
+    if one.index == other.index:
+        worth = _WORTH_OF_ONE_CARD
+    else:
+        link = one.links[other.index] if other.index < len(one.links) else ""
+        worth = _WORTH_OF_AN_NVLINK * int(link[2:]) if link[:2] == "NV" and link[2:].isdigit() else _WORTH.get(link, 0)
+    return 100 * worth + (one.numa == other.numa and one.numa >= 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,32 +85,3 @@ class Holder:
         if self.user:
             who += f" ({self.user})"
         return f"{who}, {self.doubt}" if self.doubt else who
-
-
-def choose(devices: Sequence[Device], free: Collection[str], count: int) -> tuple[Device, ...] | None:
-    """Choose ``count`` of the ``free`` devices: those that lie closest together in PCI bus order.
-
-    Cards behind one switch are neighbours in that order, so the narrowest window keeps a group together; among equal
-    ones the window with the fewest free neighbours is taken, so that larger groups stay whole.
-
-    Args:
-        devices: all, in PCI bus order.
-        free: uuids.
-
-    Returns:
-        In PCI bus order; None: there are not enough.
-    """
-    places = [place for place, device in enumerate(devices) if device.uuid in free]
-    if count > len(places):
-        return None
-    if count == 0:
-        return ()
-    taken = set(places)
-
-    def cost(start: int) -> tuple[int, int, int]:
-        window = places[start : start + count]
-        neighbours = (window[0] - 1 in taken) + (window[-1] + 1 in taken)
-        return window[-1] - window[0], neighbours, window[0]
-
-    best = min(range(len(places) - count + 1), key=cost)
-    return tuple(devices[place] for place in places[best : best + count])

@@ -1,50 +1,31 @@
-"""The choice among free devices."""
+"""Devices, how close they are, and who holds them."""
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
-
-from dlapp.gpuid.devices import Device, Holder, choose
-
-EIGHT = tuple(Device(f"GPU-{place}", place, place) for place in range(8))
+from dlapp.gpuid.devices import Device, Holder, closeness
+from tests.gpuid.layouts import machine
 
 
-def chosen(free: set[int], count: int) -> list[int] | None:
-    found = choose(EIGHT, {f"GPU-{place}" for place in free}, count)
-    return None if found is None else [device.index for device in found]
+def test_a_device_is_called_by_its_index_and_a_part_of_a_card_by_its_number_on_it() -> None:
+    assert Device("GPU-a", 3, 7).label == "gpu3"
+    assert Device("MIG-a", 3, 7, mig=1).label == "gpu3:1"
 
 
-def test_nothing_is_chosen_where_too_few_are_free() -> None:
-    assert chosen({1, 5}, 3) is None
+def test_nvlinks_are_closer_than_a_switch_and_that_is_closer_than_another_socket() -> None:
+    words = ("X", "NV4", "NV1", "PIX", "PXB", "PHB", "NODE", "SYS", "-", "new")
+    devices = [Device(f"GPU-{place}", place, place, links=words) for place in range(len(words))]
+    found = [closeness(devices[0], other) for other in devices[1:]]
+    assert found[:8] == sorted(set(found), reverse=True)
+    assert found[7:] == [0, 0]
 
 
-def test_none_are_chosen_for_an_ask_of_none() -> None:
-    assert chosen({1, 5}, 0) == []
+def test_a_device_that_came_later_than_the_links_were_read_is_far_away() -> None:
+    assert closeness(Device("GPU-a", 0, 0, links=("X",)), Device("GPU-b", 9, 9)) == 0
 
 
-def test_neighbours_are_chosen_before_cards_far_apart() -> None:
-    assert chosen({0, 4, 5, 7}, 2) == [4, 5]
-
-
-def test_a_single_card_is_taken_where_it_breaks_up_no_group() -> None:
-    assert chosen({0, 1, 2, 3, 6}, 1) == [6]
-
-
-def test_a_pair_is_taken_at_the_edge_of_a_larger_group() -> None:
-    assert chosen({2, 3, 4, 5, 6}, 2) == [2, 3]
-
-
-@given(st.sets(st.integers(0, 7)), st.integers(0, 9))
-def test_a_choice_is_all_or_none_of_free_devices_in_order(free: set[int], count: int) -> None:
-    found = chosen(free, count)
-    if count > len(free):
-        assert found is None
-    else:
-        assert found is not None
-        assert len(found) == count
-        assert set(found) <= free
-        assert found == sorted(found)
+def test_links_are_as_strong_in_both_directions_on_published_layouts() -> None:
+    devices = machine("DGX-1")
+    assert all(closeness(one, other) == closeness(other, one) for one in devices for other in devices)
 
 
 def test_a_holder_is_shown_by_index_application_and_user() -> None:
