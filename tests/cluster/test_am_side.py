@@ -74,6 +74,7 @@ class Am:
             assert self.woken.wait(deadline - time.monotonic()), "nobody woke us"
             self.woken.clear()
             self.beat()
+            assert grant.container_id not in self.failed, self.failed
         return self.ended[grant.container_id]
 
 
@@ -306,6 +307,23 @@ def test_states_of_the_end_are_yarns(
     am = make_am(attempt=attempt)
     am.engine.finish(status, cause, "")
     assert json.loads((am.home / "outcome.json").read_text())["state"] == state
+
+
+def test_a_fault_of_the_thread_that_hears_of_ends_is_told_by_the_next_heartbeat(
+    am: Am, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (grant,) = am.beat(ask(1))
+
+    def fail(path: str) -> bool:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr("dlapp.cluster.local.am_side.is_locked", fail)
+    am.start(grant, "exit")
+    assert am.woken.wait(20)
+    with pytest.raises(OSError, match="Too many open files"):
+        am.beat()
+    am.engine._containers.clear()
+    am.engine._broken = None
 
 
 def test_tasks_end_with_their_application_master(tmp_path: Path, make_am: Callable[..., Am]) -> None:

@@ -93,6 +93,7 @@ class LocalAmEngine:
         self._reaper: threading.Thread | None = None
         self._nudge = (-1, -1)
         self._finished = False
+        self._broken: BaseException | None = None
 
     def _reserved(self) -> tuple[int, int, int]:
         from dlapp.jsonform import from_json
@@ -119,6 +120,8 @@ class LocalAmEngine:
 
     def heartbeat(self, asks: Sequence[Ask], releases: Sequence[ContainerId], progress: float) -> Heartbeat:
         """Grant what is asked for out of what was reserved, and tell of ends."""
+        if self._broken is not None:
+            raise self._broken
         for container_id in releases:
             self._release(container_id)
         for ask in asks:
@@ -291,10 +294,17 @@ class LocalAmEngine:
             if self._finished:
                 return
             self._nudge = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-            self._reaper = threading.Thread(target=self._reap, name="am-reaper", daemon=True)
+            self._reaper = threading.Thread(target=self._run_reaper, name="am-reaper", daemon=True)
             self._reaper.start()
         with contextlib.suppress(BlockingIOError):
             os.write(self._nudge[1], b"\0")
+
+    def _run_reaper(self) -> None:
+        try:
+            self._reap()
+        except BaseException as error:  # without us no end is ever told: the next heartbeat passes it on
+            self._broken = error
+            self._wake()
 
     def _reap(self) -> None:
         poll = select.poll()
