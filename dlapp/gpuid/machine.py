@@ -9,6 +9,9 @@ It is one for the machine, whoever asks, so two users with two queues never get 
   submission. While an earlier ticket waits nobody later is served, so an ask for many cards is not starved by asks for
   few.
 - What cannot be known frees nothing.
+
+A card in quarantine says so on a page of its own file, which whoever finds it out may write: on one machine the ledger
+is an agreement among its users, as the cards' device files are open to all of them.
 """
 
 from __future__ import annotations
@@ -19,33 +22,23 @@ import random
 import re
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from dlapp.errors import AskTooLarge, DlappError
-from dlapp.gpuid import nvml, records
+from dlapp.errors import AskTooLarge
+from dlapp.gpuid import nvml, records, rules
 from dlapp.gpuid.devices import Device, Holder, choose
-from dlapp.gpuid.records import LEASED, RESERVED, LedgerError, Record
+from dlapp.gpuid.evidence import ALIVE, GONE, UNKNOWN, Finding, Witnesses
+from dlapp.gpuid.ledger import Inspect, Looked, uninspected
+from dlapp.gpuid.records import HEALTH, LEASED, RESERVED, Record
+from dlapp.gpuid.rules import Ask, DeviceRecord, HostRecord, LeaseRecord, LedgerError, NotEnough, Quarantine
 
 DEVICES_LAST_S = 30.0
 """How long what NVML said is good: initializing it can take a second."""
 _RETRY_S = (0.005, 0.03)
 _TICKET = "ticket-"
 _CARD = re.compile(r"(GPU|MIG)-[A-Za-z0-9_.-]+", re.ASCII)
-
-
-class NotEnough(DlappError):
-    """Fewer devices are free than were asked for.
-
-    Args:
-        reason: without the machine's name, as one that waits shows it.
-        holders: who holds what.
-    """
-
-    def __init__(self, reason: str, asked: int, free: int, holders: Sequence[Holder] = ()) -> None:
-        super().__init__(f"{os.uname().nodename}: {reason}")
-        self.reason, self.asked, self.free, self.holders = reason, asked, free, tuple(holders)
 
 
 class _Held:
@@ -77,12 +70,24 @@ class Reservation(_Held):
 class Lease(_Held):
     """Devices that a container has; ``fds`` (not inherited unless passed on) hold them."""
 
-    def release(self) -> None:
+    def __init__(
+        self, devices: Sequence[Device], fds: Sequence[int], byte: int, reservation: Reservation | None = None
+    ) -> None:
+        super().__init__(devices, (*fds, *(reservation.fds if reservation else ())), byte)
+        self._own = tuple(fds)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this object still holds it."""
+        return self._open
+
+    def release(self) -> bool:
         """Give the devices back: the payload is gone, its evidence need not be looked at. May be repeated."""
         if self._open:
-            for fd in self.fds:
+            for fd in self._own:
                 records.write_record(fd, self._byte, {})
         self.close()
+        return True
 
 
 class Ticket:
@@ -112,6 +117,8 @@ class MachineLedger:
     Args:
         directory: where it lies; made like /tmp if it is missing.
         discover: what cards there are.
+        witnesses: who is heard about a payload.
+        inspect: looks at the cards before they are given.
     """
 
     def __init__(
@@ -119,14 +126,20 @@ class MachineLedger:
         directory: str,
         *,
         discover: Callable[[], tuple[Device, ...]] = nvml.discover,
+        witnesses: Witnesses | None = None,
+        inspect: Inspect = uninspected,
+        choose: rules.Choose = choose,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.directory = directory
+        self.host = os.uname().nodename
+        self._witnesses, self._inspect, self._choose = witnesses or Witnesses(), inspect, choose
+        self._leases: dict[str, Lease] = {}
         self._discover, self._clock, self._sleep = discover, clock, sleep
         self._devices: tuple[Device, ...] | None = None
         self._devices_at = 0.0
-        self._boot_id = _boot_id()
+        self._boot_id = self._witnesses.boot_id
 
     # ---- looking ----
 
@@ -196,11 +209,69 @@ class MachineLedger:
 
     # ---- taking ----
 
-    def reserve(self, application: str, user: str, count: int, *, ticket: Ticket | None = None) -> Reservation:
+    def acquire(self, ask: Ask, *, timeout_s: float = 0.0) -> Lease:
+        """Reserve and lease in one; see `dlapp.gpuid.ledger.Ledger`. Who waits has a place in the machine's queue."""
+        if (again := self._leases.get(ask.container)) is not None and again.is_open:
+            if len(again.devices) != ask.gcores:
+                raise LedgerError(f"{self.host}: {ask.container} holds {len(again.devices)} gcores already")
+            return again
+        deadline = self._clock() + timeout_s
+        rules.check_amount(self.host, ask.gcores, self.capacity())
+        if ask.uuids:
+            known = self.record()
+            for name in ask.uuids:
+                known.device(name)
+        with contextlib.ExitStack() as waiting:
+            now_ms = time.time_ns() // 1_000_000
+            place = (
+                waiting.enter_context(self.ticket(ask.application, ask.user, ask.gcores, since_ms=now_ms))
+                if timeout_s > 0
+                else None
+            )
+            while True:
+                try:
+                    reservation = self.reserve(ask.application, ask.user, ask.gcores, ticket=place, uuids=ask.uuids)
+                    break
+                except NotEnough as error:
+                    if self._clock() < deadline:
+                        self._sleep(random.uniform(*_RETRY_S))
+                        continue
+                    if error.free >= ask.gcores and not ask.uuids:
+                        raise  # enough are free; somebody came first
+                    reason = rules.in_the_way(self.record(), ask.gcores, time.time_ns() // 1_000_000)
+                    raise NotEnough(self.host, reason, ask.gcores, error.free, error.holders) from error
+        try:
+            lease = self._lease_of(ask, reservation)
+        except BaseException:
+            reservation.close()
+            raise
+        self._leases[ask.container] = lease
+        return lease
+
+    def _lease_of(self, ask: Ask, reservation: Reservation) -> Lease:
+        record: Record = {"application": ask.application, "container": ask.container, "user": ask.user}
+        if ask.evidence:
+            record["evidence"] = dict(ask.evidence)
+        with self._open_directory() as directory:
+            fds = self._take(directory, reservation.devices, LEASED, record, lambda fd: not self._doubt(fd))
+        if fds is None:
+            raise LedgerError(f"{self.host}: a card that is reserved for {ask.application} was leased by another")
+        return Lease(reservation.devices, fds, LEASED, reservation)
+
+    def reserve(
+        self,
+        application: str,
+        user: str,
+        count: int,
+        *,
+        ticket: Ticket | None = None,
+        uuids: Collection[str] = (),
+    ) -> Reservation:
         """Reserve ``count`` devices for an application: all or none, and none while somebody waits who came before.
 
         Args:
             ticket: the asker's place; None: behind everybody who waits now.
+            uuids: exactly these; empty: any.
 
         Raises:
             NotEnough: not now; it says who holds what, or who is first.
@@ -209,13 +280,26 @@ class MachineLedger:
         """
         self._refuse_too_many(count)
         devices = self.devices()
+        self._look_at_cards()
+        looked = False
         with self._open_directory() as directory:
             while True:
-                free, held = self._look(directory, devices)
+                free, held, out = self._look(directory, devices)
                 if (first := self._earlier(directory, ticket.name if ticket else "ticket-~")) is not None:
-                    raise NotEnough(_behind(first), count, len(free), held)
-                if (chosen := choose(devices, free, count)) is None:
-                    raise NotEnough(_in_the_way(count, free, held), count, len(free), held)
+                    raise NotEnough(self.host, _behind(first), count, len(free), held)
+                if uuids:
+                    exactly = tuple(one for one in devices if one.uuid in uuids)
+                    chosen = exactly if len(exactly) == count and free.issuperset(uuids) else None
+                else:
+                    chosen = self._choose(devices, free, count)
+                if chosen is None:
+                    if any(one.doubt for one in held) and not looked:
+                        looked = True
+                        self.collect()
+                        continue
+                    raise NotEnough(
+                        self.host, _in_the_way(count, free, [*map(str, held), *out]), count, len(free), held
+                    )
                 record = {"application": application, "user": user}
                 if (fds := self._take(directory, chosen, RESERVED, record, self._is_unused)) is not None:
                     return Reservation(chosen, fds, RESERVED)
@@ -266,45 +350,161 @@ class MachineLedger:
                             held.append(self._holder(fd, device.uuid) or Holder(device.uuid, device.index, ""))
                         else:
                             free.add(device.uuid)
-                if (chosen := choose(devices, free, gcores)) is not None:
+                if (chosen := self._choose(devices, free, gcores)) is not None:
                     fds = self._take(directory, chosen, LEASED, record, is_ours)
                     if fds is not None:
                         return Lease(chosen, fds, LEASED)
                 elif gcores > len(ours):
                     reason = f"asked for {gcores} gcores, {len(ours)} are reserved for {application}"
-                    raise NotEnough(reason, gcores, len(free), held)
+                    raise NotEnough(self.host, reason, gcores, len(free), held)
                 if self._clock() >= deadline:
-                    raise NotEnough(_in_the_way(gcores, free, held), gcores, len(free), held)
+                    reason = _in_the_way(gcores, free, list(map(str, held)))
+                    raise NotEnough(self.host, reason, gcores, len(free), held)
                 self._sleep(random.uniform(*_RETRY_S))
 
     def clear_gone(self, application: str) -> None:
-        """Forget the evidence of leases of an application whose payloads are seen to be gone.
+        """End the leases of an application whose payloads are seen to be gone.
 
         For whoever may look at that evidence when others may not: its user, after its end.
         """
-        try:
-            with self._open_directory(make=False) as directory:
-                for name in filter(_CARD.fullmatch, os.listdir(directory)):
-                    with contextlib.suppress(FileNotFoundError), self._card(directory, name, write=True) as fd:
-                        record = records.read_record(fd, LEASED)
-                        if not record or record.get("application") != application:
-                            continue
-                        if records.evidence_of(record, self._boot_id) == records.GONE and records.try_lock(fd, LEASED):
+        self._collect(application)
+
+    def collect(self) -> list[Looked]:
+        """See `dlapp.gpuid.ledger.Ledger`."""
+        return self._collect(None)
+
+    def _collect(self, application: str | None) -> list[Looked]:
+        found: dict[tuple[str, str], tuple[list[str], Finding]] = {}
+        with contextlib.suppress(FileNotFoundError), self._open_directory(make=False) as directory:
+            for name in sorted(filter(_CARD.fullmatch, os.listdir(directory))):
+                with contextlib.suppress(FileNotFoundError), self._card(directory, name, write=True) as fd:
+                    record = records.read_record(fd, LEASED)
+                    if record == {} or (application is not None and (record or {}).get("application") != application):
+                        continue
+                    if records.is_locked(fd, LEASED):
+                        finding = Finding(ALIVE, "a process of it still holds it")
+                    else:
+                        finding = self._judge(record)
+                        if finding.state == ALIVE and self._end_what_is_left(record):
+                            finding = self._judge(record)
+                        if finding.state == GONE and records.try_lock(fd, LEASED):
                             records.write_record(fd, LEASED, {})
-        except FileNotFoundError:
-            return
+                    who = str((record or {}).get("container", "")), str((record or {}).get("application", ""))
+                    found.setdefault(who, ([], finding))[0].append(str((record or {}).get("uuid", name)))
+        return [
+            Looked(container, whose, tuple(uuids), finding.state, finding.why)
+            for (container, whose), (uuids, finding) in found.items()
+        ]
+
+    # ---- health ----
+
+    def quarantine(
+        self,
+        name: str,
+        *,
+        cause: str,
+        detail: str = "",
+        by: str = "",
+        probe_at_ms: int = 0,
+        host: str | None = None,
+    ) -> None:
+        """See `dlapp.gpuid.ledger.Ledger`."""
+        self._refuse_other_host(host)
+        now_ms = time.time_ns() // 1_000_000
+        old = self.record()
+        new = rules.quarantine(old, name, cause=cause, detail=detail, by=by, now_ms=now_ms, probe_at_ms=probe_at_ms)
+        self._write_health(old, new)
+
+    def heal(self, name: str, *, forgive: bool = True, host: str | None = None) -> None:
+        """See `dlapp.gpuid.ledger.Ledger`."""
+        self._refuse_other_host(host)
+        old = self.record()
+        self._write_health(old, rules.heal(old, name, forgive=forgive))
+
+    def record(self) -> HostRecord:
+        """See `dlapp.gpuid.ledger.Ledger`. A device that is only reserved is shown as a lease without a container."""
+        devices: list[DeviceRecord] = []
+        leases: dict[tuple[str, str], LeaseRecord] = {}
+        there = {_file_name(one.uuid): one for one in self.devices()}
+        names: list[str] = list(there)
+        with contextlib.ExitStack() as stack:
+            directory: int | None = None
+            with contextlib.suppress(FileNotFoundError):
+                directory = stack.enter_context(self._open_directory(make=False))
+                names += sorted(one for one in os.listdir(directory) if _CARD.fullmatch(one) and one not in there)
+            for name in names:
+                holder, quarantine, failures = None, None, 0
+                evidence: dict[str, Any] = {}
+                with contextlib.suppress(FileNotFoundError):
+                    if directory is not None:
+                        with self._card(directory, name) as fd:
+                            holder = self._holder(fd, name)
+                            quarantine, failures = _health(fd)
+                            evidence = (records.read_record(fd, LEASED) or {}).get("evidence") or {}
+                if name not in there and holder is None and quarantine is None:
+                    continue
+                device = there.get(name)
+                if device is None:
+                    index = holder.index if holder is not None and holder.index is not None else -1
+                    device = Device(holder.uuid if holder else name, index, -1)
+                devices.append(DeviceRecord(device, name in there, failures, quarantine))
+                if holder is not None:
+                    key = holder.application, holder.container
+                    old = leases.get(key)
+                    leases[key] = LeaseRecord(
+                        container=holder.container,
+                        application=holder.application,
+                        user=holder.user,
+                        devices=(*(old.devices if old else ()), device.uuid),
+                        since_ms=holder.since_ms,
+                        boot_id=self._boot_id,
+                        evidence=evidence,
+                        doubt=holder.doubt,
+                    )
+        return HostRecord(
+            self.host, tuple(devices), tuple(leases.values()), "", self._boot_id, time.time_ns() // 1_000_000
+        )
+
+    def close(self) -> None:
+        """See `dlapp.gpuid.ledger.Ledger`: there is nothing to let go of."""
+
+    def _look_at_cards(self) -> None:
+        if self._inspect is not uninspected:
+            old = self.record()
+            self._write_health(old, self._inspect(old))
+
+    def _write_health(self, old: HostRecord, new: HostRecord) -> None:
+        before = {one.uuid: one for one in old.devices}
+        with self._open_directory() as directory:
+            for one in new.devices:
+                if one == before.get(one.uuid):
+                    continue
+                with self._card(directory, _file_name(one.uuid), write=True, create=True) as fd:
+                    while not records.try_lock(fd, HEALTH):
+                        self._sleep(random.uniform(*_RETRY_S))
+                    page: Record = {"failures": one.failures} if one.failures else {}
+                    if one.quarantine is not None:
+                        page["quarantine"] = rules.quarantine_to_json(one.quarantine)
+                    records.write_record(fd, HEALTH, page)
+
+    def _refuse_other_host(self, host: str | None) -> None:
+        if host not in (None, self.host):
+            raise LedgerError(f"{host}: this ledger is of {self.host} only")
 
     # ---- one card ----
 
-    def _look(self, directory: int, devices: Sequence[Device]) -> tuple[set[str], list[Holder]]:
-        free, held = set(), []
+    def _look(self, directory: int, devices: Sequence[Device]) -> tuple[set[str], list[Holder], list[str]]:
+        """What is free, who holds the others, and what is in quarantine, as text."""
+        free, held, out = set(), [], []
         for device in devices:
             with self._card(directory, _file_name(device.uuid), create=True) as fd:
-                if (holder := self._holder(fd, device.uuid)) is None:
-                    free.add(device.uuid)
-                else:
+                if (holder := self._holder(fd, device.uuid)) is not None:
                     held.append(replace(holder, index=device.index))
-        return free, held
+                elif (quarantine := _health(fd)[0]) is not None:
+                    out.append(f"gpu{device.index} {quarantine}")
+                else:
+                    free.add(device.uuid)
+        return free, held, out
 
     def _take(
         self,
@@ -333,16 +533,33 @@ class MachineLedger:
         return fds
 
     def _is_unused(self, fd: int) -> bool:
-        return not records.is_locked(fd, LEASED) and not self._doubt(fd)
+        return not records.is_locked(fd, LEASED) and not self._doubt(fd) and _health(fd)[0] is None
 
     def _doubt(self, fd: int) -> str:
         """Why a lease whose lock is free may still be in use; empty: it is not."""
-        match records.evidence_of(records.read_record(fd, LEASED), self._boot_id):
-            case records.GONE:
-                return ""
-            case records.ALIVE:
-                return "its payload is still running"
+        finding = self._judge(records.read_record(fd, LEASED))
+        if finding.state == GONE:
+            return ""
+        if finding.state == ALIVE:
+            return "its payload is still running"
         return "it is not known if its payload is gone"
+
+    def _judge(self, record: Record | None) -> Finding:
+        """Whether the payload of a lease whose lock is free is gone. Without evidence the lock said it all."""
+        if record is None:
+            return Finding(UNKNOWN, "its record cannot be read")
+        if not (evidence := record.get("evidence")):
+            return Finding(GONE)
+        if not isinstance(evidence, dict):
+            return Finding(UNKNOWN, "its evidence cannot be read")
+        boot_id, uuid = record.get("boot_id"), record.get("uuid")
+        if boot_id != self._boot_id:
+            return Finding(GONE)
+        return self._witnesses.judge(evidence, str(boot_id), [uuid] if isinstance(uuid, str) else [])
+
+    def _end_what_is_left(self, record: Record | None) -> bool:
+        evidence = (record or {}).get("evidence")
+        return isinstance(evidence, dict) and self._witnesses.end_what_is_left(evidence, self._boot_id)
 
     def _holder(self, fd: int, name: str) -> Holder | None:
         reserved, leased = records.is_locked(fd, RESERVED), records.is_locked(fd, LEASED)
@@ -416,9 +633,23 @@ class MachineLedger:
             raise AskTooLarge(f"asked for {count} gcores, this machine has {there}")
 
 
-def _in_the_way(asked: int, free: set[str], held: Sequence[Holder]) -> str:
+def _in_the_way(asked: int, free: set[str], others: Sequence[str]) -> str:
     text = f"needs {asked} gcores, {len(free)} free"
-    return f"{text}: {', '.join(map(str, held))}" if held else text
+    return f"{text}: {', '.join(others)}" if others else text
+
+
+def _health(fd: int) -> tuple[Quarantine | None, int]:
+    """A card's quarantine, and how often it was in one."""
+    if (page := records.read_record(fd, HEALTH)) == {}:
+        return None, 0
+    try:
+        if page is None:
+            raise ValueError("is no object")
+        failures = page.get("failures", 0)
+        raw = page.get("quarantine")
+        return None if raw is None else rules.quarantine_from_json(raw), failures if isinstance(failures, int) else 0
+    except ValueError as error:
+        return Quarantine("unreadable", f"its state cannot be read: {error}"), 0
 
 
 def _behind(first: Record) -> str:
@@ -429,11 +660,3 @@ def _behind(first: Record) -> str:
 def _file_name(uuid: str) -> str:
     # The uuid of a MIG device of older drivers has slashes in it.
     return re.sub(r"[^A-Za-z0-9_.-]", "_", uuid)
-
-
-def _boot_id() -> str:
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return ""

@@ -4,6 +4,8 @@
     byte 1     locked: the card is leased to a container; held by its task, guardian and payload
     page 1     JSON: who holds byte 0          (from offset 4096)
     page 2     JSON: who holds byte 1          (from offset 8192)
+    byte 2     locked: somebody changes page 3
+    page 3     JSON: quarantine and its history (from offset 12288)
 
 The locks are the truth, the pages are for people, with one exception: a payload in Docker is no child of ours and
 inherits no lock, so a lease may name evidence that outlives its lock. Then the card is free when the lock is, and the
@@ -25,19 +27,14 @@ import stat
 import struct
 from typing import Any
 
-from dlapp.errors import DlappError
+from dlapp.gpuid.rules import LedgerError
 
-RESERVED, LEASED = 0, 1
+RESERVED, LEASED, HEALTH = 0, 1, 2
 PAGE = 4096
 _FLOCK = struct.Struct("hhqqi4x")
 """struct flock where off_t has 64 bits: l_type, l_whence, l_start, l_len, l_pid."""
 
 Record = dict[str, Any]
-GONE, ALIVE, UNKNOWN = "gone", "alive", "unknown"
-
-
-class LedgerError(DlappError):
-    """The ledger's directory or a file in it is not what it must be; nothing is leased through it."""
 
 
 def open_card(directory: int, name: str, where: str, *, write: bool, create: bool = False) -> int:
@@ -116,7 +113,7 @@ def is_locked(fd: int, byte: int) -> bool:
 
 
 def read_record(fd: int, byte: int) -> Record | None:
-    """Who wrote that they hold a byte; empty: nobody; None: what stands there cannot be read."""
+    """What stands on a byte's page; empty: nothing; None: it cannot be read."""
     text = os.pread(fd, PAGE, PAGE * (byte + 1)).rstrip(b"\0 \n")
     if not text:
         return {}
@@ -128,7 +125,7 @@ def read_record(fd: int, byte: int) -> Record | None:
 
 
 def write_record(fd: int, byte: int, record: Record) -> None:
-    """Say who holds a byte, or with an empty record that nobody does. Only for whoever has it locked.
+    """Write a byte's page; an empty record: nothing. Only for whoever has the byte locked.
 
     Raises:
         LedgerError: it cannot be written, or is longer than a page.
@@ -140,28 +137,3 @@ def write_record(fd: int, byte: int, record: Record) -> None:
         os.pwrite(fd, text.ljust(PAGE, b"\0"), PAGE * (byte + 1))
     except OSError as error:
         raise LedgerError(f"the GPU ledger cannot be written: {error.strerror}") from error
-
-
-def evidence_of(record: Record | None, boot_id: str) -> str:
-    """Whether the payload of a lease whose lock is free is `GONE`, `ALIVE`, or that is `UNKNOWN`.
-
-    Without evidence in the record the lock said it all. A FIFO is the lifeline that the payload reads from: opening it
-    for writing fails with ENXIO exactly when no reader is left. Source: fifo(7).
-    """
-    if record is None:
-        return UNKNOWN
-    if not (evidence := record.get("evidence")):
-        return GONE
-    if record.get("boot_id") != boot_id:
-        return GONE
-    fifo = evidence.get("fifo") if isinstance(evidence, dict) else None
-    if not isinstance(fifo, str):
-        return UNKNOWN
-    try:
-        fd = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError as error:
-        # Not there, or not to be seen by us, is no proof: somebody may have it open.
-        return GONE if error.errno == errno.ENXIO else UNKNOWN
-    is_fifo = stat.S_ISFIFO(os.fstat(fd).st_mode)
-    os.close(fd)
-    return ALIVE if is_fifo else UNKNOWN

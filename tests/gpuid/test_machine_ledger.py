@@ -19,8 +19,9 @@ import pytest
 
 from dlapp.errors import AskTooLarge
 from dlapp.gpuid import records
+from dlapp.gpuid.evidence import ALIVE, GONE, Witnesses
 from dlapp.gpuid.machine import MachineLedger, NotEnough
-from dlapp.gpuid.records import LedgerError
+from dlapp.gpuid.rules import LedgerError
 from tests.services import ledger_process
 from tests.services.install import SEARCH
 from tests.services.ledger_process import cards
@@ -268,10 +269,9 @@ def test_a_release_says_that_the_payload_is_gone(ledger: MachineLedger, lifeline
 
 
 def test_nothing_outlives_a_restart_of_the_machine(lifeline: str) -> None:
-    record = {"boot_id": "before", "evidence": {"fifo": lifeline}}
     reader = os.open(lifeline, os.O_RDONLY | os.O_NONBLOCK)
-    assert records.evidence_of(record, "now") == records.GONE
-    assert records.evidence_of(record, "before") == records.ALIVE
+    assert Witnesses(boot_id="now").judge({"fifo": lifeline}, "before").state == GONE
+    assert Witnesses(boot_id="before").judge({"fifo": lifeline}, "before").state == ALIVE
     os.close(reader)
 
 
