@@ -70,10 +70,20 @@ class LocalConfig(NamedTuple):
     gcores: int | None
 
 
+class ZooKeeperConfig(NamedTuple):
+    """The ledger of GPUs of a cluster; without an ``ensemble`` there is none."""
+
+    ensemble: str | None
+    root: str
+    credentials: str | None
+    session_timeout_s: float
+
+
 class GpuidConfig(NamedTuple):
     """Who holds which GPU."""
 
     lock_dir: str
+    zookeeper: ZooKeeperConfig
 
 
 class DockerConfig(NamedTuple):
@@ -182,6 +192,22 @@ def _read_docker_host(text: str) -> str:
     return text
 
 
+def _read_ensemble(text: str) -> str:
+    for one in text.split(","):
+        host, colon, port = one.rpartition(":")
+        if not host or not colon or not port.isdecimal() or "/" in one or any(map(str.isspace, one)):
+            raise ValueError(
+                f"{shown(text)} is no ensemble: zk1:2181,zk2:2181,zk3:2181 (the path is gpuid.zookeeper.root)"
+            )
+    return text
+
+
+def _read_znode(text: str) -> str:
+    if not text.startswith("/") or text == "/" or text.endswith("/") or "//" in text or text.startswith("/zookeeper"):
+        raise ValueError(f"{shown(text)} is no path of a znode of ours: /dlapp")
+    return text
+
+
 def _read_word(text: str) -> str:
     if not text or text.startswith("-") or any(character.isspace() for character in text):
         raise ValueError(f"{shown(text)} is not one word")
@@ -235,6 +261,31 @@ KEYS: tuple[Key, ...] = (
         "/run/lock/dlapp",
         "directory",
         "the machine's ledger of GPUs; one for everybody on the machine",
+    ),
+    Key(
+        "gpuid.zookeeper.ensemble",
+        "ensemble",
+        _read_ensemble,
+        "",
+        "host:port,…",
+        "the servers of the ledger of GPUs of a cluster",
+    ),
+    Key("gpuid.zookeeper.root", "root", _read_znode, "/dlapp", "path", "the znode under which that ledger lies"),
+    Key(
+        "gpuid.zookeeper.credentials",
+        "credentials",
+        _read_directory,
+        "",
+        "file",
+        "a file of mode 0600 with `user:password`; only who has it writes that ledger",
+    ),
+    Key(
+        "gpuid.zookeeper.session_timeout",
+        "session_timeout_s",
+        read_duration_s,
+        "10s",
+        "duration",
+        "how long its servers keep a session without a sign of life; no lease depends on it",
     ),
     Key(
         "runtime.log_limit",
@@ -439,7 +490,7 @@ def _tree(found: Mapping[str, _Found], home: str, faults: list[str]) -> Config:
         cluster=values[""]["cluster"],
         defaults=DefaultsConfig(**values["defaults"]),
         local=LocalConfig(**values["local"]),
-        gpuid=GpuidConfig(**values["gpuid"]),
+        gpuid=GpuidConfig(**values["gpuid"], zookeeper=ZooKeeperConfig(**values["gpuid.zookeeper"])),
         runtime=RuntimeConfig(**values["runtime"], docker=DockerConfig(**values["runtime.docker"])),
         storage=StorageConfig(**values["storage"]),
         history=HistoryConfig(**values["history"]),
@@ -452,6 +503,6 @@ def keys_as_markdown() -> str:
     """The table of keys as docs/configuration.md shows it."""
     lines = ["| key | variable | value | default | meaning |", "|---|---|---|---|---|"]
     for key in KEYS:
-        default = f"`{key.default}`" if key.default else "what there is"
+        default = f"`{key.default}`" if key.default else "what there is" if key.name.startswith("local.") else "none"
         lines.append(f"| `{key.name}` | `{key.variable}` | {key.kind} | {default} | {key.meaning} |")
     return "\n".join(lines) + "\n"
