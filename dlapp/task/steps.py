@@ -1,7 +1,7 @@
 """The steps of one container, in their order, and how each of them may fail.
 
     STARTING   hello, and what there is to do
-    LEASING    GPUs from the machine's ledger, where the container has any
+    LEASING    GPUs from the ledger, where the container has any
     UNPACKING  the workspace
     FETCHING   input, into the workspace
     PULLING    the image, and the container made (Docker only)
@@ -41,7 +41,7 @@ from dlapp.task.stop import LifelineWatch, Stopped, Stopper
 from dlapp.task.unpack import unpack
 
 if TYPE_CHECKING:
-    from dlapp.gpuid.machine import Lease
+    from dlapp.gpuid.ledger import Lease, Ledger
 
 RESULT_DEADLINE_S = 60.0
 """How long the result is tried to be brought to an ApplicationMaster that lives but does not answer."""
@@ -77,6 +77,7 @@ class Task:
         self._stopper = Stopper()
         self._log = TaskLog(os.path.join(home, "dlapp.log"))
         self._note = self._log.note
+        self._ledger: Ledger | None = None
         self._lease: Lease | None = None
         self._link: AmLink
         self._launch: dict[str, Any]
@@ -152,20 +153,41 @@ class Task:
 
             raise StepFailed(Fault.DATA, NO_GPUS_YET)
         self._say(Phase.LEASING, detail=f"{gcores} GPUs")
-        from dlapp.gpuid.machine import MachineLedger
-
-        ledger = self._launch["ledger"]
         with self._step("GPUs could not be leased", node=True):
-            self._lease = MachineLedger(ledger["directory"]).lease(
-                application=ledger["application"],
-                container=str(self._assignment.container_id),
-                user=self._assignment.username,
-                gcores=gcores,
-                timeout_s=self._launch.get("lease_s", LEASE_TIMEOUT_S),
-                # A plain payload inherits the lease's descriptors; one in Docker cannot.
-                evidence={"fifo": os.path.join(self._home, "life")} if self._assignment.docker_image else None,
-            )
+            self._lease = self._leased(self._launch["ledger"], gcores)
         self._say(Phase.LEASING, gpus=self._gpus)
+
+    def _leased(self, where: dict[str, Any], gcores: int) -> Lease:
+        container, user = str(self._assignment.container_id), self._assignment.username
+        timeout_s = self._launch.get("lease_s", LEASE_TIMEOUT_S)
+        # A plain payload inherits the lease's descriptors; one in Docker cannot.
+        evidence = self._evidence_of_docker() if self._assignment.docker_image else {}
+        if where.get("kind", "machine") == "machine":
+            from dlapp.gpuid.machine import MachineLedger
+
+            # The engine reserved them for the application before it started us.
+            return MachineLedger(where["directory"]).lease(
+                application=where["application"],
+                container=container,
+                user=user,
+                gcores=gcores,
+                timeout_s=timeout_s,
+                evidence=evidence or None,
+            )
+        from dlapp.gpuid.ledger import open_ledger
+        from dlapp.gpuid.rules import Ask
+
+        self._ledger = open_ledger(where)
+        application = str(self._assignment.application_id)
+        ask = Ask(application, container, user, gcores, tuple(where.get("uuids", ())), evidence)
+        return self._ledger.acquire(ask, timeout_s=timeout_s)
+
+    def _evidence_of_docker(self) -> dict[str, Any]:
+        from dlapp.runtime.docker import LABEL_CONTAINER
+
+        label = f"{LABEL_CONTAINER}={self._assignment.container_id}"
+        host = self._launch.get("runtime", {})["docker_host"]
+        return {"fifo": os.path.join(self._home, "life"), "docker": {"host": host, "label": label}}
 
     @property
     def _gpus(self) -> tuple[int, ...]:
@@ -375,8 +397,12 @@ class Task:
             except FileNotFoundError:
                 continue
         if self._lease is not None:
-            self._lease.release()
+            if not self._lease.release():
+                self._note("the GPU ledger cannot be reached: the GPUs are free when others see that we are gone")
             self._lease = None
+        if self._ledger is not None:
+            self._ledger.close()
+            self._ledger = None
 
     # ---- what all steps share ----
 
