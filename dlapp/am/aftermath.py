@@ -22,11 +22,11 @@ from dlapp.spec import Submission
 
 
 def settle_what_is_left(
-    home: Home, application_id: ApplicationId, attempt: int, engine: AmEngine, now_ms: int, why: str = ""
+    home: Home, application_id: ApplicationId, attempt: int, engine: AmEngine, now_ms: int, why: str
 ) -> None:
-    """Bring the application to its end, in place of its ApplicationMaster."""
+    """Bring the application to its end, in place of its ApplicationMaster; ``why`` it died, in a line."""
     submission = home.submission()
-    ending, outputs = decide(home, submission, application_id, why or "the ApplicationMaster died")
+    ending, outputs = decide(home, submission, application_id, why)
     home.write_view(_last_view(home, submission, application_id, attempt, ending, outputs, now_ms))
     engine.finish(ending.final_status, ending.cause, ending.diagnostics)
 

@@ -29,7 +29,7 @@ def main(argv: Sequence[str]) -> int:
     if "aftermath" in options:
         from dlapp.am.aftermath import settle_what_is_left
 
-        settle_what_is_left(home, application_id, attempt, engine, int(time.time() * 1000))
+        settle_what_is_left(home, application_id, attempt, engine, int(time.time() * 1000), engine.why_it_died())
         return 0
     loop = Loop(
         home=home,

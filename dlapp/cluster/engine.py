@@ -194,6 +194,9 @@ class AmEngine(Protocol):
     def stop(self, container_id: ContainerId) -> None:
         """End a container, whatever runs in it; its end comes by heartbeat. May be repeated."""
 
+    def why_it_died(self) -> str:
+        """For an attempt that cleans up: a line on the death of the ApplicationMaster before it."""
+
     def finish(self, final_status: FinalStatus, cause: Cause, diagnostics: str) -> None:
         """Say how the application ended. The last call."""
 
