@@ -43,10 +43,11 @@ _FLOCK = struct.Struct("hhqqi4x")
 
 
 class Finding(NamedTuple):
-    """What is known of a payload; ``why`` is for people, empty where it is gone."""
+    """What is known of a payload; ``why`` is for people, empty where it is gone. ``at_work``: its task itself lives."""
 
     state: str
     why: str = ""
+    at_work: bool = False
 
 
 class _Silent(NamedTuple):
@@ -227,7 +228,7 @@ def _task(task: Any) -> Finding:
     # A zombie has let go of everything, unless its first thread ended before the others.
     if fields[0] in "ZX" and int(fields[17]) <= 1:
         return Finding(GONE)
-    return Finding(ALIVE, f"its task {pid} is running")
+    return Finding(ALIVE, f"its task {pid} is running", at_work=True)
 
 
 def _stat_of(pid: int) -> list[str] | None:

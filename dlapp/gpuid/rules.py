@@ -149,7 +149,7 @@ class HostRecord:
     def device(self, name: str) -> DeviceRecord:
         """A device by uuid, index (``gpu0``, ``0``) or PCI bus id. Raises NotFound."""
         for one in self.devices:
-            if name in (one.uuid, one.device.pci_bus_id, f"gpu{one.device.index}", str(one.device.index)):
+            if name and name in (one.uuid, one.device.pci_bus_id, f"gpu{one.device.index}", str(one.device.index)):
                 return one
         known = ", ".join(f"gpu{one.device.index}" for one in self.devices) or "none"
         raise NotFound(f"{self.host}: there is no card {name!r}; it has {known}")

@@ -315,9 +315,8 @@ class ZooKeeperLedger:
                 found = self._witnesses.judge(one.evidence, one.boot_id, one.devices)
             if found.state == GONE:
                 gone.append(one)
-            elif one.container not in self._open:
-                # What only lives is in no doubt, unless its task should have ended it.
-                doubts[one.container] = found.why if found.state != ALIVE else ""
+            else:
+                doubts[one.container] = "" if found.at_work else found.why
             looked.append(Looked(one.container, one.application, one.devices, found.state, found.why))
         if gone or any(record.lease_of(name).doubt != why for name, why in doubts.items()):  # type: ignore[union-attr]
             keys = {(one.container, one.token) for one in gone}

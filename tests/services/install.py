@@ -19,12 +19,14 @@ SEARCH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/sbin",
 
 @dataclass(frozen=True)
 class Need:
-    """A program, the Debian package that has it, and what cannot be tested without it."""
+    """A program (or a file, by its path), the Debian package that has it, and what cannot be tested without it."""
 
     program: str
     package: str
     without: str
 
+
+ZOOKEEPER_JAR = "/usr/share/java/zookeeper.jar"
 
 NEEDS = (
     Need("dockerd", "docker.io", "payloads in Docker"),
@@ -32,12 +34,17 @@ NEEDS = (
     Need("setpriv", "util-linux", "two users on one machine"),
     Need("java", "default-jre-headless", "a real Hadoop"),
     Need("mvn", "maven", "a real Hadoop (its jars come from Maven Central, once)"),
+    Need(ZOOKEEPER_JAR, "zookeeper", "a real ZooKeeper"),
 )
 
 
 def missing() -> list[Need]:
     """What is not installed."""
-    return [need for need in NEEDS if shutil.which(need.program, path=SEARCH) is None]
+    return [need for need in NEEDS if not _is_there(need.program)]
+
+
+def _is_there(program: str) -> bool:
+    return os.path.exists(program) if program.startswith("/") else shutil.which(program, path=SEARCH) is not None
 
 
 def required() -> bool:

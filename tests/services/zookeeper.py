@@ -20,8 +20,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.services import keeper
+from tests.services.install import ZOOKEEPER_JAR
 
-JAR = Path("/usr/share/java/zookeeper.jar")
+JAR = Path(ZOOKEEPER_JAR)
 ROOT = Path(__file__).resolve().parents[2]
 READY_TIMEOUT_S = 60.0
 TICK_MS = 200

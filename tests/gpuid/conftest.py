@@ -1,0 +1,87 @@
+"""A real ZooKeeper for the tests that need one, started for the first that asks; and both stores of the ledger."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlapp.gpuid.devices import Device
+from dlapp.gpuid.evidence import Witnesses
+from dlapp.gpuid.machine import MachineLedger
+from dlapp.gpuid.zookeeper import Settings, ZooKeeperLedger
+from tests.services.ledger_process import cards
+from tests.services.zookeeper import NoZooKeeper, ZooKeeper
+
+_NUMBERS = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def zookeeper() -> Iterator[ZooKeeper]:
+    """One server, shared: each test has a root of its own, and one that harms the server brings it back."""
+    try:
+        with ZooKeeper.start() as server:
+            yield server
+    except NoZooKeeper as missing:
+        pytest.skip(f"no ZooKeeper: {missing}")
+
+
+@pytest.fixture(scope="session")
+def ensemble() -> Iterator[ZooKeeper]:
+    """Three servers."""
+    try:
+        with ZooKeeper.start(3) as servers:
+            yield servers
+    except NoZooKeeper as missing:
+        pytest.skip(f"no ZooKeeper: {missing}")
+
+
+@pytest.fixture
+def settings(zookeeper: ZooKeeper, tmp_path: Path) -> Settings:
+    """A ledger of this test alone."""
+    root = f"/test-{next(_NUMBERS)}/dlapp"
+    return Settings(zookeeper.ensemble, root, credentials="dlapp:secret", lock_dir=str(tmp_path / "locks"))
+
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture
+def on_zookeeper(settings: Settings) -> Iterator[Open]:
+    """Open the test's ledger on ZooKeeper: ``on_zookeeper(host="node7", devices=…)``; closed at the end."""
+    opened: list[ZooKeeperLedger] = []
+
+    def open_one(
+        *,
+        host: str = "node7",
+        devices: tuple[Device, ...] | None = None,
+        over: dict[str, Any] | None = None,
+        **more: Any,
+    ) -> ZooKeeperLedger:
+        there = cards(4) if devices is None else devices
+        more.setdefault("discover", lambda: there)
+        more.setdefault("witnesses", Witnesses())
+        opened.append(ZooKeeperLedger(settings._replace(**(over or {})), host=host, **more))
+        return opened[-1]
+
+    yield open_one
+    for one in opened:
+        one.close()
+
+
+@pytest.fixture(params=["machine", "zookeeper"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
+    """Open the test's ledger on each of the two stores in turn; each call is another user of it."""
+    if request.param == "zookeeper":
+        found: Open = request.getfixturevalue("on_zookeeper")
+        return found
+
+    def open_one(*, devices: tuple[Device, ...] | None = None, **more: Any) -> MachineLedger:
+        there = cards(4) if devices is None else devices
+        more.setdefault("discover", lambda: there)
+        return MachineLedger(str(tmp_path / "gpus"), **more)
+
+    return open_one
