@@ -10,6 +10,11 @@ from dlapp.cluster.yarn.ends import end_of
 from dlapp.cluster.yarn.values import Status
 from dlapp.ids import ContainerId
 
+MEMORY = (
+    "[2026-11-21 03:50:20.605]Container [pid=7001,containerID=container_x] is running 368889856B beyond the 'PHYSICAL' "
+    "memory limit. Current usage: 607.8 MB of 256 MB physical memory used; 613.5 MB of 537.6 MB virtual memory used. "
+    "Killing container.\nDump of the process-tree for container_x :"
+)
 ONE = ContainerId.from_text("container_1700000000000_0042_01_000002")
 
 
@@ -22,12 +27,9 @@ ONE = ContainerId.from_text("container_1700000000000_0042_01_000002")
         (-100, "Container released on a *lost* node", True, "was taken away: Container released on a \\*lost"),
         (-101, "", True, "disks failed"),
         (-102, "Container preempted by scheduler", True, "was preempted: "),
-        (
-            -104,
-            "[2026-11-21 03:50:20.605]Container [pid=1] is running 700000B beyond the 'PHYSICAL' memory limit.",
-            False,
-            "too much memory: Container .* 700000B beyond",
-        ),
+        (-104, MEMORY, False, "was ended for using too much memory: 607.8 MB of 256 MB$"),
+        (-103, MEMORY.replace("PHYSICAL", "VIRTUAL"), False, "too much virtual memory: 613.5 MB of 537.6 MB$"),
+        (-104, "in other words", False, "too much memory: in other words$"),
         (-105, "Container killed by the ApplicationMaster.", False, "on our order"),
         (-1000, "\n\nFile does not exist: hdfs://x/y", True, "could not be prepared on its node: File does not exist"),
     ],

@@ -40,7 +40,7 @@ from dlapp.cluster.yarn.nodes import Failed, Nodes, Start
 from dlapp.cluster.yarn.resource_manager import ResourceManager, usable_nodes
 from dlapp.cluster.yarn.tokens import AM_RM_KIND, Credentials
 from dlapp.cluster.yarn.values import Allocation, Granted, Launch, LocalResource
-from dlapp.errors import DlappError
+from dlapp.errors import ConfigError, DlappError
 from dlapp.ids import ContainerId
 from dlapp.report import Cause, FinalStatus
 
@@ -67,13 +67,13 @@ class Cluster:
     """Where an ApplicationMaster finds YARN, and how it speaks to it; the client writes it down for it.
 
     Args:
-        schedulers: ``yarn.resourcemanager.scheduler.address`` of each ResourceManager.
+        schedulers: ``yarn.resourcemanager.scheduler.address`` of each ResourceManager, ``host:port``.
         clients: ``yarn.resourcemanager.address`` of each; asked for the nodes alone.
         user: the Hadoop user of the submission.
     """
 
-    schedulers: tuple[tuple[str, int], ...]
-    clients: tuple[tuple[str, int], ...] = ()
+    schedulers: tuple[str, ...]
+    clients: tuple[str, ...] = ()
     user: str = ""
     dialect: Dialect = Dialect.GCORES
 
@@ -128,7 +128,7 @@ class YarnAmEngine:
             raise YarnError("the container's credentials have no token for the ResourceManager")
         self._cluster, self._attempt, self._program, self._wake, self._clock = cluster, attempt, program, wake, clock
         self._handed_on = credentials.without(AM_RM_KIND)
-        self._rm = ResourceManager(cluster.schedulers, token, cluster.dialect)
+        self._rm = ResourceManager([address(one) for one in cluster.schedulers], token, cluster.dialect)
         self._nodes = Nodes(self._rm.node_tokens.get, self._on_failed)
         self._lock = threading.Lock()
         self._changed = threading.Event()
@@ -422,9 +422,8 @@ class YarnAmEngine:
             return
         # Without the nodes' names everything works, only slower: a cluster that wants proof for them is no fault.
         with contextlib.suppress(DlappError):
-            nodes = usable_nodes(
-                self._cluster.clients, self._cluster.user, self._cluster.dialect, timeout_s=NODES_TIMEOUT_S
-            )
+            clients = [address(one) for one in self._cluster.clients]
+            nodes = usable_nodes(clients, self._cluster.user, self._cluster.dialect, timeout_s=NODES_TIMEOUT_S)
             with self._lock:
                 self._wants.know_nodes(nodes)
 
@@ -472,6 +471,18 @@ class YarnAmEngine:
     def _where(self) -> tuple[str, int]:
         parts = urlsplit(self._control_url)
         return parts.hostname or os.environ.get("NM_HOST") or socket.gethostname(), parts.port or 0
+
+
+def address(text: str) -> tuple[str, int]:
+    """Host and port of ``host:port``; an IPv6 address stands in brackets.
+
+    Raises:
+        ConfigError: it is not of that form.
+    """
+    host, _, port = text.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 1 << 16:
+        raise ConfigError(f"{text!r} is no address like resourcemanager.example:8030")
+    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def log_url(granted: Granted, user: str) -> str:

@@ -5,6 +5,8 @@ Source: org.apache.hadoop.yarn.api.records.ContainerExitStatus; what 3.4.2 answe
 
 from __future__ import annotations
 
+import re
+
 from dlapp.cluster.engine import ContainerEnd
 from dlapp.cluster.yarn.values import Status
 
@@ -18,6 +20,7 @@ NODE_FAULTS = {
     -106: "was ended by the ResourceManager",
     -108: "was ended by its node's scheduler",
 }
+MEMORY = (-103, -104)
 OWN_FAULTS = {
     -103: "was ended for using too much virtual memory",
     -104: "was ended for using too much memory",
@@ -31,13 +34,20 @@ def end_of(status: Status) -> ContainerEnd:
     """How a container ended. YARN's own words follow where it was YARN that ended it: they have the numbers."""
     code = status.exit_status
     words = NODE_FAULTS.get(code) or OWN_FAULTS.get(code)
-    told = _first_words(status.diagnostics)
+    told = _memory(status.diagnostics) if code in MEMORY else _first_words(status.diagnostics)
     return ContainerEnd(
         container_id=status.container_id,
         exit_status=code,
         diagnostics=f"the container {words}{f': {told}' if told else ''}" if words else told,
         node_fault=code in NODE_FAULTS,
     )
+
+
+def _memory(diagnostics: str) -> str:
+    """The numbers: ``607.8 MB of 256 MB``; source: ContainersMonitorImpl.formatErrorMessage."""
+    kind = "physical" if "PHYSICAL" in diagnostics else "virtual"
+    found = re.search(rf"(\d[\d.]* \w+ of \d[\d.]* \w+) {kind} memory used", diagnostics)
+    return found[1] if found else _first_words(diagnostics)
 
 
 def _first_words(diagnostics: str) -> str:
