@@ -1,85 +1,374 @@
 /* A library in the place of NVIDIA's libnvidia-ml.so.1, as far as dlapp asks it; see nvml_stub.py.
 
-   What cards there are is read at each nvmlInit from the file that $NVML_STUB names: the first line is the answer of
-   nvmlInit, each further line a card,
-       error|uuid|minor|name|memory in bytes|PCI bus id
-   where error is the answer to every question about the card (0: it works, 15: it is lost), and a minor of -1 means
-   that this question alone is answered with "not supported". */
+   What cards there are is read from the file that $NVML_STUB names, and read anew whenever the file was replaced: so a
+   card can fail, and the driver go away, while a process has NVML open. The first line is the answer of nvmlInit (and,
+   when not 0, of every other question), each further line a card:
+
+       error|uuid|minor|name|memory in bytes|PCI bus id|key=value key=value ...
+
+   error is the answer to every question about the card (0: it works, 15: it is lost), and a minor of -1 means that this
+   question alone is answered with "not supported". The keys are those of nvml_stub.Card; a key that is missing, or -1,
+   is "not supported". A list is a,b,c without blanks. "MIG" lines belong to the card above them:
+
+       MIG|uuid|name|memory in bytes|used|pids
+
+   Compiled with -DOLD it is the library of a driver from before memory v2, MIG and affinity. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <time.h>
 
-enum { OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, UNKNOWN = 999 };
+enum {
+    OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
+    TIMEOUT = 10, UNKNOWN = 999, CARDS = 64, PARTS = 8
+};
 
-typedef struct { int error; char uuid[96]; int minor; char name[96]; unsigned long long memory; char bus_id[32]; } card;
-typedef struct { unsigned long long total, free, used; } memory_info;
+typedef unsigned long long u64;
+typedef struct thing {
+    int error, minor, place, part; /* part: -1 for a card */
+    char uuid[96], name[96], bus_id[32], keys[1024];
+    u64 memory;
+    struct thing *card;
+} thing;
+typedef struct { u64 total, free, used; } memory_info;
+typedef struct { unsigned version; u64 total, reserved, free, used; } memory_info_v2;
 typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; } pci_info;
+typedef struct { unsigned pid; u64 used; unsigned gpu_instance, compute_instance; } process_info;
+typedef struct { thing *device; u64 type, data; unsigned gpu_instance, compute_instance; } event_data;
+typedef struct { unsigned used, memory; } utilization;
+typedef struct {
+    unsigned field, scope; long long timestamp, latency; unsigned type; int answer; union { unsigned ui; u64 ull; } value;
+} field_value;
 
-static card cards[64];
-static unsigned count, ready;
+static thing cards[CARDS], parts[CARDS][PARTS];
+static unsigned count, part_count[CARDS];
+static int ready, driver = UNKNOWN, registered[CARDS], told[CARDS];
+static struct stat known;
 
-int nvmlInitWithFlags(unsigned flags) {
+static void load(void) {
     const char *path = getenv("NVML_STUB");
-    FILE *file = path ? fopen(path, "r") : NULL;
-    int answer = UNKNOWN;
-    char line[512];
-    (void)flags;
+    struct stat now;
+    char line[2048];
+    FILE *file;
+    if (path == NULL || stat(path, &now) != 0 || (file = fopen(path, "r")) == NULL) {
+        driver = UNKNOWN;
+        return;
+    }
+    if (now.st_ino == known.st_ino && now.st_mtim.tv_nsec == known.st_mtim.tv_nsec && count) {
+        fclose(file);
+        return;
+    }
+    known = now;
     count = 0;
-    if (file == NULL) return UNKNOWN;
-    if (fgets(line, sizeof line, file)) answer = atoi(line);
-    while (count < 64 && fgets(line, sizeof line, file)) {
-        card *c = &cards[count];
-        memset(c, 0, sizeof *c);
-        if (sscanf(line, "%d|%95[^|]|%d|%95[^|]|%llu|%31[^|\n]", &c->error, c->uuid, &c->minor, c->name, &c->memory,
-                   c->bus_id) == 6)
-            count++;
+    driver = fgets(line, sizeof line, file) ? atoi(line) : UNKNOWN;
+    while (fgets(line, sizeof line, file)) {
+        line[strcspn(line, "\n")] = 0;
+        if (strncmp(line, "MIG|", 4) == 0 && count) {
+            thing *card = &cards[count - 1], *p = &parts[count - 1][part_count[count - 1]];
+            char used[32] = "", pids[256] = "";
+            memset(p, 0, sizeof *p);
+            if (sscanf(line, "MIG|%95[^|]|%95[^|]|%llu|%31[^|]|%255s", p->uuid, p->name, &p->memory, used, pids) < 4)
+                continue;
+            p->card = card, p->place = card->place, p->minor = card->minor, p->part = (int)part_count[count - 1]++;
+            snprintf(p->keys, sizeof p->keys, " used=%s reserved=0 pids=%s ", used, pids);
+        } else if (count < CARDS) {
+            thing *c = &cards[count];
+            char keys[1000] = "";
+            memset(c, 0, sizeof *c);
+            if (sscanf(line, "%d|%95[^|]|%d|%95[^|]|%llu|%31[^|]|%999[^\n]", &c->error, c->uuid, &c->minor, c->name,
+                       &c->memory, c->bus_id, keys) < 6)
+                continue;
+            c->card = c, c->place = (int)count, c->part = -1;
+            part_count[count++] = 0;
+            snprintf(c->keys, sizeof c->keys, " %s ", keys);
+        }
     }
     fclose(file);
-    ready = answer == OK;
-    return answer;
+}
+
+/* The text of a key, without its end; NULL: there is none. */
+static const char *key(const thing *c, const char *name) {
+    char wanted[40];
+    const char *at;
+    snprintf(wanted, sizeof wanted, " %s=", name);
+    at = strstr(c->keys, wanted);
+    return at ? at + strlen(wanted) : NULL;
+}
+static long long number(const thing *c, const char *name) {
+    const char *at = key(c, name);
+    return at ? atoll(at) : -1;
+}
+/* Entry n of a list; -1: there is none. */
+static long long entry(const thing *c, const char *name, unsigned n) {
+    const char *at = key(c, name);
+    while (at && n--) {
+        at += strcspn(at, ", ");
+        at = *at == ',' ? at + 1 : NULL;
+    }
+    return at && *at != ' ' && *at ? atoll(at) : -1;
+}
+static unsigned length(const thing *c, const char *name) {
+    unsigned n = 0;
+    while (entry(c, name, n) != -1) n++;
+    return n;
+}
+static int ask(const thing *c) {
+    if (!ready) return UNINITIALIZED;
+    load();
+    if (driver) return driver;
+    return c->card ? c->card->error : NOT_FOUND;
+}
+static int say(const thing *c, const char *name, unsigned *out) {
+    int error = ask(c);
+    long long value = number(c, name);
+    if (error) return error;
+    if (value < 0) return NOT_SUPPORTED;
+    *out = (unsigned)value;
+    return OK;
+}
+
+int nvmlInitWithFlags(unsigned flags) {
+    (void)flags;
+    memset(&known, 0, sizeof known);
+    count = 0;
+    load();
+    ready = driver == OK;
+    return driver;
 }
 int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
 int nvmlShutdown(void) { ready = 0; return OK; }
 
 int nvmlDeviceGetCount_v2(unsigned *out) {
     if (!ready) return UNINITIALIZED;
+    load();
+    if (driver) return driver;
     *out = count;
     return OK;
 }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **out) {
     if (!ready) return UNINITIALIZED;
+    load();
+    if (driver) return driver;
     if (index >= count) return INVALID_ARGUMENT;
     *out = &cards[index];
     return cards[index].error == 15 ? OK : cards[index].error;
 }
-int nvmlDeviceGetUUID(card *c, char *out, unsigned size) {
-    if (c->error) return c->error;
-    snprintf(out, size, "%s", c->uuid);
-    return OK;
+int nvmlDeviceGetUUID(thing *c, char *out, unsigned size) {
+    int error = ask(c);
+    if (!error) snprintf(out, size, "%s", c->uuid);
+    return error;
 }
-int nvmlDeviceGetName(card *c, char *out, unsigned size) {
-    if (c->error) return c->error;
-    snprintf(out, size, "%s", c->name);
-    return OK;
+int nvmlDeviceGetName(thing *c, char *out, unsigned size) {
+    int error = ask(c);
+    if (!error) snprintf(out, size, "%s", c->name);
+    return error;
 }
-int nvmlDeviceGetMinorNumber(card *c, unsigned *out) {
-    if (c->error) return c->error;
+int nvmlDeviceGetMinorNumber(thing *c, unsigned *out) {
+    int error = ask(c);
+    if (error) return error;
     if (c->minor < 0) return NOT_SUPPORTED;
     *out = (unsigned)c->minor;
     return OK;
 }
-int nvmlDeviceGetMemoryInfo(card *c, memory_info *out) {
-    if (c->error) return c->error;
-    out->total = out->free = c->memory;
-    out->used = 0;
-    return OK;
-}
-int nvmlDeviceGetPciInfo_v3(card *c, pci_info *out) {
-    if (c->error) return c->error;
+int nvmlDeviceGetPciInfo_v3(thing *c, pci_info *out) {
+    int error = ask(c);
+    if (error) return error;
     memset(out, 0, sizeof *out);
-    snprintf(out->bus_id, sizeof out->bus_id, "%s", c->bus_id);
+    snprintf(out->bus_id, sizeof out->bus_id, "%s", c->card->bus_id);
     return OK;
 }
+int nvmlDeviceGetComputeMode(thing *c, unsigned *out) { return say(c, "mode", out); }
+int nvmlDeviceGetRetiredPagesPendingStatus(thing *c, unsigned *out) { return say(c, "pages_pending", out); }
+int nvmlDeviceGetTemperature(thing *c, unsigned sensor, unsigned *out) {
+    (void)sensor;
+    return say(c, "temperature", out);
+}
+int nvmlDeviceGetTemperatureThreshold(thing *c, unsigned which, unsigned *out) {
+    return which == 1 ? say(c, "slowdown", out) : NOT_SUPPORTED;
+}
+int nvmlDeviceGetUtilizationRates(thing *c, utilization *out) { return say(c, "utilization", &out->used); }
+int nvmlDeviceGetTotalEccErrors(thing *c, unsigned kind, unsigned counter, u64 *out) {
+    unsigned value = 0;
+    int error = say(c, kind == 1 && counter == 0 ? "ecc" : "-", &value);
+    *out = value;
+    return error;
+}
+
+/* The version before v2 counts reserved memory as used. */
+int nvmlDeviceGetMemoryInfo(thing *c, memory_info *out) {
+    int error = ask(c);
+    long long used = number(c, "used"), reserved = number(c, "reserved");
+    if (error) return error;
+    out->total = c->memory;
+    out->used = (u64)(used > 0 ? used : 0) + (u64)(reserved > 0 ? reserved : 0);
+    out->free = out->total - out->used;
+    return OK;
+}
+
+static int processes(thing *c, const char *name, unsigned *size, process_info *out) {
+    int error = ask(c);
+    unsigned there = length(c, name), n;
+    if (error) return error;
+    if (*size < there) {
+        *size = there;
+        return INSUFFICIENT_SIZE;
+    }
+    for (n = 0; n < there; n++) {
+        memset(&out[n], 0, sizeof out[n]);
+        out[n].pid = (unsigned)entry(c, name, n);
+        out[n].used = 64u << 20;
+    }
+    *size = there;
+    return OK;
+}
+int nvmlDeviceGetComputeRunningProcesses_v2(thing *c, unsigned *size, process_info *out) {
+    return processes(c, "pids", size, out);
+}
+int nvmlDeviceGetGraphicsRunningProcesses_v2(thing *c, unsigned *size, process_info *out) {
+    return processes(c, "graphics", size, out);
+}
+
+int nvmlDeviceGetTopologyCommonAncestor(thing *one, thing *other, unsigned *out) {
+    int error = ask(one) ? ask(one) : ask(other);
+    long long level = entry(one, "pcie", (unsigned)other->place);
+    if (error) return error;
+    if (level < 0) return NOT_SUPPORTED;
+    *out = (unsigned)level;
+    return OK;
+}
+/* nvlinks lists, link by link, the index of the card at the other end; 99: an NVSwitch, 98: a link that is down. */
+int nvmlDeviceGetNvLinkState(thing *c, unsigned link, unsigned *out) {
+    int error = ask(c);
+    if (error) return error;
+    if (entry(c, "nvlinks", link) < 0) return key(c, "nvlinks") ? INVALID_ARGUMENT : NOT_SUPPORTED;
+    *out = entry(c, "nvlinks", link) != 98;
+    return OK;
+}
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(thing *c, unsigned link, pci_info *out) {
+    int error = ask(c);
+    long long other = entry(c, "nvlinks", link);
+    if (error) return error;
+    if (other < 0) return INVALID_ARGUMENT;
+    memset(out, 0, sizeof *out);
+    snprintf(out->bus_id, sizeof out->bus_id, "%s", other < (long long)count ? cards[other].bus_id : "00000000:C4:00.0");
+    return OK;
+}
+
+#ifndef OLD
+int nvmlDeviceGetMemoryInfo_v2(thing *c, memory_info_v2 *out) {
+    int error = ask(c);
+    long long used = number(c, "used"), reserved = number(c, "reserved");
+    if (error) return error;
+    if (reserved < 0) return NOT_SUPPORTED;
+    out->total = c->memory;
+    out->used = (u64)(used > 0 ? used : 0);
+    out->reserved = (u64)reserved;
+    out->free = out->total - out->used - out->reserved;
+    return OK;
+}
+int nvmlDeviceGetComputeRunningProcesses_v3(thing *c, unsigned *size, process_info *out) {
+    return processes(c, "pids", size, out);
+}
+int nvmlDeviceGetGraphicsRunningProcesses_v3(thing *c, unsigned *size, process_info *out) {
+    return processes(c, "graphics", size, out);
+}
+int nvmlDeviceGetNvLinkRemoteDeviceType(thing *c, unsigned link, unsigned *out) {
+    int error = ask(c);
+    if (error) return error;
+    *out = entry(c, "nvlinks", link) == 99 ? 2 : 0;
+    return OK;
+}
+int nvmlDeviceGetMemoryAffinity(thing *c, unsigned size, unsigned long *out, unsigned scope) {
+    unsigned node = 0;
+    int error = say(c, "numa", &node);
+    (void)scope;
+    if (error) return error;
+    memset(out, 0, size * sizeof *out);
+    out[node / 64] = 1ul << node % 64;
+    return OK;
+}
+int nvmlDeviceGetRemappedRows(thing *c, unsigned *corrected, unsigned *uncorrected, unsigned *pending, unsigned *failed) {
+    *corrected = *uncorrected = 0;
+    if (say(c, "remap_failed", failed) != OK) *failed = 0;
+    return say(c, "remap_pending", pending);
+}
+int nvmlDeviceGetFieldValues(thing *c, int size, field_value *out) {
+    int error = ask(c), n;
+    for (n = 0; n < size && !error; n++)
+        out[n].answer = out[n].field == 230 ? say(c, "recovery", &out[n].value.ui) : NOT_SUPPORTED;
+    return error;
+}
+int nvmlSystemGetProcessName(unsigned pid, char *out, unsigned size) {
+    (void)pid;
+    snprintf(out, size, "%s", "/usr/bin/named-by-nvml");
+    return pid == 77 ? OK : NOT_FOUND;
+}
+
+int nvmlDeviceGetMigMode(thing *c, unsigned *now, unsigned *next) {
+    int error = say(c, "mig", now);
+    *next = *now;
+    return error;
+}
+int nvmlDeviceGetMaxMigDeviceCount(thing *c, unsigned *out) {
+    int error = ask(c);
+    *out = number(c, "mig") == 1 ? PARTS : 0;
+    return error;
+}
+int nvmlDeviceGetMigDeviceHandleByIndex(thing *c, unsigned part, void **out) {
+    int error = ask(c);
+    if (error) return error;
+    if (part >= part_count[c->place]) return NOT_FOUND;
+    *out = &parts[c->place][part];
+    return OK;
+}
+int nvmlDeviceGetGpuInstanceId(thing *c, unsigned *out) {
+    int error = ask(c);
+    *out = (unsigned)c->part + 1;
+    return error;
+}
+#endif
+
+/* Events: the key xid of a card is told once to whoever has registered, and once more when it changes. */
+int nvmlEventSetCreate(void **out) {
+    static int set;
+    memset(registered, 0, sizeof registered);
+    *out = &set;
+    return ready ? OK : UNINITIALIZED;
+}
+int nvmlEventSetFree(void *set) { (void)set; return OK; }
+int nvmlDeviceRegisterEvents(thing *c, u64 types, void *set) {
+    int error = ask(c);
+    (void)set;
+    if (error) return error;
+    if (!(types & 8)) return INVALID_ARGUMENT;
+    registered[c->place] = 1;
+    told[c->place] = (int)number(c, "xid");
+    return OK;
+}
+int nvmlEventSetWait_v2(void *set, event_data *out, unsigned timeout_ms) {
+    const struct timespec pause = {0, 5000000};
+    unsigned waited_ms, n;
+    (void)set;
+    for (waited_ms = 0;; waited_ms += 5) {
+        if (!ready) return UNINITIALIZED;
+        load();
+        if (driver) return driver;
+        for (n = 0; n < count; n++) {
+            long long xid = number(&cards[n], "xid"), part = number(&cards[n], "xid_instance");
+            if (!registered[n] || xid < 0 || xid == told[n]) continue;
+            told[n] = (int)xid;
+            out->device = &cards[n];
+            out->type = 8;
+            out->data = (u64)xid;
+            out->gpu_instance = out->compute_instance = part < 0 ? 0xFFFFFFFFu : (unsigned)part;
+            return OK;
+        }
+        if (waited_ms >= timeout_ms) return TIMEOUT;
+        nanosleep(&pause, NULL);
+    }
+}
+
 int nvmlSystemGetDriverVersion(char *out, unsigned size) {
     if (!ready) return UNINITIALIZED;
     snprintf(out, size, "%s", "550.54.15");

@@ -3,7 +3,8 @@
     with_cards(directory, [Card(), Card(minor=7)]) -> environment for processes that are to see two cards
 
 It is compiled from nvml_stub.c once per run. `dlopen` looks at LD_LIBRARY_PATH as it was when a process started, so
-only processes started with that environment see the cards.
+only processes started with that environment see the cards. They see at once what a later `with_cards` for the same
+directory changes: a card that is lost, memory that is freed, a driver that is gone.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 
@@ -22,11 +23,37 @@ import pytest
 from tests.services.install import required
 
 SOURCE = Path(__file__).with_suffix(".c")
+NVSWITCH, LINK_DOWN = 99, 98
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Part:
+    """A MIG device: ``used`` bytes of its memory, ``pids`` of the processes that compute on it."""
+
+    uuid: str
+    name: str = "NVIDIA Test Card MIG 1g.5gb"
+    memory_bytes: int = 5 << 30
+    used: int = 0
+    pids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Card:
-    """One card: ``error`` is NVML's answer to all questions about it (15: it is lost)."""
+    """One card. What is None is answered with "not supported".
+
+    Args:
+        error: NVML's answer to all questions about it (15: it is lost).
+        used, reserved: memory [bytes].
+        pids, graphics: processes that compute on it, and those that draw.
+        mode: compute mode (0 default, 2 prohibited, 3 exclusive).
+        pcie: NVML's topology level to each card (10 one switch, 20, 30, 40, 50 another socket).
+        nvlinks: link by link the index of the card at the other end, or `NVSWITCH`, or `LINK_DOWN`.
+        mig: its parts; None: it is not in MIG mode.
+        slowdown: the temperature at which it slows down.
+        ecc: uncorrectable errors since the driver was loaded.
+        xid: the last Xid; ``xid_instance`` the part that it concerns.
+    """
 
     uuid: str = ""
     minor: int | None = None
@@ -34,11 +61,37 @@ class Card:
     memory_bytes: int = 16 << 30
     bus_id: str = ""
     error: int = 0
+    used: int | None = 0
+    reserved: int | None = 300 * MIB
+    pids: tuple[int, ...] = ()
+    graphics: tuple[int, ...] = ()
+    mode: int | None = 0
+    numa: int | None = None
+    pcie: tuple[int, ...] = ()
+    nvlinks: tuple[int, ...] = ()
+    mig: tuple[Part, ...] | None = None
+    temperature: int | None = 35
+    slowdown: int | None = 90
+    utilization: int | None = 0
+    ecc: int | None = 0
+    pages_pending: int | None = None
+    remap_pending: int | None = 0
+    remap_failed: int | None = 0
+    recovery: int | None = 0
+    xid: int | None = None
+    xid_instance: int | None = None
+
+
+_FIRST = ("uuid", "minor", "name", "memory_bytes", "bus_id", "error", "mig")
 
 
 @cache
-def library() -> Path:
-    """The directory with the compiled library; skips the test where there is no compiler."""
+def library(*, old: bool = False) -> Path:
+    """The directory with the compiled library; skips the test where there is no compiler.
+
+    Args:
+        old: that of a driver from before memory v2, MIG and affinity.
+    """
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         assert not required(), "no C compiler: the stub of NVML cannot be made (CI or DLAPP_REQUIRE is set)"
@@ -47,25 +100,36 @@ def library() -> Path:
     atexit.register(shutil.rmtree, directory)
     directory.chmod(0o755)
     target = directory / "libnvidia-ml.so.1"
-    subprocess.run([compiler, "-shared", "-fPIC", "-Wall", "-Werror", "-o", target, SOURCE], check=True)
+    flags = ["-shared", "-fPIC", "-Wall", "-Werror", *(["-DOLD", "-Wno-unused"] if old else [])]
+    subprocess.run([compiler, *flags, "-o", target, SOURCE], check=True)
     return directory
 
 
-def with_cards(directory: Path, cards: Sequence[Card], *, init: int = 0) -> dict[str, str]:
+def with_cards(directory: Path, cards: Sequence[Card], *, init: int = 0, old: bool = False) -> dict[str, str]:
     """Variables that make a process see ``cards`` in this order; call it again to change them.
 
     Args:
         directory: where the description is kept.
         init: the answer of nvmlInit (0: it works, 9: driver not loaded, 18: version mismatch).
+        old: see `library`.
     """
     lines = [str(init)]
     for place, card in enumerate(cards):
         uuid = card.uuid or f"GPU-{place:08d}-aaaa-bbbb-cccc-000000000000"
         minor = place if card.minor is None else card.minor
         bus_id = card.bus_id or f"00000000:{place + 1:02X}:00.0"
-        lines.append(f"{card.error}|{uuid}|{minor}|{card.name}|{card.memory_bytes}|{bus_id}")
+        keys = {one.name: getattr(card, one.name) for one in fields(card) if one.name not in _FIRST}
+        keys["mig"] = None if card.mig is None else 1
+        texts = " ".join(f"{name}={_text(value)}" for name, value in keys.items() if value not in (None, ()))
+        lines.append(f"{card.error}|{uuid}|{minor}|{card.name}|{card.memory_bytes}|{bus_id}|{texts}")
+        for part in card.mig or ():
+            lines.append(f"MIG|{part.uuid}|{part.name}|{part.memory_bytes}|{part.used}|{_text(part.pids)}")
     description = directory / "cards"
     fresh = directory / ".cards"
     fresh.write_text("\n".join(lines) + "\n")
     fresh.rename(description)
-    return {"NVML_STUB": str(description), "LD_LIBRARY_PATH": str(library())}
+    return {"NVML_STUB": str(description), "LD_LIBRARY_PATH": str(library(old=old))}
+
+
+def _text(value: int | tuple[int, ...]) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
