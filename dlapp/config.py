@@ -116,6 +116,16 @@ class HistoryConfig(NamedTuple):
     limit_bytes: int
 
 
+class YarnConfig(NamedTuple):
+    """A Hadoop cluster; ``conf_dir`` None: $HADOOP_CONF_DIR."""
+
+    conf_dir: str | None
+    dialect: str
+    python: str
+    am_memory_mib: int
+    am_attempts: int
+
+
 class Config(NamedTuple):
     """The whole configuration.
 
@@ -132,6 +142,7 @@ class Config(NamedTuple):
     runtime: RuntimeConfig
     storage: StorageConfig
     history: HistoryConfig
+    yarn: YarnConfig
     texts: Mapping[str, str]
     origins: Mapping[str, str]
 
@@ -165,7 +176,7 @@ class Key(NamedTuple):
 
 
 def _read_cluster(text: str) -> str:
-    return read_choice(text, ("local",))
+    return read_choice(text, ("local", "yarn"))
 
 
 def _read_containers(text: str) -> int:
@@ -208,6 +219,14 @@ def _read_znode(text: str) -> str:
     return text
 
 
+def _read_dialect(text: str) -> str:
+    return read_choice(text, ("auto", "gcores", "yarn.io/gpu", "field3", "none"))
+
+
+def _read_attempts(text: str) -> int:
+    return read_count(text, 1, 100)
+
+
 def _read_word(text: str) -> str:
     if not text or text.startswith("-") or any(character.isspace() for character in text):
         raise ValueError(f"{shown(text)} is not one word")
@@ -215,7 +234,7 @@ def _read_word(text: str) -> str:
 
 
 KEYS: tuple[Key, ...] = (
-    Key("cluster", "cluster", _read_cluster, "local", "local", "the engine that applications are submitted to"),
+    Key("cluster", "cluster", _read_cluster, "local", "local or yarn", "the engine that applications are submitted to"),
     Key("defaults.containers", "containers", _read_containers, "1", "count", "containers, where a file names none"),
     Key("defaults.vcores", "vcores", _read_cores, "1", "count", "virtual cores per container, likewise"),
     Key("defaults.memory", "memory_mib", read_memory_mib, "4g", "memory", "memory per container, likewise"),
@@ -331,6 +350,39 @@ KEYS: tuple[Key, ...] = (
     Key("storage.cache_age", "cache_age_s", read_duration_s, "30d", "duration", "how long an unused one is kept"),
     Key("history.age", "age_s", read_duration_s, "90d", "duration", "how long an ended application is kept"),
     Key("history.limit", "limit_bytes", read_size_bytes, "10g", "size", "the most that ended applications may take"),
+    Key(
+        "yarn.conf_dir",
+        "conf_dir",
+        _read_directory,
+        "",
+        "directory",
+        "the cluster's core-site.xml, hdfs-site.xml and yarn-site.xml; without it `$HADOOP_CONF_DIR`",
+    ),
+    Key(
+        "yarn.dialect",
+        "dialect",
+        _read_dialect,
+        "auto",
+        "auto, gcores, yarn.io/gpu, field3 or none",
+        "how the cluster counts GPUs; auto is as its ResourceManager says",
+    ),
+    Key(
+        "yarn.python",
+        "python",
+        _read_word,
+        "python3",
+        "path or name",
+        "the Python of the nodes, 3.11 or later; a name is looked up on a container's PATH",
+    ),
+    Key("yarn.am_memory", "am_memory_mib", read_memory_mib, "256m", "memory", "memory of an ApplicationMaster"),
+    Key(
+        "yarn.am_attempts",
+        "am_attempts",
+        _read_attempts,
+        "2",
+        "count",
+        "how many ApplicationMasters an application may use up; the cluster's own limit holds above it",
+    ),
 )
 
 
@@ -494,6 +546,7 @@ def _tree(found: Mapping[str, _Found], home: str, faults: list[str]) -> Config:
         runtime=RuntimeConfig(**values["runtime"], docker=DockerConfig(**values["runtime.docker"])),
         storage=StorageConfig(**values["storage"]),
         history=HistoryConfig(**values["history"]),
+        yarn=YarnConfig(**values["yarn"]),
         texts=texts,
         origins=origins,
     )

@@ -104,7 +104,7 @@ BAD_FILES = [
     ("local: 3\n", ":1: local: must be a level with keys under it"),
     ("local:\n  shared: yes\n", ":2: local.shared: is 'yes', allowed are true, false"),
     ("local:\n  state_dir: here\n", ":2: local.state_dir: 'here' is not an absolute path (or one under ~/)"),
-    ("cluster: yarn\n", ":1: cluster: is 'yarn', allowed are local"),
+    ("cluster: mesos\n", ":1: cluster: is 'mesos', allowed are local, yarn"),
     ("runtime: {docker: {host: here}}\n", ":1: runtime.docker.host: 'here' is no address of Docker: "),
     ("runtime: {log_limit: 1000}\n", ":1: runtime.log_limit: '1000' is no size: a whole number with b, k, m, g or t"),
     ("- 1\n", ":1: the file: must be a level with keys under it"),
