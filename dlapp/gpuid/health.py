@@ -1,0 +1,285 @@
+"""Whether a card may be given out: what NVML reads of it, what counts as a fault, and when a fault is looked at again.
+
+A card is looked at before it is given and after it was given back. One with a fault goes into quarantine with cause,
+time and count, and is looked at again after a while that doubles: as long as it is ill, and with each time that it
+falls ill again. A look that finds it well heals it. What an operator put into quarantine only an operator takes out.
+
+The decisions are plain functions; NVML is asked by whoever is handed in as ``read``.
+
+Which Xid errors are the program's own (an illegal address in its kernel) and not the card's is written in NVIDIA's
+"XID Errors" catalog; its device plugin for Kubernetes passes over the same ones.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from dlapp.gpuid.devices import Device
+    from dlapp.gpuid.rules import HostRecord, Quarantine
+
+ALLOWED = ("Xorg", "Xwayland", "gnome-shell", "nvidia-cuda-mps-server", "nvidia-persistenced", "nv-hostengine", "dcgmi")
+"""Programs that always run on cards and harm nobody."""
+PROBE_FIRST_S, PROBE_LAST_S = 60.0, 6 * 3600.0
+_XIDS_OF_PROGRAMS = frozenset((13, 31, 43, 45, 68, 109))
+
+
+class Process(NamedTuple):
+    """A process on a card; ``name`` is its program's, empty where it is not to be seen."""
+
+    pid: int
+    name: str
+    used_mib: int = 0
+
+
+class Reading(NamedTuple):
+    """How a device is, by NVML. None: the card or the driver does not say.
+
+    Args:
+        error: why it does not answer; then nothing else is known.
+        lost: it fell off the bus, or is not there at all.
+        compute, graphics: the processes on it.
+        reserved_is_apart: ``used_mib`` is without what the driver reserves for itself (NVML's memory v2).
+        slowdown_c: the temperature at which the card slows itself down.
+        ecc_uncorrected: errors since the driver was loaded.
+        reset_pending: pages or rows are to be retired by a reset.
+        recovery: what the driver says must be done with the card first; empty: nothing.
+        utilization: [percent].
+    """
+
+    uuid: str
+    error: str = ""
+    lost: bool = False
+    compute: tuple[Process, ...] | None = ()
+    graphics: tuple[Process, ...] = ()
+    used_mib: int | None = None
+    total_mib: int = 0
+    reserved_is_apart: bool = True
+    temperature_c: int | None = None
+    slowdown_c: int | None = None
+    ecc_uncorrected: int | None = None
+    reset_pending: bool = False
+    remap_failed: bool = False
+    recovery: str = ""
+    prohibited: bool = False
+    utilization: int | None = None
+
+
+class Fault(NamedTuple):
+    """What is wrong with a card.
+
+    Args:
+        cause: one word, for programs: ``lost``, ``failing``, ``ecc``, ``needs-reset``, ``xid``, ``hot``,
+            ``prohibited``, ``foreign-process``, ``memory-held``.
+        detail: for people.
+        passing: it may be over in a moment: a process that is just ending.
+    """
+
+    cause: str
+    detail: str
+    passing: bool = False
+
+
+class Limits(NamedTuple):
+    """What a card may have and still be given out.
+
+    Args:
+        allowed: names of programs that may run on it.
+        temperature_c: the most; None: the card's own slowdown temperature.
+        held_mib: memory in use that no process accounts for.
+        held_with_reserved_mib: the same where a driver counts what it reserves as used.
+        settle_s: how long a process that is ending, and its memory, are waited for.
+    """
+
+    allowed: tuple[str, ...] = ALLOWED
+    temperature_c: int | None = None
+    held_mib: int = 256
+    held_with_reserved_mib: int = 1024
+    settle_s: float = 5.0
+
+
+DEFAULT_LIMITS = Limits()
+
+
+def judge(reading: Reading, limits: Limits = DEFAULT_LIMITS) -> Fault | None:
+    """What keeps a card that nobody holds from being given out; None: nothing."""
+    if reading.error:
+        return Fault("lost" if reading.lost else "failing", reading.error)
+    if reading.recovery:
+        return Fault("needs-reset", f"the driver asks for {reading.recovery}")
+    if reading.ecc_uncorrected:
+        count = reading.ecc_uncorrected
+        return Fault("ecc", "an uncorrectable ECC error" if count == 1 else f"{count} uncorrectable ECC errors")
+    if reading.remap_failed:
+        return Fault("ecc", "a memory row could not be remapped")
+    if reading.reset_pending:
+        return Fault("needs-reset", "memory is to be retired by a reset of the card")
+    hottest = limits.temperature_c if limits.temperature_c is not None else reading.slowdown_c
+    if hottest is not None and reading.temperature_c is not None and reading.temperature_c >= hottest:
+        return Fault("hot", f"{reading.temperature_c} °C, the limit is {hottest} °C")
+    if reading.prohibited:
+        return Fault("prohibited", "its compute mode is prohibited")
+    return _occupied(reading, limits)
+
+
+def _occupied(reading: Reading, limits: Limits) -> Fault | None:
+    processes = reading.compute or ()
+    foreign = [one for one in processes if not _is_allowed(one.name, limits.allowed)]
+    if foreign:
+        who = ", ".join(f"{one.pid} ({one.name or 'whose name is hidden'})" for one in foreign[:3])
+        more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
+        return Fault("foreign-process", f"process {who}{more} computes on it", passing=True)
+    most = limits.held_mib if reading.reserved_is_apart else limits.held_with_reserved_mib
+    # With an allowed process on it (Xorg, a server of MPS) the memory is somebody's.
+    if reading.used_mib is not None and reading.used_mib > most and not processes and not reading.graphics:
+        return Fault("memory-held", f"{reading.used_mib} MiB are held by nobody", passing=True)
+    return None
+
+
+def _is_allowed(name: str, allowed: Collection[str]) -> bool:
+    # The kernel's own name of a process has 15 characters at most.
+    return bool(name) and any(name == one or (len(name) == 15 and one.startswith(name)) for one in allowed)
+
+
+def xid_fault(xid: int) -> Fault | None:
+    """The fault that an Xid error of the driver stands for; None: it is the program's own, the card is well."""
+    if xid in _XIDS_OF_PROGRAMS:
+        return None
+    if xid == 79:
+        return Fault("lost", "it fell off the bus (Xid 79)")
+    return Fault("ecc" if xid in (48, 63, 64, 94, 95) else "xid", f"Xid {xid}")
+
+
+def check(
+    devices: Sequence[Device],
+    *,
+    read: Callable[[Sequence[Device]], Mapping[str, Reading]],
+    limits: Limits = DEFAULT_LIMITS,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> dict[str, Fault]:
+    """Look at devices that nobody holds: uuid -> what is wrong; one that is not named is well.
+
+    What may be over in a moment is waited for, `Limits.settle_s` at most.
+
+    Raises:
+        NvmlError: nothing can be known.
+    """
+    deadline = clock() + limits.settle_s
+    found: dict[str, Fault] = {}
+    left = list(devices)
+    pause_s = 0.02
+    while left:
+        readings = read(left)
+        faults = {one.uuid: fault for one in left if (fault := judge(readings[one.uuid], limits)) is not None}
+        over = clock() >= deadline
+        found |= {uuid: fault for uuid, fault in faults.items() if over or not fault.passing}
+        left = [one for one in left if one.uuid in faults and one.uuid not in found]
+        if left:
+            sleep(pause_s)
+            pause_s = min(0.5, pause_s * 2)
+    return found
+
+
+# ---- quarantine ----
+
+
+def next_probe_ms(now_ms: int, *, since_ms: int, count: int) -> int:
+    """When to look again at a card that is ill since ``since_ms``, for the ``count``-th time [ms since 1970].
+
+    The wait is as long as it was ill so far, at least `PROBE_FIRST_S`, twice that for each time before, at most
+    `PROBE_LAST_S`.
+    """
+    first_s = PROBE_FIRST_S * 2.0 ** min(max(count, 1) - 1, 16)
+    wait_s = min(max(first_s, (now_ms - since_ms) / 1000), PROBE_LAST_S)
+    return now_ms + int(wait_s * 1000)
+
+
+def is_due(quarantine: Quarantine | None, now_ms: int) -> bool:
+    """Whether a card may be looked at: it is not in quarantine, or has waited long enough; never if an operator put it
+    there. A clock that was set back makes nobody wait longer than `PROBE_LAST_S`."""
+    if quarantine is None:
+        return True
+    if quarantine.by or not quarantine.probe_at_ms:
+        return False
+    return now_ms >= quarantine.probe_at_ms or quarantine.probe_at_ms - now_ms > PROBE_LAST_S * 1000
+
+
+def to_look_at(record: HostRecord, now_ms: int) -> tuple[Device, ...]:
+    """The devices of a host that are to be looked at before one is given: nobody's, and free or due for a probe."""
+    held = {uuid for one in record.leases for uuid in one.devices}
+    return tuple(
+        one.device
+        for one in record.devices
+        if one.uuid not in held and (one.present or one.quarantine) and is_due(one.quarantine, now_ms)
+    )
+
+
+def apply(record: HostRecord, looked_at: Iterable[str], faults: Mapping[str, Fault], now_ms: int) -> HostRecord:
+    """Write down what a look found: cards with a fault go into quarantine, those without come out.
+
+    Args:
+        looked_at: uuids; ``faults`` says what is wrong with some of them.
+    """
+    from dlapp.gpuid import rules
+
+    known = {one.uuid: one for one in record.devices}
+    for uuid in looked_at:
+        if (one := known.get(uuid)) is None or (one.quarantine is not None and one.quarantine.by):
+            continue
+        if (fault := faults.get(uuid)) is not None:
+            old = one.quarantine
+            probe_at_ms = next_probe_ms(
+                now_ms, since_ms=old.since_ms if old else now_ms, count=old.count if old else one.failures + 1
+            )
+            record = rules.quarantine(
+                record, uuid, cause=fault.cause, detail=fault.detail, now_ms=now_ms, probe_at_ms=probe_at_ms
+            )
+        elif one.quarantine is not None:
+            record = rules.heal(record, uuid)
+    return record
+
+
+class Inspector:
+    """Looks at the cards of a host's record that nobody holds, and notes there what it finds; `dlapp.gpuid.ledger`.
+
+    Args:
+        read: asks NVML; None: `dlapp.gpuid.nvml.read`.
+        now_ms: the wall clock [ms since 1970].
+    """
+
+    LAST_S = 1.0
+    """How long what was seen of a well card is good, so that a wait for devices does not open NVML at each turn."""
+
+    def __init__(
+        self,
+        limits: Limits = DEFAULT_LIMITS,
+        *,
+        read: Callable[[Sequence[Device]], Mapping[str, Reading]] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._limits, self._read, self._clock, self._sleep, self._now_ms = limits, read, clock, sleep, now_ms
+        self._well_at: dict[str, float] = {}
+
+    def __call__(self, record: HostRecord) -> HostRecord:
+        """The record with quarantines as they should be.
+
+        Raises:
+            NvmlError: nothing can be known of the cards, so none may be given.
+        """
+        now = self._clock()
+        recent = {uuid for uuid, at in self._well_at.items() if now - at < self.LAST_S}
+        ill = {one.uuid for one in record.devices if one.quarantine is not None}
+        devices = [one for one in to_look_at(record, self._now_ms()) if one.uuid in ill or one.uuid not in recent]
+        if not devices:
+            return record
+        read = self._read
+        if read is None:
+            from dlapp.gpuid.nvml import read
+        faults = check(devices, read=read, limits=self._limits, clock=self._clock, sleep=self._sleep)
+        self._well_at |= {one.uuid: self._clock() for one in devices if one.uuid not in faults}
+        return apply(record, [one.uuid for one in devices], faults, self._now_ms())
