@@ -242,6 +242,12 @@ def apply(record: HostRecord, looked_at: Iterable[str], faults: Mapping[str, Fau
     return record
 
 
+def _read_nvml(devices: Sequence[Device]) -> Mapping[str, Reading]:
+    from dlapp.gpuid.nvml import read
+
+    return read(devices)
+
+
 class Inspector:
     """Looks at the cards of a host's record that nobody holds, and notes there what it finds; `dlapp.gpuid.ledger`.
 
@@ -277,9 +283,8 @@ class Inspector:
         devices = [one for one in to_look_at(record, self._now_ms()) if one.uuid in ill or one.uuid not in recent]
         if not devices:
             return record
-        read = self._read
-        if read is None:
-            from dlapp.gpuid.nvml import read
-        faults = check(devices, read=read, limits=self._limits, clock=self._clock, sleep=self._sleep)
+        faults = check(
+            devices, read=self._read or _read_nvml, limits=self._limits, clock=self._clock, sleep=self._sleep
+        )
         self._well_at |= {one.uuid: self._clock() for one in devices if one.uuid not in faults}
         return apply(record, [one.uuid for one in devices], faults, self._now_ms())

@@ -48,7 +48,8 @@ class CardWatch:
         self.failed: dict[str, Fault] = {}
         self._devices, self._on_fault, self._note, self._open = tuple(devices), on_fault, note, open
         self._every_s = every_s
-        self._asked, self._looked = threading.Event(), threading.Event()
+        self._changed = threading.Condition()
+        self._asked = self._answered = 0
         self._over = False
         # A daemon: a thread that hangs in the driver must not keep the process; the kernel does that if it must.
         self._thread = threading.Thread(target=self._run, name="gpu-watch", daemon=True)
@@ -59,17 +60,19 @@ class CardWatch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._over = True
-        self._asked.set()
+        with self._changed:
+            self._over = True
+            self._changed.notify_all()
         if self._devices:
             self._thread.join(_JOIN_S)
 
     def look_now(self, timeout_s: float) -> str:
         """Look once more, for at most ``timeout_s``; what `message` says then."""
-        if self._devices and self._thread.is_alive() and not self.failed:
-            self._looked.clear()
-            self._asked.set()
-            self._looked.wait(timeout_s)
+        with self._changed:
+            self._asked += 1
+            asked = self._asked
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._answered >= asked or not self._thread.is_alive(), timeout_s)
         return self.message()
 
     def message(self) -> str:
@@ -82,19 +85,27 @@ class CardWatch:
             watched = self._open(self._devices)
         except DlappError as error:
             self._note(f"the GPUs are not watched: {error}")
-            self._looked.set()
+            self._end()
             return
         try:
             while not self._over:
+                asked = self._asked
                 if found := watched.look():
                     self.failed = found
                     self._on_fault()
                     return
-                self._looked.set()
-                self._asked.wait(self._every_s)
-                self._asked.clear()
+                with self._changed:
+                    self._answered = asked
+                    self._changed.notify_all()
+                    self._changed.wait_for(lambda: self._over or self._asked > self._answered, self._every_s)
         except DlappError as error:
             self._note(f"the GPUs are not watched any more: {error}")
         finally:
-            self._looked.set()
+            self._end()
             watched.close()
+
+    def _end(self) -> None:
+        """Whoever waits for a look waits no more."""
+        with self._changed:
+            self._over, self._answered = True, 1 << 62
+            self._changed.notify_all()
