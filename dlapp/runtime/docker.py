@@ -25,7 +25,7 @@ from typing import Any
 
 from dlapp.control import Fault
 from dlapp.runtime.lifeline import Lifeline
-from dlapp.runtime.payload import WRAPPER, Ended, Payload, PayloadError, how_to_start, wrapper_arguments
+from dlapp.runtime.payload import Ended, Payload, PayloadError, how_to_start, wrapper_arguments
 
 WORKSPACE = "/workspace"
 HOME = "/dlapp/home"
@@ -139,7 +139,7 @@ class DockerRun:
                 _bind(payload.stderr, err),
                 _bind(payload.exit_file, exit_file),
                 _bind(payload.life, _LIFE, read_only=True),
-                _bind(WRAPPER, _WRAPPER, read_only=True),
+                _bind(payload.wrapper, _WRAPPER, read_only=True),
             ],
             init=True,
             network_mode=self._network,

@@ -53,6 +53,17 @@ class Payload:
         return os.path.join(self.directory, "workspace")
 
     @property
+    def wrapper(self) -> str:
+        """The wrapper as a file on the host; where dlapp runs from a zip, a copy of it."""
+        if os.path.exists(WRAPPER):
+            return WRAPPER
+        path = os.path.join(self.directory, "wrapper.sh")
+        if not os.path.exists(path):
+            with open(path, "wb") as file:
+                file.write(__loader__.get_data(WRAPPER))  # type: ignore[name-defined]
+        return path
+
+    @property
     def home(self) -> str:
         """HOME of a payload in Docker, on the host."""
         return os.path.join(self.directory, "home")

@@ -14,7 +14,7 @@ from typing import Any
 from dlapp.control import Fault
 from dlapp.runtime.guardian import kill_descendants
 from dlapp.runtime.lifeline import Lifeline
-from dlapp.runtime.payload import WRAPPER, Ended, Payload, PayloadError, ended_with, how_to_start, wrapper_arguments
+from dlapp.runtime.payload import Ended, Payload, PayloadError, ended_with, how_to_start, wrapper_arguments
 
 SHELL = "/bin/sh"
 _PATIENCE_S = 2.0
@@ -120,7 +120,7 @@ class PlainRun:
         )
         try:
             self._guardian.order(
-                "start", payload.keep_fds, argv=[SHELL, WRAPPER, *words], env=payload.env, cwd=payload.workspace
+                "start", payload.keep_fds, argv=[SHELL, payload.wrapper, *words], env=payload.env, cwd=payload.workspace
             )
         except OSError as error:
             raise PayloadError(Fault.NODE, f"the payload's guardian is gone: {error}") from error

@@ -1,0 +1,184 @@
+"""How dlapp comes to a node: one zip of what is installed here, run as ``python3 -I dlapp.pyz am`` or ``task``.
+
+In it is every module of dlapp and of the libraries that its ApplicationMaster and its tasks use, as source and, beside
+it, compiled for the Python that made the zip. The compiled form is of the kind that is never compared with the source
+(PEP 552, unchecked): a zip keeps times to two seconds only, and a Python of another version passes over it and takes
+the source. Native parts stay behind, so the zip runs on any processor and libc; what has them has a pure form too.
+
+It is named by what goes into it, so the same installation gives the same name. It is never unpacked: a node takes as
+long for one file as for the hundreds in it. Nor does it stand on PYTHONPATH, where a user's program would find our
+libraries in place of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from importlib.machinery import ModuleSpec
+from importlib.util import MAGIC_NUMBER, find_spec, source_hash
+from typing import NamedTuple
+
+from dlapp.errors import DlappError
+
+NAME = "dlapp.pyz"
+"""Its name in a container's working directory."""
+LEAST_PYTHON = (3, 11)
+
+_NEEDED = ("dlapp", "h11", "google.protobuf")
+_USED = (
+    *("requests", "urllib3", "idna", "certifi", "charset_normalizer"),
+    *("hdfs", "docopt", "six", "docker", "kazoo", "pynvml"),
+)
+"""What the parts of dlapp on a node load where it is installed here; what is not, they do without."""
+_DATA = ("certifi/cacert.pem",)
+_FORMAT = 1
+_SKIPPED = frozenset({"__pycache__", "tests", "testing"})
+_EARLIEST = (1980, 1, 1, 0, 0, 0)
+
+_MAIN = f"""\
+import os
+import sys
+
+if sys.version_info < {LEAST_PYTHON!r}:
+    sys.stderr.write(
+        "dlapp needs Python {LEAST_PYTHON[0]}.{LEAST_PYTHON[1]} or later on every node; %s is %s (see yarn.python)\\n"
+        % (sys.executable, sys.version.split()[0])
+    )
+    sys.exit(1)
+# A node's own protobuf may have a native part, which is of another version than the rest.
+os.environ["PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"] = "python"
+from dlapp.__main__ import main
+
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+Adder = Callable[[str, bytes], None]
+"""Adds a file to the zip."""
+
+
+class Source(NamedTuple):
+    """One file that goes into the zip: its name there, and where it lies."""
+
+    name: str
+    path: str
+
+
+def sources() -> list[Source]:
+    """All that goes into the zip but its beginning, sorted by name.
+
+    Raises:
+        DlappError: a library is not installed, or not as files.
+    """
+    found: dict[str, Source] = {}
+    for module in (*_NEEDED, *_USED):
+        spec = _spec_of(module)
+        if spec is None or spec.origin is None:
+            if module in _NEEDED:
+                raise DlappError(f"{module} is not installed here, and every node needs it: pip install 'dlapp[yarn]'")
+            continue
+        for one in _files_of(module, spec):
+            found[one.name] = one
+    return [found[name] for name in sorted(found)]
+
+
+def _spec_of(module: str) -> ModuleSpec | None:
+    try:
+        return find_spec(module)
+    except ModuleNotFoundError:  # its parent is missing
+        return None
+
+
+def _files_of(module: str, spec: ModuleSpec) -> Iterator[Source]:
+    base = module.replace(".", "/")
+    if not spec.submodule_search_locations:
+        yield Source(f"{base}.py", str(spec.origin))
+        return
+    root = spec.submodule_search_locations[0]
+    for directory, below, names in os.walk(root):
+        below[:] = [name for name in below if name not in _SKIPPED]
+        inside = base + directory[len(root) :].replace(os.sep, "/")
+        for name in names:
+            if name.endswith((".py", ".sh")) or f"{inside}/{name}" in _DATA:
+                yield Source(f"{inside}/{name}", os.path.join(directory, name))
+
+
+def packed(directory: str) -> tuple[str, str]:
+    """The zip of what is installed now, made in ``directory`` if it is not there yet.
+
+    Returns:
+        Its path, and its name: ``dlapp-<digest>.pyz``.
+
+    Raises:
+        DlappError: a library is missing, or the directory cannot be written.
+    """
+    files = sources()
+    name = f"dlapp-{_fingerprint(files)}.pyz"
+    path = os.path.join(directory, name)
+    if os.path.exists(path):
+        return path, name
+    temporary = f"{path}.{os.getpid()}"
+    try:
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        try:
+            _write(temporary, files)
+            os.rename(temporary, path)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+        for old in os.listdir(directory):
+            if old.startswith("dlapp-") and old != name:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(os.path.join(directory, old))
+    except OSError as error:
+        raise DlappError(f"{error.filename or directory}: {error.strerror}") from error
+    return path, name
+
+
+def _fingerprint(files: list[Source]) -> str:
+    """A digest of all contents, and of the Python that compiles them."""
+    import hashlib
+
+    digest = hashlib.blake2b(digest_size=16, person=b"dlapp-travel")
+    digest.update(f"{_FORMAT} {sys.implementation.cache_tag}\n{_MAIN}".encode())
+    for one in files:
+        with open(one.path, "rb") as file:
+            data = file.read()
+        digest.update(f"{one.name} {len(data)}\n".encode())
+        digest.update(data)
+    return digest.hexdigest()
+
+
+def _write(path: str, files: list[Source]) -> None:
+    import zipfile
+
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+
+        def add(name: str, data: bytes) -> None:
+            entry = zipfile.ZipInfo(name, _EARLIEST)
+            entry.external_attr = 0o644 << 16
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(entry, data)
+
+        _add_module(add, "__main__.py", _MAIN.encode())
+        # Without it `google` would be a namespace, to which a node's own installation would add its part.
+        _add_module(add, "google/__init__.py", b"")
+        for one in files:
+            with open(one.path, "rb") as file:
+                data = file.read()
+            if one.name.endswith(".py"):
+                _add_module(add, one.name, data)
+            else:
+                add(one.name, data)
+
+
+def _add_module(add: Adder, name: str, source: bytes) -> None:
+    import marshal
+
+    # __main__ stays source alone: an older Python must be able to read it and say what is wrong.
+    if name != "__main__.py":
+        code = compile(source, f"<dlapp>/{name}", "exec", dont_inherit=True, optimize=0)
+        add(f"{name}c", MAGIC_NUMBER + (1).to_bytes(4, "little") + source_hash(source) + marshal.dumps(code))
+    add(name, source)
