@@ -300,9 +300,8 @@ int nvmlDeviceGetFieldValues(thing *c, int size, field_value *out) {
     return error;
 }
 int nvmlSystemGetProcessName(unsigned pid, char *out, unsigned size) {
-    (void)pid;
     snprintf(out, size, "%s", "/usr/bin/named-by-nvml");
-    return pid == 77 ? OK : NOT_FOUND;
+    return pid == 4194398 ? OK : NOT_FOUND; /* above what the kernel gives */
 }
 
 int nvmlDeviceGetMigMode(thing *c, unsigned *now, unsigned *next) {
