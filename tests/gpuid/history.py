@@ -1,0 +1,325 @@
+"""Many processes on one ledger while everything is done to them, and what must hold of all that happened.
+
+Three accounts are compared. The payloads' own: a witness file for each card (`tests.services.ledger_worker`). The
+workers' and payloads' events, with their times. And the history of the ledger itself, which is no word of ours:
+ZooKeeper's transaction log has every state that a host's record ever had, in order.
+
+- Exclusive: no payload found another's witness; no state of a record gives a card to two; a lease ended while its
+  payload ran only if its own task released it.
+- Nothing leaks: when all processes are gone, the next request gets every card.
+- The record was made once and never deleted.
+
+Source of the log's format: org.apache.zookeeper.server.persistence.FileTxnLog, zookeeper.jute.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dlapp.errors import DlappError
+from dlapp.gpuid.rules import Ask, HostRecord, from_bytes
+from tests.gpuid.planted import open_planted
+from tests.services.proxy import Plan, Proxy
+from tests.services.zookeeper import ZooKeeper
+
+ROOT = Path(__file__).resolve().parents[2]
+SESSION_S = 1.0
+_CREATE, _DELETE, _SET_DATA, _CREATE2, _CLOSE = 1, 2, 5, 15, -11
+
+
+class Written(NamedTuple):
+    """One transaction on a znode; ``data`` None: it was deleted. ``at_ms`` is the server's clock."""
+
+    zxid: int
+    at_ms: int
+    path: str
+    data: bytes | None
+    created: bool
+
+
+def transactions(logs: list[Path]) -> Iterator[Written]:
+    """What was written, in order.
+
+    file: "ZKLG" version:i4 dbid:i8, then per transaction checksum:i8 length:i4 body "B"
+    body: client:i8 cxid:i4 zxid:i8 time_ms:i8 type:i4, then create: path data acl…; delete: path; setData: path data
+    """
+    for log in logs:
+        data = log.read_bytes()
+        place = 16
+        while place + 12 <= len(data):
+            _, length = struct.unpack_from(">qi", data, place)
+            body = data[place + 12 : place + 12 + length]
+            if length <= 0 or len(body) < length:
+                break
+            place += 12 + length + 1
+            _, _, zxid, at_ms, kind = struct.unpack_from(">qiqqi", body)
+            if kind in (_CREATE, _CREATE2, _SET_DATA, _DELETE):
+                path, after = _text(body, 32)
+                content = None if kind == _DELETE else _buffer(body, after)
+                yield Written(zxid, at_ms, path, content, kind in (_CREATE, _CREATE2))
+
+
+def _text(body: bytes, place: int) -> tuple[str, int]:
+    (length,) = struct.unpack_from(">i", body, place)
+    return body[place + 4 : place + 4 + length].decode(), place + 4 + length
+
+
+def _buffer(body: bytes, place: int) -> bytes:
+    (length,) = struct.unpack_from(">i", body, place)
+    return body[place + 4 : place + 4 + max(0, length)]
+
+
+# ---- the run ----
+
+
+@dataclass
+class History:
+    """What happened."""
+
+    events: list[dict[str, Any]]
+    writes: list[Written]
+    faults: dict[str, int]
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def operations(self) -> int:
+        """Leases taken, and releases."""
+        return sum(one["what"] in ("leased", "releasing") for one in self.events)
+
+
+def run(
+    directory: Path,
+    *,
+    operations: int,
+    seed: int,
+    zookeeper: ZooKeeper | None,
+    workers: int = 6,
+    hosts: int = 2,
+    plant: str = "",
+    kinds: tuple[str, ...] = ("killed", "paused", "cut"),
+    until_problem: bool = False,
+    timeout_s: float = 600.0,
+) -> History:
+    """Let ``workers`` processes do at least ``operations``, kill, pause and cut them off by the seed, and check.
+
+    Args:
+        zookeeper: the store; None: the machine's files.
+        kinds: of faults.
+        hosts: hosts of four cards each, all of them this machine; the machine's store has one.
+        until_problem: stop at the first problem that the payloads see.
+    """
+    with contextlib.ExitStack() as stack:
+        kinds = kinds if zookeeper else tuple(one for one in kinds if one != "cut")
+        return _Run(directory, seed, zookeeper, hosts if zookeeper else 1, plant, kinds, stack).go(
+            operations, workers, until_problem, time.monotonic() + timeout_s
+        )
+
+
+class _Run:
+    def __init__(
+        self,
+        directory: Path,
+        seed: int,
+        zookeeper: ZooKeeper | None,
+        hosts: int,
+        plant: str,
+        kinds: tuple[str, ...],
+        stack: contextlib.ExitStack,
+    ) -> None:
+        self.directory, self.zookeeper, self.hosts, self.plant = directory, zookeeper, hosts, plant
+        self.kinds = kinds
+        self.choice = random.Random(seed)
+        self.root = f"/history-{seed}-{plant or 'whole'}-{directory.name}"
+        self.stack = stack
+        self.events = directory / "events"
+        self.started = 0
+        self.faults = dict.fromkeys((*kinds, "died"), 0)
+        for host in range(hosts):
+            (directory / f"witness-{host}").mkdir(parents=True)
+        (directory / "lives").mkdir()
+
+    def plan(self, address: str, leases: int, host: int) -> dict[str, Any]:
+        self.started += 1
+        return {
+            "store": "zookeeper" if self.zookeeper else "machine",
+            "directory": str(self.directory / "locks"),
+            "settings": {
+                "ensemble": address,
+                "root": self.root,
+                "credentials": "" if self.plant == "recreate" else "dlapp:secret",
+                "session_timeout_s": SESSION_S,
+                "lock_dir": str(self.directory / f"locks-{host}"),
+            },
+            "host": f"node{host}",
+            "cards": 4,
+            "name": f"w{self.started}",
+            "seed": self.choice.getrandbits(32),
+            "leases": leases,
+            "hold_s": 0.01,
+            "plant": self.plant,
+            "witness": str(self.directory / f"witness-{host}"),
+            "lives": str(self.directory / "lives"),
+            "events": str(self.events),
+        }
+
+    def start(self, address: str, host: int) -> subprocess.Popen[bytes]:
+        plan = self.plan(address, 1_000_000, host)
+        path = self.directory / f"{plan['name']}.json"
+        path.write_text(json.dumps(plan))
+        with open(self.directory / f"{plan['name']}.log", "wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tests.services.ledger_worker", str(path)],
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        self.stack.callback(_end, process)
+        return process
+
+    def go(self, operations: int, workers: int, until_problem: bool, deadline: float) -> History:
+        proxies = (
+            [self.stack.enter_context(Proxy(self.zookeeper.addresses[0])) for _ in range(workers)]
+            if self.zookeeper
+            else []
+        )
+        addresses = [f"{one.address[0]}:{one.address[1]}" for one in proxies] or [""] * workers
+        running = [self.start(addresses[place], place % self.hosts) for place in range(workers)]
+        wake: list[tuple[float, int, str]] = []
+        next_fault = time.monotonic() + 1.0
+        crashed = ""
+        while time.monotonic() < deadline and not crashed:
+            time.sleep(0.02)
+            now = time.monotonic()
+            for place, process in enumerate(running):
+                if (code := process.poll()) is not None:
+                    if code != -signal.SIGKILL:
+                        crashed = f"a worker ended with {code}: {self.log_of(process)}"
+                    self.faults["died"] += 1
+                    running[place] = self.start(addresses[place], place % self.hosts)
+            for one in [one for one in wake if one[0] <= now]:
+                wake.remove(one)
+                if one[2] == "paused":
+                    with contextlib.suppress(ProcessLookupError):
+                        running[one[1]].send_signal(signal.SIGCONT)
+                else:
+                    proxies[one[1]].plan = Plan()
+            if now >= next_fault:
+                next_fault = now + self.choice.uniform(0.1, 0.5)
+                self.one_fault(running, proxies, wake, now)
+            text = self.events.read_text() if self.events.exists() else ""
+            if text.count('"leased"') + text.count('"releasing"') >= operations:
+                break
+            if until_problem and '"violation"' in text:
+                break
+        else:
+            if not crashed:
+                crashed = f"only {text.count('leased')} leases in time"
+        for process in running:
+            _end(process)
+        return self.check(crashed)
+
+    def one_fault(
+        self,
+        running: list[subprocess.Popen[bytes]],
+        proxies: list[Proxy],
+        wake: list[tuple[float, int, str]],
+        now: float,
+    ) -> None:
+        place = self.choice.randrange(len(running))
+        if any(one[1] == place for one in wake):
+            return
+        what = self.choice.choice(self.kinds)
+        self.faults[what] += 1
+        if what == "killed":
+            running[place].kill()
+        elif what == "paused":
+            running[place].send_signal(signal.SIGSTOP)
+            wake.append((now + self.choice.choice((0.1, 0.5, 2.2 * SESSION_S)), place, what))
+        else:
+            proxies[place].plan = Plan(refuse=True)
+            proxies[place].cut_all()
+            wake.append((now + self.choice.choice((0.0, 0.3, 2.2 * SESSION_S)), place, what))
+
+    def log_of(self, process: subprocess.Popen[bytes]) -> str:
+        name = Path(str(process.args[3])).stem  # type: ignore[index]
+        return (self.directory / f"{name}.log").read_text(errors="replace")[-600:]
+
+    # ---- the check ----
+
+    def check(self, crashed: str) -> History:
+        time.sleep(0.3)  # the longest that a payload lingers, plus its end
+        events = [json.loads(line) for line in self.events.read_text().splitlines()]
+        writes = []
+        if self.zookeeper:
+            found = transactions(self.zookeeper.transaction_logs())
+            writes = [one for one in found if one.path.startswith(f"{self.root}/hosts/")]
+        history = History(events, writes, self.faults, [crashed] if crashed else [])
+        for one in events:
+            if one["what"] == "violation":
+                history.problems.append(f"{one['container']} found {one['other']} on {one['card']}")
+        history.problems += _problems_of_writes(events, writes)
+        history.problems += self.leaks()
+        return history
+
+    def leaks(self) -> list[str]:
+        found = []
+        address = self.zookeeper.ensemble if self.zookeeper else ""
+        for host in range(self.hosts):
+            ledger = open_planted(self.plan(address, 0, host) | {"plant": ""})
+            try:
+                evidence = {"fifo": str(self.directory / "lives" / "none")}
+                ledger.acquire(Ask("application_last", "last", "tony", 4, (), evidence), timeout_s=10).release()
+            except DlappError as error:
+                found.append(f"leaked: {error}")
+            finally:
+                ledger.close()
+        return found
+
+
+def _problems_of_writes(events: list[dict[str, Any]], writes: list[Written]) -> list[str]:
+    started = {one["container"]: one["at"] for one in events if one["what"] == "started"}
+    ended = {one["container"]: one["at"] for one in events if one["what"] in ("ended", "releasing")}
+    problems: list[str] = []
+    last: dict[str, HostRecord] = {}
+    for write in writes:
+        host = write.path.rpartition("/")[2]
+        if write.data is None:
+            problems.append(f"{host}: its record was deleted")
+            last.pop(host, None)
+            continue
+        record = from_bytes(write.data, host)
+        held = [uuid for lease in record.leases for uuid in lease.devices]
+        if len(held) != len(set(held)):
+            problems.append(f"{host}: a card is leased twice at zxid {write.zxid:x}")
+        if host in last and write.created:
+            problems.append(f"{host}: its record was made again")
+        kept = {(one.container, one.token) for one in record.leases}
+        for lease in last[host].leases if host in last else ():
+            begin, end = started.get(lease.container), ended.get(lease.container)
+            # A payload without an end was killed, or is one whose task was: its witness speaks for it.
+            if (lease.container, lease.token) in kept or begin is None or end is None:
+                continue
+            if begin < write.at_ms < end - 1:
+                problems.append(
+                    f"{host}: the lease of {lease.container} ended {end - write.at_ms} ms before its payload"
+                )
+        last[host] = record
+    return problems
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+    process.wait()

@@ -1,0 +1,78 @@
+"""The ledger of a worker's plan, whole or with one of the mistakes that are easily made; the history must show them.
+
+session       what a lost session of ZooKeeper held is taken for free
+no-evidence   what others hold is taken for free without asking
+unknown       what cannot be known is taken for gone
+recreate      an empty record is deleted, and made again by the next
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from dlapp.gpuid.evidence import GONE, UNKNOWN, Finding, Witnesses
+from dlapp.gpuid.machine import MachineLedger
+from dlapp.gpuid.rules import LeaseRecord
+from dlapp.gpuid.zookeeper import Settings, ZooKeeperLedger
+from tests.services.ledger_process import cards
+
+PLANTS = ("session", "no-evidence", "unknown", "recreate")
+
+
+class _Planted(Witnesses):
+    def __init__(self, plant: str) -> None:
+        super().__init__()
+        self.plant = plant
+        self.ledger: ZooKeeperLedger | None = None
+
+    def judge(self, evidence: Mapping[str, Any], boot_id: str, uuids: Iterable[str] = ()) -> Finding:
+        if self.plant == "no-evidence":
+            return Finding(GONE)
+        if (
+            self.plant == "session"
+            and self.ledger is not None
+            and self.ledger._client.exists(evidence["session"]) is None
+        ):
+            return Finding(GONE)
+        found = super().judge(evidence, boot_id, uuids)
+        return Finding(GONE) if found.state == UNKNOWN and self.plant == "unknown" else found
+
+
+class OnZooKeeper(ZooKeeperLedger):
+    """With the mistakes that need its inside."""
+
+    plant = ""
+
+    def planted_evidence(self, container: str) -> dict[str, str]:
+        if self.plant != "session":
+            return {}
+        path = f"/sessions/{container}"
+        self._connected(self._clock() + 30)
+        self._client.create(path, b"", ephemeral=True, makepath=True)
+        return {"session": path}
+
+    def _release_now(self, lease: LeaseRecord, wait_s: float) -> None:
+        super()._release_now(lease, wait_s)
+        if self.plant == "recreate" and not self.record().leases:
+            with contextlib.suppress(Exception):
+                self._client.delete(f"{self._hosts_path}/{self.host}")
+
+
+class OnMachine(MachineLedger):
+    """Without mistakes of its own."""
+
+    def planted_evidence(self, container: str) -> dict[str, str]:
+        return {}
+
+
+def open_planted(plan: dict[str, Any]) -> OnZooKeeper | OnMachine:
+    """The ledger of a plan; ``plan["plant"]`` names the mistake."""
+    plant, there = plan["plant"], cards(plan["cards"])
+    witnesses = _Planted(plant)
+    if plan["store"] == "machine":
+        return OnMachine(plan["directory"], discover=lambda: there, witnesses=witnesses)
+    ledger = OnZooKeeper(Settings(**plan["settings"]), host=plan["host"], discover=lambda: there, witnesses=witnesses)
+    ledger.plant, witnesses.ledger = plant, ledger
+    return ledger

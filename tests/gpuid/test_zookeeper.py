@@ -1,0 +1,385 @@
+"""The ledger on ZooKeeper: bad records, other users of the ensemble, outages, partitions, answers that are lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError
+
+from dlapp.errors import Denied, NotFound, Unreachable, UsageError
+from dlapp.gpuid import zookeeper as store
+from dlapp.gpuid.rules import Ask, HostRecord, LedgerError, NotEnough
+from dlapp.gpuid.zookeeper import Settings, ZooKeeperLedger
+from tests.services.proxy import Plan, Proxy
+from tests.services.zookeeper import ZooKeeper
+
+APP, OTHER = "application_1700000000000_0001", "application_1700000000000_0002"
+Open = Callable[..., Any]
+
+
+def ask(container: str, gcores: int, application: str = APP, **more: Any) -> Ask:
+    return Ask(application, container, "tony", gcores, **more)
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "not in time"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def raw(settings: Settings) -> Iterator[KazooClient]:
+    """A client of the same ensemble with the credentials."""
+    client = KazooClient(settings.ensemble, auth_data=[("digest", settings.credentials)])
+    client.start()
+    yield client
+    client.stop()
+    client.close()
+
+
+def path_of(settings: Settings, host: str = "node7") -> str:
+    return f"{settings.root}/hosts/{host}"
+
+
+# ---- records ----
+
+
+def test_fields_of_a_later_version_are_kept(on_zookeeper: Open, raw: KazooClient, settings: Settings) -> None:
+    lease = on_zookeeper().acquire(ask("c1", 1))
+    whole = json.loads(raw.get(path_of(settings))[0])
+    whole |= {"format": 7, "weather": {"is": "fine"}}
+    whole["devices"][0]["colour"] = "green"
+    whole["leases"][0]["mood"] = ["good"]
+    raw.set(path_of(settings), json.dumps(whole).encode())
+    on_zookeeper().acquire(ask("c2", 1)).release()
+    on_zookeeper().quarantine("gpu3", cause="operator", by="root")
+    after = json.loads(raw.get(path_of(settings))[0])
+    assert (after["format"], after["weather"], after["devices"][0]["colour"], after["leases"][0]["mood"]) == (
+        *(7, {"is": "fine"}, "green"),
+        ["good"],
+    )
+    assert lease.release()
+
+
+def test_a_record_that_only_a_later_version_may_write_is_left_alone(
+    on_zookeeper: Open, raw: KazooClient, settings: Settings
+) -> None:
+    on_zookeeper().acquire(ask("c1", 1)).release()
+    whole = json.loads(raw.get(path_of(settings))[0]) | {"format": 9, "least_writer": 9}
+    raw.set(path_of(settings), json.dumps(whole).encode())
+    before = raw.get(path_of(settings))
+    with pytest.raises(
+        LedgerError, match=r"node7: .* may be written by format 9 or later, this dlapp has 1: update it"
+    ):
+        on_zookeeper().acquire(ask("c2", 1))
+    assert len(on_zookeeper().record().devices) == 4  # it can be read
+    assert raw.get(path_of(settings)) == before
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\xff\xfe",
+        b"[]",
+        b"null",
+        b'"text"',
+        b"{",
+        b'{"format": 1}',
+        b'{"format": "1", "least_writer": 1}',
+        b'{"format": 1, "least_writer": 1, "leases": [3]}',
+        b'{"format": 1, "least_writer": 1, "leases": [{"container": "c"}]}',
+        b'{"format": 1, "least_writer": 1, "devices": [{"uuid": 3}]}',
+        b'{"format": 1, "least_writer": 1, "devices": {}}',
+        b"[" * 5000,
+        b'{"format": 1, "least_writer": true}',
+    ],
+)
+def test_a_record_that_is_none_is_named_and_left_as_it_is(
+    on_zookeeper: Open, raw: KazooClient, settings: Settings, garbage: bytes
+) -> None:
+    raw.create(path_of(settings), garbage, makepath=True)
+    ledger = on_zookeeper()
+    for call in (
+        lambda: ledger.acquire(ask("c1", 1)),
+        lambda: ledger.quarantine("gpu0", cause="operator"),
+        lambda: ledger.collect(),
+        lambda: ledger.release(APP, "c1"),
+    ):
+        with pytest.raises(LedgerError, match="node7: its record in the GPU ledger cannot be read"):
+            call()
+    assert raw.get(path_of(settings))[0] == garbage
+    assert [(host, type(found)) for host, found in ledger.hosts()] == [("node7", LedgerError)]
+
+
+@pytest.mark.parametrize("host", ["", ".", "..", "a/b", "a b", "-a", "a\n", "ü", "x" * 300, "../hosts"])
+def test_what_is_no_host_name_is_refused(on_zookeeper: Open, host: str) -> None:
+    with pytest.raises(UsageError, match="is no host name"):
+        on_zookeeper(host=host)
+    with pytest.raises(UsageError, match="is no host name"):
+        on_zookeeper().forget(host, by="root")
+
+
+def test_nobody_releases_the_lease_of_another_application(on_zookeeper: Open) -> None:
+    ledger = on_zookeeper()
+    lease = ledger.acquire(ask("c1", 1))
+    with pytest.raises(Denied, match=rf"the lease of c1 belongs to {APP}, not to {OTHER}"):
+        on_zookeeper().release(OTHER, "c1")
+    assert len(ledger.record().leases) == 1
+    assert lease.release()
+    on_zookeeper().release(OTHER, "c1")  # there is nothing left to release
+
+
+def test_another_machine_of_the_same_name_is_refused_until_the_first_is_forgotten(on_zookeeper: Open) -> None:
+    lease = on_zookeeper(machine="first").acquire(ask("c1", 1))
+    with pytest.raises(LedgerError, match="knows another machine of this name"):
+        on_zookeeper(machine="second").acquire(ask("c2", 1))
+    lease.release()
+    on_zookeeper().forget("node7", by="root")
+    on_zookeeper(machine="second").acquire(ask("c2", 1)).release()
+
+
+# ---- hosts ----
+
+
+def test_hosts_do_not_stand_in_each_others_way(on_zookeeper: Open) -> None:
+    leases = [on_zookeeper(host=f"node{number}").acquire(ask(f"c{number}", 4)) for number in range(3)]
+    listed = dict(on_zookeeper().hosts())
+    assert {host: record.leases[0].container for host, record in listed.items()} == {
+        f"node{number}": f"c{number}" for number in range(3)
+    }
+    for one in leases:
+        one.release()
+
+
+def test_a_forgotten_host_keeps_its_record_and_its_leases(
+    on_zookeeper: Open, raw: KazooClient, settings: Settings
+) -> None:
+    lease = on_zookeeper().acquire(ask("c1", 3))
+    operator = on_zookeeper(host="desk", devices=())
+    operator.forget("node7", by="root")
+    record = operator.record_of("node7")
+    assert (record.forgotten_by, len(record.leases)) == ("root", 1)
+    assert raw.get(path_of(settings))[1].version > 0
+    # It was not gone after all: what it holds, it holds.
+    with pytest.raises(NotEnough, match="asked for 2 gcores, 1 free"):
+        on_zookeeper().acquire(ask("c2", 2))
+    on_zookeeper().acquire(ask("c3", 1)).release()
+    assert operator.record_of("node7").forgotten_ms == 0
+    assert lease.release()
+
+
+def test_a_host_that_was_never_seen_cannot_be_forgotten_or_quarantined(on_zookeeper: Open) -> None:
+    ledger = on_zookeeper()
+    with pytest.raises(NotFound, match="node8: the GPU ledger knows no such host"):
+        ledger.forget("node8", by="root")
+    with pytest.raises(NotFound, match="node8: the GPU ledger knows no such host"):
+        ledger.quarantine("gpu0", cause="operator", host="node8")
+
+
+# ---- who may write ----
+
+
+def test_without_the_credentials_nobody_writes_and_nobody_deletes(on_zookeeper: Open, settings: Settings) -> None:
+    on_zookeeper().acquire(ask("c1", 1)).release()
+    for credentials in ("", "dlapp:wrong"):
+        stranger = on_zookeeper(over={"credentials": credentials})
+        assert len(stranger.record().devices) == 4
+        with pytest.raises(Denied, match=r"may not be written with these credentials \(gpuid.zookeeper.credentials\)"):
+            stranger.acquire(ask("c2", 1))
+    with KazooClientOf(settings.ensemble, ()) as client:
+        for call in (
+            lambda: client.delete(path_of(settings)),
+            lambda: client.set(path_of(settings), b""),
+            lambda: client.create(path_of(settings, "node8"), b""),
+            lambda: client.delete(settings.root, recursive=True),
+        ):
+            with pytest.raises(NoAuthError):
+                call()
+
+
+def test_not_even_with_the_credentials_a_record_is_deleted(
+    on_zookeeper: Open, raw: KazooClient, settings: Settings
+) -> None:
+    on_zookeeper().acquire(ask("c1", 1)).release()
+    with pytest.raises(NoAuthError):
+        raw.delete(path_of(settings))
+
+
+class KazooClientOf:
+    """A client for a block."""
+
+    def __init__(self, ensemble: str, auth: tuple[tuple[str, str], ...]) -> None:
+        self.client = KazooClient(ensemble, auth_data=list(auth))
+
+    def __enter__(self) -> KazooClient:
+        self.client.start()
+        return self.client
+
+    def __exit__(self, *_: object) -> None:
+        self.client.stop()
+        self.client.close()
+
+
+# ---- outages ----
+
+
+@pytest.fixture
+def proxy(zookeeper: ZooKeeper) -> Iterator[Proxy]:
+    with Proxy(zookeeper.addresses[0]) as one:
+        yield one
+
+
+def through(proxy: Proxy) -> dict[str, Any]:
+    host, port = proxy.address
+    return {"ensemble": f"{host}:{port}", "session_timeout_s": 1.0}
+
+
+@pytest.fixture
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "LEAST_WAIT_S", 0.6)
+    monkeypatch.setattr(store, "RELEASE_WAIT_S", 0.6)
+
+
+@pytest.mark.usefixtures("short_waits")
+def test_an_acquire_that_reaches_nobody_ends_at_its_deadline_and_names_the_ensemble(tmp_path: Path) -> None:
+    settings = Settings("127.0.0.1:1,127.0.0.1:2", lock_dir=str(tmp_path))
+    with ZooKeeperLedger(settings, host="node7", discover=lambda: store_cards(1)) as ledger:
+        began = time.monotonic()
+        with pytest.raises(Unreachable, match=r"no ZooKeeper answered in time: 127.0.0.1:1,127.0.0.1:2"):
+            ledger.acquire(ask("c1", 1), timeout_s=1.0)
+        assert 0.9 < time.monotonic() - began < 5
+
+
+def store_cards(count: int) -> Any:
+    from tests.services.ledger_process import cards
+
+    return cards(count)
+
+
+def test_an_acquire_waits_for_an_ensemble_that_comes_back(on_zookeeper: Open, proxy: Proxy) -> None:
+    proxy.plan = Plan(refuse=True)
+    ledger = on_zookeeper(over=through(proxy))
+    threading.Timer(1.0, lambda: setattr(proxy, "plan", Plan())).start()
+    ledger.acquire(ask("c1", 1), timeout_s=20).release()
+
+
+@pytest.mark.usefixtures("short_waits")
+def test_a_release_in_an_outage_is_done_when_it_is_over(on_zookeeper: Open, proxy: Proxy) -> None:
+    ledger = on_zookeeper(over=through(proxy))
+    lease = ledger.acquire(ask("c1", 4))
+    proxy.plan = Plan(refuse=True)
+    proxy.cut_all()
+    assert lease.release() is False
+    assert len(on_zookeeper().record().leases) == 1
+    proxy.plan = Plan()
+    wait_until(lambda: on_zookeeper().record().leases == ())
+    assert ledger.acquire(ask("c1", 4)).release()
+
+
+@pytest.mark.usefixtures("short_waits")
+def test_a_release_that_was_never_done_is_left_to_evidence(
+    on_zookeeper: Open, proxy: Proxy, settings: Settings
+) -> None:
+    ledger = on_zookeeper(over=through(proxy))
+    # Its task is a process that has ended since.
+    gone = subprocess.Popen(["/bin/true"])
+    gone.wait()
+    task = {"pid": gone.pid, "start_time": 1, "pid_ns": os.stat("/proc/self/ns/pid").st_ino}
+    lease = ledger.acquire(ask("c1", 4, evidence={"task": task}))
+    proxy.plan = Plan(refuse=True)
+    proxy.cut_all()
+    assert lease.release() is False
+    ledger.close()
+    on_zookeeper().acquire(ask("c2", 4, OTHER)).release()
+    assert os.listdir(settings.lock_dir) == []
+
+
+@pytest.mark.parametrize("call", range(1, 12))
+def test_an_answer_that_is_lost_does_not_cost_or_double_a_lease(on_zookeeper: Open, proxy: Proxy, call: int) -> None:
+    on_zookeeper().acquire(ask("c0", 1)).release()
+    proxy.plan = Plan(cut_call=call)
+    ledger = on_zookeeper(over=through(proxy))
+    ledger._client = ledger._start()
+    wait_until(lambda: proxy.connections > 0)
+    proxy.plan = Plan()  # the first connection keeps its own
+    for number in range(3):
+        lease = ledger.acquire(ask(f"c{number}", 3), timeout_s=20)
+        assert len(lease.devices) == 3
+        [mine] = on_zookeeper().record().leases
+        assert (mine.container, set(mine.devices)) == (f"c{number}", {one.uuid for one in lease.devices})
+        assert lease.release()
+    assert on_zookeeper().record().leases == ()
+
+
+def test_a_session_that_expired_frees_nothing(on_zookeeper: Open, proxy: Proxy, zookeeper: ZooKeeper) -> None:
+    holder = on_zookeeper(over=through(proxy))
+    lease = holder.acquire(ask("c1", 4))
+    old = holder._client.client_id[0]
+    proxy.plan = Plan(refuse=True)
+    proxy.cut_all()
+    time.sleep(2.5)  # beyond the session's timeout, which nothing else can be asked about
+    with pytest.raises(NotEnough, match="0 free"):
+        on_zookeeper().acquire(ask("c2", 1, OTHER))
+    proxy.plan = Plan()
+    wait_until(lambda: holder._client.connected)
+    assert holder.record().leases[0].container == "c1"
+    assert holder._client.client_id[0] != old
+    assert lease.release()
+
+
+def test_the_death_of_the_leader_loses_no_lease_and_doubles_none(ensemble: ZooKeeper, tmp_path: Path) -> None:
+    settings = Settings(ensemble.ensemble, "/leader/dlapp", "dlapp:secret", 2.0, str(tmp_path))
+    with ZooKeeperLedger(settings, host="node7", discover=lambda: store_cards(4)) as ledger:
+        held = ledger.acquire(ask("held", 1), timeout_s=30)
+        for number in range(6):
+            if number % 2 == 0:
+                leader = ensemble.leader()
+                ensemble.kill_server(leader)
+            lease = ledger.acquire(ask(f"c{number}", 3), timeout_s=60)
+            assert held.devices[0] not in lease.devices
+            assert {one.container for one in ledger.record().leases} == {"held", f"c{number}"}
+            if number % 2:
+                ensemble.start_server(leader)
+                ensemble.wait_until_ready()
+            wait_until(lease.release, 60)
+        wait_until(lambda: [one.container for one in ledger.record().leases] == ["held"])
+        held.release()
+
+
+def test_the_host_of_the_ledger_is_not_kept_waiting_by_a_paused_writer(on_zookeeper: Open, settings: Settings) -> None:
+    """A writer that read long ago and writes now does not win: its version is old."""
+    ledger = on_zookeeper()
+    ledger.acquire(ask("c0", 1)).release()
+    stale: HostRecord = ledger.record()
+    late = on_zookeeper()
+    late._known["node7"] = (stale, 1)
+    lease = ledger.acquire(ask("c1", 4))
+    with pytest.raises(NotEnough):
+        late.acquire(ask("c2", 1, OTHER))
+    assert [one.container for one in ledger.record().leases] == ["c1"]
+    lease.release()
+
+
+def test_servers_end_with_the_test_that_started_them_even_if_it_is_killed() -> None:
+    program = (
+        "import os, signal\nfrom tests.services.zookeeper import ZooKeeper\n"
+        "z = ZooKeeper.start()\nprint(z.directory, z._pid('zk1'), flush=True)\nos.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True)
+    directory, pid = done.stdout.split()
+    wait_until(lambda: not Path(f"/proc/{pid}").exists())
+    import shutil
+
+    shutil.rmtree(directory, ignore_errors=True)
