@@ -1,0 +1,266 @@
+"""The GPU ledger against the original's way, on the same ZooKeeper server in the same run.
+
+The original's way, written for this bench: one map of all hosts, as JSON in one znode, changed under one lock of
+kazoo. A pair is an allocation and its release. The limit of ours is two durable writes a pair, so the raw rate of
+writes is measured beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import resource
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bench import Row
+from dlapp.gpuid.devices import Device
+from dlapp.gpuid.rules import Ask, DeviceRecord, HostRecord, LeaseRecord, to_bytes
+from dlapp.gpuid.zookeeper import Settings, ZooKeeperLedger
+from tests.services.zookeeper import ZooKeeper
+
+SECONDS = 3.0
+ROUNDS = 1
+GOALS = {1: 4.0, 8: 2.5, 32: 2.5}
+CARDS = tuple(
+    Device(f"GPU-{place:08x}-0000-4000-8000-000000000000", place, place, "NVIDIA A100-SXM4-80GB", 81920)
+    for place in range(8)
+)
+Work = Callable[[int, str, str, int, Any, float, Any], None]
+
+
+def rows() -> list[Row]:
+    """All figures."""
+    with ZooKeeper.start() as server, tempfile.TemporaryDirectory(prefix="dlapp-bench-") as scratch:
+        found: list[Row] = []
+        original32 = 0.0
+        for clients, goal in GOALS.items():
+            ours, theirs = [], []
+            for _ in range(ROUNDS):
+                theirs.append(_rate(_original, server.ensemble, scratch, clients, 1))
+                ours.append(_rate(_ours, server.ensemble, scratch, clients, 1))
+            original32 = statistics.median(theirs)
+            found.append(_pairs(f"pairs-{clients}", ours, theirs, goal))
+        theirs = [_rate(_original, server.ensemble, scratch, 32, 16) for _ in range(ROUNDS)]
+        ours = [_rate(_ours, server.ensemble, scratch, 32, 16) for _ in range(ROUNDS)]
+        raw = [_rate(_raw, server.ensemble, scratch, 32, 16) for _ in range(ROUNDS)]
+        found.append(_pairs("pairs-32x16", ours, theirs, 8.0))
+        found.append(
+            Row(
+                name="write-share",
+                ratio=2 * statistics.median(ours) / statistics.median(raw),
+                goal=0.7,
+                better="more",
+                conditions={"raw_writes_per_s": statistics.median(raw), "original_32_per_s": original32},
+            )
+        )
+        found.append(_acquire_p99(server.ensemble, scratch))
+        found += _list_10000(server.ensemble, scratch)
+        return found
+
+
+def _pairs(name: str, ours: list[float], theirs: list[float], goal: float) -> Row:
+    a, b = statistics.median(ours), statistics.median(theirs)
+    return Row(
+        name=name,
+        ratio=a / b,
+        goal=goal,
+        better="more",
+        conditions={"ours_per_s": a, "original_per_s": b, "rounds": ROUNDS},
+    )
+
+
+# ---- pairs ----
+
+
+def _rate(work: Work, ensemble: str, scratch: str, clients: int, hosts: int) -> float:
+    """Pairs (or raw writes) per second of all clients together."""
+    # A fresh interpreter each: a forked one would share what kazoo holds.
+    context = multiprocessing.get_context("spawn")
+    ready, done = context.Barrier(clients + 1), context.Queue()
+    processes = [
+        context.Process(target=work, args=(place, ensemble, scratch, hosts, ready, SECONDS, done), daemon=True)
+        for place in range(clients)
+    ]
+    for one in processes:
+        one.start()
+    ready.wait(120)
+    began = time.monotonic()
+    counted = sum(done.get(timeout=SECONDS + 60) for _ in processes)
+    took_s = time.monotonic() - began
+    for one in processes:
+        one.join()
+    return float(counted / max(SECONDS, min(took_s, SECONDS + 1)))
+
+
+def _until(ready: Any, seconds: float, done: Any, step: Callable[[], None]) -> None:
+    ready.wait(120)
+    counted, end = 0, time.monotonic() + seconds
+    while time.monotonic() < end:
+        step()
+        counted += 1
+    done.put(counted)
+
+
+def _ours(place: int, ensemble: str, scratch: str, hosts: int, ready: Any, seconds: float, done: Any) -> None:
+    host = f"node{place % hosts}"
+    settings = Settings(ensemble, "/ours", "dlapp:secret", lock_dir=f"{scratch}/{host}")
+    # Enough cards that nobody waits for one: what is measured is the ledger.
+    there = tuple(Device(f"GPU-{number}", number, number) for number in range(32 if hosts == 1 else 8))
+    with ZooKeeperLedger(settings, host=host, discover=lambda: there, machine="bench") as ledger:
+        ask = Ask("application_1700000000000_0001", f"container_{place}", "tony", 1)
+        ledger.acquire(ask, timeout_s=60).release()
+        _until(ready, seconds, done, lambda: _pair(ledger, ask))
+
+
+def _pair(ledger: ZooKeeperLedger, ask: Ask) -> None:
+    lease = ledger.acquire(ask, timeout_s=60)
+    if not lease.release():
+        raise SystemExit("Error: the ensemble went away")
+
+
+def _original(place: int, ensemble: str, scratch: str, hosts: int, ready: Any, seconds: float, done: Any) -> None:
+    from kazoo.client import KazooClient
+
+    client = KazooClient(ensemble)
+    client.start()
+    client.ensure_path("/original/map")
+    lock = client.Lock("/original/lock", f"client-{place}")
+    host, cards = f"node{place % hosts}", 32 if hosts == 1 else 8
+
+    def change(take: bool) -> None:
+        with lock:
+            data, _ = client.get("/original/map")
+            whole = json.loads(data) if data else {}
+            mine = whole.setdefault(host, {})
+            if take:
+                free = next(f"gpu{number}" for number in range(cards) if f"gpu{number}" not in mine)
+                mine[free] = f"application_{place}"
+            else:
+                for name in [name for name, holder in mine.items() if holder == f"application_{place}"]:
+                    del mine[name]
+            client.set("/original/map", json.dumps(whole).encode())
+
+    def pair() -> None:
+        change(True)
+        change(False)
+
+    _until(ready, seconds, done, pair)
+    client.stop()
+
+
+def _raw(place: int, ensemble: str, scratch: str, hosts: int, ready: Any, seconds: float, done: Any) -> None:
+    from kazoo.client import KazooClient
+
+    client = KazooClient(ensemble)
+    client.start()
+    path = f"/raw/{place}"
+    client.ensure_path(path)
+    data = to_bytes(_record(f"node{place}"))
+    _until(ready, seconds, done, lambda: client.set(path, data))
+    client.stop()
+
+
+# ---- one call, and many hosts ----
+
+
+def _acquire_p99(ensemble: str, scratch: str) -> Row:
+    from kazoo.client import KazooClient
+
+    client = KazooClient(ensemble)
+    client.start()
+    client.ensure_path("/raw/p99")
+    data = to_bytes(_record("node0"))
+    settings = Settings(ensemble, "/p99", "dlapp:secret", lock_dir=f"{scratch}/p99")
+    acquire, write = [], []
+    with ZooKeeperLedger(settings, host="node0", discover=lambda: CARDS, machine="bench") as ledger:
+        ask = Ask("application_1700000000000_0001", "container_1", "tony", 2)
+        ledger.acquire(ask).release()
+        for _ in range(2000):
+            began = time.perf_counter()
+            lease = ledger.acquire(ask)
+            acquire.append(time.perf_counter() - began)
+            lease.release()
+            began = time.perf_counter()
+            client.set("/raw/p99", data)
+            write.append(time.perf_counter() - began)
+    client.stop()
+    ours, raw = statistics.quantiles(acquire, n=100)[98], statistics.quantiles(write, n=100)[98]
+    return Row(
+        name="acquire-p99",
+        ratio=ours / raw,
+        goal=4.0,
+        better="less",
+        conditions={
+            "acquire_p99_ms": 1000 * ours,
+            "write_p99_ms": 1000 * raw,
+            "acquire_p50_ms": 1000 * statistics.median(acquire),
+        },
+    )
+
+
+def _record(host: str) -> HostRecord:
+    leases = tuple(
+        LeaseRecord(
+            f"container_1700000000000_0001_01_{number:06d}",
+            "application_1700000000000_0001",
+            "tony",
+            (CARDS[number].uuid,),
+            1_700_000_000_000,
+            "0123456789abcdef",
+            "8d6acba3-ef20-44b0-87ee-2981f750a6af",
+            {
+                "task": {"pid": 4711, "start_time": 123456, "pid_ns": 4026531836},
+                "lock": f"/run/lock/dlapp/lease-{number}",
+            },
+        )
+        for number in range(4)
+    )
+    return HostRecord(host, tuple(map(DeviceRecord, CARDS)), leases, "0" * 32, "8d6acba3", 1_700_000_000_000)
+
+
+def _list_10000(ensemble: str, scratch: str) -> list[Row]:
+    from kazoo.client import KazooClient
+
+    client = KazooClient(ensemble)
+    client.start()
+    client.ensure_path("/many/hosts")
+    answers = [
+        client.create_async(f"/many/hosts/node{number:05d}", to_bytes(_record(f"node{number:05d}")))
+        for number in range(10_000)
+    ]
+    for one in answers:
+        one.get(60)
+    client.stop()
+    context = multiprocessing.get_context("spawn")
+    said = context.Queue()
+    reader = context.Process(target=_list, args=(ensemble, scratch, said))
+    reader.start()
+    seconds, mib, cards = said.get(timeout=120)
+    reader.join()
+    if cards != 80_000:
+        raise SystemExit(f"Error: {cards} cards were listed, not 80000")
+    conditions = {"hosts": 10_000, "cards": cards}
+    return [
+        Row(name="list-10000", ratio=seconds, goal=5.0, better="less", conditions={"unit": "s", **conditions}),
+        Row(name="list-10000-memory", ratio=mib, goal=150.0, better="less", conditions={"unit": "MiB", **conditions}),
+    ]
+
+
+def _list(ensemble: str, scratch: str, said: Any) -> None:
+    began = time.monotonic()
+    cards = 0
+    with ZooKeeperLedger(Settings(ensemble, "/many", lock_dir=scratch), host="desk", discover=tuple) as ledger:
+        for _, record in ledger.hosts():
+            assert isinstance(record, HostRecord)
+            cards += len(record.devices)
+    took_s = time.monotonic() - began
+    said.put((took_s, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, cards))
+
+
+if __name__ == "__main__":
+    raise SystemExit(f"run it as: make bench NAME={Path(__file__).stem}")
