@@ -11,10 +11,11 @@ Records outlive versions of dlapp. They grow by adding: what this version does n
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any
 
 from dlapp.errors import AskTooLarge, Denied, DlappError, NotFound, UsageError
@@ -149,9 +150,9 @@ class HostRecord:
     def device(self, name: str) -> DeviceRecord:
         """A device by uuid, index (``gpu0``, ``0``) or PCI bus id. Raises NotFound."""
         for one in self.devices:
-            if name and name in (one.uuid, one.device.pci_bus_id, f"gpu{one.device.index}", str(one.device.index)):
+            if name and name in (one.uuid, one.device.pci_bus_id, one.device.label, one.device.label[3:]):
                 return one
-        known = ", ".join(f"gpu{one.device.index}" for one in self.devices) or "none"
+        known = ", ".join(one.device.label for one in self.devices) or "none"
         raise NotFound(f"{self.host}: there is no card {name!r}; it has {known}")
 
     def lease_of(self, container: str) -> LeaseRecord | None:
@@ -426,12 +427,12 @@ def in_the_way(record: HostRecord, asked: int, now_ms: int) -> str:
         if (holder := holders.get(one.uuid)) is not None:
             held_s = max(0, now_ms - holder.since_ms) // 1000 if holder.since_ms else None
             who = ", ".join(filter(None, (holder.user, "" if held_s is None else short_duration(held_s))))
-            said = f"gpu{one.device.index} {holder.application}" + (f" ({who})" if who else "")
+            said = f"{one.device.label} {holder.application}" + (f" ({who})" if who else "")
             parts.append(f"{said}, {holder.doubt}" if holder.doubt else said)
         elif one.quarantine is not None:
-            parts.append(f"gpu{one.device.index} {one.quarantine}")
+            parts.append(f"{one.device.label} {one.quarantine}")
         elif not one.present:
-            parts.append(f"gpu{one.device.index} is not there now")
+            parts.append(f"{one.device.label} is not there now")
     text = f"asked for {asked} gcores, {len(record.free())} free"
     return f"{text}: {', '.join(parts)}" if parts else text
 
@@ -448,11 +449,10 @@ def original_map(records: Iterable[HostRecord]) -> dict[str, dict[str, str]]:
     """Who holds what, in the form of the original's map: ``{"host01": {"gpu0": "application_…"}}``."""
     shown: dict[str, dict[str, str]] = {}
     for record in records:
-        held = sorted(record.holder_by_uuid().values(), key=lambda one: -1 if one.index is None else one.index)
+        label = {one.uuid: one.device.label for one in record.devices}
+        held = {label.get(uuid, uuid): one.application for uuid, one in record.holder_by_uuid().items()}
         if held:
-            shown[record.host] = {
-                f"gpu{one.index}" if one.index is not None else one.uuid: one.application for one in held
-            }
+            shown[record.host] = dict(sorted(held.items(), key=lambda item: (len(item[0]), item[0])))
     return shown
 
 
@@ -478,12 +478,13 @@ def to_bytes(record: HostRecord) -> bytes:
         "machine": record.machine,
         "boot_id": record.boot_id,
         "seen_ms": record.seen_ms,
-        "devices": [_device_to_json(one) for one in record.devices],
         "leases": [_plain(one) for one in record.leases],
     }
     if record.forgotten_ms:
         whole |= {"forgotten_ms": record.forgotten_ms, "forgotten_by": record.forgotten_by}
-    data = json.dumps(whole, separators=(",", ":")).encode()
+    # The devices of a host are the same for days: their text is kept.
+    devices = ",".join(map(_device_text, record.devices))
+    data = f'{_compact(whole)[:-1]},"devices":[{devices}]}}'.encode()
     if len(data) > MOST_BYTES:
         raise LedgerError(f"{record.host}: its record in the GPU ledger has {len(data)} bytes, {MOST_BYTES} are most")
     return data
@@ -574,15 +575,25 @@ def quarantine_from_json(data: Any) -> Quarantine:
     )
 
 
-def _device_to_json(one: DeviceRecord) -> dict[str, Any]:
-    whole = {**one.unknown, **to_json(one.device)}
+def _device_text(one: DeviceRecord) -> str:
+    text = _text_of(one.device)
+    more: dict[str, Any] = dict(one.unknown)
     if not one.present:
-        whole["present"] = False
+        more["present"] = False
     if one.failures:
-        whole["failures"] = one.failures
+        more["failures"] = one.failures
     if one.quarantine is not None:
-        whole["quarantine"] = _plain(one.quarantine)
-    return whole
+        more["quarantine"] = _plain(one.quarantine)
+    return f"{text[:-1]},{_compact(more)[1:]}" if more else text
+
+
+@functools.lru_cache(maxsize=1024)
+def _text_of(device: Device) -> str:
+    return _compact(to_json(device))
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
 
 
 def _device_from_json(data: Any) -> DeviceRecord:
@@ -592,15 +603,26 @@ def _device_from_json(data: Any) -> DeviceRecord:
     present = _take(whole, "present", bool, True)
     failures = _take(whole, "failures", int, 0)
     quarantine = whole.pop("quarantine", None)
-    device = from_json(Device, whole)
+    if not whole.keys() >= _NEEDED:
+        raise ValueError(f"a device has no {', '.join(sorted(_NEEDED - whole.keys()))}")
+    # What is simply text or a number is checked here: a list of all hosts has a hundred thousand devices.
+    simple = {name: whole.pop(name) for name, kind in _SIMPLE.items() if type(whole.get(name)) is kind}
+    others = {name: whole.pop(name) for name in _DEVICE_FIELDS if name in whole}
+    if type(links := others.get("links")) is list and all(type(one) is str for one in links):
+        simple["links"] = tuple(others.pop("links"))
+    device = from_json(Device, {**simple, **others}) if others else Device(**simple)
     return DeviceRecord(
         device=device,
         present=present,
         failures=failures,
         quarantine=None if quarantine is None else quarantine_from_json(quarantine),
-        unknown={key: value for key, value in whole.items() if key not in _DEVICE_FIELDS},
+        unknown=whole,
     )
 
 
+_SIMPLE: dict[str, type] = {
+    one.name: kind for one in fields(Device) for kind in (str, int) if one.type == kind.__name__
+}
+_NEEDED = {one.name for one in fields(Device) if one.default is MISSING and one.default_factory is MISSING}
 _LEASE_FIELDS = tuple(one.name for one in fields(LeaseRecord) if one.name != "unknown")
 _QUARANTINE_FIELDS = tuple(one.name for one in fields(Quarantine) if one.name != "unknown")

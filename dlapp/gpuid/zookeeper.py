@@ -18,6 +18,7 @@ be old, sync brings the server up to date).
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import os
 import random
@@ -46,6 +47,9 @@ RELEASE_WAIT_S = 10.0
 LIST_AT_ONCE = 256
 """Records of hosts that are asked for at the same time."""
 _CONFLICT_S = 0.02
+_CROWDED_S = 1.0
+"""How long after a conflict the processes of a host take turns."""
+_TURN_S = 0.5
 _LOOK_S = (0.05, 1.0)
 _STALE_LOCK_S = 600.0
 _LOCK = "lease-"
@@ -149,6 +153,7 @@ class ZooKeeperLedger:
         self._client: Any = None
         self._known: dict[str, tuple[HostRecord, int]] = {}
         self._open: dict[str, ZooKeeperLease] = {}
+        self._crowded_until = 0.0
         self._later = _Later(self._release_now)
 
     # ---- taking and giving back ----
@@ -327,11 +332,22 @@ class ZooKeeperLedger:
 
     # ---- operators ----
 
-    def quarantine(self, name: str, *, cause: str, detail: str = "", by: str = "", host: str | None = None) -> None:
+    def quarantine(
+        self,
+        name: str,
+        *,
+        cause: str,
+        detail: str = "",
+        by: str = "",
+        probe_at_ms: int = 0,
+        host: str | None = None,
+    ) -> None:
         """See `dlapp.gpuid.ledger.Ledger`."""
         self._change_known(
             host or self.host,
-            lambda record: rules.quarantine(record, name, cause=cause, detail=detail, by=by, now_ms=_now_ms()),
+            lambda record: rules.quarantine(
+                record, name, cause=cause, detail=detail, by=by, now_ms=_now_ms(), probe_at_ms=probe_at_ms
+            ),
         )
 
     def heal(self, name: str, *, forgive: bool = True, host: str | None = None) -> None:
@@ -391,12 +407,31 @@ class ZooKeeperLedger:
             TimedOut: others were always faster.
             Denied: the credentials are not the ledger's.
         """
+        with contextlib.ExitStack() as turn:
+            tries = 0
+            while True:
+                if host == self.host and self._clock() < self._crowded_until and not tries % 8:
+                    turn.close()
+                    turn.enter_context(self._turn())
+                changed = self._try_to_change(host, change, deadline)
+                if changed is not None:
+                    return changed
+                tries += 1
+                self._crowded_until = self._clock() + _CROWDED_S
+                if self._clock() >= deadline:
+                    raise TimedOut(f"{host}: its record in the GPU ledger changed {tries} times while we tried")
+                if tries > 1:
+                    self._sleep(random.uniform(0, _CONFLICT_S * min(tries, 8)))
+
+    def _try_to_change(self, host: str, change: Change, deadline: float) -> HostRecord | None:
+        """The record as it is now; None: somebody else wrote it meanwhile."""
         from kazoo.exceptions import BadVersionError, NodeExistsError
 
-        tries = 0
         while True:
             with self._lock:
                 kept = self._known.pop(host, None)
+            if kept and self._clock() < self._crowded_until:
+                kept = None  # it will be old
             record, version = kept or self._read(host, deadline)
             try:
                 new = change(record)
@@ -411,19 +446,50 @@ class ZooKeeperLedger:
             try:
                 written = self._write(host, rules.to_bytes(new), version, deadline)
             except (BadVersionError, NodeExistsError):
-                tries += 1
-                if self._clock() >= deadline:
-                    raise TimedOut(
-                        f"{host}: its record in the GPU ledger changed {tries} times while we tried"
-                    ) from None
-                self._sleep(random.uniform(0, _CONFLICT_S * min(tries, 8)))
-                continue
+                return None
             except _Unsure:
                 continue
-            if not tries:
-                with self._lock:
-                    self._known[host] = (new, written)
+            with self._lock:
+                self._known[host] = (new, written)
             return new
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Let the processes of this host change its record one after the other, when they are many.
+
+        That only saves writes that would come too late: whoever is paused while it has the turn holds up nobody for
+        longer than `_TURN_S`, and the versions decide as ever.
+        """
+        fd = self._open_turn()
+        try:
+            until, pause_s = self._clock() + _TURN_S, 0.0005
+            while True:
+                with contextlib.suppress(BlockingIOError):
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                if self._clock() >= until:
+                    break
+                self._sleep(random.uniform(0.5, 1.0) * pause_s)
+                pause_s = min(2 * pause_s, 0.008)
+            yield
+        finally:
+            os.close(fd)
+
+    def _open_turn(self) -> int:
+        path = os.path.join(self.settings.lock_dir, f"turn-{self.host}")
+        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        try:
+            self._make_lock_dir()
+            try:
+                return os.open(path, flags)
+            except FileNotFoundError:
+                with contextlib.suppress(FileExistsError):
+                    fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
+                    os.fchmod(fd, 0o666)
+                    return fd
+                return os.open(path, flags)
+        except OSError as error:
+            raise LedgerError(f"gpuid.lock_dir: {error.filename or path}: {error.strerror}") from error
 
     def _read(self, host: str, deadline: float) -> tuple[HostRecord, int]:
         """The record and its version; -1: there is none yet."""
@@ -562,15 +628,18 @@ class ZooKeeperLedger:
         name = re.sub(r"[^A-Za-z0-9_.-]", "_", container)[:120]
         path = os.path.join(directory, f"{_LOCK}{name}-{token}")
         try:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(directory, 0o700)
-                os.chmod(directory, 0o1777)
+            self._make_lock_dir()
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise LedgerError(f"gpuid.lock_dir: {error.filename or directory}: {error.strerror}") from error
         os.fchmod(fd, 0o644)
         witness.lock(fd)
         return path, fd
+
+    def _make_lock_dir(self) -> None:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(self.settings.lock_dir, 0o700)
+            os.chmod(self.settings.lock_dir, 0o1777)
 
     @staticmethod
     def _remove_lock(lease: LeaseRecord) -> None:
