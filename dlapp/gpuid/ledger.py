@@ -96,8 +96,21 @@ class Ledger(Protocol):
     def collect(self) -> list[Looked]:
         """End every lease of this host whose payload is gone, and say what is known of the others."""
 
-    def quarantine(self, name: str, *, cause: str, detail: str = "", by: str = "", host: str | None = None) -> None:
-        """Give a device out no more. ``name``: uuid, ``gpu0`` or PCI bus id. Raises NotFound."""
+    def quarantine(
+        self,
+        name: str,
+        *,
+        cause: str,
+        detail: str = "",
+        by: str = "",
+        probe_at_ms: int = 0,
+        host: str | None = None,
+    ) -> None:
+        """Give a device out no more; ``name``: uuid, ``gpu0`` or PCI bus id. Raises NotFound.
+
+        Args:
+            probe_at_ms: when it is to be looked at again; 0: an operator must heal it.
+        """
 
     def heal(self, name: str, *, forgive: bool = True, host: str | None = None) -> None:
         """Give a device out again. Raises NotFound."""

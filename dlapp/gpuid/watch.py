@@ -32,7 +32,7 @@ class CardWatch:
 
     Args:
         on_fault: called once, on the watch's thread, after ``failed`` was set.
-        note: told, on the watch's thread, why there is no watch (any more).
+        note: told, on the watch's thread, that the watch begins, or why there is none (any more).
         open: opens NVML; ``look() -> {uuid: Fault}`` and ``close()``.
     """
 
@@ -87,6 +87,7 @@ class CardWatch:
             self._note(f"the GPUs are not watched: {error}")
             self._end()
             return
+        self._note("the GPUs are watched")
         try:
             while not self._over:
                 asked = self._asked

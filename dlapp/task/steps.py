@@ -23,7 +23,7 @@ import select
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from dlapp.control import Assignment, Fault, Phase, Stop, StoredOutput, TaskResult
@@ -42,6 +42,7 @@ from dlapp.task.unpack import unpack
 
 if TYPE_CHECKING:
     from dlapp.gpuid.ledger import Lease, Ledger
+    from dlapp.task.cards import Cards
 
 RESULT_DEADLINE_S = 60.0
 """How long the result is tried to be brought to an ApplicationMaster that lives but does not answer."""
@@ -79,6 +80,7 @@ class Task:
         self._note = self._log.note
         self._ledger: Ledger | None = None
         self._lease: Lease | None = None
+        self._cards: Cards | None = None
         self._link: AmLink
         self._launch: dict[str, Any]
         self._assignment: Assignment
@@ -134,10 +136,12 @@ class Task:
         run = self._made_ready()
         try:
             self._wait()
-            ended, soft, cut = self._run(run)
+            with self._cards.watched(self._stopper.wake) if self._cards else nullcontext():
+                ended, soft, cut = self._run(run)
+                card = self._cards.why_it_failed() if self._cards and ended.exit_code != 0 else ""
         finally:
             run.close()
-        result = self._result_of(ended, soft, cut)
+        result = self._result_of(ended, soft, cut, card)
         if self._stopper.wanted is Stop.NOW:
             return result
         return self._with_outputs(result)
@@ -155,6 +159,10 @@ class Task:
         self._say(Phase.LEASING, detail=f"{gcores} GPUs")
         with self._step("GPUs could not be leased", node=True):
             self._lease = self._leased(self._launch["ledger"], gcores)
+        from dlapp.task.cards import Cards
+
+        assert self._ledger is not None
+        self._cards = Cards(self._ledger, self._lease.devices, self._note)
         self._say(Phase.LEASING, gpus=self._gpus)
 
     def _leased(self, where: dict[str, Any], gcores: int) -> Lease:
@@ -166,7 +174,8 @@ class Task:
             from dlapp.gpuid.machine import MachineLedger
 
             # The engine reserved them for the application before it started us.
-            return MachineLedger(where["directory"]).lease(
+            self._ledger = ledger = MachineLedger(where["directory"])
+            return ledger.lease(
                 application=where["application"],
                 container=container,
                 user=user,
@@ -174,10 +183,11 @@ class Task:
                 timeout_s=timeout_s,
                 evidence=evidence or None,
             )
+        from dlapp.gpuid.health import Inspector
         from dlapp.gpuid.ledger import open_ledger
         from dlapp.gpuid.rules import Ask
 
-        self._ledger = open_ledger(where)
+        self._ledger = open_ledger(where, inspect=Inspector())
         application = str(self._assignment.application_id)
         ask = Ask(application, container, user, gcores, tuple(where.get("uuids", ())), evidence)
         return self._ledger.acquire(ask, timeout_s=timeout_s)
@@ -296,7 +306,7 @@ class Task:
             except PayloadError as error:
                 raise StepFailed(error.fault, str(error)) from error
             now = time.monotonic()
-            if self._stopper.wanted is Stop.NOW:
+            if self._stopper.wanted is Stop.NOW or (self._cards is not None and self._cards.failed):
                 run.kill()
             elif self._stopper.wanted is Stop.SOFT and kill_at is None:
                 grace_s = self._assignment.kill_grace_s if self._stopper.grace_s is None else self._stopper.grace_s
@@ -330,10 +340,12 @@ class Task:
         poll.poll(max(1, int(timeout_s * 1000)))
         self._stopper.drain()
 
-    def _result_of(self, ended: Ended, soft: bool, cut: str) -> TaskResult:
+    def _result_of(self, ended: Ended, soft: bool, cut: str, card: str) -> TaskResult:
         fault, message = ended.fault, ended.problem
         if self._stopper.wanted is Stop.NOW or soft:
             fault, message = Fault.STOPPED, self._stopper.why
+        elif card:
+            fault, message = Fault.NODE, card
         elif fault is Fault.USER and ended.exit_code == 0 and not message:
             fault = Fault.NONE
         elif not message:
@@ -396,6 +408,9 @@ class Task:
                 os.unlink(os.path.join(self._home, name))
             except FileNotFoundError:
                 continue
+        if self._cards is not None:
+            self._cards.look_after()
+            self._cards = None
         if self._lease is not None:
             if not self._lease.release():
                 self._note("the GPU ledger cannot be reached: the GPUs are free when others see that we are gone")

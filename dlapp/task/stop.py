@@ -47,6 +47,10 @@ class Stopper:
             if _SEVERITY[wanted] <= _SEVERITY[self.wanted]:
                 return
             self.wanted, self.why, self.grace_s = wanted, why, grace_s
+        self.wake()
+
+    def wake(self) -> None:
+        """Make the main thread's poll return; for any thread."""
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
 
     def lose_am(self) -> None:
