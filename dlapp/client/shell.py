@@ -229,9 +229,10 @@ def leased(config: Config, gcores: int, name: str) -> Iterator[tuple[tuple[Devic
         yield (), ()
         return
     from dlapp.client import caller
+    from dlapp.gpuid.health import Inspector
     from dlapp.gpuid.machine import MachineLedger
 
-    ledger = MachineLedger(config.gpuid.lock_dir)
+    ledger = MachineLedger(config.gpuid.lock_dir, inspect=Inspector())
     with (
         ledger.reserve(name, caller(), gcores) as reservation,
         ledger.lease(application=name, container=name, user=caller(), gcores=gcores) as lease,

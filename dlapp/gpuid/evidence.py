@@ -72,8 +72,10 @@ def _docker(host: str) -> Dockers:
     return Docker(host)
 
 
-def _no_cards(uuids: Iterable[str]) -> Finding:
-    return Finding(GONE)
+def _cards_of_nvml(uuids: Iterable[str]) -> Finding:
+    from dlapp.gpuid.computing import processes_on
+
+    return processes_on(uuids)
 
 
 class Witnesses:
@@ -88,7 +90,7 @@ class Witnesses:
     def __init__(
         self,
         *,
-        cards: Callable[[Iterable[str]], Finding] = _no_cards,
+        cards: Callable[[Iterable[str]], Finding] = _cards_of_nvml,
         docker: Callable[[str], Dockers] = _docker,
         boot_id: str | None = None,
     ) -> None:

@@ -126,7 +126,7 @@ def judge(reading: Reading, limits: Limits = DEFAULT_LIMITS) -> Fault | None:
 
 def _occupied(reading: Reading, limits: Limits) -> Fault | None:
     processes = reading.compute or ()
-    foreign = [one for one in processes if not _is_allowed(one.name, limits.allowed)]
+    foreign = [one for one in processes if not is_allowed(one.name, limits.allowed)]
     if foreign:
         who = ", ".join(f"{one.pid} ({one.name or 'whose name is hidden'})" for one in foreign[:3])
         more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
@@ -138,7 +138,8 @@ def _occupied(reading: Reading, limits: Limits) -> Fault | None:
     return None
 
 
-def _is_allowed(name: str, allowed: Collection[str]) -> bool:
+def is_allowed(name: str, allowed: Collection[str]) -> bool:
+    """Whether a program may be on a card that nobody holds."""
     # The kernel's own name of a process has 15 characters at most.
     return bool(name) and any(name == one or (len(name) == 15 and one.startswith(name)) for one in allowed)
 

@@ -471,7 +471,11 @@ class MachineLedger:
     def _look_at_cards(self) -> None:
         if self._inspect is not uninspected:
             old = self.record()
-            self._write_health(old, self._inspect(old))
+            if (new := self._inspect(old)) != old:
+                # What runs on a card that somebody got in between is no fault of it.
+                held = self.holders()
+                unheld = [one for one in new.devices if _file_name(one.uuid) not in held and one.uuid not in held]
+                self._write_health(old, replace(new, devices=tuple(unheld)))
 
     def _write_health(self, old: HostRecord, new: HostRecord) -> None:
         before = {one.uuid: one for one in old.devices}

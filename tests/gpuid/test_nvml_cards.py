@@ -17,8 +17,7 @@ from tests.services.nvml_stub import LINK_DOWN, MIB, NVSWITCH, Card, Part, with_
 
 PYTHON = """
 import dataclasses, json, os, sys, time
-from dlapp.gpuid import health, nvml
-from dlapp.gpuid.devices import Device
+from dlapp.gpuid import computing, health, nvml
 for line in sys.stdin:
     try:
         answer = eval(line)
@@ -226,6 +225,30 @@ def test_without_a_driver_nothing_is_known_of_a_card(see: Any) -> None:
     process.remember()
     process.change(Card(), init=9)
     assert process.ask(READ) == {"error": "NVML: the driver is gone"}
+
+
+COMPUTING = "computing.processes_on(['GPU-a', 'GPU-b'])"
+
+
+@pytest.mark.parametrize(
+    ("cards", "state", "why"),
+    [
+        ([Card(uuid="GPU-a"), Card(uuid="GPU-b"), Card(pids=(4194399,))], "gone", ""),
+        ([Card(uuid="GPU-a"), Card(uuid="GPU-b", pids=(4194399,))], "alive", "process 4194399 computes on gpu1"),
+        ([Card(uuid="GPU-a"), Card(uuid="GPU-b", error=15)], "gone", ""),
+        ([Card(uuid="GPU-a")], "gone", ""),
+        ([], "gone", ""),
+    ],
+    ids=["another's card", "our card", "a lost card", "a card that is away", "no card"],
+)
+def test_a_process_on_a_card_is_a_witness(see: Any, cards: list[Card], state: str, why: str) -> None:
+    assert see(*cards).ask(COMPUTING)[:2] == [state, why]
+
+
+def test_where_the_driver_fails_it_is_not_known_if_a_process_is_left(see: Any) -> None:
+    process = see(Card(uuid="GPU-a"))
+    process.change(Card(uuid="GPU-a"), init=18)
+    assert process.ask(COMPUTING)[0] == "unknown"
 
 
 # ---- while a payload runs ----

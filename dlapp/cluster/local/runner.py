@@ -365,16 +365,17 @@ class Runner:
 
     def _machine_ledger(self) -> MachineLedger:
         if self._ledger is None:
+            from dlapp.gpuid.health import Inspector
             from dlapp.gpuid.machine import MachineLedger
 
-            self._ledger = MachineLedger(self._settings.lock_dir)
+            self._ledger = MachineLedger(self._settings.lock_dir, inspect=Inspector())
         return self._ledger
 
     def _devices(self) -> int:
         return self._machine_ledger().capacity()
 
     def _reserve(self, row: Row) -> Reservation | str:
-        from dlapp.gpuid.machine import NotEnough
+        from dlapp.gpuid.rules import NotEnough
 
         ledger = self._machine_ledger()
         if self._ticket is None or self._ticket[0] != row.number:
