@@ -148,6 +148,10 @@ class Closing(Books):
         elif not parts:
             words += ", there was no output to commit"
             self._how = Settlement.DROP
+        elif self.ending.cause is Cause.TIMED_OUT and not self._all_came_to_a_good_end():
+            # Nobody looked at it and said that it is worth keeping, and it may be half of something.
+            words += ", output kept aside: not every script ended with exit code 0 in its grace time"
+            self._how = Settlement.KEEP
         else:
             words += ", output committed"
             there = {part.index for part in parts}
@@ -156,6 +160,11 @@ class Closing(Books):
                 names = [verdict.container_name(one.index, one.role.name, one.role_index) for one in without]
                 words += f" but for {verdict.listed(names)}"
         self.ending = self.ending._replace(diagnostics=words)
+
+    def _all_came_to_a_good_end(self) -> bool:
+        """Whether every payload ended by itself with exit code 0, having saved what it wanted to save."""
+        lasts = [one.last for one in self.instances]
+        return all(one is not None and one.result is not None and one.result.exit_code == 0 for one in lasts)
 
     def _on_settled(self, event: OutputsSettled) -> None:
         if self.stage is not Stage.SETTLING:

@@ -271,7 +271,7 @@ def _interrupts_passed_over() -> Iterator[None]:
 
 
 def _greeting(spec: AppSpec, devices: Sequence[Device], image: str | None) -> str:
-    where = f"image {image}" if image else "this machine"
+    where = f"in image {image}" if image else "on this machine"
     gpus = ",".join(str(device.index) for device in devices)
     held = f", GPU {gpus}" if devices else ""
-    return f"dlapp-shell: {spec.workspace} in {where}{held}; dlapp-run submits it, exit closes"
+    return f"dlapp-shell: {spec.workspace} {where}{held}; dlapp-run submits it, exit closes"

@@ -15,7 +15,7 @@ from typing import Any
 
 from dlapp.cluster import EngineInfo
 from dlapp.config import Config
-from dlapp.errors import FileRefused, SpecError, UsageError
+from dlapp.errors import SpecError, UsageError
 from dlapp.launcher.keys import ENV, MOST_ARGUMENT_BYTES
 from dlapp.launcher.properties import MOST_BYTES, Faults, Properties, read_properties
 from dlapp.spec import (
@@ -51,13 +51,14 @@ def read_application(path: str, config: Config, engine: EngineInfo) -> Applicati
     """Read a properties file and make a spec of it.
 
     Raises:
-        FileRefused: the file cannot be read or has faults; all are named at once.
+        UsageError: the file cannot be read.
+        FileRefused: it has faults; all are named at once.
     """
     try:
         with open(path, "rb") as stream:
             data = stream.read(MOST_BYTES + 1)
     except (OSError, ValueError) as error:
-        raise FileRefused([f"{path}: {getattr(error, 'strerror', None) or error}"]) from error
+        raise UsageError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
     faults = Faults(path)
     properties = read_properties(data, path, faults)
     made = _Maker(properties, config, engine, faults).make()

@@ -58,6 +58,25 @@ class WorldCheck:
             else:
                 problem = f"{shown(name)} is left out by user_dev_workspace_exclude_list"
             self._fault("application", "user_shell_script", problem)
+        self._note_who_runs_it(os.path.join(root, real))
+
+    def _note_who_runs_it(self, path: str) -> None:
+        try:
+            with open(path, "rb") as script:
+                first = script.readline(256)
+        except OSError:
+            return  # it has its own fault, or packing will say so
+        name = shown(self.spec.script)
+        words = first.removeprefix(b"#!").split()
+        if first.startswith(b"#!") and words and not os.stat(path).st_mode & 0o100:
+            if os.path.basename(words[-1]) in (b"sh", b"bash"):
+                return
+            said = os.fsdecode(b" ".join(words))
+            self.note(f"{name} has no x bit, so bash runs it and not {shown(said)}: chmod +x {name}")
+        elif not first.startswith(b"#!") and name.endswith(".py"):
+            self.note(
+                f"{name} has no #! line, so bash runs it: begin it with #!/usr/bin/env python3, and chmod +x {name}"
+            )
 
     def input(self, one: InputSpec, packed: dict[str, bool], landed: dict[str, Entry]) -> None:
         """Every source matches something, which can land where it is to.
@@ -124,6 +143,15 @@ class WorldCheck:
                 self._fault(section, "hdfs", f"{path} is there already; name another, or say overwrite=true")
                 return
             storage.check_writable(output.target)
+            root = os.path.realpath(self.scan.root)
+            if output.target.startswith(FILE) and is_inside(os.path.realpath(local_path(output.target)), root):
+                kept = any(
+                    is_inside(local_path(output.target), f"{root}/{one.output_path}") for one in self.spec.outputs
+                )
+                if not kept:
+                    self.note(
+                        f"{path} lies in the workspace: the next run would pack it; exclude it, or put it elsewhere"
+                    )
         except DlappError as error:
             self._fault(section, "hdfs", error)
 

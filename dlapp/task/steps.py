@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING, Any
 from dlapp.control import Assignment, Fault, Phase, Stop, StoredOutput, TaskResult
 from dlapp.errors import Denied, DlappError, NotFound, UsageError
 from dlapp.ids import ContainerId
-from dlapp.jsonform import to_json
 from dlapp.runtime.payload import Ended, Payload, PayloadError, Running
 from dlapp.runtime.process import Guardian, PlainRun
 from dlapp.storage import DiskFull, fetch_sources, open_location, shown
@@ -107,7 +106,7 @@ class Task:
             self._note(f"{one.application_id} attempt {one.attempt}: {one.role} {one.role_index}, index {one.index}")
             link.begin(one.index)
             result = self._all_steps()
-            self._note(f"ended: {to_json(result)}")
+            self._note(f"ended: {_words_on(result)}")
             if self._stopper.am_gone:
                 return 1
             return 0 if link.finish(result, RESULT_DEADLINE_S) else 1
@@ -348,9 +347,6 @@ class Task:
             fault, message = Fault.NODE, card
         elif fault is Fault.USER and ended.exit_code == 0 and not message:
             fault = Fault.NONE
-        elif not message:
-            message = f"the payload was ended by signal {ended.signal}" if ended.signal else ""
-            message = message or f"the payload exited with {ended.exit_code}"
         message = "; ".join(part for part in (message, cut) if part)
         return TaskResult(fault=fault, exit_code=ended.exit_code, signal=ended.signal, message=message)
 
@@ -365,10 +361,13 @@ class Task:
         stored: list[StoredOutput] = []
         try:
             for output, part in zip(one.outputs, one.parts, strict=True):
-                with self._step(f"output {output.output_path} could not be stored", cut_by=Stop.NOW):
+                with self._step("the output could not be stored", cut_by=Stop.NOW):
                     local = self._inside_workspace(output.output_path)
-                    if result.fault is not Fault.NONE and not os.path.exists(local):
-                        continue  # it did not come so far
+                    if not os.path.exists(local):
+                        if result.fault is not Fault.NONE:
+                            continue  # it did not come so far
+                        section = f"to_hdfs {output.name}".rstrip()
+                        raise NotFound(f"the script made no {output.output_path!r} in its workspace ({section})")
                     moved = open_location(part).store(
                         local,
                         part,
@@ -449,6 +448,8 @@ class Task:
             with self._stopper.may_cut(cut_by):
                 yield
         except PayloadError as error:
+            if self._stopper.wanted is Stop.NOW:
+                raise Stopped(self._stopper.why) from error  # what it needs is being ended, too
             raise StepFailed(error.fault, str(error)) from error
         except (NotFound, Denied, UsageError) as error:
             raise StepFailed(Fault.NODE if node else Fault.DATA, f"{what}: {error}") from error
@@ -464,3 +465,10 @@ def _changed(result: TaskResult, **changes: Any) -> TaskResult:
     from dataclasses import replace
 
     return replace(result, **changes)
+
+
+def _words_on(result: TaskResult) -> str:
+    code = "" if result.exit_code is None else f"exit code {result.exit_code}"
+    code = code if result.signal is None else f"signal {result.signal}"
+    blame = "well" if result.fault is Fault.NONE else f"fault: {result.fault.value}"
+    return ", ".join(filter(None, (blame, code, result.message)))

@@ -28,8 +28,10 @@ def list_(user: str | None, everybody: bool, as_json: bool) -> None:
     now_ms = time.time_ns() // 1_000_000
     if as_json:
         print_json({"applications": [{**whole(view), **derived(view, now_ms)} for view in views]})
-    else:
-        say(*list_lines(views, now_ms))
+        return
+    say(*list_lines(views, now_ms))
+    if not views:
+        click.echo("there are no applications" + (f" of {user}" if user else ""), err=True)
 
 
 def main() -> None:

@@ -128,13 +128,17 @@ def exit_text(one: Mapping[str, Any]) -> str:
 
 
 def payload_exit_text(view: View) -> str:
-    """One exit for the whole application: 0 where it succeeded, else the first failed container's."""
+    """One exit for the whole application: 0 where it succeeded, else that of the container that failed first.
+
+    Others are stopped for it, and end by a signal: an exit code tells more.
+    """
     if not ended(view):
         return NOTHING
     if view["final_status"] == "SUCCEEDED":
         return "0"
-    failed = (one for one in view["containers"] if one["exit_code"] or one["signal"] is not None)
-    return next((exit_text(one) for one in failed), NOTHING)
+    failed = [one for one in view["containers"] if one["exit_code"] or one["signal"] is not None]
+    failed.sort(key=lambda one: (not one["exit_code"], one["finished_ms"] or 0))
+    return exit_text(failed[0]) if failed else NOTHING
 
 
 def phase_text(view: View) -> str:

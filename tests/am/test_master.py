@@ -484,9 +484,21 @@ def test_max_runtime_is_a_soft_kill_with_a_cause_of_its_own() -> None:
     am.running(2)
     am.wait(31)
     assert am.stops(2) == [Stop.SOFT]
-    am.finished(2, result(Fault.STOPPED, None))
+    am.finished(2, result(Fault.STOPPED, 0))
     am.settled()
     assert am.ending() == events.Ending(FinalStatus.KILLED, Cause.TIMED_OUT, "timed out after 30 s, output committed")
+
+
+def test_when_time_is_up_the_output_of_a_script_that_did_not_end_well_is_kept_aside() -> None:
+    am = Driver(RoleSpec(instances=2), max_runtime_s=30.0)
+    am.running(2)
+    am.running(3)
+    am.wait(31)
+    am.finished(2, result(Fault.STOPPED, 0))
+    am.finished(3, result(Fault.STOPPED, None, signal=15))
+    assert am.settlement().how is events.Settlement.KEEP
+    am.settled()
+    assert am.words().startswith("timed out after 30 s, output kept aside: ")
 
 
 def test_a_kill_stops_all_at_once_and_keeps_nothing() -> None:

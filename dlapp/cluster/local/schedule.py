@@ -27,12 +27,11 @@ class Amounts(NamedTuple):
         return Amounts(memory_mib, vcores, gcores)
 
 
-def too_large(asked: Amounts, capacity: Amounts, containers: int = 1) -> str | None:
+def too_large(asked: Amounts, capacity: Amounts) -> str | None:
     """Why an ask can never be met by ``capacity``; None: it can."""
-    shares = f"{containers} containers: " if containers > 1 else ""
     for name, wanted, there in _amounts(asked, capacity):
         if wanted > there:
-            return f"{shares}asked for {_shown(name, wanted, there)}, this machine has {_shown(name, there, wanted)}"
+            return f"asked for {_shown(name, wanted, there)}, this machine has {_shown(name, there, wanted)}"
     return None
 
 

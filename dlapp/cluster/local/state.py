@@ -121,7 +121,7 @@ def _owner(path: str) -> str:
     try:
         return f"it belongs to {user_name(os.stat(path).st_uid)}"
     except OSError:
-        return "its parent cannot be read"
+        return "it is not there and cannot be made"
 
 
 def machine_id(root: str = "/") -> str:

@@ -96,15 +96,16 @@ def _ended(view: View, outcome: Outcome) -> View:
 
 
 def summary_of(row: Row, outcome: Outcome, home: str) -> str:
-    """JSON of the last view for a list: of its containers only the one that speaks for the exit code, the first in
-    order that ended badly or else the first."""
+    """JSON of the last view for a list: of its containers only the one that speaks for the exit code: the one that
+    was the first to end badly, since others are stopped for it, or else the first in order."""
     view = _read_view(home)
     if view is None:
         return ""
     view = _ended(view, outcome)
     containers = view["containers"]
-    bad = (one for one in containers if one.get("exit_code") or one.get("signal"))
-    view["containers"] = [one for one in (next(bad, None) or next(iter(containers), None),) if one is not None]
+    bad = [one for one in containers if one.get("exit_code") or one.get("signal")]
+    bad.sort(key=lambda one: (not one.get("exit_code"), one.get("finished_ms") or 0))
+    view["containers"] = (bad or containers)[:1]
     return json.dumps(view, separators=(",", ":"))
 
 
