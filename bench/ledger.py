@@ -97,6 +97,11 @@ def _rate(work: Work, ensemble: str, scratch: str, clients: int, hosts: int) -> 
     return float(counted / max(SECONDS, min(took_s, SECONDS + 1)))
 
 
+def _cards(clients: int, hosts: int) -> int:
+    """Enough that nobody waits for one: what is measured is the ledger."""
+    return max(8, clients // hosts)
+
+
 def _until(ready: Any, seconds: float, done: Any, step: Callable[[], None]) -> None:
     ready.wait(120)
     counted, end = 0, time.monotonic() + seconds
@@ -109,8 +114,7 @@ def _until(ready: Any, seconds: float, done: Any, step: Callable[[], None]) -> N
 def _ours(place: int, ensemble: str, scratch: str, hosts: int, ready: Any, seconds: float, done: Any) -> None:
     host = f"node{place % hosts}"
     settings = Settings(ensemble, "/ours", "dlapp:secret", lock_dir=f"{scratch}/{host}")
-    # Enough cards that nobody waits for one: what is measured is the ledger.
-    there = tuple(Device(f"GPU-{number}", number, number) for number in range(32 if hosts == 1 else 8))
+    there = tuple(Device(f"GPU-{number}", number, number) for number in range(_cards(ready.parties - 1, hosts)))
     with ZooKeeperLedger(settings, host=host, discover=lambda: there, machine="bench") as ledger:
         ask = Ask("application_1700000000000_0001", f"container_{place}", "tony", 1)
         ledger.acquire(ask, timeout_s=60).release()
@@ -130,7 +134,7 @@ def _original(place: int, ensemble: str, scratch: str, hosts: int, ready: Any, s
     client.start()
     client.ensure_path("/original/map")
     lock = client.Lock("/original/lock", f"client-{place}")
-    host, cards = f"node{place % hosts}", 32 if hosts == 1 else 8
+    host, cards = f"node{place % hosts}", _cards(ready.parties - 1, hosts)
 
     def change(take: bool) -> None:
         with lock:

@@ -220,9 +220,13 @@ def seen(record: HostRecord, found: Sequence[Device], *, boot_id: str, now_ms: i
         )
     known = {one.uuid: one for one in record.devices}
     held = {uuid for one in record.leases for uuid in one.devices}
-    now = [
-        replace(known[one.uuid], device=one, present=True) if one.uuid in known else DeviceRecord(one) for one in found
-    ]
+    now = []
+    for one in found:
+        old = known.get(one.uuid)
+        if old is None:
+            now.append(DeviceRecord(one))
+        else:
+            now.append(old if old.present and old.device == one else replace(old, device=one, present=True))
     there = {one.uuid for one in found}
     gone = [
         replace(one, present=False)

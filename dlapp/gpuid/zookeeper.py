@@ -18,7 +18,7 @@ be old, sync brings the server up to date).
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import functools
 import logging
 import os
 import random
@@ -26,9 +26,8 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -46,10 +45,7 @@ RELEASE_WAIT_S = 10.0
 """How long a release waits for the ensemble before it is left for later."""
 LIST_AT_ONCE = 256
 """Records of hosts that are asked for at the same time."""
-_CONFLICT_S = 0.02
-_CROWDED_S = 1.0
-"""How long after a conflict the processes of a host take turns."""
-_TURN_S = 0.5
+_CONFLICT_S = 0.05
 _LOOK_S = (0.05, 1.0)
 _STALE_LOCK_S = 600.0
 _LOCK = "lease-"
@@ -144,7 +140,9 @@ class ZooKeeperLedger:
     ) -> None:
         self.settings = settings
         self.host = rules.check_host(host if host is not None else os.uname().nodename)
-        self._discover, self._inspect, self._choose = discover, inspect, choose
+        self._discover, self._inspect = discover, inspect
+        # The same cards are free again and again.
+        self._choose = functools.lru_cache(64)(choose)
         self._witnesses = witnesses or Witnesses()
         self._machine = _machine_id() if machine is None else machine
         self._clock, self._sleep = clock, sleep
@@ -153,7 +151,6 @@ class ZooKeeperLedger:
         self._client: Any = None
         self._known: dict[str, tuple[HostRecord, int]] = {}
         self._open: dict[str, ZooKeeperLease] = {}
-        self._crowded_until = 0.0
         self._later = _Later(self._release_now)
 
     # ---- taking and giving back ----
@@ -194,7 +191,7 @@ class ZooKeeperLedger:
 
         def change(record: HostRecord) -> HostRecord:
             record, one = rules.lease(
-                self._seen(record, devices), ask, token=token, now_ms=_now_ms(), choose=self._choose
+                self._seen(record, devices), ask, token=token, now_ms=_now_ms(), choose=self._chosen
             )
             given[:] = [one]
             return record
@@ -215,6 +212,9 @@ class ZooKeeperLedger:
                     pause_s = min(2 * pause_s, _LOOK_S[1])
         mine = given[0]
         return mine if mine.token == token else self._adopt(mine, ask, token, deadline)
+
+    def _chosen(self, devices: Sequence[Device], free: Collection[str], count: int) -> tuple[Device, ...] | None:
+        return self._choose(tuple(devices), frozenset(free), count)
 
     def _adopt(self, old: LeaseRecord, ask: Ask, token: str, deadline: float) -> LeaseRecord:
         """Take over the container's own lease, which an earlier call got without hearing of it."""
@@ -298,7 +298,7 @@ class ZooKeeperLedger:
                 try:
                     data = self._answer(answer, deadline)[0]
                 except _Unsure:
-                    data = self._call(partial(_get, f"{self._hosts_path}/{host}"), deadline)[0]
+                    data = self._call(functools.partial(_get, f"{self._hosts_path}/{host}"), deadline)[0]
                 try:
                     yield host, rules.from_bytes(data, host)
                 except LedgerError as error:
@@ -407,21 +407,14 @@ class ZooKeeperLedger:
             TimedOut: others were always faster.
             Denied: the credentials are not the ledger's.
         """
-        with contextlib.ExitStack() as turn:
-            tries = 0
-            while True:
-                if host == self.host and self._clock() < self._crowded_until and not tries % 8:
-                    turn.close()
-                    turn.enter_context(self._turn())
-                changed = self._try_to_change(host, change, deadline)
-                if changed is not None:
-                    return changed
-                tries += 1
-                self._crowded_until = self._clock() + _CROWDED_S
-                if self._clock() >= deadline:
-                    raise TimedOut(f"{host}: its record in the GPU ledger changed {tries} times while we tried")
-                if tries > 1:
-                    self._sleep(random.uniform(0, _CONFLICT_S * min(tries, 8)))
+        tries = 0
+        while (changed := self._try_to_change(host, change, deadline)) is None:
+            tries += 1
+            if self._clock() >= deadline:
+                raise TimedOut(f"{host}: its record in the GPU ledger changed {tries} times while we tried")
+            # A long pause is the best for all: whoever is not interrupted needs one write for a change and no read.
+            self._sleep(random.uniform(0, _CONFLICT_S * min(tries, 8)))
+        return changed
 
     def _try_to_change(self, host: str, change: Change, deadline: float) -> HostRecord | None:
         """The record as it is now; None: somebody else wrote it meanwhile."""
@@ -430,8 +423,6 @@ class ZooKeeperLedger:
         while True:
             with self._lock:
                 kept = self._known.pop(host, None)
-            if kept and self._clock() < self._crowded_until:
-                kept = None  # it will be old
             record, version = kept or self._read(host, deadline)
             try:
                 new = change(record)
@@ -453,50 +444,12 @@ class ZooKeeperLedger:
                 self._known[host] = (new, written)
             return new
 
-    @contextlib.contextmanager
-    def _turn(self) -> Iterator[None]:
-        """Let the processes of this host change its record one after the other, when they are many.
-
-        That only saves writes that would come too late: whoever is paused while it has the turn holds up nobody for
-        longer than `_TURN_S`, and the versions decide as ever.
-        """
-        fd = self._open_turn()
-        try:
-            until, pause_s = self._clock() + _TURN_S, 0.0005
-            while True:
-                with contextlib.suppress(BlockingIOError):
-                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                if self._clock() >= until:
-                    break
-                self._sleep(random.uniform(0.5, 1.0) * pause_s)
-                pause_s = min(2 * pause_s, 0.008)
-            yield
-        finally:
-            os.close(fd)
-
-    def _open_turn(self) -> int:
-        path = os.path.join(self.settings.lock_dir, f"turn-{self.host}")
-        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-        try:
-            self._make_lock_dir()
-            try:
-                return os.open(path, flags)
-            except FileNotFoundError:
-                with contextlib.suppress(FileExistsError):
-                    fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
-                    os.fchmod(fd, 0o666)
-                    return fd
-                return os.open(path, flags)
-        except OSError as error:
-            raise LedgerError(f"gpuid.lock_dir: {error.filename or path}: {error.strerror}") from error
-
     def _read(self, host: str, deadline: float) -> tuple[HostRecord, int]:
         """The record and its version; -1: there is none yet."""
         from kazoo.exceptions import NoNodeError
 
         try:
-            data, stat = self._call(partial(_get, f"{self._hosts_path}/{host}"), deadline)
+            data, stat = self._call(functools.partial(_get, f"{self._hosts_path}/{host}"), deadline)
         except NoNodeError:
             return HostRecord(host), -1
         return rules.from_bytes(data, host), stat.version
@@ -531,7 +484,7 @@ class ZooKeeperLedger:
         path = ""
         for name in self._hosts_path.strip("/").split("/"):
             path += f"/{name}"
-            if self._call(partial(_exists, path), deadline) is None:
+            if self._call(functools.partial(_exists, path), deadline) is None:
                 ours = path.startswith(self.settings.root.rstrip("/"))
                 acl = self._acl(parent=path == self._hosts_path) if ours else None
                 with contextlib.suppress(NodeExistsError, _Unsure):
