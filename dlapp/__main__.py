@@ -13,6 +13,8 @@ def main(argv: Sequence[str]) -> int:
         case "am":
             from dlapp.am.main import main as run
         case "task":
+            if list(argv[1:]) == ["--engine", "yarn"]:
+                return _task_on_yarn()
             from dlapp.task.main import main as run
         case "runner":
             from dlapp.cluster.local.runner import main as run
@@ -20,6 +22,19 @@ def main(argv: Sequence[str]) -> int:
             print(f"Error: dlapp {other!r}: what is there are am, task and runner", file=sys.stderr)
             return 2
     return run(argv[1:])
+
+
+def _task_on_yarn() -> int:
+    from dlapp.cluster.yarn.task_side import make_home
+    from dlapp.errors import DlappError
+    from dlapp.task.main import main as run
+
+    try:
+        home = make_home()
+    except (DlappError, OSError) as error:
+        print(f"dlapp: {error}", file=sys.stderr)
+        return 1
+    return run(["--engine", "yarn", "--home", home])
 
 
 if __name__ == "__main__":

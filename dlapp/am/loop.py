@@ -48,6 +48,8 @@ class Loop:
         home: the application's directory.
         engine: where it runs.
         wakes: the queue on which the engine's ``wake`` puts `WAKE`.
+        before_the_end: called with everything in its place, before the engine is told of the end.
+        listen: the address on which it listens, and the host's name for others (empty: that address).
     """
 
     def __init__(
@@ -61,10 +63,13 @@ class Loop:
         engine: AmEngine,
         wakes: SimpleQueue[Call | events.OutputsSettled | None],
         clock: Callable[[], float] = time.time,
+        listen: tuple[str, str] = ("127.0.0.1", ""),
+        before_the_end: Callable[[], None] = lambda: None,
     ) -> None:
         self._home, self._submission, self._secrets = home, submission, secrets
         self._application_id, self._attempt = application_id, attempt
         self._engine, self._queue, self._clock = engine, wakes, clock
+        self._before_the_end = before_the_end
         outputs = submission.spec.outputs
         self._master = Master(
             submission,
@@ -73,7 +78,7 @@ class Loop:
             former=replay(records(home.all_journal_lines())) if attempt > 1 else None,
             parts_of=lambda one: tuple(part_location(output.target, application_id, one) for output in outputs),
         )
-        self._control = Control(secrets.control_secret, wakes.put)
+        self._control = Control(secrets.control_secret, wakes.put, *listen)
         self._journal: Journal = home.journal(attempt)
         self._held: dict[ContainerId, tuple[Call, Report]] = {}
         self._held_until: list[tuple[float, int, ContainerId, Call]] = []
@@ -109,6 +114,11 @@ class Loop:
         if self._settling is not None:
             self._settling.join()
         self._journal.close()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the application has ended, and not this attempt alone."""
+        return self._ending is not None
 
     def _over(self) -> bool:
         return self._ending is not None or self._abandoned
@@ -286,6 +296,7 @@ class Loop:
         if self._ending is None:
             return
         self._write_view(final=True)
+        self._before_the_end()
         self._engine.finish(self._ending.final_status, self._ending.cause, self._ending.diagnostics)
         for call in self._stop_calls:
             call.refuse(409, "the application has ended")

@@ -1,5 +1,7 @@
 """The ApplicationMaster's process: ``python -I -m dlapp am --engine local --home DIR --attempt N ...``.
 
+On YARN it is ``am --engine yarn``, and learns all else from its container (`dlapp.am.on_yarn`).
+
 Its standard output and error are ``am.log``; a traceback there is a fault of ours, and the engine shows its last line.
 """
 
@@ -20,6 +22,10 @@ from dlapp.ids import ApplicationId
 
 def main(argv: Sequence[str]) -> int:
     """Run one attempt of one application, or settle what a dead attempt left (``--aftermath``)."""
+    if list(argv) == ["--engine", "yarn"]:
+        from dlapp.am.on_yarn import run
+
+        return run()
     options = _options(argv)
     home = Home(options["home"])
     application_id = ApplicationId.from_text(os.path.basename(os.path.normpath(options["home"])))
@@ -46,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _engine(options: dict[str, str], attempt: int, wakes: SimpleQueue[object]) -> AmEngine:
     if options["engine"] != "local":
-        raise UsageError(f"--engine {options['engine']}: there is only local")
+        raise UsageError(f"--engine {options['engine']}: there are local and yarn")
     from dlapp.cluster.local.am_side import LocalAmEngine
 
     holds = tuple(int(fd) for fd in options.get("hold-fds", "").split(",") if fd)

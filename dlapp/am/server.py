@@ -57,16 +57,18 @@ class Control:
     Args:
         secret: the application's control secret, hex.
         put: hands a call to the loop; must not block.
+        host: the address that it listens on.
+        name: what others call this host; empty: the address.
     """
 
-    def __init__(self, secret: str, put: Callable[[Call], None], host: str = "127.0.0.1") -> None:
-        self._secret, self._put = secret, put
+    def __init__(self, secret: str, put: Callable[[Call], None], host: str = "127.0.0.1", name: str = "") -> None:
+        self._secret, self._put, self._name = secret, put, name
         self.server = ControlServer(self._on_request, host)
 
     @property
     def url(self) -> str:
         """Where it listens: ``http://host:port``."""
-        return f"http://{self.server.host}:{self.server.port}"
+        return f"http://{self._name or self.server.host}:{self.server.port}"
 
     def _on_request(self, request: Request) -> None:
         def refuse(status: int, why: str) -> None:

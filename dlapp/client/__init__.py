@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dlapp.client.logs import LogPiece
     from dlapp.cluster import LogFiles as LogFiles
     from dlapp.cluster.local.client_side import LocalEngine
+    from dlapp.cluster.yarn.client_side import YarnEngine
     from dlapp.config import Config
     from dlapp.ids import ApplicationId, ContainerId
     from dlapp.report import ApplicationView
@@ -63,21 +64,29 @@ class Client:
     """
 
     def __init__(
-        self, config: Config | None = None, *, cluster: str | None = None, engine: LocalEngine | None = None
+        self,
+        config: Config | None = None,
+        *,
+        cluster: str | None = None,
+        engine: LocalEngine | YarnEngine | None = None,
     ) -> None:
-        if cluster == "yarn":
-            raise UsageError("cluster yarn is not built yet: what there is is local")
         if config is None or cluster is not None:
             from dlapp.config import load_config
 
             texts = dict(config.texts) if config else {}
             config = load_config({**texts, "cluster": cluster} if cluster is not None else texts)
         if engine is None:
-            from dlapp.cluster.local.client_side import LocalEngine
-
-            engine = LocalEngine(config)
+            engine = _engine_of(config)
         self.config, self.engine = config, engine
         self._tended_at = float("-inf")
+
+    @property
+    def state_path(self) -> str:
+        """Where this machine's own state is, whatever engine applications go to."""
+        from dlapp.cluster.local.state import open_state
+
+        local = self.config.local
+        return open_state(local.state_dir, shared=local.shared).path
 
     # ---- naming an application ----
 
@@ -160,7 +169,10 @@ class Client:
         """Where the logs of a view (in its JSON form) are, in CONTAINER_INDEX order: fields as `LogFiles` has them."""
         names = ("container_id", "role", "role_index", "index")
         return [
-            {**{name: one[name] for name in names}, "files": {name: f"{one['log_url']}/{name}" for name in LOG_NAMES}}
+            {
+                **{name: one[name] for name in names},
+                "files": {name: log_file_url(one["log_url"], name) for name in LOG_NAMES},
+            }
             for one in sorted(view["containers"], key=lambda one: int(one["index"]))
             if one["log_url"]
         ]
@@ -266,7 +278,7 @@ class Client:
         def brought_by_a_shell(spec: AppSpec) -> list[str]:
             from dlapp.client import brought
 
-            paths = brought.remembered(brought.records_below(self.engine.state.path), spec)
+            paths = brought.remembered(brought.records_below(self.state_path), spec)
             for one in paths:
                 note(f"{one} is not packed: dlapp-shell brought it, and the run brings its own")
             return [brought.as_pattern(one) for one in paths]
@@ -334,6 +346,27 @@ class Client:
         view = self.status_json(str(application_id))
         if user is not None:
             _check_owner(view, user)
+
+
+def _engine_of(config: Config) -> LocalEngine | YarnEngine:
+    if config.cluster == "yarn":
+        from dlapp.cluster.yarn.client_side import YarnEngine
+        from dlapp.storage.staged import StagedFiles
+
+        def ledger_of(config: Config) -> dict[str, Any]:
+            from dlapp.gpuid.ledger import configured
+
+            return configured(config.gpuid)
+
+        return YarnEngine(config, StagedFiles, ledger_of=ledger_of)
+    from dlapp.cluster.local.client_side import LocalEngine
+
+    return LocalEngine(config)
+
+
+def log_file_url(log_url: str, name: str) -> str:
+    """Where one log file is: a file, or a page that shows its last 4 KiB."""
+    return f"{log_url}/{name}" if log_url.startswith("file:") else f"{log_url}/{name}/?start=-4096"
 
 
 def exit_code(view: ApplicationView) -> int:

@@ -12,13 +12,13 @@ import contextlib
 import os
 import shutil
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from dlapp.client import brought
 from dlapp.client.desk import BIN, DIRECTORY_VARIABLE, FILE_VARIABLE, Desk, furnish
+from dlapp.cluster.local.spawn import PYTHON
 from dlapp.cluster.local.state import is_locked, open_lock, open_state, try_lock
 from dlapp.errors import NotFound, UsageError
 from dlapp.ids import ApplicationId, ContainerId
@@ -84,9 +84,9 @@ def open_shell(
         if fetch_input and spec.inputs:
             with fetching() as progress:
                 now = brought.bring(spec.inputs, spec.workspace, note, progress)
-            brought.remember(brought.records_below(client.engine.state.path), spec.workspace, now)
+            brought.remember(brought.records_below(client.state_path), spec.workspace, now)
         note(_greeting(spec, devices, image))
-        command = [sys.executable, "-I", "-m", "dlapp.tools.run"]
+        command = [*PYTHON, "-m", "dlapp.tools.run"]
         desk_env = {**os.environ, FILE_VARIABLE: os.path.abspath(path)}
         if image:
             from dlapp.runtime.docker_shell import DockerShell

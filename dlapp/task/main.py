@@ -15,7 +15,8 @@ def main(argv: Sequence[str]) -> int:
     options = dict(zip(argv[::2], argv[1::2], strict=False))
     try:
         home = options["--home"]
-        lifeline_fd = int(options["--lifeline-fd"])
+        # On YARN a task outlives its ApplicationMaster; the NodeManager ends it.
+        lifeline_fd = int(options["--lifeline-fd"]) if options["--engine"] != "yarn" else _never_ending()
         keep_fds = tuple(int(fd) for fd in options.get("--keep-fds", "").split(",") if fd)
     except (KeyError, ValueError):
         print("Error: dlapp task: needs --home DIR --lifeline-fd N, and perhaps --keep-fds N,N", file=sys.stderr)
@@ -30,3 +31,9 @@ def main(argv: Sequence[str]) -> int:
     from dlapp.task.steps import Task
 
     return Task(home, lifeline_fd, keep_fds, outer, channel).run()
+
+
+def _never_ending() -> int:
+    """The reading end of a pipe that this process itself holds open for writing, to its end."""
+    reading, _ = os.pipe()
+    return reading

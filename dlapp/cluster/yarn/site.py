@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dlapp.errors import ConfigError
 
@@ -91,6 +91,35 @@ class Site(NamedTuple):
         https = self.get("yarn.http.policy") == "HTTPS_ONLY"
         what, scheme = ("webapp.https.address", "https") if https else ("webapp.address", "http")
         return [f"{scheme}://{one}" for one in self.resource_managers(what)]
+
+    def storage(self, user: str) -> dict[str, Any]:
+        """Where the default file system is, as `dlapp.storage.staged.StagedFiles` wants it.
+
+        Raises:
+            ConfigError: it is no HDFS, or the files do not say.
+        """
+        location = (self.get("fs.defaultFS") or self.get("fs.default.name") or "").rstrip("/")
+        scheme, _, place = location.partition("://")
+        if scheme != "hdfs" or not place:
+            raise ConfigError(f"{self.origin}: fs.defaultFS is {location or 'not set'}; it must be hdfs://…")
+        return {"location": location, "web": self._namenodes(place), "user": user}
+
+    def _namenodes(self, place: str) -> list[str]:
+        https = self.get("dfs.http.policy") == "HTTPS_ONLY"
+        name, scheme = ("dfs.namenode.https-address", "https") if https else ("dfs.namenode.http-address", "http")
+        if ids := self.get(f"dfs.ha.namenodes.{place}"):
+            suffixes = [f".{place}.{one.strip()}" for one in ids.split(",")]
+        else:
+            suffixes = [""]
+        host = place.partition(":")[0]
+        found = []
+        for suffix in suffixes:
+            address = self.get(name + suffix)
+            if address is None and suffix:
+                raise ConfigError(f"{self.origin}: {name}{suffix} is not set")
+            bound = address or f"{host}:{9871 if https else 9870}"
+            found.append(f"{scheme}://{bound.replace('0.0.0.0', host) if not suffix else bound}")
+        return found
 
     def timeline_url(self) -> str | None:
         """The timeline server's web address; None: the cluster has none."""

@@ -1,0 +1,53 @@
+"""An ApplicationMaster in a container of YARN: what it is to do comes in the container's credentials."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from queue import SimpleQueue
+
+from dlapp.am.loop import Loop
+from dlapp.am.staged_home import StagedHome
+from dlapp.cluster.yarn.am_side import YarnAmEngine
+from dlapp.cluster.yarn.plan import WORKSPACE, Plan
+from dlapp.cluster.yarn.tokens import read_container_credentials
+from dlapp.errors import DlappError
+from dlapp.ids import ContainerId
+from dlapp.storage.staged import StagedFiles
+
+
+def run() -> int:
+    """Run one attempt of the application whose container this is."""
+    try:
+        return _run()
+    except DlappError as error:
+        # YARN shows the end of this in its diagnostics.
+        print(f"dlapp: {error}", file=sys.stderr, flush=True)
+        return 1
+
+
+def _run() -> int:
+    credentials = read_container_credentials()
+    plan = Plan.from_credentials(credentials)
+    own = ContainerId.from_text(os.environ["CONTAINER_ID"])
+    home = StagedHome(StagedFiles(plan.storage), own.application, own.attempt, plan.submission, plan.secrets)
+    wakes: SimpleQueue[object] = SimpleQueue()
+    engine = YarnAmEngine(plan.cluster, credentials, own.attempt, plan.program(), lambda: wakes.put(None))
+    loop = Loop(
+        home=home,
+        # YARN brings it to a task's own directory.
+        submission=replace(plan.submission, workspace_archive=WORKSPACE),
+        secrets=plan.secrets,
+        application_id=own.application,
+        attempt=own.attempt,
+        engine=engine,  # type: ignore[arg-type]  # only who settles what is left asks why it died
+        wakes=wakes,  # type: ignore[arg-type]  # only WAKE comes from the engine
+        listen=("0.0.0.0", os.environ.get("NM_HOST", "")),
+        before_the_end=home.keep,
+    )
+    home.open()
+    loop.run()
+    if loop.ended:
+        home.remove()
+    return 0

@@ -1,0 +1,236 @@
+"""The application's own directory where that is on HDFS: the same files as in `dlapp.am.home`, written by a thread.
+
+A small write takes 25 to 425 ms there, so nothing but what decides something is waited for: the commit claim, and lines
+of the journal that must be on record before somebody is acted on. Of views only the latest is written, of the journal a
+group at a time, each group a file of its own (HDFS appends, but a group that is renamed into place is never half
+there).
+
+    journal-<attempt>-<number>.jsonl       a group of lines
+
+At the end the last view goes to the history, and then the whole directory is removed.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from typing import Any, TypeVar
+
+from dlapp.am.home import CommitClaim, Home, Journal
+from dlapp.cluster.yarn.staging import OWN_MODE, SECRETS, SUBMISSION, VIEW, Files, Places
+from dlapp.errors import DlappError, NotFound
+from dlapp.ids import ApplicationId
+from dlapp.jsonform import from_json, to_json
+from dlapp.report import ApplicationView
+from dlapp.spec import Secrets, Submission
+
+T = TypeVar("T")
+
+VIEW_EVERY_S = 3.0
+"""Tools ask the control address; a view on HDFS is for who cannot reach it, and costs the NameNode three operations."""
+GROUP_EVERY_S = 1.0
+_FILE_MODE = 0o600
+
+
+class StagedHome(Home):
+    """The files of one application, in its staging directory.
+
+    Args:
+        files: the file system, as the application's user.
+        submission, secrets: as they came in the ApplicationMaster's credentials.
+    """
+
+    def __init__(
+        self, files: Files, application_id: ApplicationId, attempt: int, submission: Submission, secrets: Secrets
+    ) -> None:
+        self._files, self._application_id, self._attempt = files, application_id, attempt
+        self._submission, self._secrets = submission, secrets
+        self._places = Places(files.home)
+        super().__init__(self._places.staging(application_id))
+        self._changed = threading.Condition()
+        self._view: ApplicationView | None = None
+        self._view_at = 0.0
+        self._last_view: ApplicationView | None = None
+        self._journal = StagedJournal(self, attempt)
+        self._closing = False
+        self._thread = threading.Thread(target=self._write_all, name="am-home", daemon=True)
+
+    def open(self) -> None:
+        """Begin to write."""
+        self._thread.start()
+
+    # ---- what is read and written ----
+
+    def submission(self) -> Submission:
+        """What was submitted."""
+        return self._submission
+
+    def secrets(self) -> Secrets:
+        """Its secrets."""
+        return self._secrets
+
+    def view(self) -> ApplicationView | None:
+        """The last view that was written; None: none yet."""
+        return self._read_if_there(VIEW, ApplicationView)
+
+    def write_view(self, view: ApplicationView) -> None:
+        """Replace the view, in a moment."""
+        with self._changed:
+            self._view = self._last_view = view
+            self._changed.notify_all()
+
+    def claim(self, claim: CommitClaim) -> CommitClaim:
+        """Make the commit claim, or learn which attempt was first: the answer is the claim that counts."""
+        self._files.make(self.directory, OWN_MODE)
+        if self._files.write(self._place("commit.json"), _as_json(claim), _FILE_MODE, once=True):
+            return claim
+        found = self.claimed()
+        if found is None:
+            raise DlappError(f"{self._place('commit.json')} was there and is gone")
+        return found
+
+    def claimed(self) -> CommitClaim | None:
+        """The commit claim; None: nobody made one."""
+        return self._read_if_there("commit.json", CommitClaim)
+
+    def kill_request(self) -> str | None:
+        """Who asked for dlapp-kill; None: nobody."""
+        try:
+            return str(json.loads(self._files.read(self._place("kill.json")))["by"])
+        except NotFound:
+            return None
+
+    def journal(self, _attempt: int) -> StagedJournal:
+        """The journal of this attempt, to append to."""
+        return self._journal
+
+    def all_journal_lines(self) -> list[str]:
+        """The lines of all attempts' journals, in order."""
+        groups = []
+        for name in self._files.names(self.directory):
+            words = name.removesuffix(".jsonl").split("-")
+            if name.endswith(".jsonl") and len(words) == 3 and words[0] == "journal":
+                groups.append((int(words[1]), int(words[2]), name))
+        lines: list[str] = []
+        for _, _, name in sorted(groups):
+            lines += self._files.read(self._place(name)).decode("utf-8", "replace").split("\n")[:-1]
+        return lines
+
+    # ---- the end ----
+
+    def keep(self) -> None:
+        """Put the last view where it stays. Everything before it is written when this returns."""
+        self._stop()
+        history = {"view": self._last_view, "submission": self._submission}
+        self._files.make(self._places.all_history, OWN_MODE)
+        self._files.write(self._places.history(self._application_id), _as_json(history), _FILE_MODE)
+
+    def remove(self) -> None:
+        """Remove the staging directory: the application has ended and YARN knows it."""
+        self._stop()
+        self._files.remove(self.directory)
+
+    def _stop(self) -> None:
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    # ---- the thread ----
+
+    def _write_all(self) -> None:
+        self._again(self._begin)
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closing or self._is_due(), GROUP_EVERY_S)
+                closing = self._closing
+                view = self._view if self._view is not None and time.monotonic() >= self._view_at else None
+                if view is not None:
+                    self._view, self._view_at = None, time.monotonic() + VIEW_EVERY_S
+            self._journal.write()
+            if closing:
+                return
+            if view is not None:
+                self._again(lambda view=view: self._put(VIEW, view))
+
+    def _is_due(self) -> bool:
+        return self._view is not None and time.monotonic() >= self._view_at
+
+    def _begin(self) -> None:
+        self._files.make(self.directory, OWN_MODE)
+        for name, value in ((SECRETS, self._secrets), (SUBMISSION, self._submission)):
+            self._put(name, value)
+
+    def _again(self, work: Any) -> None:
+        """Do it; what the file system refuses now is said in the log, and done with the next."""
+        try:
+            work()
+        except (DlappError, OSError) as error:
+            print(f"the staging directory: {error}", flush=True)
+
+    def _put(self, name: str, value: Any) -> None:
+        self._files.write(self._place(name), _as_json(value), _FILE_MODE)
+
+    def _place(self, name: str) -> str:
+        return f"{self.directory}/{name}"
+
+    def _read_if_there(self, name: str, kind: type[T]) -> T | None:
+        try:
+            return from_json(kind, json.loads(self._files.read(self._place(name))))
+        except NotFound:
+            return None
+        except ValueError as error:
+            raise DlappError(f"{self._place(name)} cannot be read: {error}") from error
+
+    def put_group(self, name: str, data: bytes) -> None:
+        """Write a group of the journal. Raises DlappError, OSError."""
+        self._files.write(self._place(name), data, _FILE_MODE)
+
+
+class StagedJournal(Journal):
+    """Appends lines to an attempt's journal, in groups that the home's thread writes."""
+
+    def __init__(self, home: StagedHome, attempt: int) -> None:
+        self._home, self._attempt = home, attempt
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        self._waiting: list[str] = []
+        self._number = 0
+
+    def add(self, line: str) -> None:
+        """Put a line into the next group."""
+        with self._lock:
+            self._waiting.append(line + "\n")
+
+    def flush(self, *, durable: bool = False) -> None:
+        """With ``durable`` the lines are on record when this returns; else the thread writes them soon."""
+        if durable and not self.write():
+            print("the journal could not be written: a next attempt will not know of this", flush=True)
+
+    def write(self) -> bool:
+        """Write what waits as one group; False: the file system does not take it now."""
+        with self._writing:
+            with self._lock:
+                lines, self._waiting = self._waiting, []
+            if not lines:
+                return True
+            name = f"journal-{self._attempt}-{self._number:06d}.jsonl"
+            try:
+                self._home.put_group(name, "".join(lines).encode())
+            except (DlappError, OSError) as error:
+                print(f"the journal: {error}", flush=True)
+                with self._lock:
+                    self._waiting[:0] = lines
+                return False
+            self._number += 1
+            return True
+
+    def close(self) -> None:
+        """Write what is left."""
+        self.write()
+
+
+def _as_json(value: Any) -> bytes:
+    return json.dumps(to_json(value), separators=(",", ":")).encode()

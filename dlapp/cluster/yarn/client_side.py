@@ -1,0 +1,569 @@
+"""YarnEngine: submitting to a Hadoop cluster, looking at what is there, ending it.
+
+YARN is asked over REST; files go by way of the `Files` that the engine is made with. What an application is doing now
+its ApplicationMaster says, at its control address; what became of it is in the history that it left (see `staging`);
+and where neither answers, what YARN itself knows is shown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from dlapp.cluster.engine import EngineInfo, LogFiles
+from dlapp.cluster.yarn import reports, travel
+from dlapp.cluster.yarn.am_side import Cluster
+from dlapp.cluster.yarn.dialect import FIELD3_LIMIT, SETTING, Dialect, choose_dialect
+from dlapp.cluster.yarn.errors import ApplicationNotFound, YarnError
+from dlapp.cluster.yarn.plan import WORKSPACE, Plan, environment_of, python_command
+from dlapp.cluster.yarn.rest import AppReport, AppSubmission, NewApplication, NodeInfo, YarnRest
+from dlapp.cluster.yarn.site import Site, read_site
+from dlapp.cluster.yarn.staging import CACHE_MODE, KILL, OWN_MODE, SECRETS, SOFT_KILL, SUBMISSION, VIEW, Files, Places
+from dlapp.cluster.yarn.values import Launch, LocalResource
+from dlapp.config import Config
+from dlapp.control import TOOLS, StopAnswer, StopRequest, derive_token
+from dlapp.errors import AskTooLarge, ConfigError, Denied, DlappError, NotFound, SpecError, Unreachable, UsageError
+from dlapp.ids import ApplicationId
+from dlapp.jsonform import from_json, to_json
+from dlapp.report import ApplicationView, State
+from dlapp.spec import AppSpec, Resources, Secrets, Submission
+
+ACCEPTED_S = 10.0
+"""How long YARN may take to say whether it takes an application; 30 ms on an idle cluster."""
+KILL_ASK_S = 2.0
+"""How long an ApplicationMaster may take to end by itself once dlapp-kill has asked it."""
+KILL_END_S = 60.0
+ASK_S = 5.0
+_KIND = "DLAPP"
+_EARLY = (State.NEW, State.NEW_SAVING, State.SUBMITTED)
+
+FilesOf = Callable[[dict[str, Any]], Files]
+"""Opens the file system that `Site.storage` describes."""
+
+
+class YarnEngine:
+    """The client's side of a YARN cluster.
+
+    Args:
+        open_files: gives the file system of the cluster as one user.
+        ledger_of: describes the configured ledger of GPUs for `dlapp.gpuid.ledger.open_ledger`.
+        user: the Hadoop user that looks and kills; None: $HADOOP_USER_NAME, or the operating system's.
+
+    Raises:
+        ConfigError: nothing says where the cluster is.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        open_files: FilesOf,
+        *,
+        ledger_of: Callable[[Config], dict[str, Any]] | None = None,
+        user: str | None = None,
+    ) -> None:
+        self._config, self._open_files, self._ledger_of = config, open_files, ledger_of
+        self._site: Site = read_site(config.yarn.conf_dir)
+        self._user = user or os.environ.get("HADOOP_USER_NAME") or _os_user()
+        self._rest_by_user: dict[str, YarnRest] = {}
+        self._files_by_user: dict[str, Files] = {}
+        self._new: NewApplication | None = None
+        self._dialect_known: Dialect | None = None
+        self._preparing: threading.Thread | None = None
+
+    def close(self) -> None:
+        """Close the connections."""
+        for rest in self._rest_by_user.values():
+            rest.close()
+
+    def __enter__(self) -> YarnEngine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _rest(self, user: str | None = None) -> YarnRest:
+        user = user or self._user
+        if user not in self._rest_by_user:
+            self._rest_by_user[user] = YarnRest(self._site.web_urls(), user)
+        return self._rest_by_user[user]
+
+    def _files(self, user: str) -> Files:
+        if user not in self._files_by_user:
+            self._files_by_user[user] = self._open_files(self._site.storage(user))
+        return self._files_by_user[user]
+
+    # ---- what there is ----
+
+    def info(self) -> EngineInfo:
+        """The cluster answers, and is of a version that we speak.
+
+        Raises:
+            Unreachable: no ResourceManager answers, or one of a version before 2.7.
+            ConfigError: the configured dialect is not the cluster's.
+        """
+        version = str(self._rest().info().get("resourceManagerVersion") or "")
+        if _number_of(version) < (2, 7):
+            raise Unreachable(f"the ResourceManager is Hadoop {version or 'of no version'}; 2.7 is the least")
+        self._new = self._rest().new_application()
+        dialect = self._dialect()
+        gcores = self._new.largest.get(dialect.value, 0) if dialect is not Dialect.FIELD3 else 1
+        has_gpus = dialect is not Dialect.NONE and gcores > 0 and self._has_ledger()
+        return EngineInfo(name="yarn", version=version, has_gpus=has_gpus)
+
+    def _has_ledger(self) -> bool:
+        return self._config.gpuid.zookeeper.ensemble is not None
+
+    def _dialect(self) -> Dialect:
+        if self._dialect_known is None:
+            rest = self._rest()
+            self._new = self._new or rest.new_application()
+            types = set(self._new.largest)
+            configured = self._config.yarn.dialect
+            maybe = configured == "field3" or (configured == "auto" and len(types) <= 2)
+            field3 = maybe and rest.configuration(FIELD3_LIMIT) is not None
+            self._dialect_known = choose_dialect(configured, types, has_field3=field3)
+        return self._dialect_known
+
+    def check(self, spec: AppSpec) -> list[str]:
+        """Refuse an ask that this cluster can never meet, and a queue that takes no applications.
+
+        Returns:
+            Lines for the user: an ask that no present node can meet, though a later one might.
+
+        Raises:
+            AskTooLarge: a container above the cluster's maximum, or GPUs where none are counted.
+            ConfigError: GPUs, and no ledger of them.
+            SpecError: the queue.
+        """
+        rest = self._rest()
+        self._new = self._new or rest.new_application()
+        largest, dialect, lines = self._new.largest, self._dialect(), []
+        nodes = [node for node in rest.nodes() if node.state == "RUNNING"]
+        for role in spec.roles:
+            asked = self._amounts(role.resources)
+            for name, amount in asked.items():
+                if name in largest and amount > largest[name]:
+                    raise AskTooLarge(
+                        f"asked for {amount} {name} in one container, the most that the cluster gives is "
+                        f"{largest[name]}"
+                    )
+            if role.resources.gcores and dialect is Dialect.NONE:
+                raise AskTooLarge(
+                    f"asked for {role.resources.gcores} gcores, and the cluster counts no GPUs ({SETTING}: none)"
+                )
+            if role.resources.gcores and not self._has_ledger():
+                raise ConfigError(
+                    "gcores are asked for, and nothing says which card belongs to whom: set gpuid.zookeeper.ensemble"
+                )
+            if not any(_fits(asked, node) for node in nodes):
+                lines.append(f"no node that runs now can hold a container of {_words(asked)}; it waits for one")
+        self._check_queue(spec.queue or "default")
+        if spec.priority is not None:
+            most = int(rest.configuration("yarn.cluster.max-application-priority") or 0)
+            if spec.priority > most:
+                lines.append(f"priority {spec.priority} is lowered to {most}, the most that the cluster allows")
+        return lines
+
+    def _amounts(self, resources: Resources) -> dict[str, int]:
+        amounts = {"memory-mb": resources.memory_mib, "vcores": resources.vcores}
+        dialect = self._dialect()
+        if dialect in (Dialect.GCORES, Dialect.YARN_GPU) and resources.gcores:
+            amounts[dialect.value] = resources.gcores
+        return amounts
+
+    def _check_queue(self, name: str) -> None:
+        queues = self._rest().queues()
+        if not queues:
+            return  # a scheduler that shows none
+        found = [one for one in queues if name in (one.name, one.path)]
+        leaves = ", ".join(one.name for one in queues if one.leaf)
+        if not found:
+            raise SpecError("application.queue", f"there is no queue {name!r}; there are {leaves}")
+        if not found[0].leaf:
+            raise SpecError("application.queue", f"{name!r} has queues under it, name one of them: {leaves}")
+        if found[0].state != "RUNNING":
+            raise SpecError("application.queue", f"{name!r} takes no applications: it is {found[0].state}")
+
+    def prepare(self) -> None:
+        """Bring dlapp's own archive to the cluster while the workspace is packed."""
+        # Whatever goes wrong comes up again, and is said, at the submission.
+        self._preparing = threading.Thread(target=self._prepare, name="yarn-prepare", daemon=True)
+        self._preparing.start()
+
+    def _prepare(self) -> None:
+        with contextlib.suppress(DlappError, OSError):
+            travel.packed(_local_cache("travel"))
+
+    def archive_cache(self) -> str:
+        """Directory for packed workspaces on this machine; what is in it is brought to the cluster."""
+        return _local_cache("workspaces")
+
+    # ---- submitting ----
+
+    def submit(self, submission: Submission, secrets: Secrets) -> ApplicationId:
+        """Hand an application in; after the return it runs whatever becomes of the caller.
+
+        Raises:
+            UsageError: YARN refused it, with its reason.
+            Denied: the user may not write to their home directory on HDFS.
+            Unreachable: YARN or HDFS does not answer.
+        """
+        spec = submission.spec
+        user = spec.username
+        rest, files = self._rest(user), self._files(user)
+        places = Places(files.home)
+        new = self._new or rest.new_application()
+        self._new = None
+        archive = submission.workspace_archive.removeprefix("file://")
+        if self._preparing is not None:
+            self._preparing.join()
+        program, name = travel.packed(_local_cache("travel"))
+        staged = _both(
+            lambda: self._staged(files, program, f"{places.cache}/{name}", 0o644, "PUBLIC"),
+            lambda: self._staged(files, archive, f"{places.cache}/{os.path.basename(archive)}", 0o600, "PRIVATE"),
+        )
+        resources = {travel.NAME: staged[0], WORKSPACE: staged[1]}
+        plan = Plan(
+            submission=_with_archive(submission, staged[1].url),
+            secrets=Secrets(
+                control_secret=secrets.control_secret, env=secrets.env, environment=environment_of(secrets.environment)
+            ),
+            cluster=Cluster(
+                schedulers=tuple(self._site.resource_managers("scheduler.address")),
+                clients=tuple(self._site.resource_managers("address")),
+                user=user,
+                dialect=self._dialect(),
+            ),
+            home=places.home,
+            python=self._config.yarn.python,
+            storage=self._site.storage(user),
+            resources=resources,
+            ledger=self._ledger(),
+            runtime={
+                "docker_host": self._config.runtime.docker.host,
+                "docker_network": self._config.runtime.docker.network,
+            },
+        )
+        rest.submit(
+            AppSubmission(
+                application_id=new.application_id,
+                name=spec.appname,
+                kind=_KIND,
+                launch=Launch(
+                    command=python_command(self._config.yarn.python, "am", "--engine", "yarn"),
+                    resources={travel.NAME: staged[0]},
+                    credentials=plan.to_credentials().encode(),
+                ),
+                memory_mib=self._config.yarn.am_memory_mib,
+                queue=spec.queue or "default",
+                priority=spec.priority,
+                attempts=self._config.yarn.am_attempts,
+                tags=_tags(spec),
+            )
+        )
+        self._wait_until_taken(rest, new.application_id)
+        return new.application_id
+
+    def _staged(self, files: Files, path: str, location: str, mode: int, visibility: str) -> LocalResource:
+        """A file of ours on the cluster, brought there if it is not the same already.
+
+        Its name is its digest; that the one there is whole and nobody else's its owner and size tell.
+        """
+        found = files.look(location)
+        size = os.stat(path).st_size
+        if found is None or found.size_bytes != size or found.mode & 0o022 or not found.owner:
+            directory = location.rpartition("/")[0]
+            above = directory.rpartition("/")[0]
+            files.make(above, CACHE_MODE)
+            files.make(directory, CACHE_MODE)
+            found = files.send(path, location, mode)
+        if visibility == "PUBLIC" and not _all_may_pass(files, location):
+            visibility = "PRIVATE"
+        return LocalResource(url=location, size=found.size_bytes, timestamp_ms=found.modified_ms, visibility=visibility)
+
+    def _ledger(self) -> dict[str, Any] | None:
+        if self._ledger_of is None or not self._has_ledger():
+            return None
+        return self._ledger_of(self._config)
+
+    def _wait_until_taken(self, rest: YarnRest, application_id: ApplicationId) -> None:
+        deadline, pause_s = time.monotonic() + ACCEPTED_S, 0.005
+        while (report := rest.report(application_id)).state in _EARLY:
+            if time.monotonic() >= deadline:
+                return  # it is in, and the state says so
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, 0.1)
+        if report.state is State.FAILED and not report.am_node:
+            raise UsageError(f"YARN refused {application_id}: {reports.first_line(report.diagnostics)}")
+
+    def tend(self) -> None:
+        """Nothing to do: YARN looks after what it was given."""
+
+    # ---- looking ----
+
+    def ids(self, *, everybody: bool = False) -> list[str]:
+        """All ids as text, oldest first: the caller's own, or everybody's."""
+        found = self._rest().reports(user=None if everybody else self._user, kind=_KIND)
+        return [str(one.application_id) for one in found]
+
+    def view(self, application_id: ApplicationId) -> ApplicationView:
+        """What is known of it now. Raises NotFound."""
+        report = self._report(application_id)
+        view, submission = self._told(report)
+        return reports.merged(report, view, submission, self._log_url_of(report, view))
+
+    def view_json(self, application_id: str) -> dict[str, Any]:
+        """`view` in its JSON form. Raises NotFound."""
+        found: dict[str, Any] = to_json(self.view(ApplicationId.from_text(application_id)))
+        return found
+
+    def views(
+        self, *, everybody: bool = False, user: str | None = None, limit: int | None = None
+    ) -> list[ApplicationView]:
+        """What YARN knows of many, oldest first: the caller's own, one user's, or everybody's; without containers.
+
+        Args:
+            limit: how many of those that have ended, the latest; None: all.
+        """
+        whose = None if everybody else user or self._user
+        found = self._rest().reports(user=whose, kind=_KIND)
+        ended = [one for one in found if one.state.ended]
+        kept = set(ended if limit is None else ended[len(ended) - limit :] if limit else ())
+        return [reports.merged(one, None, None) for one in found if not one.state.ended or one in kept]
+
+    def views_json(
+        self, *, everybody: bool = False, user: str | None = None, limit: int | None = None
+    ) -> list[dict[str, Any]]:
+        """`views` in JSON form."""
+        return [to_json(one) for one in self.views(everybody=everybody, user=user, limit=limit)]
+
+    def submission(self, application_id: ApplicationId) -> Submission:
+        """What was submitted. Raises NotFound."""
+        report = self._report(application_id)
+        _, submission = self._told(report, live=False)
+        if submission is None:
+            files = self._files(report.user)
+            place = f"{Places(files.home).staging(application_id)}/{SUBMISSION}"
+            submission = from_json(Submission, json.loads(files.read(place)))
+        return submission
+
+    def logs(self, application_id: ApplicationId) -> list[LogFiles]:
+        """The logs of all containers that ran, in CONTAINER_INDEX order, the last attempt of each. Raises NotFound."""
+        return [
+            LogFiles(
+                container_id=one.container_id,
+                role=one.role,
+                role_index=one.role_index,
+                index=one.index,
+                files={name: reports.log_file_url(one.log_url, name) for name in ("stdout", "stderr", "dlapp.log")},
+            )
+            for one in sorted(self.view(application_id).containers, key=lambda one: one.index)
+            if one.log_url
+        ]
+
+    def dashboard_urls(self, application_id: ApplicationId, *, wait_s: float = 0.0) -> tuple[str, str]:
+        """The ResourceManager's page, and the timeline server's, which stays when that one has forgotten it."""
+        running = f"{self._rest().active_url()}/cluster/app/{application_id}"
+        timeline = self._site.timeline_url()
+        return running, f"{timeline}/applicationhistory/app/{application_id}" if timeline else running
+
+    def _report(self, application_id: ApplicationId) -> AppReport:
+        try:
+            return self._rest().report(application_id)
+        except ApplicationNotFound as missing:
+            timeline = self._site.timeline_url()
+            if timeline is None:
+                raise NotFound(f"{application_id} is not known to YARN (dlapp-list -a shows what is)") from missing
+            return reports.from_timeline(timeline, application_id, self._user)
+
+    def _told(self, report: AppReport, *, live: bool = True) -> tuple[ApplicationView | None, Submission | None]:
+        """What the application's own ApplicationMaster says or said of it, and what was submitted, where known."""
+        files = self._files(report.user)
+        places = Places(files.home)
+        if report.state.ended:
+            with contextlib.suppress(NotFound, Denied):
+                kept = json.loads(files.read(places.history(report.application_id)))
+                view = from_json(ApplicationView, kept["view"]) if kept.get("view") else None
+                return view, from_json(Submission, kept["submission"])
+        elif live and report.tracking_url:
+            with contextlib.suppress(DlappError):
+                return from_json(ApplicationView, self._ask(report, "GET", "view", None, timeout_s=ASK_S)), None
+        with contextlib.suppress(NotFound, Denied, ValueError):
+            place = f"{places.staging(report.application_id)}/{VIEW}"
+            return from_json(ApplicationView, json.loads(files.read(place))), None
+        return None, None
+
+    def _log_url_of(self, report: AppReport, view: ApplicationView | None) -> Callable[[str], str]:
+        """What a log URL is after the end: the history server's, which the node's is turned into."""
+        server = self._site.get("yarn.log.server.url")
+        if not report.state.ended or view is None or not server:
+            return lambda url: url
+        nodes = {node.web: node.name for node in self._rest().nodes()}
+        return lambda url: reports.completed_log_url(url, server, nodes)
+
+    # ---- ending ----
+
+    def soft_kill(self, application_id: ApplicationId, by: str) -> str:
+        """Ask for a soft-kill: the ApplicationMaster, or by a marker that it finds; one that waits is killed.
+
+        Raises:
+            NotFound, Denied: it is not there, or another user's.
+        """
+        report = self._own(application_id, by)
+        if report.state.ended:
+            return _over(report)
+        if not report.tracking_url:
+            return self.kill(application_id, by)
+        try:
+            answer = from_json(
+                StopAnswer, self._ask(report, "POST", "softkill", to_json(StopRequest(user=by)), timeout_s=ASK_S)
+            )
+        except Unreachable:
+            self._mark(report, SOFT_KILL, by)
+            return (
+                f"{application_id} does not answer from here; it stops when it finds the mark in its staging directory"
+            )
+        left = f"SIGKILL follows in {max(0.0, answer.left_s):.0f} s at the latest"
+        if answer.message:
+            return answer.message
+        if answer.state == "ended":
+            return f"{application_id} had already ended"
+        if answer.state == "already":
+            return f"{application_id} is being stopped already; {left}"
+        return f"{application_id} is being stopped, its output will be committed; {left}"
+
+    def kill(self, application_id: ApplicationId, by: str) -> str:
+        """Kill: ask its ApplicationMaster, then YARN, and remove what it left.
+
+        Raises:
+            NotFound, Denied: it is not there, or another user's.
+            TimedOut: YARN did not end it in a minute; it goes on with it.
+        """
+        report = self._own(application_id, by)
+        if report.state.ended:
+            return _over(report)
+        files = self._files(report.user)
+        staging = Places(files.home).staging(application_id)
+        if report.tracking_url:
+            self._mark(report, KILL, by)
+            with contextlib.suppress(DlappError):
+                self._ask(report, "POST", "kill", to_json(StopRequest(user=by)), timeout_s=KILL_ASK_S)
+                self._wait_for_end(application_id, KILL_ASK_S)
+        rest = self._rest(report.user)
+        state = rest.kill(application_id, timeout_s=KILL_END_S)
+        files.remove(staging)
+        if state is State.KILLED:
+            return f"{application_id} was killed, no output kept"
+        ended = self.view(application_id)
+        if ended.state is State.KILLED:
+            return f"{application_id} was killed, no output kept"
+        return f"{application_id} had ended before the kill: {ended.state.value}, {ended.diagnostics}"
+
+    def _wait_for_end(self, application_id: ApplicationId, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not self._rest().report(application_id).state.ended and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    def _own(self, application_id: ApplicationId, by: str) -> AppReport:
+        report = self._report(application_id)
+        if by not in (report.user, "root") and self._user != report.user:
+            raise Denied(f"{application_id} belongs to {report.user}; only they or root may end it")
+        return report
+
+    def _mark(self, report: AppReport, name: str, by: str) -> None:
+        files = self._files(report.user)
+        staging = Places(files.home).staging(report.application_id)
+        files.make(staging, OWN_MODE)
+        files.write(f"{staging}/{name}", json.dumps({"by": by, "ms": int(time.time() * 1000)}).encode(), 0o600)
+
+    def _ask(self, report: AppReport, method: str, what: str, body: Any, *, timeout_s: float) -> Any:
+        """One call of an ApplicationMaster's control address. Raises DlappError."""
+        from dlapp.control_http import ControlConnection
+
+        address = str(report.raw.get("amRPCAddress") or "")
+        if not address:
+            raise Unreachable(f"{report.application_id}: its ApplicationMaster is not up")
+        files = self._files(report.user)
+        place = f"{Places(files.home).staging(report.application_id)}/{SECRETS}"
+        secrets = from_json(Secrets, json.loads(files.read(place)))
+        with ControlConnection(f"http://{address}", derive_token(secrets.control_secret, TOOLS)) as connection:
+            return connection.call(method, f"/v1/{what}", body, timeout_s=timeout_s)
+
+
+def _os_user() -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        raise YarnError(f"user {os.geteuid()} has no name, and YARN wants one: set HADOOP_USER_NAME") from None
+
+
+def _local_cache(name: str) -> str:
+    return os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "dlapp", name)
+
+
+def _number_of(version: str) -> tuple[int, int]:
+    words = version.split(".")
+    return (int(words[0]), int(words[1])) if len(words) > 1 and words[0].isdigit() and words[1].isdigit() else (0, 0)
+
+
+def _fits(asked: dict[str, int], node: NodeInfo) -> bool:
+    return all(node.total.get(name, 0) >= amount for name, amount in asked.items())
+
+
+def _words(asked: dict[str, int]) -> str:
+    return ", ".join(f"{amount} {name}" for name, amount in asked.items())
+
+
+def _with_archive(submission: Submission, location: str) -> Submission:
+    from dataclasses import replace
+
+    return replace(submission, workspace_archive=location)
+
+
+def _tags(spec: AppSpec) -> tuple[str, ...]:
+    return (*spec.tags, *((f"project:{spec.project}",) if spec.project else ()))
+
+
+def _all_may_pass(files: Files, location: str) -> bool:
+    """Whether everybody may read a file: YARN makes it public only then, and else fails the container."""
+    scheme, _, rest = location.partition("://")
+    place, _, path = rest.partition("/")
+    names = path.split("/")
+    for count in range(1, len(names)):
+        found = files.look(f"{scheme}://{place}/{'/'.join(names[:count])}")
+        if found is None or not found.mode & 0o001:
+            return False
+    return True
+
+
+def _both(one: Callable[[], LocalResource], other: Callable[[], LocalResource]) -> tuple[LocalResource, LocalResource]:
+    """Both at the same time: most of each is waiting for the file system."""
+    found: list[LocalResource] = []
+    failed: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            found.append(other())
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=work, name="yarn-staging", daemon=True)
+    thread.start()
+    try:
+        first = one()
+    finally:
+        thread.join()
+    if failed:
+        raise failed[0]
+    return first, found[0]
+
+
+def _over(report: AppReport) -> str:
+    return f"{report.application_id} had already ended: {report.state.value}, {report.final_status.value}"

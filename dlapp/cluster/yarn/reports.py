@@ -1,0 +1,172 @@
+"""What YARN says of an application and what its own ApplicationMaster said of it, made into one view."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+from urllib.parse import urlsplit
+
+from dlapp.cluster.yarn.rest import AppReport
+from dlapp.control import Phase
+from dlapp.errors import NotFound, Unreachable
+from dlapp.ids import ApplicationId
+from dlapp.report import ApplicationView, Cause, FinalStatus, State
+from dlapp.spec import Submission
+
+_TIMEOUT_S = 20.0
+_NODE_LOGS = "/node/containerlogs/"
+_DATE = re.compile(r"^\[[^\]]*\]\s*")
+_CAUSES = {FinalStatus.SUCCEEDED: Cause.SUCCEEDED, FinalStatus.KILLED: Cause.KILLED, FinalStatus.FAILED: Cause.FAILED}
+
+
+def merged(
+    report: AppReport,
+    view: ApplicationView | None,
+    submission: Submission | None,
+    log_url: Callable[[str], str] = lambda url: url,
+) -> ApplicationView:
+    """One view of both. The state is YARN's; all that only the ApplicationMaster knows is from ``view``.
+
+    Args:
+        log_url: makes of a container's log URL the one that is good now.
+    """
+    if view is None:
+        view = _of_report(report)
+        if submission is not None:
+            memory_mib, vcores, gcores = submission.spec.total()
+            view = replace(
+                view,
+                username=submission.spec.username,
+                submitter=submission.submitter,
+                submitted_ms=submission.submitted_ms,
+                total_containers=submission.spec.containers,
+                memory_mib=memory_mib,
+                vcores=vcores,
+                gcores=gcores,
+            )
+    changes: dict[str, Any] = {
+        "queue": report.queue.removeprefix("root.") or view.queue,
+        "tracking_url": report.tracking_url,
+        "containers": tuple(replace(one, log_url=log_url(one.log_url)) for one in view.containers),
+    }
+    if report.state.ended and not view.state.ended:
+        # It was killed, or its last ApplicationMaster died: what it said last is no longer so.
+        end = _of_report(report)
+        changes |= {
+            "state": end.state,
+            "final_status": end.final_status,
+            "cause": end.cause,
+            "diagnostics": end.diagnostics,
+            "finished_ms": end.finished_ms,
+            "phase": "",
+        }
+        changes["containers"] = tuple(
+            one
+            if one.phase is Phase.ENDED
+            else replace(
+                one,
+                phase=Phase.ENDED,
+                finished_ms=end.finished_ms,
+                progress=None,
+                message="ended with its application",
+            )
+            for one in changes["containers"]
+        )
+    elif not report.state.ended:
+        changes |= {"state": report.state, "final_status": FinalStatus.UNDEFINED, "cause": None, "finished_ms": None}
+        if report.state is not State.RUNNING:
+            changes |= {"diagnostics": first_line(report.diagnostics), "phase": "waiting for its ApplicationMaster"}
+    return replace(view, **changes)
+
+
+def _of_report(report: AppReport) -> ApplicationView:
+    ended = report.state.ended
+    final = report.final_status
+    cause = None
+    if ended:
+        cause = Cause.KILLED if report.state is State.KILLED else _CAUSES.get(final, Cause.FAILED)
+    return ApplicationView(
+        application_id=report.application_id,
+        attempt=1,
+        state=report.state,
+        final_status=final if ended else FinalStatus.UNDEFINED,
+        cause=cause,
+        phase="" if ended else "starting" if report.state is State.RUNNING else "waiting for its ApplicationMaster",
+        diagnostics=first_line(report.diagnostics),
+        username=report.user,
+        appname=report.name,
+        submitter=report.user,
+        queue=report.queue.removeprefix("root."),
+        submitted_ms=report.started_ms,
+        started_ms=report.started_ms,
+        finished_ms=report.finished_ms or None if ended else None,
+        tracking_url=report.tracking_url,
+    )
+
+
+def first_line(diagnostics: str) -> str:
+    """What matters of YARN's diagnostics, on one line: dlapp's own word where it has one, else YARN's first."""
+    lines = [_DATE.sub("", line).strip() for line in diagnostics.splitlines()]
+    own = [line for line in lines if line.startswith("dlapp")]
+    found = own or [line for line in lines if line]
+    return found[-1 if own else 0] if found else ""
+
+
+def log_file_url(log_url: str, name: str) -> str:
+    """The page of one log file, its last 4 KiB, as the original's."""
+    return f"{log_url}/{name}/?start=-4096"
+
+
+def completed_log_url(url: str, server: str, nodes: Mapping[str, str]) -> str:
+    """The history server's form of a node's page of logs; as it is where the node is not known any more.
+
+    Args:
+        server: ``yarn.log.server.url``.
+        nodes: web address of a node -> its id ``host:port``.
+    """
+    parts = urlsplit(url)
+    if not parts.path.startswith(_NODE_LOGS) or parts.netloc not in nodes:
+        return url
+    container, _, user = parts.path[len(_NODE_LOGS) :].partition("/")
+    return f"{server.rstrip('/')}/{nodes[parts.netloc]}/{container}/{container}/{user}"
+
+
+def from_timeline(url: str, application_id: ApplicationId, user: str) -> AppReport:
+    """What the timeline server has of an application that the ResourceManager forgot.
+
+    Raises:
+        NotFound: it does not know it either.
+        Unreachable: it does not answer.
+    """
+    import requests
+
+    target = f"{url}/ws/v1/applicationhistory/apps/{application_id}"
+    try:
+        with requests.Session() as session:
+            session.trust_env = False
+            answer = session.get(
+                target, params={"user.name": user}, headers={"Accept": "application/json"}, timeout=_TIMEOUT_S
+            )
+            if answer.status_code == 404:
+                raise NotFound(f"{application_id} is not known to YARN, nor to its timeline server")
+            answer.raise_for_status()
+            raw = answer.json()
+    except (requests.exceptions.RequestException, ValueError) as error:
+        raise Unreachable(f"{url}: the timeline server does not answer for {application_id}: {error}") from error
+    final = str(raw.get("finalAppStatus"))
+    return AppReport(
+        application_id=application_id,
+        user=str(raw.get("user", "")),
+        name=str(raw.get("name", "")),
+        queue=str(raw.get("queue", "")),
+        state=State(raw.get("appState")),
+        final_status=FinalStatus(final) if final in FinalStatus.__members__ else FinalStatus.UNDEFINED,
+        diagnostics=str(raw.get("diagnosticsInfo") or ""),
+        tracking_url=str(raw.get("trackingUrl") or ""),
+        started_ms=int(raw.get("submittedTime") or raw.get("startedTime") or 0),
+        finished_ms=int(raw.get("finishedTime") or 0),
+        kind=str(raw.get("type", "")),
+        raw=raw,
+    )

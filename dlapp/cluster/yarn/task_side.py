@@ -1,0 +1,50 @@
+"""What stands before a task in a container of YARN: what it is told comes from the container's credentials.
+
+A task knows one directory, its home, on every engine. Here that is a new one in the container's working directory,
+where its logs are links into the container's log directory: so the node's pages and ``yarn logs`` show them under
+their names. The NodeManager ends the processes of its own session alone; ours have lifelines, and end with the task.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+
+from dlapp.cluster.yarn.errors import YarnError
+from dlapp.cluster.yarn.tokens import read_container_credentials
+
+TASK_SECRET = "dlapp.task"
+"""As in `dlapp.cluster.yarn.am_side`, which loads protobuf; a task does not need it."""
+LOGS = ("stdout", "stderr", "dlapp.log")
+_TAKEN_OVER = ("PATH", "USER", "LOGNAME")
+
+
+def make_home(environ: Mapping[str, str] = os.environ) -> str:
+    """Make the task's home directory of what the NodeManager gave to this process; its path.
+
+    Raises:
+        YarnError: this process was not started by an ApplicationMaster of ours.
+    """
+    secrets = read_container_credentials(environ).secrets
+    if TASK_SECRET not in secrets:
+        raise YarnError("the container's credentials have nothing for a task in them")
+    told = json.loads(secrets[TASK_SECRET])
+    told["environment"] = {
+        **{name: environ[name] for name in _TAKEN_OVER if name in environ},
+        **told.get("environment", {}),
+    }
+    home = os.path.join(os.getcwd(), "task")
+    os.mkdir(home, 0o700)
+    logs = environ["LOG_DIRS"].split(",")[0]
+    for name in LOGS:
+        os.symlink(os.path.join(logs, name), os.path.join(home, name))
+    descriptor = os.open(os.path.join(home, "launch.json"), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(descriptor, "w", encoding="utf-8") as file:
+        json.dump(told, file)
+    # What a fault of ours prints is not the payload's.
+    own = os.open(os.path.join(logs, "dlapp.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    for number in (1, 2):
+        os.dup2(own, number)
+    os.close(own)
+    return home
