@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
+from dlapp.cluster.local.spawn import is_program
 from dlapp.runtime import kernel
 
 TERM_PATIENCE_S = 1.0
@@ -166,13 +167,13 @@ def unspared(of: int) -> list[int]:
 
 
 def is_engine(pid: int) -> bool:
-    """Whether a process is a runner, an ApplicationMaster or a task: ``python -I -m dlapp am ...``."""
+    """Whether a process is a runner, an ApplicationMaster or a task."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             words = file.read().split(b"\0")
     except OSError:
         return False
-    return words[1:4] == [b"-I", b"-m", b"dlapp"] and words[4] in _ENGINES
+    return is_program(words, _ENGINES)
 
 
 def _may_kill(pid: int) -> bool:

@@ -19,7 +19,7 @@ from dlapp.cluster.local import capacity, history, outcome
 from dlapp.cluster.local.queue import Queue, Row
 from dlapp.cluster.local.schedule import Amounts, lack, shown_memory, too_large
 from dlapp.cluster.local.settings import settings_of
-from dlapp.cluster.local.spawn import PROGRAM, isolation, spawn
+from dlapp.cluster.local.spawn import PROGRAM, is_program, isolation, spawn
 from dlapp.cluster.local.state import (
     StateDir,
     file_system_of,
@@ -170,6 +170,26 @@ def test_our_processes_find_dlapp_where_pip_put_it_and_nothing_of_the_users() ->
     assert isolation("/home/tony/.local/lib/site-packages/dlapp", "/home/tony/.local/lib/site-packages") == ("-E", "-P")
     assert isolation("/home/tony/.local/lib/site-packages-x/dlapp", "/home/tony/.local/lib/site-packages") == ("-I",)
     assert isolation("/work/dlapp", None) == ("-I",)
+
+
+@pytest.mark.parametrize(
+    ("line", "ours"),
+    [
+        (" ".join([*PROGRAM, "am", "--attempt", "1"]), True),
+        ("python -I -m dlapp am --attempt 1", True),
+        ("python -E -P -m dlapp am", True),
+        ("python -E -P -m dlapp status", False),
+        ("python -E -m dlapp am", False),
+        ("python -I -m dlapp", False),
+        ("python -I -m dlapp am_i", False),
+        ("python", False),
+        ("", False),
+    ],
+)
+def test_our_processes_are_known_by_how_they_were_started(line: str, ours: bool) -> None:
+    words = [word.encode() for word in line.split()]
+    assert is_program(words, (b"am", b"task")) is ours
+    assert is_program([*words, b""], (b"am", b"task")) is ours  # as /proc has it
 
 
 def test_a_process_is_named_by_its_start_time() -> None:

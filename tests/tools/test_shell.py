@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
+import sysconfig
+import venv
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+import dlapp
 from tests.applications import BIN, Done, ended, processes, properties, run, status, wait_for
 from tests.services.dockerd import IMAGE, Dockerd
 from tests.services.nvml_stub import Card, with_cards
@@ -105,6 +109,23 @@ def test_dlapp_run_outside_a_shell_says_where_it_belongs() -> None:
 def test_dlapp_run_finds_its_shell_when_path_was_changed(tmp_path: Path) -> None:
     done = shell(properties(tmp_path, "true"), f'PATH="{BIN}:$PATH"\ndlapp-run --wait; echo code $?\n')
     assert done.out.endswith("code 0\n"), done.err
+
+
+def test_dlapp_run_works_where_pip_put_dlapp_into_the_users_own_site(tmp_path: Path, state_dir: Path) -> None:
+    venv.create(tmp_path / "python", system_site_packages=True, symlinks=True)
+    python = tmp_path / "python" / "bin" / "python"
+    ask = "import site; print(site.USER_SITE)"
+    said = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True, timeout=60).stdout
+    site = Path(said.strip())
+    assert site.is_relative_to(state_dir.parent)
+    shutil.copytree(Path(dlapp.__file__).parent, site / "dlapp")
+    (site / "ours.pth").write_text(sysconfig.get_path("purelib") + "\n")  # what dlapp needs
+    file = properties(tmp_path, "true")
+    inside = "dlapp-run --wait; echo code $?\n"
+    command = [python, "-P", "-m", "dlapp.tools.shell", file]
+    done = subprocess.run(command, input=inside, capture_output=True, text=True, timeout=60)
+    assert done.stdout.endswith("code 0\n"), done.stderr
+    assert "is FINISHED, succeeded" in done.stderr
 
 
 def test_ctrl_c_in_dlapp_run_detaches(tmp_path: Path) -> None:

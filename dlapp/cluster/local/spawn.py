@@ -18,26 +18,41 @@ import dlapp
 FIRST_KEPT = 3
 
 
+ISOLATIONS = (("-I",), ("-E", "-P"))
+"""Options of Python by which neither a directory nor PYTHONPATH of a user changes what our processes run. The second
+lets in what ``pip install --user`` put there."""
+
+
 def isolation(package: str, user_site: str | None) -> tuple[str, ...]:
-    """Options of Python by which neither a directory nor PYTHONPATH of a user changes what our processes run.
+    """One of `ISOLATIONS`.
 
     Args:
         package: directory that dlapp was loaded from.
-        user_site: the user's own site-packages, if Python looks there: what ``pip install --user`` put there must be
-            found, so then it is not shut out.
+        user_site: the user's own site-packages, if Python looks there: dlapp must be found, so where it lies there
+            that is not shut out.
     """
     if user_site and os.path.normpath(package).startswith(os.path.join(os.path.normpath(user_site), "")):
-        return ("-E", "-P")
-    return ("-I",)
+        return ISOLATIONS[1]
+    return ISOLATIONS[0]
 
 
-PROGRAM = (
+PYTHON = (
     sys.executable,
     *isolation(os.path.dirname(dlapp.__file__), getattr(sys.modules.get("site"), "USER_SITE", None)),
-    "-m",
-    "dlapp",
 )
+"""The Python that runs dlapp, and finds it."""
+PROGRAM = (*PYTHON, "-m", "dlapp")
 """How our own processes are started."""
+
+
+def is_program(words: Sequence[bytes], roles: Sequence[bytes]) -> bool:
+    """Whether a command line is `PROGRAM`'s in one of the roles (``am``, ``task``, ...), of any installation."""
+    for options in ISOLATIONS:
+        start = [*map(os.fsencode, options), b"-m", b"dlapp"]
+        if list(words[1 : 1 + len(start)]) == start and words[1 + len(start) : 2 + len(start)]:
+            return words[1 + len(start)] in roles
+    return False
+
 
 _KEPT_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
 
