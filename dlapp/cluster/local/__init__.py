@@ -8,6 +8,7 @@
     spawn.py        starting detached processes
     settings.py     what a runner and an ApplicationMaster get to know of the configuration
     runner.py       the process that works off the queue
+    strays.py       processes that outlived all who watch over them: found by proof, ended
     history.py      what is cleared away, and when
     views.py        rows and files -> what tools show
     client_side.py  LocalEngine, for those who submit and look

@@ -33,11 +33,11 @@ from dlapp.cluster.local.state import (
     user_name,
     write_whole,
 )
-from dlapp.cluster.local.strays import Left
 from dlapp.errors import AskTooLarge, Denied, DlappError, NotFound, SpecError, TimedOut, Unreachable
 
 if TYPE_CHECKING:
     from dlapp.cluster import EngineInfo, LogFiles
+    from dlapp.cluster.local.strays import Left
     from dlapp.config import Config
     from dlapp.ids import ApplicationId
     from dlapp.report import ApplicationView
@@ -467,6 +467,8 @@ class LocalEngine:
         alive = os.path.join(home, "alive")
         if not _wait_for(lambda: not is_locked(alive), deadline):
             _kill_process(os.path.join(home, "am.pid"))
+        from dlapp.cluster.local.strays import Left
+
         deadline = time.monotonic() + KILL_END_S
         left = Left(home, row.uid, self._state.runner_lock(row.uid), spare_am=False)
         if not _wait_for(lambda: self._is_gone(row, home, left), deadline):

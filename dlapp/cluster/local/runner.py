@@ -50,10 +50,10 @@ from dlapp.cluster.local.state import (
     try_lock,
     write_whole,
 )
-from dlapp.cluster.local.strays import Left, end
 from dlapp.errors import DlappError
 
 if TYPE_CHECKING:
+    from dlapp.cluster.local.strays import Left
     from dlapp.gpuid.machine import MachineLedger, Reservation, Ticket
 
 MAX_STARTS = 3
@@ -169,12 +169,17 @@ class Runner:
             pidfd = open_process(pid, started)
         if pidfd is None:
             self._pause_s = min(self._pause_s, self._lingering_s)
-            if (left := self._left.get(row.number)) is None:
-                left = self._left[row.number] = Left(home, self._uid, self._state.runner_lock(self._uid))
-            _say_ended(row, left.end_in_time())
+            self._end_what_is_left(row, home)
             return
         self._left.pop(row.number, None)
         self._register(row.number, pidfd)
+
+    def _end_what_is_left(self, row: Row, home: str) -> None:
+        from dlapp.cluster.local.strays import Left
+
+        if (left := self._left.get(row.number)) is None:
+            left = self._left[row.number] = Left(home, self._uid, self._state.runner_lock(self._uid))
+        _say_ended(row, left.end_in_time())
 
     def _register(self, number: int, pidfd: int) -> None:
         self._pidfds[number], self._watched[pidfd] = pidfd, number
@@ -341,6 +346,8 @@ class Runner:
                 self._queue.update(row.number, state=WAITING, started_ms=None)
 
     def _start_aftermath(self, row: Row, home: str) -> None:
+        from dlapp.cluster.local.strays import end
+
         alive = open_lock(os.path.join(home, "alive"))
         try:
             # The row first, then the lock: who sees the lock held and the row unchanged sees an ApplicationMaster.
@@ -349,6 +356,7 @@ class Runner:
             if not try_lock(alive):
                 self._pause_s = min(self._pause_s, self._lingering_s)
                 return
+            # What closed the lock to become a daemon lets go of the directory, too, before that is cleared.
             _say_ended(row, end(home, self._uid, self._state.runner_lock(self._uid)))
             say(f"{row.id}: {why_it_died(home, row.boot_id, self._boot_id)}; cleaning up after it")
             self._spawn(row, home, row.aftermaths + 2, alive, (), "--aftermath")
@@ -461,7 +469,7 @@ def remove_secrets(home: str) -> None:
 
 def _say_ended(row: Row, pids: Sequence[int]) -> None:
     if pids:
-        say(f"{row.id}: killed what nobody watched over any more: processes {', '.join(map(str, pids))}")
+        say(f"{row.id}: killed what nobody watched over any more: {', '.join(f'process {pid}' for pid in pids)}")
 
 
 def say(line: str) -> None:
