@@ -1,0 +1,224 @@
+"""dlapp-gpu, on the ledger of one machine whose cards a stub of NVML shows."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlapp.gpuid.devices import Device
+from dlapp.gpuid.machine import MachineLedger
+from dlapp.gpuid.rules import Ask
+from dlapp.tools import gpus
+from tests.services.nvml_stub import MIB, Card, Part, with_cards
+
+HOST = os.uname().nodename
+CARDS = (
+    Card(uuid="GPU-a", name="Tesla V100", used=9000 * MIB, utilization=87, temperature=61, pcie=(0, 10, 50)),
+    Card(uuid="GPU-b", name="Tesla V100", pcie=(10, 0, 50)),
+    Card(uuid="GPU-c", name="Tesla T4", memory_bytes=15 << 30, utilization=None, temperature=None, pcie=(50, 50, 0)),
+)
+DEVICES = tuple(Device(card.uuid, place, place) for place, card in enumerate(CARDS))
+
+
+class Machine:
+    """A machine with cards and a ledger."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.locks = str(directory / "locks")
+        self.variables = with_cards(directory, CARDS)
+        self.ledger = MachineLedger(self.locks, discover=lambda: DEVICES)
+
+    def hold(self, *uuids: str) -> Any:
+        ask = Ask("application_1700000000000_0042", "container_1", "tony", len(uuids), uuids)
+        return self.ledger.acquire(ask)
+
+    def gpu(self, *words: str, code: int = 0, gone: bool = False) -> str:
+        """Standard output of dlapp-gpu, or where it fails standard error."""
+        variables = {} if gone else self.variables
+        done = subprocess.run(
+            [sys.executable, "-m", "dlapp.tools.gpu", *words],
+            env={
+                **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
+                **variables,
+                "DLAPP_GPUID_LOCK_DIR": self.locks,
+                "PYTHONUTF8": "1",
+            },
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == code, done.stderr
+        return re.sub(r", \d+ s\)", ", 0 s)", done.stdout if done.stdout else done.stderr)
+
+    def cards(self, *words: str) -> list[dict[str, Any]]:
+        (host,) = json.loads(self.gpu("list", "--json", *words))["hosts"]
+        assert (host["host"], host["here"], host["error"]) == (HOST, True, "")
+        return list(host["devices"])
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_a_card_is_a_line_with_model_load_and_holder(machine: Machine) -> None:
+    with machine.hold("GPU-a"):
+        holder = "application_1700000000000_0042 (tony, 0 s)"
+        assert machine.gpu("list").splitlines() == [
+            f"{HOST}  gpu0  Tesla V100 | 61°C,  87 % |   9000 /  16384 MiB | {holder}",
+            f"{HOST}  gpu1  Tesla V100 | 35°C,   0 % |      0 /  16384 MiB | free",
+            f"{HOST}  gpu2  Tesla T4   |  ?°C,   ? % |      0 /  15360 MiB | free",
+        ]
+        assert machine.gpu("list", HOST) == machine.gpu("list")
+
+
+def test_a_machine_without_gpus_says_so_and_works(machine: Machine) -> None:
+    if any(name.startswith("nvidia") for name in os.listdir("/dev")):
+        pytest.skip("this machine has NVIDIA cards")
+    assert machine.gpu("list", gone=True) == f"{HOST}  no GPU here\n"
+    assert machine.gpu("why", "1", code=1, gone=True) == f"{HOST}: asked for 1 gcores, it has 0\n"
+
+
+def test_the_original_s_map_names_holders_only(machine: Machine) -> None:
+    assert json.loads(machine.gpu("list", "--original")) == {}
+    with machine.hold("GPU-a", "GPU-c"):
+        who = "application_1700000000000_0042"
+        assert json.loads(machine.gpu("list", "--original")) == {HOST: {"gpu0": who, "gpu2": who}}
+
+
+def test_json_has_the_device_its_links_its_holder_and_its_quarantine(machine: Machine) -> None:
+    machine.gpu("quarantine", "gpu1", "--reason", "fan")
+    with machine.hold("GPU-a"):
+        first, second, third = machine.cards()
+    assert (first["state"], first["user"], first["container"]) == ("held", "tony", "container_1")
+    assert (first["links"], first["used_mib"], first["utilization"]) == (["X", "PIX", "SYS"], 9000, 87)
+    assert (second["state"], second["quarantine"]["cause"], second["quarantine"]["detail"]) == (
+        "quarantined",
+        "operator",
+        "fan",
+    )
+    assert (third["state"], third["quarantine"], third["application"]) == ("free", None, "")
+
+
+def test_an_operator_takes_a_card_out_and_back(machine: Machine) -> None:
+    assert "in quarantine until dlapp-gpu heal" in machine.gpu("quarantine", "GPU-c", "--reason", "fan")
+    assert "quarantined (fan" in machine.gpu("list").splitlines()[2]
+    assert machine.gpu("why", "3", code=1) == f"{HOST}: asked for 3 gcores, 2 free: gpu2 quarantined (fan)\n"
+    assert "given out again" in machine.gpu("heal", "2")
+    assert machine.gpu("why", "3") == f"{HOST}: yes, gpu0, gpu1, gpu2\n"
+
+
+def test_why_names_who_is_in_the_way_and_which_cards_one_would_get(machine: Machine) -> None:
+    with machine.hold("GPU-c"):
+        assert machine.gpu("why", "2") == f"{HOST}: yes, gpu0, gpu1\n"
+        assert machine.gpu("why", "3", code=1) == (
+            f"{HOST}: asked for 3 gcores, 2 free: gpu2 application_1700000000000_0042 (tony, 0 s)\n"
+        )
+        assert machine.gpu("why", "9", code=1) == f"{HOST}: asked for 9 gcores, it has 3\n"
+        assert json.loads(machine.gpu("why", "2", "--json"))["devices"] == ["gpu0", "gpu1"]
+
+
+def test_gc_frees_nothing_that_is_in_use(machine: Machine) -> None:
+    assert machine.gpu("gc") == f"{HOST}: nothing is leased\n"
+    with machine.hold("GPU-a", "GPU-b"):
+        assert machine.gpu("gc") == f"{HOST}: gpu0, gpu1 of container_1: kept, a process of it still holds it\n"
+        (lease,) = json.loads(machine.gpu("gc", "--json"))["leases"]
+        assert (lease["state"], lease["devices"]) == ("alive", ["gpu0", "gpu1"])
+
+
+def test_gc_frees_what_a_dead_holder_left(machine: Machine) -> None:
+    machine.hold("GPU-a").close()
+    assert machine.gpu("gc") == f"{HOST}: gpu0 of container_1: freed\n"
+    assert machine.gpu("gc") == f"{HOST}: nothing is leased\n"
+
+
+def test_the_parts_of_a_card_are_named_by_their_number_on_it(machine: Machine) -> None:
+    with_cards(machine.directory, [Card(mig=(Part("MIG-a"), Part("MIG-b"))), CARDS[1]])
+    assert [one["label"] for one in machine.cards()] == ["gpu0:0", "gpu0:1", "gpu1"]
+    machine.gpu("quarantine", "gpu0:1")
+    assert [one["state"] for one in machine.cards()] == ["free", "quarantined", "free"]
+
+
+def test_a_card_that_is_lost_is_shown_where_somebody_holds_it(machine: Machine) -> None:
+    with machine.hold("GPU-a"):
+        with_cards(machine.directory, [replace(CARDS[0], error=15), *CARDS[1:]])
+        first = machine.gpu("list").splitlines()[-1]
+        assert "application_1700000000000_0042" in first
+        assert first.endswith("is not there now")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("list", "host99"), 3, f"knows {HOST} only, not host99"),
+        (("quarantine", "gpu9"), 3, "there is no card 'gpu9'; it has gpu0, gpu1, gpu2"),
+        (("heal", "gpu9"), 3, "there is no card 'gpu9'"),
+        (("quarantine",), 2, "quarantine takes CARD: dlapp-gpu quarantine CARD"),
+        (("why",), 2, "why takes N: dlapp-gpu why N"),
+        (("why", "many"), 2, "why takes a number of GPUs, not 'many'"),
+        (("why", "0"), 2, "asked for 0 GPUs, the least is 1"),
+        (("why", "--", "-1"), 2, "asked for -1 GPUs, the least is 1"),
+        (("why", "1000000000"), 1, "asked for 1000000000 gcores, it has 3"),
+        (("gc", "host99"), 2, "gc acts on the host it runs on"),
+        (("forget", "host99"), 2, "forget is for the ledger of a cluster"),
+        (("heal", "gpu0", "--original"), 2, "--original is not for heal"),
+        (("explode",), 2, "'explode' is not one of"),
+        (("quarantine", "gpu0", "--host", "host99"), 1, "this ledger is of"),
+    ],
+)
+def test_bad_input_is_one_clear_line(machine: Machine, words: tuple[str, ...], code: int, said: str) -> None:
+    text = machine.gpu(*words, code=code)
+    assert said in text
+    assert len(text.splitlines()) == 1
+
+
+def test_a_broken_driver_is_named(machine: Machine) -> None:
+    with_cards(machine.directory, CARDS, init=18)
+    assert "Error: NVML:" in machine.gpu("list", code=1)
+
+
+# ---- lines ----
+
+
+def view(**changes: Any) -> dict[str, Any]:
+    quiet = {"application": "", "container": "", "user": "", "since_ms": 0, "doubt": "", "quarantine": None}
+    load = {"utilization": None, "used_mib": None, "temperature_c": None}
+    return {
+        "label": "gpu0",
+        "name": "T4",
+        "memory_mib": 1,
+        "state": "free",
+        "present": True,
+        **quiet,
+        **load,
+        **changes,
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "free"),
+        ({"present": False, "state": "absent"}, "is not there now"),
+        ({"state": "held"}, "an unknown holder"),
+        ({"state": "held", "application": "a", "user": "tony", "since_ms": 1}, "a (tony, 2 h, reserved)"),
+        ({"state": "held", "application": "a", "container": "c", "doubt": "dockerd is down"}, "a, dockerd is down"),
+        (
+            {"quarantine": {"cause": "hot", "since_ms": 7_200_001 - 90_000, "count": 3, "probe_at_ms": 7_300_001}},
+            "quarantined (hot, for 1 min, 3 times so far, looked at again in 1 min)",
+        ),
+        ({"quarantine": {"cause": "hot", "probe_at_ms": 1}}, "quarantined (hot, looked at again at the next ask)"),
+        ({"quarantine": {"cause": "operator", "detail": "fan", "by": "eve"}}, "quarantined (fan, by eve)"),
+    ],
+)
+def test_what_a_line_says_of_a_card(changes: dict[str, Any], said: str) -> None:
+    host = {"host": "h", "here": False, "error": "", "forgotten_ms": 0, "devices": [view(**changes)]}
+    assert gpus.host_lines(host, 7_200_001) == [f"h  gpu0  T4 |      1 MiB | {said}"]
