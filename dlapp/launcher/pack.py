@@ -58,8 +58,9 @@ class Packed:
 def pack(scan: Scan, archive_dir: str, *, limit_bytes: int, progress: Progress | None = None) -> Packed:
     """Pack what was found into ``archive_dir``, which is made if it is missing. Reads everything once.
 
-    The archive gets its name when it is whole and on the disk. An archive of that name stays and gets the present as
-    its modification time, so that a cache knows what is in use.
+    The archive gets its name when it is whole and on the disk. One of that name stays, if it has the same bytes, and
+    gets the present as its modification time, so that a cache knows what is in use; if it has not, it is damaged or of
+    another zlib, and is replaced. Whoever has it open reads on in what they opened.
 
     Args:
         limit_bytes: the most that a workspace may have.
@@ -82,14 +83,34 @@ def pack(scan: Scan, archive_dir: str, *, limit_bytes: int, progress: Progress |
                 digest = f"sha256-{out.finish()}"
             archive = f"{archive_dir}/{digest}.tar.gz"
             size_bytes = os.fstat(descriptor).st_size
-            with suppress(FileNotFoundError):
-                os.utime(archive)
-                return Packed(archive, digest, os.stat(archive).st_size, writer.files, tuple(writer.warnings), True)
-            os.fsync(descriptor)
-            os.rename(temporary, archive)
+            reused = _take_again(archive, descriptor)
+            if not reused:
+                os.fsync(descriptor)
+                os.rename(temporary, archive)
     except OSError as error:
         raise explained(error, archive_dir, "written") from error
-    return Packed(archive, digest, size_bytes, writer.files, tuple(writer.warnings), False)
+    return Packed(archive, digest, size_bytes, writer.files, tuple(writer.warnings), reused)
+
+
+def _take_again(archive: str, fresh: int) -> bool:
+    """Mark an archive as used now, if it is there and is, byte for byte, what was packed just now."""
+    try:
+        descriptor = os.open(archive, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        size = os.fstat(fresh).st_size
+        if os.fstat(descriptor).st_size != size:
+            return False
+        # A tenth of the time that packing took; an archive that is damaged inside would fail in every task.
+        if any(os.pread(descriptor, _CHUNK, at) != os.pread(fresh, _CHUNK, at) for at in range(0, size, _CHUNK)):
+            return False
+        os.utime(archive)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
 
 
 @contextmanager

@@ -91,6 +91,33 @@ def test_an_unchanged_workspace_is_not_written_again_but_marked_as_used(workspac
     assert os.listdir(workspace.parent / "cache") == [os.path.basename(first.archive)]
 
 
+@pytest.mark.parametrize("damage", ["empty", "cut short", "other bytes", "unreadable", "a link to nowhere"])
+def test_a_damaged_archive_in_the_cache_is_replaced(workspace: Path, damage: str) -> None:
+    fill(workspace, "a", content="text" * 1000)
+    first = packed(workspace)
+    archive = Path(first.archive)
+    good = archive.read_bytes()
+    match damage:
+        case "empty":
+            archive.write_bytes(b"")
+        case "cut short":
+            archive.write_bytes(good[:-1])
+        case "other bytes":
+            archive.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+        case "unreadable":
+            archive.unlink()
+            archive.write_bytes(b"not for us")
+            archive.chmod(0)
+        case _:
+            archive.unlink()
+            archive.symlink_to("nowhere")
+    second = packed(workspace)
+    assert (second.archive, second.digest, second.reused) == (first.archive, first.digest, False)
+    assert archive.read_bytes() == good
+    assert os.listdir(archive.parent) == [archive.name]
+    assert packed(workspace).reused
+
+
 @pytest.mark.parametrize("change", ["content", "permission", "name", "empty directory", "link"])
 def test_every_change_that_a_program_could_see_changes_the_digest(workspace: Path, change: str) -> None:
     fill(workspace, "a", "b/c")
