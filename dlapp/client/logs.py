@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from dlapp.cluster import LogFiles
 from dlapp.errors import UsageError
@@ -33,6 +33,10 @@ class GrowingFile:
 
     def __init__(self, path: str, *, last_lines: int | None = None) -> None:
         self.path, self._offset, self._last_lines = path, 0, last_lines
+
+    def moved(self, url: str) -> None:
+        """See `Growing.moved`."""
+        self.path = path_of(url)
 
     def pieces(self) -> Iterator[bytes]:
         """What has been added since the last call; nothing while there is no file."""
@@ -72,13 +76,39 @@ def offset_of_last_lines(descriptor: int, size: int, lines: int) -> int:
     return 0
 
 
+class Growing(Protocol):
+    """A log that may grow."""
+
+    def moved(self, url: str) -> None:
+        """It is found there from now on: a node gives its logs away when the application has ended."""
+
+    def pieces(self) -> Iterator[bytes]:
+        """What has been added since the last call."""
+
+
+def open_log(url: str, *, last_lines: int | None = None) -> Growing:
+    """The log that a URL names: a file of this machine, or one of a container on YARN."""
+    if url.startswith(("http://", "https://")):
+        from dlapp.cluster.yarn.log_pages import GrowingPage
+
+        return GrowingPage(url, user_of_requests(), last_lines=last_lines)
+    return GrowingFile(path_of(url), last_lines=last_lines)
+
+
+def user_of_requests() -> str:
+    """The Hadoop user as whom pages are asked for."""
+    import pwd
+
+    return os.environ.get("HADOOP_USER_NAME") or pwd.getpwuid(os.geteuid()).pw_name
+
+
 def path_of(url: str) -> str:
     """The local file that a ``file://`` URL names."""
     from urllib.parse import unquote_to_bytes
 
     scheme, _, rest = url.partition("://")
     if scheme != "file":
-        raise UsageError(f"{url} cannot be read from here: reading logs of other machines is not built yet")
+        raise UsageError(f"{url} cannot be read from here")
     return os.fsdecode(unquote_to_bytes(rest))
 
 
@@ -99,14 +129,19 @@ def read_logs(
         last_lines: begin with so many lines of each stream; None: with all.
         pause: called before each further look.
     """
-    files: dict[tuple[ContainerId, str], tuple[LogFiles, GrowingFile]] = {}
+    files: dict[tuple[ContainerId, str], tuple[LogFiles, Growing]] = {}
     while True:
         ended, logs = look()
         for log in filter(wanted, logs):
             for stream in streams:
                 if (log.container_id, stream) not in files and stream in log.files:
-                    growing = GrowingFile(path_of(log.files[stream]), last_lines=last_lines)
+                    growing = open_log(log.files[stream], last_lines=last_lines)
                     files[log.container_id, stream] = (log, growing)
+                elif stream in log.files:
+                    known, growing = files[log.container_id, stream]
+                    if known.files[stream] != log.files[stream]:
+                        growing.moved(log.files[stream])
+                        files[log.container_id, stream] = (log, growing)
         for (_, stream), (log, growing) in files.items():
             for data in growing.pieces():
                 yield LogPiece(log, stream, data)
