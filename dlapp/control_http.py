@@ -8,6 +8,7 @@ long as its asker waits, without a thread for each: ten thousand tasks may wait 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import selectors
@@ -214,7 +215,7 @@ class ControlServer:
         self._wake_out.setblocking(False)
         self._replies: deque[tuple[Request, int, bytes, str]] = deque()
         self._peers: set[_Peer] = set()
-        self._stopping = False
+        self._stopping = self._deaf = False
         self._thread = threading.Thread(target=self._run, name="am-control", daemon=True)
 
     def __enter__(self) -> ControlServer:
@@ -262,6 +263,9 @@ class ControlServer:
                 self._send_reply(*self._replies.popleft())
             if (now := time.monotonic()) >= sweep_at:
                 sweep_at = now + 1.0
+                if self._deaf:
+                    self._selector.register(self._listener, selectors.EVENT_READ)
+                    self._deaf = False
                 for peer in [p for p in self._peers if p.asked is None and p.deadline < now]:
                     self._close(peer)
         # Answers given just before the end still go out: a task's last report waits for one.
@@ -274,7 +278,11 @@ class ControlServer:
                 sock, _ = self._listener.accept()
             except BlockingIOError:
                 return
-            except OSError:  # EMFILE, or the asker has gone already: the others go on
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    # Who waits stays in the backlog; the listener would wake us without end.
+                    self._selector.unregister(self._listener)
+                    self._deaf = True
                 return
             if len(self._peers) >= MAX_CONNECTIONS:
                 sock.close()
@@ -345,7 +353,8 @@ class ControlServer:
             # A fault of ours costs this one request an answer, never the application its control address.
             import traceback
 
-            traceback.print_exc()
+            with contextlib.suppress(OSError):  # the log's disk is full
+                traceback.print_exc()
             self.reply(request, 500, {"error": "a fault in dlapp itself; its log says more"})
 
     def _refuse(self, peer: _Peer, status: int, why: str) -> None:

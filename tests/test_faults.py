@@ -212,3 +212,44 @@ def test_many_submissions_at_once_all_run_each_exactly_once(directory: Path) -> 
     for application in ids:
         assert ended(application, 300)["final_status"] == "SUCCEEDED"
     assert sorted(p.name for p in witness.iterdir()) == sorted(ids)
+
+
+def test_of_a_failed_run_what_every_container_had_is_kept_aside(directory: Path) -> None:
+    script = (
+        "mkdir output; echo $CONTAINER_INDEX > output/x; [ $CONTAINER_INDEX != 0 ] || { sleep 0.5; exit 3; }; sleep 300"
+    )
+    file = properties(directory, script, resources={"containers": 3}, to_hdfs=OUTPUT)
+    end = ended(launch(file))
+    assert end["diagnostics"] == "container 0 (worker 0) failed: exit code 3"
+    assert content(Path(end["outputs"][0]["partial"].removeprefix("file://"))) == {f"{n}/x": f"{n}\n" for n in range(3)}
+
+
+def test_a_low_limit_of_open_files_is_raised_for_us_and_kept_for_the_payload(directory: Path) -> None:
+    file = properties(directory, "ulimit -Sn; sleep 1", resources={"containers": 40, "memory": 1, "vcores": 1})
+    done = subprocess.run(
+        ["sh", "-c", f"ulimit -Sn 64; exec {BIN}/dlapp-launcher --wait {file}"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "DLAPP_LOCAL_VCORES": "100"},
+    )
+    assert done.returncode == 0, done.stderr
+    logs = run("dlapp-logs", "last").out.splitlines()
+    assert [line.partition("] ")[2] for line in logs] == ["64"] * 40
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small disk")
+def test_a_full_disk_under_the_state_costs_what_is_shown_and_not_the_application(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = directory / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", small], check=True)
+    try:
+        monkeypatch.setenv("DLAPP_LOCAL_STATE_DIR", str(small / "state"))
+        script = "mkdir output; echo good > output/x; dd if=/dev/zero of=big bs=1M count=20 2>/dev/null; sleep 1; rm big"
+        end = ended(launch(properties(directory, script, to_hdfs=OUTPUT)))
+        assert end["final_status"] == "SUCCEEDED", end["diagnostics"]
+        assert content(directory / "result") == {"x": "good\n"}
+    finally:
+        wait_for("the end of all processes", lambda: not processes(small))
+        subprocess.run(["umount", small], check=True)

@@ -13,6 +13,7 @@ from dlapp.am.events import AnswerStop, Ending, Finish, Kill, OutputsSettled, Pa
 from dlapp.am.instance import Stage, Why
 from dlapp.control import Stop, StopAnswer
 from dlapp.report import Cause, FinalStatus
+from dlapp.spec import OnFailure
 
 
 class Closing(Books):
@@ -20,7 +21,10 @@ class Closing(Books):
 
     def _fail(self, words: str) -> None:
         if self.stage is Stage.ACTIVE:
-            self._conclude(Ending(FinalStatus.FAILED, Cause.FAILED, words), Settlement.KEEP)
+            # Where output of a failed run is kept, what the others have of it is worth the moment to store it.
+            kept = any(output.on_failure is OnFailure.KEEP for output in self.spec.outputs)
+            ending = Ending(FinalStatus.FAILED, Cause.FAILED, words)
+            self._conclude(ending, Settlement.KEEP, grace_ms=0 if kept else None, decided=True)
 
     def _kill(self, by: str) -> None:
         self._soft_words = None
@@ -51,14 +55,20 @@ class Closing(Books):
     def _timed_out_words(self) -> str:
         return f"timed out after {self.spec.max_runtime_s:g} s"
 
-    def _conclude(self, ending: Ending, how: Settlement, *, grace_ms: int | None = None) -> None:
-        """How it ends is decided: stop what runs, softly where ``grace_ms`` is given."""
+    def _conclude(self, ending: Ending, how: Settlement, *, grace_ms: int | None = None, decided: bool = False) -> None:
+        """Stop what runs, and then end.
+
+        Args:
+            grace_ms: between SIGTERM and SIGKILL, with the output stored after it; None: SIGKILL and no output.
+            decided: how it ends does not depend on what is stored.
+        """
         self.ending, self._how = ending, how
         self.stage = Stage.CLOSING
         self._closing_stage = 0
-        if grace_ms is None:
+        if grace_ms is None or decided:
             # On the disk before anybody is stopped for it: a next attempt must not take those for failures.
             self._note("ending", durable=True, **journal.ending_record(ending, how))
+        if grace_ms is None:
             self._stop_all()
             self._closing_stage = 2
             self._closing_until_ms = self.awake_ms + self.timing.end_ms

@@ -149,21 +149,24 @@ class Journal:
     def __init__(self, path: str) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
         self._waiting: list[str] = []
+        self._left = b""
 
     def add(self, line: str) -> None:
         """Put a line into the next group."""
         self._waiting.append(line + "\n")
 
     def flush(self, *, durable: bool = False) -> None:
-        """Write the group; with ``durable`` it is on the disk when this returns."""
-        if self._waiting:
-            data, self._waiting = "".join(self._waiting).encode(), []
-            while data:
-                data = data[os.write(self._fd, data) :]
+        """Write the group; with ``durable`` it is on the disk when this returns. What fails is tried by the next."""
+        self._left += "".join(self._waiting).encode()
+        self._waiting.clear()
+        while self._left:
+            self._left = self._left[os.write(self._fd, self._left) :]
         if durable:
             os.fdatasync(self._fd)
 
     def close(self) -> None:
         """Write what is left, and close."""
-        self.flush()
-        os.close(self._fd)
+        try:
+            self.flush()
+        finally:
+            os.close(self._fd)

@@ -11,6 +11,7 @@ Reports of tasks are held back until there is news for them, so an order reaches
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import threading
 import time
@@ -36,6 +37,8 @@ from dlapp.storage.commit import part_location
 
 QUIET_HEARTBEAT_S = 1.0
 """Between two heartbeats while nothing is wanted; the engine wakes us when there is something to learn."""
+DISK_AGAIN_S = 1.0
+"""Between two tries to write while the disk is full."""
 VIEW_EVERY_S = 0.2
 """The least time between two views written while containers report progress."""
 WAKE = None
@@ -90,6 +93,7 @@ class Loop:
         self._abandoned = False
         self._start_failed: list[ContainerEnd] = []
         self._changed, self._view_due = True, 0.0
+        self._disk_trouble = False
 
     def run(self) -> None:
         """Run until the application has ended and all of that is written down."""
@@ -108,12 +112,12 @@ class Loop:
                 if woken or time.monotonic() >= heartbeat_at:
                     heartbeat_at = time.monotonic() + QUIET_HEARTBEAT_S
                     self._heartbeat()
-                self._journal.flush()
-                self._write_view(final=False)
+                self._note_down()
             self._end()
         if self._settling is not None:
             self._settling.join()
-        self._journal.close()
+        with contextlib.suppress(OSError):  # it has been said
+            self._journal.close()
 
     @property
     def ended(self) -> bool:
@@ -257,12 +261,19 @@ class Loop:
             case events.Finish(ending):
                 self._ending = ending
             case events.Abandon(why):
-                print(f"this attempt ends: {why}", flush=True)
+                _log(f"this attempt ends: {why}")
                 self._abandoned = True
             case events.Journal(record):
                 self._journal.add(line(record))
                 if action.durable:
-                    self._journal.flush(durable=True)
+                    self._flush_now()
+
+    def _flush_now(self) -> None:
+        try:
+            self._journal.flush(durable=True)
+        except OSError as error:
+            # A next attempt would know less. To die for that would be worse.
+            _log(f"the journal cannot be written: {error}")
 
     def _settle(self, wanted: events.SettleOutputs) -> None:
         def work() -> None:
@@ -284,6 +295,19 @@ class Loop:
     def _view(self) -> ApplicationView:
         return view_of(self._master, self._control.url)
 
+    def _note_down(self, *, final: bool = False) -> None:
+        """Write the journal's group and the view. A disk that is full now costs what is shown, not the application."""
+        try:
+            self._journal.flush()
+            self._write_view(final=final)
+        except OSError as error:
+            if not self._disk_trouble:
+                _log(f"the journal or the view cannot be written ({error}); it is tried again")
+            self._disk_trouble, self._changed = True, True
+            self._view_due = time.monotonic() + DISK_AGAIN_S
+        else:
+            self._disk_trouble = False
+
     def _write_view(self, *, final: bool) -> None:
         now = time.monotonic()
         if not final and (not self._changed or now < self._view_due):
@@ -292,11 +316,16 @@ class Loop:
         self._home.write_view(self._view())
 
     def _end(self) -> None:
-        self._journal.flush()
+        self._note_down(final=True)
         if self._ending is None:
             return
-        self._write_view(final=True)
         self._before_the_end()
         self._engine.finish(self._ending.final_status, self._ending.cause, self._ending.diagnostics)
         for call in self._stop_calls:
             call.refuse(409, "the application has ended")
+
+
+def _log(line: str) -> None:
+    """Write a line to our own log; it often lies on the very disk that is full."""
+    with contextlib.suppress(OSError):
+        print(line, flush=True)

@@ -21,6 +21,7 @@ def main(argv: Sequence[str]) -> int:
     except (KeyError, ValueError):
         print("Error: dlapp task: needs --home DIR --lifeline-fd N, and perhaps --keep-fds N,N", file=sys.stderr)
         return 2
+    _inherit(options)
     # What a payload is to inherit is passed on by name; nothing else may reach it.
     for fd in (lifeline_fd, *keep_fds):
         os.set_inheritable(fd, False)
@@ -37,3 +38,14 @@ def _never_ending() -> int:
     """The reading end of a pipe that this process itself holds open for writing, to its end."""
     reading, _ = os.pipe()
     return reading
+
+
+def _inherit(options: dict[str, str]) -> None:
+    """Take over what the payload is to have of its submitter: the mask of file modes, the limit of open files."""
+    if (mask := options.get("--umask")) is not None:
+        os.umask(int(mask, 8))
+    if (count := options.get("--open-files")) is not None:
+        import resource
+
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(int(count), hard), hard))

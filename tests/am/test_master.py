@@ -204,17 +204,18 @@ def test_where_all_roles_are_services_they_decide() -> None:
 # ---- failure ----
 
 
-def test_a_failed_payload_fails_the_application_by_name_and_stops_the_others() -> None:
+def test_a_failed_payload_fails_the_application_by_name_and_the_others_store_what_they_have_at_once() -> None:
     am = Driver(four())
     am.running(2, 3, 4, 5)
     am.report(4, Phase.ENDED, result(Fault.USER, 3))
-    assert am.stops(2, 3, 5) == [Stop.NOW] * 3
+    assert am.stops(2, 3, 5) == [Stop.SOFT] * 3
     assert am.asked() == [0]
-    for number in (2, 3, 5):
+    am.finished(2, result(Fault.STOPPED, None))
+    for number in (3, 5):
         am.finished(number, result(Fault.STOPPED, None, None))
     am.ended(4, 3)
     assert am.settlement().how is Settlement.KEEP
-    assert [part.index for part in am.settlement().parts] == [2]
+    assert [part.index for part in am.settlement().parts] == [0, 2]
     am.settled()
     assert am.words() == "container 2 (worker 2) failed: exit code 3"
 
@@ -305,7 +306,7 @@ def test_it_ends_though_a_container_never_does() -> None:
     am = Driver(RoleSpec(instances=2))
     am.running(2, 3)
     am.finished(2, result(Fault.USER, 1))
-    am.wait(65)
+    am.wait(75)
     am.settled()
     am.wait(65)
     assert am.words() == f"container 0 (worker 0) failed: exit code 1; the end of {am.id(3)} on node1 is not known"

@@ -183,7 +183,6 @@ def test_a_task_is_told_where_its_application_master_is_in_a_file_that_only_its_
     assert launch["container_id"] == str(grant.container_id)
     assert (launch["control_url"], launch["token"], launch["env"]) == ("http://am:1", "t", {"DO": "wait"})
     assert launch["ledger"] == {"directory": "/run/lock/dlapp", "application": "application_1700000000000_0001"}
-    assert launch["state"]["umask"] == 0o027
 
 
 @pytest.mark.parametrize("code", [0, 3])

@@ -80,6 +80,7 @@ class LocalAmEngine:
             raise DlappError(f"{self._home}/engine.json is not there")
         self._settings = Settings(engine["settings"])  # type: ignore[arg-type]
         self._umask = engine.get("umask", 0o022)
+        self._open_files = _raise_open_files()
         top = os.path.dirname(os.path.dirname(self._home))
         self._state = StateDir(top, shared=bool(engine["shared"]))
         self._total = self._reserved()
@@ -258,7 +259,7 @@ class LocalAmEngine:
             "environment": launch.environment,
             "ledger": {"directory": settings.lock_dir, "application": str(self._application)},
             "runtime": {"docker_host": settings.docker_host, "docker_network": settings.docker_network},
-            "state": {"shared": self._state.shared, "umask": self._umask, "attempt": self._attempt},
+            "state": {"shared": self._state.shared, "attempt": self._attempt},
         }
         write_whole(os.path.join(directory, "launch.json"), json.dumps(value), mode=0o600)
         alive = os.open(os.path.join(directory, "alive"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
@@ -271,6 +272,7 @@ class LocalAmEngine:
             numbers = ",".join(str(FIRST_KEPT + place) for place in range(1, len(keep)))
             words = [*settings.program, "task", "--engine", "local", "--home", directory]
             words += ["--lifeline-fd", str(FIRST_KEPT), "--keep-fds", numbers]
+            words += ["--umask", f"{self._umask:o}", "--open-files", str(self._open_files)]
             pid = spawn(words, keep=keep, log=os.path.join(directory, "dlapp.log"))
         except OSError:
             if lifeline >= 0:
@@ -365,3 +367,15 @@ class LocalAmEngine:
         container_id = container.grant.container_id
         self._end(container, ContainerEnd(container_id=container_id, exit_status=status, diagnostics=diagnostics))
         return True
+
+
+def _raise_open_files() -> int:
+    """Raise this process's limit of open files as far as it may; the answer is what it was, for payloads.
+
+    Each container costs some four of them. Payloads keep the lower one: select(2) fails above 1,023.
+    """
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return soft
