@@ -12,6 +12,7 @@ Which Xid errors are the program's own (an illegal address in its kernel) and no
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -257,8 +258,9 @@ class Inspector:
         now_ms: the wall clock [ms since 1970].
     """
 
-    LAST_S = 1.0
-    """How long what was seen of a well card is good, so that a wait for devices does not open NVML at each turn."""
+    WELL_LAST_S, ILL_LAST_S = 1.0, 10.0
+    """How long what was seen of a card is good: a wait for devices must not open NVML at each turn, nor wait anew for
+    something that does not pass, when what it noted could not be written."""
 
     def __init__(
         self,
@@ -270,7 +272,7 @@ class Inspector:
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._limits, self._read, self._clock, self._sleep, self._now_ms = limits, read, clock, sleep, now_ms
-        self._well_at: dict[str, float] = {}
+        self._seen: dict[str, tuple[float, Fault | None]] = {}
 
     def __call__(self, record: HostRecord) -> HostRecord:
         """The record with quarantines as they should be.
@@ -278,14 +280,16 @@ class Inspector:
         Raises:
             NvmlError: nothing can be known of the cards, so none may be given.
         """
-        now = self._clock()
-        recent = {uuid for uuid, at in self._well_at.items() if now - at < self.LAST_S}
-        ill = {one.uuid for one in record.devices if one.quarantine is not None}
-        devices = [one for one in to_look_at(record, self._now_ms()) if one.uuid in ill or one.uuid not in recent]
-        if not devices:
-            return record
-        faults = check(
-            devices, read=self._read or _read_nvml, limits=self._limits, clock=self._clock, sleep=self._sleep
-        )
-        self._well_at |= {one.uuid: self._clock() for one in devices if one.uuid not in faults}
-        return apply(record, [one.uuid for one in devices], faults, self._now_ms())
+        probed = {one.uuid for one in record.devices if one.quarantine is not None}
+        wanted = to_look_at(record, self._now_ms())
+        devices = [one for one in wanted if one.uuid in probed or not self._is_fresh(one.uuid)]
+        if devices:
+            limits, read = self._limits, self._read or _read_nvml
+            found = check(devices, read=read, limits=limits, clock=self._clock, sleep=self._sleep)
+            self._seen |= {one.uuid: (self._clock(), found.get(one.uuid)) for one in devices}
+        faults = {one.uuid: fault for one in wanted if (fault := self._seen[one.uuid][1]) is not None}
+        return apply(record, [one.uuid for one in wanted], faults, self._now_ms()) if wanted else record
+
+    def _is_fresh(self, uuid: str) -> bool:
+        at, fault = self._seen.get(uuid, (-math.inf, None))
+        return self._clock() - at < (self.WELL_LAST_S if fault is None else self.ILL_LAST_S)

@@ -217,6 +217,17 @@ def test_an_inspector_looks_at_free_cards_only_and_not_at_each_turn() -> None:
     assert asked[2:] == [[0, 2, 3]]
 
 
+def test_what_could_not_be_written_down_is_not_waited_for_again() -> None:
+    clock = Clock()
+    held = {one.uuid: Reading(one.uuid, used_mib=9000 * (one.index == 3)) for one in CARDS}
+    inspect = Inspector(read=lambda _: held, clock=clock, sleep=clock.sleep, now_ms=clock.now_ms)
+    inspect(record())
+    before_s = clock.now_s
+    again = inspect(record())
+    assert clock.now_s == before_s
+    assert [one.index for one in again.free()] == [0, 1, 2]
+
+
 # ---- while a payload runs ----
 
 
