@@ -1,0 +1,167 @@
+"""dlapp-gpu on the ledger of a cluster: a real ZooKeeper."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dlapp.gpuid.devices import Device
+from dlapp.gpuid.rules import Ask
+from dlapp.gpuid.zookeeper import Settings, ZooKeeperLedger
+from tests.services.zookeeper import NoZooKeeper, ZooKeeper
+
+HERE = os.uname().nodename
+CREDENTIALS = "dlapp:secret"
+TAKE_AND_DIE = """
+import os, sys
+from dlapp.gpuid.devices import Device
+from dlapp.gpuid.rules import Ask
+from dlapp.gpuid.zookeeper import Settings, ZooKeeperLedger
+ensemble, root, credentials, lock_dir = sys.argv[1:]
+settings = Settings(ensemble, root, credentials, lock_dir=lock_dir)
+ZooKeeperLedger(settings, discover=lambda: (Device("GPU-x", 0, 0),)).acquire(Ask("a", "c", "tony", 1))
+os._exit(0)
+"""
+
+
+class Cluster:
+    """A ledger with hosts that are elsewhere."""
+
+    def __init__(self, server: ZooKeeper, directory: Path, root: str) -> None:
+        self.settings = Settings(server.ensemble, root, CREDENTIALS, lock_dir=str(directory / "locks"))
+        secret = directory / "credentials"
+        secret.write_text(CREDENTIALS + "\n")
+        secret.chmod(0o600)
+        self.environment = {
+            **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
+            "DLAPP_GPUID_ZOOKEEPER_ENSEMBLE": server.ensemble,
+            "DLAPP_GPUID_ZOOKEEPER_ROOT": root,
+            "DLAPP_GPUID_ZOOKEEPER_CREDENTIALS": str(secret),
+            "DLAPP_GPUID_LOCK_DIR": str(directory / "locks"),
+            "PYTHONUTF8": "1",
+        }
+
+    def lease(self, host: str, there: int, count: int, container: str = "container_1") -> None:
+        """Make ``host`` known with cards, and lease some of them to a task that ends without a word."""
+        devices = tuple(Device(f"GPU-{host}-{place}", place, place, "T4", 15360) for place in range(there))
+        with contextlib.closing(ZooKeeperLedger(self.settings, host=host, discover=lambda: devices)) as ledger:
+            ledger.acquire(Ask("application_1_0042", container, "tony", count))
+
+    def gpu(self, *words: str, code: int = 0) -> tuple[str, str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "dlapp.tools.gpu", *words], env=self.environment, capture_output=True, text=True
+        )
+        assert done.returncode == code, done.stderr
+        return done.stdout, done.stderr
+
+    def spoil(self, host: str, data: bytes) -> None:
+        from kazoo.client import KazooClient
+
+        client = KazooClient(self.settings.ensemble, auth_data=[("digest", CREDENTIALS)])
+        client.start()
+        try:
+            client.set(f"{self.settings.root}/hosts/{host}", data)
+        finally:
+            client.stop()
+            client.close()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ZooKeeper]:
+    try:
+        with ZooKeeper.start() as one:
+            yield one
+    except NoZooKeeper as missing:
+        pytest.skip(f"no ZooKeeper: {missing}")
+
+
+@pytest.fixture
+def cluster(server: ZooKeeper, tmp_path: Path, request: pytest.FixtureRequest) -> Cluster:
+    return Cluster(server, tmp_path, f"/{request.node.name}")
+
+
+def test_all_hosts_are_listed_with_who_holds_what(cluster: Cluster) -> None:
+    cluster.lease("host02", 2, 1)
+    cluster.lease("host01", 1, 1)
+    lines = [line.split(" | ") for line in cluster.gpu("list")[0].splitlines()]
+    assert [(first, last.partition(",")[0]) for first, _, last in lines] == [
+        ("host01  gpu0  T4", "application_1_0042 (tony"),
+        ("host02  gpu0  T4", "application_1_0042 (tony"),
+        ("host02  gpu1  T4", "free"),
+    ]
+    assert json.loads(cluster.gpu("list", "--original")[0]) == {
+        "host01": {"gpu0": "application_1_0042"},
+        "host02": {"gpu0": "application_1_0042"},
+    }
+    assert [one["host"] for one in json.loads(cluster.gpu("list", "--json")[0])["hosts"]] == ["host01", "host02"]
+    assert len(cluster.gpu("list", "host02")[0].splitlines()) == 2
+
+
+def test_why_names_the_host_that_can_and_else_those_nearest_to_it(cluster: Cluster) -> None:
+    cluster.lease("host01", 4, 3)
+    cluster.lease("host02", 4, 1)
+    assert cluster.gpu("why", "3")[0] == "host02: yes, gpu1, gpu2, gpu3\n"
+    lines = cluster.gpu("why", "4", code=1)[0].splitlines()
+    assert [line.partition(": gpu")[0] for line in lines] == [
+        "host02: asked for 4 gcores, 3 free",
+        "host01: asked for 4 gcores, 1 free",
+    ]
+
+
+def test_an_operator_acts_on_a_host_elsewhere(cluster: Cluster) -> None:
+    cluster.lease("host01", 2, 1)
+    cluster.gpu("quarantine", "gpu1", "--host", "host01", "--reason", "fan")
+    assert "quarantined (fan" in cluster.gpu("list", "host01")[0]
+    cluster.gpu("heal", "gpu1", "--host", "host01")
+    assert "free" in cluster.gpu("list", "host01")[0]
+
+
+def test_a_host_that_is_forgotten_is_listed_only_when_asked_for(cluster: Cluster) -> None:
+    cluster.lease("host01", 1, 1)
+    cluster.lease("host02", 1, 1)
+    cluster.gpu("forget", "host01")
+    assert "host01" not in cluster.gpu("list")[0]
+    assert "forgotten" in cluster.gpu("list", "--forgotten")[0]
+    assert "forgotten" in cluster.gpu("list", "host01")[0]
+
+
+def test_a_record_that_is_garbage_is_named_and_hides_no_other_host(cluster: Cluster) -> None:
+    cluster.lease("host01", 1, 1)
+    cluster.lease("host02", 1, 1)
+    cluster.spoil("host01", b"\xff{")
+    out, err = cluster.gpu("list", code=1)
+    assert out.startswith("host02")
+    assert err.startswith("host01: its record in the GPU ledger cannot be read")
+    assert "cannot be read" in cluster.gpu("quarantine", "gpu0", "--host", "host01", code=1)[1]
+
+
+@pytest.mark.parametrize("words", [("list", "host99"), ("forget", "host99"), ("heal", "0", "--host", "host99")])
+def test_a_host_that_nobody_knows_is_not_found(cluster: Cluster, words: tuple[str, ...]) -> None:
+    assert "knows no such host" in cluster.gpu(*words, code=3)[1]
+
+
+def test_a_host_name_with_odd_characters_is_refused(cluster: Cluster) -> None:
+    assert "is no host name" in cluster.gpu("list", "../up", code=2)[1]
+
+
+def test_gc_frees_what_dead_tasks_of_this_host_left(cluster: Cluster) -> None:
+    cluster.lease(HERE, 2, 2)
+    assert "gpu0, gpu1 of container_1: kept, " in cluster.gpu("gc")[0]  # this process took it, and lives
+    settings = cluster.settings._replace(root=cluster.settings.root + "-2")
+    arguments = [settings.ensemble, settings.root, settings.credentials, settings.lock_dir]
+    subprocess.run([sys.executable, "-c", TAKE_AND_DIE, *arguments], check=True, cwd=Path(__file__).parents[2])
+    cluster.environment["DLAPP_GPUID_ZOOKEEPER_ROOT"] = settings.root
+    assert cluster.gpu("gc")[0] == f"{HERE}: gpu0 of c: freed\n"
+    assert cluster.gpu("gc")[0] == f"{HERE}: nothing is leased\n"
+
+
+def test_an_ensemble_that_does_not_answer_is_named(cluster: Cluster) -> None:
+    cluster.environment["DLAPP_GPUID_ZOOKEEPER_ENSEMBLE"] = "127.0.0.1:1"
+    assert "no ZooKeeper answered" in cluster.gpu("list", "host01", code=5)[1]
