@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
 
 from dlapp.control import Fault
@@ -48,6 +49,7 @@ _LOOK_TIMEOUT_S = 5.0
 _LOOK_EVERY_S = 0.2
 _KILL_HELP_AFTER_S = 2.0
 _SIGNALS = range(1, 65)
+_CODE_OF_SIGKILL = 128 + signal.SIGKILL
 
 
 class DockerRun:
@@ -72,6 +74,7 @@ class DockerRun:
         self._result: Ended | None = None
         self._look_at = 0.0
         self._kill_help_at: float | None = None
+        self._sent: set[int] = set()
 
     # ---- before the start ----
 
@@ -229,12 +232,14 @@ class DockerRun:
     def soft_stop(self) -> None:
         """See `Running.soft_stop`."""
         if self._lifeline is not None:
+            self._sent.add(signal.SIGTERM)
             self._lifeline.say("term")
 
     def kill(self) -> None:
         """See `Running.kill`."""
         if self._kill_help_at is None and self._lifeline is not None:
             self._kill_help_at = time.monotonic() + _KILL_HELP_AFTER_S
+            self._sent.add(signal.SIGKILL)
             self._lifeline.say("kill")
 
     def close(self) -> None:
@@ -275,15 +280,18 @@ class DockerRun:
         if self._lifeline is not None and not self._lifeline.taken:
             raise self._never_began(state)
         if word == "exited" and code.isdigit():
-            ended = ended_with_code(int(code))
+            ended = ended_with_code(int(code), self._sent)
         elif state.get("Error"):
             return Ended(None, None, Fault.NODE, f"the container did not run: {state['Error']}")
         elif "ExitCode" in state:
-            ended = ended_with_code(state["ExitCode"])
+            # The wrapper ends without a word where it is killed; then the code is Docker's, and stands for a signal.
+            ended = ended_with_code(state["ExitCode"], _SIGNALS)
         else:
             return Ended(None, None, Fault.NODE, "the container is gone and left no exit code")
         if ended.exit_code != 0 and self._ran_out_of_memory(state, ended):
             limit = payload.resources.memory_mib
+            if ended.exit_code == _CODE_OF_SIGKILL:
+                ended = Ended(None, signal.SIGKILL)
             return ended._replace(problem=f"killed for memory: it used more than its {limit} MiB")
         return ended
 
@@ -296,7 +304,8 @@ class DockerRun:
 
     def _ran_out_of_memory(self, state: dict[str, Any], ended: Ended) -> bool:
         # dockerd 20.10 hears of the exit and of the reason in either order (seen: 1 of 10 exits came first).
-        deadline = time.monotonic() + (0.5 if state and ended.signal == 9 and self._kill_help_at is None else 0.0)
+        killed = ended.signal == signal.SIGKILL or ended.exit_code == _CODE_OF_SIGKILL
+        deadline = time.monotonic() + (0.5 if state and killed and self._kill_help_at is None else 0.0)
         while not state.get("OOMKilled") and time.monotonic() < deadline:
             time.sleep(0.02)
             state = self._state()
@@ -327,9 +336,18 @@ class DockerRun:
         )
 
 
-def ended_with_code(code: int) -> Ended:
-    """Read a shell's ``$?``: above 128 it stands for a signal; a program that exits with such a code reads the same."""
-    return Ended(None, code - 128) if code - 128 in _SIGNALS else Ended(code, None)
+def ended_with_code(code: int, signals: Container[int]) -> Ended:
+    """Read a shell's ``$?``. It is 128 + N for what signal N ended, and for what exited with that code.
+
+    Args:
+        signals: those that were sent to it, so 128 + N is one of them. Any other is told as the exit code it may be.
+    """
+    number = code - 128
+    if number in signals:
+        return Ended(None, number)
+    if number in _SIGNALS:
+        return Ended(code, None, problem=f"exit code {code} (128 + {number}: often signal {number})")
+    return Ended(code, None)
 
 
 def pull_fault(why: str) -> Fault:

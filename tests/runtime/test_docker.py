@@ -54,11 +54,12 @@ def test_arguments_arrive_byte_for_byte(docker: Driven) -> None:
         ("exit 0", 0, None),
         ("exit 3", 3, None),
         ("exit 255", 255, None),
-        ("kill -9 $$", None, 9),
-        ("kill -15 $$", None, 15),
+        ("exit 137", 137, None),
+        ("kill -9 $$", 137, None),
+        ("kill -15 $$", 143, None),
         ("kill -9 -1", None, 9),
         ("kill -9 0", None, 9),
-        ("trap 'kill 0' EXIT; sleep MARKER & exit 0", None, 15),
+        ("trap 'kill 0' EXIT; sleep MARKER & exit 0", 143, None),
     ],
 )
 def test_an_end_is_told(docker: Driven, script: str, code: int | None, number: int | None) -> None:
@@ -121,6 +122,14 @@ def test_a_soft_stop_reaches_the_script_and_its_code_is_told(docker: Driven) -> 
     docker.say("soft")
     assert docker.end()["code"] == 9
     assert docker.out() == b"ready\nsaving\n"
+
+
+def test_a_soft_stop_that_ends_the_script_is_told_as_its_signal(docker: Driven) -> None:
+    docker.run("echo ready; while :; do sleep 0.02; done", **docker.docker)
+    docker.wait_for_out(b"ready")
+    docker.say("soft")
+    end = docker.end()
+    assert (end["code"], end["signal"]) == (None, signal.SIGTERM)
 
 
 def test_after_a_soft_stop_children_have_the_grace_time_too(docker: Driven) -> None:
@@ -212,10 +221,12 @@ def test_whose_fault_a_failed_pull_is(why: str, fault: Fault) -> None:
     assert pull_fault(why) is fault
 
 
-def test_a_shells_code_above_128_is_a_signal() -> None:
-    assert ended_with_code(137) == Ended(None, 9)
-    assert ended_with_code(128) == Ended(128, None)
-    assert ended_with_code(255) == Ended(255, None)
+def test_a_shells_code_above_128_is_a_signal_only_where_one_was_sent() -> None:
+    assert ended_with_code(137, {9}) == Ended(None, 9)
+    assert ended_with_code(143, {9}) == Ended(143, None, problem="exit code 143 (128 + 15: often signal 15)")
+    assert ended_with_code(137, ()) == Ended(137, None, problem="exit code 137 (128 + 9: often signal 9)")
+    assert ended_with_code(128, range(1, 65)) == Ended(128, None)
+    assert ended_with_code(255, range(1, 65)) == Ended(255, None)
 
 
 # ---- who dies ----
