@@ -1,0 +1,246 @@
+"""What each witness says of a payload, and that what cannot be known is said to be unknown."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlapp.gpuid import evidence
+from dlapp.gpuid.containers import DockerSilent, Found
+from dlapp.gpuid.evidence import ALIVE, GONE, UNKNOWN, Finding, Witnesses
+from tests.services.dockerd import IMAGE, own_daemon
+from tests.services.install import SEARCH
+
+ROOT = Path(__file__).resolve().parents[2]
+LABEL = "dlapp.container=container_1700000000000_0001_01_000002"
+
+
+def no_cards(uuids: Any) -> Finding:
+    return Finding(GONE)
+
+
+def judge(found: dict[str, Any], **more: Any) -> Finding:
+    return Witnesses(cards=no_cards, **more).judge(found, evidence.this_boot_id(), ["GPU-0"])
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(["sleep", "60"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def task_of(pid: int) -> dict[str, int]:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return {"pid": pid, "start_time": int(fields[19]), "pid_ns": os.stat("/proc/self/ns/pid").st_ino}
+
+
+# ---- the task ----
+
+
+def test_a_task_that_runs_is_alive_and_one_that_ended_is_gone(sleeper: subprocess.Popen[bytes]) -> None:
+    task = task_of(sleeper.pid)
+    found = judge({"task": task})
+    assert (found.state, found.why, found.at_work) == (ALIVE, f"its task {sleeper.pid} is running", True)
+    sleeper.send_signal(signal.SIGSTOP)
+    assert judge({"task": task}).state == ALIVE
+    sleeper.kill()
+    deadline = time.monotonic() + 10
+    while judge({"task": task}).state != GONE:  # a zombie first: nobody waited for it yet
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    sleeper.wait()
+    assert judge({"task": task}).state == GONE
+
+
+def test_another_process_with_the_pid_of_the_task_is_not_the_task(sleeper: subprocess.Popen[bytes]) -> None:
+    assert judge({"task": task_of(sleeper.pid) | {"start_time": 1}}).state == GONE
+
+
+def test_a_task_in_another_pid_namespace_is_unknown(sleeper: subprocess.Popen[bytes]) -> None:
+    found = judge({"task": task_of(sleeper.pid) | {"pid_ns": 1}})
+    assert (found.state, found.why) == (UNKNOWN, f"its task {sleeper.pid} is in another pid namespace")
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("setpriv", path=SEARCH) is None, reason="only root can hide /proc"
+)
+@pytest.mark.two_users
+def test_a_task_that_proc_hides_is_unknown_and_one_that_is_gone_is_gone(sleeper: subprocess.Popen[bytes]) -> None:
+    gone = subprocess.Popen(["/bin/true"])
+    gone.wait()
+    tasks = [task_of(sleeper.pid), task_of(sleeper.pid) | {"pid": gone.pid}]
+    program = (
+        "import json, sys\nsys.path[:0] = [sys.argv[2]]\nfrom dlapp.gpuid.evidence import _task\n"
+        "print([_task(one).state for one in json.loads(sys.argv[1])])\n"
+    )
+    python = shutil.which("python3", path="/usr/local/bin:/usr/bin:/bin") or sys.executable
+    inside = (
+        'mount -t proc -o hidepid=2 proc /proc && exec setpriv --reuid=60001 --regid=60001 --clear-groups "$0" "$@"'
+    )
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", inside, python, "-I", "-c", program, json.dumps(tasks), str(ROOT)],
+        capture_output=True,
+        text=True,
+    )
+    if "mount" in done.stderr and "denied" in done.stderr:
+        pytest.skip("this machine lets nobody mount a /proc of their own")
+    assert (done.returncode, done.stdout.strip()) == (0, "['unknown', 'gone']"), done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a pid namespace")
+def test_from_inside_another_pid_namespace_nothing_is_known(sleeper: subprocess.Popen[bytes]) -> None:
+    program = (
+        "import json, sys\nsys.path[:0] = [sys.argv[2]]\nfrom dlapp.gpuid.evidence import _task\n"
+        "print(_task(json.loads(sys.argv[1])).state)\n"
+    )
+    command = [sys.executable, "-I", "-c", program, json.dumps(task_of(sleeper.pid)), str(ROOT)]
+    done = subprocess.run(["unshare", "--pid", "--fork", *command], capture_output=True, text=True)
+    if "unshare" in done.stderr:
+        pytest.skip(f"this machine lets nobody make a pid namespace: {done.stderr.strip()}")
+    assert done.stdout.strip() == "unknown", done.stderr
+
+
+# ---- lock and lifeline ----
+
+
+def test_a_lock_is_held_by_whoever_inherited_it(tmp_path: Path) -> None:
+    path = str(tmp_path / "lease")
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    evidence.lock(fd)
+    child = subprocess.Popen(["sleep", "60"], pass_fds=(fd,))
+    os.close(fd)
+    assert judge({"lock": path}) == Finding(ALIVE, "a process of it still holds its lock")
+    child.kill()
+    child.wait()
+    assert judge({"lock": path}).state == GONE
+    os.unlink(path)
+    assert judge({"lock": path}).state == UNKNOWN
+
+
+def test_a_lifeline_that_was_removed_is_unknown_unless_dockerd_stands_for_it(tmp_path: Path) -> None:
+    fifo = str(tmp_path / "life")
+    docker = {"host": "unix:///nowhere", "label": LABEL}
+    assert judge({"fifo": fifo}).state == UNKNOWN
+    assert judge({"fifo": fifo, "docker": docker}, docker=lambda host: Daemon([])).state == GONE
+    assert judge({"fifo": fifo, "docker": docker}, docker=lambda host: Daemon(None)).state == UNKNOWN
+    os.mkfifo(fifo)
+    assert judge({"fifo": fifo}).state == GONE
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    assert judge({"fifo": fifo, "docker": docker}, docker=lambda host: Daemon([])).state == ALIVE
+    os.close(reader)
+
+
+# ---- Docker ----
+
+
+class Daemon:
+    """A dockerd: containers as (id, state); None: it does not answer."""
+
+    def __init__(self, containers: list[tuple[str, str]] | None) -> None:
+        self.containers = containers
+
+    def with_label(self, label: str) -> list[Found]:
+        if self.containers is None:
+            raise DockerSilent("dockerd is away")
+        assert label == LABEL
+        return [Found(*one) for one in self.containers]
+
+    def remove(self, container: str) -> None:
+        assert self.containers is not None
+        self.containers = [one for one in self.containers if one[0] != container]
+
+
+@pytest.mark.parametrize("state", ["created", "running", "paused", "restarting", "removing", "exited", "dead"])
+def test_a_container_counts_as_alive_until_it_is_removed(state: str) -> None:
+    daemon = Daemon([("0123456789abcdef", state)])
+    gone = subprocess.Popen(["/bin/true"])
+    gone.wait()
+    task = {"pid": gone.pid, "start_time": 1, "pid_ns": os.stat("/proc/self/ns/pid").st_ino}
+    found = {"task": task, "docker": {"host": "unix:///nowhere", "label": LABEL}}
+    witnesses = Witnesses(cards=no_cards, docker=lambda host: daemon)
+    said = witnesses.judge(found, evidence.this_boot_id())
+    assert said == Finding(ALIVE, f"its container 0123456789ab is {state}")
+    assert witnesses.end_what_is_left(found, evidence.this_boot_id())
+    assert witnesses.judge(found, evidence.this_boot_id()).state == GONE
+
+
+def test_the_container_of_a_task_that_lives_or_may_live_is_not_removed(sleeper: subprocess.Popen[bytes]) -> None:
+    daemon = Daemon([("0123456789abcdef", "running")])
+    witnesses = Witnesses(cards=no_cards, docker=lambda host: daemon)
+    for task in (task_of(sleeper.pid), task_of(sleeper.pid) | {"pid_ns": 1}, {"pid": "x"}):
+        found = {"task": task, "docker": {"host": "unix:///nowhere", "label": LABEL}}
+        assert not witnesses.end_what_is_left(found, evidence.this_boot_id())
+    assert daemon.containers
+
+
+@pytest.mark.docker
+def test_a_real_dockerd_tells_and_removes_and_is_no_witness_when_it_is_down() -> None:
+    gone = subprocess.Popen(["/bin/true"])
+    gone.wait()
+    task = {"pid": gone.pid, "start_time": 1, "pid_ns": os.stat("/proc/self/ns/pid").st_ino}
+    witnesses, boot = Witnesses(cards=no_cards), evidence.this_boot_id()
+    with own_daemon() as daemon:
+        found = {"task": task, "docker": {"host": daemon.host, "label": LABEL}}
+        assert witnesses.judge(found, boot).state == GONE
+        for make in (["create"], ["run", "-d"]):
+            words = ["--network=none", "--label", LABEL, "--entrypoint", "/bin/sh", IMAGE, "-c", "sleep 60"]
+            daemon.docker(*make, *words)
+        assert witnesses.judge(found, boot).state == ALIVE
+        assert witnesses.end_what_is_left(found, boot)
+        assert witnesses.judge(found, boot).state == GONE
+        assert daemon.containers(f"label={LABEL}") == []
+        daemon.kill()
+        assert witnesses.judge(found, boot).state == UNKNOWN
+        assert not witnesses.end_what_is_left(found, boot)
+
+
+# ---- all of them ----
+
+
+def test_another_boot_ends_everything(sleeper: subprocess.Popen[bytes]) -> None:
+    assert Witnesses(boot_id="now").judge({"task": task_of(sleeper.pid)}, "before").state == GONE
+
+
+def test_a_lease_without_evidence_is_unknown() -> None:
+    assert judge({}).state == UNKNOWN
+    assert judge({"moon": 1}).state == UNKNOWN
+
+
+ODD = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.floats(allow_nan=False),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["task", "lock", "fifo", "docker", "other"]), ODD, max_size=4))
+def test_no_evidence_that_makes_no_sense_is_taken_for_gone(found: dict[str, Any]) -> None:
+    witnesses = Witnesses(cards=no_cards, docker=lambda host: Daemon(None))
+    assert witnesses.judge(found, evidence.this_boot_id()).state == UNKNOWN
+
+
+@given(
+    st.lists(st.sampled_from([ALIVE, GONE, UNKNOWN]), min_size=2, max_size=2), st.sampled_from([ALIVE, GONE, UNKNOWN])
+)
+def test_gone_is_gone_by_all_witnesses_only(said: list[str], cards: str) -> None:
+    containers = {ALIVE: [("0123456789abcdef", "running")], GONE: [], UNKNOWN: None}[said[0]]
+    me = evidence.this_task()
+    task = {ALIVE: me, GONE: me | {"start_time": 1}, UNKNOWN: me | {"pid_ns": 1}}[said[1]]
+    witnesses = Witnesses(cards=lambda uuids: Finding(cards, "card"), docker=lambda host: Daemon(containers))
+    found = witnesses.judge({"task": task, "docker": {"host": "h", "label": LABEL}}, evidence.this_boot_id())
+    everyone = {*said, cards} if ALIVE not in said and UNKNOWN not in said else set(said)
+    assert found.state == (ALIVE if ALIVE in everyone else UNKNOWN if UNKNOWN in everyone else GONE)

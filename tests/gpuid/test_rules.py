@@ -1,0 +1,228 @@
+"""The rules of the ledger, alone: what every change keeps true, whatever came before it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from dlapp.errors import Denied, DlappError, NotFound
+from dlapp.gpuid import rules
+from dlapp.gpuid.devices import Device
+from dlapp.gpuid.rules import Ask, HostRecord, LedgerError, NotEnough
+from tests.services.ledger_process import cards
+
+APP, OTHER = "application_1700000000000_0042", "application_1700000000000_0043"
+
+
+def record_of(count: int = 4) -> HostRecord:
+    return rules.seen(HostRecord("host03"), cards(count), boot_id="boot", now_ms=1)
+
+
+def leased(record: HostRecord, container: str, gcores: int, now_ms: int = 1, application: str = APP) -> HostRecord:
+    ask = Ask(application, container, "tony", gcores)
+    return rules.lease(record, ask, token=f"t-{container}", now_ms=now_ms)[0]
+
+
+def test_an_error_says_who_holds_what_since_when_and_what_is_broken() -> None:
+    record = leased(record_of(3), "c1", 1)
+    record = rules.quarantine(record, "gpu2", cause="ecc", detail="ECC", now_ms=2)
+    with pytest.raises(NotEnough) as refused:
+        leased(record, "c2", 2, now_ms=3 * 3600 * 1000 + 5)
+    assert str(refused.value) == (
+        "host03: asked for 2 gcores, 1 free: gpu0 application_1700000000000_0042 (tony, 3 h), gpu2 quarantined (ECC)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0 s"), (59, "59 s"), (60, "1 min"), (7199, "1 h"), (86400 * 3 + 5, "3 d")]
+)
+def test_a_span_is_shown_in_its_largest_unit(seconds: int, text: str) -> None:
+    assert rules.short_duration(seconds) == text
+
+
+def test_a_late_release_of_an_earlier_lease_does_not_end_a_later_one() -> None:
+    record = leased(record_of(), "c1", 1)
+    record = rules.release(record, "c1", application=APP)
+    ask = Ask(APP, "c1", "tony", 1)
+    record, again = rules.lease(record, ask, token="second", now_ms=2)
+    assert rules.release(record, "c1", application=APP, token="t-c1") is record
+    assert rules.release(record, "c1", application=APP, token=again.token).leases == ()
+
+
+def test_a_lease_is_released_by_its_own_application_only() -> None:
+    with pytest.raises(Denied, match=f"the lease of c1 belongs to {APP}, not to {OTHER}"):
+        rules.release(leased(record_of(), "c1", 1), "c1", application=OTHER)
+
+
+def test_what_dlapp_finds_does_not_change_what_an_operator_said() -> None:
+    record = rules.quarantine(record_of(), "gpu1", cause="operator", by="root", now_ms=1)
+    assert rules.quarantine(record, "gpu1", cause="ecc", now_ms=2) is record
+
+
+def test_each_quarantine_is_counted_until_somebody_repairs_the_card() -> None:
+    record = record_of()
+    for count in (1, 2, 3):
+        record = rules.quarantine(record, "gpu0", cause="ecc", now_ms=count)
+        record = rules.quarantine(record, "gpu0", cause="ecc", now_ms=count + 1)
+        found = record.device("gpu0").quarantine
+        assert found is not None
+        assert (found.count, found.since_ms) == (count, count)
+        record = rules.heal(record, "gpu0")
+    assert record.device("gpu0").failures == 3
+    assert rules.heal(record, "gpu0", forgive=True).device("gpu0").failures == 0
+
+
+def test_a_host_that_shows_up_is_not_forgotten_any_more() -> None:
+    record = rules.forget(leased(record_of(), "c1", 1), by="root", now_ms=5)
+    assert (record.forgotten_ms, len(record.leases)) == (5, 1)
+    assert rules.seen(record, cards(4), boot_id="boot", now_ms=6).forgotten_ms == 0
+
+
+def test_looking_again_without_news_changes_nothing() -> None:
+    record = record_of()
+    assert rules.seen(record, cards(4), boot_id="boot", now_ms=99) is record
+
+
+def test_a_record_that_is_too_long_is_refused() -> None:
+    record = replace(record_of(), unknown={"long": "x" * rules.MOST_BYTES})
+    with pytest.raises(LedgerError, match="are most"):
+        rules.to_bytes(record)
+
+
+JSON: Any = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(JSON)
+def test_what_is_no_record_is_refused_in_a_line(data: Any) -> None:
+    with pytest.raises(LedgerError, match="host03: its record in the GPU ledger cannot be read"):
+        rules.from_bytes(json.dumps(data).encode(), "host03")
+
+
+@given(st.binary(min_size=1, max_size=40))
+def test_bytes_that_are_no_record_are_refused_in_a_line(data: bytes) -> None:
+    with pytest.raises(LedgerError):
+        rules.from_bytes(data, "host03")
+
+
+@given(st.dictionaries(st.text(min_size=1, max_size=6).map(lambda name: f"x-{name}"), JSON, max_size=3))
+def test_unknown_fields_travel_everywhere(unknown: dict[str, Any]) -> None:
+    record = rules.quarantine(leased(record_of(), "c1", 2), "gpu3", cause="ecc", now_ms=1)
+    whole = json.loads(rules.to_bytes(record))
+    for place in (whole, whole["devices"][0], whole["devices"][3]["quarantine"], whole["leases"][0]):
+        place.update(unknown)
+    again = json.loads(rules.to_bytes(rules.from_bytes(json.dumps(whole).encode(), "host03")))
+    assert again == whole
+
+
+NAMES = st.sampled_from([f"c{number}" for number in range(6)])
+
+
+class Rules(RuleBasedStateMachine):
+    """Any changes in any order, with JSON in between, beside a model that says who holds how many."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.there = list(cards(6))
+        self.record = HostRecord("host03")
+        self.model: dict[str, tuple[str, int]] = {}
+        self.tokens = 0
+        self.look(6)
+
+    @rule(count=st.integers(0, 6))
+    def look(self, count: int) -> None:
+        found: list[Device] = self.there[:count]
+        self.record = rules.seen(self.record, found, boot_id="boot", now_ms=1)
+
+    @rule(container=NAMES, application=st.sampled_from([APP, OTHER]), gcores=st.integers(-1, 7))
+    def ask(self, container: str, application: str, gcores: int) -> None:
+        free, before = len(self.record.free()), self.record
+        self.tokens += 1
+        try:
+            self.record, given = rules.lease(
+                self.record, Ask(application, container, "tony", gcores), token=str(self.tokens), now_ms=1
+            )
+        except NotEnough:
+            assert free < gcores
+            assert self.record is before
+        except DlappError:
+            assert self.record is before
+        else:
+            assert len(given.devices) == gcores
+            if container in self.model:
+                assert self.model[container] == (application, gcores)
+            self.model[container] = application, gcores
+
+    @rule(container=NAMES, application=st.sampled_from([APP, OTHER]))
+    def release(self, container: str, application: str) -> None:
+        try:
+            self.record = rules.release(self.record, container, application=application)
+        except Denied:
+            assert self.model[container][0] != application
+        else:
+            if container in self.model:
+                assert self.model.pop(container)[0] == application
+
+    @rule(container=NAMES, late=st.booleans())
+    def reclaim(self, container: str, late: bool) -> None:
+        """Evidence of a lease; one that came late is of an earlier lease of this container."""
+        lease = self.record.lease_of(container)
+        token = "old" if lease is None or late else lease.token
+        self.record = rules.reclaim(self.record, {(container, token)}, {})
+        if not late:
+            self.model.pop(container, None)
+
+    @rule(container=NAMES, why=st.sampled_from(["", "its session was lost"]))
+    def doubt(self, container: str, why: str) -> None:
+        self.record = rules.doubt(self.record, container, why)
+
+    @rule(index=st.integers(0, 7), by=st.sampled_from(["", "root"]))
+    def quarantine(self, index: int, by: str) -> None:
+        try:
+            self.record = rules.quarantine(self.record, f"gpu{index}", cause="ecc", by=by, now_ms=1)
+        except NotFound:
+            assert index not in {one.device.index for one in self.record.devices}
+
+    @precondition(lambda self: self.record.devices)
+    @rule(data=st.data(), forgive=st.booleans())
+    def heal(self, data: st.DataObject, forgive: bool) -> None:
+        one = data.draw(st.sampled_from(self.record.devices))
+        self.record = rules.heal(self.record, one.uuid, forgive=forgive)
+        assert self.record.device(one.uuid).quarantine is None
+
+    @rule()
+    def forget(self) -> None:
+        self.record = rules.forget(self.record, by="root", now_ms=2)
+
+    @rule()
+    def store(self) -> None:
+        assert rules.from_bytes(rules.to_bytes(self.record), "host03") == self.record
+
+    @invariant()
+    def nobody_shares_a_card(self) -> None:
+        held = [uuid for one in self.record.leases for uuid in one.devices]
+        assert len(held) == len(set(held))
+        assert not {one.uuid for one in self.record.free()} & set(held)
+
+    @invariant()
+    def leases_are_what_was_given_and_not_taken_back(self) -> None:
+        assert {one.container: (one.application, len(one.devices)) for one in self.record.leases} == self.model
+
+    @invariant()
+    def what_is_held_or_broken_is_never_dropped(self) -> None:
+        known = {one.uuid for one in self.record.devices}
+        assert {uuid for one in self.record.leases for uuid in one.devices} <= known
+        assert all(one.present for one in self.record.devices if one.device in self.record.free())
+
+
+TestRules = Rules.TestCase
+TestRules.settings = settings(settings(), stateful_step_count=40)
