@@ -68,14 +68,18 @@ def write_outcome(home: str, outcome: Outcome) -> Outcome:
     temporary = os.path.join(home, f".outcome.json.{os.getpid()}")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
-        os.write(fd, json.dumps(outcome).encode())
-        os.fsync(fd)
+        try:
+            data = json.dumps(outcome).encode()
+            while data:
+                data = data[os.write(fd, data) :]  # on a disk that is just full it takes a part
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        # A link, not a rename: it fails where the name is taken, so the first outcome stays.
+        with contextlib.suppress(FileExistsError):
+            os.link(temporary, path)
     finally:
-        os.close(fd)
-    # A link, not a rename: it fails where the name is taken, so the first outcome stays.
-    with contextlib.suppress(FileExistsError):
-        os.link(temporary, path)
-    os.unlink(temporary)
+        os.unlink(temporary)
     state.sync_directory(home)
     return read_outcome(home) or outcome
 

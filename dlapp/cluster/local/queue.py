@@ -60,6 +60,10 @@ CREATE INDEX finished ON applications (finished_ms) WHERE state = 'done';
 # outcome: JSON, as in outcome.json. summary: JSON of the last view without most of its containers, for lists.
 
 
+class OtherVersion(Unreachable):
+    """The rows were written by a dlapp whose schema this one does not speak."""
+
+
 class Row:
     """One application, as its row says; attributes are the columns."""
 
@@ -128,7 +132,7 @@ class Queue:
         if schema != SCHEMA:
             connection.close()
             who = "a newer" if schema > SCHEMA else "an older"
-            raise Unreachable(
+            raise OtherVersion(
                 f"{self._state.path} was written by {who} dlapp (schema {schema}, this one speaks {SCHEMA}): "
                 "use that one, or another local.state_dir"
             )
@@ -141,14 +145,21 @@ class Queue:
         connection = self._open()
         try:
             connection.execute("BEGIN IMMEDIATE")
-        except sqlite3.OperationalError as error:
-            raise Unreachable(f"{self._state.database}: {error} for {BUSY_S:g} s") from error
+        except sqlite3.Error as error:
+            waited = f" for {BUSY_S:g} s" if "locked" in str(error) else ""
+            raise Unreachable(f"{self._state.database}: {error}{waited}") from error
         try:
             yield self
+            try:
+                connection.execute("COMMIT")
+            except sqlite3.Error as error:  # the disk is full, most likely
+                raise Unreachable(f"{self._state.database}: {error}") from error
         except BaseException:
-            connection.execute("ROLLBACK")
+            # After some errors, a full disk among them, SQLite has gone back by itself.
+            with contextlib.suppress(sqlite3.Error):
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
             raise
-        connection.execute("COMMIT")
 
     # ---- reading ----
 

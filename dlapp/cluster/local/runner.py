@@ -17,7 +17,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dlapp.cluster.local import schedule
@@ -36,7 +36,7 @@ from dlapp.cluster.local.outcome import (
     why_it_died,
     write_outcome,
 )
-from dlapp.cluster.local.queue import DONE, RUNNING, WAITING, Queue, Row
+from dlapp.cluster.local.queue import DONE, RUNNING, WAITING, OtherVersion, Queue, Row
 from dlapp.cluster.local.schedule import Amounts
 from dlapp.cluster.local.settings import Settings
 from dlapp.cluster.local.spawn import FIRST_KEPT, close_all_but, spawn
@@ -50,7 +50,7 @@ from dlapp.cluster.local.state import (
     try_lock,
     write_whole,
 )
-from dlapp.errors import DlappError
+from dlapp.errors import DlappError, Unreachable
 
 if TYPE_CHECKING:
     from dlapp.cluster.local.strays import Left
@@ -71,6 +71,8 @@ STAY_S = 5.0
 and then the submission starts another."""
 HISTORY_S, BUSY_HISTORY_S = 3600.0, 600.0
 """Between two times that what is old is cleared, and how long that is put off while there is something to do."""
+TROUBLE_S = 2.0
+"""Between two tries while the state cannot be written: the disk is full, say."""
 MAX_LOG_BYTES = 1 << 20
 
 
@@ -99,30 +101,62 @@ class Runner:
         self._ledger: MachineLedger | None = None
         self._ticket: tuple[int, Ticket] | None = None  # the row that waits for GPUs, and its place in their queue
         self._history_at = time.monotonic()
+        self._trouble = ""  # what keeps us from working, as it was said in the log
+        self._is_troubled = False
         self._stay_until = time.monotonic() + STAY_S if stay else 0.0
 
     def run(self) -> None:
-        """Work until nothing is left to do."""
+        """Work until nothing is left to do.
+
+        Raises:
+            OtherVersion: the rows are another dlapp's to work off.
+        """
         self._fifo = open_fifo(self._state, self._uid)
         self._poll.register(self._fifo, select.POLLIN)
         while True:
             self._pause_s = IDLE_S
-            self._look()
-            busy_s = BUSY_HISTORY_S if self._queue.count_unsettled(self._uid) else 0.0
-            if time.monotonic() >= self._history_at + busy_s:
-                self._clear_history()
-            if self._leave():
+            self._is_troubled = False
+            with self._bearing():
+                self._look()
+            with self._bearing():
+                busy_s = BUSY_HISTORY_S if self._queue.count_unsettled(self._uid) else 0.0
+                if time.monotonic() >= self._history_at + busy_s:
+                    self._clear_history()
+            with self._bearing():
+                self._leave()
+            if self._lock < 0:
                 return
+            if self._trouble and not self._is_troubled:
+                self._trouble = ""
+                say("the state can be written again")
             lingering = self._pause_s == self._lingering_s
             self._lingering_s = min(2 * self._lingering_s, LINGERING_S[1]) if lingering else LINGERING_S[0]
             self._wait()
+
+    @contextlib.contextmanager
+    def _bearing(self) -> Iterator[None]:
+        """Go on after an error of the state's disk or database, said once, and look again later.
+
+        All that we do can be broken off anywhere and begun again, so it is enough to come back to it.
+        """
+        try:
+            yield
+        except OtherVersion:
+            raise
+        except OSError as error:  # Unreachable is one, too
+            self._is_troubled = True
+            self._pause_s = min(self._pause_s, TROUBLE_S)
+            if self._trouble != str(error):
+                self._trouble = str(error)
+                say(f"{error}; looking again every {TROUBLE_S:g} s")
 
     # ---- looking ----
 
     def _look(self) -> None:
         for row in self._queue.rows("state = 'running' AND uid = ?", (self._uid,)):
             if row.number not in self._pidfds:
-                self._check(row)
+                with self._bearing():
+                    self._check(row)
         self._start_what_fits()
 
     def _check(self, row: Row) -> None:
@@ -198,19 +232,20 @@ class Runner:
             del self._pidfds[self._watched.pop(fd)]
             os.close(fd)
 
-    def _leave(self) -> bool:
+    def _leave(self) -> None:
+        """Give the runner's lock up, if nothing is left to do."""
         # Within the transaction nobody can add a row, and whoever adds one after it finds the lock free.
         with self._queue.change():
             if self._queue.count_unsettled(self._uid):
                 self._stay_until = 0.0
-                return False
+                return
             if (left_s := self._stay_until - time.monotonic()) > 0:
                 self._pause_s = min(self._pause_s, left_s)
-                return False
+                return
             os.close(self._fifo)
             os.close(self._lock)
+            self._lock = -1
         self._queue.close()
-        return True
 
     # ---- starting ----
 
@@ -229,6 +264,8 @@ class Runner:
                 continue
             try:
                 why = self._missing(row, capacity, free, running) or self._start(row, capacity)
+            except Unreachable:
+                raise  # that the state cannot be written is not the application's fault
             except DlappError as error:
                 why = self._never(row, str(error))  # the driver or the ledger does not work
             if why is not None:
@@ -376,8 +413,8 @@ class Runner:
             return
         # It is our child: until we collect it the pid cannot mean another.
         pidfd = os.pidfd_open(pid)
-        write_whole(os.path.join(home, "am.pid"), f"{pid} {start_time(pid) or 0}\n")
         self._register(row.number, pidfd)
+        write_whole(os.path.join(home, "am.pid"), f"{pid} {start_time(pid) or 0}\n")
         say(f"{row.id}: attempt {attempt} started, process {pid}")
 
     # ---- GPUs ----
@@ -473,8 +510,9 @@ def _say_ended(row: Row, pids: Sequence[int]) -> None:
 
 
 def say(line: str) -> None:
-    """Write a line to the runner's log."""
-    print(time.strftime("%Y-%m-%d %H:%M:%S"), line, flush=True)
+    """Write a line to the runner's log, if there is room for it."""
+    with contextlib.suppress(OSError):
+        os.write(1, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n".encode("utf-8", "replace"))
 
 
 def main(argv: Sequence[str]) -> int:
@@ -494,5 +532,9 @@ def main(argv: Sequence[str]) -> int:
     state = StateDir(options["state"], shared=options["shared"])
     if os.fstat(sys.stdout.fileno()).st_size > MAX_LOG_BYTES:
         os.ftruncate(sys.stdout.fileno(), 0)
-    Runner(state, Settings(json.loads(options["settings"])), lock, stay=options["stay"]).run()
+    try:
+        Runner(state, Settings(json.loads(options["settings"])), lock, stay=options["stay"]).run()
+    except OtherVersion as error:
+        say(f"Error: {error}")
+        return 1
     return 0
