@@ -35,13 +35,6 @@ def test_every_link_between_our_pages_leads_somewhere(page: Path) -> None:
     assert missing == []
 
 
-def test_the_readme_shows_the_file_of_the_example_as_it_is() -> None:
-    example = (ROOT / "examples/digits/dl_app.properties").read_text(encoding="utf-8")
-    shown = "\n".join(line for line in example.splitlines() if not line.startswith("#")).strip()
-    readme = re.sub(r"^ {4}", "", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
-    assert shown in readme
-
-
 def test_the_page_on_configuration_has_the_table_of_keys() -> None:
     assert keys_as_markdown() in (ROOT / "docs/configuration.md").read_text(encoding="utf-8")
 

@@ -155,6 +155,10 @@ def end_line(view: View, now_ms: int) -> str:
     line = f"{view['application_id']} is {view['state']}, {phase_text(view)} after {elapsed_of(view, now_ms)}"
     if view["diagnostics"] and view["final_status"] != "SUCCEEDED":
         line += f": {view['diagnostics']}"
+    for output in view["outputs"]:
+        if output["committed"] or output["partial"]:
+            place = output["target"] if output["committed"] else f"kept at {output['partial']}"
+            line += f"; output {place.replace('file://', '')}"
     hint = f" (dlapp-logs {view['application_id']} shows what it printed)"
     return line + (hint if view["final_status"] == "FAILED" else "")
 
