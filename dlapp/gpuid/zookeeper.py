@@ -202,6 +202,8 @@ class ZooKeeperLedger:
                 self._change(self.host, change, deadline)
                 break
             except NotEnough:
+                # A card that was seen to be ill is the reason, maybe: others are to find that written.
+                self._change(self.host, lambda record: self._seen(record, devices), deadline)
                 # Whose payload is gone? Only now is it worth asking: it can take a while (dockerd).
                 self._sync(deadline)
                 if not any(one.state == GONE for one in self._collect(deadline)) and self._clock() >= wait_until:
