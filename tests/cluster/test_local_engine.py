@@ -611,6 +611,36 @@ def test_an_ask_for_more_gpus_than_there_are_is_refused(start_engine: Callable[.
     assert not start_engine("-none", local__gcores="0").info().has_gpus
 
 
+def test_a_ledger_that_fails_keeps_no_ended_application_from_being_settled(
+    start_engine: Callable[..., LocalEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dlapp.gpuid.machine import MachineLedger
+    from dlapp.gpuid.rules import LedgerError
+
+    class NoCards:
+        fds = ()
+
+        def close(self) -> None:
+            pass
+
+    def broken(ledger: MachineLedger, application: str) -> None:
+        raise LedgerError(f"the record of {application} is not what it must be")
+
+    said: list[str] = []
+    monkeypatch.setattr(MachineLedger, "clear_gone", broken)
+    monkeypatch.setattr(runner_module.Runner, "_devices", lambda self: 1)
+    monkeypatch.setattr(runner_module.Runner, "_reserve", lambda self, row: NoCards())
+    monkeypatch.setattr(runner_module, "say", said.append)
+    monkeypatch.setattr(LocalEngine, "_tend_after_submission", lambda self: None)
+    engine = start_engine()
+    first, second = submit(engine, "finish", gcores=1), submit(engine, "quick")
+    lock = os.open(engine.state.runner_lock(os.geteuid()), os.O_RDWR | os.O_CREAT, 0o600)
+    runner_module.Runner(engine.state, engine._settings, lock).run()
+    assert [row_state(engine, one) for one in (first, second)] == ["done", "done"]
+    assert engine.view(first).state is State.FINISHED
+    assert [line for line in said if f"{first}: what it held in the GPU ledger could not be looked at" in line]
+
+
 # ---- history ----
 
 

@@ -461,7 +461,7 @@ class Runner:
 
         home = self._state.application(row.id)
         if row.gcores:
-            self._machine_ledger().clear_gone(row.id)
+            self._clear_leases(row)
         remove_secrets(home)
         summary, size = summary_of(row, outcome, home), size_of_tree(home)
         with self._queue.change():
@@ -470,6 +470,13 @@ class Runner:
         for uid in {one.uid for one in self._queue.unsettled()} - {self._uid}:
             with contextlib.suppress(OSError):
                 wake_runner(self._state, uid)
+
+    def _clear_leases(self, row: Row) -> None:
+        try:
+            self._machine_ledger().clear_gone(row.id)
+        except (DlappError, OSError) as error:
+            # Evidence keeps what is still used; who asks for the cards next looks at it again.
+            say(f"{row.id}: what it held in the GPU ledger could not be looked at: {error}")
 
     def _finish_row(self, row: Row, outcome: Outcome, summary: str, size_bytes: int) -> None:
         import json
