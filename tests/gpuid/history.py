@@ -115,7 +115,7 @@ def run(
 
     Args:
         zookeeper: the store; None: the machine's files.
-        kinds: of faults.
+        kinds: of faults; of pauses alone, all are longer than a session lasts, and most in the middle of a payload.
         hosts: hosts of four cards each, all of them this machine; the machine's store has one.
         until_problem: stop at the first problem that the payloads see.
     """
@@ -166,7 +166,7 @@ class _Run:
             "name": f"w{self.started}",
             "seed": self.choice.getrandbits(32),
             "leases": leases,
-            "hold_s": 0.01,
+            "hold_s": 0.01 if len(self.kinds) > 1 else 0.1,
             "plant": self.plant,
             "witness": str(self.directory / f"witness-{host}"),
             "lives": str(self.directory / "lives"),
@@ -246,7 +246,8 @@ class _Run:
             running[place].kill()
         elif what == "paused":
             running[place].send_signal(signal.SIGSTOP)
-            wake.append((now + self.choice.choice((0.1, 0.5, 2.2 * SESSION_S)), place, what))
+            spans = (0.1, 0.5, 2.2 * SESSION_S) if len(self.kinds) > 1 else (2.2 * SESSION_S,)
+            wake.append((now + self.choice.choice(spans), place, what))
         else:
             proxies[place].plan = Plan(refuse=True)
             proxies[place].cut_all()
