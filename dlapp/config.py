@@ -83,6 +83,8 @@ class GpuidConfig(NamedTuple):
     """Who holds which GPU."""
 
     lock_dir: str
+    allowed_processes: tuple[str, ...]
+    temperature_limit_c: int | None
     zookeeper: ZooKeeperConfig
 
 
@@ -227,6 +229,17 @@ def _read_attempts(text: str) -> int:
     return read_count(text, 1, 100)
 
 
+def _read_programs(text: str) -> tuple[str, ...]:
+    names = tuple(one.strip() for one in text.split(",") if one.strip())
+    if bad := next((one for one in names if "/" in one), None):
+        raise ValueError(f"{shown(bad)} is a path; the names of programs are meant, as ps -e shows them")
+    return names
+
+
+def _read_temperature(text: str) -> int:
+    return read_count(text, 30, 150)
+
+
 def _read_word(text: str) -> str:
     if not text or text.startswith("-") or any(character.isspace() for character in text):
         raise ValueError(f"{shown(text)} is not one word")
@@ -280,6 +293,22 @@ KEYS: tuple[Key, ...] = (
         "/run/lock/dlapp",
         "directory",
         "the machine's ledger of GPUs; one for everybody on the machine",
+    ),
+    Key(
+        "gpuid.allowed_processes",
+        "allowed_processes",
+        _read_programs,
+        "Xorg, Xwayland, gnome-shell, nvidia-cuda-mps-server, nvidia-persistenced, nv-hostengine, dcgmi",
+        "names",
+        "programs that may be on a card which nobody holds; read on the host of the card",
+    ),
+    Key(
+        "gpuid.temperature_limit",
+        "temperature_limit_c",
+        _read_temperature,
+        "",
+        "count, °C",
+        "a hotter card is not given out; none is the temperature at which it slows itself down; read there, too",
     ),
     Key(
         "gpuid.zookeeper.ensemble",

@@ -167,3 +167,14 @@ def test_yaml_is_not_imported_where_there_is_no_file(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_programs_and_temperatures_of_cards_are_read() -> None:
+    options = {"gpuid.allowed_processes": "Xorg, my-monitor", "gpuid.temperature_limit": "85"}
+    gpuid = load_config(options, {"HOME": "/nowhere"}, system_file="/nowhere").gpuid
+    assert (gpuid.allowed_processes, gpuid.temperature_limit_c) == (("Xorg", "my-monitor"), 85)
+    default = load_config({}, {"HOME": "/nowhere"}, system_file="/nowhere").gpuid
+    assert "nvidia-cuda-mps-server" in default.allowed_processes
+    assert default.temperature_limit_c is None
+    with pytest.raises(ConfigError, match="is a path"):
+        load_config({"gpuid.allowed_processes": "/usr/bin/x"}, {"HOME": "/nowhere"}, system_file="/nowhere")

@@ -6,14 +6,17 @@ from collections.abc import Collection, Iterable
 
 from dlapp.gpuid import nvml
 from dlapp.gpuid.evidence import ALIVE, GONE, UNKNOWN, Finding
-from dlapp.gpuid.health import ALLOWED, is_allowed
+from dlapp.gpuid.health import is_allowed, limits_here
 
 
-def processes_on(uuids: Iterable[str], *, allowed: Collection[str] = ALLOWED) -> Finding:
+def processes_on(uuids: Iterable[str], *, allowed: Collection[str] | None = None) -> Finding:
     """What NVML knows of processes on cards whose other witnesses say that all is over.
 
     On a card that is lost, or not there any more, nothing computes: the driver has ended what did. Where there is no
     driver at all, there are no cards.
+
+    Args:
+        allowed: programs that do not count; None: as this host is configured.
     """
     wanted = set(uuids)
     if not wanted or not nvml.library_is_there():
@@ -24,6 +27,7 @@ def processes_on(uuids: Iterable[str], *, allowed: Collection[str] = ALLOWED) ->
     except nvml.NvmlError as error:
         return Finding(UNKNOWN, str(error))
     finding = Finding(GONE)
+    allowed = limits_here().allowed if allowed is None else allowed
     for device in devices:
         reading = readings[device.uuid]
         if reading.error and not reading.lost:

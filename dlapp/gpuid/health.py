@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dlapp.gpuid.rules import HostRecord, Quarantine
 
 ALLOWED = ("Xorg", "Xwayland", "gnome-shell", "nvidia-cuda-mps-server", "nvidia-persistenced", "nv-hostengine", "dcgmi")
-"""Programs that always run on cards and harm nobody."""
+"""Programs that always run on cards and harm nobody; the default of gpuid.allowed_processes."""
 PROBE_FIRST_S, PROBE_LAST_S = 60.0, 6 * 3600.0
 _XIDS_OF_PROGRAMS = frozenset((13, 31, 43, 45, 68, 109))
 
@@ -102,6 +102,18 @@ class Limits(NamedTuple):
 
 
 DEFAULT_LIMITS = Limits()
+
+
+def limits_here() -> Limits:
+    """As this host's configuration has them: it is the host's card that they protect.
+
+    Raises:
+        ConfigError: the configuration is refused.
+    """
+    from dlapp.config import load_config
+
+    gpuid = load_config().gpuid
+    return Limits(allowed=gpuid.allowed_processes, temperature_c=gpuid.temperature_limit_c)
 
 
 def judge(reading: Reading, limits: Limits = DEFAULT_LIMITS) -> Fault | None:
@@ -254,6 +266,7 @@ class Inspector:
     """Looks at the cards of a host's record that nobody holds, and notes there what it finds; `dlapp.gpuid.ledger`.
 
     Args:
+        limits: None: as this host is configured.
         read: asks NVML; None: `dlapp.gpuid.nvml.read`.
         now_ms: the wall clock [ms since 1970].
     """
@@ -264,7 +277,7 @@ class Inspector:
 
     def __init__(
         self,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: Limits | None = None,
         *,
         read: Callable[[Sequence[Device]], Mapping[str, Reading]] | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -284,7 +297,8 @@ class Inspector:
         wanted = to_look_at(record, self._now_ms())
         devices = [one for one in wanted if one.uuid in probed or not self._is_fresh(one.uuid)]
         if devices:
-            limits, read = self._limits, self._read or _read_nvml
+            self._limits = limits = self._limits or limits_here()
+            read = self._read or _read_nvml
             found = check(devices, read=read, limits=limits, clock=self._clock, sleep=self._sleep)
             self._seen |= {one.uuid: (self._clock(), found.get(one.uuid)) for one in devices}
         faults = {one.uuid: fault for one in wanted if (fault := self._seen[one.uuid][1]) is not None}

@@ -58,7 +58,7 @@ class Cards:
 
         known: dict[str, Fault] = {} if self._watch is None else self._watch.failed
         try:
-            known = health.check(self._devices, read=nvml.read) | known
+            known = health.check(self._devices, read=nvml.read, limits=health.limits_here()) | known
         except DlappError as error:
             self._note(f"the GPUs could not be looked at: {error}")
         now_ms = time.time_ns() // 1_000_000
