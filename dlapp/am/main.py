@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Sequence
 from queue import SimpleQueue
+from typing import TYPE_CHECKING
 
 from dlapp.am.home import Home
 from dlapp.am.loop import Loop
-from dlapp.cluster import AmEngine
 from dlapp.errors import UsageError
 from dlapp.ids import ApplicationId
+
+if TYPE_CHECKING:
+    from dlapp.cluster.local.am_side import LocalAmEngine
 
 
 def main(argv: Sequence[str]) -> int:
@@ -35,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
     if "aftermath" in options:
         from dlapp.am.aftermath import settle_what_is_left
 
-        settle_what_is_left(home, application_id, attempt, engine, int(time.time() * 1000), engine.why_it_died())
+        settle_what_is_left(home, application_id, attempt, engine, engine.ended_ms(), engine.why_it_died())
         return 0
     loop = Loop(
         home=home,
@@ -50,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _engine(options: dict[str, str], attempt: int, wakes: SimpleQueue[object]) -> AmEngine:
+def _engine(options: dict[str, str], attempt: int, wakes: SimpleQueue[object]) -> LocalAmEngine:
     if options["engine"] != "local":
         raise UsageError(f"--engine {options['engine']}: there are local and yarn")
     from dlapp.cluster.local.am_side import LocalAmEngine

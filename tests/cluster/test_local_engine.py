@@ -346,6 +346,33 @@ def test_when_all_are_killed_the_next_look_sees_failed_and_the_next_command_goes
     assert ended(engine, second).state is State.FINISHED
 
 
+@pytest.mark.parametrize("asked", [False, True], ids=["died", "killed"])
+@pytest.mark.parametrize("has_runner", [True, False], ids=["watched", "alone"])
+def test_the_time_of_a_death_is_the_same_before_and_after_what_it_left_is_cleared(
+    engine: LocalEngine, asked: bool, has_runner: bool
+) -> None:
+    application_id = submit(engine, "sleep")
+    running(engine, application_id)
+    if asked:
+        engine._write_kill_request(str(home(engine, application_id)), "tony")
+    if not has_runner:
+        kill_runner(engine)
+    for name in ("view.json", "am.json", "am.log"):
+        os.utime(home(engine, application_id) / name, (1_700_000_000, 1_700_000_000))
+    before_ms = time.time_ns() // 1_000_000
+    kill_am(engine, application_id)
+    if not has_runner:
+        seen = engine.view(application_id)
+        assert seen.state.ended
+        engine.tend()
+        assert ended(engine, application_id).finished_ms == seen.finished_ms == 1_700_000_000_000
+    view = ended(engine, application_id)
+    assert view.state is (State.KILLED if asked else State.FAILED)
+    if has_runner:
+        assert view.finished_ms == int((home(engine, application_id) / "died").read_text())
+        assert view.finished_ms >= before_ms
+
+
 def test_after_a_restart_of_the_machine_what_ran_has_failed_and_what_waited_runs(engine: LocalEngine) -> None:
     first, second = submit(engine, "sleep", memory_mib=1000), submit(engine, "quick")
     running(engine, first)

@@ -178,7 +178,8 @@ class LocalAmEngine:
     def finish(self, final_status: FinalStatus, cause: Cause, diagnostics: str) -> None:
         """Write the outcome, once and for all, and let the next ones start."""
         by_itself = self._attempt == 1
-        outcome = outcomes.ended(final_status.value, cause.value, diagnostics, outcomes.now_ms(), by_itself=by_itself)
+        ended_ms = outcomes.now_ms() if by_itself else self.ended_ms()
+        outcome = outcomes.ended(final_status.value, cause.value, diagnostics, ended_ms, by_itself=by_itself)
         outcomes.write_outcome(self._home, outcome)
         self._finished = True
         self._nudge_reaper()
@@ -194,6 +195,13 @@ class LocalAmEngine:
         with contextlib.suppress(DlappError):  # a power cut may leave it empty, or not there
             found = read_json(os.path.join(self._home, "am.json")) or {}
         return outcomes.why_it_died(self._home, str(found.get("boot_id", "")), boot_id())
+
+    def ended_ms(self) -> int:
+        """For one that cleans up: when the application ended [ms since 1970]: at the death, or, where a commit had
+        begun, only now that it is finished."""
+        if os.path.exists(os.path.join(self._home, "commit.json")):
+            return outcomes.now_ms()
+        return outcomes.died_ms(self._home)
 
     # ---- containers ----
 

@@ -115,10 +115,9 @@ def derive(home: str, row_boot_id: str, boot_id: str) -> Outcome | None:
     """
     if os.path.exists(os.path.join(home, "commit.json")):
         return None
-    seen = last_seen_ms(home)
     if (by := kill_request(home)) is not None:
-        return killed(by, seen)
-    return failed(why_it_died(home, row_boot_id, boot_id), seen)
+        return killed(by, died_ms(home))
+    return failed(why_it_died(home, row_boot_id, boot_id), died_ms(home))
 
 
 def why_it_died(home: str, row_boot_id: str, boot_id: str) -> str:
@@ -159,8 +158,20 @@ def last_line(path: str) -> str:
     return next((line.strip()[:MAX_LINE] for line in reversed(lines) if line.strip()), "")
 
 
-def last_seen_ms(home: str) -> int:
-    """When an application last left a trace [ms since 1970]; now, if it left none."""
+def note_death(home: str, died_ms: int) -> None:
+    """Write down when an ApplicationMaster died, for all who tell of it, unless that is written already."""
+    path = os.path.join(home, "died")
+    if not os.path.exists(path):
+        state.write_whole(path, f"{died_ms}\n")
+
+
+def died_ms(home: str) -> int:
+    """When the ApplicationMaster of an application died [ms since 1970].
+
+    As its runner wrote it down; if none has yet, when the application last left a trace; now, if it left none.
+    """
+    with contextlib.suppress(OSError, ValueError), open(os.path.join(home, "died"), encoding="ascii") as file:
+        return int(file.read())
     times = []
     for name in ("view.json", "am.json", "am.log", "journal-1.jsonl"):
         with contextlib.suppress(OSError):

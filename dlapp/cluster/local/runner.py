@@ -27,10 +27,12 @@ from dlapp.cluster.local.outcome import (
     Outcome,
     began,
     derive,
+    died_ms,
     failed,
     kill_request,
     killed,
     last_line,
+    note_death,
     now_ms,
     read_outcome,
     why_it_died,
@@ -93,6 +95,7 @@ class Runner:
         self._poll = select.poll()
         self._watched: dict[int, int] = {}  # pidfd -> number of the row
         self._pidfds: dict[int, int] = {}  # number of the row -> pidfd
+        self._died: set[int] = set()  # numbers of rows whose ApplicationMaster has just ended
         self._left: dict[int, Left] = {}  # number of the row -> what its dead ApplicationMaster left
         self._pause_s = IDLE_S
         self._lingering_s = LINGERING_S[0]
@@ -162,10 +165,13 @@ class Runner:
     def _check(self, row: Row) -> None:
         """See what has become of a running row that no process is watched for."""
         home = self._state.application(row.id)
+        if row.number in self._died and os.path.exists(os.path.join(home, "am.json")):
+            note_death(home, now_ms())
         if is_locked(os.path.join(home, "alive")):
             self._watch(row, home)
             return
         self._left.pop(row.number, None)
+        self._died.discard(row.number)
         outcome = self._outcome(home)
         if outcome is None and not os.path.isdir(home):
             self._settle(row, failed(f"its directory {home} is gone", now_ms()))
@@ -229,7 +235,9 @@ class Runner:
             with contextlib.suppress(ChildProcessError):
                 os.waitid(os.P_PIDFD, fd, os.WEXITED | os.WNOHANG)
             self._poll.unregister(fd)
-            del self._pidfds[self._watched.pop(fd)]
+            number = self._watched.pop(fd)
+            self._died.add(number)
+            del self._pidfds[number]
             os.close(fd)
 
     def _leave(self) -> None:
@@ -385,6 +393,7 @@ class Runner:
     def _start_aftermath(self, row: Row, home: str) -> None:
         from dlapp.cluster.local.strays import end
 
+        note_death(home, died_ms(home))
         alive = open_lock(os.path.join(home, "alive"))
         try:
             # The row first, then the lock: who sees the lock held and the row unchanged sees an ApplicationMaster.

@@ -133,4 +133,4 @@ def _read_outcome(home: str) -> Outcome | None:
     try:
         return outcomes.read_outcome(home)
     except DlappError as error:
-        return outcomes.failed(str(error), outcomes.last_seen_ms(home))
+        return outcomes.failed(str(error), outcomes.died_ms(home))
