@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Iterable
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
-# Source: linux/prctl.h, linux/sched.h, sys/mount.h
+# Source: linux/prctl.h, linux/sched.h, sys/mount.h, sys/inotify.h
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
@@ -15,6 +16,7 @@ _CLONE_NEWNS = 0x00020000
 _CLONE_NEWPID = 0x20000000
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
 _MS_REC, _MS_SLAVE = 16384, 1 << 19
+_IN_MODIFY = 0x00000002
 
 
 def _checked(result: int, call: str) -> None:
@@ -54,6 +56,23 @@ def mount_own_proc() -> None:
     """Make /proc show the pid namespace of this process. Raises OSError where that is not allowed."""
     flags = ctypes.c_ulong(_MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
     _checked(_libc.mount(b"proc", b"/proc", b"proc", flags, None), "mount /proc")
+
+
+def watch_writes(paths: Iterable[str]) -> int:
+    """A descriptor that can be read once one of the files has been written to (inotify); it does not block.
+
+    Raises:
+        OSError: a file is missing, or this user watches as much as the kernel allows.
+    """
+    fd: int = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+    _checked(min(fd, 0), "inotify_init1")
+    try:
+        for path in paths:
+            _checked(min(_libc.inotify_add_watch(fd, os.fsencode(path), _IN_MODIFY), 0), "inotify_add_watch")
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
 
 
 def return_to_pid_namespace(fd: int) -> None:

@@ -31,7 +31,7 @@ from dlapp.errors import Denied, DlappError, NotFound, UsageError
 from dlapp.ids import ContainerId
 from dlapp.runtime.payload import Ended, Payload, PayloadError, Running
 from dlapp.runtime.process import Guardian, PlainRun
-from dlapp.storage import DiskFull, fetch_sources, open_location, shown
+from dlapp.storage import DiskFull, HdfsPlace, fetch_sources, open_location, shown
 from dlapp.storage.tree import remove_tree
 from dlapp.task.environment import payload_environment
 from dlapp.task.link import AmLink
@@ -79,6 +79,7 @@ class Task:
         self._note = self._log.note
         self._ledger: Ledger | None = None
         self._lease: Lease | None = None
+        self._hdfs: HdfsPlace | None = None
         self._cards: Cards | None = None
         self._link: AmLink
         self._launch: dict[str, Any]
@@ -88,6 +89,8 @@ class Task:
         """All steps. Returns the exit code: 0 when the ApplicationMaster has the result."""
         with open(os.path.join(self._home, "launch.json"), encoding="utf-8") as file:
             self._launch = json.load(file)
+        if storage := self._launch.get("storage"):
+            self._hdfs = HdfsPlace.from_settings(storage)
         container_id = ContainerId.from_text(self._launch["container_id"])
         url, token = self._launch["control_url"], self._launch["token"]
         with (
@@ -219,7 +222,7 @@ class Task:
         for one in self._assignment.inputs:
             with self._step(f"input {one.input_path} could not be fetched"):
                 into = self._inside_workspace(one.input_path)
-                moved = fetch_sources(one.sources, into, progress=self._teller())
+                moved = fetch_sources(one.sources, into, hdfs=self._hdfs, progress=self._teller())
                 self._note(f"input {one.input_path}: {moved.files} files, {moved.size_bytes} bytes")
 
     def _inside_workspace(self, path: str) -> str:
@@ -291,7 +294,14 @@ class Task:
         files = tuple(os.path.join(self._home, name) for name in ("stdout", "stderr"))
         for path in files:
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
-        cap = LogCap(files, self._assignment.log_limit_bytes)
+        with LogCap(files, self._assignment.log_limit_bytes) as cap:
+            ended, soft = self._run_under(cap, run)
+            cap.check()
+        if cap.told:
+            self._note(cap.told)
+        return ended, soft, cap.told
+
+    def _run_under(self, cap: LogCap, run: Running) -> tuple[Ended, bool]:
         # Once it may have begun, a soft stop is for the payload, which has a grace time; it does not cut us off.
         with self._step("the payload could not be started", node=True, cut_by=Stop.NOW):
             run.start()
@@ -322,13 +332,12 @@ class Task:
                     told = cap.told
                     self._note(f"{told}; what follows is dropped too")
                     self._say(Phase.RUNNING, detail=told)
-            self._poll(run, min(look_at, kill_at or look_at) - time.monotonic())
-        cap.check()
-        if cap.told:
-            self._note(cap.told)
-        return ended, kill_at is not None, cap.told
+            if self._poll(run, cap, min(look_at, kill_at or look_at) - time.monotonic()):
+                look_at = 0.0
+        return ended, kill_at is not None
 
-    def _poll(self, run: Running, timeout_s: float) -> None:
+    def _poll(self, run: Running, cap: LogCap, timeout_s: float) -> bool:
+        """Wait for news; whether the payload printed after a silence."""
         poll = select.poll()
         poll.register(self._stopper.wake_fd, select.POLLIN)
         watched = run.watched_fds()
@@ -336,8 +345,11 @@ class Task:
             poll.register(fd, events)
         if not watched:
             timeout_s = min(timeout_s, _TAKEN_EVERY_S)  # its start is still to be seen
-        poll.poll(max(1, int(timeout_s * 1000)))
+        if cap.wake_fd is not None:
+            poll.register(cap.wake_fd, select.POLLIN)
+        ready = poll.poll(max(1, int(timeout_s * 1000)))
         self._stopper.drain()
+        return any(fd == cap.wake_fd for fd, _ in ready)
 
     def _result_of(self, ended: Ended, soft: bool, cut: str, card: str) -> TaskResult:
         fault, message = ended.fault, ended.problem
@@ -368,7 +380,7 @@ class Task:
                             continue  # it did not come so far
                         section = f"to_hdfs {output.name}".rstrip()
                         raise NotFound(f"the script made no {output.output_path!r} in its workspace ({section})")
-                    moved = open_location(part).store(
+                    moved = open_location(part, self._hdfs).store(
                         local,
                         part,
                         move=len(one.outputs) == 1,

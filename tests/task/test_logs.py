@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import select
 from pathlib import Path
 
+import pytest
+
 from dlapp.runtime.docker import task_is_gone
+from dlapp.task import logs
 from dlapp.task.logs import LogCap, TaskLog
 
 
@@ -28,12 +34,49 @@ def test_what_is_within_the_cap_is_left_alone(tmp_path: Path) -> None:
     assert cap.told == ""
 
 
-def test_it_looks_more_often_once_half_of_the_cap_is_used(tmp_path: Path) -> None:
+def test_while_nothing_is_printed_it_looks_seldom_and_is_woken_by_the_next_write(tmp_path: Path) -> None:
+    path = tmp_path / "stdout"
+    path.write_bytes(b"12345")
+    with LogCap((str(path),), 10) as cap:
+        often = cap.check()
+        assert cap.wake_fd is None, "it grows: only time tells, however often it is written to"
+        seldom = cap.check()
+        assert often <= 0.02 < 0.5 < seldom
+        assert cap.wake_fd is not None
+        assert not select.select([cap.wake_fd], [], [], 0)[0]
+        with open(path, "ab") as file:
+            file.write(b"6")
+        assert select.select([cap.wake_fd], [], [], 5)[0]
+        assert cap.check() == often
+        assert cap.check() == seldom
+
+
+def test_what_grows_far_from_the_cap_is_looked_at_less_often(tmp_path: Path) -> None:
+    path = tmp_path / "stdout"
+    path.write_bytes(b"12345")
+    with LogCap((str(path),), 1 << 30) as cap:
+        assert 0.2 < cap.check() < 1
+
+
+def test_where_the_kernel_watches_no_more_it_looks_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: object) -> int:
+        raise OSError(errno.EMFILE, "too many")
+
+    monkeypatch.setattr(logs, "watch_writes", refused)
     (tmp_path / "stdout").write_bytes(b"12345")
-    cap = LogCap((str(tmp_path / "stdout"),), 10)
-    seldom = cap.check()
-    (tmp_path / "stdout").write_bytes(b"123456")
-    assert cap.check() < seldom
+    with LogCap((str(tmp_path / "stdout"),), 10) as cap:
+        assert [cap.check(), cap.check()] == [0.02, 0.02]
+        assert cap.wake_fd is None
+
+
+def test_it_leaves_no_descriptor(tmp_path: Path) -> None:
+    (tmp_path / "stdout").touch()
+    before = os.listdir("/proc/self/fd")
+    with LogCap((str(tmp_path / "stdout"),), 10) as cap:
+        cap.check()
+    with LogCap((str(tmp_path / "none"),), 10) as cap:
+        cap.check()
+    assert os.listdir("/proc/self/fd") == before
 
 
 def test_a_log_says_that_its_task_lives(tmp_path: Path) -> None:
