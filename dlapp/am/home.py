@@ -21,6 +21,7 @@ from dlapp.errors import DlappError, NotFound
 from dlapp.jsonform import from_json, to_json
 from dlapp.report import ApplicationView, Cause, FinalStatus
 from dlapp.spec import Secrets, Submission
+from dlapp.storage import HdfsPlace
 
 T = TypeVar("T")
 
@@ -50,10 +51,13 @@ class CommitClaim:
 
 
 class Home:
-    """The files of one application, in a local directory."""
+    """The files of one application, in a local directory.
 
-    def __init__(self, directory: str) -> None:
-        self.directory = directory
+    ``hdfs`` is where its outputs may go besides local files.
+    """
+
+    def __init__(self, directory: str, hdfs: HdfsPlace | None = None) -> None:
+        self.directory, self.hdfs = directory, hdfs
 
     def submission(self) -> Submission:
         """What was submitted. Raises NotFound, DlappError where it cannot be read."""

@@ -14,6 +14,7 @@ from dlapp.cluster.yarn.plan import WORKSPACE, Plan
 from dlapp.cluster.yarn.tokens import read_container_credentials
 from dlapp.errors import DlappError
 from dlapp.ids import ContainerId
+from dlapp.storage import HdfsPlace
 from dlapp.storage.staged import StagedFiles
 
 
@@ -31,7 +32,14 @@ def _run() -> int:
     credentials = read_container_credentials()
     plan = Plan.from_credentials(credentials)
     own = ContainerId.from_text(os.environ["CONTAINER_ID"])
-    home = StagedHome(StagedFiles(plan.storage), own.application, own.attempt, plan.submission, plan.secrets)
+    home = StagedHome(
+        StagedFiles(plan.storage),
+        own.application,
+        own.attempt,
+        plan.submission,
+        plan.secrets,
+        HdfsPlace.from_settings(plan.storage),
+    )
     wakes: SimpleQueue[object] = SimpleQueue()
     engine = YarnAmEngine(plan.cluster, credentials, own.attempt, plan.program(), lambda: wakes.put(None))
     loop = Loop(

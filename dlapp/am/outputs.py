@@ -14,7 +14,7 @@ from dlapp.errors import DlappError
 from dlapp.ids import ApplicationId
 from dlapp.report import OutputView
 from dlapp.spec import OnFailure, OutputSpec, Submission
-from dlapp.storage import commit
+from dlapp.storage import HdfsPlace, commit
 
 
 def settle(
@@ -28,11 +28,11 @@ def settle(
     outputs = submission.spec.outputs
     if (earlier := home.claimed()) is not None:
         # An attempt before us decided; whatever we know, what it claimed is neither dropped nor put aside.
-        settled = carry_out(earlier, submission, application_id, again=True)
+        settled = carry_out(earlier, submission, application_id, again=True, hdfs=home.hdfs)
         return settled._replace(ended=Ending(earlier.final_status, earlier.cause, earlier.diagnostics))
     if wanted.how is not Settlement.COMMIT:
         keep = wanted.how is Settlement.KEEP
-        return OutputsSettled(leave(submission, application_id, wanted.parts, keep=keep))
+        return OutputsSettled(leave(submission, application_id, wanted.parts, keep=keep, hdfs=home.hdfs))
     claim = home.claim(
         CommitClaim(
             attempt=attempt,
@@ -50,39 +50,51 @@ def settle(
         )
     )
     if claim.attempt == attempt:
-        return carry_out(claim, submission, application_id)
-    settled = carry_out(claim, submission, application_id, again=True)
+        return carry_out(claim, submission, application_id, hdfs=home.hdfs)
+    settled = carry_out(claim, submission, application_id, again=True, hdfs=home.hdfs)
     return settled._replace(ended=Ending(claim.final_status, claim.cause, claim.diagnostics))
 
 
 def carry_out(
-    claim: CommitClaim, submission: Submission, application_id: ApplicationId, *, again: bool = False
+    claim: CommitClaim,
+    submission: Submission,
+    application_id: ApplicationId,
+    *,
+    again: bool = False,
+    hdfs: HdfsPlace | None = None,
 ) -> OutputsSettled:
     """Do what a commit claim says; with ``again`` some or all of it may have been done before."""
     views, error = [], None
     for spec, output in zip(submission.spec.outputs, claim.outputs, strict=True):
         parts = list(output.parts.items())
         try:
-            commit.commit(output.target, application_id, parts, overwrite=output.overwrite, again=again)
+            commit.commit(output.target, application_id, parts, overwrite=output.overwrite, again=again, hdfs=hdfs)
             views.append(OutputView(name=spec.name, target=output.target, committed=True))
         except (DlappError, OSError) as problem:
             error = error or f"output {output.target} could not be committed: {problem}"
-            kept = commit.keep_partial(output.target, application_id, parts)
+            kept = commit.keep_partial(output.target, application_id, parts, hdfs=hdfs)
             views.append(OutputView(name=spec.name, target=output.target, partial=kept))
     return OutputsSettled(tuple(views), error)
 
 
 def leave(
-    submission: Submission, application_id: ApplicationId, parts: Sequence[Part], *, keep: bool
+    submission: Submission,
+    application_id: ApplicationId,
+    parts: Sequence[Part],
+    *,
+    keep: bool,
+    hdfs: HdfsPlace | None = None,
 ) -> tuple[OutputView, ...]:
     """Put what was stored of each output aside, or remove it."""
     views = []
     for output in submission.spec.outputs:
         kept = None
         if keep and output.on_failure is OnFailure.KEEP:
-            kept = commit.keep_partial(output.target, application_id, _named_parts(submission, parts, output))
+            kept = commit.keep_partial(
+                output.target, application_id, _named_parts(submission, parts, output), hdfs=hdfs
+            )
         else:
-            commit.drop(output.target, application_id)
+            commit.drop(output.target, application_id, hdfs=hdfs)
         views.append(OutputView(name=output.name, target=output.target, partial=kept))
     return tuple(views)
 

@@ -24,6 +24,7 @@ from dlapp.ids import ApplicationId
 from dlapp.jsonform import from_json, to_json
 from dlapp.report import ApplicationView
 from dlapp.spec import Secrets, Submission
+from dlapp.storage import HdfsPlace
 
 T = TypeVar("T")
 
@@ -42,12 +43,18 @@ class StagedHome(Home):
     """
 
     def __init__(
-        self, files: Files, application_id: ApplicationId, attempt: int, submission: Submission, secrets: Secrets
+        self,
+        files: Files,
+        application_id: ApplicationId,
+        attempt: int,
+        submission: Submission,
+        secrets: Secrets,
+        hdfs: HdfsPlace | None = None,
     ) -> None:
         self._files, self._application_id, self._attempt = files, application_id, attempt
         self._submission, self._secrets = submission, secrets
         self._places = Places(files.home)
-        super().__init__(self._places.staging(application_id))
+        super().__init__(self._places.staging(application_id), hdfs)
         self._changed = threading.Condition()
         self._view: ApplicationView | None = None
         self._view_at = 0.0

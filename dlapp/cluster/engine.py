@@ -6,9 +6,9 @@ of their ends. Above this line nobody knows which engine it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.report import ApplicationView, Cause, FinalStatus
@@ -19,11 +19,16 @@ from dlapp.spec import AppSpec, Placement, Resources, Secrets, Submission
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineInfo:
-    """What an engine is: its name and version, and whether it has GPUs (``gcores=auto`` is 1 where it has)."""
+    """What an engine is: its name and version, and whether it has GPUs (``gcores=auto`` is 1 where it has).
+
+    Args:
+        hdfs: its default file system, as `dlapp.storage.HdfsPlace.from_settings` takes it; None: this machine's.
+    """
 
     name: str
     version: str
     has_gpus: bool
+    hdfs: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

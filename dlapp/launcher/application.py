@@ -29,7 +29,7 @@ from dlapp.spec import (
     check_env_name,
     check_inside_workspace,
 )
-from dlapp.storage import file_location, local_path
+from dlapp.storage import HdfsPlace, file_location, local_path
 from dlapp.storage.glob import split_pattern
 from dlapp.texts import shown
 
@@ -40,11 +40,17 @@ _WILD = re.compile(r"([\\*?\[\]{}])")
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """What a properties file says, ready to be submitted; ``env``: the user's variables with their values."""
+    """What a properties file says, ready to be submitted.
+
+    Args:
+        env: the user's variables with their values.
+        hdfs: where its ``hdfs://`` locations are, as its user; None: the engine has none.
+    """
 
     properties: Properties
     spec: AppSpec
     env: dict[str, str]
+    hdfs: HdfsPlace | None = None
 
 
 def read_application(path: str, config: Config, engine: EngineInfo) -> Application:
@@ -61,10 +67,11 @@ def read_application(path: str, config: Config, engine: EngineInfo) -> Applicati
         raise UsageError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
     faults = Faults(path)
     properties = read_properties(data, path, faults)
-    made = _Maker(properties, config, engine, faults).make()
+    maker = _Maker(properties, config, engine, faults)
+    made = maker.make()
     faults.refuse()
     assert made is not None
-    return Application(properties, *made)
+    return Application(properties, *made, maker.hdfs)
 
 
 def application_from_properties(
@@ -138,6 +145,10 @@ class _Maker:
         self.faults = faults
         self.file = os.path.abspath(properties.path)
         self.directory = os.path.dirname(self.file)
+        self.hdfs: HdfsPlace | None = None
+        if engine.hdfs is not None:
+            place = HdfsPlace.from_settings(engine.hdfs)
+            self.hdfs = place._replace(user=self._application("username") or place.user)
 
     def make(self) -> tuple[AppSpec, dict[str, str]] | None:
         """The spec and the variables; None: there are faults."""
@@ -275,8 +286,8 @@ class _Maker:
         sources = []
         for text in self.properties.value(section, "hdfs", ()):
             try:
-                location = resolve_location(text, self.directory, self.config.local.fs_root, pattern=True)
-                split_pattern(local_path(location))
+                location = self._location(text, pattern=True)
+                split_pattern(self._path(location))
                 sources.append(location)
             except ValueError as problem:
                 self._fault(section, "hdfs", problem)
@@ -295,7 +306,7 @@ class _Maker:
             try:
                 if set("*?") & set(text):
                     raise ValueError(f"{shown(text)} is a pattern; output goes to one place")
-                target = resolve_location(text, self.directory, self.config.local.fs_root, pattern=False)
+                target = self._location(text, pattern=False)
             except ValueError as problem:
                 self._fault(section, "hdfs", problem)
         if path is None or not self._is_inside_workspace(section, "output_path", path):
@@ -316,6 +327,20 @@ class _Maker:
             on_failure=OnFailure(get(section, "on_failure", "keep")),
         )
 
+    def _location(self, text: str, *, pattern: bool) -> str:
+        """Where a path is: on the engine's HDFS where it has one, else on this machine. Raises ValueError."""
+        if self.hdfs is None:
+            return resolve_location(text, self.directory, self.config.local.fs_root, pattern=pattern)
+        if (match := _SCHEME.match(text)) and match[1].lower() != "hdfs":
+            raise ValueError(f"there is no storage for {match[1]}:// on a cluster, it can be a path or hdfs://")
+        location = self.hdfs.resolve(text)
+        self.hdfs.path(location)
+        return location
+
+    def _path(self, location: str) -> str:
+        """The path of a location on its file system."""
+        return local_path(location) if self.hdfs is None else self.hdfs.path(location)
+
     def _is_inside_workspace(self, section: str, key: str, path: str) -> bool:
         try:
             check_inside_workspace(f"{section}.{key}", path)
@@ -328,18 +353,18 @@ class _Maker:
         """No output may lie where it would replace what the application is made of, or another output."""
         for place, output in enumerate(outputs):
             section = f"to_hdfs {output.name}".strip()
-            target = local_path(output.target)
+            target = self._path(output.target)
             for one in inputs:
                 for source in one.sources:
-                    if overlap(target, local_path(source)):
+                    if overlap(target, self._path(source), links=self.hdfs is None):
                         line = self.properties.line(f"from_hdfs {one.name}".strip(), "hdfs")
                         what = f"would overwrite the application's own input of line {line}"
                         self._fault(section, "hdfs", f"{_seen(target)} {what}")
             for kept, what in ((workspace, "the workspace"), (self.file, "the properties file")):
-                if kept and is_inside(os.path.realpath(kept), os.path.realpath(target)):
+                if kept and self.hdfs is None and is_inside(os.path.realpath(kept), os.path.realpath(target)):
                     self._fault(section, "hdfs", f"{_seen(target)} would overwrite {what}")
             for other in outputs[:place]:
-                if overlap(target, _WILD.sub(r"\\\1", local_path(other.target))):
+                if overlap(target, _WILD.sub(r"\\\1", self._path(other.target)), links=self.hdfs is None):
                     line = self.properties.line(f"to_hdfs {other.name}".strip(), "hdfs")
                     self._fault(section, "hdfs", f"{_seen(target)} and the target of line {line} lie in each other")
 
@@ -355,16 +380,20 @@ def is_inside(path: str, directory: str) -> bool:
     return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
-def overlap(target: str, pattern: str) -> bool:
-    """Whether a target is what a pattern matches, lies in it, or holds it; symbolic links on the way are followed.
+def overlap(target: str, pattern: str, *, links: bool = True) -> bool:
+    """Whether a target is what a pattern matches, lies in it, or holds it.
+
+    Args:
+        links: symbolic links of this machine on the way are followed.
 
     Raises:
         UsageError: it is no valid pattern.
     """
-    targets = [_parts(target), _parts(os.path.realpath(target))]
+    targets = [_parts(target), _parts(os.path.realpath(target))] if links else [_parts(target)]
     for components in split_pattern(pattern):
         fixed = next((n for n, one in enumerate(components) if not isinstance(one, str)), len(components))
-        start = os.path.realpath("/" + "/".join(str(one) for one in components[:fixed]))
+        start = "/" + "/".join(str(one) for one in components[:fixed])
+        start = os.path.realpath(start) if links else start
         for wanted in (components, [*_parts(start), *components[fixed:]]):
             for parts in targets:
                 if all(

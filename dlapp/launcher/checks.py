@@ -31,7 +31,7 @@ class WorldCheck:
     """
 
     def __init__(self, application: Application, scan: Scan, faults: Faults, note: Note) -> None:
-        self.properties, self.spec = application.properties, application.spec
+        self.properties, self.spec, self.hdfs = application.properties, application.spec, application.hdfs
         self.scan, self.faults, self.note = scan, faults, note
 
     def all(self) -> None:
@@ -93,7 +93,7 @@ class WorldCheck:
                 return
         for source in one.sources:
             try:
-                entries = open_location(source).matches(source)
+                entries = open_location(source, self.hdfs).matches(source)
             except DlappError as error:
                 self._fault(section, "hdfs", error)
                 continue
@@ -122,7 +122,7 @@ class WorldCheck:
         elif name in packed and not (entry.is_dir and packed[name]):
             self._clash(section, entry, name)
         elif name in packed:
-            storage = open_location(entry.location)
+            storage = open_location(entry.location, self.hdfs)
             for inner, is_dir in packed.items():
                 if inner.startswith(f"{name}/") and not is_dir and storage.exists(entry.location + inner[len(name) :]):
                     self._clash(section, entry, inner)
@@ -136,9 +136,9 @@ class WorldCheck:
         section = f"to_hdfs {output.name}".strip()
         path = _path(output.target)
         try:
-            for application in finish_interrupted(output.target):
+            for application in finish_interrupted(output.target, hdfs=self.hdfs):
                 self.note(f"{path}: the output of {application}, which was cut off, is put in place now")
-            storage = open_location(output.target)
+            storage = open_location(output.target, self.hdfs)
             if not output.overwrite and storage.exists(output.target):
                 self._fault(section, "hdfs", f"{path} is there already; name another, or say overwrite=true")
                 return

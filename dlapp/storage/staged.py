@@ -44,6 +44,14 @@ class StagedFiles:
         self._root, self._user = str(settings["location"]).rstrip("/"), str(settings["user"])
         self._web = [str(one).rstrip("/") for one in settings["web"]]
         self._by_thread = threading.local()
+        self._open: set[Any] = set()
+
+    def close(self) -> None:
+        """Close the connections of all threads; none of them may be in a call."""
+        for connection in list(self._open):
+            connection.close()
+        self._open.clear()
+        self._by_thread = threading.local()
 
     @property
     def home(self) -> str:
@@ -75,11 +83,11 @@ class StagedFiles:
         self._call("PUT", location, "MKDIRS", permission=f"{mode:o}")
 
     def send(self, path: str, location: str, mode: int) -> Found:
-        """Put a local file there: whole, or not at all."""
+        """Put a local file there, whole or not at all; one that is there already stays, untouched."""
         temporary = _temporary(location)
         with open(path, "rb") as file:
             self._create(temporary, file, os.fstat(file.fileno()).st_size, mode)
-        self._rename(temporary, location, once=False)
+        self._rename(temporary, location, once=True)
         found = self.look(location)
         if found is None:
             raise NotFound(f"{location} was removed just after it was written")
@@ -163,6 +171,7 @@ class StagedFiles:
         if fresh:
             kind = http.client.HTTPSConnection if web.startswith("https:") else http.client.HTTPConnection
             connections[web] = kind(web.partition("://")[2], timeout=TIMEOUT_S)
+            self._open.add(connections[web])
         connection = connections[web]
         headers = {"Content-Length": str(size)} if method == "PUT" else {}
         try:
@@ -170,11 +179,11 @@ class StagedFiles:
             answer = connection.getresponse()
             body = answer.read(_MOST_READ)
             if answer.will_close:
-                del connections[web]
+                self._open.discard(connections.pop(web))
             return answer.status, body, answer.getheader("Location", "")
         except (OSError, http.client.HTTPException) as error:
             connection.close()
-            connections.pop(web, None)
+            self._open.discard(connections.pop(web, None))
             if not fresh and (data is None or isinstance(data, bytes)):
                 return self._exchange(web, method, path, data, size)  # it had closed a connection of before
             raise Unreachable(f"{web}: {_words(error)}") from error

@@ -79,6 +79,8 @@ class YarnEngine:
         """Close the connections."""
         for rest in self._rest_by_user.values():
             rest.close()
+        for files in self._files_by_user.values():
+            files.close()
 
     def __enter__(self) -> YarnEngine:
         return self
@@ -113,7 +115,8 @@ class YarnEngine:
         dialect = self._dialect()
         gcores = self._new.largest.get(dialect.value, 0) if dialect is not Dialect.FIELD3 else 1
         has_gpus = dialect is not Dialect.NONE and gcores > 0 and self._has_ledger()
-        return EngineInfo(name="yarn", version=version, has_gpus=has_gpus)
+        hdfs = self._site.storage(self._user)
+        return EngineInfo(name="yarn", version=version, has_gpus=has_gpus, hdfs=hdfs)
 
     def _has_ledger(self) -> bool:
         return self._config.gpuid.zookeeper.ensemble is not None
@@ -224,8 +227,8 @@ class YarnEngine:
             self._preparing.join()
         program, name = travel.packed(_local_cache("travel"))
         staged = _both(
-            lambda: self._staged(files, program, f"{places.cache}/{name}", 0o644, "PUBLIC"),
-            lambda: self._staged(files, archive, f"{places.cache}/{os.path.basename(archive)}", 0o600, "PRIVATE"),
+            lambda: self._staged(files, user, program, f"{places.cache}/{name}", 0o644, "PUBLIC"),
+            lambda: self._staged(files, user, archive, f"{places.cache}/{os.path.basename(archive)}", 0o600, "PRIVATE"),
         )
         resources = {travel.NAME: staged[0], WORKSPACE: staged[1]}
         plan = Plan(
@@ -269,14 +272,21 @@ class YarnEngine:
         self._wait_until_taken(rest, new.application_id)
         return new.application_id
 
-    def _staged(self, files: Files, path: str, location: str, mode: int, visibility: str) -> LocalResource:
-        """A file of ours on the cluster, brought there if it is not the same already.
+    def _staged(self, files: Files, user: str, path: str, location: str, mode: int, visibility: str) -> LocalResource:
+        """A file of ours on the cluster, brought there if it is not there already.
 
-        Its name is its digest; that the one there is whole and nobody else's its owner and size tell.
+        Its name is its digest, and it gets it when it is whole. One that is there is never written again: YARN fails
+        every container that was promised the file as it was.
+
+        Raises:
+            Denied: what is there may have been written by others.
         """
         found = files.look(location)
-        size = os.stat(path).st_size
-        if found is None or found.size_bytes != size or found.mode & 0o022 or not found.owner:
+        if found is not None and (found.owner != user or found.mode & 0o022):
+            raise Denied(
+                f"{location} is {found.owner}'s, with mode {found.mode:o}: others may have written it; remove it"
+            )
+        if found is None:
             directory = location.rpartition("/")[0]
             above = directory.rpartition("/")[0]
             files.make(above, CACHE_MODE)

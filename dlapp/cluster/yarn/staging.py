@@ -40,6 +40,9 @@ class Files(Protocol):
     def home(self) -> str:
         """The user's home directory."""
 
+    def close(self) -> None:
+        """Close the connections."""
+
     def look(self, location: str) -> Found | None:
         """What is there; None: nothing."""
 
@@ -50,7 +53,7 @@ class Files(Protocol):
         """Make a directory, with those above it; one that is there stays as it is."""
 
     def send(self, path: str, location: str, mode: int) -> Found:
-        """Put a local file there: whole, or not at all."""
+        """Put a local file there, whole or not at all; one that is there already stays, untouched."""
 
     def write(self, location: str, data: bytes, mode: int, *, once: bool = False) -> bool:
         """Write a small file, whole or not at all; with ``once`` False where one is there already."""

@@ -152,9 +152,15 @@ def _fingerprint(files: list[Source]) -> str:
 
 
 def _write(path: str, files: list[Source]) -> None:
+    import warnings
     import zipfile
 
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+    with (
+        warnings.catch_warnings(),
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive,
+    ):
+        # What the compiler thinks of other people's code is no news for our user.
+        warnings.simplefilter("ignore")
 
         def add(name: str, data: bytes) -> None:
             entry = zipfile.ZipInfo(name, _EARLIEST)
