@@ -1,6 +1,8 @@
 # What there is to do with a clone. Needs Python 3.11 or later with its venv module; everything else comes by itself.
 #
 #   make demo              install into .venv and run examples/digits
+#   make yarn-up           a real Hadoop on this machine, from Maven Central (needs Java and Maven); yarn-down ends it
+#   make demo-yarn         examples/digits on that Hadoop
 #   make test              the tests; installs what they need when root, else says what is skipped
 #   make test-faults       the same with every fault injected, more cases
 #   make test-oldest       the tests with the oldest libraries that pyproject.toml allows
@@ -11,7 +13,7 @@
 VENV ?= .venv
 BIN := $(VENV)/bin
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-faults test-oldest check bench clean
+.PHONY: help demo yarn-up yarn-down demo-yarn test test-faults test-oldest check bench clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -19,6 +21,18 @@ help:
 demo:
 	@.ci/venv $(VENV) demo
 	@PATH="$(abspath $(BIN)):$$PATH" examples/digits/demo.sh
+
+yarn-up:
+	@.ci/venv $(VENV) demo test yarn zookeeper
+	@$(BIN)/python -m tests.services.hadoop up
+
+yarn-down:
+	@.ci/venv $(VENV) demo test yarn zookeeper
+	@$(BIN)/python -m tests.services.hadoop down
+
+demo-yarn:
+	@.ci/venv $(VENV) demo test yarn zookeeper
+	@PATH="$(abspath $(BIN)):$$PATH" examples/digits/demo-yarn.sh
 
 test:
 	@.ci/venv $(VENV) demo test yarn zookeeper

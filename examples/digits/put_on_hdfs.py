@@ -1,0 +1,18 @@
+"""Put a file of this directory into the user's home on HDFS, under the same path: put_on_hdfs.py FILE"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import sys
+
+from dlapp.cluster.yarn.site import read_site
+from dlapp.storage.staged import StagedFiles
+
+path = sys.argv[1]
+files = StagedFiles(read_site(None).storage(os.environ.get("HADOOP_USER_NAME") or getpass.getuser()))
+target = f"{files.home}/{path}"
+files.make(target.rpartition("/")[0], 0o755)
+files.send(path, target, 0o644)
+files.close()
+print(f"{path} is at {target}")

@@ -1,0 +1,149 @@
+"""The client's side of YARN against a real cluster: whole applications, from the launcher's lines to their logs."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dlapp.client import Client
+from dlapp.config import load_config
+from dlapp.control import Phase
+from dlapp.errors import AskTooLarge, FileRefused, NotFound
+from dlapp.ids import ApplicationId
+from dlapp.report import ApplicationView, Cause, FinalStatus, State
+from tests.cluster_yarn.on_yarn import until
+from tests.services.hadoop import Hadoop
+
+pytestmark = pytest.mark.yarn
+HELLO = 'echo "hello from $CONTAINER_INDEX of $NUM_CONTAINERS"; echo trouble >&2'
+WAITS = 'trap "exit 3" TERM; echo begun; while :; do sleep 0.05; done'
+
+
+@pytest.fixture
+def client(hadoop: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    monkeypatch.setenv("HADOOP_USER_NAME", getpass.getuser())
+    options = {
+        "cluster": "yarn",
+        "yarn.conf_dir": str(hadoop.configuration),
+        "yarn.python": sys.executable,
+        "local.state_dir": str(tmp_path / "state"),
+    }
+    one = Client(load_config(options))
+    yield one
+    one.engine.close()
+
+
+def properties(directory: Path, script: str, *, containers: int = 1, more: str = "", memory: str = "256m") -> str:
+    workspace = directory / "workspace"
+    workspace.mkdir(exist_ok=True)
+    (workspace / "run.sh").write_text(f"#!/bin/sh\n{script}\n")
+    (workspace / "run.sh").chmod(0o755)
+    path = directory / "app.properties"
+    path.write_text(
+        "[application]\nappname='a trial'\nuser_dev_workspace_path=./workspace\nuser_shell_script=run.sh\n"
+        f"username={getpass.getuser()}\n{more}\n[resources]\ncontainers={containers}\nmemory={memory}\n"
+    )
+    return str(path)
+
+
+def printed(client: Client, application_id: ApplicationId, stream: str) -> list[bytes]:
+    found: dict[int, bytes] = {}
+    for piece in client.logs(application_id, streams=(stream,)):
+        found[piece.log.index] = found.get(piece.log.index, b"") + piece.data
+    return [found[index] for index in sorted(found)]
+
+
+def running(client: Client, application_id: ApplicationId) -> ApplicationView | None:
+    view = client.status(application_id)
+    phases = {one.phase for one in view.containers}
+    return view if phases == {Phase.RUNNING} and len(view.containers) == view.total_containers else None
+
+
+def test_two_containers_say_hello_and_the_application_succeeds(client: Client, hadoop: Hadoop, tmp_path: Path) -> None:
+    lines: list[str] = []
+    application_id = client.submit(properties(tmp_path, HELLO, containers=2), say=lines.append)
+    end = client.wait(application_id, timeout_s=60)
+    assert (end.state, end.final_status, end.cause) == (State.FINISHED, FinalStatus.SUCCEEDED, Cause.SUCCEEDED)
+    assert [one.exit_code for one in end.containers] == [0, 0]
+    assert printed(client, application_id, "stdout") == [b"hello from 0 of 2\n", b"hello from 1 of 2\n"]
+    assert printed(client, application_id, "stderr") == [b"trouble\n", b"trouble\n"]
+    assert f"* While app is running , check : {hadoop.rm_url}/cluster/app/{application_id}" in lines
+    page = f"{hadoop.timeline_url}/applicationhistory/app/{application_id}"
+    assert f"* After app is completed, check : {page}" in lines
+    (url, _) = [one.files["stdout"] for one in client.log_files(application_id)]
+    one = end.containers[0].container_id
+    assert url.startswith(f"{hadoop.timeline_url}/applicationhistory/logs/")
+    assert url.endswith(f"/{one}/{one}/{getpass.getuser()}/stdout/?start=-4096")
+
+
+def test_nothing_is_staged_any_more_when_it_has_ended_and_its_history_stays(
+    client: Client, hadoop: Hadoop, tmp_path: Path
+) -> None:
+    application_id = client.submit(properties(tmp_path, HELLO))
+    client.wait(application_id, timeout_s=60)
+
+    def names(directory: str) -> list[str]:
+        url = f"{hadoop.hdfs_url}/webhdfs/v1/user/{getpass.getuser()}/.dlapp/{directory}?op=LISTSTATUS"
+        return [one["pathSuffix"] for one in hadoop.get(url)["FileStatuses"]["FileStatus"]]
+
+    until(lambda: str(application_id) not in names("staging"))
+    assert f"{application_id}.json" in names("history")
+    assert client.engine.submission(application_id).spec.appname == "'a trial'"
+
+
+def test_a_payload_that_fails_fails_its_application_with_its_exit_code(client: Client, tmp_path: Path) -> None:
+    end = client.wait(client.submit(properties(tmp_path, "exit 7")), timeout_s=60)
+    assert (end.state, end.cause, end.containers[0].exit_code) == (State.FINISHED, Cause.FAILED, 7)
+
+
+def test_a_soft_kill_gives_the_payload_its_grace(client: Client, tmp_path: Path) -> None:
+    application_id = client.submit(properties(tmp_path, WAITS))
+    until(lambda: running(client, application_id))
+    assert "is being stopped" in client.softkill(application_id)
+    end = client.wait(application_id, timeout_s=30)
+    assert (end.final_status, end.cause, end.containers[0].exit_code) == (FinalStatus.KILLED, Cause.SOFT_KILLED, 3)
+
+
+def test_a_kill_leaves_nothing_of_it(client: Client, tmp_path: Path) -> None:
+    mark = f"sleep 4242{os.getpid()}"
+    application_id = client.submit(properties(tmp_path, f"exec {mark}", containers=2))
+    until(lambda: running(client, application_id))
+    assert client.kill(application_id) == f"{application_id} was killed, no output kept"
+    assert client.status(application_id).state is State.KILLED
+    until(lambda: subprocess.run(["pgrep", "-fx", mark], capture_output=True).returncode == 1)
+
+
+@pytest.mark.parametrize("script", ["true"])
+def test_what_the_cluster_can_never_run_is_refused_before_it_is_submitted(
+    client: Client, tmp_path: Path, script: str
+) -> None:
+    with pytest.raises(AskTooLarge, match=r"asked for 65536 memory-mb in one container, the most .* is 4096"):
+        client.submit(properties(tmp_path, script, memory="64g"))
+    with pytest.raises(FileRefused, match=r"application.queue: there is no queue 'nowhere'; there are default"):
+        client.submit(properties(tmp_path, script, more="queue=nowhere"))
+
+
+def test_a_node_without_that_python_says_so_in_one_line(hadoop: Hadoop, tmp_path: Path) -> None:
+    options = {
+        "cluster": "yarn",
+        "yarn.conf_dir": str(hadoop.configuration),
+        "yarn.python": "/no/such/python3",
+        "yarn.am_attempts": "1",
+    }
+    client = Client(load_config(options))
+    end = client.wait(client.submit(properties(tmp_path, HELLO)), timeout_s=60)
+    assert end.state is State.FAILED
+    assert "there is no /no/such/python3 on" in end.diagnostics
+    assert "yarn.python" in end.diagnostics
+    client.engine.close()
+
+
+def test_an_application_that_nobody_submitted_is_not_found(client: Client) -> None:
+    with pytest.raises(NotFound, match="is not known to YARN"):
+        client.status(ApplicationId(1700000000000, 1))

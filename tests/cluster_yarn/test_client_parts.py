@@ -1,0 +1,191 @@
+"""The parts of the client's side that need no cluster: configuration files, the zip, addresses, what is shown."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from dlapp.cluster.yarn import am_side, task_side, travel
+from dlapp.cluster.yarn.log_pages import read_page, rest_url
+from dlapp.cluster.yarn.reports import completed_log_url, first_line, merged
+from dlapp.cluster.yarn.rest import AppReport
+from dlapp.cluster.yarn.site import Site, parse_properties, read_site
+from dlapp.errors import ConfigError
+from dlapp.ids import ApplicationId
+from dlapp.report import ApplicationView, Cause, FinalStatus, State
+
+APP = ApplicationId(1700000000000, 7)
+ROOT = Path(__file__).parents[2]
+
+
+def site(**properties: str) -> Site:
+    return Site({name.replace("__", "-").replace("_", "."): text for name, text in properties.items()}, "here")
+
+
+# ---- Hadoop's configuration files ----
+
+
+def test_the_files_that_operators_copy_say_where_everything_is() -> None:
+    found = read_site(str(ROOT / "docs" / "hadoop"))
+    assert found.web_urls() == ["http://resourcemanager.example:8088"]
+    assert found.resource_managers("scheduler.address") == ["resourcemanager.example:8030"]
+    assert found.timeline_url() == "http://timeline.example:8188"
+    assert found.storage("tony") == {
+        "location": "hdfs://namenode.example:8020",
+        "web": ["http://namenode.example:9870"],
+        "user": "tony",
+    }
+
+
+def test_of_several_resourcemanagers_all_are_found() -> None:
+    found = Site(
+        {
+            "yarn.resourcemanager.ha.enabled": "true",
+            "yarn.resourcemanager.ha.rm-ids": "a, b",
+            "yarn.resourcemanager.hostname.a": "rm1",
+            "yarn.resourcemanager.hostname.b": "rm2",
+            "yarn.resourcemanager.webapp.address.b": "rm2:9999",
+        },
+        "here",
+    )
+    assert found.web_urls() == ["http://rm1:8088", "http://rm2:9999"]
+    assert found.resource_managers("scheduler.address") == ["rm1:8030", "rm2:8030"]
+
+
+def test_of_a_nameservice_all_namenodes_are_found() -> None:
+    found = Site(
+        {
+            "fs.defaultFS": "hdfs://ns",
+            "dfs.ha.namenodes.ns": "x,y",
+            "dfs.namenode.http-address.ns.x": "nn1:9870",
+            "dfs.namenode.http-address.ns.y": "nn2:9870",
+        },
+        "here",
+    )
+    assert found.storage("tony")["web"] == ["http://nn1:9870", "http://nn2:9870"]
+
+
+def test_references_are_resolved_and_a_circle_is_refused() -> None:
+    assert site(a="${b}-${b}", b="x").get("a") == "x-x"
+    with pytest.raises(ConfigError, match="refers to itself"):
+        site(a="${b}", b="${a}").get("a")
+
+
+def test_a_cluster_that_nobody_named_is_refused_by_the_name_of_the_property() -> None:
+    with pytest.raises(ConfigError, match=r"neither yarn.resourcemanager.hostname nor"):
+        site().web_urls()
+    with pytest.raises(ConfigError, match=r"fs.defaultFS is not set"):
+        site().storage("tony")
+
+
+def test_a_directory_without_the_files_and_a_file_that_is_no_xml_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"there is none of core-site.xml"):
+        read_site(str(tmp_path))
+    with pytest.raises(ConfigError, match=r"yarn-site.xml:1: is no XML"):
+        parse_properties(b"<configuration><property>", "yarn-site.xml")
+
+
+# ---- dlapp travels ----
+
+
+def test_the_zip_runs_where_nothing_is_installed_and_is_made_once(tmp_path: Path) -> None:
+    path, name = travel.packed(str(tmp_path))
+    made = os.stat(path)
+    assert travel.packed(str(tmp_path)) == (path, name)
+    assert os.stat(path).st_mtime_ns == made.st_mtime_ns
+    # Isolated and without site-packages, and yet it finds its libraries; `am` then misses its container.
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", path, "am", "--engine", "yarn"],
+        env={"CONTAINER_ID": "x"},
+        cwd="/",
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert (
+        done.stderr == "dlapp: HADOOP_TOKEN_FILE_LOCATION is not set: this process was not started by a NodeManager\n"
+    )
+
+
+def test_the_zip_has_no_native_parts_and_keeps_others_out_of_google(tmp_path: Path) -> None:
+    names = zipfile.ZipFile(travel.packed(str(tmp_path))[0]).namelist()
+    assert {"__main__.py", "google/__init__.py", "google/__init__.pyc", "dlapp/runtime/wrapper.sh"} <= set(names)
+    assert [name for name in names if name.endswith((".so", ".pyd")) or "__pycache__" in name] == []
+    assert len(names) == len(set(names))
+
+
+def test_an_older_python_is_told_what_is_needed(tmp_path: Path) -> None:
+    # Whatever an old Python cannot read must not be in the first file that it sees.
+    source = zipfile.ZipFile(travel.packed(str(tmp_path))[0]).read("__main__.py").decode()
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys; sys.version_info = (3, 6, 8)\n" + source], capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("dlapp needs Python 3.11 or later on every node; ")
+
+
+# ---- what is shown ----
+
+
+def report(state: State, final: FinalStatus = FinalStatus.UNDEFINED, diagnostics: str = "") -> AppReport:
+    return AppReport(
+        application_id=APP,
+        user="tony",
+        name="a",
+        queue="root.default",
+        state=state,
+        final_status=final,
+        diagnostics=diagnostics,
+        started_ms=5,
+        finished_ms=9,
+    )
+
+
+def test_an_application_whose_master_died_is_not_shown_as_running() -> None:
+    view = ApplicationView(application_id=APP, attempt=1, state=State.RUNNING, phase="running 1 of 1")
+    shown = merged(report(State.FAILED, FinalStatus.FAILED, "it failed 2 times\nmore"), view, None)
+    assert (shown.state, shown.cause, shown.phase) == (State.FAILED, Cause.FAILED, "")
+    assert (shown.diagnostics, shown.finished_ms) == ("it failed 2 times", 9)
+
+
+def test_the_end_is_only_shown_when_yarn_has_it_on_record() -> None:
+    view = ApplicationView(
+        application_id=APP, attempt=1, state=State.FINISHED, final_status=FinalStatus.SUCCEEDED, finished_ms=8
+    )
+    shown = merged(report(State.RUNNING), view, None)
+    assert (shown.state, shown.final_status, shown.finished_ms) == (State.RUNNING, FinalStatus.UNDEFINED, None)
+
+
+def test_of_diagnostics_our_own_line_counts() -> None:
+    assert first_line("[date]Exception from launch\nstderr :\ndlapp: there is no python3 on n1\n") == (
+        "dlapp: there is no python3 on n1"
+    )
+    assert first_line("[date]First\nsecond") == "First"
+    assert first_line("") == ""
+
+
+def test_a_page_of_a_node_becomes_the_history_servers() -> None:
+    url = "http://n1:8042/node/containerlogs/container_1_0001_01_000002/tony"
+    there = "http://t:8188/applicationhistory/logs/n1:8041/container_1_0001_01_000002/container_1_0001_01_000002/tony"
+    assert completed_log_url(url, "http://t:8188/applicationhistory/logs/", {"n1:8042": "n1:8041"}) == there
+    assert completed_log_url(url, "http://t:8188/applicationhistory/logs", {}) == url
+
+
+def test_the_content_behind_a_page_of_a_log_is_found() -> None:
+    assert rest_url("http://n1:8042/node/containerlogs/c1/tony/stdout/?start=-4096") == (
+        "http://n1:8042/ws/v1/node/containers/c1/logs/stdout"
+    )
+    assert rest_url("http://t:8188/applicationhistory/logs/n1:8041/c1/c1/tony/stderr/?start=-4096") == (
+        "http://t:8188/ws/v1/applicationhistory/containers/c1/logs/stderr?nm.id=n1:8041"
+    )
+    text = b"Container: c1\nLogType:stdout\nLogLength:3\nLogContents:\nab\n\nEnd of LogType:stdout"
+    assert read_page(text) == (3, b"ab\n\nEnd of LogType:stdout")
+
+
+def test_a_task_looks_for_its_secret_where_its_master_puts_it() -> None:
+    assert task_side.TASK_SECRET == am_side.TASK_SECRET
