@@ -24,7 +24,7 @@ from dlapp.gpuid.zookeeper import Settings, ZooKeeperLedger
 from tests.services.zookeeper import ZooKeeper
 
 SECONDS = 3.0
-ROUNDS = 1
+ROUNDS = 2
 GOALS = {1: 4.0, 8: 2.5, 32: 2.5}
 CARDS = tuple(
     Device(f"GPU-{place:08x}-0000-4000-8000-000000000000", place, place, "NVIDIA A100-SXM4-80GB", 81920)
