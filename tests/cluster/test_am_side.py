@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from dlapp.am.verdict import of_end
 from dlapp.cluster import Ask, ContainerEnd, Grant, TaskLaunch
 from dlapp.cluster.local.am_side import LocalAmEngine
 from dlapp.cluster.local.settings import settings_of
@@ -198,7 +199,8 @@ def test_a_killed_task_ends_with_the_signal(am: Am) -> None:
     wait_until(lambda: told(directory))
     os.kill(int(told(directory)[0][1]), signal.SIGKILL)
     end = am.end_of(grant)
-    assert (end.exit_status, end.diagnostics) == (-signal.SIGKILL, "the task ended by signal 9")
+    assert (end.exit_status, end.diagnostics) == (-signal.SIGKILL, "")
+    assert of_end(end).reason == "the task was killed by signal 9"
 
 
 def test_a_container_has_ended_when_its_last_process_is_gone_and_not_before(am: Am) -> None:

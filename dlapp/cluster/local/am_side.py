@@ -369,9 +369,8 @@ class LocalAmEngine:
         status = container.status or 0
         diagnostics = ""
         if status != 0:
-            diagnostics = f"the task ended by signal {-status}" if status < 0 else f"the task ended with code {status}"
-            if last := outcomes.last_error(os.path.join(container.directory, "dlapp.log")):
-                diagnostics = f"{diagnostics}: {last}"
+            # The status has its own words; this is what it does not say.
+            diagnostics = outcomes.last_error(os.path.join(container.directory, "dlapp.log"))
         container_id = container.grant.container_id
         self._end(container, ContainerEnd(container_id=container_id, exit_status=status, diagnostics=diagnostics))
         return True
