@@ -14,7 +14,16 @@ from typing import Any, NoReturn
 import click
 
 from dlapp import __version__
-from dlapp.errors import EXIT_DENIED, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, ConfigError, DlappError, FileRefused
+from dlapp.errors import (
+    EXIT_DENIED,
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_USAGE,
+    ConfigError,
+    DlappError,
+    FileRefused,
+    UsageError,
+)
 
 EXIT_BROKEN_PIPE = 141
 """Whoever read our output went away: 128 + SIGPIPE, as a shell reports it of any other program."""
@@ -108,6 +117,9 @@ def explain(error: Exception, name: str) -> tuple[list[str], int]:
         case ConfigError() if "\n" in (text := str(error)):
             faults = [one_line(line) for line in text.split("\n")]
             return [*faults, f"Error: the configuration is refused: it has {len(faults)} faults"], error.exit_code
+        case UsageError() if "\n" in (text := str(error)):
+            head, *faults = (one_line(line.strip()) for line in text.split("\n"))
+            return [*faults, f"Error: {head.rstrip(':')}"], error.exit_code
         case DlappError():
             return [f"Error: {one_line(str(error))}"], error.exit_code
         case click.ClickException():

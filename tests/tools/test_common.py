@@ -55,6 +55,13 @@ def test_a_refused_configuration_shows_every_fault_too() -> None:
     assert explain(ConfigError("a"), "dlapp-list")[0] == ["Error: a"]
 
 
+def test_what_has_several_lines_is_shown_line_by_line_with_the_error_line_last() -> None:
+    error = UsageError("the workspace w cannot be packed; exclude these:\n  a is a link out\n  b is a link out")
+    lines, code = explain(error, "dlapp-launcher")
+    assert lines == ["a is a link out", "b is a link out", "Error: the workspace w cannot be packed; exclude these"]
+    assert code == 2
+
+
 def test_an_interrupt_is_130_and_quiet(capsys: pytest.CaptureFixture[str]) -> None:
     def body() -> int:
         raise KeyboardInterrupt
