@@ -105,7 +105,8 @@ def resolve_location(text: str, directory: str, fs_root: str, *, pattern: bool) 
     Args:
         directory: of the properties file; relative paths begin there.
         fs_root: where absolute paths begin.
-        pattern: ``text`` is a pattern; what is put before it is escaped.
+        pattern: ``text`` is a pattern; what is put before it is escaped. Else it is a place to be written, and where
+            that is a symbolic link, the place is what it leads to.
 
     Raises:
         ValueError: there is no storage for it, or it is no path; the message is the problem.
@@ -113,13 +114,26 @@ def resolve_location(text: str, directory: str, fs_root: str, *, pattern: bool) 
     if pattern and "{" in text and ".." in re.split(r"[/{},]", text):
         raise ValueError(f"{shown(text)} has both .. and braces; write it without one of them")
     if match := _SCHEME.match(text):
-        return _with_scheme(match[1].lower(), text)
+        location = _with_scheme(match[1].lower(), text)
+        return location if pattern else _followed(location)
     before = fs_root if text.startswith("/") else directory
     if text.startswith("/"):
         text = os.path.normpath("/" + text.lstrip("/"))  # first: no .. leads out of fs_root
     if pattern:
         before = _WILD.sub(r"\\\1", before)
-    return file_location("/" + os.path.normpath(f"{before}/{text}").lstrip("/"))
+    location = file_location("/" + os.path.normpath(f"{before}/{text}").lstrip("/"))
+    return location if pattern else _followed(location)
+
+
+def _followed(location: str) -> str:
+    """A target is replaced by rename, which would replace a link and not what it leads to."""
+    path = local_path(location)
+    if not os.path.islink(path):
+        return location
+    real = os.path.realpath(path)
+    if os.path.islink(real):
+        raise ValueError(f"{_seen(path)} is a symbolic link that leads nowhere")
+    return file_location(real)
 
 
 def _with_scheme(scheme: str, text: str) -> str:

@@ -329,6 +329,27 @@ def test_a_link_to_a_script_inside_the_workspace_is_fine(place: Path, config: Co
     assert read(place, LEAST.replace("s.sh", "start.sh"), config).spec.script == "start.sh"
 
 
+@pytest.mark.parametrize("written", ["link", "file:{place}/link", "second", "link/../second/"])
+def test_output_goes_to_where_a_link_leads_and_the_link_stays(place: Path, config: Config, written: str) -> None:
+    (place / "real").mkdir()
+    (place / "link").symlink_to("real")
+    (place / "second").symlink_to(place / "link")
+    text = LEAST + f"[to_hdfs]\noutput_path=output\nhdfs={written.format(place=place)}\noverwrite=true\n"
+    assert read(place, text, config).spec.outputs[0].target == f"file://{place}/real"
+
+
+def test_output_goes_to_where_a_link_will_lead(place: Path, config: Config) -> None:
+    (place / "link").symlink_to("later")
+    text = LEAST + "[to_hdfs]\noutput_path=output\nhdfs=link\n"
+    assert read(place, text, config).spec.outputs[0].target == f"file://{place}/later"
+
+
+def test_output_to_a_link_that_leads_nowhere_is_refused(place: Path, config: Config) -> None:
+    (place / "link").symlink_to("link")
+    with pytest.raises(FileRefused, match=r":7: to_hdfs\.hdfs: .*/link is a symbolic link that leads nowhere"):
+        read(place, LEAST + "[to_hdfs]\noutput_path=output\nhdfs=link\n", config)
+
+
 def test_output_into_the_workspace_itself_is_fine(place: Path, config: Config) -> None:
     text = LEAST + "[to_hdfs]\noutput_path=output\nhdfs=w/output\noverwrite=true\n"
     assert read(place, text, config).spec.outputs[0].target == f"file://{place}/w/output"
