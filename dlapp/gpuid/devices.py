@@ -17,7 +17,8 @@ class Device:
 
     Args:
         uuid: its identity, ``GPU-…`` or ``MIG-…``; the same after a restart, in another slot, and in every container.
-        index: its card's place in PCI bus order, from 0: what NV_GPU and gpuN mean.
+        index: its card's place in PCI bus order, from 0: what NV_GPU and gpuN mean. -1: it is away, and that was not
+            written down.
         minor: the card's device node, /dev/nvidia<minor>; it may differ from ``index``. -1: not known.
         memory_mib: memory of the device [MiB].
         pci_bus_id: ``00000000:3B:00.0``.
@@ -42,7 +43,9 @@ class Device:
 
     @property
     def label(self) -> str:
-        """What people call it: ``gpu3``, a MIG device ``gpu3:1``."""
+        """What people call it: ``gpu3``, a MIG device ``gpu3:1``; by its uuid where its place is not known any more."""
+        if self.index < 0:
+            return self.uuid
         return f"gpu{self.index}" if self.mig < 0 else f"gpu{self.index}:{self.mig}"
 
 

@@ -9,6 +9,7 @@ from tests.gpuid.layouts import machine
 def test_a_device_is_called_by_its_index_and_a_part_of_a_card_by_its_number_on_it() -> None:
     assert Device("GPU-a", 3, 7).label == "gpu3"
     assert Device("MIG-a", 3, 7, mig=1).label == "gpu3:1"
+    assert Device("GPU-a", -1, -1).label == "GPU-a"
 
 
 def test_nvlinks_are_closer_than_a_switch_and_that_is_closer_than_another_socket() -> None:
