@@ -59,7 +59,7 @@ def closeness(one: Device, other: Device) -> int:
     if one.index == other.index:
         worth = _WORTH_OF_ONE_CARD
     else:
-        link = one.links[other.index] if other.index < len(one.links) else ""
+        link = one.links[other.index] if 0 <= other.index < len(one.links) else ""
         worth = _WORTH_OF_AN_NVLINK * int(link[2:]) if link[:2] == "NV" and link[2:].isdigit() else _WORTH.get(link, 0)
     return 100 * worth + (one.numa == other.numa and one.numa >= 0)
 
