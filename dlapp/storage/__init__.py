@@ -2,19 +2,21 @@
 
 A place is named by a *location*, text with a scheme. ``file://`` is followed by the absolute path exactly as the
 operating system has it, nothing in it is escaped: ``file:///data/50% off #1/a b``. Names that are no UTF-8 are carried
-as Python carries them (surrogateescape).
+as Python carries them (surrogateescape). ``hdfs://`` is followed by a NameNode or nameservice, and the path likewise.
 
-`open_location` gives the `FileSystem` behind a scheme; `commit` makes an application's output visible.
+`open_location` gives the `FileSystem` behind a scheme; `commit` makes an application's output visible. What is needed
+to reach an HDFS is one value, `HdfsPlace`, that the caller passes down.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from dlapp.errors import DlappError, NotFound, UsageError
 
 FILE = "file://"
+HDFS = "hdfs://"
 
 Progress = Callable[[int, int], None]
 """Called with the bytes that are done and the bytes in all, from the caller's thread."""
@@ -37,6 +39,66 @@ class Moved(NamedTuple):
 
     files: int
     size_bytes: int
+
+
+class HdfsPlace(NamedTuple):
+    """Where an HDFS is, and as whom we use it.
+
+    Args:
+        location: what stands before a path: ``hdfs://namenode:8020`` or ``hdfs://nameservice``.
+        web: the web address of each NameNode: ``http://namenode:9870``.
+        user: the Hadoop user.
+        token: a delegation token as WebHDFS takes it; None: simple authentication.
+    """
+
+    location: str
+    web: tuple[str, ...]
+    user: str
+    token: str | None = None
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> HdfsPlace:
+        """The place that a mapping of the same names describes; what else it holds is ignored."""
+        web = tuple(str(one).rstrip("/") for one in settings["web"])
+        return cls(str(settings["location"]).rstrip("/"), web, str(settings["user"]), settings.get("token"))
+
+    @property
+    def home(self) -> str:
+        """The location of the user's home directory."""
+        return f"{self.location}/user/{self.user}"
+
+    def resolve(self, path: str) -> str:
+        """The location of a path as HDFS takes it: absolute, or relative to the home; one with a scheme stays."""
+        if path.startswith((FILE, HDFS)) and not path.startswith(HDFS + "/"):
+            return path
+        for prefix in (HDFS, "hdfs:"):
+            if path.startswith(prefix + "/"):
+                return self.location + path.removeprefix(prefix)
+        return self.location + path if path.startswith("/") else f"{self.home}/{path}"
+
+    def path(self, location: str) -> str:
+        """The absolute path that a location names here.
+
+        Raises:
+            UsageError: it is on another file system, or its name is one that HDFS cannot have.
+        """
+        authority, slash, rest = location.removeprefix(HDFS).partition("/")
+        if not location.startswith(HDFS) or not slash:
+            raise UsageError(f"{shown(location)}: is no location on HDFS, as {self.location}/user/{self.user} is one")
+        if authority and authority.removesuffix(":8020") != self.location.removeprefix(HDFS).removesuffix(":8020"):
+            raise UsageError(f"{shown(location)}: the HDFS that is configured is {self.location}")
+        if not rest.isascii():
+            try:
+                rest.encode()
+            except UnicodeEncodeError:
+                raise UsageError(f"{shown(location)}: names on HDFS are UTF-8, and this one is not") from None
+        kept: list[str] = []
+        for part in rest.split("/"):
+            if part == "..":
+                del kept[-1:]
+            elif part not in ("", "."):
+                kept.append(part)
+        return "/" + "/".join(kept)
 
 
 class FileSystem(Protocol):
@@ -100,12 +162,20 @@ class FileSystem(Protocol):
         """Remove a file or a directory with all that it holds; that nothing is there is no error."""
 
 
-def open_location(location: str) -> FileSystem:
+def open_location(location: str, hdfs: HdfsPlace | None = None) -> FileSystem:
     """The file system that ``location`` is on.
+
+    Args:
+        hdfs: the HDFS that is configured, if one is.
 
     Raises:
         UsageError: no scheme, or one that we have no storage for.
     """
+    if hdfs is not None and location.startswith(HDFS):
+        hdfs.path(location)
+        from dlapp.storage.hdfs import HdfsFiles
+
+        return HdfsFiles(hdfs)
     local_path(location)
     from dlapp.storage.files import LocalFiles
 
@@ -123,6 +193,8 @@ def local_path(location: str) -> str:
     scheme, colon, _ = location.partition("://")
     if colon and location.startswith(FILE):
         raise UsageError(f"{shown(location)}: after file:// comes an absolute path, as in file:///data/train")
+    if location.startswith(HDFS):
+        raise UsageError(f"{shown(location)}: no HDFS is configured; HADOOP_CONF_DIR says where one is")
     if colon and scheme.isalnum():
         raise UsageError(f"{shown(location)}: there is no storage for {scheme}:// here, only for file://")
     raise UsageError(f"{shown(location)}: is no location, as file:///data/train is one")
@@ -133,19 +205,22 @@ def file_location(path: str) -> str:
     return FILE + path
 
 
-def fetch_sources(sources: Sequence[str], into: str, *, progress: Progress | None = None) -> Moved:
+def fetch_sources(
+    sources: Sequence[str], into: str, *, hdfs: HdfsPlace | None = None, progress: Progress | None = None
+) -> Moved:
     """Bring all that ``sources`` match into the directory ``into``; see `FileSystem.fetch`.
 
     Raises:
         NotFound: a source matches nothing.
     """
-    entries: list[Entry] = []
+    entries: dict[str, list[Entry]] = {}
     for source in sources:
-        found = open_location(source).matches(source)
+        found = open_location(source, hdfs).matches(source)
         if not found:
             raise NotFound(f"{shown(source)}: nothing is there")
-        entries.extend(found)
-    return open_location(sources[0]).fetch(entries, into, progress=progress)
+        entries.setdefault(source.partition("://")[0], []).extend(found)
+    moved = [open_location(some[0].location, hdfs).fetch(some, into, progress=progress) for some in entries.values()]
+    return Moved(sum(one.files for one in moved), sum(one.size_bytes for one in moved))
 
 
 def shown(name: str) -> str:

@@ -1,5 +1,6 @@
 """How an application's output gets its final name: all of it at once, and never mixed with what was there.
 
+The functions are for any target; what follows is how it goes on local files, `dlapp.storage.hdfs_commit` has HDFS.
 Everything happens beside the target, so on its file system. With ``run`` as target and ``APP`` as application:
 
     run.APP.tmp/<container id>   one container's part, as its task stored it
@@ -28,11 +29,16 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from dlapp.errors import Denied, DlappError, NotFound, UsageError
 from dlapp.ids import ApplicationId, ContainerId
-from dlapp.storage import file_location, local_path, shown
+from dlapp.storage import HDFS, HdfsPlace, file_location, local_path, shown
 from dlapp.storage.tree import explained, remove_tree
+
+if TYPE_CHECKING:
+    from dlapp.storage.hdfs import HdfsFiles
+    from dlapp.storage.hdfs_commit import HdfsCommit
 
 Parts = Sequence[tuple[str, str]]
 """For each part its name in the target and its location. One part named "" is the whole target; it may be a file."""
@@ -104,11 +110,20 @@ class _Plan:
 
 def part_location(target: str, app_id: ApplicationId, container_id: ContainerId) -> str:
     """Where a container's task stores its part of the output."""
+    if target.startswith(HDFS):
+        return f"{target.rstrip('/')}.{app_id}.tmp/{container_id}"
     return file_location(f"{_names(target, app_id).parts}/{container_id}")
 
 
 def commit(
-    target: str, app_id: ApplicationId, parts: Parts, *, overwrite: bool, again: bool = False, step: Step | None = None
+    target: str,
+    app_id: ApplicationId,
+    parts: Parts,
+    *,
+    overwrite: bool,
+    again: bool = False,
+    hdfs: HdfsPlace | None = None,
+    step: Step | None = None,
 ) -> str | None:
     """Make the parts the target. A commit that was begun is finished with the parts of its first call.
 
@@ -116,6 +131,7 @@ def commit(
         overwrite: replace a target that is there.
         again: an earlier call may have got through. Then parts that are all gone, with nothing of this application
             beside a target that is there, are parts that were committed.
+        hdfs: the HDFS that is configured, if one is; so in the functions below.
 
     Returns:
         Where the rest of the old target lies if it could not be removed; usually None. The output is in place then.
@@ -126,6 +142,16 @@ def commit(
         NotFound: a part is gone; nothing was changed.
         DlappError: the file system cannot do it; the parts are still there for `keep_partial`.
     """
+    if target.startswith(HDFS):
+        from dlapp.storage.hdfs_commit import Refused
+
+        with contextlib.suppress(DlappError):
+            finish_interrupted(target, but=app_id, hdfs=hdfs)
+        try:
+            one = _on_hdfs(target, str(app_id), hdfs)
+            return one.commit(parts, overwrite=overwrite, again=again, step=step or _ignore)
+        except Refused as refused:
+            raise CommitRefused(target, refused.partial) from refused
     names, step = _names(target, app_id), step or _ignore
     # What is left of another application must not be taken for the old target; that it cannot be settled, and why,
     # is that application's story.
@@ -148,14 +174,22 @@ def commit(
         return _finish(names, plan, step)
 
 
-def finish_interrupted(target: str, *, but: ApplicationId | None = None) -> list[str]:
+def finish_interrupted(target: str, *, but: ApplicationId | None = None, hdfs: HdfsPlace | None = None) -> list[str]:
     """Finish the commits to this target whose processes died; the ids of their applications.
 
     A commit that is still going on, or another user's, is left alone. One that is refused now is settled as well: its
     output is kept aside.
     """
-    path = local_path(target).rstrip("/")
     finished = []
+    if target.startswith(HDFS):
+        from dlapp.storage.hdfs_commit import marked
+
+        for app in marked(_hdfs_files(target, hdfs), target):
+            with contextlib.suppress(Denied):
+                if app != str(but) and _on_hdfs(target, app, hdfs).finish_interrupted():
+                    finished.append(app)
+        return finished
+    path = local_path(target).rstrip("/")
     for app in _marked(path):
         names = _Names(path, app)
         if app == str(but):
@@ -167,7 +201,7 @@ def finish_interrupted(target: str, *, but: ApplicationId | None = None) -> list
     return finished
 
 
-def keep_partial(target: str, app_id: ApplicationId, parts: Parts) -> str | None:
+def keep_partial(target: str, app_id: ApplicationId, parts: Parts, *, hdfs: HdfsPlace | None = None) -> str | None:
     """Put the output of a failed application aside; its location, or None where there is none.
 
     Parts that are not there are passed over. A commit that was begun and has not reached the target is undone; one
@@ -176,6 +210,8 @@ def keep_partial(target: str, app_id: ApplicationId, parts: Parts) -> str | None
     Raises:
         CommitBusy: a process is committing it just now.
     """
+    if target.startswith(HDFS):
+        return _on_hdfs(target, str(app_id), hdfs).keep_partial(parts)
     names = _names(target, app_id)
     with _locked_marker(names) as plan:
         stage = _stage(names, plan) if plan is not None else None
@@ -196,7 +232,7 @@ def keep_partial(target: str, app_id: ApplicationId, parts: Parts) -> str | None
     return file_location(names.partial) if os.path.lexists(names.partial) else None
 
 
-def drop(target: str, app_id: ApplicationId) -> None:
+def drop(target: str, app_id: ApplicationId, *, hdfs: HdfsPlace | None = None) -> None:
     """Remove all that an application left beside the target but its partial output. May be repeated.
 
     A commit that was begun and has not reached the target is given up; one that has reached it is finished.
@@ -204,6 +240,8 @@ def drop(target: str, app_id: ApplicationId) -> None:
     Raises:
         CommitBusy: a process is committing it just now.
     """
+    if target.startswith(HDFS):
+        return _on_hdfs(target, str(app_id), hdfs).drop()
     names = _names(target, app_id)
     with _locked_marker(names) as plan:
         if plan is not None and _stage(names, plan) == _SWAPPED:
@@ -239,6 +277,20 @@ def check_exchange(directory: str) -> None:
 
 def _ignore(_step: str) -> None:
     pass
+
+
+def _hdfs_files(target: str, hdfs: HdfsPlace | None) -> HdfsFiles:
+    if hdfs is None:
+        raise UsageError(f"{shown(target)}: no HDFS is configured; HADOOP_CONF_DIR says where one is")
+    from dlapp.storage.hdfs import HdfsFiles
+
+    return HdfsFiles(hdfs)
+
+
+def _on_hdfs(target: str, app: str, hdfs: HdfsPlace | None) -> HdfsCommit:
+    from dlapp.storage.hdfs_commit import HdfsCommit
+
+    return HdfsCommit(_hdfs_files(target, hdfs), target, app)
 
 
 def _names(target: str, app_id: ApplicationId) -> _Names:

@@ -53,7 +53,7 @@ class LocalFiles:
         for entry in entries:
             source = local_path(entry.location)
             trees.append((os.path.join(into, os.path.basename(source.rstrip("/"))), nodes_to_fetch(source)))
-        _check_free_names(trees)
+        check_free_names(trees)
         total = sum(node.size_bytes for _, nodes in trees for node in nodes if node.is_file)
         if total > free_bytes(into):
             raise DiskFull(f"the input has {human_size(total)}, more than {shown(into)} can take; {room_at(into)}")
@@ -61,7 +61,7 @@ class LocalFiles:
             os.makedirs(into, exist_ok=True)
         except OSError as error:
             raise explained(error, into, "made") from error
-        done = _counter(total, progress)
+        done = counter(total, progress)
         for landing, nodes in trees:
             copy_nodes(nodes, landing, merge=True, owner_bits=0o600, done=done)
         return Moved(sum(node.is_file for _, nodes in trees for node in nodes), total)
@@ -165,7 +165,7 @@ def _entry(path: str) -> Entry | None:
     return Entry(file_location(path), is_dir, 0 if is_dir else status.st_size)
 
 
-def _check_free_names(trees: Sequence[tuple[str, list[Node]]]) -> None:
+def check_free_names(trees: Sequence[tuple[str, list[Node]]]) -> None:
     """Refuse what would land on something else, before anything is written."""
     taken: dict[str, Node] = {}
     for landing, nodes in trees:
@@ -178,7 +178,8 @@ def _check_free_names(trees: Sequence[tuple[str, list[Node]]]) -> None:
                 raise DlappError(f"{shown(node.source)} cannot be brought: {shown(path)} is there already")
 
 
-def _counter(total: int, progress: Progress | None) -> Callable[[int], None]:
+def counter(total: int, progress: Progress | None) -> Callable[[int], None]:
+    """Adds up what is done and tells ``progress``; for one thread."""
     count = 0
 
     def done(more: int) -> None:

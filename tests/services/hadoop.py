@@ -228,6 +228,7 @@ class Hadoop:
         settings: dict[str, dict[str, str]] | None = None,
         detached: bool = False,
         wait: bool = True,
+        parts: tuple[str, ...] = PARTS,
     ) -> Hadoop:
         """Bring a cluster up.
 
@@ -237,6 +238,7 @@ class Hadoop:
             settings: file name -> property -> value, over all others.
             detached: it stays when this process ends, until `down`.
             wait: return when it is ready.
+            parts: those that are started; ``("nn", "dn")`` is HDFS alone.
 
         Raises:
             NoHadoop: Java or the jars are missing.
@@ -260,11 +262,11 @@ class Hadoop:
         (directory / "parts.json").write_text(json.dumps(commands))
         cluster._format_hdfs(runtime, jars)
         cluster._start_keeper(detached)
-        for part in PARTS:
+        for part in parts:
             cluster.start_part(part)
         if wait:
             try:
-                cluster.wait_until_ready()
+                cluster.wait_until_ready(parts=parts)
             except BaseException:
                 cluster.down()
                 raise
@@ -332,15 +334,16 @@ class Hadoop:
 
     # ---- readiness ----
 
-    def wait_until_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
+    def wait_until_ready(self, timeout_s: float = READY_TIMEOUT_S, *, parts: tuple[str, ...] = PARTS) -> None:
         """Wait until work can be done: HDFS takes files, both nodes run and offer gcores, the history answers."""
         deadline = time.monotonic() + timeout_s
-        for what, ready in (
-            ("HDFS", self._hdfs_ready),
-            ("the nodes", self.nodes_ready),
-            ("the timeline server", lambda: bool(self.get(f"{self.timeline_url}/ws/v1/timeline"))),
+        for part, what, ready in (
+            ("dn", "HDFS", self._hdfs_ready),
+            ("nm2", "the nodes", self.nodes_ready),
+            ("ahs", "the timeline server", lambda: bool(self.get(f"{self.timeline_url}/ws/v1/timeline"))),
         ):
-            self._until(what, ready, deadline - time.monotonic())
+            if part in parts:
+                self._until(what, ready, deadline - time.monotonic())
 
     def nodes_ready(self) -> bool:
         """Whether every node runs and shows the gcores that it was configured with."""

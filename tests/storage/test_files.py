@@ -52,7 +52,7 @@ def test_a_name_survives_in_its_location_as_it_is(tmp_path: Path, name: str) -> 
     [
         ("/data", "is no location, as file:///data/train is one"),
         ("file://data", "after file:// comes an absolute path"),
-        ("hdfs://host/data", "there is no storage for hdfs:// here"),
+        ("hdfs://host/data", "no HDFS is configured"),
         ("file:///a\0b", "after file://"),
     ],
 )

@@ -1,0 +1,62 @@
+"""A real HDFS, one NameNode and one DataNode, for the tests that need it: started once, for the first that asks."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from dlapp.storage import HdfsPlace
+from dlapp.storage.hdfs import HdfsFiles
+from tests.services.hadoop import JAVA_OPTIONS, Hadoop, NoHadoop, java, library
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the mark known."""
+    config.addinivalue_line("markers", "hadoop: needs Java and an HDFS, which the tests start themselves")
+
+
+@pytest.fixture(scope="session")
+def hadoop() -> Iterator[Hadoop]:
+    """HDFS alone; a test that harms a part brings it back."""
+    pytest.importorskip("hdfs", reason="the hdfs package is not installed: pip install 'dlapp[hdfs]'")
+    try:
+        with Hadoop.start(parts=("nn", "dn")) as cluster:
+            yield cluster
+    except NoHadoop as missing:
+        pytest.skip(f"no Hadoop: {missing}")
+
+
+@pytest.fixture
+def place(hadoop: Hadoop) -> HdfsPlace:
+    """The HDFS, as the user of the tests, who is its superuser."""
+    return HdfsPlace(f"hdfs://127.0.0.1:{hadoop.ports['nn']}", (hadoop.hdfs_url,), getpass.getuser())
+
+
+@pytest.fixture
+def files(place: HdfsPlace) -> HdfsFiles:
+    return HdfsFiles(place)
+
+
+@pytest.fixture
+def base(files: HdfsFiles) -> Iterator[str]:
+    """A directory on HDFS of this test alone, as a location."""
+    there = f"{files.place.location}/tests/{os.urandom(6).hex()}"
+    files.make_directory(there)
+    yield there
+    files.remove(there)
+
+
+@pytest.fixture
+def admin(hadoop: Hadoop) -> Callable[..., None]:
+    """Hadoop's own ``hdfs dfsadmin``."""
+
+    def run(*arguments: str) -> None:
+        class_path = f"{hadoop.configuration}:{library()}/*"
+        command = [java(), *JAVA_OPTIONS, "-cp", class_path, "org.apache.hadoop.hdfs.tools.DFSAdmin", *arguments]
+        subprocess.run(command, check=True, capture_output=True, stdin=subprocess.DEVNULL)
+
+    return run

@@ -1,0 +1,406 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import hypothesis
+import pytest
+from hypothesis import strategies
+
+from dlapp.errors import Denied, DlappError, NotFound, UsageError
+from dlapp.errors import Unreachable as AnyUnreachable
+from dlapp.storage import DiskFull, HdfsPlace, fetch_sources, open_location
+from dlapp.storage.hdfs import HdfsFiles
+from dlapp.storage.webhdfs import WebHdfs
+from tests.services.hadoop import Hadoop
+from tests.services.proxy import Plan, Proxy
+
+pytestmark = pytest.mark.hadoop
+
+NAMES = [
+    "a b", "50% off", "%41", "#1", "#LATEST", "a+b", "é ü 한국", "new\nline", "q?x=1&y", "semi;x=1", "back\\slash",
+    "tab\t", "a=b", "x'\"<>|", "~", "[a]{b}*", ".hidden", " lead", "trail ", "..dots",
+]  # fmt: skip
+
+
+def tree(top: Path) -> dict[str, tuple[int, int, bytes | None]]:
+    """Name -> permissions, modification time [ms], content; None for a directory."""
+    return {
+        str(one.relative_to(top)): (
+            one.stat().st_mode & 0o777,
+            one.stat().st_mtime_ns // 1_000_000,
+            None if one.is_dir() else one.read_bytes(),
+        )
+        for one in [top, *sorted(top.rglob("*"))]
+    }
+
+
+def plant(top: Path, contents: dict[str, bytes | None]) -> Path:
+    """A tree with the times of long ago, so that a kept time can be told from a new one."""
+    for name, content in contents.items():
+        path = top / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if content is None:
+            path.mkdir(exist_ok=True)
+        else:
+            path.write_bytes(content)
+    for number, path in enumerate(sorted(top.rglob("*"), reverse=True)):
+        os.utime(path, ns=(0, (1_500_000_000_000 + number) * 1_000_000))
+    os.utime(top, ns=(0, 1_400_000_000_123_000_000))
+    return top
+
+
+def there_and_back(files: HdfsFiles, base: str, top: Path, into: Path) -> Path:
+    files.store(str(top), f"{base}/{top.name}")
+    files.fetch(files.matches(f"{base}/{top.name}"), str(into))
+    return into / top.name
+
+
+def test_a_tree_comes_back_as_it_was(files: HdfsFiles, base: str, tmp_path: Path) -> None:
+    top = plant(tmp_path / "out", {"deep/er/model": b"m" * 100_000, "log": b"", "empty/inner": None, "run.sh": b"#!"})
+    (top / "run.sh").chmod(0o775)
+    (top / "log").chmod(0o600)
+    (top / "empty").chmod(0o750)
+    before = tree(top)
+    assert tree(there_and_back(files, base, top, tmp_path / "in")) == before
+
+
+def test_a_tree_that_may_not_be_written_can_be_stored_over_and_removed(place: HdfsPlace, base: str) -> None:
+    files = HdfsFiles(place)
+    files.web.set_mode(place.path(base), 0o777)
+    other = HdfsFiles(place._replace(user="somebody"))
+    other.make_directory(f"{base}/kept/inner")
+    other.write_atomic(f"{base}/kept/inner/file", b"x")
+    for name in ("kept/inner", "kept"):
+        other.web.set_mode(place.path(f"{base}/{name}"), 0o555)
+    other.remove(f"{base}/kept")
+    assert files.names(base) == []
+
+
+def test_names_survive_both_ways(files: HdfsFiles, base: str, tmp_path: Path) -> None:
+    contents: dict[str, bytes | None] = {f"{name}/{name}": name.encode() for name in NAMES}
+    top = plant(tmp_path / "o %u+t#", contents)
+    before = tree(top)
+    assert tree(there_and_back(files, base, top, tmp_path / "in")) == before
+    for name in NAMES:
+        escaped = "".join(f"\\{char}" if char in "*?[]{}\\" else char for char in name)
+        (found,) = files.matches(f"{base}/{top.name}/{escaped}/{escaped}")
+        assert found.location == f"{base}/{top.name}/{name}/{name}"
+        assert files.exists(found.location)
+
+
+names = strategies.text(
+    strategies.characters(exclude_categories=["Cs"], exclude_characters="\0/:"), min_size=1, max_size=20
+).filter(lambda name: name not in (".", "..") and len(name.encode()) < 200)
+
+
+@hypothesis.settings(max_examples=15, suppress_health_check=list(hypothesis.HealthCheck))
+@hypothesis.given(contents=strategies.dictionaries(names, strategies.binary(max_size=50), max_size=6))
+def test_any_names_survive_both_ways(
+    files: HdfsFiles, base: str, tmp_path_factory: pytest.TempPathFactory, contents: dict[str, bytes]
+) -> None:
+    here = tmp_path_factory.mktemp("any")
+    top = here / "tree"
+    top.mkdir()
+    for name, content in contents.items():
+        (top / name).write_bytes(content)
+    before = tree(top)
+    assert tree(there_and_back(files, base, top, here / "in")) == before
+
+
+def test_what_hdfs_cannot_name_is_said_before_anything_is_sent(files: HdfsFiles, base: str, tmp_path: Path) -> None:
+    for name, problem in ((b"12:30", "names with a colon"), (b"\xff", "names on HDFS are UTF-8")):
+        top = tmp_path / name.hex()
+        top.mkdir()
+        (top / os.fsdecode(name)).write_bytes(b"x")
+        with pytest.raises(UsageError, match=problem):
+            files.store(str(top), f"{base}/out")
+        assert not files.exists(f"{base}/out")
+
+
+def test_links_to_files_become_copies_and_the_rest_is_noted(files: HdfsFiles, base: str, tmp_path: Path) -> None:
+    top = plant(tmp_path / "out", {"step_100/model": b"weights"})
+    (top / "latest").symlink_to("step_100")
+    (top / "best").symlink_to("step_100/model")
+    (top / "gone").symlink_to("nowhere")
+    notes: list[str] = []
+    files.store(str(top), f"{base}/out", note=notes.append)
+    assert files.names(f"{base}/out") == ["best", "step_100"]
+    assert files.read_bytes(f"{base}/out/best") == b"weights"
+    assert sorted(line.partition(" is not stored: ")[2] for line in notes) == [
+        "it is a link to a directory, and HDFS has no links",
+        "it is a link to nothing, and HDFS has no links",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("*", ["a1", "a2", "b1", "dir"]),
+        ("a?", ["a1", "a2"]),
+        ("[ab]1", ["a1", "b1"]),
+        ("[^a]*", ["b1", "dir"]),
+        ("{a2,dir/c}", ["a2", "dir/c"]),
+        ("*/c", ["dir/c"]),
+        ("dir", ["dir"]),
+        ("dir/", ["dir"]),
+        ("a1/x", []),
+        ("none*", []),
+        ("none/*", []),
+    ],
+)
+def test_patterns_match_as_hadoop_says(files: HdfsFiles, base: str, pattern: str, found: list[str]) -> None:
+    for name in ("a1", "a2", "b1", "dir/c"):
+        files.make_directory(f"{base}/{name.rpartition('/')[0]}")
+        files.write_atomic(f"{base}/{name}", b"123")
+    entries = files.matches(f"{base}/{pattern}")
+    assert [one.location.removeprefix(base + "/") for one in entries] == found
+    assert all(one.size_bytes == (0 if one.is_dir else 3) for one in entries)
+
+
+def test_sources_land_as_hdfs_dfs_get_lands_them(place: HdfsPlace, files: HdfsFiles, base: str, tmp_path: Path) -> None:
+    for name in ("data/x", "data/sub/y", "one"):
+        files.make_directory(f"{base}/{name}".rpartition("/")[0])
+        files.write_atomic(f"{base}/{name}", name.encode())
+    fetch_sources([f"{base}/data"], str(tmp_path / "whole"), hdfs=place)
+    assert (tmp_path / "whole/data/sub/y").read_bytes() == b"data/sub/y"
+    seen: list[tuple[int, int]] = []
+    moved = fetch_sources(
+        [f"{base}/data/*", f"{base}/one"], str(tmp_path / "in"), hdfs=place, progress=lambda *both: seen.append(both)
+    )
+    assert sorted(str(one.relative_to(tmp_path / "in")) for one in (tmp_path / "in").rglob("*")) == [
+        "one", "sub", "sub/y", "x",
+    ]  # fmt: skip
+    assert moved == (3, 6 + 10 + 3)
+    assert seen[-1] == (19, 19)
+    with pytest.raises(NotFound, match="nothing is there"):
+        fetch_sources([f"{base}/none*"], str(tmp_path / "in"), hdfs=place)
+
+
+def test_nothing_is_fetched_over_what_is_there(files: HdfsFiles, base: str, tmp_path: Path) -> None:
+    files.write_atomic(f"{base}/one", b"new")
+    files.write_atomic(f"{base}/two", b"new")
+    (tmp_path / "two").write_text("mine")
+    with pytest.raises(DlappError, match="two is there already"):
+        files.fetch(files.matches(f"{base}/*"), str(tmp_path))
+    assert [one.name for one in tmp_path.iterdir()] == ["two"]
+    assert (tmp_path / "two").read_text() == "mine"
+
+
+def test_a_file_that_changes_while_it_is_fetched_is_named(files: HdfsFiles, base: str, tmp_path: Path) -> None:
+    files.write_atomic(f"{base}/log", b"1" * 3_000_000)
+
+    def grow(done: int, _total: int) -> None:
+        if done > 2_000_000:
+            files.write_atomic(f"{base}/log", b"2" * 3_000_001)
+
+    with pytest.raises(DlappError, match=r"/log changed while it was"):
+        files.fetch(files.matches(f"{base}/log"), str(tmp_path / "in"), progress=grow)
+
+
+def test_another_hdfs_or_none_is_refused(place: HdfsPlace) -> None:
+    with pytest.raises(UsageError, match=r"the HDFS that is configured is hdfs://127\.0\.0\.1"):
+        open_location("hdfs://elsewhere/x", place)
+    with pytest.raises(UsageError, match="no HDFS is configured"):
+        open_location("hdfs://elsewhere/x")
+
+
+def test_paths_without_a_scheme_are_resolved_as_hdfs_takes_them() -> None:
+    place = HdfsPlace("hdfs://nn:8020", ("http://nn:9870",), "tony")
+    assert place.resolve("/data/x y") == "hdfs://nn:8020/data/x y"
+    assert place.resolve("data/*") == "hdfs://nn:8020/user/tony/data/*"
+    assert place.resolve("hdfs:///data") == place.resolve("hdfs:/data") == "hdfs://nn:8020/data"
+    assert place.resolve("hdfs://other/data") == "hdfs://other/data"
+    assert place.path("hdfs://nn/a/./b/../c//d/") == "/a/c/d"
+
+
+def test_a_target_that_could_not_be_written_is_refused_at_once(place: HdfsPlace, files: HdfsFiles, base: str) -> None:
+    files.check_writable(f"{base}/new/run")
+    assert files.names(base) == []
+    somebody = HdfsFiles(place._replace(user="somebody"))
+    with pytest.raises(Denied, match="Permission denied: user=somebody"):
+        somebody.check_writable(f"{base}/run")
+    files.write_atomic(f"{base}/file", b"")
+    with pytest.raises(UsageError, match="is not a directory"):
+        files.check_writable(f"{base}/file/run")
+    with pytest.raises(UsageError, match="is the root"):
+        files.check_writable(f"{place.location}/")
+    with pytest.raises(UsageError, match="names with a colon"):
+        files.check_writable(f"{base}/12:30")
+
+
+def test_a_quota_that_is_reached_is_said(
+    admin: Callable[..., None], files: HdfsFiles, base: str, tmp_path: Path
+) -> None:
+    admin("-setQuota", "4", files.place.path(base))
+    (tmp_path / "out").mkdir()
+    for number in range(5):
+        (tmp_path / "out" / str(number)).write_bytes(b"x")
+    with pytest.raises(DiskFull, match="quota"):
+        files.store(str(tmp_path / "out"), f"{base}/out")
+    admin("-clrQuota", files.place.path(base))
+
+
+# ---- small files ----
+
+
+def test_of_many_that_create_one_file_at_once_one_wins_and_it_is_whole(place: HdfsPlace, base: str) -> None:
+    won: list[bytes] = []
+
+    def create(number: int) -> None:
+        text = json.dumps({"attempt": number, "filler": "x" * 1000}).encode()
+        if HdfsFiles(place).create_exclusive(f"{base}/commit.json", text):
+            won.append(text)
+
+    threads = [threading.Thread(target=create, args=(number,)) for number in range(8)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    files = HdfsFiles(place)
+    assert [files.read_bytes(f"{base}/commit.json")] == won
+    assert files.names(base) == ["commit.json"]
+
+
+def test_a_reader_sees_the_old_or_the_new_of_a_file_that_is_written_over(place: HdfsPlace, base: str) -> None:
+    files, other, seen = HdfsFiles(place), HdfsFiles(place), set()
+    files.write_atomic(f"{base}/view.json", b"0" * 50_000)
+    going = True
+
+    def look() -> None:
+        while going:
+            try:
+                seen.add(other.read_bytes(f"{base}/view.json"))
+            except DlappError as error:
+                seen.add(repr(error).encode())
+
+    reader = threading.Thread(target=look)
+    reader.start()
+    try:
+        for number in range(1, 9):
+            files.write_atomic(f"{base}/view.json", b"%d" % number * 50_000)
+    finally:
+        going = False
+        reader.join()
+    # Between its two calls, what is where and what is in it, a reader may meet the change; it is told so.
+    assert all((len(one) == 50_000 and len(set(one)) == 1) or b"is not there" in one for one in seen)
+
+
+# ---- faults ----
+
+
+@pytest.fixture
+def proxied(hadoop: Hadoop, place: HdfsPlace) -> Iterator[tuple[Proxy, HdfsFiles]]:
+    """HDFS with a proxy before the NameNode."""
+    with Proxy(("127.0.0.1", hadoop.ports["nn_http"])) as proxy:
+        through = place._replace(web=(f"http://127.0.0.1:{proxy.address[1]}",))
+        yield proxy, HdfsFiles(through, WebHdfs(through, patience_s=10, timeout_s=(2, 5)))
+
+
+def after(seconds: float, call: Callable[[], object]) -> threading.Timer:
+    timer = threading.Timer(seconds, call)
+    timer.start()
+    return timer
+
+
+def heal(proxy: Proxy) -> None:
+    proxy.plan = Plan()
+
+
+@pytest.mark.parametrize(
+    "plan", [Plan(refuse=True), Plan(cut_up=10), Plan(cut_call=0), Plan(cut_down=0), Plan(cut_down=100)], ids=repr
+)
+def test_a_cut_connection_costs_time_and_nothing_else(proxied: tuple[Proxy, HdfsFiles], base: str, plan: Plan) -> None:
+    proxy, files = proxied
+    for number, call in enumerate(
+        (
+            lambda at: files.write_atomic(at, b"x"),
+            lambda at: files.create_exclusive(at, b"x"),
+            lambda at: files.make_directory(at),
+        )
+    ):
+        proxy.plan = plan
+        proxy.cut_all()
+        timer = after(0.3, lambda: heal(proxy))
+        call(f"{base}/{number}")
+        timer.join()
+        assert files.exists(f"{base}/{number}")
+    assert files.names(base) == ["0", "1", "2"]
+
+
+def test_a_rename_whose_answer_is_lost_is_known_to_be_done(proxied: tuple[Proxy, HdfsFiles], base: str) -> None:
+    proxy, files = proxied
+    path = files.place.path(base)
+    for number in range(3):
+        files.make_directory(f"{base}/old{number}")
+        proxy.plan = Plan(cut_call=0)
+        proxy.cut_all()
+        timer = after(0.2, lambda: heal(proxy))
+        assert files.web.rename(f"{path}/old{number}", f"{path}/new{number}")
+        timer.join()
+    assert files.names(base) == ["new0", "new1", "new2"]
+
+
+def test_a_read_goes_on_where_its_connection_broke(
+    hadoop: Hadoop, place: HdfsPlace, base: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = HdfsFiles(place)
+    content = os.urandom(1 << 20) * 3
+    files.write_atomic(f"{base}/big", content)
+    with Proxy(("127.0.0.1", hadoop.ports["dn_http"])) as proxy:
+        # The NameNode names the DataNode; its name is led through the proxy.
+        real, cut = files.web._call, iter([100_000, 1_000_001, 700_000, None, None])
+
+        def opened(operation: str, path: str, **parameters: object) -> object:
+            if operation != "open":
+                return real(operation, path, **parameters)
+            proxy.plan = Plan(cut_down=next(cut))
+            client = files.web._clients()[0]
+            where = client._request("GET", f"{place.web[0]}/webhdfs/v1{path}", allow_redirects=False,
+                                    params={"op": "OPEN", "offset": parameters["offset"]}).headers["location"]  # fmt: skip
+            where = where.replace(f":{hadoop.ports['dn_http']}/", f":{proxy.address[1]}/")
+            return client._request("GET", where, stream=True)
+
+        monkeypatch.setattr(files.web, "_call", opened)
+        assert files.read_bytes(f"{base}/big") == content
+        assert proxy.connections == 4
+
+
+def test_a_namenode_that_is_down_or_no_namenode_is_passed_over(hadoop: Hadoop, place: HdfsPlace, base: str) -> None:
+    dead = "http://127.0.0.1:9"
+    files = HdfsFiles(place._replace(web=(dead, *place.web)), WebHdfs(place._replace(web=(dead, *place.web))))
+    began = time.monotonic()
+    assert files.create_exclusive(f"{base}/x", b"x")
+    assert files.read_bytes(f"{base}/x") == b"x"
+    assert time.monotonic() - began < 5
+    # The RPC port answers, but not in WebHDFS.
+    wrong = f"http://127.0.0.1:{hadoop.ports['nn']}"
+    other = place._replace(web=(dead, wrong))
+    with pytest.raises(AnyUnreachable, match=r"127\.0\.0\.1:9 connection refused; .*\(tried \d+ times in \d+ s\)"):
+        WebHdfs(other, patience_s=1).status("/")
+
+
+def test_safe_mode_is_said(admin: Callable[..., None], files: HdfsFiles, base: str) -> None:
+    admin("-safemode", "enter")
+    try:
+        with pytest.raises(AnyUnreachable, match="HDFS is in safe mode"):
+            files.create_exclusive(f"{base}/x", b"x")
+        assert files.exists(base)
+    finally:
+        admin("-safemode", "leave")
+
+
+def test_the_package_is_not_loaded_for_local_files(tmp_path: Path) -> None:
+    program = (
+        "import sys\nfrom dlapp.storage import open_location\nimport dlapp.storage.commit\n"
+        f"open_location('file://{tmp_path}').matches('file://{tmp_path}/*')\n"
+        "print(*sorted({'requests', 'hdfs', 'dlapp.storage.hdfs'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
