@@ -120,6 +120,11 @@ class Loop:
             self._journal.close()
 
     @property
+    def control_url(self) -> str:
+        """Where it listens."""
+        return self._control.url
+
+    @property
     def ended(self) -> bool:
         """Whether the application has ended, and not this attempt alone."""
         return self._ending is not None

@@ -54,7 +54,7 @@ def _run() -> int:
         listen=("0.0.0.0", os.environ.get("NM_HOST", "")),
         before_the_end=home.keep,
     )
-    home.open()
+    home.open(loop.control_url)
     loop.run()
     if loop.ended:
         home.remove()

@@ -18,7 +18,7 @@ import time
 from typing import Any, TypeVar
 
 from dlapp.am.home import CommitClaim, Home, Journal
-from dlapp.cluster.yarn.staging import OWN_MODE, SECRETS, SUBMISSION, VIEW, Files, Places
+from dlapp.cluster.yarn.staging import AM, OWN_MODE, SECRETS, SUBMISSION, VIEW, Files, Places
 from dlapp.errors import DlappError, NotFound
 from dlapp.ids import ApplicationId
 from dlapp.jsonform import from_json, to_json
@@ -61,10 +61,12 @@ class StagedHome(Home):
         self._last_view: ApplicationView | None = None
         self._journal = StagedJournal(self, attempt)
         self._closing = False
+        self._control_url = ""
         self._thread = threading.Thread(target=self._write_all, name="am-home", daemon=True)
 
-    def open(self) -> None:
-        """Begin to write."""
+    def open(self, control_url: str) -> None:
+        """Begin to write: first of all where this attempt is, for the tasks of an earlier one."""
+        self._control_url = control_url
         self._thread.start()
 
     # ---- what is read and written ----
@@ -167,6 +169,7 @@ class StagedHome(Home):
 
     def _begin(self) -> None:
         self._files.make(self.directory, OWN_MODE)
+        self._put(AM, {"attempt": self._attempt, "control_url": self._control_url})
         for name, value in ((SECRETS, self._secrets), (SUBMISSION, self._submission)):
             self._put(name, value)
 

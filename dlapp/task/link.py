@@ -27,6 +27,7 @@ from dlapp.task.stop import Stopper
 HELLO_TIMEOUT_S = 5.0
 CALL_TIMEOUT_S = 10.0
 _PAUSE_S, _LONGEST_PAUSE_S = 0.05, 5.0
+_FIND_EVERY_S = 1.0
 
 
 class AmLink:
@@ -35,11 +36,20 @@ class AmLink:
     Args:
         stopper: told of orders to stop.
         note: takes lines for dlapp's own log.
+        find: asked where the ApplicationMaster is now when it does not answer; None: it stays where it is.
     """
 
     def __init__(
-        self, url: str, token: str, container_id: ContainerId, stopper: Stopper, note: Callable[[str], None]
+        self,
+        url: str,
+        token: str,
+        container_id: ContainerId,
+        stopper: Stopper,
+        note: Callable[[str], None],
+        find: Callable[[], str | None] | None = None,
     ) -> None:
+        self._url, self._token, self._find = url, token, find
+        self._found_at = float("-inf")
         self._container_id, self._stopper, self._note = container_id, stopper, note
         self._news_connection = ControlConnection(url, token)
         self._poll_connection = ControlConnection(url, token)
@@ -85,6 +95,7 @@ class AmLink:
             except Unreachable as error:
                 if pause.count == 0:
                     self._note(f"no work yet: {error}")
+                self._look_for_another()
                 time.sleep(pause.next_s())
                 continue
             break
@@ -181,6 +192,7 @@ class AmLink:
         except Unreachable as error:
             if not self._closing:
                 self._note(f"report not delivered: {error}")
+                self._look_for_another()
             return False
         except (Denied, NotFound) as error:
             self._note(f"report refused: {error}")
@@ -191,6 +203,26 @@ class AmLink:
             return isinstance(error, SpecError)
         self._take(orders)
         return True
+
+    def _look_for_another(self) -> None:
+        """Turn to the next ApplicationMaster, if there is one by now; from either thread."""
+        if self._find is None:
+            return
+        with self._changed:
+            if time.monotonic() - self._found_at < _FIND_EVERY_S:
+                return
+            self._found_at = time.monotonic()
+        url = self._find()
+        with self._changed:
+            if url is None or url == self._url or self._closing:
+                return
+            self._note(f"the ApplicationMaster is now at {url}")
+            old = (self._news_connection, self._poll_connection)
+            self._url = url
+            self._news_connection = ControlConnection(url, self._token)
+            self._poll_connection = ControlConnection(url, self._token)
+        for connection in old:
+            connection.close()
 
     def _take(self, orders: Orders) -> None:
         with self._changed:

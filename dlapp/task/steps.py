@@ -95,7 +95,7 @@ class Task:
         url, token = self._launch["control_url"], self._launch["token"]
         with (
             LifelineWatch(self._lifeline_fd, self._stopper),
-            AmLink(url, token, container_id, self._stopper, self._note) as link,
+            AmLink(url, token, container_id, self._stopper, self._note, self._finder()) as link,
         ):
             self._link = link
             try:
@@ -113,6 +113,24 @@ class Task:
             if self._stopper.am_gone:
                 return 1
             return 0 if link.finish(result, RESULT_DEADLINE_S) else 1
+
+    def _finder(self) -> Callable[[], str | None] | None:
+        """On a cluster the next ApplicationMaster leaves its address in a file."""
+        place = self._launch.get("am_place")
+        if not place:
+            return None
+        from dlapp.storage.staged import StagedFiles
+
+        files = StagedFiles(self._launch["storage"])
+
+        def find() -> str | None:
+            try:
+                return str(json.loads(files.read(place))["control_url"])
+            except (DlappError, ValueError, KeyError) as error:
+                self._note(f"no address of an ApplicationMaster: {error}")
+                return None
+
+        return find
 
     def _all_steps(self) -> TaskResult:
         try:

@@ -14,6 +14,7 @@ from typing import Any
 from dlapp.cluster.engine import Grant, TaskLaunch
 from dlapp.cluster.yarn.am_side import Cluster, Program
 from dlapp.cluster.yarn.errors import YarnError
+from dlapp.cluster.yarn.staging import AM, Places
 from dlapp.cluster.yarn.tokens import Credentials
 from dlapp.cluster.yarn.travel import NAME as PROGRAM
 from dlapp.cluster.yarn.values import LocalResource
@@ -72,11 +73,11 @@ class Plan:
     def program(self) -> Program:
         """What runs in each task's container."""
 
-        def launch(_: Grant, launch: TaskLaunch) -> tuple[tuple[str, ...], bytes]:
+        def launch(grant: Grant, launch: TaskLaunch) -> tuple[tuple[str, ...], bytes]:
             told = {
                 **to_json(launch),
                 "storage": self.storage,
-                "staging_home": self.home,
+                "am_place": f"{Places(self.home).staging(grant.container_id.application)}/{AM}",
                 "ledger": self.ledger,
                 "runtime": self.runtime,
             }

@@ -16,7 +16,7 @@ from dlapp.ids import ApplicationId
 
 DIRECTORY = ".dlapp"
 CACHE_MODE, OWN_MODE = 0o711, 0o700
-VIEW, SUBMISSION, SECRETS = "view.json", "submission.json", "secrets.json"
+VIEW, SUBMISSION, SECRETS, AM = "view.json", "submission.json", "secrets.json", "am.json"
 KILL, SOFT_KILL = "kill.json", "softkill.json"
 
 
