@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import click
 
-from dlapp.tools.common import command, json_option, note, print_json, run
+from dlapp.tools.common import command, json_option, note, run
 
 
 @command("dlapp-shell", example="dlapp-shell --gcores 1 dl_app.properties")
 @click.argument("file", metavar="FILE")
 @click.option("--gcores", type=click.IntRange(min=0), metavar="N", help="GPUs to hold, in place of the file's.")
 @click.option("--no-input", is_flag=True, help="Do not bring the input into the workspace.")
-@json_option("Print how it ended as JSON once it is closed.")
+@json_option("Print how it ended as JSON, as the last line, once it is closed.")
 def shell(file: str, gcores: int | None, no_input: bool, as_json: bool) -> int:
     """Open a shell in the environment that FILE's program runs in.
 
@@ -34,7 +34,8 @@ def shell(file: str, gcores: int | None, no_input: bool, as_json: bool) -> int:
     except ShellClosed as closed:
         code = 128 + closed.number
     if as_json:
-        print_json({"exit_code": code})
+        # What was printed inside is before it and may end without a line end: a line of its own can be told from that.
+        click.echo(f'\n{{"exit_code": {code}}}')
     return code
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -109,6 +110,14 @@ def test_dlapp_run_outside_a_shell_says_where_it_belongs() -> None:
 def test_dlapp_run_finds_its_shell_when_path_was_changed(tmp_path: Path) -> None:
     done = shell(properties(tmp_path, "true"), f'PATH="{BIN}:$PATH"\ndlapp-run --wait; echo code $?\n')
     assert done.out.endswith("code 0\n"), done.err
+
+
+@pytest.mark.parametrize("said", ["", "no line end", "{ half of something", "a line\n"])
+def test_with_json_the_last_line_says_how_it_ended_whatever_was_printed_inside(tmp_path: Path, said: str) -> None:
+    done = shell(properties(tmp_path, "true"), f"printf '%s' '{said}'; exit 3", "--json")
+    assert done.code == 3
+    assert json.loads(done.out.splitlines()[-1]) == {"exit_code": 3}
+    assert done.out.startswith(said)
 
 
 def test_dlapp_run_works_where_pip_put_dlapp_into_the_users_own_site(tmp_path: Path, state_dir: Path) -> None:
