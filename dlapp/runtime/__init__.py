@@ -7,6 +7,6 @@ with ENXIO exactly when nobody is left.
 - `payload`: values; how a script is started.
 - `lifeline`: the FIFO and the task's end of it.
 - `process`, `guardian`: a plain process, and the process between task and payload that leaves nothing behind.
-- `docker`: a container; the only user of the Docker library.
+- `docker`: a container; `sweep`: removes those that an ended application left. The only users of the Docker library.
 - `kernel`: the few calls of the kernel that Python does not have.
 """

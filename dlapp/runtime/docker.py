@@ -11,8 +11,8 @@ What a container sees:
     /dlapp/log/             the files that take stdout, stderr and the exit code
     /dlapp/life             the lifeline; read-only, like the wrapper beside it
 
-A container of a task that died is removed by the next task on this host: labels say whose it is and where its task's
-log lies, which the task holds locked for as long as it lives.
+A container of a task that died is removed when its application ends (`dlapp.runtime.sweep`), or by the next task on
+this host: labels say whose it is and where its task's log lies, which the task holds locked for as long as it lives.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class DockerRun:
         except (docker.errors.DockerException, OSError) as error:
             raise self._unreachable(error) from error
         try:
-            self._sweep()
+            remove_what_is_left(self._api, self._note, but=self._payload.directory)
             self._make_sure_of_image()
             self._make()
         except docker.errors.APIError as error:
@@ -181,17 +181,6 @@ class DockerRun:
             LABEL_HOST: os.uname().nodename,
             LABEL_UID: str(os.getuid()),
         }
-
-    def _sweep(self) -> None:
-        """Remove our user's containers on this host whose task is dead."""
-        filters = {"label": [f"{LABEL_UID}={os.getuid()}", f"{LABEL_HOST}={os.uname().nodename}"]}
-        for found in self._api.containers(all=True, filters=filters):
-            directory = found["Labels"].get(LABEL_DIRECTORY, "")
-            if directory == self._payload.directory or not task_is_gone(directory):
-                continue
-            self._note(f"removing container {found['Names'][0]} ({found['State']}): its task is dead")
-            with contextlib.suppress(Exception):  # another task may be at it too
-                self._api.remove_container(found["Id"], force=True, v=True)
 
     # ---- while it runs ----
 
@@ -357,6 +346,25 @@ def pull_fault(why: str) -> Fault:
     if "no such host" in text or "timeout" in text or "no space left" in text:
         return Fault.NODE
     return Fault.USER if any(word in text for word in users) else Fault.NODE
+
+
+def remove_what_is_left(api: Any, note: Callable[[str], None], *, application: str = "", but: str = "") -> None:
+    """Remove our user's containers on this host whose task is dead.
+
+    Args:
+        application: only of this one; empty: of all.
+        but: a container's directory, which is left alone.
+    """
+    labels = [f"{LABEL_UID}={os.getuid()}", f"{LABEL_HOST}={os.uname().nodename}"]
+    if application:
+        labels.append(f"{LABEL_APP}={application}")
+    for found in api.containers(all=True, filters={"label": labels}):
+        directory = found["Labels"].get(LABEL_DIRECTORY, "")
+        if (but and directory == but) or not task_is_gone(directory):
+            continue
+        note(f"removing container {found['Names'][0]} ({found['State']}): its task is dead")
+        with contextlib.suppress(Exception):  # another task may be at it too
+            api.remove_container(found["Id"], force=True, v=True)
 
 
 def task_is_gone(directory: str) -> bool:

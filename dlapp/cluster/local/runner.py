@@ -48,6 +48,7 @@ from dlapp.cluster.local.state import (
     is_locked,
     open_lock,
     open_process,
+    read_json,
     start_time,
     try_lock,
     write_whole,
@@ -235,9 +236,10 @@ class Runner:
             with contextlib.suppress(ChildProcessError):
                 os.waitid(os.P_PIDFD, fd, os.WEXITED | os.WNOHANG)
             self._poll.unregister(fd)
-            number = self._watched.pop(fd)
-            self._died.add(number)
-            del self._pidfds[number]
+            if fd in self._watched:
+                number = self._watched.pop(fd)
+                self._died.add(number)
+                del self._pidfds[number]
             os.close(fd)
 
     def _leave(self) -> None:
@@ -476,9 +478,21 @@ class Runner:
         with self._queue.change():
             self._finish_row(row, outcome, summary, size)
         say(f"{row.id}: {outcome['state']}, {outcome['final_status']}: {outcome['diagnostics']}")
+        if _has_image(home):
+            self._start_sweep(row)
         for uid in {one.uid for one in self._queue.unsettled()} - {self._uid}:
             with contextlib.suppress(OSError):
                 wake_runner(self._state, uid)
+
+    def _start_sweep(self, row: Row) -> None:
+        """Have the containers removed that it may have left. Nobody waits for that, and it ends by itself in time."""
+        words = [*self._settings.program, "sweep", "--application", row.id, "--host", self._settings.docker_host]
+        try:
+            pid = spawn(words, log=self._state.runner_log(self._uid))
+        except OSError as error:
+            say(f"{row.id}: its containers could not be looked for: {error}")
+            return
+        self._poll.register(os.pidfd_open(pid), select.POLLIN)
 
     def _clear_leases(self, row: Row) -> None:
         try:
@@ -518,6 +532,15 @@ def remove_secrets(home: str) -> None:
     for path in paths:
         with contextlib.suppress(OSError):
             os.unlink(path)
+
+
+def _has_image(home: str) -> bool:
+    try:
+        submission: dict[str, Any] = read_json(os.path.join(home, "submission.json")) or {}
+    except (DlappError, OSError):
+        return False
+    spec = submission.get("spec", {})
+    return any(one.get("docker_image") is not None for one in (spec, *spec.get("roles", ())))
 
 
 def _say_ended(row: Row, pids: Sequence[int]) -> None:

@@ -1,0 +1,35 @@
+"""The process that removes an ended application's containers: ``sweep --application ID --host unix://...``.
+
+The embedded engine starts it when an application that used an image has ended. It does nothing that the next Docker
+task on this host would not do as well, so it may fail, and it ends by itself when dockerd does not answer.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+
+DEADLINE_S = 60
+_CALL_TIMEOUT_S = 20.0
+
+
+def main(argv: Sequence[str]) -> int:
+    """Remove the containers; what was done, or why not, is printed for the runner's log."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(DEADLINE_S)
+    options = dict(zip(argv[::2], argv[1::2], strict=True))
+    application, host = options["--application"], options["--host"]
+    import docker.errors
+
+    from dlapp.runtime.docker import remove_what_is_left
+
+    try:
+        api = docker.APIClient(base_url=host, version="auto", timeout=_CALL_TIMEOUT_S)
+        try:
+            remove_what_is_left(api, lambda line: print(f"{application}: {line}", flush=True), application=application)
+        finally:
+            api.close()
+    except (docker.errors.DockerException, OSError) as error:
+        print(f"{application}: Docker at {host} could not be asked for its containers: {error}", flush=True)
+        return 1
+    return 0
