@@ -357,15 +357,16 @@ def test_the_time_of_a_death_is_the_same_before_and_after_what_it_left_is_cleare
         engine._write_kill_request(str(home(engine, application_id)), "tony")
     if not has_runner:
         kill_runner(engine)
+    an_hour_ago = int(time.time()) - 3600  # much older, and it would be cleared away as history
     for name in ("view.json", "am.json", "am.log"):
-        os.utime(home(engine, application_id) / name, (1_700_000_000, 1_700_000_000))
+        os.utime(home(engine, application_id) / name, (an_hour_ago, an_hour_ago))
     before_ms = time.time_ns() // 1_000_000
     kill_am(engine, application_id)
     if not has_runner:
         seen = engine.view(application_id)
         assert seen.state.ended
         engine.tend()
-        assert ended(engine, application_id).finished_ms == seen.finished_ms == 1_700_000_000_000
+        assert ended(engine, application_id).finished_ms == seen.finished_ms == an_hour_ago * 1000
     view = ended(engine, application_id)
     assert view.state is (State.KILLED if asked else State.FAILED)
     if has_runner:
