@@ -7,10 +7,12 @@ import sys
 from dataclasses import replace
 from queue import SimpleQueue
 
+from dlapp.am import events
 from dlapp.am.loop import Loop
 from dlapp.am.staged_home import StagedHome
 from dlapp.cluster.yarn.am_side import YarnAmEngine
 from dlapp.cluster.yarn.plan import WORKSPACE, Plan
+from dlapp.cluster.yarn.staging import KILL
 from dlapp.cluster.yarn.tokens import read_container_credentials
 from dlapp.errors import DlappError
 from dlapp.ids import ContainerId
@@ -54,7 +56,11 @@ def _run() -> int:
         listen=("0.0.0.0", os.environ.get("NM_HOST", "")),
         before_the_end=home.keep,
     )
-    home.open(loop.control_url)
+
+    def on_mark(name: str, by: str) -> None:
+        wakes.put(events.Kill(by) if name == KILL else events.SoftKill(by))
+
+    home.open(loop.control_url, on_mark)
     loop.run()
     if loop.ended:
         home.remove()

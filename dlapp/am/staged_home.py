@@ -15,10 +15,11 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from dlapp.am.home import CommitClaim, Home, Journal
-from dlapp.cluster.yarn.staging import AM, OWN_MODE, SECRETS, SUBMISSION, VIEW, Files, Places
+from dlapp.cluster.yarn.staging import AM, KILL, OWN_MODE, SECRETS, SOFT_KILL, SUBMISSION, VIEW, Files, Places
 from dlapp.errors import DlappError, NotFound
 from dlapp.ids import ApplicationId
 from dlapp.jsonform import from_json, to_json
@@ -31,6 +32,8 @@ T = TypeVar("T")
 VIEW_EVERY_S = 3.0
 """Tools ask the control address; a view on HDFS is for who cannot reach it, and costs the NameNode three operations."""
 GROUP_EVERY_S = 1.0
+LOOK_EVERY_S = 5.0
+"""For the marks of who cannot reach the control address; two looks, each 2 ms of the NameNode."""
 _FILE_MODE = 0o600
 
 
@@ -62,11 +65,19 @@ class StagedHome(Home):
         self._journal = StagedJournal(self, attempt)
         self._closing = False
         self._control_url = ""
+        self._on_mark: Callable[[str, str], None] = lambda _name, _by: None
+        self._marks_seen: set[str] = set()
+        self._look_at = time.monotonic() + LOOK_EVERY_S
         self._thread = threading.Thread(target=self._write_all, name="am-home", daemon=True)
 
-    def open(self, control_url: str) -> None:
-        """Begin to write: first of all where this attempt is, for the tasks of an earlier one."""
-        self._control_url = control_url
+    def open(self, control_url: str, on_mark: Callable[[str, str], None]) -> None:
+        """Begin to write: first of all where this attempt is, for the tasks of an earlier one.
+
+        Args:
+            on_mark: told that a mark was left here by somebody who cannot reach the control address: its name
+                (`KILL`, `SOFT_KILL`) and who it was. Once for each.
+        """
+        self._control_url, self._on_mark = control_url, on_mark
         self._thread.start()
 
     # ---- what is read and written ----
@@ -161,8 +172,17 @@ class StagedHome(Home):
             self._journal.write()
             if closing:
                 return
+            if time.monotonic() >= self._look_at:
+                self._again(self._look_for_marks)
+                self._look_at = time.monotonic() + LOOK_EVERY_S
             if view is not None:
                 self._again(lambda view=view: self._put(VIEW, view))
+
+    def _look_for_marks(self) -> None:
+        for name in (SOFT_KILL, KILL):
+            if name not in self._marks_seen and self._files.look(self._place(name)) is not None:
+                self._marks_seen.add(name)
+                self._on_mark(name, str(json.loads(self._files.read(self._place(name)))["by"]))
 
     def _is_due(self) -> bool:
         return self._view is not None and time.monotonic() >= self._view_at

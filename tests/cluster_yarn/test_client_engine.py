@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import getpass
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from dlapp.client import Client
+from dlapp.cluster.yarn.site import read_site
 from dlapp.config import load_config
 from dlapp.control import Phase
 from dlapp.errors import AskTooLarge, FileRefused, NotFound
 from dlapp.ids import ApplicationId
 from dlapp.report import ApplicationView, Cause, FinalStatus, State
+from dlapp.storage.staged import StagedFiles
 from tests.cluster_yarn.on_yarn import until
 from tests.services.hadoop import Hadoop
 
@@ -57,6 +61,21 @@ def printed(client: Client, application_id: ApplicationId, stream: str) -> list[
     for piece in client.logs(application_id, streams=(stream,)):
         found[piece.log.index] = found.get(piece.log.index, b"") + piece.data
     return [found[index] for index in sorted(found)]
+
+
+def master_of(application_id: ApplicationId) -> int:
+    """The process of its ApplicationMaster on this machine."""
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes().split(b"\0")
+            environment = (process / "environ").read_bytes()
+        except OSError:
+            continue
+        if words[1:5] == [b"-I", b"dlapp.pyz", b"am", b"--engine"]:
+            container = str(application_id).replace("application", "container")
+            if f"CONTAINER_ID={container}_".encode() in environment:
+                return int(process.name)
+    raise AssertionError(f"{application_id} has no ApplicationMaster here")
 
 
 def running(client: Client, application_id: ApplicationId) -> ApplicationView | None:
@@ -119,10 +138,35 @@ def test_a_kill_leaves_nothing_of_it(client: Client, tmp_path: Path) -> None:
     until(lambda: subprocess.run(["pgrep", "-fx", mark], capture_output=True).returncode == 1)
 
 
-@pytest.mark.parametrize("script", ["true"])
-def test_what_the_cluster_can_never_run_is_refused_before_it_is_submitted(
-    client: Client, tmp_path: Path, script: str
+def test_a_mark_in_the_staging_directory_stops_it_for_who_cannot_reach_it(
+    client: Client, hadoop: Hadoop, tmp_path: Path
 ) -> None:
+    application_id = client.submit(properties(tmp_path, WAITS))
+    until(lambda: running(client, application_id))
+    files = StagedFiles(read_site(str(hadoop.configuration)).storage(getpass.getuser()))
+    files.write(f"{files.home}/.dlapp/staging/{application_id}/softkill.json", b'{"by": "tony"}', 0o600)
+    files.close()
+    end = client.wait(application_id, timeout_s=40)
+    assert (end.cause, end.soft_kill_by) == (Cause.SOFT_KILLED, "tony")
+
+
+def test_the_tasks_of_a_master_that_was_killed_go_on_under_the_next(client: Client, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    script = f"echo once; while [ ! -e {go} ]; do sleep 0.05; done"
+    application_id = client.submit(properties(tmp_path, script, containers=2))
+    before = until(lambda: running(client, application_id))
+    time.sleep(1.5)  # YARN takes away what was started in the last second of its master
+    os.kill(master_of(application_id), signal.SIGKILL)
+    until(lambda: client.status(application_id).attempt == 2 and running(client, application_id), 60)
+    go.touch()
+    end = client.wait(application_id, timeout_s=60)
+    assert end.cause is Cause.SUCCEEDED
+    assert [one.container_id for one in end.containers] == [one.container_id for one in before.containers]
+    assert printed(client, application_id, "stdout") == [b"once\n", b"once\n"]
+
+
+def test_what_the_cluster_can_never_run_is_refused_before_it_is_submitted(client: Client, tmp_path: Path) -> None:
+    script = "true"
     with pytest.raises(AskTooLarge, match=r"asked for 65536 memory-mb in one container, the most .* is 4096"):
         client.submit(properties(tmp_path, script, memory="64g"))
     with pytest.raises(FileRefused, match=r"application.queue: there is no queue 'nowhere'; there are default"):
