@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
@@ -441,3 +443,15 @@ def test_any_text_is_properties_or_refused(text: str) -> None:
         parse_properties(LEAST + text, "f")
     except FileRefused as refusal:
         assert refusal.faults  # noqa: PT017 - either end is right
+
+
+def test_the_manuals_examples_of_arguments_are_so() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "properties.md").read_text()
+    table = page.partition("\n### user_shell_args\n")[2].partition("\n#")[0]
+    rows = re.findall(r"^\| `(.+?)` \| (`.+`) \|$", table, re.MULTILINE)
+    assert len(rows) == 7
+    for written, words in rows:
+        keys = f"appname=a\nuser_dev_workspace_path=w\nuser_shell_script=s.sh\nuser_shell_args={written}\n"
+        properties = parse_properties(f"[application]\n{keys}[to_hdfs]\noutput_path=output  # here\nhdfs=o\n", "f")
+        assert properties.value("application", "user_shell_args") == tuple(words[1:-1].split("` `")), written
+        assert properties.value("to_hdfs", "output_path") == "output  # here"
