@@ -12,7 +12,7 @@ all of them leaves nothing.
 **Without** (an ordinary user, most containers) task, outer and inner are each a child subreaper. Whichever of them is
 left inherits the payload's processes, double-forked and setsid'ed ones included, and kills them. Only if all three
 are killed in the same moment together does a payload live on; it still holds its locks and its lifeline then, so
-nobody takes what it uses for free.
+nobody takes what it uses for free, and by these the embedded engine finds and ends it.
 
 What they say to each other, one JSON object a line:
 
