@@ -159,5 +159,5 @@ def test_a_container_that_the_application_cannot_have_is_not_found() -> None:
 
 
 def test_a_cluster_that_nobody_says_the_place_of_is_refused() -> None:
-    with pytest.raises(UsageError, match="set yarn.conf_dir, or HADOOP_CONF_DIR"):
+    with pytest.raises(UsageError, match=r"set yarn.conf_dir, or HADOOP_CONF_DIR"):
         Client(cluster="yarn")

@@ -166,6 +166,7 @@ def test_of_diagnostics_our_own_line_counts() -> None:
         "dlapp: there is no python3 on n1"
     )
     assert first_line("[date]First\nsecond") == "First"
+    assert first_line("[date] Waiting for resources.  Details : AM Partition = <P> ; ") == "Waiting for resources."
     assert first_line("") == ""
 
 

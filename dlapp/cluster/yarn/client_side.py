@@ -201,6 +201,26 @@ class YarnEngine:
     def _prepare(self) -> None:
         with contextlib.suppress(DlappError, OSError):
             travel.packed(_local_cache("travel"))
+        with contextlib.suppress(DlappError, OSError):
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Remove the staging directories of applications that were ended by others: YARN gives no time to do it."""
+        files = self._open_files(self._site.storage(self._user))
+        try:
+            places = Places(files.home)
+            left = [name for name in files.names(places.all_staging) if name.startswith("application_")]
+            if not left:
+                return
+            # A session of its own: this is another thread.
+            with YarnRest(self._site.web_urls(), self._user) as rest:
+                ended = {str(one.application_id) for one in rest.reports(user=self._user) if one.state.ended}
+            for name in left:
+                # What this ResourceManager does not know may run on another cluster that shares the file system.
+                if name in ended:
+                    files.remove(f"{places.all_staging}/{name}")
+        finally:
+            files.close()
 
     def archive_cache(self) -> str:
         """Directory for packed workspaces on this machine; what is in it is brought to the cluster."""
@@ -395,14 +415,14 @@ class YarnEngine:
         """What the application's own ApplicationMaster says or said of it, and what was submitted, where known."""
         files = self._files(report.user)
         places = Places(files.home)
-        if report.state.ended:
-            with contextlib.suppress(NotFound, Denied):
-                kept = json.loads(files.read(places.history(report.application_id)))
-                view = from_json(ApplicationView, kept["view"]) if kept.get("view") else None
-                return view, from_json(Submission, kept["submission"])
-        elif live and report.tracking_url:
+        if not report.state.ended and live and report.tracking_url:
             with contextlib.suppress(DlappError):
                 return from_json(ApplicationView, self._ask(report, "GET", "view", None, timeout_s=ASK_S)), None
+        # It is written before YARN is told of the end, and the staging directory removed after that.
+        with contextlib.suppress(NotFound, Denied):
+            kept = json.loads(files.read(places.history(report.application_id)))
+            view = from_json(ApplicationView, kept["view"]) if kept.get("view") else None
+            return view, from_json(Submission, kept["submission"])
         with contextlib.suppress(NotFound, Denied, ValueError):
             place = f"{places.staging(report.application_id)}/{VIEW}"
             return from_json(ApplicationView, json.loads(files.read(place))), None

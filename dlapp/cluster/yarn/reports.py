@@ -111,7 +111,9 @@ def first_line(diagnostics: str) -> str:
     lines = [_DATE.sub("", line).strip() for line in diagnostics.splitlines()]
     own = [line for line in lines if line.startswith("dlapp")]
     found = own or [line for line in lines if line]
-    return found[-1 if own else 0] if found else ""
+    line = found[-1 if own else 0] if found else ""
+    # While it waits YARN adds all figures of the queue.
+    return line.partition("  Details : ")[0]
 
 
 def log_file_url(log_url: str, name: str) -> str:
