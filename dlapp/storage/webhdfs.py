@@ -253,10 +253,7 @@ class WebHdfs:
 
     def _written(self, path: str, data: bytes | Callable[[], IO[bytes]], mode: int, bad: set[str]) -> None:
         extra: dict[str, Any] = {"excludedatanodes": ",".join(sorted(bad))} if bad else {}
-        answer = self._call("create", path, overwrite="true", permission=f"{mode:o}", **extra)
-        where = answer.headers.get("location")
-        if not where:
-            raise Refused(f"{self.place.web[self._first]} answers without naming a DataNode", "")
+        where = self._call("create", path, redirected=True, overwrite="true", permission=f"{mode:o}", **extra)
         client = self._clients()[self._first]
         with contextlib.ExitStack() as stack:
             body = data if isinstance(data, bytes) else stack.enter_context(data())
@@ -268,35 +265,41 @@ class WebHdfs:
     @contextlib.contextmanager
     def _opened(self, path: str, offset: int, length: int, bad: set[str]) -> Iterator[Any]:
         extra: dict[str, Any] = {"excludedatanodes": ",".join(sorted(bad))} if bad else {}
-        answer = self._call("open", path, offset=str(offset), length=str(length), bad=bad, **extra)
-        try:
-            with self._explained(path, answer.url, bad):
+        where = self._call("open2", path, redirected=True, offset=str(offset), length=str(length), **extra)
+        with self._explained(path, where, bad):
+            answer = self._clients()[self._first]._request(method="GET", url=where, stream=True)
+            try:
+                if not answer.ok:
+                    raise self._package()._to_error(answer)
                 yield answer.raw
-        finally:
-            answer.close()
+            finally:
+                answer.close()
 
     def _json(self, operation: str, path: str, **parameters: Any) -> dict[str, Any]:
-        answer = self._call(operation, path, **parameters)
-        try:
-            found = answer.json()
-            if isinstance(found, dict):
-                return found
-        except ValueError:
-            pass
-        raise Unreachable(f"{answer.url.partition('?')[0]}: answers, but does not speak WebHDFS")
+        found: dict[str, Any] = self._call(operation, path, reads=True, **parameters)
+        return found
 
     def _call(
-        self, operation: str, path: str, *, repeatable: bool = True, bad: set[str] | None = None, **parameters: Any
+        self,
+        operation: str,
+        path: str,
+        *,
+        repeatable: bool = True,
+        reads: bool = False,
+        redirected: bool = False,
+        **parameters: Any,
     ) -> Any:
+        """One call to the NameNodes: its JSON with ``reads``, the DataNode's URL with ``redirected``, else nothing."""
         for again in self._rounds(shown(self.place.location + path)):
             said: list[str] = []
             for number in self._order():
                 handler = getattr(self._clients()[number], f"_{operation}")
                 try:
-                    with self._explained(path, self.place.web[number], bad):
+                    with self._explained(path, self.place.web[number]):
                         answer = handler(path, **parameters)
+                        found = _json(answer) if reads else _redirection(answer, path) if redirected else None
                     self._first = number
-                    return answer
+                    return found
                 except Unreachable as error:
                     if error.doubtful and not repeatable:
                         raise
@@ -344,8 +347,11 @@ class WebHdfs:
             if bad is not None and host not in _hosts(self.place.web):
                 bad.add(_address(host))
             raise Unreachable(f"{host} {_words(error)}", doubtful=not _never_sent(error)) from error
-        except (KeyError, TypeError, AttributeError) as error:
-            raise Unreachable(f"{address.partition('?')[0]}: answers, but does not speak WebHDFS") from error
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            # Something that is no NameNode, or an answer of one that was cut.
+            raise Unreachable(
+                f"{address.partition('?')[0]}: answers, but does not speak WebHDFS", doubtful=True
+            ) from error
         except HdfsError as error:
             raise _ours(error.exception, error.message, where, address, self.place.user) from error
 
@@ -362,6 +368,28 @@ class WebHdfs:
         return hdfs.client
 
 
+def _json(answer: Any) -> dict[str, Any]:
+    """The object that an answer holds. Raises ValueError."""
+    found = answer.json()
+    if not isinstance(found, dict):
+        raise ValueError("no object")
+    return found
+
+
+def _redirection(answer: Any, path: str) -> str:
+    """The URL that an answer leads to, with the path as we mean it. Raises KeyError.
+
+    Java's URI normalizes text (NFC), so the NameNode changes names on the way: one that came from a Mac, say, would be
+    written, and looked for, under another name.
+    """
+    from urllib.parse import quote
+
+    scheme, _, rest = answer.headers["location"].partition("://")
+    host, _, _ = rest.partition("/")
+    _, _, query = rest.partition("?")
+    return f"{scheme}://{host}/webhdfs/v1{quote(path)}?{query}"
+
+
 def _client(place: HdfsPlace, web: str, timeout_s: tuple[float, float]) -> Any:
     """A client of the package for one NameNode, which takes paths as they are.
 
@@ -370,12 +398,16 @@ def _client(place: HdfsPlace, web: str, timeout_s: tuple[float, float]) -> Any:
     """
     try:
         import hdfs
+        import hdfs.client
         import requests
     except ImportError as missing:
         raise UsageError(f"{missing.name} is not installed, which hdfs:// needs: pip install 'dlapp[hdfs]'") from None
     import logging
 
     class Client(hdfs.Client):  # type: ignore[misc]  # its types are not published
+        # The package follows a redirection to a DataNode by itself; see _redirection.
+        _open2 = hdfs.client._Request("GET", allow_redirects=False)
+
         def resolve(self, hdfs_path: str) -> str:
             # The package's own would expand "#LATEST" in a name and take ".." and doubled slashes away.
             return hdfs_path
