@@ -74,6 +74,15 @@ class HdfsCommit:
 
     def commit(self, parts: Parts, *, overwrite: bool, again: bool, step: Step) -> str | None:
         """Make the parts the target; where the rest of the old one lies if it could not be removed."""
+        try:
+            return self._commit(parts, overwrite, again, step)
+        except NotFound:
+            if not again:
+                raise
+            # Another process at the same commit may have ended it under our hands; then a new look shows it.
+            return self._commit(parts, overwrite, again, step)
+
+    def _commit(self, parts: Parts, overwrite: bool, again: bool, step: Step) -> str | None:
         if (begun := self._plan()) is not None:
             return self._finish(begun, step)
         there = tuple((name, self._place.path(location)) for name, location in parts)

@@ -1,0 +1,239 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dlapp.errors import DlappError, NotFound
+from dlapp.ids import ApplicationId, ContainerId
+from dlapp.storage import HdfsPlace, commit
+from dlapp.storage.commit import CommitRefused, drop, finish_interrupted, keep_partial, part_location
+from dlapp.storage.hdfs import HdfsFiles
+from dlapp.storage.webhdfs import WebHdfs
+
+pytestmark = pytest.mark.hadoop
+
+APP = ApplicationId(1700000000000, 42)
+OTHER = ApplicationId(1700000000000, 43)
+CHANGES = ("make_directory", "delete", "delete_if_empty", "rename", "write", "set_mode")
+
+
+class Killed(BaseException):
+    """The process is dead; nothing of it runs any more."""
+
+
+class Mortal(WebHdfs):
+    """Dies at its n-th change of the file system: before it, or when it was done and the answer was not heard yet."""
+
+    def __init__(self, place: HdfsPlace, left: int, *, done: bool) -> None:
+        super().__init__(place)
+        self.left, self.done = left, done
+        for name in CHANGES:
+            setattr(self, name, self._mortal(getattr(super(), name)))
+
+    def _mortal(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def made(*arguments: Any, **options: Any) -> Any:
+            self.left -= 1
+            if self.left == -1 and self.done:
+                call(*arguments, **options)
+            if self.left < 0:
+                raise Killed
+            return call(*arguments, **options)
+
+        return made
+
+
+@pytest.fixture
+def target(base: str) -> str:
+    return f"{base}/run 1 100%"
+
+
+def tree(files: HdfsFiles, location: str) -> dict[str, str] | None:
+    path = files.place.path(location)
+    if files.web.status(path) is None:
+        return None
+    return {
+        node.name + ("/" if node.is_dir else ""): "" if node.is_dir else files.read_bytes(node.source).decode()
+        for node in files._nodes(path)
+        if node.name
+    }
+
+
+def plant(files: HdfsFiles, target: str, names: list[str], app: ApplicationId = APP) -> list[tuple[str, str]]:
+    parts = []
+    for number, name in enumerate(names, start=2):
+        part = part_location(target, app, ContainerId(app, 1, number))
+        files.make_directory(f"{part}/empty")
+        files.web.write(files.place.path(f"{part}/model"), f"model {name}".encode())
+        parts.append((name, part))
+    return parts
+
+
+def new_tree(names: list[str]) -> dict[str, str]:
+    out: dict[str, str] = {}
+    for name in names:
+        at = f"{name}/" if name else ""
+        out |= {f"{at}model": f"model {name}", f"{at}empty/": ""} | ({at: ""} if at else {})
+    return out
+
+
+def old_target(files: HdfsFiles, target: str) -> dict[str, str]:
+    files.make_directory(target)
+    files.web.write(files.place.path(f"{target}/weights"), b"old")
+    return {"weights": "old"}
+
+
+def beside(files: HdfsFiles, target: str) -> list[str]:
+    parent, _, name = target.rpartition("/")
+    return [one for one in files.names(parent) if one != name]
+
+
+def killed_at(
+    monkeypatch: pytest.MonkeyPatch, place: HdfsPlace, count: int, done: bool, action: Callable[[], object]
+) -> bool:
+    """Run ``action`` until its ``count``-th change; whether it died."""
+    one = HdfsFiles(place, Mortal(place, count, done=done))
+    with monkeypatch.context() as patch:
+        patch.setattr(commit, "_hdfs_files", lambda target, hdfs: one)
+        try:
+            action()
+        except Killed:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("names", [[""], ["0", "1", "2"]])
+@pytest.mark.parametrize("replaces", [True, False])
+def test_parts_become_the_target_and_nothing_else_stays(
+    place: HdfsPlace, files: HdfsFiles, target: str, names: list[str], replaces: bool
+) -> None:
+    if replaces:
+        old_target(files, target)
+    parts = plant(files, target, names)
+    commit.commit(target, APP, parts, overwrite=replaces, hdfs=place)
+    assert tree(files, target) == new_tree(names)
+    assert beside(files, target) == []
+    commit.commit(target, APP, parts, overwrite=replaces, again=True, hdfs=place)
+    with pytest.raises(NotFound, match="is gone"):
+        commit.commit(target, APP, parts, overwrite=replaces, hdfs=place)
+    assert tree(files, target) == new_tree(names)
+
+
+def test_a_target_that_appeared_meanwhile_stays_and_the_output_is_kept_aside(
+    place: HdfsPlace, files: HdfsFiles, target: str
+) -> None:
+    parts = plant(files, target, ["0", "1"])
+    old = old_target(files, target)
+    for again in (False, True):
+        with pytest.raises(CommitRefused, match="overwrite is false") as refused:
+            commit.commit(target, APP, parts, overwrite=False, again=again, hdfs=place)
+        assert tree(files, target) == old
+        assert tree(files, refused.value.partial) == new_tree(["0", "1"])
+        assert beside(files, target) == [f"run 1 100%.{APP}.partial"]
+
+
+@pytest.mark.parametrize("done", [False, True], ids=["before a change", "after a change"])
+@pytest.mark.parametrize("then", ["finish_interrupted", "commit again", "keep_partial", "drop"])
+def test_a_commit_that_is_killed_anywhere_can_be_ended_with_the_old_or_the_new(
+    monkeypatch: pytest.MonkeyPatch, place: HdfsPlace, files: HdfsFiles, base: str, then: str, done: bool
+) -> None:
+    names, seen = ["0", "1"] if done else [""], set()
+    new = new_tree(names)
+    for count in range(100):
+        target = f"{base}/{count}/run"
+        old = old_target(files, target)
+        parts = plant(files, target, names)
+        died = killed_at(
+            monkeypatch, place, count, done, lambda: commit.commit(target, APP, parts, overwrite=True)  # noqa: B023
+        )  # fmt: skip
+        found = tree(files, target)
+        assert found in (old, new, None)
+        begun = found == new or files.exists(f"{target}.{APP}.commit")
+        seen.add("nothing" if found is None else "new" if found == new else "old")
+        if then == "finish_interrupted":
+            assert finish_interrupted(target, hdfs=place) in ([], [str(APP)])
+            if not begun:
+                assert tree(files, target) == old
+                commit.commit(target, APP, parts, overwrite=True, hdfs=place)
+        elif then == "commit again":
+            commit.commit(target, APP, parts, overwrite=True, again=True, hdfs=place)
+        elif then == "keep_partial":
+            kept = keep_partial(target, APP, parts, hdfs=place)
+            if found == new:
+                assert kept is None
+            else:
+                assert kept is not None
+                assert tree(files, target) == old
+                assert tree(files, kept) == new
+                files.remove(kept)
+        else:
+            drop(target, APP, hdfs=place)
+            assert tree(files, target) == (new if found == new else old)
+        if then in ("finish_interrupted", "commit again"):
+            assert tree(files, target) == new
+        assert beside(files, target) == []
+        if not died:
+            assert count > 7
+            break
+    else:
+        pytest.fail("the commit never came to its end")
+    assert seen == {"old", "nothing", "new"}
+
+
+def test_two_processes_that_finish_one_commit_at_once_do_no_harm(
+    place: HdfsPlace, files: HdfsFiles, target: str
+) -> None:
+    for _ in range(3):
+        parts = plant(files, target, ["0", "1", "2"])
+
+        def run(parts: list[tuple[str, str]] = parts) -> None:
+            commit.commit(target, APP, parts, overwrite=True, again=True, hdfs=place)
+
+        both = [threading.Thread(target=run) for _ in range(3)]
+        for one in both:
+            one.start()
+        for one in both:
+            one.join()
+        assert tree(files, target) == new_tree(["0", "1", "2"])
+        assert beside(files, target) == []
+
+
+def test_who_comes_late_takes_nothing_away_from_the_next_application(
+    place: HdfsPlace, files: HdfsFiles, target: str
+) -> None:
+    old_target(files, target)
+    parts = plant(files, target, ["0", "1"])
+
+    def overtaken(step: str) -> None:
+        if step == "ready":
+            assert finish_interrupted(target, hdfs=place) == [str(APP)]
+            commit.commit(target, OTHER, plant(files, target, ["7"], OTHER), overwrite=True, hdfs=place)
+
+    commit.commit(target, APP, parts, overwrite=True, hdfs=place, step=overtaken)
+    assert tree(files, target) == new_tree(["7"])
+    assert beside(files, target) == []
+
+
+def test_a_failed_run_is_kept_aside_with_the_parts_that_there_are(
+    place: HdfsPlace, files: HdfsFiles, target: str
+) -> None:
+    parts = plant(files, target, ["0", "1"])
+    files.remove(parts[0][1])
+    for _ in range(2):
+        kept = keep_partial(target, APP, parts, hdfs=place)
+        assert kept == f"{target}.{APP}.partial"
+        assert tree(files, kept) == new_tree(["1"])
+        assert beside(files, target) == [f"run 1 100%.{APP}.partial"]
+
+
+def test_a_damaged_marker_is_said_and_does_not_stop_others(place: HdfsPlace, files: HdfsFiles, target: str) -> None:
+    marker = f"{target}.{OTHER}.commit"
+    for text in (b"", b"{}", b"[1]", b'{"version": 9, "number": 1, "overwrite": true, "parts": []}'):
+        files.write_atomic(marker, text)
+        with pytest.raises(DlappError, match=r"is damaged|written by a newer dlapp"):
+            finish_interrupted(target, hdfs=place)
+        commit.commit(target, APP, plant(files, target, [""]), overwrite=True, hdfs=place)
+        assert tree(files, target) == new_tree([""])
+        assert beside(files, target) == [f"run 1 100%.{OTHER}.commit"]
