@@ -246,7 +246,8 @@ def test_a_full_disk_under_the_state_costs_what_is_shown_and_not_the_application
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", small], check=True)
     try:
         monkeypatch.setenv("DLAPP_LOCAL_STATE_DIR", str(small / "state"))
-        script = "mkdir output; echo good > output/x; dd if=/dev/zero of=big bs=1M count=20 2>/dev/null; sleep 1; rm big"
+        fill = "dd if=/dev/zero of=big bs=1M count=20 2>/dev/null; sleep 1; rm big"
+        script = f"mkdir output; echo good > output/x; {fill}"
         end = ended(launch(properties(directory, script, to_hdfs=OUTPUT)))
         assert end["final_status"] == "SUCCEEDED", end["diagnostics"]
         assert content(directory / "result") == {"x": "good\n"}
