@@ -12,6 +12,9 @@
 
 VENV ?= .venv
 BIN := $(VENV)/bin
+# The extras that reach a server, and what the tests run with.
+STORES := yarn zookeeper hdfs
+TESTED := demo test $(STORES)
 .DEFAULT_GOAL := help
 .PHONY: help demo yarn-up yarn-down demo-yarn test test-faults test-oldest check bench clean
 
@@ -23,34 +26,34 @@ demo:
 	@PATH="$(abspath $(BIN)):$$PATH" examples/digits/demo.sh
 
 yarn-up:
-	@.ci/venv $(VENV) demo test yarn zookeeper
+	@.ci/venv $(VENV) $(TESTED)
 	@$(BIN)/python -m tests.services.hadoop up
 
 yarn-down:
-	@.ci/venv $(VENV) demo test yarn zookeeper
+	@.ci/venv $(VENV) $(TESTED)
 	@$(BIN)/python -m tests.services.hadoop down
 
 demo-yarn:
-	@.ci/venv $(VENV) demo test yarn zookeeper
+	@.ci/venv $(VENV) $(TESTED)
 	@PATH="$(abspath $(BIN)):$$PATH" examples/digits/demo-yarn.sh
 
 test:
-	@.ci/venv $(VENV) demo test yarn zookeeper
+	@.ci/venv $(VENV) $(TESTED)
 	@$(BIN)/python -m tests.services.install
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest $(ARGS)
 
 test-faults:
-	@.ci/venv $(VENV) demo test yarn zookeeper
+	@.ci/venv $(VENV) $(TESTED)
 	@$(BIN)/python -m tests.services.install
 	@DLAPP_FAULTS=full PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest $(ARGS)
 
 test-oldest:
-	@PIP_CONSTRAINT=$$(.ci/oldest) .ci/venv $(VENV)-oldest demo test yarn zookeeper
+	@PIP_CONSTRAINT=$$(.ci/oldest) .ci/venv $(VENV)-oldest $(TESTED)
 	@$(VENV)-oldest/bin/python -m tests.services.install
 	@PATH="$(abspath $(VENV)-oldest/bin):$$PATH" $(VENV)-oldest/bin/python -m pytest $(ARGS)
 
 check:
-	@.ci/venv $(VENV) check test yarn zookeeper
+	@.ci/venv $(VENV) check test $(STORES)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
