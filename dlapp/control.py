@@ -40,6 +40,11 @@ def derive_token(control_secret: str, purpose: str) -> str:
     return hashlib.blake2b(purpose.encode(), key=key, person=b"dlapp-control", digest_size=32).hexdigest()
 
 
+def page_path(control_secret: str) -> str:
+    """Where the page for browsers lies on an address that others on the machine can reach as well."""
+    return f"/{derive_token(control_secret, 'page')[:32]}/"
+
+
 def token_is_right(control_secret: str, purpose: str, token: str) -> bool:
     """Whether ``token`` is the one for ``purpose``; takes as long for a near miss as for a far one."""
     import hmac

@@ -11,6 +11,8 @@ import shutil
 import signal
 import subprocess
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -184,6 +186,19 @@ def test_a_wrong_or_missing_token_gets_401_and_changes_nothing(directory: Path, 
         assert connection.call("GET", "/v1/view")["application_id"] == application
     assert status(application)["containers"] == before["containers"]
     assert secret not in json.dumps(before)
+
+
+def test_only_who_may_read_the_secrets_finds_the_page(directory: Path, state_dir: Path) -> None:
+    application = launch(properties(directory, SLEEPER, name="looked at"))
+    wait_for("its payload", lambda: is_running(application))
+    url = json.loads((application_dir(state_dir, application) / "am.json").read_text())["control_url"]
+    for path in ("/", "/page/", f"/{'0' * 32}/"):
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(url + path, timeout=30)
+    page = status(application)["tracking_url"]
+    assert page.startswith(url)
+    with urllib.request.urlopen(page, timeout=30) as answer:
+        assert "looked at" in answer.read().decode()
 
 
 def test_many_submissions_at_once_all_run_each_exactly_once(directory: Path) -> None:

@@ -53,6 +53,7 @@ class Loop:
         wakes: the queue on which the engine's ``wake`` puts `WAKE`.
         before_the_end: called with everything in its place, before the engine is told of the end.
         listen: the address on which it listens, and the host's name for others (empty: that address).
+        open_page: whether the page needs no secret path (`dlapp.am.server.Control`).
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Loop:
         wakes: SimpleQueue[Call | events.OutputsSettled | None],
         clock: Callable[[], float] = time.time,
         listen: tuple[str, str] = ("127.0.0.1", ""),
+        open_page: bool = False,
         before_the_end: Callable[[], None] = lambda: None,
     ) -> None:
         self._home, self._submission, self._secrets = home, submission, secrets
@@ -81,7 +83,7 @@ class Loop:
             former=replay(records(home.all_journal_lines())) if attempt > 1 else None,
             parts_of=lambda one: tuple(part_location(output.target, application_id, one) for output in outputs),
         )
-        self._control = Control(secrets.control_secret, wakes.put, *listen)
+        self._control = Control(secrets.control_secret, wakes.put, *listen, open_page=open_page)
         self._journal: Journal = home.journal(attempt)
         self._held: dict[ContainerId, tuple[Call, Report]] = {}
         self._held_until: list[tuple[float, int, ContainerId, Call]] = []
@@ -298,7 +300,7 @@ class Loop:
     # ---- what is shown ----
 
     def _view(self) -> ApplicationView:
-        return view_of(self._master, self._control.url)
+        return view_of(self._master, self._control.page_url)
 
     def _note_down(self, *, final: bool = False) -> None:
         """Write the journal's group and the view. A disk that is full now costs what is shown, not the application."""

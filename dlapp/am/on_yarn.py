@@ -54,6 +54,7 @@ def _run() -> int:
         engine=engine,  # type: ignore[arg-type]  # only who settles what is left asks why it died
         wakes=wakes,  # type: ignore[arg-type]  # only WAKE comes from the engine
         listen=("0.0.0.0", os.environ.get("NM_HOST", "")),
+        open_page=True,  # YARN's proxy shows the root, to whom it lets in
         before_the_end=home.keep,
     )
 

@@ -6,12 +6,13 @@ rest becomes a `Call` on the loop's queue; the loop alone answers it.
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from dlapp.control import TOOLS, Hello, Report, StopRequest, token_is_right
+from dlapp.control import TOOLS, Hello, Report, StopRequest, page_path, token_is_right
 from dlapp.control_http import ControlServer, Request
 from dlapp.errors import SpecError, UsageError
 from dlapp.ids import ContainerId
@@ -59,16 +60,32 @@ class Control:
         put: hands a call to the loop; must not block.
         host: the address that it listens on.
         name: what others call this host; empty: the address.
+        open_page: whether whoever reaches the address may see the page, as on a cluster, whose own pages show as
+            much; else it lies under a path that only those know who may read the application's secrets.
     """
 
-    def __init__(self, secret: str, put: Callable[[Call], None], host: str = "127.0.0.1", name: str = "") -> None:
+    def __init__(
+        self,
+        secret: str,
+        put: Callable[[Call], None],
+        host: str = "127.0.0.1",
+        name: str = "",
+        *,
+        open_page: bool = False,
+    ) -> None:
         self._secret, self._put, self._name = secret, put, name
+        self._page = "/" if open_page else page_path(secret)
         self.server = ControlServer(self._on_request, host)
 
     @property
     def url(self) -> str:
         """Where it listens: ``http://host:port``."""
         return f"http://{self._name or self.server.host}:{self.server.port}"
+
+    @property
+    def page_url(self) -> str:
+        """Where a browser finds the page."""
+        return self.url + self._page
 
     def _on_request(self, request: Request) -> None:
         def refuse(status: int, why: str) -> None:
@@ -77,7 +94,7 @@ class Control:
         path = request.path.partition("?")[0]
         parts = path.strip("/").split("/")
         match request.method, parts:
-            case "GET", [""]:
+            case "GET", [_] if hmac.compare_digest(path.encode(), self._page.encode()):
                 self._put(Call(What.PAGE, None, request, self.server))
             case "POST", ["v1", "tasks", task, ("hello" | "report") as word]:
                 if not token_is_right(self._secret, task, request.token):

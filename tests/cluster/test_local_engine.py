@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import select
 import shlex
 import signal
@@ -565,7 +566,7 @@ def test_what_is_not_known_is_not_found(engine: LocalEngine) -> None:
 def test_logs_and_pages_have_urls(engine: LocalEngine) -> None:
     application_id = submit(engine, "sleep")
     page, history = engine.dashboard_urls(application_id, wait_s=10)
-    assert page == "http://127.0.0.1:9/"
+    assert re.fullmatch("http://127.0.0.1:9/[0-9a-f]{32}/", page)
     assert history == f"file://{home(engine, application_id)}/view.json"
     running(engine, application_id)
     (log,) = engine.logs(application_id)

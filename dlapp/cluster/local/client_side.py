@@ -394,7 +394,18 @@ class LocalEngine:
             if row.state == DONE or (row.state == WAITING and self._is_held_up(row)):
                 break
             time.sleep(0.01)
-        return (f"{url}/" if url else history), history
+        path = self._page_path(home) if url else ""
+        return (f"{url}{path}" if path else history), history
+
+    @staticmethod
+    def _page_path(home: str) -> str:
+        """Where the page lies, for who may read the application's secrets; empty for others and after its end."""
+        from dlapp.control import page_path
+
+        with contextlib.suppress(PermissionError):
+            if (secrets := read_json(os.path.join(home, "secrets.json"))) is not None:
+                return page_path(str(secrets["control_secret"]))
+        return ""
 
     def _is_held_up(self, row: Row) -> bool:
         """Whether a waiting row cannot start at once: something is lacking, or another waits before it."""
