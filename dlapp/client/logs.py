@@ -90,16 +90,10 @@ def open_log(url: str, *, last_lines: int | None = None) -> Growing:
     """The log that a URL names: a file of this machine, or one of a container on YARN."""
     if url.startswith(("http://", "https://")):
         from dlapp.cluster.yarn.log_pages import GrowingPage
+        from dlapp.cluster.yarn.site import hadoop_user
 
-        return GrowingPage(url, user_of_requests(), last_lines=last_lines)
+        return GrowingPage(url, hadoop_user(), last_lines=last_lines)
     return GrowingFile(path_of(url), last_lines=last_lines)
-
-
-def user_of_requests() -> str:
-    """The Hadoop user as whom pages are asked for."""
-    import pwd
-
-    return os.environ.get("HADOOP_USER_NAME") or pwd.getpwuid(os.geteuid()).pw_name
 
 
 def path_of(url: str) -> str:

@@ -14,11 +14,6 @@ from tests.services.hadoop import Hadoop, NoHadoop, cluster_for_tests
 from tests.services.keeper import end_all_in
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Make the mark known."""
-    config.addinivalue_line("markers", "yarn: needs Java and a Hadoop, which the tests start themselves")
-
-
 @pytest.fixture(scope="session")
 def hadoop() -> Iterator[Hadoop]:
     """A cluster with all parts running; a test that harms one brings it back."""

@@ -19,10 +19,10 @@ from dlapp.cluster.engine import EngineInfo, LogFiles
 from dlapp.cluster.yarn import reports, travel
 from dlapp.cluster.yarn.am_side import Cluster
 from dlapp.cluster.yarn.dialect import FIELD3_LIMIT, SETTING, Dialect, choose_dialect
-from dlapp.cluster.yarn.errors import ApplicationNotFound, YarnError
+from dlapp.cluster.yarn.errors import ApplicationNotFound
 from dlapp.cluster.yarn.plan import WORKSPACE, Plan, environment_of, python_command
-from dlapp.cluster.yarn.rest import AppReport, AppSubmission, NewApplication, NodeInfo, YarnRest
-from dlapp.cluster.yarn.site import Site, read_site
+from dlapp.cluster.yarn.rest import AppReport, AppSubmission, NewApplication, NodeInfo, YarnRest, version_of
+from dlapp.cluster.yarn.site import Site, hadoop_user, read_site
 from dlapp.cluster.yarn.staging import CACHE_MODE, KILL, OWN_MODE, SECRETS, SOFT_KILL, SUBMISSION, VIEW, Files, Places
 from dlapp.cluster.yarn.values import Launch, LocalResource
 from dlapp.config import Config
@@ -68,7 +68,7 @@ class YarnEngine:
     ) -> None:
         self._config, self._open_files, self._ledger_of = config, open_files, ledger_of
         self._site: Site = read_site(config.yarn.conf_dir)
-        self._user = user or os.environ.get("HADOOP_USER_NAME") or _os_user()
+        self._user = user or hadoop_user()
         self._rest_by_user: dict[str, YarnRest] = {}
         self._files_by_user: dict[str, Files] = {}
         self._new: NewApplication | None = None
@@ -109,7 +109,7 @@ class YarnEngine:
             ConfigError: the configured dialect is not the cluster's.
         """
         version = str(self._rest().info().get("resourceManagerVersion") or "")
-        if _number_of(version) < (2, 7):
+        if version_of(version) < (2, 7):
             raise Unreachable(f"the ResourceManager is Hadoop {version or 'of no version'}; 2.7 is the least")
         self._new = self._rest().new_application()
         dialect = self._dialect()
@@ -525,22 +525,8 @@ class YarnEngine:
             return connection.call(method, f"/v1/{what}", body, timeout_s=timeout_s)
 
 
-def _os_user() -> str:
-    import pwd
-
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        raise YarnError(f"user {os.geteuid()} has no name, and YARN wants one: set HADOOP_USER_NAME") from None
-
-
 def _local_cache(name: str) -> str:
     return os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "dlapp", name)
-
-
-def _number_of(version: str) -> tuple[int, int]:
-    words = version.split(".")
-    return (int(words[0]), int(words[1])) if len(words) > 1 and words[0].isdigit() and words[1].isdigit() else (0, 0)
 
 
 def _fits(asked: dict[str, int], node: NodeInfo) -> bool:

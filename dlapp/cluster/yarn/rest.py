@@ -168,6 +168,8 @@ class YarnRest:
         self._session.trust_env = False
         self._session.headers["Accept"] = "application/json"
         self._active: str | None = None
+        self.server_time_s: float | None = None
+        """The clock of who answered last, to the second, as it was then [s since 1970]."""
 
     def close(self) -> None:
         """Close the connections."""
@@ -220,6 +222,17 @@ class YarnRest:
         found: list[QueueInfo] = []
         _walk_queues(_object(_object(answer.get("scheduler")).get("schedulerInfo")), "", found)
         return found
+
+    def scheduled_types(self) -> set[str] | None:
+        """The resource types that the scheduler counts; None: this version (before 3.4) does not say."""
+        try:
+            said = self._call("GET", f"{_CLUSTER}/scheduler-overview").get("schedulingResourceType")
+        except (RemoteError, NotHadoop):
+            return None
+        # "gcores,memory-mb (unit=Mi),vcores"; older ones say MEMORY and CPU.
+        usual = {"memory": "memory-mb", "cpu": "vcores"}
+        names = [one.partition("(")[0].strip(" []").lower() for one in str(said or "").split(",")]
+        return {usual.get(name, name) for name in names if name} or None
 
     def configuration(self, name: str) -> str | None:
         """The value of one property of the ResourceManager's configuration; None: it has no such property."""
@@ -354,6 +367,7 @@ class YarnRest:
         raise Unreachable(f"{url}: it sends us round in circles; are all ResourceManagers on standby?")
 
     def _read(self, method: str, path: str, url: str, answer: requests.Response) -> dict[str, Any]:
+        self.server_time_s = _seconds_of(answer.headers.get("Date", ""))
         data, deadline = bytearray(), self._clock() + self._timeout_s
         for part in answer.iter_content(1 << 16):
             data += part
@@ -494,6 +508,21 @@ def _number(value: Any) -> int:
         return int(value or 0)
     except (TypeError, ValueError):
         return 0
+
+
+def version_of(text: str) -> tuple[int, int]:
+    """Major and minor number of a version; zeros: it is none."""
+    words = text.split(".")
+    return (int(words[0]), int(words[1])) if len(words) > 1 and words[0].isdigit() and words[1].isdigit() else (0, 0)
+
+
+def _seconds_of(date: str) -> float | None:
+    from email.utils import parsedate_to_datetime
+
+    try:
+        return parsedate_to_datetime(date).timestamp()
+    except ValueError:
+        return None
 
 
 def _innermost(error: BaseException) -> str:

@@ -18,6 +18,7 @@ from dlapp.errors import ConfigError
 
 FILES = ("core-site.xml", "hdfs-site.xml", "yarn-site.xml")
 VARIABLE = "HADOOP_CONF_DIR"
+USER_VARIABLE = "HADOOP_USER_NAME"
 _MOST_BYTES = 16 << 20
 _REFERENCE = re.compile(r"\$\{([^${}]+)\}")
 _MOST_ROUNDS = 20
@@ -36,10 +37,11 @@ _PORTS = {"address": "8032", "scheduler.address": "8030", "webapp.address": "808
 
 
 class Site(NamedTuple):
-    """The properties of one cluster; ``origin`` says where they came from, for messages."""
+    """The properties of one cluster; ``origin`` and ``files`` say where they came from, for messages."""
 
     properties: Mapping[str, str]
     origin: str
+    files: tuple[str, ...] = ()
 
     def get(self, name: str) -> str | None:
         """The value of a property, references resolved; None: it has none, or an empty one."""
@@ -158,7 +160,23 @@ def read_site(directory: str | None, environ: Mapping[str, str] = os.environ) ->
         found.append(name)
     if not found:
         raise ConfigError(f"{origin}: there is none of {', '.join(FILES)}")
-    return Site(properties, origin)
+    return Site(properties, origin, tuple(found))
+
+
+def hadoop_user(environ: Mapping[str, str] = os.environ) -> str:
+    """The Hadoop user of this process: $HADOOP_USER_NAME, or the operating system's.
+
+    Raises:
+        ConfigError: there is no name.
+    """
+    import pwd
+
+    if name := environ.get(USER_VARIABLE):
+        return name
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        raise ConfigError(f"user {os.geteuid()} has no name, and YARN wants one: set {USER_VARIABLE}") from None
 
 
 def parse_properties(data: bytes, path: str) -> dict[str, str]:

@@ -1,0 +1,76 @@
+"""What dlapp-doctor looks at: the configuration, and then what each room has to check (`dlapp.findings`)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from dlapp.errors import ConfigError, DlappError
+from dlapp.findings import Check, Finding, Ground, carried_out, failed, passed
+
+if TYPE_CHECKING:
+    from dlapp.config import Config
+
+
+def diagnosis(*, cluster: str | None = None, defaults: bool = False) -> Iterator[Finding]:
+    """All findings for the configuration of this process, each when it is known.
+
+    Args:
+        cluster: the engine, in place of the configured one.
+        defaults: also say which keys have their defaults.
+    """
+    from dlapp.config import load_config
+
+    try:
+        config = load_config({} if cluster is None else {"cluster": cluster})
+    except ConfigError as error:
+        for fault in str(error).split("\n"):
+            yield failed("config", fault, "mend or remove it; docs/configuration.md has all keys")
+        return
+    yield from _configuration(config, defaults)
+    yield from carried_out(checks(config))
+
+
+def checks(config: Config) -> Sequence[Check]:
+    """What there is to check where applications are submitted."""
+    found: list[Check] = []
+    ground = Ground(config)
+    if config.cluster == "yarn":
+        from dlapp.cluster.yarn import doctor as yarn
+
+        found += yarn.checks(ground)
+        ground = ground._replace(hdfs=_hdfs_of(config))
+    else:
+        from dlapp.cluster.local import doctor as local
+
+        found += local.checks(ground)
+    from dlapp.gpuid import doctor as gpuid
+    from dlapp.runtime import doctor as runtime
+    from dlapp.storage import doctor as storage
+
+    return [*found, *storage.checks(ground), *gpuid.checks(ground), *runtime.checks(ground)]
+
+
+def _hdfs_of(config: Config) -> dict[str, object] | None:
+    from dlapp.cluster.yarn.site import hadoop_user, read_site
+
+    try:
+        return read_site(config.yarn.conf_dir).storage(hadoop_user())
+    except DlappError:
+        return None  # the engine's own checks say so
+
+
+def _configuration(config: Config, defaults: bool) -> Iterator[Finding]:
+    from dlapp.config import FILE_VARIABLE, SYSTEM_FILE, USER_FILE
+
+    named = os.environ.get(FILE_VARIABLE, "")
+    for path in (SYSTEM_FILE, os.path.expanduser(USER_FILE), named):
+        if not path:
+            continue
+        count = sum(origin.rpartition(":")[0] == path for origin in config.origins.values())
+        there = f"{count} values from it count" if os.path.exists(path) else "is not there"
+        yield passed("config.file", f"{path}: {there}")
+    for name, origin in config.origins.items():
+        if origin != "default" or defaults:
+            yield passed(f"config.{name}", f"{config.texts.get(name, 'not set')} (from {origin})")

@@ -1,0 +1,65 @@
+"""What payloads need on the machine where they run, for dlapp-doctor."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+from collections.abc import Iterator
+
+from dlapp.findings import ASK_S, Check, Finding, Ground, failed, passed, warned
+
+LEAST_API = (1, 24)
+"""Of Docker's interface: what the docker package needs."""
+
+
+def checks(ground: Ground) -> list[Check]:
+    """Docker, and what a plain process needs; nothing where only applications are submitted."""
+    if ground.config.cluster != "local" and not ground.on_node:
+        return []
+    return [
+        Check("docker", functools.partial(_docker, ground.config.runtime.docker.host)),
+        Check("payload", _shell),
+    ]
+
+
+def _docker(host: str) -> Iterator[Finding]:
+    needed = "only applications with a docker_image need it"
+    if not host.startswith("unix://"):
+        yield failed("docker", f"{host}: only this machine's dockerd is used", "set runtime.docker.host to unix:///…")
+        return
+    socket = host.removeprefix("unix://")
+    if not os.path.exists(socket):
+        yield warned("docker", f"{socket} is not there", f"start dockerd or set runtime.docker.host; {needed}")
+        return
+    if not os.access(socket, os.R_OK | os.W_OK):
+        yield warned(
+            "docker",
+            f"{socket}: permission denied",
+            f"let this user use it (it is root on this machine): the group docker; {needed}",
+        )
+        return
+    try:
+        import docker
+        import docker.errors
+    except ImportError:
+        yield failed("docker", "the Python package docker is not installed", "pip install docker")
+        return
+    try:
+        api = docker.APIClient(base_url=host, version="auto", timeout=ASK_S)
+        try:
+            version = api.version()
+        finally:
+            api.close()
+    except (docker.errors.DockerException, OSError) as error:
+        yield failed("docker", f"{host} does not answer: {str(error).partition(chr(10))[0]}", "start dockerd")
+        return
+    yield passed("docker", f"Docker {version.get('Version')}, interface {version.get('ApiVersion')}, at {host}")
+
+
+def _shell() -> Iterator[Finding]:
+    bash = shutil.which("bash")
+    if bash is None:
+        yield warned("payload.bash", "there is no bash", "a script without a first line #!… is run by sh")
+    else:
+        yield passed("payload.bash", bash)
