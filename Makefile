@@ -6,6 +6,7 @@
 #   make test              the tests; installs what they need when root, else says what is skipped
 #   make test-faults       the same with every fault injected, more cases
 #   make test-oldest       the tests with the oldest libraries that pyproject.toml allows
+#   make soak NAME=ledger  one part under faults for an hour; ARGS="--seconds 300 --seed 1"
 #   make check             format, lint, types, import rules
 #   make bench NAME=cli    measure; results also go to bench/results/
 #   make clean             remove what the above made
@@ -16,7 +17,7 @@ BIN := $(VENV)/bin
 STORES := yarn zookeeper hdfs
 TESTED := demo test $(STORES)
 .DEFAULT_GOAL := help
-.PHONY: help demo yarn-up yarn-down demo-yarn test test-faults test-oldest check bench clean
+.PHONY: help demo yarn-up yarn-down demo-yarn test test-faults test-oldest soak check bench clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -51,6 +52,11 @@ test-oldest:
 	@PIP_CONSTRAINT=$$(.ci/oldest) .ci/venv $(VENV)-oldest $(TESTED)
 	@$(VENV)-oldest/bin/python -m tests.services.install
 	@PATH="$(abspath $(VENV)-oldest/bin):$$PATH" $(VENV)-oldest/bin/python -m pytest $(ARGS)
+
+soak:
+	@.ci/venv $(VENV) $(TESTED)
+	@$(BIN)/python -m tests.services.install
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m tests.soak $(NAME) $(ARGS)
 
 check:
 	@.ci/venv $(VENV) check test $(STORES)

@@ -9,6 +9,10 @@ ZooKeeper's transaction log has every state that a host's record ever had, in or
 - Nothing leaks: when all processes are gone, the next request gets every card.
 - The record was made once and never deleted.
 
+What is done to them, by the seed: SIGKILL; SIGSTOP, some beyond the session's timeout; a worker cut off from the
+ensemble by a proxy; a clock that jumps by up to a day; and to the ensemble, servers that are killed or stopped, one
+after the other.
+
 Source of the log's format: org.apache.zookeeper.server.persistence.FileTxnLog, zookeeper.jute.
 """
 
@@ -22,7 +26,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -98,32 +102,57 @@ class History:
         return sum(one["what"] in ("leased", "releasing") for one in self.events)
 
 
+KINDS = ("killed", "paused", "cut", "clock")
+"""Faults of one server's clients; an ensemble of three adds ``server``."""
+
+
 def run(
     directory: Path,
     *,
-    operations: int,
+    operations: int = 0,
+    lasts_s: float = 0.0,
     seed: int,
     zookeeper: ZooKeeper | None,
     workers: int = 6,
     hosts: int = 2,
     plant: str = "",
-    kinds: tuple[str, ...] = ("killed", "paused", "cut"),
+    kinds: tuple[str, ...] = KINDS,
     until_problem: bool = False,
     timeout_s: float = 600.0,
 ) -> History:
     """Let ``workers`` processes do at least ``operations``, kill, pause and cut them off by the seed, and check.
 
     Args:
+        lasts_s: go on for so long, too.
         zookeeper: the store; None: the machine's files.
         kinds: of faults; of pauses alone, all are longer than a session lasts, and most in the middle of a payload.
-        hosts: hosts of four cards each, all of them this machine; the machine's store has one.
+        hosts: hosts of four cards each, all of them this machine; a machine's store is a directory for each.
         until_problem: stop at the first problem that the payloads see.
     """
     with contextlib.ExitStack() as stack:
-        kinds = kinds if zookeeper else tuple(one for one in kinds if one != "cut")
-        return _Run(directory, seed, zookeeper, hosts if zookeeper else 1, plant, kinds, stack).go(
-            operations, workers, until_problem, time.monotonic() + timeout_s
-        )
+        kinds = kinds if zookeeper else tuple(one for one in kinds if one not in ("cut", "server"))
+        whole = _Run(directory, seed, zookeeper, hosts, plant, kinds, stack)
+        began = time.monotonic()
+        return whole.go(operations, workers, until_problem, began + lasts_s, began + lasts_s + timeout_s)
+
+
+class _Counted:
+    """The events that were written so far, counted without reading any twice."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._read, self._rest = path, 0, b""
+        self.operations, self.violations = 0, 0
+
+    def look(self) -> None:
+        if not self._path.exists():
+            return
+        with open(self._path, "rb") as file:
+            file.seek(self._read)
+            new = file.read()
+        self._read += len(new)
+        lines, self._rest = (self._rest + new).rpartition(b"\n")[::2]
+        self.operations += lines.count(b'"leased"') + lines.count(b'"releasing"')
+        self.violations += lines.count(b'"violation"')
 
 
 class _Run:
@@ -144,7 +173,7 @@ class _Run:
         self.stack = stack
         self.events = directory / "events"
         self.started = 0
-        self.faults = dict.fromkeys((*kinds, "died"), 0)
+        self.faults = dict.fromkeys((*(one for one in kinds if one != "clock"), "died"), 0)
         for host in range(hosts):
             (directory / f"witness-{host}").mkdir(parents=True)
         (directory / "lives").mkdir()
@@ -153,7 +182,7 @@ class _Run:
         self.started += 1
         return {
             "store": "zookeeper" if self.zookeeper else "machine",
-            "directory": str(self.directory / "locks"),
+            "directory": str(self.directory / f"locks-{host}"),
             "settings": {
                 "ensemble": address,
                 "root": self.root,
@@ -168,6 +197,7 @@ class _Run:
             "leases": leases,
             "hold_s": 0.01 if len(self.kinds) > 1 else 0.1,
             "plant": self.plant,
+            "clock": "clock" in self.kinds,
             "witness": str(self.directory / f"witness-{host}"),
             "lives": str(self.directory / "lives"),
             "events": str(self.events),
@@ -188,70 +218,71 @@ class _Run:
         self.stack.callback(_end, process)
         return process
 
-    def go(self, operations: int, workers: int, until_problem: bool, deadline: float) -> History:
-        proxies = (
-            [self.stack.enter_context(Proxy(self.zookeeper.addresses[0])) for _ in range(workers)]
-            if self.zookeeper
-            else []
-        )
-        addresses = [f"{one.address[0]}:{one.address[1]}" for one in proxies] or [""] * workers
-        running = [self.start(addresses[place], place % self.hosts) for place in range(workers)]
-        wake: list[tuple[float, int, str]] = []
+    def go(self, operations: int, workers: int, until_problem: bool, at_least: float, deadline: float) -> History:
+        servers = self.zookeeper.addresses if self.zookeeper else []
+        self.proxies = [[self.stack.enter_context(Proxy(one)) for one in servers] for _ in range(workers)]
+        addresses = [",".join(f"{host}:{port}" for host, port in (one.address for one in way)) for way in self.proxies]
+        self.running = [self.start(addresses[place], place % self.hosts) for place in range(workers)]
+        wake: list[tuple[float, Any, Callable[[], None]]] = []
         next_fault = time.monotonic() + 1.0
-        crashed = ""
-        while time.monotonic() < deadline and not crashed:
+        counted, crashed = _Counted(self.events), ""
+        while not crashed:
             time.sleep(0.02)
             now = time.monotonic()
-            for place, process in enumerate(running):
+            for place, process in enumerate(self.running):
                 if (code := process.poll()) is not None:
                     if code != -signal.SIGKILL:
                         crashed = f"a worker ended with {code}: {self.log_of(process)}"
                     self.faults["died"] += 1
-                    running[place] = self.start(addresses[place], place % self.hosts)
+                    self.running[place] = self.start(addresses[place], place % self.hosts)
             for one in [one for one in wake if one[0] <= now]:
                 wake.remove(one)
-                if one[2] == "paused":
-                    with contextlib.suppress(ProcessLookupError):
-                        running[one[1]].send_signal(signal.SIGCONT)
-                else:
-                    proxies[one[1]].plan = Plan()
+                one[2]()
             if now >= next_fault:
                 next_fault = now + self.choice.uniform(0.1, 0.5)
-                self.one_fault(running, proxies, wake, now)
-            text = self.events.read_text() if self.events.exists() else ""
-            if text.count('"leased"') + text.count('"releasing"') >= operations:
+                self.one_fault(wake, now)
+            counted.look()
+            if (counted.operations >= operations and now >= at_least) or (until_problem and counted.violations):
                 break
-            if until_problem and '"violation"' in text:
-                break
-        else:
-            if not crashed:
-                crashed = f"only {text.count('leased')} leases in time"
-        for process in running:
+            if now >= deadline:
+                crashed = f"only {counted.operations} operations in time"
+        for process in self.running:
             _end(process)
+        for _, _, back in wake:
+            back()
+        if self.zookeeper:
+            self.zookeeper.wait_until_ready()
         return self.check(crashed)
 
-    def one_fault(
-        self,
-        running: list[subprocess.Popen[bytes]],
-        proxies: list[Proxy],
-        wake: list[tuple[float, int, str]],
-        now: float,
-    ) -> None:
-        place = self.choice.randrange(len(running))
+    def one_fault(self, wake: list[tuple[float, Any, Callable[[], None]]], now: float) -> None:
+        what = self.choice.choice([one for one in self.kinds if one != "clock"])
+        place: Any = "server" if what == "server" else self.choice.randrange(len(self.running))
         if any(one[1] == place for one in wake):
             return
-        what = self.choice.choice(self.kinds)
         self.faults[what] += 1
-        if what == "killed":
-            running[place].kill()
+        if what == "server":
+            assert self.zookeeper is not None
+            # One at a time, the next when it is back: a rolling restart, in any order, some by surprise.
+            server, down = self.choice.choice(self.zookeeper.servers), self.zookeeper
+            (down.kill_server if self.choice.random() < 0.5 else down.stop_server)(server)
+            wake.append((now + self.choice.uniform(0.2, 2.0), place, lambda: _bring_back(down, server)))
+        elif what == "killed":
+            self.running[place].kill()
         elif what == "paused":
-            running[place].send_signal(signal.SIGSTOP)
             spans = (0.1, 0.5, 2.2 * SESSION_S) if len(self.kinds) > 1 else (2.2 * SESSION_S,)
-            wake.append((now + self.choice.choice(spans), place, what))
+            process = self.running[place]
+            process.send_signal(signal.SIGSTOP)
+            wake.append((now + self.choice.choice(spans), place, lambda: process.send_signal(signal.SIGCONT)))
         else:
-            proxies[place].plan = Plan(refuse=True)
-            proxies[place].cut_all()
-            wake.append((now + self.choice.choice((0.0, 0.3, 2.2 * SESSION_S)), place, what))
+            for proxy in self.proxies[place]:
+                proxy.plan = Plan(refuse=True)
+                proxy.cut_all()
+            wake.append((now + self.choice.choice((0.0, 0.3, 2.2 * SESSION_S)), place, lambda: self.join(place)))
+
+    def join(self, place: int) -> None:
+        """Let a worker reach the ensemble again."""
+        for proxy in self.proxies[place]:
+            proxy.plan = Plan()
 
     def log_of(self, process: subprocess.Popen[bytes]) -> str:
         name = Path(str(process.args[3])).stem  # type: ignore[index]
@@ -264,7 +295,7 @@ class _Run:
         events = [json.loads(line) for line in self.events.read_text().splitlines()]
         writes = []
         if self.zookeeper:
-            found = transactions(self.zookeeper.transaction_logs())
+            found = transactions(self.zookeeper.transaction_logs(self.zookeeper.leader()))
             writes = [one for one in found if one.path.startswith(f"{self.root}/hosts/")]
         history = History(events, writes, self.faults, [crashed] if crashed else [])
         for one in events:
@@ -318,6 +349,11 @@ def _problems_of_writes(events: list[dict[str, Any]], writes: list[Written]) -> 
                 )
         last[host] = record
     return problems
+
+
+def _bring_back(zookeeper: ZooKeeper, server: str) -> None:
+    zookeeper.start_server(server)
+    zookeeper.wait_until_ready()
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

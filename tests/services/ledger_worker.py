@@ -20,9 +20,18 @@ import sys
 import time
 from typing import Any
 
+_TIME_NS, _TIME = time.time_ns, time.time
+
 
 def now_ms() -> int:
-    return time.time_ns() // 1_000_000
+    return _TIME_NS() // 1_000_000
+
+
+def jump(choice: random.Random) -> None:
+    """Set this process's wall clock to another time, up to a day away, for all but the events."""
+    away_s = choice.choice((0, 1, -1, 3600, -3600, 86_400, -86_400)) * choice.random()
+    time.time_ns = lambda: _TIME_NS() + int(away_s * 1e9)
+    time.time = lambda: _TIME() + away_s
 
 
 class Events:
@@ -135,6 +144,8 @@ def main(argv: list[str]) -> int:
         container = f"{plan['name']}-{number}"
         life = f"{plan['lives']}/{container}"
         os.mkfifo(life)
+        if plan["clock"]:
+            jump(choice)
         dies = choice.choice(("never",) * 12 + ("leased", "running", "running", "ended"))
         order = {
             "container": container,

@@ -1,0 +1,53 @@
+"""python -m tests.soak NAME [--seconds N] [--seed N]: run tests/soak/NAME.py for so long, under faults by the seed.
+
+A soak goes in rounds. ``NAME.rounds(seconds, seed)`` yields a line for each round that is over, and raises `Problem` at
+the first that shows one; the frame prints the lines with the time, and the seed with which a run can be repeated.
+Everything else is the soak's own: what it starts, it ends, also when the generator is closed early.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import random
+import sys
+import time
+from pathlib import Path
+
+from tests.soak.problem import Problem
+
+HERE = Path(__file__).parent
+HOUR_S = 3600.0
+
+
+def main(argv: list[str]) -> int:
+    """Run one soak; 1: it found a problem, 2: there is no such soak."""
+    names = sorted(path.stem for path in HERE.glob("*.py") if path.stem not in ("__main__", "problem"))
+    parser = argparse.ArgumentParser(prog="make soak", description="Run one part under faults for a long time.")
+    parser.add_argument("name", choices=names)
+    parser.add_argument("--seconds", type=float, default=HOUR_S)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31))
+    asked = parser.parse_args(argv)
+    print(f"{asked.name}: {asked.seconds:.0f} s, seed {asked.seed}", flush=True)
+    began = time.monotonic()
+    try:
+        with contextlib.closing(
+            importlib.import_module(f"tests.soak.{asked.name}").rounds(asked.seconds, asked.seed)
+        ) as rounds:
+            for line in rounds:
+                print(f"{_elapsed(began)}  {line}", flush=True)
+    except Problem as problem:
+        print(f"{_elapsed(began)}  {problem}", flush=True)
+        return 1
+    print(f"{_elapsed(began)}  no problem in {asked.seconds:.0f} s, seed {asked.seed}", flush=True)
+    return 0
+
+
+def _elapsed(began: float) -> str:
+    seconds = int(time.monotonic() - began)
+    return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
