@@ -11,7 +11,7 @@ YAML is read only where a file exists: importing it costs more than the rest of 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dlapp.errors import ConfigError
@@ -89,10 +89,11 @@ class GpuidConfig(NamedTuple):
 
 
 class DockerConfig(NamedTuple):
-    """Docker, as payloads use it."""
+    """Docker, as payloads use it; ``gpu_mode`` is one of `dlapp.node.GPU_MODES`, ``auto`` or ``none``."""
 
     host: str
     network: str
+    gpu_mode: str
 
 
 class RuntimeConfig(NamedTuple):
@@ -223,6 +224,10 @@ def _read_znode(text: str) -> str:
 
 def _read_dialect(text: str) -> str:
     return read_choice(text, ("auto", "gcores", "yarn.io/gpu", "field3", "none"))
+
+
+def _read_gpu_mode(text: str) -> str:
+    return read_choice(text, ("auto", "cdi", "gpus", "runtime", "nvidia-docker", "devices", "none"))
 
 
 def _read_attempts(text: str) -> int:
@@ -360,6 +365,14 @@ KEYS: tuple[Key, ...] = (
         "the Docker daemon",
     ),
     Key("runtime.docker.network", "network", _read_word, "host", "name", "the network of Docker payloads"),
+    Key(
+        "runtime.docker.gpu_mode",
+        "gpu_mode",
+        _read_gpu_mode,
+        "auto",
+        "auto, cdi, gpus, runtime, nvidia-docker, devices or none",
+        "how containers get their GPUs; auto is the first of these that is there",
+    ),
     Key(
         "storage.workspace_limit",
         "workspace_limit_bytes",
@@ -525,6 +538,49 @@ def _from_yaml(data: bytes, path: str, faults: list[str]) -> dict[str, _Found]:
         else:
             found[name] = _Found(node.value, where)
     return found
+
+
+def yaml_leaves(
+    data: bytes, path: str, levels: Sequence[str], faults: list[str]
+) -> Iterator[tuple[str, int, list[str] | None]]:
+    """The keys of another file of ours that is YAML: name, line, and the texts of its value or of its list.
+
+    A single text is split at commas. None: it is something else than a value or a list of values.
+
+    Args:
+        levels: names that have keys under them.
+    """
+    import yaml
+
+    try:
+        root = yaml.compose(data.decode("utf-8-sig"), Loader=yaml.SafeLoader)
+    except (UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        at = f":{mark.line + 1}" if mark else ""
+        faults.append(f"{path}{at}: is no YAML: {getattr(error, 'problem', None) or 'cannot be read'}")
+        return
+    if root is None:
+        return
+    for name, line, node in _leaves(root, "", dict.fromkeys(levels), yaml):
+        if name in levels and _is_empty(node):
+            continue
+        parts = node.value if isinstance(node, yaml.SequenceNode) else [node]
+        if not all(isinstance(part, yaml.ScalarNode) for part in parts):
+            yield name, line, None
+        elif parts is node.value:
+            yield name, line, [part.value for part in parts]
+        else:
+            yield name, line, [part for part in map(str.strip, node.value.split(",")) if part and not _is_empty(node)]
+
+
+def plain_yaml(data: bytes) -> Any:
+    """A YAML (or JSON) file of somebody else's, as plain values. Raises ValueError."""
+    import yaml
+
+    try:
+        return yaml.safe_load(data)
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"is no YAML: {getattr(error, 'problem', None) or 'cannot be read'}") from error
 
 
 def _not_this(name: str, levels: Mapping[str, None]) -> str:
