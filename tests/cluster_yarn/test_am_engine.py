@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from dlapp.cluster.engine import Ask, ContainerEnd, Grant, Heartbeat, TaskLaunch
-from dlapp.cluster.yarn.am_side import TASK_SECRET, Cluster, Program, YarnAmEngine
+from dlapp.cluster.yarn.am_side import YarnAmEngine
 from dlapp.cluster.yarn.dialect import Dialect
 from dlapp.cluster.yarn.rest import YarnRest
 from dlapp.cluster.yarn.tokens import Credentials, Token
+from dlapp.cluster.yarn.values import TASK_SECRET, Cluster, Program
 from dlapp.ids import ContainerId
 from dlapp.report import Cause, FinalStatus, State
 from dlapp.spec import Placement, Resources

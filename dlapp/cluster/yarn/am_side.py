@@ -19,13 +19,12 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from urllib.parse import urlsplit
 
 from dlapp.cluster.engine import Ask, ContainerEnd, Grant, Heartbeat, Limits, Registered, TaskLaunch, Wake
 from dlapp.cluster.yarn.asks import Wants
-from dlapp.cluster.yarn.dialect import SETTING, Dialect
+from dlapp.cluster.yarn.dialect import SETTING
 from dlapp.cluster.yarn.ends import end_of
 from dlapp.cluster.yarn.errors import (
     AskRefused,
@@ -39,7 +38,7 @@ from dlapp.cluster.yarn.errors import (
 from dlapp.cluster.yarn.nodes import Failed, Nodes, Start
 from dlapp.cluster.yarn.resource_manager import ResourceManager, usable_nodes
 from dlapp.cluster.yarn.tokens import AM_RM_KIND, Credentials
-from dlapp.cluster.yarn.values import Allocation, Granted, Launch, LocalResource
+from dlapp.cluster.yarn.values import TASK_SECRET, Allocation, Cluster, Granted, Launch, Program
 from dlapp.errors import ConfigError, DlappError
 from dlapp.ids import ContainerId
 from dlapp.report import Cause, FinalStatus
@@ -55,35 +54,6 @@ REFUSED_GRACE_S = 5.0
 """So long an ask is tried that the ResourceManager refuses: its largest node may have been away for a moment."""
 NO_NODE_GRACE_S = 60.0
 """An ask that no present node could hold, were it empty, waits so long for one that could."""
-TASK_SECRET = "dlapp.task"
-"""Alias of the secret in a task's credentials that holds what it is told."""
-
-ContainerLaunch = Callable[[Grant, TaskLaunch], tuple[tuple[str, ...], bytes]]
-"""Makes of a task's launch the command, and what goes into its credentials under `TASK_SECRET`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
-    """Where an ApplicationMaster finds YARN, and how it speaks to it; the client writes it down for it.
-
-    Args:
-        schedulers: ``yarn.resourcemanager.scheduler.address`` of each ResourceManager, ``host:port``.
-        clients: ``yarn.resourcemanager.address`` of each; asked for the nodes alone.
-        user: the Hadoop user of the submission.
-    """
-
-    schedulers: tuple[str, ...]
-    clients: tuple[str, ...] = ()
-    user: str = ""
-    dialect: Dialect = Dialect.GCORES
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
-    """What runs in a container: files that YARN brings there, and what makes the command of them."""
-
-    launch: ContainerLaunch
-    resources: Mapping[str, LocalResource] = field(default_factory=dict)
 
 
 class _News:

@@ -17,14 +17,13 @@ from typing import Any
 
 from dlapp.cluster.engine import EngineInfo, LogFiles
 from dlapp.cluster.yarn import reports, travel
-from dlapp.cluster.yarn.am_side import Cluster
 from dlapp.cluster.yarn.dialect import FIELD3_LIMIT, SETTING, Dialect, choose_dialect
 from dlapp.cluster.yarn.errors import ApplicationNotFound
 from dlapp.cluster.yarn.plan import WORKSPACE, Plan, environment_of, python_command
 from dlapp.cluster.yarn.rest import AppReport, AppSubmission, NewApplication, NodeInfo, YarnRest, version_of
 from dlapp.cluster.yarn.site import Site, hadoop_user, read_site
 from dlapp.cluster.yarn.staging import CACHE_MODE, KILL, OWN_MODE, SECRETS, SOFT_KILL, SUBMISSION, VIEW, Files, Places
-from dlapp.cluster.yarn.values import Launch, LocalResource
+from dlapp.cluster.yarn.values import Cluster, Launch, LocalResource
 from dlapp.config import Config
 from dlapp.control import TOOLS, StopAnswer, StopRequest, derive_token
 from dlapp.errors import AskTooLarge, ConfigError, Denied, DlappError, NotFound, SpecError, Unreachable, UsageError

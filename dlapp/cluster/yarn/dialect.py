@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from enum import Enum
+from typing import TYPE_CHECKING
 
-from google.protobuf.unknown_fields import UnknownFieldSet
-
-from dlapp.cluster.yarn.frames import encode_varint
-from dlapp.cluster.yarn.proto.yarn_pb2 import ResourceProto
 from dlapp.errors import AskTooLarge, ConfigError
 from dlapp.spec import Resources
+
+# A client names a dialect and writes none of its messages: it is spared the 40 ms that protobuf takes to load.
+if TYPE_CHECKING:
+    from dlapp.cluster.yarn.proto.yarn_pb2 import ResourceProto
 
 SETTING = "yarn.dialect"
 """The key of the configuration that chooses; errors name it."""
@@ -49,6 +50,9 @@ class Dialect(Enum):
         Raises:
             AskTooLarge: GPUs are asked for where none are counted.
         """
+        from dlapp.cluster.yarn.frames import encode_varint
+        from dlapp.cluster.yarn.proto.yarn_pb2 import ResourceProto
+
         message = ResourceProto(memory=resources.memory_mib, virtual_cores=resources.vcores)
         if not resources.gcores:
             return message
@@ -64,6 +68,8 @@ class Dialect(Enum):
         """The amounts in a message. What is missing or 0 counts as the least that a container has: 1 MiB, 1 vcore."""
         gcores = 0
         if self is Dialect.FIELD3:
+            from google.protobuf.unknown_fields import UnknownFieldSet
+
             unknown = UnknownFieldSet(message)
             for field in (unknown[place] for place in range(len(unknown))):
                 if field.field_number == _FIELD3 and field.wire_type == _VARINT:

@@ -9,17 +9,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dlapp.cluster.engine import Grant, TaskLaunch
-from dlapp.cluster.yarn.am_side import Cluster, Program
 from dlapp.cluster.yarn.errors import YarnError
 from dlapp.cluster.yarn.staging import AM, Places
 from dlapp.cluster.yarn.tokens import Credentials
 from dlapp.cluster.yarn.travel import NAME as PROGRAM
-from dlapp.cluster.yarn.values import LocalResource
+from dlapp.cluster.yarn.values import Cluster, LocalResource, Program
 from dlapp.jsonform import from_json, to_json
 from dlapp.spec import Secrets, Submission
+
+if TYPE_CHECKING:
+    from dlapp.cluster.engine import Grant, TaskLaunch
 
 ALIAS = "dlapp.application"
 """Of the secret in an ApplicationMaster's credentials that holds its plan."""

@@ -15,7 +15,7 @@ from dlapp.cluster.yarn.errors import YarnError
 from dlapp.cluster.yarn.tokens import read_container_credentials
 
 TASK_SECRET = "dlapp.task"
-"""As in `dlapp.cluster.yarn.am_side`, which loads protobuf; a task does not need it."""
+"""As in `dlapp.cluster.yarn.values`, whose classes a task does not need."""
 LOGS = ("stdout", "stderr", "dlapp.log")
 _TAKEN_OVER = ("PATH", "USER", "LOGNAME")
 

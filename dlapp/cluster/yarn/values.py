@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from dlapp.cluster.yarn.dialect import Dialect
 from dlapp.ids import ContainerId
 from dlapp.spec import Resources
+
+if TYPE_CHECKING:
+    from dlapp.cluster.engine import Grant, TaskLaunch
 
 ANY = "*"
 """The resource name of a row that stands for the whole cluster."""
@@ -160,3 +165,34 @@ class Node:
     usable: bool
     capability: Resources
     labels: tuple[str, ...] = ()
+
+
+TASK_SECRET = "dlapp.task"
+"""Alias of the secret in a task's credentials that holds what it is told."""
+
+ContainerLaunch = Callable[["Grant", "TaskLaunch"], tuple[tuple[str, ...], bytes]]
+"""Makes of a task's launch the command, and what goes into its credentials under `TASK_SECRET`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Where an ApplicationMaster finds YARN, and how it speaks to it; the client writes it down for it.
+
+    Args:
+        schedulers: ``yarn.resourcemanager.scheduler.address`` of each ResourceManager, ``host:port``.
+        clients: ``yarn.resourcemanager.address`` of each; asked for the nodes alone.
+        user: the Hadoop user of the submission.
+    """
+
+    schedulers: tuple[str, ...]
+    clients: tuple[str, ...] = ()
+    user: str = ""
+    dialect: Dialect = Dialect.GCORES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """What runs in a container: files that YARN brings there, and what makes the command of them."""
+
+    launch: ContainerLaunch
+    resources: Mapping[str, LocalResource] = field(default_factory=dict)
