@@ -93,7 +93,8 @@ def test_no_signal_is_ignored_from_the_start(runner: Driven) -> None:
     runner.run("#!/usr/bin/env -S cat /proc/self/status\n", mode=0o755)
     runner.end()
     masks = [line.split()[1] for line in runner.out().splitlines() if line.startswith((b"SigIgn:", b"SigBlk:"))]
-    assert [int(mask, 16) for mask in masks] == [0, 0]
+    # Signals 32 and 33 belong to glibc: its posix_spawn may leave them ignored, and no program can set them.
+    assert [int(mask, 16) & ~(0b11 << 31) for mask in masks] == [0, 0]
 
 
 def test_only_standard_files_the_lifeline_and_kept_descriptors_are_inherited(runner: Driven) -> None:
