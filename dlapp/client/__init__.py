@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dlapp.errors import EXIT_FAILED, EXIT_KILLED, EXIT_TIMED_OUT, Denied, NotFound, TimedOut, UsageError
+from dlapp.errors import EXIT_FAILED, EXIT_KILLED, EXIT_TIMED_OUT, Denied, NotFound, TimedOut, Unreachable, UsageError
 
 # What defines classes is loaded where it is needed: dlapp-status needs none of it.
 if TYPE_CHECKING:
@@ -55,8 +55,9 @@ class Client:
 
     Args:
         config: None: the configuration files and DLAPP_* variables of the process.
-        cluster: the engine, in place of the one that the configuration names.
-        engine: one that is there already; None: made as configured.
+        cluster: the engine to submit to, in place of the one that the configuration names. What was submitted is
+            found wherever it is.
+        engine: one that is there already, for everything; None: made as configured.
 
     Raises:
         ConfigError: the configuration is refused.
@@ -75,10 +76,11 @@ class Client:
 
             texts = dict(config.texts) if config else {}
             config = load_config({**texts, "cluster": cluster} if cluster is not None else texts)
-        if engine is None:
-            engine = _engine_of(config)
-        self.config, self.engine = config, engine
-        self._tended_at = float("-inf")
+        from dlapp.client.engines import Engines
+
+        self._engines = Engines(config, engine)
+        self.config, self.engine = config, self._engines.configured
+        self._tended_at: dict[int, float] = {}
 
     @property
     def state_path(self) -> str:
@@ -110,24 +112,31 @@ class Client:
         if not looks_like_id(text):
             raise UsageError(f"{text!r} is neither 'last' nor an application's id nor the ending of one")
         if text == LAST:
-            mine = self.engine.ids() if user is None else self._ids_of(user)
-            if not mine:
-                whose = "you have" if user is None else f"{user} has"
-                raise NotFound(f"{whose} no application yet (dlapp-launcher FILE starts one)")
-            return mine[-1]
+            return self._last_of(user)
         found = [text] if _FULL.fullmatch(text) else self._ending_with(text)
         if not found:
             raise NotFound(f"no application's id ends with {text!r} (dlapp-list shows yours)")
         if len(found) > 1:
             raise UsageError(f"{len(found)} applications end with {text!r}: {', '.join(found)}")
         if user is not None:
-            _check_owner(self.engine.view_json(found[0]), user)
+            _check_owner(self._on(found[0]).view_json(found[0]), user)
         return found[0]
+
+    def _last_of(self, user: str | None) -> str:
+        mine = self.engine.ids() if user is None else self._ids_of(user)
+        other = self._engines.other_last() if user in (None, caller()) else None
+        if other is not None and (not mine or self.engine.view_json(mine[-1])["submitted_ms"] < other[1]):
+            return other[0]
+        if not mine:
+            whose = "you have" if user is None else f"{user} has"
+            raise NotFound(f"{whose} no application yet (dlapp-launcher FILE starts one)")
+        return mine[-1]
 
     def _ending_with(self, text: str) -> list[str]:
         """The caller's own ids that end so; where there is none, everybody's."""
         for everybody in (False, True):
-            if found := [one for one in self.engine.ids(everybody=everybody) if one.endswith(text)]:
+            engines = self._engines.used()
+            if found := [one for each in engines for one in each.ids(everybody=everybody) if one.endswith(text)]:
                 return found
         return []
 
@@ -138,32 +147,55 @@ class Client:
 
     def status(self, application_id: ApplicationId) -> ApplicationView:
         """What is known of it now. Raises NotFound."""
-        self._tend()
-        return self.engine.view(application_id)
+        engine = self._on(application_id)
+        self._tend(engine)
+        return engine.view(application_id)
 
     def list(
         self, *, user: str | None = None, everybody: bool = False, finished: int | None = FINISHED_SHOWN
     ) -> Sequence[ApplicationView]:
-        """Applications, oldest first: the caller's, one user's, or everybody's.
+        """Applications on all engines that the caller uses, oldest first: the caller's, one user's, or everybody's.
 
         Args:
             finished: how many that have ended, the latest of them; None: all. Of the containers of these there is
                 only the one that speaks for the exit code.
         """
-        self._tend()
-        return self.engine.views(everybody=everybody, user=user, limit=finished)
+        from dlapp.jsonform import from_json
+        from dlapp.report import ApplicationView
+
+        found = self.list_json(user=user, everybody=everybody, finished=finished)
+        return [from_json(ApplicationView, one) for one in found]
 
     def status_json(self, application_id: str) -> dict[str, Any]:
         """`status` in its JSON form, as the engine has it: fields that have their defaults may be missing."""
-        self._tend()
-        return self.engine.view_json(application_id)
+        engine = self._on(application_id)
+        self._tend(engine)
+        return engine.view_json(application_id)
 
     def list_json(
-        self, *, user: str | None = None, everybody: bool = False, finished: int | None = FINISHED_SHOWN
+        self,
+        *,
+        user: str | None = None,
+        everybody: bool = False,
+        finished: int | None = FINISHED_SHOWN,
+        unanswered: Callable[[Unreachable], None] | None = None,
     ) -> Sequence[dict[str, Any]]:
-        """`list` in its JSON form, as the engine has it: fields that have their defaults may be missing."""
-        self._tend()
-        return self.engine.views_json(everybody=everybody, user=user, limit=finished)
+        """`list` in its JSON form, as the engines have it: fields that have their defaults may be missing.
+
+        Args:
+            unanswered: told of an engine that is not the configured one and does not answer; None: it raises.
+        """
+        self._tend(self.engine)
+        found = list(self.engine.views_json(everybody=everybody, user=user, limit=finished))
+        for engine in self._engines.used()[1:]:
+            self._tend(engine)
+            try:
+                found += engine.views_json(everybody=everybody, user=user, limit=finished)
+            except Unreachable as error:
+                if unanswered is None:
+                    raise
+                unanswered(error)
+        return _latest(found, finished)
 
     def log_urls(self, view: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
         """Where the logs of a view (in its JSON form) are, in CONTAINER_INDEX order: fields as `LogFiles` has them."""
@@ -179,11 +211,11 @@ class Client:
 
     def dashboard_urls(self, application_id: ApplicationId) -> tuple[str, str]:
         """Where a browser finds the application: while it runs, and after it is completed."""
-        return self.engine.dashboard_urls(application_id)
+        return self._on(application_id).dashboard_urls(application_id)
 
     def log_files(self, application_id: ApplicationId) -> Sequence[LogFiles]:
         """Where the logs of all containers that ran are, in CONTAINER_INDEX order. Raises NotFound."""
-        return self.engine.logs(application_id)
+        return self._on(application_id).logs(application_id)
 
     def logs(
         self,
@@ -215,7 +247,7 @@ class Client:
             seen, latest = latest, self.status(application_id)
             if latest != seen:
                 on_change(latest)
-            logs = self.engine.logs(application_id)
+            logs = self._on(application_id).logs(application_id)
             _check_container(container, latest, logs)
             return latest.state.ended, logs
 
@@ -327,41 +359,29 @@ class Client:
             Denied: it is another user's, or not ``user``'s.
         """
         self._check_before_the_end(application_id, user)
-        return self.engine.soft_kill(application_id, caller())
+        return self._on(application_id).soft_kill(application_id, caller())
 
     def kill(self, application_id: ApplicationId, *, user: str | None = None) -> str:
         """Kill an application; nothing of it is left after the return. Arguments and errors as for `softkill`."""
         self._check_before_the_end(application_id, user)
-        return self.engine.kill(application_id, caller())
+        return self._on(application_id).kill(application_id, caller())
 
     # ---- within ----
 
-    def _tend(self) -> None:
+    def _on(self, application_id: ApplicationId | str) -> LocalEngine | YarnEngine:
+        """The engine that an application is on."""
+        return self._engines.of(str(application_id))
+
+    def _tend(self, engine: LocalEngine | YarnEngine) -> None:
         now = time.monotonic()
-        if now - self._tended_at >= TEND_EVERY_S:
-            self.engine.tend()
-            self._tended_at = now
+        if now - self._tended_at.get(id(engine), float("-inf")) >= TEND_EVERY_S:
+            engine.tend()
+            self._tended_at[id(engine)] = now
 
     def _check_before_the_end(self, application_id: ApplicationId, user: str | None) -> None:
         view = self.status_json(str(application_id))
         if user is not None:
             _check_owner(view, user)
-
-
-def _engine_of(config: Config) -> LocalEngine | YarnEngine:
-    if config.cluster == "yarn":
-        from dlapp.cluster.yarn.client_side import YarnEngine
-        from dlapp.storage.staged import StagedFiles
-
-        def ledger_of(config: Config) -> dict[str, Any]:
-            from dlapp.gpuid.ledger import configured
-
-            return configured(config.gpuid)
-
-        return YarnEngine(config, StagedFiles, ledger_of=ledger_of)
-    from dlapp.cluster.local.client_side import LocalEngine
-
-    return LocalEngine(config)
 
 
 def log_file_url(log_url: str, name: str) -> str:
@@ -399,6 +419,16 @@ def caller() -> str:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
         return str(os.geteuid())
+
+
+def _latest(views: list[dict[str, Any]], finished: int | None) -> list[dict[str, Any]]:
+    """Views of several engines in one order, with so many ended ones among them."""
+    views.sort(key=lambda one: int(one["submitted_ms"]))
+    if finished is None:
+        return views
+    ended = [place for place, one in enumerate(views) if one["finished_ms"] is not None]
+    left_out = set(ended[: max(0, len(ended) - finished)])
+    return [one for place, one in enumerate(views) if place not in left_out]
 
 
 def _check_owner(view: Mapping[str, Any], user: str) -> None:

@@ -6,7 +6,7 @@ import time
 
 import click
 
-from dlapp.errors import UsageError
+from dlapp.errors import Unreachable, UsageError
 from dlapp.tools.common import command, json_option, print_json, run, say, whole
 
 
@@ -17,20 +17,23 @@ from dlapp.tools.common import command, json_option, print_json, run, say, whole
 def list_(user: str | None, everybody: bool, as_json: bool) -> None:
     """List applications: all unfinished ones and the last 20 finished.
 
-    Without USER they are yours.
+    Without USER they are yours, on this machine and on the cluster, where you use both.
     """
     from dlapp.client import Client
     from dlapp.tools.show import derived, list_lines
 
     if user is not None and everybody:
         raise UsageError("-a lists everybody's applications, USER one user's: give one of them")
-    views = Client().list_json(user=user, everybody=everybody)
+    silent: list[Unreachable] = []
+    views = Client().list_json(user=user, everybody=everybody, unanswered=silent.append)
     now_ms = time.time_ns() // 1_000_000
     if as_json:
         print_json({"applications": [{**whole(view), **derived(view, now_ms)} for view in views]})
-        return
-    say(*list_lines(views, now_ms))
-    if not views:
+    else:
+        say(*list_lines(views, now_ms))
+    if silent:
+        raise silent[0]  # what there is was shown, and that something is missing is said
+    if not views and not as_json:
         click.echo("there are no applications" + (f" of {user}" if user else ""), err=True)
 
 

@@ -191,14 +191,17 @@ class Queue:
         whose, values = ("", ()) if uid is None else ("WHERE uid = ? ", (uid,))
         return [one[0] for one in self._execute(f"SELECT id FROM applications {whose}ORDER BY number", values)]
 
+    def timestamp_ms(self) -> str:
+        """What stands first in all ids that are given here."""
+        return str(self._execute("SELECT value FROM meta WHERE name = 'timestamp_ms'").fetchone()[0])
+
     # ---- changing; within `change` ----
 
     def insert(self, **columns: object) -> str:
         """Add a waiting application; the answer is its id."""
         names, marks = ", ".join(columns), ", ".join("?" * len(columns))
         cursor = self._execute(f"INSERT INTO applications ({names}) VALUES ({marks})", tuple(columns.values()))
-        stamp = self._execute("SELECT value FROM meta WHERE name = 'timestamp_ms'").fetchone()[0]
-        application_id = f"application_{stamp}_{cursor.lastrowid:04d}"
+        application_id = f"application_{self.timestamp_ms()}_{cursor.lastrowid:04d}"
         self._execute("UPDATE applications SET id = ? WHERE number = ?", (application_id, cursor.lastrowid))
         return application_id
 

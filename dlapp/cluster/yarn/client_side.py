@@ -20,6 +20,7 @@ from dlapp.cluster.yarn import reports, travel
 from dlapp.cluster.yarn.dialect import FIELD3_LIMIT, SETTING, Dialect, choose_dialect
 from dlapp.cluster.yarn.errors import ApplicationNotFound
 from dlapp.cluster.yarn.plan import WORKSPACE, Plan, environment_of, python_command
+from dlapp.cluster.yarn.remembered import local_cache, remember
 from dlapp.cluster.yarn.rest import AppReport, AppSubmission, NewApplication, NodeInfo, YarnRest, version_of
 from dlapp.cluster.yarn.site import Site, hadoop_user, read_site
 from dlapp.cluster.yarn.staging import CACHE_MODE, KILL, OWN_MODE, SECRETS, SOFT_KILL, SUBMISSION, VIEW, Files, Places
@@ -199,7 +200,7 @@ class YarnEngine:
 
     def _prepare(self) -> None:
         with contextlib.suppress(DlappError, OSError):
-            travel.packed(_local_cache("travel"))
+            travel.packed(local_cache("travel"))
         with contextlib.suppress(DlappError, OSError):
             self._sweep()
 
@@ -223,7 +224,7 @@ class YarnEngine:
 
     def archive_cache(self) -> str:
         """Directory for packed workspaces on this machine; what is in it is brought to the cluster."""
-        return _local_cache("workspaces")
+        return local_cache("workspaces")
 
     # ---- submitting ----
 
@@ -244,7 +245,7 @@ class YarnEngine:
         archive = submission.workspace_archive.removeprefix("file://")
         if self._preparing is not None:
             self._preparing.join()
-        program, name = travel.packed(_local_cache("travel"))
+        program, name = travel.packed(local_cache("travel"))
         staged = _both(
             lambda: self._staged(files, user, program, f"{places.cache}/{name}", 0o644, "PUBLIC"),
             lambda: self._staged(files, user, archive, f"{places.cache}/{os.path.basename(archive)}", 0o600, "PRIVATE"),
@@ -289,6 +290,7 @@ class YarnEngine:
             )
         )
         self._wait_until_taken(rest, new.application_id)
+        remember(str(new.application_id), submission.submitted_ms)
         return new.application_id
 
     def _staged(self, files: Files, user: str, path: str, location: str, mode: int, visibility: str) -> LocalResource:
@@ -522,10 +524,6 @@ class YarnEngine:
         secrets = from_json(Secrets, json.loads(files.read(place)))
         with ControlConnection(f"http://{address}", derive_token(secrets.control_secret, TOOLS)) as connection:
             return connection.call(method, f"/v1/{what}", body, timeout_s=timeout_s)
-
-
-def _local_cache(name: str) -> str:
-    return os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "dlapp", name)
 
 
 def _fits(asked: dict[str, int], node: NodeInfo) -> bool:

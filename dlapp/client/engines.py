@@ -1,0 +1,99 @@
+"""The engines that one user's applications are on: the configured one, and the other where it was used, too.
+
+An id says where its application is: those of this machine's engine all begin alike. So who submits to YARN now and then
+looks at an application without saying where it runs.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dlapp.cluster.local.client_side import LocalEngine
+    from dlapp.cluster.yarn.client_side import YarnEngine
+    from dlapp.config import Config
+
+    Engine = LocalEngine | YarnEngine
+
+LOCAL, YARN = "local", "yarn"
+
+
+class Engines:
+    """Opens engines when they are needed, and keeps them.
+
+    Args:
+        engine: in place of the configured one; then it is the only one.
+    """
+
+    def __init__(self, config: Config, engine: Engine | None = None) -> None:
+        self._config, self._only = config, engine is not None
+        self.configured = engine if engine is not None else _open(config, config.cluster)
+        self._by_name = {config.cluster: self.configured}
+
+    def of(self, application_id: str) -> Engine:
+        """The one that an application is on, or would be."""
+        if self._only or not self._other_is_known():
+            return self.configured
+        from dlapp.cluster.local import own
+
+        return self._named(LOCAL if own.gave(self._config, application_id) else YARN)
+
+    def used(self) -> list[Engine]:
+        """All that this user's applications may be on, the configured one first."""
+        return [self.configured, *([self._named(self._other)] if self._other_is_used() else [])]
+
+    def other_last(self) -> tuple[str, int] | None:
+        """The caller's last application on the engine that is not the configured one, and when it was submitted."""
+        if not self._other_is_used():
+            return None
+        if self._other == YARN:
+            from dlapp.cluster.yarn.remembered import remembered
+
+            return remembered()
+        engine = self._named(LOCAL)
+        mine = engine.ids()
+        return (mine[-1], int(engine.view_json(mine[-1])["submitted_ms"])) if mine else None
+
+    @property
+    def _other(self) -> str:
+        return LOCAL if self._config.cluster == YARN else YARN
+
+    def _other_is_known(self) -> bool:
+        """Whether there can be applications on it."""
+        from dlapp.cluster.local import own
+
+        if self._other == LOCAL:
+            return own.is_used(self._config)
+        return bool(self._config.yarn.conf_dir or os.environ.get("HADOOP_CONF_DIR"))
+
+    def _other_is_used(self) -> bool:
+        """Whether this user ever submitted there from here: else it is not worth asking a server."""
+        if self._only or not self._other_is_known():
+            return False
+        if self._other == LOCAL:
+            return True
+        from dlapp.cluster.yarn.remembered import remembered
+
+        return remembered() is not None
+
+    def _named(self, name: str) -> Engine:
+        if name not in self._by_name:
+            self._by_name[name] = _open(self._config, name)
+        return self._by_name[name]
+
+
+def _open(config: Config, name: str) -> Engine:
+    if name == YARN:
+        from dlapp.cluster.yarn.client_side import YarnEngine
+        from dlapp.storage.staged import StagedFiles
+
+        def ledger_of(config: Config) -> dict[str, Any]:
+            from dlapp.gpuid.ledger import configured
+
+            return configured(config.gpuid)
+
+        return YarnEngine(config, StagedFiles, ledger_of=ledger_of)
+    from dlapp.cluster.local.client_side import LocalEngine
+
+    return LocalEngine(config)

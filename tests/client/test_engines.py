@@ -1,0 +1,142 @@
+"""Which engine an application is on, when this machine's and a cluster's are both used."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from dlapp.client import Client, engines
+from dlapp.cluster.local.queue import Queue
+from dlapp.cluster.local.state import open_state
+from dlapp.cluster.yarn.remembered import remember, remembered
+from dlapp.config import load_config
+from dlapp.errors import NotFound, Unreachable, UsageError
+
+ON_YARN = "application_1600000000000_0042"
+
+
+@dataclass
+class Cluster:
+    """A cluster in memory, and how often it was asked for anything."""
+
+    submitted_ms: dict[str, int] = field(default_factory=dict)
+    asked: int = 0
+    dead: bool = False
+
+    def _ask(self) -> None:
+        self.asked += 1
+        if self.dead:
+            raise Unreachable("rm:8088: refused")
+
+    def tend(self) -> None: ...
+
+    def ids(self, *, everybody: bool = False) -> list[str]:
+        self._ask()
+        return list(self.submitted_ms)
+
+    def view_json(self, application_id: str) -> dict[str, Any]:
+        self._ask()
+        if application_id not in self.submitted_ms:
+            raise NotFound(f"{application_id} is not known to YARN")
+        return view(application_id, self.submitted_ms[application_id])
+
+    def views_json(self, **_: Any) -> list[dict[str, Any]]:
+        self._ask()
+        return [view(one, ms) for one, ms in self.submitted_ms.items()]
+
+
+def view(application_id: str, submitted_ms: int) -> dict[str, Any]:
+    who = {"username": "tony", "submitter": "tony"}
+    return {"application_id": application_id, "submitted_ms": submitted_ms, "finished_ms": submitted_ms + 1, **who}
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """What there is for the name yarn; this machine's engine is the real one."""
+    one, real = Cluster(), engines._open
+    monkeypatch.setattr(engines, "_open", lambda config, name: one if name == "yarn" else real(config, name))
+    monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop/conf")
+    return one
+
+
+@pytest.fixture
+def here() -> str:
+    """An application of this machine, submitted at 5000."""
+    with Queue(open_state(load_config().local.state_dir)) as queue, queue.change():
+        columns = {"submitter": "tony", "username": "tony", "appname": "a", "archive": "", "boot_id": ""}
+        numbers = {"memory_mib": 1, "vcores": 1, "gcores": 0, "containers": 1, "submitted_ms": 5000}
+        outcome = {"state": "FINISHED", "final_status": "SUCCEEDED", "cause": "succeeded", "diagnostics": ""}
+        ended = {"state": "done", "finished_ms": 5001, "outcome": json.dumps({**outcome, "finished_ms": 5001})}
+        return queue.insert(uid=os.getuid(), **columns, **numbers, **ended)
+
+
+def client(default: str) -> Client:
+    return Client(load_config({"cluster": default}))
+
+
+@pytest.mark.parametrize("default", ["local", "yarn"])
+def test_an_id_is_looked_for_where_it_was_given(cluster: Cluster, here: str, default: str) -> None:
+    cluster.submitted_ms[ON_YARN] = 1
+    assert client(default)._on(ON_YARN) is cluster
+    asked = cluster.asked
+    assert client(default)._on(here) is not cluster
+    assert cluster.asked == asked
+
+
+def test_last_is_the_later_of_both(cluster: Cluster, here: str) -> None:
+    assert client("local").resolve_text("last") == here
+    assert cluster.asked == 0
+    for submitted_ms, last in ((4000, here), (6000, ON_YARN)):
+        cluster.submitted_ms[ON_YARN] = submitted_ms
+        remember(ON_YARN, submitted_ms)
+        assert [client(default).resolve_text("last") for default in ("local", "yarn")] == [last, last]
+
+
+def test_an_ending_is_unique_on_all_engines_that_are_used(cluster: Cluster, here: str) -> None:
+    other = f"application_1600000000000_{here[-4:]}"
+    cluster.submitted_ms[other] = 1
+    assert client("local").resolve_text(here[-4:]) == here  # nothing was submitted to the cluster from here
+    remember(other, 1)
+    with pytest.raises(UsageError, match="2 applications end with"):
+        client("local").resolve_text(here[-4:])
+
+
+def test_who_never_used_the_cluster_asks_it_nothing(cluster: Cluster, here: str) -> None:
+    cluster.dead = True
+    assert [one["application_id"] for one in client("local").list_json()] == [here]
+    assert cluster.asked == 0
+
+
+def test_a_list_has_the_applications_of_both_and_says_who_is_silent(cluster: Cluster, here: str) -> None:
+    cluster.submitted_ms = {ON_YARN: 1}
+    remember(ON_YARN, 1)
+    assert [one["application_id"] for one in client("local").list_json()] == [ON_YARN, here]
+    assert [one["application_id"] for one in client("local").list_json(finished=1)] == [here]
+    cluster.dead = True
+    silent: list[Unreachable] = []
+    assert [one["application_id"] for one in client("local").list_json(unanswered=silent.append)] == [here]
+    assert [str(one) for one in silent] == ["rm:8088: refused"]
+    with pytest.raises(Unreachable):
+        client("local").list_json()
+
+
+def test_a_machine_that_has_no_queue_gets_none_by_looking(cluster: Cluster, state_dir: Any) -> None:
+    cluster.submitted_ms[ON_YARN] = 1
+    assert client("yarn")._on(ON_YARN) is cluster
+    assert client("yarn").resolve_text("last") == ON_YARN
+    assert not state_dir.exists()
+
+
+def test_what_was_remembered_badly_is_nothing() -> None:
+    from dlapp.cluster.yarn.remembered import local_cache
+
+    assert remembered() is None
+    remember(ON_YARN, 5)
+    assert remembered() == (ON_YARN, 5)
+    with open(local_cache("last-on-yarn"), "w") as file:
+        file.write("application_1_0001")
+    assert remembered() is None
