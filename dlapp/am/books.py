@@ -116,7 +116,7 @@ class Books:
         self.open: dict[ContainerId, Container] = {}
         self._released: dict[ContainerId, None] = {}
         self._gone: set[ContainerId] = set()
-        self._avoided = demand.AvoidedNodes(self.spec.placement, timing.avoid_ms)
+        self._avoided = demand.AvoidedNodes(timing.avoid_ms)
         self._due: list[tuple[int, int, Due, Container]] = []
         self._due_count = 0
 

@@ -78,8 +78,8 @@ class Role:
 class AvoidedNodes:
     """Nodes that failed one of our containers, each for a time: what was broken may be repaired."""
 
-    def __init__(self, placement: Placement, avoid_ms: int) -> None:
-        self._placement, self._avoid_ms = placement, avoid_ms
+    def __init__(self, avoid_ms: int) -> None:
+        self._avoid_ms = avoid_ms
         self._until_ms: dict[str, int] = {}
 
     def add(self, node: str, now_ms: int) -> None:
@@ -87,22 +87,18 @@ class AvoidedNodes:
         if node:
             self._until_ms[node] = now_ms + self._avoid_ms
 
-    def placement(self, now_ms: int) -> Placement:
-        """Where containers may run now. Of nodes that the user named, never all are avoided: nothing would be left."""
+    def names(self, now_ms: int) -> tuple[str, ...]:
+        """The nodes to avoid now, sorted. That there are others, the engine must see to: it alone knows all nodes."""
         self._until_ms = {node: until for node, until in self._until_ms.items() if until > now_ms}
-        if not self._until_ms:
-            return self._placement
-        user = self._placement
-        avoided = sorted(set(self._until_ms) - set(user.exclude_nodes))
-        if user.nodes and not set(user.nodes) - set(avoided) - set(user.exclude_nodes):
-            avoided = []
-        return Placement(nodes=user.nodes, exclude_nodes=(*user.exclude_nodes, *avoided), node_label=user.node_label)
+        return tuple(sorted(self._until_ms))
 
 
-def asks(roles: list[Role], placement: Placement, *, wanted: bool) -> tuple[Ask, ...]:
+def asks(roles: list[Role], placement: Placement, avoid: tuple[str, ...] = (), *, wanted: bool) -> tuple[Ask, ...]:
     """One ask a role, also where its count is 0: that takes back what was asked before.
 
     Args:
+        placement: what the user wants of the nodes.
+        avoid: nodes that failed a container.
         wanted: False once the application is ending: nothing more is wanted.
     """
     return tuple(
@@ -111,6 +107,7 @@ def asks(roles: list[Role], placement: Placement, *, wanted: bool) -> tuple[Ask,
             count=max(0, role.missing) if wanted else 0,
             resources=role.spec.resources,
             placement=placement,
+            avoid=avoid,
         )
         for role in roles
     )

@@ -8,6 +8,7 @@ from dlapp.am.instance import Container, Instance, Stage, Why
 from dlapp.am.work import Work
 from dlapp.cluster import ContainerEnd
 from dlapp.control import Fault, Phase, TaskResult
+from dlapp.ids import ContainerId
 
 
 class Faults(Work):
@@ -18,6 +19,7 @@ class Faults(Work):
         if container is None:
             self._released.pop(end.container_id, None)
             self._gone.add(end.container_id)
+            self._unblock(end.container_id)
             return
         if container.end is not None:
             return
@@ -48,6 +50,7 @@ class Faults(Work):
             case why:
                 judged = verdict.Verdict(Fault.STOPPED, why.value, free=True)
         self._no_blocker(container)
+        self._unblock(end.container_id)
         if self.stage is not Stage.ACTIVE:
             return
         if container.instance is not None:
@@ -151,6 +154,14 @@ class Faults(Work):
         if role.blockers.pop(container.container_id, None) is not None and not role.blockers:
             self._serve(role)
         self._check_gang_after_recovery(role)
+
+    def _unblock(self, container_id: ContainerId) -> None:
+        """A container is gone of which it was not known which role it was of."""
+        for role in self.roles:
+            if role.blockers.pop(container_id, None) is not None:
+                if not role.blockers:
+                    self._serve(role)
+                self._check_gang_after_recovery(role)
 
     def _is_of_a_closed_gang(self, container: Container) -> bool:
         """Whether it ran for a gang that begins anew: its attempt closed the gate, and died before all had heard.

@@ -26,6 +26,10 @@ from dlapp.storage import HdfsPlace
 T = TypeVar("T")
 
 
+class Superseded(DlappError):
+    """Another attempt runs the application, or has ended it: whoever meets this ends, and touches nothing."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputClaim:
     """One output to commit: ``parts`` maps a name within the target ("" for the target itself) to a location."""
@@ -80,6 +84,9 @@ class Home:
         with open(temporary, "w", encoding="utf-8") as file:
             json.dump(to_json(view), file, separators=(",", ":"))
         os.rename(temporary, self._path("view.json"))
+
+    def check_ours(self) -> None:
+        """Raise `Superseded` where another attempt has taken over; on one machine none does while this one lives."""
 
     def claim(self, claim: CommitClaim) -> CommitClaim:
         """Make the commit claim, or learn which attempt was first: the answer is the claim that counts."""

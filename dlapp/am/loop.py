@@ -19,7 +19,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
 from dlapp.am import events
-from dlapp.am.home import Home, Journal
+from dlapp.am.home import Home, Journal, Superseded
 from dlapp.am.journal import line, records, replay
 from dlapp.am.master import Master
 from dlapp.am.outputs import settle
@@ -43,6 +43,9 @@ VIEW_EVERY_S = 0.2
 """The least time between two views written while containers report progress."""
 WAKE = None
 
+Item = Call | Heartbeat | events.Kill | events.SoftKill | events.OutputsSettled | None
+"""What comes on the loop's queue; None is `WAKE`."""
+
 
 class Loop:
     """One attempt of one application, from registration to its end.
@@ -65,7 +68,7 @@ class Loop:
         application_id: ApplicationId,
         attempt: int,
         engine: AmEngine,
-        wakes: SimpleQueue[Call | events.OutputsSettled | None],
+        wakes: SimpleQueue[Item],
         clock: Callable[[], float] = time.time,
         listen: tuple[str, str] = ("127.0.0.1", ""),
         open_page: bool = False,
@@ -92,7 +95,7 @@ class Loop:
         self._stop_calls: list[Call] = []
         self._settling: threading.Thread | None = None
         self._ending: events.Ending | None = None
-        self._abandoned = False
+        self._abandoned = self._on_record = False
         self._start_failed: list[ContainerEnd] = []
         self._changed, self._view_due = True, 0.0
         self._disk_trouble = False
@@ -128,8 +131,8 @@ class Loop:
 
     @property
     def ended(self) -> bool:
-        """Whether the application has ended, and not this attempt alone."""
-        return self._ending is not None
+        """Whether the application has ended by this attempt, and the engine has that on record."""
+        return self._on_record
 
     def _over(self) -> bool:
         return self._ending is not None or self._abandoned
@@ -167,6 +170,7 @@ class Loop:
                 granted=answer.granted,
                 ended=answer.ended,
                 start_failed=(*answer.start_failed, *failed),
+                ending=answer.ending,
                 shut_down=answer.shut_down,
                 refused=answer.refused,
             )
@@ -284,8 +288,11 @@ class Loop:
 
     def _settle(self, wanted: events.SettleOutputs) -> None:
         def work() -> None:
+            settled: Item
             try:
                 settled = settle(self._home, self._submission, self._application_id, self._attempt, wanted)
+            except Superseded as error:
+                settled = Heartbeat(shut_down=str(error))
             except (DlappError, OSError) as error:
                 settled = events.OutputsSettled((), f"the output could not be stored: {error}")
             self._queue.put(settled)
@@ -327,7 +334,8 @@ class Loop:
         if self._ending is None:
             return
         self._before_the_end()
-        self._engine.finish(self._ending.final_status, self._ending.cause, self._ending.diagnostics)
+        ending = self._ending
+        self._on_record = self._engine.finish(ending.final_status, ending.cause, ending.diagnostics)
         for call in self._stop_calls:
             call.refuse(409, "the application has ended")
 

@@ -14,7 +14,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from dlapp.am.home import Home
-from dlapp.am.loop import Loop
+from dlapp.am.loop import Item, Loop
 from dlapp.errors import UsageError
 from dlapp.ids import ApplicationId
 
@@ -32,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
     home = Home(options["home"])
     application_id = ApplicationId.from_text(os.path.basename(os.path.normpath(options["home"])))
     attempt = int(options["attempt"])
-    wakes: SimpleQueue[object] = SimpleQueue()
+    wakes: SimpleQueue[Item] = SimpleQueue()
     engine = _engine(options, attempt, wakes)
     if "aftermath" in options:
         from dlapp.am.aftermath import settle_what_is_left
@@ -46,13 +46,13 @@ def main(argv: Sequence[str]) -> int:
         application_id=application_id,
         attempt=attempt,
         engine=engine,
-        wakes=wakes,  # type: ignore[arg-type]  # only WAKE comes from the engine
+        wakes=wakes,
     )
     loop.run()
     return 0
 
 
-def _engine(options: dict[str, str], attempt: int, wakes: SimpleQueue[object]) -> LocalAmEngine:
+def _engine(options: dict[str, str], attempt: int, wakes: SimpleQueue[Item]) -> LocalAmEngine:
     if options["engine"] != "local":
         raise UsageError(f"--engine {options['engine']}: there are local and yarn")
     from dlapp.cluster.local.am_side import LocalAmEngine

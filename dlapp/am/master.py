@@ -57,7 +57,7 @@ class Master(Recovery):
     def asks(self) -> tuple[Ask, ...]:
         """What is wanted of the engine now, one ask a role; said with every heartbeat."""
         wanted = self.stage is Stage.ACTIVE
-        return demand.asks(self.roles, self._avoided.placement(self.awake_ms), wanted=wanted)
+        return demand.asks(self.roles, self.spec.placement, self._avoided.names(self.awake_ms), wanted=wanted)
 
     def releases(self) -> tuple[ContainerId, ...]:
         """Containers that are given back and whose end the engine has not said; said with every heartbeat."""
@@ -143,6 +143,8 @@ class Master(Recovery):
             return
         if self.stage is Stage.STARTING:
             return
+        for container_id in heartbeat.ending:
+            self._on_ending(container_id)
         for end in heartbeat.ended:
             self._on_end(end)
         for end in heartbeat.start_failed:

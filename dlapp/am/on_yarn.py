@@ -8,8 +8,9 @@ from dataclasses import replace
 from queue import SimpleQueue
 
 from dlapp.am import events
-from dlapp.am.loop import Loop
+from dlapp.am.loop import Item, Loop
 from dlapp.am.staged_home import StagedHome
+from dlapp.cluster import Heartbeat
 from dlapp.cluster.yarn.am_side import YarnAmEngine
 from dlapp.cluster.yarn.plan import WORKSPACE, Plan
 from dlapp.cluster.yarn.staging import KILL
@@ -42,7 +43,7 @@ def _run() -> int:
         plan.secrets,
         HdfsPlace.from_settings(plan.storage),
     )
-    wakes: SimpleQueue[object] = SimpleQueue()
+    wakes: SimpleQueue[Item] = SimpleQueue()
     engine = YarnAmEngine(plan.cluster, credentials, own.attempt, plan.program(), lambda: wakes.put(None))
     loop = Loop(
         home=home,
@@ -51,8 +52,8 @@ def _run() -> int:
         secrets=plan.secrets,
         application_id=own.application,
         attempt=own.attempt,
-        engine=engine,  # type: ignore[arg-type]  # only who settles what is left asks why it died
-        wakes=wakes,  # type: ignore[arg-type]  # only WAKE comes from the engine
+        engine=engine,
+        wakes=wakes,
         listen=("0.0.0.0", os.environ.get("NM_HOST", "")),
         open_page=True,  # YARN's proxy shows the root, to whom it lets in
         before_the_end=home.keep,
@@ -61,7 +62,10 @@ def _run() -> int:
     def on_mark(name: str, by: str) -> None:
         wakes.put(events.Kill(by) if name == KILL else events.SoftKill(by))
 
-    home.open(loop.control_url, on_mark)
+    def on_other(why: str) -> None:
+        wakes.put(Heartbeat(shut_down=why))
+
+    home.open(loop.control_url, on_mark, on_other)
     loop.run()
     if loop.ended:
         home.remove()

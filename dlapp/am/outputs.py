@@ -24,8 +24,12 @@ def settle(
 
     A commit that cannot be finished (an output that appeared meanwhile, a full disk) leaves that output aside and
     says so; the ones before it stay committed.
+
+    Raises:
+        Superseded: it is another attempt's by now.
     """
     outputs = submission.spec.outputs
+    home.check_ours()
     if (earlier := home.claimed()) is not None:
         # An attempt before us decided; whatever we know, what it claimed is neither dropped nor put aside.
         settled = carry_out(earlier, submission, application_id, again=True, hdfs=home.hdfs)

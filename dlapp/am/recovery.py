@@ -15,6 +15,7 @@ from dlapp.am.faults import Faults
 from dlapp.am.instance import Container, Stage, Why
 from dlapp.cluster import ContainerEnd, Grant
 from dlapp.control import Phase
+from dlapp.ids import ContainerId
 from dlapp.report import Cause
 
 RAN = (Phase.RUNNING, Phase.STORING)
@@ -195,6 +196,16 @@ class Recovery(Faults):
                 self._stop(container, Why.UNVOUCHED, at_once=True)
             else:
                 self._presume_gone(container)
+
+    def _on_ending(self, container_id: ContainerId) -> None:
+        """The engine takes a container away. One of an earlier attempt that no journal has may run any index until its
+        end is known: YARN takes those that were started in the last second before their ApplicationMaster died.
+        """
+        if not self._is_new(container_id) or container_id.attempt >= self.attempt:
+            return
+        for role in self.roles:
+            grant = Grant(container_id=container_id, request_id=role.request_id, node="", resources=role.spec.resources)
+            role.blockers[container_id] = Container(grant, role.place, self.now_ms)
 
     def _is_nobodys(self, container: Container) -> bool:
         """Whether only a journal, or a message that was long on its way, ever told of it, and it has been silent."""

@@ -8,6 +8,10 @@ there).
     journal-<attempt>-<number>.jsonl       a group of lines
 
 At the end the last view goes to the history, and then the whole directory is removed.
+
+``am.json`` says which attempt has the application. An attempt that was cut off and lives on finds there that another
+one has taken over: it looks every few seconds, before each line that a next attempt would act on, and around the commit
+claim. It then ends, and changes nothing more.
 """
 
 from __future__ import annotations
@@ -18,9 +22,9 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from dlapp.am.home import CommitClaim, Home, Journal
+from dlapp.am.home import CommitClaim, Home, Journal, Superseded
 from dlapp.cluster.yarn.staging import AM, KILL, OWN_MODE, SECRETS, SOFT_KILL, SUBMISSION, VIEW, Files, Places
-from dlapp.errors import DlappError, NotFound
+from dlapp.errors import DlappError, NotFound, Unreachable
 from dlapp.ids import ApplicationId
 from dlapp.jsonform import from_json, to_json
 from dlapp.report import ApplicationView
@@ -33,7 +37,10 @@ VIEW_EVERY_S = 3.0
 """Tools ask the control address; a view on HDFS is for who cannot reach it, and costs the NameNode three operations."""
 GROUP_EVERY_S = 1.0
 LOOK_EVERY_S = 5.0
-"""For the marks of who cannot reach the control address; two looks, each 2 ms of the NameNode."""
+"""For the marks of who cannot reach the control address, and for another attempt; each look is 2 ms of the NameNode."""
+PATIENCE_S, AGAIN_S = 300.0, 1.0
+"""So long, and so often, what decides something is tried again while the file system does not answer: a NameNode that
+is started again takes a minute, and what an application has computed is worth more."""
 _FILE_MODE = 0o600
 
 
@@ -66,18 +73,23 @@ class StagedHome(Home):
         self._closing = False
         self._control_url = ""
         self._on_mark: Callable[[str, str], None] = lambda _name, _by: None
+        self._on_other: Callable[[str], None] = lambda _why: None
+        self._begun = threading.Event()
         self._marks_seen: set[str] = set()
         self._look_at = time.monotonic() + LOOK_EVERY_S
         self._thread = threading.Thread(target=self._write_all, name="am-home", daemon=True)
 
-    def open(self, control_url: str, on_mark: Callable[[str, str], None]) -> None:
+    def open(
+        self, control_url: str, on_mark: Callable[[str, str], None], on_other: Callable[[str], None] = lambda _: None
+    ) -> None:
         """Begin to write: first of all where this attempt is, for the tasks of an earlier one.
 
         Args:
             on_mark: told that a mark was left here by somebody who cannot reach the control address: its name
                 (`KILL`, `SOFT_KILL`) and who it was. Once for each.
+            on_other: told, in a line, that another attempt has taken over; perhaps several times.
         """
-        self._control_url, self._on_mark = control_url, on_mark
+        self._control_url, self._on_mark, self._on_other = control_url, on_mark, on_other
         self._thread.start()
 
     # ---- what is read and written ----
@@ -100,19 +112,31 @@ class StagedHome(Home):
             self._view = self._last_view = view
             self._changed.notify_all()
 
+    def check_ours(self) -> None:
+        """Raise `Superseded` where another attempt has taken over, or has ended the application."""
+        if (why := _patiently(self._other)) is not None:
+            raise Superseded(why)
+
     def claim(self, claim: CommitClaim) -> CommitClaim:
-        """Make the commit claim, or learn which attempt was first: the answer is the claim that counts."""
-        self._files.make(self.directory, OWN_MODE)
-        if self._files.write(self._place("commit.json"), _as_json(claim), _FILE_MODE, once=True):
+        """Make the commit claim, or learn which attempt was first: the answer is the claim that counts.
+
+        Raises:
+            Superseded: another attempt has the application, or had it and has ended it.
+        """
+        self.check_ours()
+        if _patiently(lambda: self._files.write(self._place("commit.json"), _as_json(claim), _FILE_MODE, once=True)):
+            # Had we slept before the write, the whole directory might have been settled and removed, and made anew by
+            # it. Where that is not so by now, this claim is there for whoever takes over.
+            self.check_ours()
             return claim
         found = self.claimed()
         if found is None:
-            raise DlappError(f"{self._place('commit.json')} was there and is gone")
+            raise Superseded(f"{self._place('commit.json')} was there and is gone: the application has ended")
         return found
 
     def claimed(self) -> CommitClaim | None:
         """The commit claim; None: nobody made one."""
-        return self._read_if_there("commit.json", CommitClaim)
+        return _patiently(lambda: self._read_if_there("commit.json", CommitClaim))
 
     def kill_request(self) -> str | None:
         """Who asked for dlapp-kill; None: nobody."""
@@ -127,6 +151,9 @@ class StagedHome(Home):
 
     def all_journal_lines(self) -> list[str]:
         """The lines of all attempts' journals, in order."""
+        return _patiently(self._all_journal_lines)
+
+    def _all_journal_lines(self) -> list[str]:
         groups = []
         for name in self._files.names(self.directory):
             words = name.removesuffix(".jsonl").split("-")
@@ -140,18 +167,33 @@ class StagedHome(Home):
     # ---- the end ----
 
     def keep(self) -> None:
-        """Put the last view where it stays. Everything before it is written when this returns."""
-        self._stop()
+        """Put the last view where it stays. Everything before it is written when this returns.
+
+        A file system that does not take it costs what is shown afterwards, and not the application's end.
+
+        Raises:
+            Superseded: it is another attempt's to say how it ended.
+        """
+        self.close()
+        self.check_ours()
         history = {"view": self._last_view, "submission": self._submission}
-        self._files.make(self._places.all_history, OWN_MODE)
-        self._files.write(self._places.history(self._application_id), _as_json(history), _FILE_MODE)
+
+        def keep() -> None:
+            self._files.make(self._places.all_history, OWN_MODE)
+            self._files.write(self._places.history(self._application_id), _as_json(history), _FILE_MODE)
+
+        self._again(lambda: _patiently(keep))
 
     def remove(self) -> None:
-        """Remove the staging directory: the application has ended and YARN knows it."""
-        self._stop()
-        self._files.remove(self.directory)
+        """Remove the staging directory: the application has ended and YARN knows it.
 
-    def _stop(self) -> None:
+        What cannot be removed now, the user's next command sweeps.
+        """
+        self.close()
+        self._again(lambda: self._files.remove(self.directory))
+
+    def close(self) -> None:
+        """End the thread; what waits is written. May be repeated."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -161,7 +203,8 @@ class StagedHome(Home):
     # ---- the thread ----
 
     def _write_all(self) -> None:
-        self._again(self._begin)
+        while not self._again(self._begin) and not self._closing:
+            time.sleep(AGAIN_S)
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._closing or self._is_due(), GROUP_EVERY_S)
@@ -174,6 +217,7 @@ class StagedHome(Home):
                 return
             if time.monotonic() >= self._look_at:
                 self._again(self._look_for_marks)
+                self._again(self._look_for_another)
                 self._look_at = time.monotonic() + LOOK_EVERY_S
             if view is not None:
                 self._again(lambda view=view: self._put(VIEW, view))
@@ -184,21 +228,41 @@ class StagedHome(Home):
                 self._marks_seen.add(name)
                 self._on_mark(name, str(json.loads(self._files.read(self._place(name)))["by"]))
 
+    def _look_for_another(self) -> None:
+        if (why := self._other()) is not None:
+            self._on_other(why)
+
+    def _other(self) -> str | None:
+        """Why this attempt has the application no more; None: it has."""
+        try:
+            there = int(json.loads(self._files.read(self._place(AM)))["attempt"])
+        except NotFound:
+            # Before it removes the directory an attempt writes the history. Without that, it was somebody's broom.
+            ended = self._begun.is_set() and self._files.look(self._places.history(self._application_id)) is not None
+            return "another attempt has ended the application" if ended else None
+        return f"attempt {there} has the application now" if there > self._attempt else None
+
     def _is_due(self) -> bool:
         return self._view is not None and time.monotonic() >= self._view_at
 
     def _begin(self) -> None:
+        if (why := self._other()) is not None:
+            self._on_other(why)
+            return
         self._files.make(self.directory, OWN_MODE)
         self._put(AM, {"attempt": self._attempt, "control_url": self._control_url})
         for name, value in ((SECRETS, self._secrets), (SUBMISSION, self._submission)):
             self._put(name, value)
+        self._begun.set()
 
-    def _again(self, work: Any) -> None:
-        """Do it; what the file system refuses now is said in the log, and done with the next."""
+    def _again(self, work: Any) -> bool:
+        """Do it; what the file system refuses now is said in the log, and done with the next. Whether it was done."""
         try:
             work()
         except (DlappError, OSError) as error:
             print(f"the staging directory: {error}", flush=True)
+            return False
+        return True
 
     def _put(self, name: str, value: Any) -> None:
         self._files.write(self._place(name), _as_json(value), _FILE_MODE)
@@ -213,6 +277,14 @@ class StagedHome(Home):
             return None
         except ValueError as error:
             raise DlappError(f"{self._place(name)} cannot be read: {error}") from error
+
+    def is_ours(self) -> bool:
+        """Whether nobody has taken over; else the application's loop is told. A doubt is none."""
+        found: list[str | None] = [None]
+        self._again(lambda: found.insert(0, self._other()))
+        if found[0] is not None:
+            self._on_other(found[0])
+        return found[0] is None
 
     def put_group(self, name: str, data: bytes) -> None:
         """Write a group of the journal. Raises DlappError, OSError."""
@@ -236,7 +308,7 @@ class StagedJournal(Journal):
 
     def flush(self, *, durable: bool = False) -> None:
         """With ``durable`` the lines are on record when this returns; else the thread writes them soon."""
-        if durable and not self.write():
+        if durable and self._home.is_ours() and not self.write():
             print("the journal could not be written: a next attempt will not know of this", flush=True)
 
     def write(self) -> bool:
@@ -260,6 +332,19 @@ class StagedJournal(Journal):
     def close(self) -> None:
         """Write what is left."""
         self.write()
+
+
+def _patiently(work: Callable[[], T], sleep: Callable[[float], None] = time.sleep) -> T:
+    """Do it, again and again while the file system does not answer; what it refuses is raised."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return work()
+        except Unreachable as error:
+            if time.monotonic() >= deadline:
+                raise
+            print(f"the staging directory: {error}; it is tried again", flush=True)
+        sleep(AGAIN_S)
 
 
 def _as_json(value: Any) -> bytes:

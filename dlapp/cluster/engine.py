@@ -115,12 +115,14 @@ class Ask:
 
     Args:
         request_id: names the role, both ways (YARN: priority and allocation request id).
+        avoid: nodes that failed one of our containers; used all the same where there are no others.
     """
 
     request_id: int
     count: int
     resources: Resources
     placement: Placement = field(default_factory=Placement)
+    avoid: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +156,7 @@ class Heartbeat:
     """What happened since the last heartbeat.
 
     Args:
+        ending: containers that the engine is taking away; each one's end follows, and until then it may run.
         resync: the engine forgot us (a ResourceManager's restart): register and ask again.
         shut_down: the engine wants this attempt to end at once, with the reason.
         refused: asks that no node can ever meet, by request id, with the reason.
@@ -162,6 +165,7 @@ class Heartbeat:
     granted: tuple[Grant, ...] = ()
     ended: tuple[ContainerEnd, ...] = ()
     start_failed: tuple[ContainerEnd, ...] = ()
+    ending: tuple[ContainerId, ...] = ()
     resync: bool = False
     shut_down: str | None = None
     refused: tuple[tuple[int, str], ...] = ()
@@ -199,11 +203,8 @@ class AmEngine(Protocol):
     def stop(self, container_id: ContainerId) -> None:
         """End a container, whatever runs in it; its end comes by heartbeat. May be repeated."""
 
-    def why_it_died(self) -> str:
-        """For an attempt that cleans up: a line on the death of the ApplicationMaster before it."""
-
-    def finish(self, final_status: FinalStatus, cause: Cause, diagnostics: str) -> None:
-        """Say how the application ended. The last call."""
+    def finish(self, final_status: FinalStatus, cause: Cause, diagnostics: str) -> bool:
+        """Say how the application ended. The last call. False: it is over otherwise, or another attempt has it."""
 
 
 Wake = Callable[[], None]

@@ -52,10 +52,9 @@ def test_an_ask_that_is_met_or_not_wanted_any_more_is_taken_back() -> None:
 
 
 def test_a_node_is_avoided_for_a_time() -> None:
-    user = Placement(exclude_nodes=("old",), node_label="gpu")
-    avoided = AvoidedNodes(user, avoid_ms=1000)
+    avoided = AvoidedNodes(avoid_ms=1000)
     avoided.add("node2", now_ms=0)
     avoided.add("node1", now_ms=500)
-    assert avoided.placement(999) == Placement(exclude_nodes=("old", "node1", "node2"), node_label="gpu")
-    assert avoided.placement(1000).exclude_nodes == ("old", "node1")
-    assert avoided.placement(1500) == user
+    assert avoided.names(999) == ("node1", "node2")
+    assert avoided.names(1000) == ("node1",)
+    assert avoided.names(1500) == ()

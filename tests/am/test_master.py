@@ -254,7 +254,7 @@ def test_a_fault_of_the_node_is_tried_elsewhere_and_is_not_the_programs() -> Non
     am.running(2)
     am.finished(2, result(Fault.NODE, None, None, message="GPU 0 is held by another program"))
     (ask,) = am.master.asks()
-    assert (ask.count, ask.placement) == (1, Placement(exclude_nodes=("node1",)))
+    assert (ask.count, ask.placement, ask.avoid) == (1, Placement(), ("node1",))
 
 
 def test_where_there_is_no_elsewhere_the_faults_of_the_node_end_it_with_the_reason() -> None:
@@ -268,13 +268,6 @@ def test_where_there_is_no_elsewhere_the_faults_of_the_node_end_it_with_the_reas
         f"container 0 (worker 0) failed {NODE_RETRIES + 1} times by no fault of its program, the last time: "
         "no GPU is free"
     )
-
-
-def test_nodes_that_the_user_named_are_never_all_avoided() -> None:
-    am = Driver(RoleSpec(), placement=Placement(nodes=("node1",)))
-    am.running(2)
-    am.finished(2, result(Fault.NODE, None, None))
-    assert am.master.asks()[0].placement == Placement(nodes=("node1",))
 
 
 def test_containers_that_cannot_be_started_end_it_one_day() -> None:
@@ -594,6 +587,37 @@ def test_without_a_journal_no_index_is_given_out_before_all_live_tasks_have_spok
     assert am.of(events.Assign, am.hello(7)) == []
     given = am.of(events.Assign, am.hello(2, index=0, phase=Phase.RUNNING, attempt=1))
     assert sorted((one.container_id.number, one.assignment.index) for one in given) == [(2, 0), (7, 1)]
+
+
+def test_a_container_that_is_taken_away_with_its_master_may_run_any_index_until_it_is_gone() -> None:
+    am = Driver(RoleSpec(instances=2), attempt=2)
+    am.do(Heartbeat(ending=(am.id(3, 1),)))
+    assert am.asked() == [2]
+    am.granted(2)
+    assert am.of(events.StartTask)
+    assert am.hello(2) == []
+    am.ended(3, -100, attempt=1, node_fault=True)
+    (given,) = am.of(events.Assign)
+    assert (given.container_id, given.assignment.index) == (am.id(2), 0)
+    am.do(Heartbeat(ending=(am.id(3, 1),)))
+    am.granted(4)
+    assert am.of(events.Assign, am.hello(4))
+
+
+def test_one_that_the_journal_knows_keeps_its_index_alone() -> None:
+    first = Driver(RoleSpec(instances=2))
+    first.running(2)
+    am = Driver(RoleSpec(instances=2), attempt=2, former=first.journal())
+    am.do(Heartbeat(ending=(am.id(2, 1),)))
+    am.granted(2)
+    (given,) = am.of(events.Assign, am.hello(2))
+    assert given.assignment.index == 1
+    assert am.asked() == [0]
+    am.ended(2, -100, attempt=1, node_fault=True)
+    assert am.asked() == [1]
+    am.granted(3)
+    (given,) = am.of(events.Assign, am.hello(3))
+    assert given.assignment.index == 0
 
 
 def test_orders_of_a_next_attempt_are_newer_than_what_the_task_has_seen() -> None:

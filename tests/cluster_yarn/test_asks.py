@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -129,8 +130,36 @@ def test_a_role_that_cannot_be_had_is_not_asked_for_again():
 
 @pytest.mark.parametrize(("gcores", "fits"), [(4, True), (5, False)])
 def test_what_no_node_could_hold_is_known(gcores: int, fits: bool):
-    assert wants(node("a")).fits_a_node(Resources(memory_mib=256, vcores=1, gcores=gcores)) is fits
-    assert wants().fits_a_node(Resources(gcores=100))
+    assert wants(node("a")).fits_a_node(ask(1, resources=Resources(memory_mib=256, vcores=1, gcores=gcores))) is fits
+    assert wants().fits_a_node(ask(1, resources=Resources(gcores=100)))
+
+
+def test_of_nodes_that_were_named_or_excluded_only_those_that_may_be_used_count():
+    cluster = wants(node("a"), node("b", gcores=0))
+    assert cluster.fits_a_node(ask(1, nodes=("a",)))
+    assert not cluster.fits_a_node(ask(1, nodes=("b",)))
+    assert not cluster.fits_a_node(ask(1, nodes=("nowhere",)))
+    assert not cluster.fits_a_node(ask(1, exclude_nodes=("a",)))
+
+
+def test_nodes_that_failed_are_avoided_as_long_as_there_are_others():
+    one = wants(node("a"), node("b"), node("c", gcores=0))
+    one.want([replace(ask(2, exclude_nodes=("c",)), avoid=("a",))], NONE)
+    assert one.avoid() == (["a", "c"], [])
+    one.said_avoid(["a", "c"], [])
+    assert "a" not in shown(one.rows(1))
+    one.want([replace(ask(2, exclude_nodes=("c",)), avoid=("a", "b"))], NONE)
+    assert one.avoid() == ([], ["a"])
+    one.want([replace(ask(2, nodes=("a", "b")), avoid=("a",))], NONE)
+    assert one.avoid() == ([], ["c"])
+    one.want([replace(ask(2, nodes=("a",)), avoid=("a",))], NONE)
+    assert one.avoid() == ([], ["a", "c"])
+
+
+def test_where_no_nodes_are_known_what_failed_is_avoided():
+    one = wants()
+    one.want([replace(ask(2), avoid=("a",))], NONE)
+    assert one.avoid() == (["a"], [])
 
 
 @given(

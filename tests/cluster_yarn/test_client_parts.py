@@ -125,8 +125,9 @@ def test_an_older_python_is_told_what_is_needed(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", "import sys; sys.version_info = (3, 6, 8)\n" + source], capture_output=True, text=True
     )
-    assert done.returncode == 1
-    assert done.stderr.startswith("dlapp needs Python 3.11 or later on every node; ")
+    assert done.returncode == 126
+    assert done.stderr.startswith(f"dlapp: {sys.executable} on {os.uname().nodename} is Python 3.")
+    assert done.stderr.endswith("and dlapp needs 3.11 or later there: set yarn.python or yarn.python_archive\n")
 
 
 # ---- what is shown ----

@@ -175,7 +175,7 @@ class LocalAmEngine:
         container.kill_at = time.monotonic() + TERM_GRACE_S
         self._nudge_reaper()
 
-    def finish(self, final_status: FinalStatus, cause: Cause, diagnostics: str) -> None:
+    def finish(self, final_status: FinalStatus, cause: Cause, diagnostics: str) -> bool:
         """Write the outcome, once and for all, and let the next ones start."""
         by_itself = self._attempt == 1
         ended_ms = outcomes.now_ms() if by_itself else self.ended_ms()
@@ -188,6 +188,7 @@ class LocalAmEngine:
         # The runner notices our end by itself; should it have died, those who wait need another.
         with contextlib.suppress(DlappError, OSError):
             ensure_runner(self._state, self._settings, wake=False)
+        return True
 
     def why_it_died(self) -> str:
         """For one that cleans up: a line on the death of the ApplicationMaster before it."""

@@ -6,9 +6,14 @@
     start, stop ─────────────────────────────────────────────────────>   startContainers, stopContainers
                     <── failed ───────────────────────────────────────   (wake)
 
-The ResourceManager is called by one thread alone, every 0.1 s while something is wanted or ending and every second
+The ResourceManager is called by one thread alone, every 0.1 s while something new is wanted or ending and every second
 otherwise, and for as long as it takes while it is away: the ApplicationMaster's own thread never waits for it. All that
 the threads share is under one lock, which is never held across a call.
+
+Of a container that it takes away itself the ResourceManager says at once that it has ended (-100), and its node hears
+of it a heartbeat later. So of one that may have processes the end is told when they are gone, and until then that it is
+ending. That holds as well for those that were started in the last second before their ApplicationMaster died: the
+ResourceManager takes them away, and the next attempt hears of them in its first heartbeat.
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ from urllib.parse import urlsplit
 from dlapp.cluster.engine import Ask, ContainerEnd, Grant, Heartbeat, Limits, Registered, TaskLaunch, Wake
 from dlapp.cluster.yarn.asks import Wants
 from dlapp.cluster.yarn.dialect import SETTING
-from dlapp.cluster.yarn.ends import end_of
+from dlapp.cluster.yarn.ends import end_of, was_taken_away
 from dlapp.cluster.yarn.errors import (
     AskRefused,
     AttemptOver,
@@ -38,14 +43,19 @@ from dlapp.cluster.yarn.errors import (
 from dlapp.cluster.yarn.nodes import Failed, Nodes, Start
 from dlapp.cluster.yarn.resource_manager import ResourceManager, usable_nodes
 from dlapp.cluster.yarn.tokens import AM_RM_KIND, Credentials
-from dlapp.cluster.yarn.values import TASK_SECRET, Allocation, Cluster, Granted, Launch, Program
+from dlapp.cluster.yarn.values import TASK_SECRET, Allocation, Cluster, Granted, Launch, Program, Status
 from dlapp.errors import ConfigError, DlappError
 from dlapp.ids import ContainerId
 from dlapp.report import Cause, FinalStatus
 
 BUSY_S, QUIET_S = 0.1, 1.0
 """Between two heartbeats to the ResourceManager while something is wanted or ending, and else. Each costs 0.5 ms."""
-REGISTER_TIMEOUT_S = 120.0
+BUSY_FOR_S = 60.0
+"""So long something is asked for often: a queue that is full stays so for longer, and its cluster has enough to do."""
+TAKEN_AWAY_S = 5.0
+"""From the ResourceManager's word that it takes a container away to the end of its processes: a heartbeat of the node
+(1 s), SIGTERM, SIGKILL 250 ms later, and our own lifelines. Seen: up to 1.3 s."""
+REGISTER_TIMEOUT_S = 600.0
 FINISH_TIMEOUT_S = 300.0
 ALLOCATE_TIMEOUT_S = 30.0
 NODES_TIMEOUT_S = 5.0
@@ -63,12 +73,13 @@ class _News:
         self.granted: list[Grant] = []
         self.ended: list[ContainerEnd] = []
         self.start_failed: list[ContainerEnd] = []
+        self.ending: list[ContainerId] = []
         self.refused: list[tuple[int, str]] = []
         self.resync = False
         self.shut_down: str | None = None
 
     def __bool__(self) -> bool:
-        lists = self.granted or self.ended or self.start_failed or self.refused
+        lists = self.granted or self.ended or self.start_failed or self.ending or self.refused
         return bool(lists or self.resync or self.shut_down is not None)
 
 
@@ -107,11 +118,15 @@ class YarnAmEngine:
         self._control_url = ""
         self._registered = self._restarted = False
         self._look_at_nodes_at = 0.0
+        self._busy_until = 0.0
         # Under the lock from here on.
         self._wants = Wants()
         self._news = _News()
         self._live: dict[ContainerId, Granted] = {}
+        self._started: set[ContainerId] = set()
         self._stopping: set[ContainerId] = set()
+        self._taken_away: dict[ContainerId, tuple[float, ContainerEnd]] = {}
+        self._ended_before_us: set[ContainerId] = set()
         self._releases: set[ContainerId] = set()
         self._progress = 0.0
         self._unmet_since: dict[int, float] = {}
@@ -124,16 +139,14 @@ class YarnAmEngine:
 
         Raises:
             AttemptOver, TokenRefused: YARN has given it up.
-            ConnectionLost: no ResourceManager answered in two minutes.
+            ConnectionLost: no ResourceManager answered in ten minutes.
         """
         self._control_url = control_url
         registration = None
-        try:
+        # Registered already: the answer was lost, and with it the list of what lives on. The journal and the tasks that
+        # find us tell of those, and the ResourceManager takes away what we want ended.
+        with contextlib.suppress(WrongRequest):
             registration = self._rm.register(*self._where(), control_url, timeout_s=REGISTER_TIMEOUT_S)
-        except WrongRequest:
-            # An answer of before was lost. A first attempt loses nothing with it; another one what lives on.
-            if self._attempt > 1:
-                raise
         live = registration.live if registration else ()
         with self._lock:
             self._live = {one.container_id: one for one in live}
@@ -157,11 +170,12 @@ class YarnAmEngine:
             self._releases |= known
             self._progress = progress
             if new or any(self._wants.rows_due(ask.request_id) for ask in asks):
-                self._changed.set()
+                self._be_busy()
         return Heartbeat(
             granted=tuple(news.granted),
             ended=tuple(news.ended),
             start_failed=tuple(news.start_failed),
+            ending=tuple(news.ending),
             resync=news.resync,
             shut_down=news.shut_down,
             refused=tuple(news.refused),
@@ -171,8 +185,9 @@ class YarnAmEngine:
         """Start a task in a container; a failure comes with a later heartbeat as ``start_failed``."""
         with self._lock:
             granted = self._live.get(grant.container_id)
-        if granted is None:
-            return  # it was taken away again; its end is told already
+            if granted is None:
+                return  # it was taken away again; its end is told already
+            self._started.add(grant.container_id)
         command, told = self._program.launch(grant, launch)
         credentials = Credentials(self._handed_on.tokens, {TASK_SECRET: told})
         self._nodes.order(
@@ -187,14 +202,20 @@ class YarnAmEngine:
         """End a container, whatever runs in it; its end comes by heartbeat. May be repeated."""
         with self._lock:
             granted = self._live.get(container_id)
-            if granted is None or container_id in self._stopping:
+            if granted is None and self._is_of_an_earlier_attempt(container_id):
+                self._releases.add(container_id)
+            elif granted is None or container_id in self._stopping:
                 return
             self._stopping.add(container_id)
-        self._nodes.order(granted.node, container_id)
-        self._changed.set()
+        if granted is not None:
+            self._nodes.order(granted.node, container_id)
+        self._be_busy()
 
-    def finish(self, final_status: FinalStatus, cause: Cause, diagnostics: str) -> None:
+    def finish(self, final_status: FinalStatus, cause: Cause, diagnostics: str) -> bool:
         """Say how the application ended, until YARN has it on record. The last call.
+
+        Returns:
+            Whether it has. Else it has ended the application itself, or this attempt alone.
 
         Raises:
             ConnectionLost: no ResourceManager answered in five minutes.
@@ -206,11 +227,14 @@ class YarnAmEngine:
                 left_s = max(1.0, deadline - self._clock())
                 try:
                     if self._rm.finish(final_status, diagnostics, self._control_url, timeout_s=left_s):
-                        return
+                        return True
                 except NotRegistered:
-                    self._rm.register(*self._where(), self._control_url, timeout_s=left_s)
-                except (AttemptOver, TokenRefused):
-                    return  # YARN has settled it without us: killed
+                    # Refused as a second registration: the first got through, its answer did not.
+                    with contextlib.suppress(WrongRequest):
+                        self._rm.register(*self._where(), self._control_url, timeout_s=left_s)
+                except (AttemptOver, TokenRefused) as error:
+                    print(f"YARN wants no end of this attempt any more: {error}", flush=True)
+                    return False
                 if self._clock() > deadline:
                     raise ConnectionLost(f"YARN did not take our end on record in {FINISH_TIMEOUT_S:g} s", sent=True)
                 time.sleep(0.02)
@@ -235,8 +259,10 @@ class YarnAmEngine:
         try:
             while not self._closing and self._beat_once():
                 self._give_up_what_fits_nowhere()
+                self._tell_what_is_gone()
                 with self._lock:
-                    busy = bool(self._wants.waiting() or self._stopping or self._releases)
+                    busy = bool(self._stopping or self._releases or self._taken_away)
+                    busy = busy or bool(self._wants.waiting() and self._clock() < self._busy_until)
                 if not self._closing:
                     self._changed.wait(BUSY_S if busy else QUIET_S)
         except BaseException as error:
@@ -323,15 +349,40 @@ class YarnAmEngine:
             for granted in answer.granted:
                 self._wants.give(granted.priority)
                 self._check_gcores(granted)
+                self._busy_until = self._clock() + BUSY_FOR_S
             for status in answer.ended:
-                # After its restart the ResourceManager tells of some a second time.
-                if self._live.pop(status.container_id, None) is not None:
-                    self._stopping.discard(status.container_id)
-                    self._releases.discard(status.container_id)
-                    self._news.ended.append(end_of(status))
+                self._take_end(status)
         if answer.nodes:
             self._look_at_nodes()
         self._tell()
+
+    def _take_end(self, status: Status) -> None:
+        container_id = status.container_id
+        earlier = self._is_of_an_earlier_attempt(container_id)
+        # After its restart the ResourceManager tells of some a second time. And a first heartbeat tells of those that
+        # ended, or were taken away, with their ApplicationMaster; the registration did not name them.
+        if self._live.pop(container_id, None) is None and (not earlier or container_id in self._ended_before_us):
+            return
+        if earlier:
+            self._ended_before_us.add(container_id)
+        self._stopping.discard(container_id)
+        self._releases.discard(container_id)
+        if was_taken_away(status) and (earlier or container_id in self._started):
+            self._taken_away[container_id] = self._clock() + TAKEN_AWAY_S, end_of(status)
+            self._news.ending.append(container_id)
+        else:
+            self._news.ended.append(end_of(status))
+        self._started.discard(container_id)
+
+    def _tell_what_is_gone(self) -> None:
+        """Containers that were taken away, and whose processes are gone by now."""
+        with self._lock:
+            gone = [one for one, (at, _) in self._taken_away.items() if at <= self._clock()]
+            self._news.ended += [self._taken_away.pop(one)[1] for one in gone]
+        self._tell()
+
+    def _is_of_an_earlier_attempt(self, container_id: ContainerId) -> bool:
+        return container_id.attempt < self._attempt
 
     def _check_gcores(self, granted: Granted) -> None:
         """A ResourceManager that does not know our way to write gcores passes over them without a word."""
@@ -378,10 +429,10 @@ class YarnAmEngine:
         now = self._clock()
         with self._lock:
             for ask in self._wants.waiting():
-                if self._wants.fits_a_node(ask.resources):
+                if self._wants.fits_a_node(ask):
                     self._unmet_since.pop(ask.request_id, None)
                 elif now - self._unmet_since.setdefault(ask.request_id, now) >= NO_NODE_GRACE_S:
-                    why = f"no node of the cluster has {_in_words(ask)}, in all, for one container"
+                    why = f"{_where_in_words(ask)} has {_in_words(ask)}, in all, for one container"
                     self._news.refused.append((ask.request_id, why))
                     self._wants.drop(ask.request_id)
         self._tell()
@@ -409,6 +460,7 @@ class YarnAmEngine:
             if failed.start:
                 # Its end is told by this; what the ResourceManager says of it later is no news.
                 del self._live[failed.container_id]
+                self._started.discard(failed.container_id)
                 end = ContainerEnd(
                     container_id=failed.container_id,
                     exit_status=-1,
@@ -420,6 +472,10 @@ class YarnAmEngine:
         self._tell()
 
     # ---- small ----
+
+    def _be_busy(self) -> None:
+        self._busy_until = self._clock() + BUSY_FOR_S
+        self._changed.set()
 
     def _tell(self, *, shut_down: str | None = None) -> None:
         with self._lock:
@@ -464,6 +520,14 @@ def _reason(error: AskRefused) -> str:
     """Of Hadoop's long sentence the part that has the numbers."""
     words = str(error).partition(": ")[2] or str(error)
     return words.rpartition(" (")[0] or words
+
+
+def _where_in_words(ask: Ask) -> str:
+    place = ask.placement
+    if place.nodes:
+        return f"none of the nodes asked for ({', '.join(place.nodes)}) is there and"
+    others = f" but the excluded {', '.join(place.exclude_nodes)}" if place.exclude_nodes else ""
+    return f"no node of the cluster{others}"
 
 
 def _in_words(ask: Ask) -> str:

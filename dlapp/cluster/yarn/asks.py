@@ -92,14 +92,36 @@ class Wants:
         """The asks that are not met."""
         return [ask for request_id, ask in self._asks.items() if self.count(request_id)]
 
-    def fits_a_node(self, resources: Resources) -> bool:
-        """Whether a node could hold such a container, were it empty; True where no nodes are known."""
-        return not self._nodes or any(_fits(resources, node.capability) for node in self._nodes.values())
+    def fits_a_node(self, ask: Ask) -> bool:
+        """Whether a node where it may be could hold such a container, were it empty; True where no nodes are known."""
+        return not self._nodes or any(
+            host in self._nodes for host in self._places(ask, set(ask.placement.exclude_nodes))
+        )
 
     def avoid(self) -> tuple[list[str], list[str]]:
         """Hosts to say that they are to be avoided, and that they no longer are."""
-        wanted = {host for ask in self._asks.values() for host in ask.placement.exclude_nodes}
+        wanted = self._to_avoid()
         return sorted(wanted - self._avoided), sorted(self._avoided - wanted)
+
+    def _to_avoid(self) -> set[str]:
+        """What the user excludes, and what has failed, unless nothing would be left for a role that waits."""
+        excluded = {host for ask in self._asks.values() for host in ask.placement.exclude_nodes}
+        failed = {host for ask in self._asks.values() for host in ask.avoid} - excluded
+        if failed and all(self._places(ask, excluded | failed) for ask in self.waiting() if self._hosts(ask)):
+            return excluded | failed
+        return excluded
+
+    def _hosts(self, ask: Ask) -> Collection[str]:
+        """Where a container of this ask may be by its user's word: the hosts named, else all that are known."""
+        return ask.placement.nodes or self._nodes
+
+    def _places(self, ask: Ask, avoided: set[str]) -> list[str]:
+        """Those of its hosts that are not avoided and, as far as they are known, could hold it."""
+        return [
+            host
+            for host in self._hosts(ask)
+            if host not in avoided and (host not in self._nodes or _fits(ask.resources, self._nodes[host].capability))
+        ]
 
     def said_avoid(self, more: Iterable[str], less: Iterable[str]) -> None:
         """What `avoid` gave was said."""
@@ -172,11 +194,7 @@ class Wants:
             return [*hosts, *(row(rack, relax=False) for rack in sorted(racks)), row(ANY, relax=False)]
         if ask.placement.node_label is not None:
             return [row(ANY)]
-        fit = [
-            node
-            for host, node in self._nodes.items()
-            if _fits(ask.resources, node.capability) and host not in ask.placement.exclude_nodes
-        ]
+        fit = [self._nodes[host] for host in self._places(ask, self._to_avoid())]
         chosen = self._sample(fit, min(len(fit), 2 * count, MOST_HOSTS))
         racks = {node.rack or DEFAULT_RACK for node in chosen}
         return [*(row(node.node.host) for node in chosen), *map(row, sorted(racks)), row(ANY)]

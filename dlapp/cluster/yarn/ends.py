@@ -21,6 +21,10 @@ NODE_FAULTS = {
     -108: "was ended by its node's scheduler",
 }
 MEMORY = (-103, -104)
+NO_PYTHON = (126, 127)
+"""What a container's command exits with where its node has no Python for dlapp (`plan`, `travel`)."""
+OURS = "dlapp: "
+"""How a line begins that the command then leaves on standard error."""
 OWN_FAULTS = {
     -103: "was ended for using too much virtual memory",
     -104: "was ended for using too much memory",
@@ -33,6 +37,8 @@ OWN_FAULTS = {
 def end_of(status: Status) -> ContainerEnd:
     """How a container ended. YARN's own words follow where it was YARN that ended it: they have the numbers."""
     code = status.exit_status
+    if code in NO_PYTHON and (said := _our_words(status.diagnostics)):
+        return ContainerEnd(container_id=status.container_id, exit_status=code, diagnostics=said, node_fault=True)
     words = NODE_FAULTS.get(code) or OWN_FAULTS.get(code)
     told = _memory(status.diagnostics) if code in MEMORY else _first_words(status.diagnostics)
     return ContainerEnd(
@@ -48,6 +54,20 @@ def _memory(diagnostics: str) -> str:
     kind = "physical" if "PHYSICAL" in diagnostics else "virtual"
     found = re.search(rf"(\d[\d.]* \w+ of \d[\d.]* \w+) {kind} memory used", diagnostics)
     return found[1] if found else _first_words(diagnostics)
+
+
+def was_taken_away(status: Status) -> bool:
+    """Whether the ResourceManager says of a container that it takes it away, which its node hears later.
+
+    Of those of a lost node nobody will ever say more.
+    """
+    return status.exit_status == ABORTED and "*lost*" not in status.diagnostics
+
+
+def _our_words(diagnostics: str) -> str:
+    """The line that the command left; YARN shows the end of what went to standard error."""
+    lines = (line.strip() for line in diagnostics.splitlines())
+    return next((line.removeprefix(OURS) for line in lines if line.startswith(OURS)), "")
 
 
 def _first_words(diagnostics: str) -> str:

@@ -128,6 +128,9 @@ class Nodes:
             outcome = dict.fromkeys(containers, error)
         except ValueError as error:  # a command that cannot pass through YARN's script
             outcome = dict.fromkeys(containers, YarnError(str(error)))
+        except Exception as error:
+            # A fault of ours: the thread goes on for the other nodes, and these orders have failed.
+            outcome = dict.fromkeys(containers, YarnError(f"{node}: {error!r}"))
         for container_id, failure in outcome.items():
             if failure is not None:
                 self._failed(Failed(container_id, bool(starts), failure))

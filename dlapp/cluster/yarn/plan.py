@@ -29,7 +29,8 @@ WORKSPACE = "dl_app.tar.gz"
 
 _BEGIN = (
     'command -v "$1" >/dev/null 2>&1 || { '
-    'echo "dlapp: there is no $1 on $(uname -n): install Python 3.11 or later, or set yarn.python" >&2; exit 127; '
+    'echo "dlapp: there is no $1 on $(uname -n): install Python 3.11 or later there, or set yarn.python or '
+    'yarn.python_archive" >&2; exit 127; '
     '}; exec "$@"'
 )
 

@@ -43,10 +43,10 @@ import sys
 
 if sys.version_info < {LEAST_PYTHON!r}:
     sys.stderr.write(
-        "dlapp needs Python {LEAST_PYTHON[0]}.{LEAST_PYTHON[1]} or later on every node; %s is %s (see yarn.python)\\n"
-        % (sys.executable, sys.version.split()[0])
+        "dlapp: %s on %s is Python %s, and dlapp needs {LEAST_PYTHON[0]}.{LEAST_PYTHON[1]} or later there: "
+        "set yarn.python or yarn.python_archive\\n" % (sys.executable, os.uname()[1], sys.version.split()[0])
     )
-    sys.exit(1)
+    sys.exit(126)
 # A node's own protobuf may have a native part, which is of another version than the rest.
 os.environ["PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"] = "python"
 from dlapp.__main__ import main
