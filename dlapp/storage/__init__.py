@@ -11,9 +11,13 @@ to reach an HDFS is one value, `HdfsPlace`, that the caller passes down.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from dlapp.errors import DlappError, NotFound, UsageError
+from dlapp.errors import DlappError, UsageError
+
+if TYPE_CHECKING:
+    from dlapp.storage.fetching import Landing
+    from dlapp.storage.tree import Node
 
 FILE = "file://"
 HDFS = "hdfs://"
@@ -121,12 +125,31 @@ class FileSystem(Protocol):
     def fetch(self, entries: Sequence[Entry], into: str, *, progress: Progress | None = None) -> Moved:
         """Bring entries into the directory ``into``, each under its own last name, directories with all they hold.
 
-        Nothing is written before it is known that all of it has room and that nothing is in its way.
+        Nothing is written before it is known that all of it has room and that nothing is in its way. Permissions and
+        modification times are kept, but what is fetched can always be read and written by its new owner.
 
         Raises:
             NotFound: an entry, or something in it, is gone.
             DlappError: a file stands where one would land, or changed while it was read; it names the file.
             DiskFull: there is not enough room.
+        """
+
+    def tree(self, entry: Entry) -> list[Node]:
+        """All that is in an entry, the entry itself first (its ``name`` is empty), parents before what is in them.
+
+        Raises:
+            NotFound: it is gone.
+            Denied: a directory may not be read.
+        """
+
+    def bring(self, landings: Sequence[Landing], done: Callable[[int], None]) -> None:
+        """Bring trees to where each lands; that there is room, and nothing in the way, was looked at before.
+
+        Args:
+            done: told the number of bytes after each piece, in the caller's thread.
+
+        Raises:
+            NotFound, DlappError, DiskFull: as `fetch`.
         """
 
     def store(
@@ -213,14 +236,9 @@ def fetch_sources(
     Raises:
         NotFound: a source matches nothing.
     """
-    entries: dict[str, list[Entry]] = {}
-    for source in sources:
-        found = open_location(source, hdfs).matches(source)
-        if not found:
-            raise NotFound(f"{shown(source)}: nothing is there")
-        entries.setdefault(source.partition("://")[0], []).extend(found)
-    moved = [open_location(some[0].location, hdfs).fetch(some, into, progress=progress) for some in entries.values()]
-    return Moved(sum(one.files for one in moved), sum(one.size_bytes for one in moved))
+    from dlapp.storage.fetching import plan_fetch
+
+    return plan_fetch(sources, into, hdfs=hdfs).fetch(progress)
 
 
 def shown(name: str) -> str:

@@ -8,8 +8,9 @@ import re
 import stat
 from collections.abc import Callable, Sequence
 
-from dlapp.errors import Denied, DlappError, NotFound, UsageError
+from dlapp.errors import Denied, NotFound, UsageError
 from dlapp.storage import DiskFull, Entry, Moved, Progress, file_location, local_path, shown
+from dlapp.storage.fetching import Landing, fetch_all
 from dlapp.storage.glob import split_pattern
 from dlapp.storage.tree import (
     Node,
@@ -43,28 +44,17 @@ class LocalFiles:
         return os.path.lexists(local_path(location))
 
     def fetch(self, entries: Sequence[Entry], into: str, *, progress: Progress | None = None) -> Moved:
-        """See `FileSystem.fetch`.
+        """See `FileSystem.fetch`. A link out of an entry is replaced by what it leads to."""
+        return fetch_all(self, entries, into, progress)
 
-        Permissions and modification times are kept, but what is fetched can always be read and written by its new
-        owner. A link out of an entry is replaced by what it leads to.
-        """
-        into = into.rstrip("/") or "/"
-        trees: list[tuple[str, list[Node]]] = []
-        for entry in entries:
-            source = local_path(entry.location)
-            trees.append((os.path.join(into, os.path.basename(source.rstrip("/"))), nodes_to_fetch(source)))
-        check_free_names(trees)
-        total = sum(node.size_bytes for _, nodes in trees for node in nodes if node.is_file)
-        if total > free_bytes(into):
-            raise DiskFull(f"the input has {human_size(total)}, more than {shown(into)} can take; {room_at(into)}")
-        try:
-            os.makedirs(into, exist_ok=True)
-        except OSError as error:
-            raise explained(error, into, "made") from error
-        done = counter(total, progress)
-        for landing, nodes in trees:
-            copy_nodes(nodes, landing, merge=True, owner_bits=0o600, done=done)
-        return Moved(sum(node.is_file for _, nodes in trees for node in nodes), total)
+    def tree(self, entry: Entry) -> list[Node]:
+        """See `FileSystem.tree`."""
+        return nodes_to_fetch(local_path(entry.location))
+
+    def bring(self, landings: Sequence[Landing], done: Callable[[int], None]) -> None:
+        """See `FileSystem.bring`."""
+        for landing in landings:
+            copy_nodes(landing.nodes, landing.path, merge=True, owner_bits=0o600, done=done)
 
     def store(
         self,
@@ -163,32 +153,6 @@ def _entry(path: str) -> Entry | None:
         raise explained(error, path, "read") from error
     is_dir = stat.S_ISDIR(status.st_mode)
     return Entry(file_location(path), is_dir, 0 if is_dir else status.st_size)
-
-
-def check_free_names(trees: Sequence[tuple[str, list[Node]]]) -> None:
-    """Refuse what would land on something else, before anything is written."""
-    taken: dict[str, Node] = {}
-    for landing, nodes in trees:
-        for node in nodes:
-            path = f"{landing}/{node.name}" if node.name else landing
-            other = taken.setdefault(path, node)
-            if other is not node and not (other.is_dir and node.is_dir):
-                raise DlappError(f"{shown(node.source)} and {shown(other.source)} would both land as {shown(path)}")
-            if os.path.lexists(path) and not (node.is_dir and os.path.isdir(path)):
-                raise DlappError(f"{shown(node.source)} cannot be brought: {shown(path)} is there already")
-
-
-def counter(total: int, progress: Progress | None) -> Callable[[int], None]:
-    """Adds up what is done and tells ``progress``; for one thread."""
-    count = 0
-
-    def done(more: int) -> None:
-        nonlocal count
-        count += more
-        if progress:
-            progress(min(count, total), total)
-
-    return done
 
 
 def _renamed(local: str, target: str, changed: Sequence[Node]) -> bool:

@@ -6,21 +6,28 @@ goes first under a name that is the caller's alone, and only a rename gives it t
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import stat
+import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import IO, TypeVar
+from typing import TypeVar
 
 from dlapp.errors import Denied, DlappError, NotFound, UsageError
-from dlapp.storage import DiskFull, Entry, HdfsPlace, Moved, Progress, shown
-from dlapp.storage.files import check_free_names, counter
+from dlapp.storage import Entry, HdfsPlace, Moved, Progress, shown
+from dlapp.storage.fetching import Landing, fetch_all
 from dlapp.storage.glob import split_pattern
-from dlapp.storage.tree import Node, explained, free_bytes, human_size, nodes_to_store, room_at
+from dlapp.storage.http import Source
+from dlapp.storage.tree import Node, explained, nodes_to_store
 from dlapp.storage.webhdfs import Status, WebHdfs
 
 AT_ONCE = 8
 """Files on their way at a time; more do not make two cores faster, and a cluster has other users."""
+SMALL_BYTES = 1 << 20
+"""Files of up to this size are many, and most of their time is waiting: see `WebHdfs.fetch`, ``straight``."""
+RANGE_BYTES = 128 << 20
+"""What is fetched in one go: HDFS' usual block, so that ranges come from different DataNodes."""
 
 T = TypeVar("T")
 
@@ -35,6 +42,7 @@ class HdfsFiles:
     def __init__(self, place: HdfsPlace, web: WebHdfs | None = None) -> None:
         self.place = place
         self.web = web or WebHdfs(place)
+        self.lock = threading.Lock()
 
     # ---- FileSystem ----
 
@@ -52,27 +60,25 @@ class HdfsFiles:
         return self.web.status(self.place.path(location)) is not None
 
     def fetch(self, entries: Sequence[Entry], into: str, *, progress: Progress | None = None) -> Moved:
-        """See `FileSystem.fetch`. Permissions and modification times are kept; the new owner can read and write all."""
-        into = into.rstrip("/") or "/"
-        trees: list[tuple[str, list[Node]]] = []
-        for entry in entries:
-            path = self.place.path(entry.location)
-            trees.append((os.path.join(into, path.rpartition("/")[2]), self._nodes(path)))
-        check_free_names(trees)
-        files = [(node, f"{landing}/{node.name}".rstrip("/")) for landing, nodes in trees for node in nodes]
-        total = sum(node.size_bytes for node, _ in files)
-        if total > free_bytes(into):
-            raise DiskFull(f"the input has {human_size(total)}, more than {shown(into)} can take; {room_at(into)}")
-        directories = [(node, path) for node, path in files if node.is_dir]
-        files = [(node, path) for node, path in files if node.is_file]
-        _make_directories([into, *(path for _, path in directories)])
-        done = counter(total, progress)
-        _all_at_once(lambda one, tell: self._fetch_file(one[0], one[1], tell), files, done)
-        self._check_unchanged(trees, entries)
+        """See `FileSystem.fetch`."""
+        return fetch_all(self, entries, into, progress)
+
+    def tree(self, entry: Entry) -> list[Node]:
+        """See `FileSystem.tree`."""
+        return self._nodes(self.place.path(entry.location))
+
+    def bring(self, landings: Sequence[Landing], done: Callable[[int], None]) -> None:
+        """See `FileSystem.bring`. Many files at once, and several ranges of a large one."""
+        directories = [(node, path) for one in landings for node, path in one.places() if node.is_dir]
+        files = [(node, path) for one in landings for node, path in one.places() if node.is_file]
+        for _, path in directories:
+            _make_directory(path)
+        jobs = [job for node, path in files for job in self._jobs(node, path)]
+        self._all_at_once(lambda job, tell: job.run(tell), jobs, done)
+        self._check_unchanged(landings)
         for node, path in reversed(directories):
             os.chmod(path, node.mode & 0o777 | 0o700)
             os.utime(path, ns=(node.mtime_ns, node.mtime_ns))
-        return Moved(len(files), total)
 
     def store(
         self,
@@ -100,7 +106,7 @@ class HdfsFiles:
         # One at a time and parents first, so that no directory gets the permissions of a parent made on the way.
         for _, path in directories:
             self.web.make_directory(path, 0o700)
-        _all_at_once(lambda one, _: self._store_file(*one), files, _ignore)
+        self._all_at_once(lambda one, tell: self._store_file(*one, tell), files, _ignore)
         self._check_stored(top, files)
         for node, path in reversed(directories):
             self.web.set_mode(path, node.mode & 0o777)
@@ -142,7 +148,7 @@ class HdfsFiles:
         """Put a small file there, in place of one that is: a reader sees the one or the other, whole."""
         self._write_new(location, data, mode, overwrite=True)
 
-    def create_exclusive(self, location: str, data: bytes, mode: int = 0o644) -> bool:
+    def create_exclusive(self, location: str, data: bytes | Source, mode: int = 0o644) -> bool:
         """Put a small file there, whole, if nothing is; False: something is. Of many at once, one gets True."""
         return self._write_new(location, data, mode, overwrite=False)
 
@@ -200,33 +206,89 @@ class HdfsFiles:
                 todo.extend(reversed(inner))
         return nodes
 
-    def _fetch_file(self, node: Node, path: str, tell: Callable[[int], None]) -> None:
-        try:
-            target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise explained(error, path, "written") from error
-        with open(target, "wb", buffering=0) as file:
-            for piece in self.web.read(self.place.path(node.source), node.size_bytes):
-                _write_all(file, piece, path)
-                tell(len(piece))
-            os.fchmod(target, node.mode & 0o777 | 0o600)
-            os.utime(target, ns=(node.mtime_ns, node.mtime_ns))
+    def _jobs(self, node: Node, path: str) -> list[_Range]:
+        """What is to be done to have one file: it whole, or ranges of it that can be fetched at the same time."""
+        count = max(1, -(-node.size_bytes // RANGE_BYTES))
+        left = [count]
+        edges = [min(number * RANGE_BYTES, node.size_bytes) for number in range(count + 1)]
+        return [_Range(self, node, path, start, end, left) for start, end in itertools.pairwise(edges)]
 
-    def _check_unchanged(self, trees: Sequence[tuple[str, list[Node]]], entries: Sequence[Entry]) -> None:
-        for entry, (_, nodes) in zip(entries, trees, strict=True):
-            now = {node.source: node for node in self._nodes(self.place.path(entry.location))}
-            for node in nodes:
+    def _all_at_once(
+        self, work: Callable[[T, Callable[[int], None]], None], items: Sequence[T], done: Callable[[int], None]
+    ) -> None:
+        """Do ``work`` with every item, `AT_ONCE` at a time; after the first failure all of them are cut off.
+
+        ``done`` hears, in the caller's thread, what the workers tell.
+        """
+        import queue
+
+        todo: queue.SimpleQueue[T] = queue.SimpleQueue()
+        heard: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        failures: list[BaseException] = []
+        for item in items:
+            todo.put(item)
+
+        def tell(count: int) -> None:
+            if failures:
+                raise _CutOff
+            if count:
+                heard.put(count)
+
+        def run() -> None:
+            try:
+                while not failures:
+                    work(todo.get_nowait(), tell)
+            except queue.Empty:
+                pass
+            except BaseException as error:
+                failures.append(error)
+            finally:
+                heard.put(None)
+
+        threads = [threading.Thread(target=run, name=f"hdfs-{number}") for number in range(min(AT_ONCE, len(items)))]
+        for thread in threads:
+            thread.start()
+        try:
+            running = len(threads)
+            while running and not failures:
+                told = heard.get()
+                if told is None:
+                    running -= 1
+                else:
+                    done(told)
+        except BaseException as error:
+            failures.insert(0, error)
+            raise
+        finally:
+            while any(thread.is_alive() for thread in threads):
+                if failures:
+                    self.web.cut()
+                for thread in threads:
+                    thread.join(0.05 if failures else None)
+        if failures:
+            raise failures[0]
+
+    def _check_unchanged(self, landings: Sequence[Landing]) -> None:
+        for landing in landings:
+            now = {node.source: node for node in self._nodes(self.place.path(landing.entry.location))}
+            for node in landing.nodes:
                 if node.is_file and now.get(node.source) != node:
                     raise DlappError(f"{shown(node.source)} changed while it was fetched")
 
-    def _store_file(self, node: Node, path: str) -> None:
-        def opened() -> IO[bytes]:
-            try:
-                return open(node.source, "rb")
-            except OSError as error:
-                raise explained(error, node.source, "read") from error
-
-        self.web.write(path, opened if node.size_bytes else b"", node.mode & 0o777)
+    def _store_file(self, node: Node, path: str, tell: Callable[[int], None]) -> None:
+        mode, straight = node.mode & 0o777, node.size_bytes <= SMALL_BYTES
+        try:
+            file = os.open(node.source, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise explained(error, node.source, "read") from error
+        try:
+            source = Source(file, node.size_bytes) if node.size_bytes else b""
+            self.web.write(path, source, mode, straight=straight, tell=tell)
+            now = os.fstat(file)
+            if (now.st_size, now.st_mtime_ns) != (node.size_bytes, node.mtime_ns):
+                raise DlappError(f"{shown(node.source)} changed while it was stored: it had {node.size_bytes} bytes")
+        finally:
+            os.close(file)
         self.web.set_mtime(path, node.mtime_ns // 1_000_000)
 
     def _check_stored(self, top: str, files: Sequence[tuple[Node, str]]) -> None:
@@ -260,7 +322,7 @@ class HdfsFiles:
             if one.is_dir:
                 self._open_up(f"{path}/{one.name}")
 
-    def _write_new(self, location: str, data: bytes, mode: int, *, overwrite: bool) -> bool:
+    def _write_new(self, location: str, data: bytes | Source, mode: int, *, overwrite: bool) -> bool:
         path = self.place.path(location)
         _check_name(path)
         directory, _, name = path.rpartition("/")
@@ -321,69 +383,48 @@ def _without_links(nodes: Sequence[Node], note: Callable[[str], None]) -> list[N
     return kept
 
 
-def _make_directories(paths: Sequence[str]) -> None:
-    for path in paths:
+class _Range:
+    """One range of a file on its way; whoever of a file's ranges ends last gives it its permissions and time."""
+
+    def __init__(self, files: HdfsFiles, node: Node, path: str, start: int, end: int, left: list[int]) -> None:
+        self._files, self._node, self._path, self._start, self._end, self._left = files, node, path, start, end, left
+        self._alone = left[0] == 1
+
+    def run(self, tell: Callable[[int], None]) -> None:
+        """Fetch it."""
+        files, node = self._files, self._node
         try:
-            os.makedirs(path, exist_ok=True)
+            flags = os.O_EXCL if self._alone else 0
+            target = os.open(self._path, os.O_WRONLY | os.O_CREAT | flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise explained(error, path, "made") from error
-
-
-def _write_all(file: IO[bytes], piece: bytes, path: str) -> None:
-    left = memoryview(piece)
-    try:
-        while left:
-            left = left[file.write(left) :]
-    except OSError as error:
-        raise explained(error, path, "written") from error
-
-
-def _all_at_once(
-    work: Callable[[T, Callable[[int], None]], None], items: Sequence[T], done: Callable[[int], None]
-) -> None:
-    """Do ``work`` with every item, `AT_ONCE` at a time; after the first failure no further one is begun.
-
-    ``done`` hears, in the caller's thread, what the workers tell.
-    """
-    import queue
-    import threading
-
-    todo: queue.SimpleQueue[T] = queue.SimpleQueue()
-    heard: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-    failures: list[BaseException] = []
-    for item in items:
-        todo.put(item)
-
-    def run() -> None:
+            raise explained(error, self._path, "written") from error
         try:
-            while not failures:
-                work(todo.get_nowait(), heard.put)
-        except queue.Empty:
-            pass
-        except BaseException as error:
-            failures.append(error)
+            source = files.place.path(node.source)
+            straight = node.size_bytes <= SMALL_BYTES
+            files.web.fetch(source, target, self._start, self._end, tell, straight=straight)
+            with files.lock:
+                self._left[0] -= 1
+                last = self._left[0] == 0
+            if last:
+                os.fchmod(target, node.mode & 0o777 | 0o600)
+                os.utime(target, ns=(node.mtime_ns, node.mtime_ns))
+        except DlappError:
+            raise
+        except OSError as error:
+            raise explained(error, self._path, "written") from error
         finally:
-            heard.put(None)
+            os.close(target)
 
-    threads = [threading.Thread(target=run, name=f"hdfs-{number}") for number in range(min(AT_ONCE, len(items)))]
-    for thread in threads:
-        thread.start()
+
+def _make_directory(path: str) -> None:
     try:
-        running = len(threads)
-        while running:
-            told = heard.get()
-            if told is None:
-                running -= 1
-            else:
-                done(told)
-    except BaseException as error:
-        failures.append(error)
-        raise
-    finally:
-        for thread in threads:
-            thread.join()
-    if failures:
-        raise failures[0]
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise explained(error, path, "made") from error
+
+
+class _CutOff(Exception):
+    """Somebody else's failure ends this, too."""
 
 
 def _nothing(_line: str) -> None:

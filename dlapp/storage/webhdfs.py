@@ -1,7 +1,6 @@
-"""The calls of WebHDFS that dlapp makes, with failover and repetition; the one user of the ``hdfs`` package.
+"""The calls of WebHDFS that dlapp makes, with failover and repetition; all of dlapp's ways to HDFS go through here.
 
-The package knows the protocol: operations, quoting, redirection to DataNodes. What it does not know is added here. A
-call goes from NameNode to NameNode until one serves it, in rounds with growing pauses, as long as our patience lasts.
+A call goes from NameNode to NameNode until one serves it, in rounds with growing pauses, as long as our patience lasts.
 Which failures are worth another try depends on what may have happened:
 
     nothing was sent, on standby, "retry"       any call again
@@ -11,22 +10,29 @@ Which failures are worth another try depends on what may have happened:
 Paths are absolute and nothing in them is escaped. Where a path was looked at before, ``/.reserved/.inodes/<id>`` names
 exactly what was seen, whatever it is called by now.
 
-Source: Hadoop's WebHDFS.md, FSDirRenameOp; answers of 3.4.2. requests takes 100 ms to load, so it is loaded here only
-when the first call is made.
+Content goes by way of a DataNode that the NameNode names. Any DataNode serves any file, as it asks the NameNode itself:
+so small files, of which there are many, go straight to DataNodes that were named before, each call to the NameNode
+saved; and where one fails that the NameNode still trusts, another one is asked.
+
+Source: Hadoop's WebHDFS.md, FSDirRenameOp, WebHdfsHandler (of a DataNode); answers of 3.4.2.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import IO, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
+from urllib.parse import quote, unquote, urlencode
 
-from dlapp.errors import Denied, DlappError, NotFound, UsageError
+from dlapp.errors import Denied, DlappError, NotFound
 from dlapp.errors import Unreachable as _Unreachable
 from dlapp.storage import DiskFull, HdfsPlace, shown
+from dlapp.storage.http import Answer, Broken, Connections, Sink, Source, SourceShrank
 
 CONNECT_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 60.0
@@ -34,12 +40,14 @@ READ_TIMEOUT_S = 60.0
 PATIENCE_S = 60.0
 """How long a call is tried in all. A failover between two NameNodes takes 10 to 30 s."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 3.0
-PIECE = 1 << 20
+STRAIGHT_AFTER = 16
+"""So many redirections are followed before small files go straight to DataNodes: by then some are known."""
+_MOST_KNOWN = 64
+_MOST_DEAD_ENDS = 4
+"""How often a DataNode that answers may end a file at the same byte; a block that none has will not come by waiting."""
 _AGAIN = frozenset({"StandbyException", "RetriableException"})
 _DENIED = frozenset({"AccessControlException", "SecurityException", "AuthorizationException"})
 _NO_ROOM = ("QuotaExceededException", "DSQuotaExceededException", "NSQuotaExceededException")
-
-T = TypeVar("T")
 
 
 class Unreachable(_Unreachable):
@@ -102,26 +110,38 @@ class WebHdfs:
         self.place = place
         self._patience_s, self._timeout_s = patience_s, timeout_s
         self._clock, self._sleep = clock, sleep
-        self._local = threading.local()
+        self._connections = Connections(*timeout_s)
         self._first = 0  # the NameNode that served last
+        self._lock = threading.Lock()
+        self._datanodes: list[str] = []  # addresses that redirections led to
+        self._namenode_rpc = ""  # what a DataNode is told of where its NameNode is
+        self._redirections = 0
+
+    def cut(self) -> None:
+        """Break the connections that are in use."""
+        self._connections.cut()
+
+    def close(self) -> None:
+        """Close the connections that are not in use."""
+        self._connections.close()
 
     # ---- looking ----
 
     def status(self, path: str) -> Status | None:
         """What is at ``path``; None: nothing."""
         try:
-            return _status(self._json("get_file_status", path)["FileStatus"])
+            return _status(self._json("GETFILESTATUS", path)["FileStatus"])
         except NotFound:
             return None
 
     def children(self, path: str) -> list[Status]:
         """What is in a directory, sorted by name; of a file, the file with an empty name. Raises NotFound."""
-        found = self._json("list_status", path)["FileStatuses"]["FileStatus"]
+        found = self._json("LISTSTATUS", path)["FileStatuses"]["FileStatus"]
         return sorted((_status(one) for one in found), key=lambda one: one.name)
 
     def free_bytes(self, path: str) -> int | None:
         """What the space quota of the directory ``path`` leaves; None: it has none. Raises NotFound."""
-        said = self._json("get_content_summary", path)["ContentSummary"]
+        said = self._json("GETCONTENTSUMMARY", path)["ContentSummary"]
         quota = int(said.get("spaceQuota", -1))
         return None if quota < 0 else max(0, quota - int(said["spaceConsumed"]))
 
@@ -129,17 +149,17 @@ class WebHdfs:
 
     def make_directory(self, path: str, mode: int = 0o755) -> None:
         """Make a directory with those above it; one that is there stays as it is. Raises AlreadyThere: a file is."""
-        self._json("mkdirs", path, permission=f"{mode:o}")
+        self._json("MKDIRS", path, method="PUT", permission=f"{mode:o}")
 
     def delete(self, path: str) -> None:
         """Delete a file or a directory with all that it holds; nothing there is no error."""
         with contextlib.suppress(NotFound):
-            self._json("delete", path, recursive="true")
+            self._json("DELETE", path, method="DELETE", recursive="true")
 
     def delete_if_empty(self, path: str) -> bool:
         """Delete an empty directory; whether nothing is there now."""
         try:
-            self._json("delete", path, recursive="false")
+            self._json("DELETE", path, method="DELETE", recursive="false")
         except NotFound:
             return True
         except Refused:
@@ -148,11 +168,11 @@ class WebHdfs:
 
     def set_mode(self, path: str, mode: int) -> None:
         """Set permission bits."""
-        self._call("set_permission", path, permission=f"{mode:o}")
+        self._call("SETPERMISSION", path, {"permission": f"{mode:o}"}, method="PUT")
 
     def set_mtime(self, path: str, mtime_ms: int) -> None:
         """Set the modification time [ms since 1970]."""
-        self._call("set_times", path, modificationtime=str(mtime_ms), accesstime="-1")
+        self._call("SETTIMES", path, {"modificationtime": str(mtime_ms), "accesstime": "-1"}, method="PUT")
 
     def rename(self, old: str, new: str, *, overwrite: bool = False) -> bool:
         """Give what is at ``old`` the name ``new``, where nothing is; False: something is, and nothing was done.
@@ -169,7 +189,9 @@ class WebHdfs:
         for again in self._rounds(f"{shown(old)} cannot be renamed to {shown(new)}"):
             try:
                 # renameoptions makes it the rename that refuses; without, HDFS moves into a directory of that name.
-                self._call("rename", old, repeatable=False, destination=new, renameoptions=options)
+                self._call(
+                    "RENAME", old, {"destination": new, "renameoptions": options}, method="PUT", repeatable=False
+                )
                 return True
             except Unreachable as error:
                 doubtful = doubtful or error.doubtful
@@ -187,40 +209,47 @@ class WebHdfs:
 
     # ---- content ----
 
-    def read(self, path: str, size_bytes: int, *, offset: int = 0) -> Iterator[bytes]:
-        """The bytes of a file from ``offset`` up to ``size_bytes``, in pieces; resumed where a connection broke.
+    def fetch(
+        self, path: str, fd: int, offset: int, end: int, tell: Callable[[int], None], *, straight: bool = False
+    ) -> None:
+        """Bring the bytes from ``offset`` to ``end`` of a file to the same place of the open file ``fd``.
+
+        It goes on where a connection broke, and with other DataNodes where one fails.
+
+        Args:
+            tell: told the number of bytes after each piece, and 0 before each try; what it raises ends the call.
+            straight: it is a small file of many, for which the NameNode need not be asked.
 
         Raises:
-            DlappError: it has fewer bytes than that.
+            NotFound: it is gone.
+            DlappError: it has fewer bytes than that, or HDFS has lost some.
+            OSError: ``fd`` cannot be written.
         """
-        at = offset
+        at, dead_ends = offset, 0
         bad: set[str] = set()  # DataNodes that failed us, which the NameNode may not know yet
         for again in self._rounds(f"{shown(path)} cannot be read"):
-            started = at
-            if at >= size_bytes:
+            if at >= end:
                 return
+            tell(0)
+            started = at
             try:
-                with self._opened(path, at, size_bytes - at, bad) as raw:
-                    while at < size_bytes:
-                        piece = raw.read(min(PIECE, size_bytes - at))
-                        if not piece:
-                            break
-                        at += len(piece)
-                        yield piece
-            except Refused:
-                if not bad:
-                    raise
-                bad.clear()  # There is no other DataNode; the one that failed is better than none.
-                again(Unreachable(f"{shown(path)}: no DataNode has it at the moment"))
-            except Unreachable as error:
-                again(error, progress=at > started)
-            else:
-                if at >= size_bytes:
+                asked = {"offset": str(at), "length": str(end - at)}
+                where = self._datanode("OPEN", path, bad, straight=straight and not bad, **asked)
+                at += self._at_datanode("GET", where, path, Sink(fd, at, end - at, tell)).received
+                if at >= end:
                     return
-                status = self.status(path)
-                if status is None or status.size_bytes < size_bytes:
-                    raise DlappError(f"{shown(path)} changed while it was read: it had {size_bytes} bytes")
-                again(Unreachable(f"{shown(path)}: its DataNode ended early"), progress=at > started)
+                failed = _DataNodeFailed(where.server, "ended the file early", answered=True)
+            except _DataNodeFailed as error:
+                failed = error
+                at += failed.received
+            bad.add(failed.server)
+            dead_ends = 0 if at > started else dead_ends + failed.answered
+            if failed.answered:
+                self._check_length(path, end)
+            if dead_ends >= _MOST_DEAD_ENDS:
+                where_lost = f"{shown(self.place.location + path)} cannot be read from byte {at} on"
+                raise DlappError(f"{where_lost}: {failed} (hdfs fsck says which blocks are lost)") from failed
+            again(Unreachable(str(failed)), progress=at > started)
 
     def read_bytes(self, path: str, most: int = 256 << 20) -> bytes:
         """All of a small file. Raises NotFound; DlappError where it is larger than ``most`` or a directory."""
@@ -229,75 +258,157 @@ class WebHdfs:
             raise NotFound(f"{shown(self.place.location + path)} is not there")
         if status.is_dir or status.size_bytes > most:
             raise DlappError(f"{shown(self.place.location + path)} is a directory, or larger than {most} bytes")
-        return b"".join(self.read(path, status.size_bytes))
+        if status.size_bytes == 0:
+            return b""
+        memory = os.memfd_create("dlapp-hdfs", os.MFD_CLOEXEC)
+        try:
+            self.fetch(path, memory, 0, status.size_bytes, _ignore)
+            with open(memory, "rb", closefd=False) as file:
+                file.seek(0)
+                return file.read()
+        finally:
+            os.close(memory)
 
-    def write(self, path: str, data: bytes | Callable[[], IO[bytes]], mode: int = 0o644) -> None:
+    def write(
+        self,
+        path: str,
+        data: bytes | Source,
+        mode: int = 0o644,
+        *,
+        straight: bool = False,
+        tell: Callable[[int], None] | None = None,
+    ) -> None:
         """Write a file, over what is there; it is not whole before this returns, so the name is one of the caller's.
 
         Args:
-            data: the content, or what opens it; a try that failed begins again.
+            data: the content; a try that failed begins again.
+            straight: as for `fetch`.
+            tell: told 0 before each try.
+
+        Raises:
+            DlappError: the file that is the source became shorter.
         """
         bad: set[str] = set()
+        dead_ends = 0
         for again in self._rounds(f"{shown(path)} cannot be written"):
+            (tell or _ignore)(0)
             try:
-                return self._written(path, data, mode, bad)
-            except Unreachable as error:
-                again(error)
-            except Refused:
-                if not bad:
-                    raise
-                bad.clear()
-                again(Unreachable(f"{shown(path)}: no DataNode takes it at the moment"))
+                asked = {"overwrite": "true", "permission": f"{mode:o}"}
+                where = self._datanode("CREATE", path, bad, straight=straight and not bad, **asked)
+                self._at_datanode("PUT", where, path, data)
+                return
+            except SourceShrank:
+                raise DlappError(f"the source of {shown(path)} became shorter while it was stored") from None
+            except _DataNodeFailed as failed:
+                bad.add(failed.server)
+                dead_ends += failed.answered
+                if dead_ends >= _MOST_DEAD_ENDS:
+                    raise (
+                        failed.refused or DlappError(f"{shown(self.place.location + path)} cannot be written: {failed}")
+                    ) from failed
+                again(Unreachable(str(failed), doubtful=True))
 
-    # ---- how ----
+    # ---- DataNodes ----
 
-    def _written(self, path: str, data: bytes | Callable[[], IO[bytes]], mode: int, bad: set[str]) -> None:
-        extra: dict[str, Any] = {"excludedatanodes": ",".join(sorted(bad))} if bad else {}
-        where = self._call("create", path, redirected=True, overwrite="true", permission=f"{mode:o}", **extra)
-        client = self._clients()[self._first]
-        with contextlib.ExitStack() as stack:
-            body = data if isinstance(data, bytes) else stack.enter_context(data())
-            with self._explained(path, where, bad):
-                done = client._request(method="PUT", url=where, data=body)
-                if not done.ok:
-                    raise self._package()._to_error(done)
+    def _datanode(self, operation: str, path: str, bad: set[str], *, straight: bool, **parameters: str) -> _Where:
+        """Which DataNode to ask for content, and how; not one of ``bad`` if there is another."""
+        if straight and self.place.token is None and (server := self._next_known()):
+            query = {"op": operation, "user.name": self.place.user, "namenoderpcaddress": self._namenode_rpc}
+            created = {"createflag": "", "createparent": "true"} if operation == "CREATE" else {}
+            return _Where(server, urlencode(query | created | parameters))
+        method = "PUT" if operation == "CREATE" else "GET"
+        excluded = {"excludedatanodes": ",".join(sorted(_address(one) for one in bad))} if bad else {}
+        try:
+            found = self._call(operation, path, parameters | excluded, method=method, redirected=True)
+        except (Refused, DiskFull):
+            if not bad:
+                raise
+            # No DataNode is left, says the NameNode; one that failed is better than none.
+            found = self._call(operation, path, parameters, method=method, redirected=True)
+        where: _Where = found
+        with self._lock:
+            self._redirections += 1
+            if where.server not in self._datanodes and where.server not in bad:
+                self._datanodes = [*self._datanodes[-_MOST_KNOWN:], where.server]
+            for part in where.query.split("&"):
+                if part.startswith("namenoderpcaddress="):
+                    self._namenode_rpc = unquote(part.partition("=")[2])
+            others = [one for one in self._datanodes if one not in bad]
+        if where.server in bad and others:
+            # The NameNode may know several on one machine, or takes a while to see that one is dead.
+            where = where._replace(server=random.choice(others))
+        return where
 
-    @contextlib.contextmanager
-    def _opened(self, path: str, offset: int, length: int, bad: set[str]) -> Iterator[Any]:
-        extra: dict[str, Any] = {"excludedatanodes": ",".join(sorted(bad))} if bad else {}
-        where = self._call("open2", path, redirected=True, offset=str(offset), length=str(length), **extra)
-        with self._explained(path, where, bad):
-            answer = self._clients()[self._first]._request(method="GET", url=where, stream=True)
-            try:
-                if not answer.ok:
-                    raise self._package()._to_error(answer)
-                yield answer.raw
-            finally:
-                answer.close()
+    def _next_known(self) -> str | None:
+        """Every DataNode that is known in its turn; None: too few were named yet."""
+        with self._lock:
+            if self._redirections < STRAIGHT_AFTER or not self._datanodes or not self._namenode_rpc:
+                return None
+            self._datanodes.append(self._datanodes.pop(0))
+            return self._datanodes[-1]
 
-    def _json(self, operation: str, path: str, **parameters: Any) -> dict[str, Any]:
-        found: dict[str, Any] = self._call(operation, path, reads=True, **parameters)
+    def _forget_datanode(self, server: str) -> None:
+        with self._lock:
+            self._datanodes = [one for one in self._datanodes if one != server]
+
+    def _at_datanode(
+        self, method: str, where: _Where, path: str, content: bytes | Source | Sink | None = None
+    ) -> Answer:
+        """Ask a DataNode. Raises _DataNodeFailed where another one might do."""
+        sink = content if isinstance(content, Sink) else None
+        body = None if isinstance(content, Sink) else content
+        host = where.server.partition("://")[2]
+        try:
+            target = f"/webhdfs/v1{quote(path)}?{where.query}"
+            answer = self._connections.ask(method, where.server, target, body, sink=sink)
+        except Broken as broken:
+            self._forget_datanode(where.server)
+            raise _DataNodeFailed(
+                where.server, f"{host} {broken}", received=broken.received, answered=broken.answered
+            ) from broken
+        if answer.good:
+            return answer
+        refused = self._refusal(answer, path, where.server)
+        if isinstance(refused, (Refused, Unreachable)) or (isinstance(refused, DiskFull) and not _is_quota(refused)):
+            raise _DataNodeFailed(where.server, f"{host}: {refused}", answered=True, refused=refused) from refused
+        raise refused
+
+    def _check_length(self, path: str, end: int) -> None:
+        status = self.status(path)
+        if status is None:
+            raise NotFound(f"{shown(self.place.location + path)} is gone")
+        if status.size_bytes < end:
+            raise DlappError(f"{shown(self.place.location + path)} changed while it was read: it had {end} bytes")
+
+    # ---- NameNodes ----
+
+    def _json(self, operation: str, path: str, *, method: str = "GET", **parameters: str) -> dict[str, Any]:
+        found: dict[str, Any] = self._call(operation, path, parameters, method=method, reads=True)
         return found
 
     def _call(
         self,
         operation: str,
         path: str,
+        parameters: Mapping[str, str] | None = None,
         *,
+        method: str = "GET",
         repeatable: bool = True,
         reads: bool = False,
         redirected: bool = False,
-        **parameters: Any,
     ) -> Any:
-        """One call to the NameNodes: its JSON with ``reads``, the DataNode's URL with ``redirected``, else nothing."""
+        """One call to the NameNodes: its JSON with ``reads``, `_Where` with ``redirected``, else nothing."""
+        who = {"delegation": self.place.token} if self.place.token else {"user.name": self.place.user}
+        target = f"/webhdfs/v1{quote(path)}?{urlencode({'op': operation, **who, **(parameters or {})})}"
         for again in self._rounds(shown(self.place.location + path)):
             said: list[str] = []
             for number in self._order():
-                handler = getattr(self._clients()[number], f"_{operation}")
+                web = self.place.web[number]
                 try:
-                    with self._explained(path, self.place.web[number]):
-                        answer = handler(path, **parameters)
-                        found = _json(answer) if reads else _redirection(answer, path) if redirected else None
+                    answer = self._asked(method, web, target)
+                    if not (answer.good or (redirected and answer.status == 307)):
+                        raise self._refusal(answer, path, web)
+                    found = _object(answer, web) if reads else _redirection(answer, web) if redirected else None
                     self._first = number
                     return found
                 except Unreachable as error:
@@ -306,6 +417,22 @@ class WebHdfs:
                     said.append(str(error))
             again(Unreachable("; ".join(said)))
         raise AssertionError
+
+    def _asked(self, method: str, web: str, target: str) -> Answer:
+        try:
+            return self._connections.ask(method, web, target)
+        except Broken as broken:
+            raise Unreachable(f"{web.partition('://')[2]} {broken}", doubtful=broken.sent) from broken
+
+    def _refusal(self, answer: Answer, path: str, server: str) -> DlappError:
+        try:
+            said = json.loads(answer.body)["RemoteException"]
+            kind, message = str(said["exception"]), str(said["message"])
+        except (ValueError, KeyError, TypeError):
+            if answer.status == 401:
+                return Denied(f"{server}: HDFS does not accept {self.place.user} (it asks for another authentication)")
+            return _not_webhdfs(server)
+        return _ours(kind, message, shown(self.place.location + path), server)
 
     def _order(self) -> list[int]:
         count, first = len(self.place.web), self._first
@@ -330,107 +457,72 @@ class WebHdfs:
         while True:
             yield again
 
-    @contextlib.contextmanager
-    def _explained(self, path: str, address: str, bad: set[str] | None = None) -> Iterator[None]:
-        """Errors of the package and of what is under it, as ours."""
-        import requests
-        import urllib3
-        from hdfs.util import HdfsError
 
-        where = shown(self.place.location + path)
-        try:
-            yield
-        except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
-            # After a redirection it is the DataNode that failed.
-            url = str(getattr(getattr(error, "request", None), "url", None) or address)
-            host = url.partition("://")[2].partition("/")[0]
-            if bad is not None and host not in _hosts(self.place.web):
-                bad.add(_address(host))
-            raise Unreachable(f"{host} {_words(error)}", doubtful=not _never_sent(error)) from error
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            # Something that is no NameNode, or an answer of one that was cut.
-            raise Unreachable(
-                f"{address.partition('?')[0]}: answers, but does not speak WebHDFS", doubtful=True
-            ) from error
-        except HdfsError as error:
-            raise _ours(error.exception, error.message, where, address, self.place.user) from error
+class _Where(NamedTuple):
+    """A DataNode's web address, and the query that it is to be asked with."""
 
-    def _clients(self) -> list[Any]:
-        clients: list[Any] | None = getattr(self._local, "clients", None)
-        if clients is None:
-            clients = self._local.clients = [_client(self.place, web, self._timeout_s) for web in self.place.web]
-        return clients
-
-    @staticmethod
-    def _package() -> Any:
-        import hdfs.client
-
-        return hdfs.client
+    server: str
+    query: str
 
 
-def _json(answer: Any) -> dict[str, Any]:
-    """The object that an answer holds. Raises ValueError."""
-    found = answer.json()
+class _DataNodeFailed(Exception):
+    """A DataNode did not do what it was asked.
+
+    Args:
+        received: bytes that came before.
+        answered: it lives, and would not.
+        refused: what it said, if anything.
+    """
+
+    def __init__(
+        self,
+        server: str,
+        words: str,
+        *,
+        received: int = 0,
+        answered: bool = False,
+        refused: DlappError | None = None,
+    ) -> None:
+        super().__init__(words)
+        self.server, self.received, self.answered, self.refused = server, received, answered, refused
+
+
+def _object(answer: Answer, web: str) -> dict[str, Any]:
+    """The object that an answer holds."""
+    try:
+        found = json.loads(answer.body)
+    except ValueError:
+        found = None
     if not isinstance(found, dict):
-        raise ValueError("no object")
+        raise _not_webhdfs(web)
     return found
 
 
-def _redirection(answer: Any, path: str) -> str:
-    """The URL that an answer leads to, with the path as we mean it. Raises KeyError.
+def _redirection(answer: Answer, web: str) -> _Where:
+    """The DataNode that an answer leads to.
 
-    Java's URI normalizes text (NFC), so the NameNode changes names on the way: one that came from a Mac, say, would be
-    written, and looked for, under another name.
+    Only its address and the query count: Java's URI normalizes text (NFC), so the NameNode changes paths on the way. A
+    name that came from a Mac, say, would be written, and looked for, under another name.
     """
-    from urllib.parse import quote
-
-    scheme, _, rest = answer.headers["location"].partition("://")
+    scheme, _, rest = answer.headers.get("location", "").partition("://")
     host, _, _ = rest.partition("/")
-    _, _, query = rest.partition("?")
-    return f"{scheme}://{host}/webhdfs/v1{quote(path)}?{query}"
+    if not host:
+        raise _not_webhdfs(web)
+    return _Where(f"{scheme}://{host}", rest.partition("?")[2])
 
 
-def _client(place: HdfsPlace, web: str, timeout_s: tuple[float, float]) -> Any:
-    """A client of the package for one NameNode, which takes paths as they are.
-
-    Raises:
-        UsageError: the package is not installed.
-    """
-    try:
-        import hdfs
-        import hdfs.client
-        import requests
-    except ImportError as missing:
-        raise UsageError(f"{missing.name} is not installed, which hdfs:// needs: pip install 'dlapp[hdfs]'") from None
-    import logging
-
-    class Client(hdfs.Client):  # type: ignore[misc]  # its types are not published
-        # The package follows a redirection to a DataNode by itself; see _redirection.
-        _open2 = hdfs.client._Request("GET", allow_redirects=False)
-
-        def resolve(self, hdfs_path: str) -> str:
-            # The package's own would expand "#LATEST" in a name and take ".." and doubled slashes away.
-            return hdfs_path
-
-    # It would print what it also raises.
-    logging.getLogger("hdfs.client").addHandler(logging.NullHandler())
-    session = requests.Session()
-    # No proxy of the environment and no .netrc: a cluster's addresses are inside it.
-    session.trust_env = False
-    session.params = {"delegation": place.token} if place.token else {"user.name": place.user}
-    return Client(web, session=session, timeout=timeout_s)
+def _not_webhdfs(server: str) -> Unreachable:
+    return Unreachable(f"{server.partition('://')[2]} answers, but does not speak WebHDFS", doubtful=True)
 
 
-def _ours(kind: str | None, message: object, where: str, address: str, user: str) -> DlappError:
-    line = message.decode(errors="replace") if isinstance(message, bytes) else str(message)
-    line = line.partition("\n")[0][:500]
-    web = address.partition("?")[0]
-    if kind is None:
-        if line.startswith("Authentication failure"):
-            return Denied(f"{web}: HDFS does not accept {user} (it asks for another authentication)")
-        return Unreachable(f"{web}: answers, but does not speak WebHDFS ({shown(line[:80])})")
+def _is_quota(refused: DiskFull) -> bool:
+    return "quota" in str(refused).lower()
+
+
+def _ours(kind: str, message: str, where: str, server: str) -> DlappError:
+    line = message.partition("\n")[0][:500]
     if kind in _AGAIN:
-        return Unreachable(f"{web}: {'is on standby' if kind == 'StandbyException' else line}")
+        return Unreachable(f"{server.partition('://')[2]} {'is on standby' if kind == 'StandbyException' else line}")
     if kind == "FileNotFoundException":
         return NotFound(f"{where} is not there")
     if kind in _DENIED:
@@ -457,43 +549,16 @@ def _status(said: Mapping[str, Any]) -> Status:
     )
 
 
-def _hosts(web: tuple[str, ...]) -> set[str]:
-    return {one.partition("://")[2].partition("/")[0] for one in web}
-
-
-def _address(host: str) -> str:
+def _address(server: str) -> str:
     """The address by which a NameNode knows the DataNode of a URL; its HTTP port says nothing to it."""
     import socket
 
-    name = host.rpartition(":")[0] or host
+    name = server.partition("://")[2].rpartition(":")[0]
     try:
         return socket.gethostbyname(name)
     except OSError:
         return name
 
 
-def _never_sent(error: BaseException) -> bool:
-    """Whether no connection came to be, so that the server cannot have seen the call."""
-    import requests
-    import urllib3
-
-    if isinstance(error, requests.ConnectTimeout):
-        return True
-    reason = getattr(error.args[0], "reason", None) if error.args else None
-    return isinstance(reason, urllib3.exceptions.NewConnectionError)
-
-
-def _words(error: BaseException) -> str:
-    """What happened, without the names of classes and addresses that requests wraps it in."""
-    import requests
-
-    inner: BaseException | None = error
-    while inner is not None:
-        if isinstance(inner, OSError) and inner.strerror and not isinstance(inner, requests.RequestException):
-            return inner.strerror.lower()
-        if isinstance(inner, TimeoutError):
-            return "timed out"
-        inner = inner.__cause__ or inner.__context__
-    if isinstance(error, requests.Timeout):
-        return "timed out"
-    return "closed the connection in the middle of an answer"
+def _ignore(_count: int) -> None:
+    pass

@@ -421,6 +421,9 @@ class Hadoop:
                 "dfs.datanode.hostname": local,
                 "dfs.namenode.datanode.registration.ip-hostname-check": "false",
                 "dfs.namenode.safemode.extension": "0",
+                # A small file's close waits this long where the NameNode does not know its block yet; usually 400 ms.
+                "dfs.client.block.write.locateFollowingBlock.initial.delay.ms": "10",
+                "dfs.client.block.write.locateFollowingBlock.retries": "10",
             },
             "node-resources.xml": {"yarn.nodemanager.resource-type.gcores": str(NODE_GCORES)},
             "yarn-site.xml": {

@@ -22,7 +22,6 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(scope="session")
 def hadoop() -> Iterator[Hadoop]:
     """HDFS alone; a test that harms a part brings it back."""
-    pytest.importorskip("hdfs", reason="the hdfs package is not installed: pip install 'dlapp[hdfs]'")
     try:
         with Hadoop.start(parts=("nn", "dn")) as cluster:
             yield cluster

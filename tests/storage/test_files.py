@@ -9,6 +9,7 @@ import pytest
 
 from dlapp.errors import Denied, DlappError, NotFound, UsageError
 from dlapp.storage import DiskFull, Entry, fetch_sources, local_path, open_location, shown
+from dlapp.storage import fetching
 from dlapp.storage import files as files_module
 from dlapp.storage import tree as tree_module
 from dlapp.storage.files import LocalFiles
@@ -151,7 +152,7 @@ def test_what_is_fetched_can_be_written_whatever_its_permissions_were(tmp_path: 
 
 def test_room_is_looked_for_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(tmp_path, "lake/x")
-    monkeypatch.setattr(files_module, "free_bytes", lambda path: 3)
+    monkeypatch.setattr(fetching, "free_bytes", lambda path: 3)
     with pytest.raises(DiskFull, match=r"the input has 6 bytes, more than .*/into can take"):
         fetch_sources([f"{location(tmp_path)}/lake/x"], str(tmp_path / "into"))
     assert not (tmp_path / "into").exists()

@@ -351,19 +351,19 @@ def test_a_rename_whose_answer_is_lost_is_known_to_be_done(proxied: tuple[Proxy,
 def test_a_read_goes_on_where_its_connection_broke(
     hadoop: Hadoop, place: HdfsPlace, base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = HdfsFiles(place)
     content = os.urandom(1 << 20) * 3
-    files.write_atomic(f"{base}/big", content)
+    HdfsFiles(place).write_atomic(f"{base}/big", content)
+    files = HdfsFiles(place)  # which knows of no DataNode yet
     with Proxy(("127.0.0.1", hadoop.ports["dn_http"])) as proxy:
         # The NameNode names the DataNode; its name is led through the proxy.
         real, cut = files.web._call, iter([100_000, 1_000_001, 700_000, None, None])
 
-        def led(operation: str, path: str, **parameters: Any) -> Any:
-            found = real(operation, path, **parameters)
-            if operation != "open2":
+        def led(operation: str, *arguments: Any, **options: Any) -> Any:
+            found = real(operation, *arguments, **options)
+            if operation != "OPEN":
                 return found
             proxy.plan = Plan(cut_down=next(cut))
-            return found.replace(f":{hadoop.ports['dn_http']}/", f":{proxy.address[1]}/")
+            return found._replace(server=f"http://127.0.0.1:{proxy.address[1]}")
 
         monkeypatch.setattr(files.web, "_call", led)
         assert files.read_bytes(f"{base}/big") == content
@@ -394,11 +394,13 @@ def test_safe_mode_is_said(admin: Callable[..., None], files: HdfsFiles, base: s
         admin("-safemode", "leave")
 
 
-def test_the_package_is_not_loaded_for_local_files(tmp_path: Path) -> None:
+def test_no_library_for_http_is_loaded(tmp_path: Path) -> None:
     program = (
         "import sys\nfrom dlapp.storage import open_location\nimport dlapp.storage.commit\n"
         f"open_location('file://{tmp_path}').matches('file://{tmp_path}/*')\n"
-        "print(*sorted({'requests', 'hdfs', 'dlapp.storage.hdfs'} & set(sys.modules)))"
+        "assert 'dlapp.storage.hdfs' not in sys.modules\n"
+        "import dlapp.storage.hdfs_commit, dlapp.storage.staged\n"
+        "print(*sorted({'requests', 'http.client', 'email', 'ssl'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""

@@ -1,0 +1,148 @@
+"""What input comes to before anything is written: which files, where each lands, how much room all of it takes.
+
+    plan = plan_fetch(sources, into, hdfs)      looks: what matches, all that is in it, that no two land in one place
+    plan.check_room()                           the disk
+    plan.fetch(progress)                        brings it
+
+Between the first and the last a caller may take out what it has already (`Plan.without`), as a cache does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from dlapp.errors import DlappError, NotFound
+from dlapp.storage import DiskFull, Entry, FileSystem, HdfsPlace, Moved, Progress, open_location, shown
+from dlapp.storage.tree import Node, explained, free_bytes, human_size, room_at
+
+
+class Landing(NamedTuple):
+    """One entry, all that is in it, and the absolute path that it lands at."""
+
+    entry: Entry
+    path: str
+    nodes: list[Node]
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all files in it together."""
+        return sum(node.size_bytes for node in self.nodes if node.is_file)
+
+    @property
+    def files(self) -> int:
+        """How many files are in it."""
+        return sum(node.is_file for node in self.nodes)
+
+    def places(self) -> Iterator[tuple[Node, str]]:
+        """Each thing in it with its path here, parents first."""
+        for node in self.nodes:
+            yield node, f"{self.path}/{node.name}" if node.name else self.path
+
+
+class Plan(NamedTuple):
+    """What is to be fetched into one directory: what lands there, with the file system that it comes from."""
+
+    into: str
+    landings: tuple[tuple[FileSystem, Landing], ...]
+
+    @property
+    def moved(self) -> Moved:
+        """How many files it is, with how many bytes."""
+        return Moved(sum(one.files for _, one in self.landings), sum(one.size_bytes for _, one in self.landings))
+
+    def without(self, landed: Sequence[Landing]) -> Plan:
+        """The same without some landings: they are there in another way."""
+        paths = {one.path for one in landed}
+        return self._replace(landings=tuple(pair for pair in self.landings if pair[1].path not in paths))
+
+    def check_room(self) -> None:
+        """Raises DiskFull: it is more than there is room for."""
+        total = self.moved.size_bytes
+        if total > free_bytes(self.into):
+            raise DiskFull(
+                f"the input has {human_size(total)}, more than {shown(self.into)} can take; {room_at(self.into)}"
+            )
+
+    def fetch(self, progress: Progress | None = None) -> Moved:
+        """Bring it. Raises what `FileSystem.fetch` raises."""
+        self.check_room()
+        try:
+            os.makedirs(self.into, exist_ok=True)
+        except OSError as error:
+            raise explained(error, self.into, "made") from error
+        moved = self.moved
+        done = counter(moved.size_bytes, progress)
+        by_system: dict[int, tuple[FileSystem, list[Landing]]] = {}
+        for system, landing in self.landings:
+            by_system.setdefault(id(system), (system, []))[1].append(landing)
+        for system, landings in by_system.values():
+            system.bring(landings, done)
+        return moved
+
+
+def plan_fetch(sources: Sequence[str], into: str, *, hdfs: HdfsPlace | None = None) -> Plan:
+    """Look at all that ``sources`` match, and where it would land in ``into``; nothing is written.
+
+    Raises:
+        NotFound: a source matches nothing.
+        Denied: something may not be read.
+        DlappError: a file stands where one would land, or two would land in one place.
+    """
+    into = into.rstrip("/") or "/"
+    systems: dict[str, FileSystem] = {}
+    found: dict[str, tuple[FileSystem, Entry]] = {}
+    for source in sources:
+        scheme = source.partition("://")[0]
+        system = systems.get(scheme) or open_location(source, hdfs)
+        systems[scheme] = system
+        entries = system.matches(source)
+        if not entries:
+            raise NotFound(f"{shown(source)}: nothing is there")
+        for entry in entries:
+            found.setdefault(entry.location, (system, entry))
+    return _plan(list(found.values()), into)
+
+
+def fetch_all(system: FileSystem, entries: Sequence[Entry], into: str, progress: Progress | None) -> Moved:
+    """Fetch entries of one file system: plan and do it."""
+    return _plan([(system, entry) for entry in entries], into.rstrip("/") or "/").fetch(progress)
+
+
+def _plan(entries: Sequence[tuple[FileSystem, Entry]], into: str) -> Plan:
+    landings = []
+    for system, entry in entries:
+        path = f"{into}/{_last_name(entry)}".rstrip("/")
+        landings.append((system, Landing(entry, path, system.tree(entry))))
+    _check_free_names([one for _, one in landings])
+    return Plan(into, tuple(landings))
+
+
+def _last_name(entry: Entry) -> str:
+    return entry.location.partition("://")[2].partition("/")[2].rstrip("/").rpartition("/")[2]
+
+
+def _check_free_names(landings: Sequence[Landing]) -> None:
+    """Refuse what would land on something else, before anything is written."""
+    taken: dict[str, Node] = {}
+    for landing in landings:
+        for node, path in landing.places():
+            other = taken.setdefault(path, node)
+            if other is not node and not (other.is_dir and node.is_dir):
+                raise DlappError(f"{shown(node.source)} and {shown(other.source)} would both land as {shown(path)}")
+            if os.path.lexists(path) and not (node.is_dir and os.path.isdir(path)):
+                raise DlappError(f"{shown(node.source)} cannot be brought: {shown(path)} is there already")
+
+
+def counter(total: int, progress: Progress | None) -> Callable[[int], None]:
+    """Adds up what is done and tells ``progress``; for one thread."""
+    count = 0
+
+    def done(more: int) -> None:
+        nonlocal count
+        count += more
+        if progress:
+            progress(min(count, total), total)
+
+    return done
