@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from dlapp.cluster import LogFiles
 from dlapp.errors import UsageError
 from dlapp.ids import ContainerId
+
+if TYPE_CHECKING:
+    from dlapp.cluster.yarn.web import Web
 
 STREAMS = ("stdout", "stderr")
 PIECE_BYTES = 1 << 18
@@ -86,14 +89,32 @@ class Growing(Protocol):
         """What has been added since the last call."""
 
 
-def open_log(url: str, *, last_lines: int | None = None) -> Growing:
-    """The log that a URL names: a file of this machine, or one of a container on YARN."""
-    if url.startswith(("http://", "https://")):
-        from dlapp.cluster.yarn.log_pages import GrowingPage
-        from dlapp.cluster.yarn.site import hadoop_user
+class Logs:
+    """Opens logs by their URLs: files of this machine, and pages of containers on YARN, which share connections.
 
-        return GrowingPage(url, hadoop_user(), last_lines=last_lines)
-    return GrowingFile(path_of(url), last_lines=last_lines)
+    Args:
+        last_lines: begin with so many lines of each; None: with all.
+    """
+
+    def __init__(self, last_lines: int | None = None) -> None:
+        self._last_lines = last_lines
+        self._web: Web | None = None
+
+    def open(self, url: str) -> Growing:
+        """The log that a URL names."""
+        if not url.startswith(("http://", "https://")):
+            return GrowingFile(path_of(url), last_lines=self._last_lines)
+        from dlapp.cluster.yarn.log_pages import TIMEOUT_S, GrowingPage
+        from dlapp.cluster.yarn.site import hadoop_user
+        from dlapp.cluster.yarn.web import Web
+
+        self._web = self._web or Web(TIMEOUT_S)
+        return GrowingPage(url, hadoop_user(), self._web, last_lines=self._last_lines)
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._web is not None:
+            self._web.close()
 
 
 def path_of(url: str) -> str:
@@ -124,12 +145,13 @@ def read_logs(
         pause: called before each further look.
     """
     files: dict[tuple[ContainerId, str], tuple[LogFiles, Growing]] = {}
+    opened = Logs(last_lines)
     while True:
         ended, logs = look()
         for log in filter(wanted, logs):
             for stream in streams:
                 if (log.container_id, stream) not in files and stream in log.files:
-                    growing = open_log(log.files[stream], last_lines=last_lines)
+                    growing = opened.open(log.files[stream])
                     files[log.container_id, stream] = (log, growing)
                 elif stream in log.files:
                     known, growing = files[log.container_id, stream]
@@ -142,6 +164,7 @@ def read_logs(
             if ended or not follow:
                 yield LogPiece(log, stream, b"")
         if ended or not follow:
+            opened.close()
             return
         pause()
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from urllib.parse import urlsplit
 
+from dlapp.cluster.yarn.web import Answer, NoAddress, Web
 from dlapp.errors import Unreachable
 
 TIMEOUT_S = 20.0
@@ -27,12 +28,14 @@ class GrowingPage:
 
     Args:
         url: of the page that shows it (`dlapp.cluster.yarn.reports.log_file_url`).
+        web: connections, which may be shared.
     """
 
     def __init__(
         self,
         url: str,
         user: str,
+        web: Web,
         *,
         last_lines: int | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -41,6 +44,7 @@ class GrowingPage:
         self._url, self._user, self._last_lines = rest_url(url), user, last_lines
         self._offset = 0
         self._clock, self._sleep = clock, sleep
+        self._web = web
 
     def moved(self, url: str) -> None:
         """It is found there from now on; what was read of it counts."""
@@ -64,8 +68,6 @@ class GrowingPage:
 
     def _read(self) -> bytes | None:
         """What is new; None: there is no such file."""
-        import requests
-
         # The length is not known before the first answer; from then on only what is behind the offset is wanted.
         length = None
         parameters = {"user.name": self._user}
@@ -74,29 +76,27 @@ class GrowingPage:
             if length is None or length <= self._offset:
                 return b"" if length is not None else None
             parameters["size"] = str(self._offset - length)
-        try:
-            answer = requests.get(self._url, params=parameters, timeout=TIMEOUT_S)
-        except requests.exceptions.RequestException as error:
-            raise Unreachable(f"{self._url}: does not answer") from error
-        if answer.status_code in _MISSING or (answer.status_code == 200 and _CONTENTS not in answer.content):
+        answer = self._ask(parameters)
+        if answer.status in _MISSING or (answer.status == 200 and _CONTENTS not in answer.data):
             return None
-        if answer.status_code != 200:
-            raise Unreachable(f"{self._url}: status {answer.status_code}")
-        whole, content = read_page(answer.content)
+        if answer.status != 200:
+            raise Unreachable(f"{self._url}: status {answer.status}")
+        whole, content = read_page(answer.data)
         asked = whole if length is None else length - self._offset
         self._offset = whole if length is None else length
         return content[:asked]
 
     def _length(self, parameters: dict[str, str]) -> int | None:
-        import requests
-
-        try:
-            answer = requests.get(self._url, params={**parameters, "size": "0"}, timeout=TIMEOUT_S)
-        except requests.exceptions.RequestException as error:
-            raise Unreachable(f"{self._url}: does not answer") from error
-        if answer.status_code != 200 or _CONTENTS not in answer.content:
+        answer = self._ask({**parameters, "size": "0"})
+        if answer.status != 200 or _CONTENTS not in answer.data:
             return None
-        return read_page(answer.content)[0]
+        return read_page(answer.data)[0]
+
+    def _ask(self, parameters: dict[str, str]) -> Answer:
+        try:
+            return self._web.call("GET", self._url, parameters)
+        except (Unreachable, NoAddress) as error:
+            raise Unreachable(f"{self._url}: {error}") from error
 
 
 def rest_url(url: str) -> str:

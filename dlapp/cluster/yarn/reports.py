@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from dlapp.cluster.yarn.rest import AppReport
+from dlapp.cluster.yarn.web import NoAddress, Web
 from dlapp.control import Phase
 from dlapp.errors import NotFound, Unreachable
 from dlapp.ids import ApplicationId
@@ -142,20 +143,18 @@ def from_timeline(url: str, application_id: ApplicationId, user: str) -> AppRepo
         NotFound: it does not know it either.
         Unreachable: it does not answer.
     """
-    import requests
+    import json
 
     target = f"{url}/ws/v1/applicationhistory/apps/{application_id}"
     try:
-        with requests.Session() as session:
-            session.trust_env = False
-            answer = session.get(
-                target, params={"user.name": user}, headers={"Accept": "application/json"}, timeout=_TIMEOUT_S
-            )
-            if answer.status_code == 404:
-                raise NotFound(f"{application_id} is not known to YARN, nor to its timeline server")
-            answer.raise_for_status()
-            raw = answer.json()
-    except (requests.exceptions.RequestException, ValueError) as error:
+        with Web(_TIMEOUT_S) as web:
+            answer = web.call("GET", target, {"user.name": user})
+        if answer.status == 404:
+            raise NotFound(f"{application_id} is not known to YARN, nor to its timeline server")
+        if answer.status != 200:
+            raise Unreachable(f"status {answer.status}")
+        raw = json.loads(answer.data)
+    except (Unreachable, NoAddress, ValueError) as error:
         raise Unreachable(f"{url}: the timeline server does not answer for {application_id}: {error}") from error
     final = str(raw.get("finalAppStatus"))
     return AppReport(

@@ -1,4 +1,4 @@
-"""The calls of a client to the ResourceManager: its REST interface, by way of requests.
+"""The calls of a client to the ResourceManager: its REST interface.
 
 A client needs no Hadoop RPC: submitting, reading and killing are all there, from Hadoop 2.7 on. What YARN answers is
 read leniently: a list of one may come as the one, a missing list as null, a number as text.
@@ -9,23 +9,22 @@ Source: Hadoop's ResourceManagerRest.md, RMWebServices; answers of 3.4.2.
 from __future__ import annotations
 
 import base64
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from urllib.parse import urljoin
 
 from dlapp.cluster.yarn.errors import ApplicationNotFound, NotAllowed, NotHadoop, RemoteError, YarnError
 from dlapp.cluster.yarn.values import Launch, LocalResource
+from dlapp.cluster.yarn.web import Answer, NoAddress, Web
 from dlapp.errors import TimedOut, Unreachable
 from dlapp.ids import ApplicationId
 from dlapp.report import FinalStatus, State
 
-if TYPE_CHECKING:
-    import requests
-
 SETTING = "yarn.resourcemanager.webapp.address"
 _CLUSTER = "/ws/v1/cluster"
-_MAX_ANSWER = 256 << 20
 _MAX_REDIRECTS = 3
 _KINDS: dict[int, type[RemoteError]] = {401: NotAllowed, 403: NotAllowed, 404: ApplicationNotFound}
 
@@ -159,21 +158,16 @@ class YarnRest:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        import requests  # 60 ms, which only those pay who ask a cluster
-
-        self._urls, self._user, self._timeout_s = [url.rstrip("/") for url in urls], user, timeout_s
+        self._urls, self._user = [url.rstrip("/") for url in urls], user
         self._clock, self._sleep = clock, sleep
-        self._session = requests.Session()
-        # A proxy of the user's environment is for the world outside, and .netrc would take the place of user.name.
-        self._session.trust_env = False
-        self._session.headers["Accept"] = "application/json"
+        self._web = Web(timeout_s, clock=clock)
         self._active: str | None = None
         self.server_time_s: float | None = None
         """The clock of who answered last, to the second, as it was then [s since 1970]."""
 
     def close(self) -> None:
         """Close the connections."""
-        self._session.close()
+        self._web.close()
 
     def __enter__(self) -> YarnRest:
         return self
@@ -337,62 +331,43 @@ class YarnRest:
         query: Mapping[str, str] | None = None,
         body: Any = None,
     ) -> dict[str, Any]:
-        import requests
-
         target, params = url + path, {**(query or {}), "user.name": self._user}
+        sent = None if body is None else json.dumps(body).encode()
         try:
             for _ in range(_MAX_REDIRECTS):
-                # A standby sends us on to the active one; requests itself would turn a POST into a GET.
-                answer = self._session.request(
-                    method,
-                    target,
-                    params=params,
-                    json=body,
-                    timeout=self._timeout_s,
-                    allow_redirects=False,
-                    stream=True,
-                )
-                with answer:
-                    if answer.status_code != 307 or not (target := answer.headers.get("Location", "")):
-                        return self._read(method, path, url, answer)
+                # A standby sends us on to the active one.
+                answer = self._web.call(method, target, params, sent)
+                location = answer.headers.get("Location", "")
+                if answer.status != 307 or not location:
+                    return self._read(method, path, url, answer)
+                target = urljoin(target, location)
                 params = {} if "user.name=" in target else params
-        except requests.exceptions.SSLError as error:
-            raise Unreachable(f"{url}: it does not speak TLS as we do ({_innermost(error)}); see {SETTING}") from error
-        except requests.exceptions.Timeout as error:
-            raise Unreachable(f"{url}: no answer in {self._timeout_s:g} s; see {SETTING}") from error
-        except requests.exceptions.InvalidURL as error:
+        except NoAddress as error:
             raise YarnError(f"{url}: is no web address; see {SETTING}") from error
-        except requests.exceptions.RequestException as error:
-            raise Unreachable(f"{url}: {_innermost(error)}; see {SETTING}") from error
+        except NotHadoop as error:
+            raise NotHadoop(f"{url}: {error} to {method} {path}") from error
+        except Unreachable as error:
+            raise Unreachable(f"{url}: {error}; see {SETTING}") from error
         raise Unreachable(f"{url}: it sends us round in circles; are all ResourceManagers on standby?")
 
-    def _read(self, method: str, path: str, url: str, answer: requests.Response) -> dict[str, Any]:
+    def _read(self, method: str, path: str, url: str, answer: Answer) -> dict[str, Any]:
         self.server_time_s = _seconds_of(answer.headers.get("Date", ""))
-        data, deadline = bytearray(), self._clock() + self._timeout_s
-        for part in answer.iter_content(1 << 16):
-            data += part
-            if len(data) > _MAX_ANSWER or self._clock() > deadline:
-                raise NotHadoop(f"{url}: an answer without end to {method} {path}")
-        if not data and answer.status_code < 300:
+        if not answer.data and answer.status < 300:
             return {}
-        import json
-
         try:
-            read = json.loads(data)
+            read = json.loads(answer.data)
         except ValueError as error:
-            if kind := _KINDS.get(answer.status_code):
-                raise kind(f"{url}: {method} {path}", "", f"status {answer.status_code}") from error
+            if kind := _KINDS.get(answer.status):
+                raise kind(f"{url}: {method} {path}", "", f"status {answer.status}") from error
             raise NotHadoop(
-                f"{url}: it answers with status {answer.status_code}, and not as a ResourceManager; see {SETTING}"
+                f"{url}: it answers with status {answer.status}, and not as a ResourceManager; see {SETTING}"
             ) from error
         read = _object(read)
-        if answer.status_code < 300:
+        if answer.status < 300:
             return read
         said = _object(read.get("RemoteException"))
-        message = str(said.get("message") or f"status {answer.status_code}").removeprefix("java.lang.Exception: ")
-        raise _KINDS.get(answer.status_code, RemoteError)(
-            f"{method} {path}", str(said.get("javaClassName") or ""), message
-        )
+        message = str(said.get("message") or f"status {answer.status}").removeprefix("java.lang.Exception: ")
+        raise _KINDS.get(answer.status, RemoteError)(f"{method} {path}", str(said.get("javaClassName") or ""), message)
 
 
 def _launch_to_json(launch: Launch) -> dict[str, Any]:
@@ -523,11 +498,3 @@ def _seconds_of(date: str) -> float | None:
         return parsedate_to_datetime(date).timestamp()
     except ValueError:
         return None
-
-
-def _innermost(error: BaseException) -> str:
-    """The words of the error that started it: requests wraps a refusal three times."""
-    while (inner := error.__cause__ or error.__context__) is not None:
-        error = inner
-    words = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return words.lower() or type(error).__name__
