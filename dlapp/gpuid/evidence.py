@@ -3,12 +3,13 @@
 A lease names the witnesses that can be heard about it, as JSON:
 
     {"task": {"pid": 4711, "start_time": 1234567, "pid_ns": 4026531836},
-     "lock": "/run/lock/dlapp/lease-container_…",
+     "lock": {"directory": "/run/lock/dlapp", "token": "9f…", "cards": {"GPU-…": 4711}},
      "fifo": "/…/container_…/life",
      "docker": {"host": "unix:///var/run/docker.sock", "label": "dlapp.container=container_…"}}
 
     task     the process that took the lease. Its pid alone says nothing, pids come again; with its start time it does.
-    lock     a file that the task, its guardian and a plain payload hold locked (an inherited open file description).
+    lock     the files of its cards (`dlapp.gpuid.records`), with their inodes: task, guardian and a plain payload hold
+             them locked (an inherited open file description), and the lease's token stands in them.
     fifo     the lifeline that a payload reads: opening it for writing fails with ENXIO exactly when no reader is left.
     docker   the label of its containers. One that is only created may still be started by a call on its way: it counts
              as alive until it is removed.
@@ -27,19 +28,17 @@ Source: fifo(7), fcntl(2) (open file description locks), proc(5) (stat, hidepid)
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import stat
-import struct
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from dlapp.gpuid import records
 
 if TYPE_CHECKING:
     from dlapp.gpuid.containers import Found
 
 GONE, ALIVE, UNKNOWN = "gone", "alive", "unknown"
-_FLOCK = struct.Struct("hhqqi4x")
-"""struct flock where off_t has 64 bits: l_type, l_whence, l_start, l_len, l_pid."""
 
 
 class Finding(NamedTuple):
@@ -144,7 +143,7 @@ class Witnesses:
         from dlapp.gpuid.containers import DockerSilent
 
         try:
-            host, label = _text(docker, "host"), _text(docker, "label")
+            host, label = _text(docker, "host", "Docker"), _text(docker, "label", "Docker")
             daemon = self._docker(host)
             left = daemon.with_label(label)
             for one in left:
@@ -157,7 +156,7 @@ class Witnesses:
         from dlapp.gpuid.containers import DockerSilent
 
         try:
-            found = self._docker(_text(docker, "host")).with_label(_text(docker, "label"))
+            found = self._docker(_text(docker, "host", "Docker")).with_label(_text(docker, "label", "Docker"))
         except (DockerSilent, ValueError) as error:
             return Finding(UNKNOWN, str(error))
         if found:
@@ -172,18 +171,6 @@ def this_boot_id() -> str:
             return file.read().strip()
     except OSError:
         return ""
-
-
-def lock(fd: int) -> None:
-    """Take the lock of a lease's file, for this open file description and all who inherit it."""
-    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
-
-
-def is_locked(fd: int) -> bool:
-    """Whether anybody holds the lock of a lease's file through another open file description than this."""
-    answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
-    kind: int = _FLOCK.unpack(answer)[0]
-    return kind != fcntl.F_UNLCK
 
 
 def this_task() -> dict[str, int]:
@@ -243,22 +230,46 @@ def _stat_of(pid: int) -> list[str] | None:
     return fields if len(fields) > 19 else None
 
 
-def _lock(path: Any) -> Finding:
-    if not isinstance(path, str):
-        return Finding(UNKNOWN, "its lock is no path")
+def _lock(lock: Any) -> Finding:
+    try:
+        directory, token = _text(lock, "directory", "lock"), _text(lock, "token", "lock")
+        cards = lock.get("cards")
+        if not isinstance(cards, dict) or not cards or any("/" in name for name in cards):
+            raise ValueError(f"the cards of its lock are {cards!r:.40}")
+    except ValueError as error:
+        return Finding(UNKNOWN, str(error))
+    finding = Finding(GONE)
+    for name, inode in cards.items():
+        one = _locked_card(f"{directory}/{name}", inode, token)
+        if one.state == ALIVE:
+            return one
+        finding = one if one.state == UNKNOWN else finding
+    return finding
+
+
+def _locked_card(path: str, inode: Any, token: str) -> Finding:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError as error:
-        return Finding(UNKNOWN, f"its lock {path}: {error.strerror}")
+    except (OSError, ValueError) as error:
+        return Finding(UNKNOWN, f"its lock {path}: {error.strerror if isinstance(error, OSError) else error}")
     try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
+        about = os.fstat(fd)
+        if not stat.S_ISREG(about.st_mode):
             return Finding(UNKNOWN, f"its lock {path} is no plain file")
-        held = is_locked(fd)
+        if about.st_ino != inode:
+            # Its processes may hold the one that was there before: the number is not given anew while one does.
+            return Finding(UNKNOWN, f"its lock {path} was removed")
+        if not records.is_locked(fd, records.LEASED):
+            return Finding(GONE)
+        page = records.read_record(fd, records.LEASED)
+        # Another's lease of the same card: of one that knows only the machine, and came when ours was over.
+        if page is not None and page.get("token", token) != token:
+            return Finding(GONE)
     except OSError as error:
         return Finding(UNKNOWN, f"its lock {path}: {error.strerror}")
     finally:
         os.close(fd)
-    return Finding(ALIVE, "a process of it still holds its lock") if held else Finding(GONE)
+    return Finding(ALIVE, "a process of it still holds its lock")
 
 
 def _fifo(path: Any) -> Finding | _Silent:
@@ -284,8 +295,8 @@ def _number(whole: Any, name: str) -> int:
     return value
 
 
-def _text(whole: Any, name: str) -> str:
+def _text(whole: Any, name: str, of: str) -> str:
     value = whole.get(name) if isinstance(whole, dict) else None
     if not isinstance(value, str) or not value:
-        raise ValueError(f"the {name} of its Docker is {value!r:.40}")
+        raise ValueError(f"the {name} of its {of} is {value!r:.40}")
     return value

@@ -90,6 +90,21 @@ class Lease(_Held):
         return True
 
 
+class Held(_Held):
+    """Cards that are locked for a lease of a cluster's ledger; ``evidence``: where to look whether they still are."""
+
+    def __init__(self, devices: Sequence[Device], fds: Sequence[int], evidence: Record) -> None:
+        super().__init__(devices, fds, LEASED)
+        self.evidence = evidence
+
+    def release(self) -> None:
+        """Let go of them, and of what stands in their files: the payload is gone. May be repeated."""
+        if self._open:
+            for fd in self.fds:
+                records.write_record(fd, LEASED, {})
+        self.close()
+
+
 class Ticket:
     """A place in the machine's queue for GPUs, held until it is closed or the process ends."""
 
@@ -361,6 +376,52 @@ class MachineLedger:
                     reason = _in_the_way(gcores, free, list(map(str, held)))
                     raise NotEnough(self.host, reason, gcores, len(free), held)
                 self._sleep(random.uniform(*_RETRY_S))
+
+    def hold(self, devices: Sequence[Device], ask: Ask, *, token: str) -> Held | dict[str, Holder]:
+        """Lock exactly these cards for a lease of a cluster's ledger, so that nobody of this machine gets them besides.
+
+        Whoever comes by a cluster's ledger does not stand in this machine's queue: its engine has had it wait.
+
+        Args:
+            token: the lease's; it stands in the cards' files, for whoever judges that lease by their locks.
+
+        Returns:
+            What holds them; or, where one cannot be had, who has which of all cards, by uuid.
+
+        Raises:
+            LedgerError: the ledger is not what it must be.
+        """
+        record: Record = {"application": ask.application, "container": ask.container, "user": ask.user, "token": token}
+        if ask.evidence:
+            record["evidence"] = dict(ask.evidence)
+        with self._open_directory() as directory, contextlib.ExitStack() as taken:
+            cards: dict[str, int] = {}
+            fds = []
+            # All in one order: of two that want the same cards one gets them.
+            for device in sorted(devices, key=lambda one: one.uuid):
+                name = _file_name(device.uuid)
+                fd = records.open_card(directory, name, self.directory, write=True, create=True)
+                taken.callback(os.close, fd)
+                if not records.try_lock(fd, RESERVED, 2):
+                    return self._who_has(directory)
+                if not records.is_current(fd, directory, name) or self._doubt(fd):
+                    return self._who_has(directory)
+                fds.append((device, fd))
+                cards[name] = os.fstat(fd).st_ino
+            now_ms = time.time_ns() // 1_000_000
+            for device, fd in fds:
+                whole = {**record, "uuid": device.uuid, "index": device.index, "since_ms": now_ms}
+                records.write_record(fd, LEASED, {**whole, "boot_id": self._boot_id})
+            taken.pop_all()
+        return Held(devices, [fd for _, fd in fds], {"directory": self.directory, "token": token, "cards": cards})
+
+    def _who_has(self, directory: int) -> dict[str, Holder]:
+        found = {}
+        for device in self.devices():
+            with self._card(directory, _file_name(device.uuid), create=True) as fd:
+                if (holder := self._holder(fd, device.uuid)) is not None:
+                    found[device.uuid] = replace(holder, index=device.index)
+        return found
 
     def clear_gone(self, application: str) -> None:
         """End the leases of an application whose payloads are seen to be gone.

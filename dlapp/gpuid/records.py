@@ -94,10 +94,10 @@ def is_current(fd: int, directory: int, name: str) -> bool:
     return os.path.samestat(now, os.fstat(fd))
 
 
-def try_lock(fd: int, byte: int) -> bool:
-    """Take the lock on a byte without waiting; False: somebody else has it."""
+def try_lock(fd: int, byte: int, count: int = 1) -> bool:
+    """Take the lock on a byte, or on ``count`` from there on, without waiting; False: somebody else has one."""
     try:
-        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0))
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, count, 0))
     except OSError as error:
         if error.errno in (errno.EAGAIN, errno.EACCES):
             return False

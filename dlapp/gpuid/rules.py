@@ -16,6 +16,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
+from types import MappingProxyType
 from typing import Any
 
 from dlapp.errors import AskTooLarge, Denied, DlappError, NotFound, UsageError
@@ -252,10 +253,14 @@ def lease(
     token: str,
     now_ms: int,
     choose: Choose = on_machine.choose,
+    elsewhere: Mapping[str, Holder] = MappingProxyType({}),
 ) -> tuple[HostRecord, LeaseRecord]:
     """Give ``ask`` all of its devices or none.
 
     The container's own lease is given again as it is, so an ask whose answer was lost may be repeated.
+
+    Args:
+        elsewhere: uuid -> who holds it of whom the record knows nothing.
 
     Raises:
         NotEnough: not now; it says who holds what.
@@ -271,15 +276,16 @@ def lease(
         if len(mine.devices) != ask.gcores or (ask.uuids and set(ask.uuids) != set(mine.devices)):
             raise LedgerError(f"{record.host}: {ask.container} holds {len(mine.devices)} gcores, asks for {ask.gcores}")
         return record, mine
-    free = {one.uuid for one in record.free()}
+    free = {one.uuid for one in record.free()} - elsewhere.keys()
     if ask.uuids:
         wanted = [record.device(name).device for name in ask.uuids]
         chosen = tuple(wanted) if all(one.uuid in free for one in wanted) else None
     else:
         chosen = choose([one.device for one in record.devices if one.present], free, ask.gcores)
     if chosen is None:
-        held = [one for uuid, one in record.holder_by_uuid().items() if not ask.uuids or uuid in ask.uuids]
-        raise NotEnough(record.host, in_the_way(record, ask.gcores, now_ms), ask.gcores, len(free), held)
+        holders = {**elsewhere, **record.holder_by_uuid()}
+        held = [one for uuid, one in holders.items() if not ask.uuids or uuid in ask.uuids]
+        raise NotEnough(record.host, in_the_way(record, ask.gcores, now_ms, elsewhere), ask.gcores, len(free), held)
     given = LeaseRecord(
         container=ask.container,
         application=ask.application,
@@ -423,9 +429,11 @@ def check_host(host: str) -> str:
     return host
 
 
-def in_the_way(record: HostRecord, asked: int, now_ms: int) -> str:
+def in_the_way(
+    record: HostRecord, asked: int, now_ms: int, elsewhere: Mapping[str, Holder] = MappingProxyType({})
+) -> str:
     """Why an ask is not met, as one line without the host's name."""
-    holders = record.holder_by_uuid()
+    holders = {**elsewhere, **record.holder_by_uuid()}
     parts = []
     for one in record.devices:
         if (holder := holders.get(one.uuid)) is not None:
@@ -437,7 +445,8 @@ def in_the_way(record: HostRecord, asked: int, now_ms: int) -> str:
             parts.append(f"{one.device.label} {one.quarantine}")
         elif not one.present:
             parts.append(f"{one.device.label} is not there now")
-    text = f"asked for {asked} gcores, {len(record.free())} free"
+    free = sum(one.uuid not in elsewhere for one in record.free())
+    text = f"asked for {asked} gcores, {free} free"
     return f"{text}: {', '.join(parts)}" if parts else text
 
 

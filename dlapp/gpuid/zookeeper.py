@@ -5,8 +5,11 @@
 A change is: read, change, write if the version is still the one that was read. So there is no lock that a dead client
 could hold, and an ask gets all of its devices or none. There are no ephemeral nodes: a session that expires means
 nothing at all, and an outage stops no payload. A lease ends by release, or because its own host sees that its payload
-is gone (`dlapp.gpuid.evidence`). For that an acquire makes a lock file on the host, which the task and all that inherit
-the descriptor hold.
+is gone (`dlapp.gpuid.evidence`).
+
+Whoever leases a card here also locks it in the ledger of the machine (`dlapp.gpuid.machine`), before the write. So no
+application of the embedded engine on the same host gets it besides, and that the task and all that inherit its
+descriptors hold the lock is evidence.
 
 An answer can be lost after the write was done. The next read tells: the lease is there, with our token. What was
 written by a call that gave up is released by a later one of this process, or by evidence.
@@ -22,7 +25,6 @@ import functools
 import logging
 import os
 import random
-import re
 import threading
 import time
 from collections import deque
@@ -34,9 +36,10 @@ from typing import Any, NamedTuple, Self, TypeVar
 from dlapp.errors import Denied, NotFound, TimedOut, Unreachable
 from dlapp.gpuid import evidence as witness
 from dlapp.gpuid import nvml, rules
-from dlapp.gpuid.devices import Device, choose
+from dlapp.gpuid.devices import Device, Holder, choose
 from dlapp.gpuid.evidence import ALIVE, GONE, Witnesses
 from dlapp.gpuid.ledger import Inspect, Looked, uninspected
+from dlapp.gpuid.machine import Held, MachineLedger
 from dlapp.gpuid.rules import Ask, HostRecord, LeaseRecord, LedgerError, NotEnough
 
 LEAST_WAIT_S = 5.0
@@ -47,8 +50,7 @@ LIST_AT_ONCE = 256
 """Records of hosts that are asked for at the same time."""
 _CONFLICT_S = 0.05
 _LOOK_S = (0.05, 1.0)
-_STALE_LOCK_S = 600.0
-_LOCK = "lease-"
+_TRIES = 5
 
 T = TypeVar("T")
 Change = Callable[[HostRecord], HostRecord]
@@ -61,7 +63,7 @@ class Settings(NamedTuple):
         ensemble: ``zk1:2181,zk2:2181,zk3:2181``.
         root: path of the ledger's znodes.
         credentials: ``user:password`` of ZooKeeper's digest scheme; empty: the znodes are open to everybody.
-        lock_dir: where this host keeps the lock files of leases; one for everybody on the machine.
+        lock_dir: where the ledger of this machine is; one for everybody on it.
     """
 
     ensemble: str
@@ -78,18 +80,19 @@ class _Unsure(Exception):
 class ZooKeeperLease:
     """A lease on ZooKeeper. Closing it frees nothing by itself."""
 
-    def __init__(self, ledger: ZooKeeperLedger, record: LeaseRecord, devices: tuple[Device, ...], fd: int) -> None:
-        self.devices, self.fds = devices, (fd,)
+    def __init__(self, ledger: ZooKeeperLedger, record: LeaseRecord, devices: tuple[Device, ...], held: Held) -> None:
+        self.devices, self.fds = devices, held.fds
         self.record = record
-        self._ledger = ledger
+        self._ledger, self._held = ledger, held
         self._state = "held"
 
     def release(self) -> bool:
         """See `dlapp.gpuid.ledger.Lease`."""
         if self._state == "held":
             self._state = "released"
+            # First here, then there: whoever finds the card free there gets it here too.
+            self._held.release()
             self._done = self._ledger._release(self.record)
-            os.close(self.fds[0])
             return self._done
         return self._state == "released" and self._done
 
@@ -98,7 +101,7 @@ class ZooKeeperLease:
         if self._state == "held":
             self._state = "closed"
             self._ledger._forget_open(self.record.container)
-            os.close(self.fds[0])
+            self._held.close()
 
     @property
     def is_open(self) -> bool:
@@ -144,7 +147,8 @@ class ZooKeeperLedger:
         # The same cards are free again and again.
         self._choose = functools.lru_cache(64)(choose)
         self._witnesses = witnesses or Witnesses()
-        self._machine = _machine_id() if machine is None else machine
+        self._machine_id = _machine_id() if machine is None else machine
+        self._machine = MachineLedger(settings.lock_dir, discover=discover, witnesses=self._witnesses)
         self._clock, self._sleep = clock, sleep
         self._hosts_path = f"{settings.root.rstrip('/')}/hosts"
         self._lock = threading.Lock()
@@ -166,35 +170,42 @@ class ZooKeeperLedger:
         rules.check_amount(self.host, ask.gcores, len(devices))
         self._later.flush(ask.container)
         token = os.urandom(8).hex()
-        path, fd = self._make_lock(ask.container, token)
-        evidence = {"task": witness.this_task(), "lock": path, **ask.evidence}
+        task = {"task": witness.this_task(), **ask.evidence}
+        holding = _Holding(self._machine, ask, token, devices, self._sleep)
         try:
-            given = self._lease(replace(ask, evidence=evidence), devices, token, self._clock() + timeout_s, deadline)
+            given = self._lease(replace(ask, evidence=task), devices, holding, self._clock() + timeout_s, deadline)
         except BaseException as error:
             if isinstance(error, (Unreachable, TimedOut)):
-                # It may be written all the same; then it must be released, or evidence must find the lock file.
-                none = LeaseRecord(ask.container, ask.application, ask.user, (), token=token, evidence=evidence)
-                self._later.put(none)
-            else:
-                os.unlink(path)
-            os.close(fd)
+                # It may be written all the same; then it must be released, or evidence must find it.
+                self._later.put(LeaseRecord(ask.container, ask.application, ask.user, (), token=token, evidence=task))
+            holding.release()
             raise
-        by_uuid = {one.uuid: one for one in devices}
-        lease = ZooKeeperLease(self, given, tuple(by_uuid[uuid] for uuid in given.devices), fd)
+        assert holding.held is not None
+        lease = ZooKeeperLease(self, given, holding.devices_of(given), holding.held)
         self._open[ask.container] = lease
         return lease
 
     def _lease(
-        self, ask: Ask, devices: tuple[Device, ...], token: str, wait_until: float, deadline: float
+        self, ask: Ask, devices: tuple[Device, ...], holding: _Holding, wait_until: float, deadline: float
     ) -> LeaseRecord:
         given: list[LeaseRecord] = []
 
         def change(record: HostRecord) -> HostRecord:
-            record, one = rules.lease(
-                self._seen(record, devices), ask, token=token, now_ms=_now_ms(), choose=self._chosen
-            )
-            given[:] = [one]
-            return record
+            record = self._seen(record, devices)
+            while True:
+                new, one = rules.lease(
+                    record,
+                    ask,
+                    token=holding.token,
+                    now_ms=_now_ms(),
+                    choose=self._chosen,
+                    elsewhere=holding.elsewhere,
+                )
+                given[:] = [one]
+                if new is record:
+                    return record
+                if holding.take(one):
+                    return rules.adopt(new, ask.container, token=one.token, evidence=holding.evidence(ask))
 
         pause_s = _LOOK_S[0]
         while True:
@@ -206,34 +217,43 @@ class ZooKeeperLedger:
                 self._change(self.host, lambda record: self._seen(record, devices), deadline)
                 # Whose payload is gone? Only now is it worth asking: it can take a while (dockerd).
                 self._sync(deadline)
-                if not any(one.state == GONE for one in self._collect(deadline)) and self._clock() >= wait_until:
+                freed = any(one.state == GONE for one in self._collect(deadline))
+                holding.look_again()
+                if not freed and self._clock() >= wait_until:
                     self._change(self.host, change, deadline)
                     break
                 if self._clock() < wait_until:
                     self._sleep(min(pause_s, max(0.0, wait_until - self._clock())) * random.uniform(0.5, 1.0))
                     pause_s = min(2 * pause_s, _LOOK_S[1])
         mine = given[0]
-        return mine if mine.token == token else self._adopt(mine, ask, token, deadline)
+        if mine.token != holding.token:
+            return self._adopt(mine, ask, holding, deadline)
+        if not holding.take(mine):  # written by a try whose answer was lost, and taken since
+            self._release_now(mine, RELEASE_WAIT_S)
+            raise LedgerError(f"{self.host}: {holding.in_use()}")
+        return mine
 
     def _chosen(self, devices: Sequence[Device], free: Collection[str], count: int) -> tuple[Device, ...] | None:
         return self._choose(tuple(devices), frozenset(free), count)
 
-    def _adopt(self, old: LeaseRecord, ask: Ask, token: str, deadline: float) -> LeaseRecord:
+    def _adopt(self, old: LeaseRecord, ask: Ask, holding: _Holding, deadline: float) -> LeaseRecord:
         """Take over the container's own lease, which an earlier call got without hearing of it."""
         if old.evidence.get("task") != witness.this_task():
             found = self._witnesses.judge(old.evidence, old.boot_id, old.devices)
             if found.state != GONE:
                 raise LedgerError(f"{self.host}: {ask.container} has its lease already, and {found.why}")
+        if not holding.take(old):
+            raise LedgerError(f"{self.host}: {ask.container} has its lease already, and {holding.in_use()}")
+        token = holding.token
 
         def change(record: HostRecord) -> HostRecord:
             now = record.lease_of(ask.container)
             if now is None or now.token not in (old.token, token):
                 raise LedgerError(f"{self.host}: the lease of {ask.container} changed while it was taken over")
-            return rules.adopt(record, ask.container, token=token, evidence=ask.evidence)
+            return rules.adopt(record, ask.container, token=token, evidence=holding.evidence(ask))
 
         mine = self._change(self.host, change, deadline).lease_of(ask.container)
         assert mine is not None
-        self._remove_lock(old)
         return mine
 
     def _release(self, lease: LeaseRecord) -> bool:
@@ -250,7 +270,6 @@ class ZooKeeperLedger:
             return rules.release(record, lease.container, application=lease.application, token=lease.token)
 
         self._change(self.host, change, self._clock() + wait_s)
-        self._remove_lock(lease)
 
     def _forget_open(self, container: str) -> None:
         self._open.pop(container, None)
@@ -310,8 +329,9 @@ class ZooKeeperLedger:
         """See `dlapp.gpuid.ledger.Ledger`."""
         deadline = self._clock() + RELEASE_WAIT_S
         looked = self._collect(deadline)
-        self._sweep_locks(deadline)
-        return looked
+        # What only the machine knows of: leases of the embedded engine, and what was taken and never written.
+        known = {one.container for one in looked}
+        return [*looked, *(one for one in self._machine.collect() if one.container not in known)]
 
     def _collect(self, deadline: float) -> list[Looked]:
         record = self._read(self.host, deadline)[0]
@@ -328,8 +348,6 @@ class ZooKeeperLedger:
         if gone or any(record.lease_of(name).doubt != why for name, why in doubts.items()):  # type: ignore[union-attr]
             keys = {(one.container, one.token) for one in gone}
             self._change(self.host, lambda record: rules.reclaim(record, keys, doubts), deadline)
-            for one in gone:
-                self._remove_lock(one)
         return looked
 
     # ---- operators ----
@@ -395,7 +413,7 @@ class ZooKeeperLedger:
     # ---- one record ----
 
     def _seen(self, record: HostRecord, devices: tuple[Device, ...]) -> HostRecord:
-        now = rules.seen(record, devices, boot_id=self._witnesses.boot_id, now_ms=_now_ms(), machine=self._machine)
+        now = rules.seen(record, devices, boot_id=self._witnesses.boot_id, now_ms=_now_ms(), machine=self._machine_id)
         return self._inspect(now)
 
     def _change(self, host: str, change: Change, deadline: float) -> HostRecord:
@@ -575,50 +593,64 @@ class ZooKeeperLedger:
     def _sync(self, deadline: float) -> None:
         self._call(lambda client: client.sync_async(self._hosts_path), deadline)
 
-    # ---- lock files ----
 
-    def _make_lock(self, container: str, token: str) -> tuple[str, int]:
-        """A lock file for a lease, locked; all who inherit its descriptor hold it."""
-        directory = self.settings.lock_dir
-        name = re.sub(r"[^A-Za-z0-9_.-]", "_", container)[:120]
-        path = os.path.join(directory, f"{_LOCK}{name}-{token}")
-        try:
-            self._make_lock_dir()
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise LedgerError(f"gpuid.lock_dir: {error.filename or directory}: {error.strerror}") from error
-        os.fchmod(fd, 0o644)
-        witness.lock(fd)
-        return path, fd
+class _Holding:
+    """The cards of one acquire, locked on the machine."""
 
-    def _make_lock_dir(self) -> None:
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(self.settings.lock_dir, 0o700)
-            os.chmod(self.settings.lock_dir, 0o1777)
+    def __init__(
+        self,
+        machine: MachineLedger,
+        ask: Ask,
+        token: str,
+        devices: Sequence[Device],
+        sleep: Callable[[float], None],
+    ) -> None:
+        self.token = token
+        self.elsewhere: dict[str, Holder] = {}
+        self._machine, self._ask, self._sleep = machine, ask, sleep
+        self._by_uuid = {one.uuid: one for one in devices}
+        self.held: Held | None = None
 
-    @staticmethod
-    def _remove_lock(lease: LeaseRecord) -> None:
-        path = lease.evidence.get("lock")
-        if isinstance(path, str) and os.path.basename(path).startswith(_LOCK):
-            with contextlib.suppress(OSError):  # another user's: it does no harm
-                os.unlink(path)
+    def devices_of(self, lease: LeaseRecord) -> tuple[Device, ...]:
+        return tuple(self._by_uuid[uuid] for uuid in lease.devices)
 
-    def _sweep_locks(self, deadline: float) -> None:
-        """Remove our lock files that no lease names: of calls that gave up."""
-        named = {one.evidence.get("lock") for one in self._read(self.host, deadline)[0].leases}
-        with contextlib.suppress(OSError), os.scandir(self.settings.lock_dir) as entries:
-            for entry in entries:
-                if not entry.name.startswith(_LOCK) or entry.path in named:
-                    continue
-                with contextlib.suppress(OSError):
-                    about = entry.stat(follow_symlinks=False)
-                    if about.st_uid == os.geteuid() and time.time() - about.st_mtime > _STALE_LOCK_S:
-                        fd = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-                        try:
-                            if not witness.is_locked(fd):
-                                os.unlink(entry.path)
-                        finally:
-                            os.close(fd)
+    def take(self, lease: LeaseRecord) -> bool:
+        """Lock the cards of a lease, and no others; False: somebody has one who is in `elsewhere` now."""
+        devices = self.devices_of(lease)
+        if self.held is not None and self.held.devices == devices:
+            return True
+        self.release()
+        for _ in range(_TRIES):
+            found = self._machine.hold(devices, self._ask, token=self.token)
+            if not isinstance(found, dict):
+                self.held = found
+                return True
+            if found:
+                break
+            self._sleep(random.uniform(0.001, 0.005))  # somebody had one for a moment
+        else:
+            found = {one.uuid: Holder(one.uuid, one.index, "", doubt="it is being taken") for one in devices}
+        self.elsewhere |= found
+        return False
+
+    def look_again(self) -> None:
+        """Somebody may have let go of what could not be had."""
+        if any(one.doubt for one in self.elsewhere.values()):
+            self._machine.collect()
+        self.elsewhere.clear()
+
+    def in_use(self) -> str:
+        """Who has the cards that could not be had."""
+        return f"its cards are in use: {', '.join(map(str, self.elsewhere.values()))}"
+
+    def evidence(self, ask: Ask) -> dict[str, Any]:
+        assert self.held is not None
+        return {**ask.evidence, "lock": self.held.evidence}
+
+    def release(self) -> None:
+        if self.held is not None:
+            self.held.release()
+            self.held = None
 
 
 class _Later:

@@ -64,7 +64,9 @@ def on_zookeeper(settings: Settings) -> Iterator[Open]:
         there = cards(4) if devices is None else devices
         more.setdefault("discover", lambda: there)
         more.setdefault("witnesses", Witnesses())
-        opened.append(ZooKeeperLedger(settings._replace(**(over or {})), host=host, **more))
+        # Each host is a machine of its own.
+        where = settings if host == "node7" else settings._replace(lock_dir=f"{settings.lock_dir}-{host}")
+        opened.append(ZooKeeperLedger(where._replace(**(over or {})), host=host, **more))
         return opened[-1]
 
     yield open_one

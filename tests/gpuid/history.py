@@ -19,6 +19,7 @@ Source of the log's format: org.apache.zookeeper.server.persistence.FileTxnLog, 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import random
 import signal
@@ -117,6 +118,7 @@ def run(
     hosts: int = 2,
     plant: str = "",
     kinds: tuple[str, ...] = KINDS,
+    mixed: bool = False,
     until_problem: bool = False,
     timeout_s: float = 600.0,
 ) -> History:
@@ -126,14 +128,16 @@ def run(
         lasts_s: go on for so long, too.
         zookeeper: the store; None: the machine's files.
         kinds: of faults; of pauses alone, all are longer than a session lasts, and most in the middle of a payload.
-        hosts: hosts of four cards each, all of them this machine; a machine's store is a directory for each.
+        hosts: hosts of four cards each, all of them this machine; a machine's store is a directory for each. On every
+            other one the workers of ZooKeeper have no locks in common.
+        mixed: on the first host some workers are the machine's own.
         until_problem: stop at the first problem that the payloads see.
     """
     with contextlib.ExitStack() as stack:
         kinds = kinds if zookeeper else tuple(one for one in kinds if one not in ("cut", "server"))
         whole = _Run(directory, seed, zookeeper, hosts, plant, kinds, stack)
         began = time.monotonic()
-        return whole.go(operations, workers, until_problem, began + lasts_s, began + lasts_s + timeout_s)
+        return whole.go(operations, workers, mixed, until_problem, began + lasts_s, began + lasts_s + timeout_s)
 
 
 class _Counted:
@@ -180,15 +184,20 @@ class _Run:
 
     def plan(self, address: str, leases: int, host: int) -> dict[str, Any]:
         self.started += 1
+        locks = f"locks-{host}"
+        on_zookeeper = bool(address)
+        if on_zookeeper and (host % 2 or self.plant):
+            # Nobody meets another's locks: what the record says must be enough.
+            locks += f"-{self.started}"
         return {
-            "store": "zookeeper" if self.zookeeper else "machine",
-            "directory": str(self.directory / f"locks-{host}"),
+            "store": "zookeeper" if on_zookeeper else "machine",
+            "directory": str(self.directory / locks),
             "settings": {
                 "ensemble": address,
                 "root": self.root,
                 "credentials": "" if self.plant == "recreate" else "dlapp:secret",
                 "session_timeout_s": SESSION_S,
-                "lock_dir": str(self.directory / f"locks-{host}"),
+                "lock_dir": str(self.directory / locks),
             },
             "host": f"node{host}",
             "cards": 4,
@@ -218,10 +227,14 @@ class _Run:
         self.stack.callback(_end, process)
         return process
 
-    def go(self, operations: int, workers: int, until_problem: bool, at_least: float, deadline: float) -> History:
+    def go(
+        self, operations: int, workers: int, mixed: bool, until_problem: bool, at_least: float, deadline: float
+    ) -> History:
         servers = self.zookeeper.addresses if self.zookeeper else []
         self.proxies = [[self.stack.enter_context(Proxy(one)) for one in servers] for _ in range(workers)]
         addresses = [",".join(f"{host}:{port}" for host, port in (one.address for one in way)) for way in self.proxies]
+        if mixed:
+            addresses[:: 3 * self.hosts] = ["" for _ in addresses[:: 3 * self.hosts]]
         self.running = [self.start(addresses[place], place % self.hosts) for place in range(workers)]
         wake: list[tuple[float, Any, Callable[[], None]]] = []
         next_fault = time.monotonic() + 1.0
@@ -307,8 +320,8 @@ class _Run:
 
     def leaks(self) -> list[str]:
         found = []
-        address = self.zookeeper.ensemble if self.zookeeper else ""
-        for host in range(self.hosts):
+        stores = {"", self.zookeeper.ensemble if self.zookeeper else ""}
+        for host, address in itertools.product(range(self.hosts), sorted(stores)):
             ledger = open_planted(self.plan(address, 0, host) | {"plant": ""})
             try:
                 evidence = {"fifo": str(self.directory / "lives" / "none")}

@@ -20,8 +20,11 @@ from hypothesis import strategies as st
 from dlapp.gpuid import evidence
 from dlapp.gpuid.containers import DockerSilent, Found
 from dlapp.gpuid.evidence import ALIVE, GONE, UNKNOWN, Finding, Witnesses
+from dlapp.gpuid.machine import Held, MachineLedger
+from dlapp.gpuid.rules import Ask
 from tests.services.dockerd import IMAGE, own_daemon
 from tests.services.install import SEARCH
+from tests.services.ledger_process import cards
 
 ROOT = Path(__file__).resolve().parents[2]
 LABEL = "dlapp.container=container_1700000000000_0001_01_000002"
@@ -117,18 +120,44 @@ def test_from_inside_another_pid_namespace_nothing_is_known(sleeper: subprocess.
 # ---- lock and lifeline ----
 
 
+def held(directory: Path, token: str) -> Held:
+    """Cards of this machine, locked for a lease of a cluster's ledger."""
+    ledger = MachineLedger(str(directory), discover=lambda: cards(2))
+    found = ledger.hold(cards(2), Ask("application_1_1", "c1", "tony", 2), token=token)
+    assert isinstance(found, Held)
+    return found
+
+
 def test_a_lock_is_held_by_whoever_inherited_it(tmp_path: Path) -> None:
-    path = str(tmp_path / "lease")
-    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    evidence.lock(fd)
-    child = subprocess.Popen(["sleep", "60"], pass_fds=(fd,))
-    os.close(fd)
-    assert judge({"lock": path}) == Finding(ALIVE, "a process of it still holds its lock")
+    mine = held(tmp_path, "mine")
+    child = subprocess.Popen(["sleep", "60"], pass_fds=mine.fds)
+    mine.close()
+    assert judge({"lock": mine.evidence}) == Finding(ALIVE, "a process of it still holds its lock")
     child.kill()
     child.wait()
-    assert judge({"lock": path}).state == GONE
-    os.unlink(path)
-    assert judge({"lock": path}).state == UNKNOWN
+    assert judge({"lock": mine.evidence}).state == GONE
+
+
+def test_a_lock_that_another_took_since_says_that_it_is_over(tmp_path: Path) -> None:
+    mine = held(tmp_path, "mine")
+    mine.close()
+    other = held(tmp_path, "other")
+    assert judge({"lock": mine.evidence}).state == GONE
+    assert judge({"lock": other.evidence}).state == ALIVE
+    other.close()
+
+
+def test_of_a_lock_that_was_removed_nothing_is_known(tmp_path: Path) -> None:
+    mine = held(tmp_path, "mine")
+    os.unlink(tmp_path / "GPU-1")
+    assert judge({"lock": mine.evidence}).state == ALIVE  # the other one
+    os.unlink(tmp_path / "GPU-0")
+    assert judge({"lock": mine.evidence}).state == UNKNOWN
+    held(tmp_path, "other").close()  # which makes the files anew
+    assert judge({"lock": mine.evidence}).state == UNKNOWN
+    mine.close()
+    for odd in (None, 3, {}, {**mine.evidence, "cards": {}}, {**mine.evidence, "cards": {"../GPU-0": 1}}):
+        assert judge({"lock": odd, "task": {}}).state == UNKNOWN
 
 
 def test_a_lifeline_that_was_removed_is_unknown_unless_dockerd_stands_for_it(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ SEED = int(os.environ.get("DLAPP_SEED", "1"))
 
 
 def test_no_history_on_zookeeper_shows_a_card_used_twice_or_lost(zookeeper: ZooKeeper, tmp_path: Path) -> None:
-    found = history.run(tmp_path / "run", operations=OPERATIONS, seed=SEED, zookeeper=zookeeper)
+    found = history.run(tmp_path / "run", operations=OPERATIONS, seed=SEED, zookeeper=zookeeper, mixed=True)
     assert found.problems == []
     assert found.operations >= OPERATIONS
     assert min(found.faults.values()) > 0

@@ -42,7 +42,9 @@ def rounds(seconds: float, seed: int) -> Iterator[str]:
                 own = choice.getrandbits(31)
                 kinds = (*history.KINDS, "server") if name == "three servers" else history.KINDS
                 place = directory / f"round-{number}"
-                found = history.run(place, lasts_s=lasts_s, seed=own, zookeeper=zookeeper, workers=8, kinds=kinds)
+                found = history.run(
+                    place, lasts_s=lasts_s, seed=own, zookeeper=zookeeper, workers=8, kinds=kinds, mixed=True
+                )
                 said = f"round {number}, {name}, seed {own}: {found.operations} operations, {_faults(found)}"
                 if found.problems:
                     more = "".join(f"\n    {one}" for one in found.problems)
