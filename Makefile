@@ -14,7 +14,7 @@
 VENV ?= .venv
 BIN := $(VENV)/bin
 # The extras that reach a server, and what the tests run with.
-STORES := yarn zookeeper hdfs
+STORES := yarn zookeeper fsspec
 TESTED := demo test $(STORES)
 .DEFAULT_GOAL := help
 .PHONY: help demo yarn-up yarn-down demo-yarn test test-faults test-oldest soak check bench clean
