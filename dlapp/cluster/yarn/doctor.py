@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -10,8 +11,9 @@ from collections.abc import Generator, Iterator, Sequence
 from dlapp.cluster.yarn.dialect import FIELD3_LIMIT, FIELD3_SETTINGS, SETTING, Dialect, choose_dialect
 from dlapp.cluster.yarn.rest import NodeInfo, QueueInfo, YarnRest, version_of
 from dlapp.cluster.yarn.site import USER_VARIABLE, Site, hadoop_user, read_site
+from dlapp.cluster.yarn.web import NoAddress, Web
 from dlapp.config import Config
-from dlapp.errors import ConfigError, DlappError
+from dlapp.errors import ConfigError, DlappError, Unreachable
 from dlapp.findings import ASK_S, Check, Finding, Ground, failed, passed, warned
 
 LEAST_VERSION = (2, 7)
@@ -217,14 +219,11 @@ def _history(site: Site) -> Iterator[Finding]:
             "set yarn.timeline-service.enabled and yarn.timeline-service.hostname",
         )
         return
-    import requests
-
     try:
-        with requests.Session() as session:
-            session.trust_env = False
-            answer = session.get(f"{url}/ws/v1/timeline", headers={"Accept": "application/json"}, timeout=ASK_S)
-            words = str(answer.json().get("timeline-service-version") or answer.status_code)
-    except (requests.exceptions.RequestException, ValueError, AttributeError):
+        with Web(ASK_S) as web:
+            answer = web.call("GET", f"{url}/ws/v1/timeline")
+        words = str(json.loads(answer.data).get("timeline-service-version") or answer.status)
+    except (Unreachable, NoAddress, ValueError, AttributeError):
         yield warned(
             "yarn.timeline", f"{url} does not answer", "start it, or mend yarn.timeline-service.webapp.address"
         )
