@@ -102,11 +102,14 @@ class InputCache:
 
     # ---- using it ----
 
-    def hold(self, wanted: Wanted, fetch: Fetch, *, progress: Progress | None = None) -> Held | None:
+    def hold(
+        self, wanted: Wanted, fetch: Fetch, *, spare_bytes: int = 0, progress: Progress | None = None
+    ) -> Held | None:
         """What is wanted, as it lies here; fetched if it does not, or waited for while another process fetches it.
 
         Args:
             fetch: called at most twice, with an empty directory; what it raises is raised.
+            spare_bytes: as many have to be free on the disk after the fetch.
 
         Returns:
             None: there is no room for it here.
@@ -131,7 +134,7 @@ class InputCache:
                     continue
                 tree = self._path("entries", key, "tree")
                 if not whole:
-                    held = self._fetched(key, wanted, lock, fetch, progress)
+                    held = self._fetched(key, wanted, lock, fetch, spare_bytes, progress)
                 elif is_as_wanted(tree, wanted):
                     held = self._held(key, lock, was_there=True)
                 else:
@@ -140,7 +143,7 @@ class InputCache:
                         return None  # others use it as it is
                     if gone := self._put_away(key):
                         remove_tree(gone)
-                    held = self._fetched(key, wanted, lock, fetch, progress)
+                    held = self._fetched(key, wanted, lock, fetch, spare_bytes, progress)
                 return held
             finally:
                 if held is None:
@@ -267,12 +270,14 @@ class InputCache:
 
     # ---- fetching ----
 
-    def _fetched(self, key: str, wanted: Wanted, lock: int, fetch: Fetch, progress: Progress | None) -> Held | None:
+    def _fetched(
+        self, key: str, wanted: Wanted, lock: int, fetch: Fetch, spare_bytes: int, progress: Progress | None
+    ) -> Held | None:
         """Fetch under the exclusive lock, which the entry then holds shared; None: there is no room."""
         for again in (True, False):
             try:
                 self.sweep(held=key)
-                part = self._part_with_room(key, wanted)
+                part = self._part_with_room(key, wanted, spare_bytes)
             except (OSError, DlappError) as error:
                 self._note(f"the cache in {self.place.directory} cannot be used: {error}")
                 return None
@@ -327,10 +332,10 @@ class InputCache:
             "boot_id": self._boot_id,
         }
 
-    def _part_with_room(self, key: str, wanted: Wanted) -> str | None:
+    def _part_with_room(self, key: str, wanted: Wanted, spare_bytes: int) -> str | None:
         """A directory to fetch into, once there is room for what is wanted; None: there is not."""
         with self._deciding():
-            if not self._make_room(wanted.room_bytes):
+            if not self._make_room(wanted.room_bytes, spare_bytes):
                 return None
             part = self._path("parts", f"{key}.{os.urandom(6).hex()}")
             os.mkdir(part, 0o700)
@@ -373,7 +378,7 @@ class InputCache:
         with self._deciding():
             self._evict(0, size_bytes - free_bytes(path), partly=True)
 
-    def _make_room(self, room_bytes: int) -> bool:
+    def _make_room(self, room_bytes: int, spare_bytes: int) -> bool:
         """Whether that much more may be kept, after making room for it."""
         limit = self.place.limit_bytes
         if room_bytes > limit:
@@ -384,7 +389,7 @@ class InputCache:
         fetching = sum(one["room_bytes"] for one in self._parts())
         kept = sum(one.room_bytes for one in self.entries())
         over_limit = kept + fetching + room_bytes - limit
-        over_disk = room_bytes + reserve - free_bytes(self.place.directory)
+        over_disk = room_bytes + spare_bytes + reserve - free_bytes(self.place.directory)
         if self._evict(over_limit, over_disk):
             return True
         why = "what it keeps is in use or pinned, or the disk is full"
