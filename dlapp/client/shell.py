@@ -3,7 +3,8 @@
 A session is a directory under the state directory: where dlapp-run asks (`dlapp.client.desk`), and in Docker the
 lifeline, HOME and TMPDIR. A lock on its ``dlapp.log`` says that it is alive; the next session removes the dead ones'.
 Nothing else has to be given back after a SIGKILL: GPUs are held by kernel locks that end with the last process that
-inherited them, a plain shell ends with its keeper (`dlapp.client.plain_shell`), a container by its lifeline.
+inherited them (of a cluster's ledger, the next that asks on this host ends the lease then), a plain shell ends with its
+keeper (`dlapp.client.plain_shell`), a container by its lifeline.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dlapp.client import brought
 from dlapp.client.desk import BIN, DIRECTORY_VARIABLE, FILE_VARIABLE, Desk, furnish
 from dlapp.cluster.local.spawn import PYTHON
 from dlapp.cluster.local.state import is_locked, open_lock, open_state, try_lock
-from dlapp.errors import NotFound, UsageError
+from dlapp.errors import NotFound
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.spec import AppSpec
 
@@ -68,19 +69,18 @@ def open_shell(
 
     Raises:
         FileRefused: the file has faults; all are named.
-        UsageError: gcores in Docker, which is not built yet.
         NotEnough: more gcores than are free; it says who has them.
         NotFound: the workspace or input is missing, or there is no shell.
     """
     spec, user_env = client.spec_and_env(path)
     wanted = spec.roles[0].resources.gcores if gcores is None else gcores
     image = spec.roles[0].docker_image or spec.docker_image
-    if image and wanted:
-        raise UsageError("gcores with a docker_image is not built yet; use --gcores 0, or a file without docker_image")
     with contextlib.ExitStack() as stack:
         stack.enter_context(_signals_close())
         directory = stack.enter_context(session(client.config))
-        devices, kept_fds = stack.enter_context(leased(client.config, wanted, os.path.basename(directory)))
+        name = os.path.basename(directory)
+        evidence = _evidence_of_docker(client.config, directory) if image else None
+        devices, kept_fds = stack.enter_context(leased(client.config, wanted, name, evidence))
         if fetch_input and spec.inputs:
             with fetching() as progress:
                 now = brought.bring(spec.inputs, spec.workspace, note, progress)
@@ -89,18 +89,23 @@ def open_shell(
         command = [*PYTHON, "-m", "dlapp.tools.run"]
         desk_env = {**os.environ, FILE_VARIABLE: os.path.abspath(path)}
         if image:
+            from dlapp.node import node_policy
+            from dlapp.runtime.docker import DockerSettings
             from dlapp.runtime.docker_shell import DockerShell
+            from dlapp.runtime.payload import Card
 
             inside = environment(spec, directory, devices, user_env, in_docker=True)
             docker = client.config.runtime.docker
             shell: DockerShell | PlainShell = DockerShell(
-                host=docker.host,
-                network=docker.network,
+                settings=DockerSettings(docker.host, docker.network, docker.gpu_mode, client.config.gpuid.lock_dir),
+                policy=node_policy().docker,
                 image=image,
                 workspace=spec.workspace,
                 session_dir=directory,
                 env=inside,
                 resources=spec.roles[0].resources,
+                cards=[Card(one.uuid, one.index, one.minor, one.mig) for one in devices],
+                note=note,
             )
             stack.callback(shell.close)
             shell.start()
@@ -218,29 +223,51 @@ def _age_s(path: str) -> float:
 
 
 @contextlib.contextmanager
-def leased(config: Config, gcores: int, name: str) -> Iterator[tuple[tuple[Device, ...], tuple[int, ...]]]:
-    """Devices of this machine's ledger for as long as the block runs, and the descriptors that hold them.
+def leased(
+    config: Config, gcores: int, name: str, evidence: Mapping[str, Any] | None = None
+) -> Iterator[tuple[tuple[Device, ...], tuple[int, ...]]]:
+    """Devices of this host, of the ledger that is configured, for as long as the block runs; and the descriptors that
+    hold them.
+
+    Args:
+        evidence: of a shell that does not inherit the descriptors, see `dlapp.gpuid.evidence`.
 
     Raises:
         NotEnough: not so many are free; it says who has them.
-        AskTooLarge: this machine has not so many.
+        AskTooLarge: this host has not so many.
+        Unreachable: the ledger is in ZooKeeper, which does not answer.
     """
     if not gcores:
         yield (), ()
         return
     from dlapp.client import caller
     from dlapp.gpuid.health import Inspector
-    from dlapp.gpuid.machine import MachineLedger
+    from dlapp.gpuid.ledger import configured, open_ledger
+    from dlapp.gpuid.rules import Ask
 
-    ledger = MachineLedger(config.gpuid.lock_dir, inspect=Inspector())
-    with (
-        ledger.reserve(name, caller(), gcores) as reservation,
-        ledger.lease(application=name, container=name, user=caller(), gcores=gcores) as lease,
-    ):
+    ledger = open_ledger(configured(config.gpuid), inspect=Inspector())
+    try:
+        lease = ledger.acquire(Ask(name, name, caller(), gcores, evidence=evidence or {}))
+        # Its threads, if it has any, must not be there when the shell is forked; a release connects anew.
+        ledger.close()
         try:
-            yield lease.devices, (*reservation.fds, *lease.fds)
+            yield lease.devices, lease.fds
         finally:
             lease.release()
+    finally:
+        ledger.close()
+
+
+def _evidence_of_docker(config: Config, directory: str) -> dict[str, Any]:
+    from dlapp.gpuid.evidence import this_task
+    from dlapp.runtime.docker import LABEL_CONTAINER
+
+    label = f"{LABEL_CONTAINER}={os.path.basename(directory)}"
+    return {
+        "task": this_task(),
+        "fifo": os.path.join(directory, "life"),
+        "docker": {"host": config.runtime.docker.host, "label": label},
+    }
 
 
 @contextlib.contextmanager

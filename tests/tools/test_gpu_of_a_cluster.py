@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,10 @@ import pytest
 from dlapp.gpuid.devices import Device
 from dlapp.gpuid.rules import Ask
 from dlapp.gpuid.zookeeper import Settings, ZooKeeperLedger
+from tests.applications import properties, run, wait_for
+from tests.services.nvml_stub import Card, with_cards
 from tests.services.zookeeper import NoZooKeeper, ZooKeeper
+from tests.tools.terminal import Terminal
 
 HERE = os.uname().nodename
 CREDENTIALS = "dlapp:secret"
@@ -165,3 +169,51 @@ def test_gc_frees_what_dead_tasks_of_this_host_left(cluster: Cluster) -> None:
 def test_an_ensemble_that_does_not_answer_is_named(cluster: Cluster) -> None:
     cluster.environment["DLAPP_GPUID_ZOOKEEPER_ENSEMBLE"] = "127.0.0.1:1"
     assert "no ZooKeeper answered" in cluster.gpu("list", "host01", code=5)[1]
+
+
+# ---- dlapp-shell ----
+
+
+@pytest.fixture
+def here_with_cards(cluster: Cluster, tmp_path: Path) -> Cluster:
+    cluster.environment |= with_cards(tmp_path, [Card(), Card()]) | {
+        name: os.environ[name] for name in ("DLAPP_LOCAL_STATE_DIR",)
+    }
+    return cluster
+
+
+def test_dlapp_shell_leases_from_the_ledger_of_the_cluster(here_with_cards: Cluster, tmp_path: Path) -> None:
+    file, cluster = properties(tmp_path, "true"), here_with_cards
+    with Terminal("dlapp-shell", "--gcores", 2, file, env=cluster.environment) as terminal:
+        terminal.expect("GPU 0,1")
+        lines = cluster.gpu("list", HERE)[0].splitlines()
+        assert len(lines) == 2
+        assert all("shell-" in one for one in lines)
+        refused = run("dlapp-shell", "--gcores", 1, file, env=cluster.environment)
+        assert refused.code == 1
+        assert f"{HERE}: asked for 1 gcores, 0 free: gpu0 shell-" in refused.err
+        terminal.type("exit 0\n")
+        assert terminal.wait() == 0
+    assert cluster.gpu("list", HERE)[0].count("free") == 2
+
+
+def test_what_a_killed_dlapp_shell_held_can_be_had_when_its_processes_are_gone(
+    here_with_cards: Cluster, tmp_path: Path
+) -> None:
+    file, cluster = properties(tmp_path, "true"), here_with_cards
+    with Terminal("dlapp-shell", "--gcores", 2, file, env=cluster.environment) as terminal:
+        terminal.expect("GPU 0,1")
+        os.kill(terminal.pid, signal.SIGKILL)
+
+    def is_free() -> bool:
+        return "freed" in cluster.gpu("gc")[0]
+
+    wait_for("its end", is_free)
+    assert cluster.gpu("list", HERE)[0].count("free") == 2
+
+
+def test_dlapp_shell_says_which_zookeeper_does_not_answer(here_with_cards: Cluster, tmp_path: Path) -> None:
+    environment = here_with_cards.environment | {"DLAPP_GPUID_ZOOKEEPER_ENSEMBLE": "127.0.0.1:1"}
+    refused = run("dlapp-shell", "--gcores", 1, properties(tmp_path, "true"), env=environment)
+    assert refused.code == 5
+    assert refused.err == "Error: no ZooKeeper answered in time: 127.0.0.1:1\n"
