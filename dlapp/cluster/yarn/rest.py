@@ -18,7 +18,7 @@ from urllib.parse import urljoin
 
 from dlapp.cluster.yarn.errors import ApplicationNotFound, NotAllowed, NotHadoop, RemoteError, YarnError
 from dlapp.cluster.yarn.values import Launch, LocalResource
-from dlapp.cluster.yarn.web import Answer, NoAddress, Web
+from dlapp.cluster.yarn.web import Answer, NoAddress, Web, WrongScheme
 from dlapp.errors import TimedOut, Unreachable
 from dlapp.ids import ApplicationId
 from dlapp.report import FinalStatus, State
@@ -178,8 +178,16 @@ class YarnRest:
     # ---- the cluster ----
 
     def info(self) -> dict[str, Any]:
-        """The active ResourceManager's own words: ``resourceManagerVersion``, ``startedOn``, ``haState``."""
-        return _object(self._call("GET", f"{_CLUSTER}/info").get("clusterInfo"))
+        """The active ResourceManager's own words: ``resourceManagerVersion``, ``startedOn``, ``haState``.
+
+        Raises:
+            Unreachable: what answers is no ResourceManager, or one on standby that knows of no active one.
+        """
+        found = _object(self._call("GET", f"{_CLUSTER}/info").get("clusterInfo"))
+        # On standby this is the one question that is answered, and not passed on.
+        if found.get("haState") == "STANDBY":
+            raise Unreachable(f"{self.active_url()}: {_on_standby(len(self._urls))}")
+        return found
 
     def active_url(self) -> str:
         """The address of the ResourceManager that serves.
@@ -232,7 +240,7 @@ class YarnRest:
         """The value of one property of the ResourceManager's configuration; None: it has no such property."""
         try:
             answer = self._call("GET", "/conf", {"name": name, "format": "json"})
-        except ApplicationNotFound:
+        except (ApplicationNotFound, NotHadoop):  # a page of words, as a rule
             return None
         # Hadoop 2 answers with all of them, whatever was asked.
         for one in [_object(answer.get("property")), *_list(answer.get("properties"))]:
@@ -314,14 +322,15 @@ class YarnRest:
     # ---- requests ----
 
     def _call(self, method: str, path: str, query: Mapping[str, str] | None = None, body: Any = None) -> dict[str, Any]:
+        url = self.active_url()
         try:
-            return self._request(method, self.active_url(), path, query, body)
+            return self._request(method, url, path, query, body)
         except Unreachable:
-            # Another one may have taken over. Every call of ours may be repeated.
             if len(self._urls) == 1:
                 raise
-            self._active = self._find_active()
-            return self._request(method, self._active, path, query, body)
+        # Another one may have taken over. Every call of ours may be repeated.
+        self._active = self._find_active()
+        return self._request(method, self._active, path, query, body)
 
     def _request(
         self,
@@ -331,41 +340,52 @@ class YarnRest:
         query: Mapping[str, str] | None = None,
         body: Any = None,
     ) -> dict[str, Any]:
-        target, params = url + path, {**(query or {}), "user.name": self._user}
+        params = {**(query or {}), "user.name": self._user}
         sent = None if body is None else json.dumps(body).encode()
         try:
-            for _ in range(_MAX_REDIRECTS):
-                # A standby sends us on to the active one.
-                answer = self._web.call(method, target, params, sent)
-                location = answer.headers.get("Location", "")
-                if answer.status != 307 or not location:
-                    return self._read(method, path, url, answer)
-                target = urljoin(target, location)
-                params = {} if "user.name=" in target else params
+            answer = self._sent_on(method, url + path, params, sent)
         except NoAddress as error:
             raise YarnError(f"{url}: is no web address; see {SETTING}") from error
         except NotHadoop as error:
             raise NotHadoop(f"{url}: {error} to {method} {path}") from error
+        except WrongScheme as error:
+            raise Unreachable(f"{url}: {error}") from error
         except Unreachable as error:
             raise Unreachable(f"{url}: {error}; see {SETTING}") from error
-        raise Unreachable(f"{url}: it sends us round in circles; are all ResourceManagers on standby?")
+        if answer is None:
+            raise Unreachable(f"{url}: {_on_standby(len(self._urls))}")
+        return self._read(method, path, url, answer)
+
+    def _sent_on(self, method: str, target: str, params: Mapping[str, str], body: bytes | None) -> Answer | None:
+        """The answer of the active one, to which one on standby sends us; None: it knows none."""
+        for _ in range(_MAX_REDIRECTS):
+            answer = self._web.call(method, target, params, body)
+            if answer.status != 307:
+                return answer
+            if not (location := answer.headers.get("Location", "")):
+                return None
+            target = urljoin(target, location)
+            params = {} if "user.name=" in target else params
+        return None
 
     def _read(self, method: str, path: str, url: str, answer: Answer) -> dict[str, Any]:
         self.server_time_s = _seconds_of(answer.headers.get("Date", ""))
         if not answer.data and answer.status < 300:
             return {}
         try:
-            read = json.loads(answer.data)
-        except ValueError as error:
-            if kind := _KINDS.get(answer.status):
-                raise kind(f"{url}: {method} {path}", "", f"status {answer.status}") from error
+            read: dict[str, Any] | None = _object(json.loads(answer.data))
+        except ValueError:
+            read = None
+        if answer.status < 300 and read is not None:
+            return read
+        if answer.status in (401, 403) and read is None:
+            raise NotAllowed(f"{url}: {method} {path}", "", f"status {answer.status}")
+        said = _object((read or {}).get("RemoteException"))
+        # Another server of Hadoop's says that it has no such page; a ResourceManager gives its reason.
+        if read is None or (answer.status == 404 and not said):
             raise NotHadoop(
                 f"{url}: it answers with status {answer.status}, and not as a ResourceManager; see {SETTING}"
-            ) from error
-        read = _object(read)
-        if answer.status < 300:
-            return read
-        said = _object(read.get("RemoteException"))
+            )
         message = str(said.get("message") or f"status {answer.status}").removeprefix("java.lang.Exception: ")
         raise _KINDS.get(answer.status, RemoteError)(f"{method} {path}", str(said.get("javaClassName") or ""), message)
 
@@ -483,6 +503,12 @@ def _number(value: Any) -> int:
         return int(value or 0)
     except (TypeError, ValueError):
         return 0
+
+
+def _on_standby(count: int) -> str:
+    if count > 1:
+        return "the ResourceManager is on standby, and so are all; make one active (yarn rmadmin -transitionToActive)"
+    return "the ResourceManager is on standby; name all of them in yarn.resourcemanager.ha.rm-ids"
 
 
 def version_of(text: str) -> tuple[int, int]:

@@ -18,10 +18,18 @@ from dlapp.errors import DlappError, Unreachable
 
 MOST_BYTES = 256 << 20
 _PIECE = 1 << 16
+_PROBE_S = 3.0
+POLICY = "yarn.http.policy"
+CA_VARIABLE = "SSL_CERT_FILE"
+"""Of OpenSSL: a file of certificates that are trusted."""
 
 
 class NoAddress(DlappError):
     """What was to be called is no web address."""
+
+
+class WrongScheme(Unreachable):
+    """One side speaks TLS and the other does not, or does not trust; the words name the setting."""
 
 
 class Answer(NamedTuple):
@@ -88,6 +96,7 @@ class Web:
                 self._drop(server)
                 if kept and not isinstance(error, TimeoutError):
                     continue
+                self._check_scheme(*server, error)
                 raise Unreachable(self._why(error)) from error
             try:
                 return Answer(answer.status, answer.headers, self._read(answer))
@@ -122,6 +131,19 @@ class Web:
         if (connection := self._open.pop(server, None)) is not None:
             connection.close()
 
+    @staticmethod
+    def _check_scheme(scheme: str, address: str, error: Exception) -> None:
+        """Raises WrongScheme if that is what is wrong."""
+        if type(error).__module__ == "ssl":
+            if reason := getattr(error, "verify_message", ""):
+                raise WrongScheme(
+                    f"its certificate is not trusted ({reason}); set {CA_VARIABLE} to the file of your cluster's CA"
+                ) from error
+            if "WRONG_VERSION_NUMBER" in str(error) or "RECORD_LAYER_FAILURE" in str(error):
+                raise WrongScheme(f"it speaks plain HTTP, and not TLS; set {POLICY} to HTTP_ONLY") from error
+        elif scheme == "http" and not isinstance(error, ConnectionRefusedError | TimeoutError) and _speaks_tls(address):
+            raise WrongScheme(f"it speaks TLS; set {POLICY} to HTTPS_ONLY") from error
+
     def _why(self, error: Exception) -> str:
         if isinstance(error, TimeoutError):
             return f"no answer in {self._timeout_s:g} s"
@@ -130,8 +152,27 @@ class Web:
         if isinstance(error, http.client.RemoteDisconnected | http.client.IncompleteRead | ConnectionResetError):
             return "it closed the connection without an answer"
         if isinstance(error, http.client.HTTPException):
-            return "it answers, but not as a web server (does it speak TLS?)"
+            return "it answers, but not as a web server"
         return _words(error)
+
+
+def _speaks_tls(address: str) -> bool:
+    """Whether a server that does not answer in HTTP answers in TLS."""
+    import socket
+    import ssl
+
+    parts = urlsplit(f"//{address}")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    # It is told nothing, so its certificate does not matter.
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        with (
+            socket.create_connection((parts.hostname or "", parts.port or 80), timeout=_PROBE_S) as plain,
+            context.wrap_socket(plain, server_hostname=parts.hostname),
+        ):
+            return True
+    except (OSError, ValueError):
+        return False
 
 
 def _words(error: BaseException) -> str:
