@@ -136,6 +136,7 @@ class DockerRun:
         host_config = self._api.create_host_config(
             mounts=[
                 _bind(payload.workspace, WORKSPACE),
+                *self._inputs(),
                 _bind(payload.home, HOME),
                 _bind(payload.tmp, TMP),
                 _bind(payload.stdout, out),
@@ -170,6 +171,13 @@ class DockerRun:
             labels=self._labels(),
             host_config=host_config,
         )
+
+    def _inputs(self) -> list[Any]:
+        workspace = os.path.realpath(self._payload.workspace)
+        return [
+            _bind(source, f"{WORKSPACE}/{os.path.relpath(path, workspace)}", read_only=True)
+            for source, path in self._payload.mounts
+        ]
 
     def _labels(self) -> dict[str, str]:
         payload = self._payload

@@ -33,6 +33,8 @@ class Payload:
         script: relative to the workspace.
         env: the payload's whole environment; in Docker what is set on top of the image's.
         image: None: a plain process.
+        mounts: in Docker only: paths of the host, and where in `workspace` each is seen instead of what is there;
+            read-only.
         keep_fds: open descriptors that a plain payload inherits: locks that it holds by living.
     """
 
@@ -45,6 +47,7 @@ class Payload:
     resources: Resources
     image: str | None = None
     gpus: tuple[int, ...] = ()
+    mounts: tuple[tuple[str, str], ...] = ()
     keep_fds: tuple[int, ...] = ()
 
     @property

@@ -95,6 +95,11 @@ def bring(
     return Brought(plan.moved, hits, tuple(mounts), tuple(held), tuple(settle))
 
 
+def is_worth_keeping(plan: Plan) -> bool:
+    """Whether something of it is not on this machine anyway."""
+    return any(not one.entry.location.startswith(FILE) for _, one in plan.landings)
+
+
 def _groups(plan: Plan) -> list[tuple[FileSystem, list[Landing]]]:
     """What is worth to be kept, by entry: files of this machine are here already."""
     some = [(system, one) for system, one in plan.landings if not one.entry.location.startswith(FILE)]

@@ -31,9 +31,10 @@ from dlapp.errors import Denied, DlappError, NotFound, UsageError
 from dlapp.ids import ContainerId
 from dlapp.runtime.payload import Ended, Payload, PayloadError, Running
 from dlapp.runtime.process import Guardian, PlainRun
-from dlapp.storage import DiskFull, HdfsPlace, fetch_sources, open_location, shown
+from dlapp.storage import DiskFull, HdfsPlace, open_location, shown
 from dlapp.storage.tree import remove_tree
 from dlapp.task.environment import payload_environment
+from dlapp.task.inputs import Inputs
 from dlapp.task.link import AmLink
 from dlapp.task.logs import LogCap, TaskLog
 from dlapp.task.stop import LifelineWatch, Stopped, Stopper
@@ -81,6 +82,7 @@ class Task:
         self._lease: Lease | None = None
         self._hdfs: HdfsPlace | None = None
         self._cards: Cards | None = None
+        self._inputs: Inputs | None = None
         self._link: AmLink
         self._launch: dict[str, Any]
         self._assignment: Assignment
@@ -237,11 +239,28 @@ class Task:
         if not self._assignment.inputs:
             return
         self._say(Phase.FETCHING)
+        from dlapp.storage.fetching import plan_fetch
+
+        self._inputs = inputs = Inputs(self._launch.get("cache"), self._note)
+        in_docker, outputs, written = self._what_is_written()
         for one in self._assignment.inputs:
             with self._step(f"input {one.input_path} could not be fetched"):
                 into = self._inside_workspace(one.input_path)
-                moved = fetch_sources(one.sources, into, hdfs=self._hdfs, progress=self._teller())
+                # What is mounted is not there for whoever stores the output, and cannot be written.
+                may_mount = in_docker and not any(f"{into}/".startswith(f"{path}/") for path in outputs)
+                plan = plan_fetch(one.sources, into, hdfs=self._hdfs)
+                moved = inputs.bring(plan, may_mount=may_mount, closed_to_mounts=written, progress=self._teller())
                 self._note(f"input {one.input_path}: {moved.files} files, {moved.size_bytes} bytes")
+
+    def _what_is_written(self) -> tuple[bool, list[str], list[str]]:
+        """Whether the payload is a container; where its outputs are; all that somebody may have to write to, or that
+        has to be there for us: absolute paths of the host."""
+        one, root = self._assignment, os.path.join(self._home, "workspace")
+        outputs = [os.path.realpath(os.path.join(root, output.output_path)) for output in one.outputs]
+        others = [
+            os.path.realpath(os.path.join(root, path)) for path in (one.script, *(i.input_path for i in one.inputs))
+        ]
+        return one.docker_image is not None, outputs, [*outputs, *others]
 
     def _inside_workspace(self, path: str) -> str:
         """The host's path of a directory in the workspace. Raises UsageError where a link leads out of it."""
@@ -296,6 +315,7 @@ class Task:
             ),
             resources=one.resources,
             image=one.docker_image,
+            mounts=tuple(self._inputs.mounts) if self._inputs else (),
             gpus=self._gpus,
             keep_fds=(*self._keep_fds, *(lease.fds if lease else ())),
         )
@@ -324,6 +344,8 @@ class Task:
         with self._step("the payload could not be started", node=True, cut_by=Stop.NOW):
             run.start()
         self._say(Phase.RUNNING)
+        if self._inputs is not None:
+            self._inputs.settle_later()
         kill_at: float | None = None
         look_at, told = 0.0, ""
         while True:
@@ -427,6 +449,8 @@ class Task:
     def _clean_up(self) -> None:
         """Leave the logs, and nothing else that takes room; then give the GPUs back, for by now nobody uses them."""
         self._guardian.close()
+        if self._inputs is not None:
+            self._inputs.close()
         for name in ("workspace", "home", "tmp"):
             try:
                 remove_tree(os.path.join(self._home, name))

@@ -268,6 +268,11 @@ class LocalAmEngine:
             "environment": launch.environment,
             "ledger": {"directory": settings.lock_dir, "application": str(self._application)},
             "runtime": {"docker_host": settings.docker_host, "docker_network": settings.docker_network},
+            "cache": {
+                "directory": self._state.input_cache(os.geteuid()),
+                "limit_bytes": settings.cache_limit_bytes,
+                "age_s": settings.cache_age_s,
+            },
             "state": {"shared": self._state.shared, "attempt": self._attempt},
         }
         write_whole(os.path.join(directory, "launch.json"), json.dumps(value), mode=0o600)

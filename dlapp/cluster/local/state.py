@@ -48,6 +48,10 @@ class StateDir:
         """The directory of one application."""
         return os.path.join(self.applications, application_id)
 
+    def input_cache(self, uid: int) -> str:
+        """Input that a user's containers fetched and may need again (`dlapp.storage.cache`)."""
+        return os.path.join(self.cache(uid), "input")
+
     def cache(self, uid: int) -> str:
         """Where a user's packed workspaces are kept."""
         return os.path.join(self.path, "cache", str(uid))

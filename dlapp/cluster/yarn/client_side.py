@@ -39,6 +39,9 @@ KILL_ASK_S = 2.0
 """How long an ApplicationMaster may take to end by itself once dlapp-kill has asked it."""
 KILL_END_S = 60.0
 ASK_S = 5.0
+KEEP_FREE = 0.12
+"""Share of a node's disk that our cache of input leaves free: a NodeManager gives up a disk that is filled to 90 %
+(yarn.nodemanager.disk-health-checker.max-disk-utilization-per-disk-percentage)."""
 _KIND = "DLAPP"
 _EARLY = (State.NEW, State.NEW_SAVING, State.SUBMITTED)
 
@@ -270,6 +273,11 @@ class YarnEngine:
             runtime={
                 "docker_host": self._config.runtime.docker.host,
                 "docker_network": self._config.runtime.docker.network,
+            },
+            cache={
+                "limit_bytes": self._config.storage.cache_limit_bytes,
+                "age_s": self._config.storage.cache_age_s,
+                "keep_free": KEEP_FREE,
             },
         )
         rest.submit(

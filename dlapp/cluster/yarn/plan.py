@@ -45,6 +45,7 @@ class Plan:
         resources: name in a task's working directory -> file.
         ledger: where the ledger of GPUs is (`dlapp.gpuid.ledger.open_ledger`); None: there is none.
         runtime: how payloads run (`runtime.docker.*`).
+        cache: limits of the cache of input on a node (`dlapp.task.inputs`).
     """
 
     submission: Submission
@@ -56,6 +57,7 @@ class Plan:
     resources: dict[str, LocalResource] = field(default_factory=dict)
     ledger: dict[str, Any] | None = None
     runtime: dict[str, Any] = field(default_factory=dict)
+    cache: dict[str, Any] | None = None
 
     def to_credentials(self) -> Credentials:
         """The credentials that carry it."""
@@ -82,6 +84,7 @@ class Plan:
                 "am_place": f"{Places(self.home).staging(grant.container_id.application)}/{AM}",
                 "ledger": self.ledger,
                 "runtime": self.runtime,
+                "cache": self.cache,
             }
             return python_command(self.python, "task", "--engine", "yarn"), json.dumps(told).encode()
 

@@ -20,6 +20,29 @@ LOGS = ("stdout", "stderr", "dlapp.log")
 _TAKEN_OVER = ("PATH", "USER", "LOGNAME")
 
 
+INPUT_CACHE = "dlapp-cache"
+
+
+def input_cache(environ: Mapping[str, str], here: str) -> str:
+    """The directory of the user's cache of input on this node, where the operator named none.
+
+    It has to outlive containers and applications, and be the user's alone: the directory that the NodeManager keeps for
+    a user (``<local-dir>/usercache/<user>``) is both, and it is cleared with all else of YARN's when a NodeManager
+    without recovery starts. Of several disks it is the one that this container lies on.
+
+    Source: ContainerLocalizer.USERCACHE, ResourceLocalizationService.cleanUpLocalDirs; LOCAL_DIRS of ContainerLaunch
+    has ``<local-dir>/usercache/<user>/appcache/<application id>`` for each disk.
+
+    Args:
+        here: the container's working directory.
+    """
+    application = os.path.dirname(here)
+    for path in environ.get("LOCAL_DIRS", "").split(","):
+        if path and os.path.realpath(path) == os.path.realpath(application):
+            application = path
+    return os.path.join(os.path.dirname(os.path.dirname(application)), INPUT_CACHE)
+
+
 def make_home(environ: Mapping[str, str] = os.environ) -> str:
     """Make the task's home directory of what the NodeManager gave to this process; its path.
 
@@ -34,6 +57,8 @@ def make_home(environ: Mapping[str, str] = os.environ) -> str:
         **{name: environ[name] for name in _TAKEN_OVER if name in environ},
         **told.get("environment", {}),
     }
+    if told.get("cache") is not None:
+        told["cache"]["directory"] = input_cache(environ, os.getcwd())
     home = os.path.join(os.getcwd(), "task")
     os.mkdir(home, 0o700)
     logs = environ["LOG_DIRS"].split(",")[0]

@@ -1,0 +1,111 @@
+"""A task's input: fetched, or taken from what lies in the node's cache already, and what is in use for as long.
+
+Where the cache is: the operator's directory of /etc/dlapp/node.yaml, with one below it for each user; else where the
+engine said (`dlapp.cluster`), on the file system that the container's own directory is on, so that copies can share
+blocks. A cache that cannot be used is noted, and everything is fetched.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dlapp.errors import DlappError
+from dlapp.storage import Moved, Progress
+from dlapp.storage.tree import human_size
+
+if TYPE_CHECKING:
+    from dlapp.storage.cache import Held, InputCache
+    from dlapp.storage.fetching import Plan
+
+SETTLE_AFTER_S = 60.0
+"""By then the kernel has written by itself what was fetched (vm.dirty_expire_centisecs: 30 s), so that a sync is quick
+and a payload that ends early waits for none. Source: proc(5), /proc/sys/vm."""
+
+
+class Inputs:
+    """The input of one container.
+
+    Args:
+        settings: ``limit_bytes``, ``age_s``, ``keep_free`` and ``directory`` of the cache, as the engine passed them
+            on; None: there is no cache.
+        note: takes lines for dlapp's own log.
+    """
+
+    def __init__(self, settings: Mapping[str, Any] | None, note: Callable[[str], None]) -> None:
+        self._settings, self._note = settings, note
+        self._cache: InputCache | None = None
+        self._held: list[Held] = []
+        self._settle: list[str] = []
+        self._closed = threading.Event()
+        self.mounts: list[tuple[str, str]] = []
+        """Path of the host, and absolute path in the workspace where the payload is to find it, read-only."""
+
+    def bring(
+        self, plan: Plan, *, may_mount: bool, closed_to_mounts: Sequence[str] = (), progress: Progress | None = None
+    ) -> Moved:
+        """Carry out what `dlapp.storage.fetching.plan_fetch` planned. Raises what that does.
+
+        Args:
+            may_mount: the payload is a container; see `mounts`.
+            closed_to_mounts: absolute paths that somebody may have to write to.
+        """
+        # A task without input pays for none of this.
+        from dlapp.storage.cached import bring
+
+        brought = bring(
+            plan,
+            self._cache_for(plan),
+            may_mount=may_mount,
+            closed_to_mounts=closed_to_mounts,
+            progress=progress,
+        )
+        self._held += brought.held
+        self._settle += brought.settle
+        self.mounts += [(one.source, one.path) for one in brought.mounts]
+        if brought.hits.files:
+            hits = brought.hits
+            self._note(f"of that, on this node already: {hits.files} files, {human_size(hits.size_bytes)}")
+        return brought.moved
+
+    def settle_later(self) -> None:
+        """Have what was fetched synced some time from now, unless the task ends before: see `InputCache.settle`."""
+        if self._settle and self._cache is not None:
+            threading.Thread(target=self._settle_when_quiet, name="task-cache", daemon=True).start()
+
+    def close(self) -> None:
+        """The payload is gone: what it used may go. May be repeated."""
+        self._closed.set()
+        for one in self._held:
+            one.close()
+        self._held.clear()
+
+    def _settle_when_quiet(self) -> None:
+        cache = self._cache
+        assert cache is not None
+        if not self._closed.wait(SETTLE_AFTER_S):
+            for key in self._settle:
+                cache.settle(key)
+
+    def _cache_for(self, plan: Plan) -> InputCache | None:
+        if self._cache is None and self._settings is not None:
+            from dlapp.storage.cache import InputCache
+            from dlapp.storage.cache_files import CachePlace
+            from dlapp.storage.cached import is_worth_keeping
+
+            if not is_worth_keeping(plan):
+                return None
+            from dlapp.node import node_policy
+
+            limits = (self._settings["limit_bytes"], self._settings["age_s"], self._settings.get("keep_free", 0.0))
+            try:
+                directory = self._settings["directory"]
+                if operators := node_policy().cache_dir:
+                    directory = os.path.join(operators, str(os.geteuid()))
+                self._cache = InputCache(CachePlace(directory, *limits), self._note)
+            except (DlappError, OSError) as error:
+                self._note(f"there is no cache of input on this node: {error}")
+                self._settings = None
+        return self._cache
