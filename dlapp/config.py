@@ -125,6 +125,7 @@ class YarnConfig(NamedTuple):
     conf_dir: str | None
     dialect: str
     python: str
+    python_archive: str | None
     am_memory_mib: int
     am_attempts: int
 
@@ -248,6 +249,13 @@ def _read_temperature(text: str) -> int:
 def _read_word(text: str) -> str:
     if not text or text.startswith("-") or any(character.isspace() for character in text):
         raise ValueError(f"{shown(text)} is not one word")
+    return text
+
+
+def _read_place(text: str) -> str:
+    path = text.removeprefix("hdfs://")
+    if "/" not in path or any(character.isspace() for character in text) or (path == text and not text.startswith("/")):
+        raise ValueError(f"{shown(text)} is no place on HDFS like hdfs:///apps/python.tar.gz or /apps/python.tar.gz")
     return text
 
 
@@ -415,6 +423,15 @@ KEYS: tuple[Key, ...] = (
         "python3",
         "path or name",
         "the Python of the nodes, 3.11 or later; a name is looked up on a container's PATH",
+    ),
+    Key(
+        "yarn.python_archive",
+        "python_archive",
+        _read_place,
+        "",
+        "place on HDFS",
+        "a Python that containers are brought: .tar.gz, .tgz, .tar or .zip; `yarn.python` is then the path in it, "
+        "`bin/python3` where that is not set",
     ),
     Key("yarn.am_memory", "am_memory_mib", read_memory_mib, "256m", "memory", "memory of an ApplicationMaster"),
     Key(
