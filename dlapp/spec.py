@@ -113,11 +113,16 @@ class RoleSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Where containers may run; on one machine nothing of this has an effect."""
+    """Where containers may run, which has no effect on one machine; and which GPUs of their node they get.
+
+    Args:
+        spread: the GPUs of a container are to be far from each other and from those in use, not close together.
+    """
 
     nodes: tuple[str, ...] = ()
     exclude_nodes: tuple[str, ...] = ()
     node_label: str | None = None
+    spread: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,18 +132,28 @@ class InputSpec:
     Args:
         name: the section's NAME, empty for the plain section.
         sources: locations with a scheme (``file:///data/train/*``), patterns allowed.
-        input_path: where they land, relative to the workspace.
+        input_path: where they land, relative to the workspace; with ``as_list`` the file that names them.
+        unpack: the sources are archives, and what is in them is wanted.
+        as_list: nothing is brought, but a list of the files is written.
+        shard: each container gets its part of the files.
     """
 
     name: str = ""
     sources: tuple[str, ...]
     input_path: str
+    unpack: bool = False
+    as_list: bool = False
+    shard: bool = False
 
     def __post_init__(self) -> None:
         section = f"from_hdfs {self.name}".strip()
         if not self.sources:
             raise SpecError(f"{section}.hdfs", "is empty")
         check_inside_workspace(f"{section}.input_path", self.input_path)
+        if self.as_list and self.unpack:
+            raise SpecError(f"{section}.archive", "is unpack, but with mode=list nothing is brought that could be")
+        if self.as_list and posixpath.normpath(self.input_path) == ".":
+            raise SpecError(f"{section}.input_path", "is the workspace itself; with mode=list it is the list's file")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +194,7 @@ class AppSpec:
         max_runtime_s: seconds from the application's start to its soft-kill; None: no limit.
         kill_grace_s: seconds between SIGTERM and SIGKILL.
         roles: in the order of the file.
+        collect_gpus: there is no payload; what its task does is to clear up the GPU ledger of its node.
     """
 
     username: str
@@ -199,6 +215,7 @@ class AppSpec:
     inputs: tuple[InputSpec, ...] = ()
     outputs: tuple[OutputSpec, ...] = ()
     roles: tuple[RoleSpec, ...] = field(default_factory=lambda: (RoleSpec(),))
+    collect_gpus: bool = False
 
     def __post_init__(self) -> None:
         for name, text in (("username", self.username), ("appname", self.appname)):

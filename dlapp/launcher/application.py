@@ -197,6 +197,7 @@ class _Maker:
                     nodes=self.properties.value("resources", "nodes", ()),
                     exclude_nodes=self.properties.value("resources", "exclude_nodes", ()),
                     node_label=self.properties.value("resources", "node_label"),
+                    spread=self.properties.value("resources", "placement", "pack") == "spread",
                 ),
                 inputs=tuple(inputs),
                 outputs=tuple(outputs),
@@ -310,7 +311,19 @@ class _Maker:
             return None
         if not self._is_inside_workspace(section, "input_path", path):
             return None
-        return InputSpec(name=_name_of(section), sources=tuple(sources), input_path=os.path.normpath(path))
+        get = self.properties.value
+        try:
+            return InputSpec(
+                name=_name_of(section),
+                sources=tuple(sources),
+                input_path=os.path.normpath(path),
+                unpack=get(section, "archive", "keep") == "unpack",
+                as_list=get(section, "mode", "copy") == "list",
+                shard=get(section, "shard", False),
+            )
+        except SpecError as refused:
+            add_refusal(self.faults, self.properties, refused)
+            return None
 
     def _output(self, section: str, workspace: str | None) -> OutputSpec | None:
         get = self.properties.value

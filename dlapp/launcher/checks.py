@@ -86,6 +86,9 @@ class WorldCheck:
             landed: path in the workspace -> what other sources bring there; it is added to.
         """
         section = f"from_hdfs {one.name}".strip()
+        if one.as_list and one.input_path in packed:
+            self._fault(section, "input_path", f"the workspace has {shown(one.input_path)}, where the list is to land")
+            return
         parts = one.input_path.split("/")
         for upper in ("/".join(parts[: place + 1]) for place in range(len(parts))):
             if packed.get(upper) is False:
@@ -100,9 +103,18 @@ class WorldCheck:
             if not entries:
                 self._fault(section, "hdfs", f"{_path(source)} matches nothing")
             for entry in entries:
-                if problem := _unreadable(entry):
+                if problem := _unreadable(entry) or self._problem_inside(entry):
                     self._fault(section, "hdfs", problem)
-                self._land(section, one, entry, packed, landed)
+                if not one.as_list and not one.unpack:
+                    self._land(section, one, entry, packed, landed)
+
+    def _problem_inside(self, entry: Entry) -> str:
+        """Why not all of an entry can be brought; empty: it can."""
+        try:
+            open_location(entry.location, self.hdfs).tree(entry)
+        except DlappError as error:
+            return str(error)
+        return ""
 
     def _land(
         self, section: str, one: InputSpec, entry: Entry, packed: dict[str, bool], landed: dict[str, Entry]

@@ -124,6 +124,18 @@ def _locations(text: str) -> tuple[str, ...]:
     return tuple(line for line in text.split("\n") if line)
 
 
+def _archive(text: str) -> str:
+    return read_choice(text, ("keep", "unpack"))
+
+
+def _mode(text: str) -> str:
+    return read_choice(text, ("copy", "list"))
+
+
+def _placement(text: str) -> str:
+    return read_choice(text, ("pack", "spread"))
+
+
 def _on_failure(text: str) -> str:
     return read_choice(text, ("keep", "drop"))
 
@@ -169,14 +181,14 @@ SECTIONS: Mapping[str, Mapping[str, Key]] = {
         "prefer_nodes": _UNBUILT,
         "gpu_model": _UNBUILT,
         "gpu_memory": _UNBUILT,
-        "placement": _UNBUILT,
+        "placement": Key(_placement),
     },
     "from_hdfs": {
         "hdfs": Key(_locations, required=True, lines=True),
         "input_path": Key(_text, required=True),
-        "archive": _UNBUILT,
-        "mode": _UNBUILT,
-        "shard": _UNBUILT,
+        "archive": Key(_archive),
+        "mode": Key(_mode),
+        "shard": Key(read_boolean),
     },
     "to_hdfs": {
         "output_path": Key(_text, required=True),

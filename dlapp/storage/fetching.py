@@ -57,6 +57,49 @@ class Plan(NamedTuple):
         paths = {one.path for one in landed}
         return self._replace(landings=tuple(pair for pair in self.landings if pair[1].path not in paths))
 
+    def at(self, into: str) -> Plan:
+        """The same, landing in another directory."""
+        into = into.rstrip("/") or "/"
+        moved = [
+            (system, one._replace(path=f"{into}{one.path[len(self.into.rstrip('/')) :]}"))
+            for system, one in self.landings
+        ]
+        return Plan(into, tuple(moved))
+
+    def shard(self, index: int, total: int) -> Plan:
+        """The part of the files that container ``index`` of ``total`` gets, with the directories above them."""
+        from dlapp.storage.shards import shard
+
+        places = [(path, node) for _, one in self.landings for node, path in one.places() if node.is_file or node.link]
+        mine = shard(((path, node.size_bytes) for path, node in places), index, total)
+        above = {path[:at] for path in mine for at, char in enumerate(path) if char == "/"}
+        kept = []
+        for system, one in self.landings:
+            nodes = [node for node, path in one.places() if path in mine or path in above]
+            if nodes:
+                kept.append((system, one._replace(nodes=nodes)))
+        return self._replace(landings=tuple(kept))
+
+    def listed(self) -> list[str]:
+        """Where all files of it are, sorted: paths on this machine, else locations.
+
+        Raises:
+            DlappError: a name has a newline in it, so a list cannot hold it.
+        """
+        found = sorted(node.source for _, one in self.landings for node in one.nodes if node.is_file)
+        for source in found:
+            if "\n" in source:
+                raise DlappError(f"{shown(source)} has a newline in its name, so it cannot stand in a list")
+        return found
+
+    def check_free_names(self) -> None:
+        """Refuse what would land on something else.
+
+        Raises:
+            DlappError: a file stands where one would land, or two would land in one place.
+        """
+        _check_free_names([one for _, one in self.landings])
+
     def check_room(self) -> None:
         """Raises DiskFull: it is more than there is room for."""
         total = self.moved.size_bytes
@@ -67,6 +110,7 @@ class Plan(NamedTuple):
 
     def fetch(self, progress: Progress | None = None) -> Moved:
         """Bring it. Raises what `FileSystem.fetch` raises."""
+        self.check_free_names()
         self.check_room()
         try:
             os.makedirs(self.into, exist_ok=True)
@@ -115,8 +159,9 @@ def _plan(entries: Sequence[tuple[FileSystem, Entry]], into: str) -> Plan:
     for system, entry in entries:
         path = f"{into}/{_last_name(entry)}".rstrip("/")
         landings.append((system, Landing(entry, path, system.tree(entry))))
-    _check_free_names([one for _, one in landings])
-    return Plan(into, tuple(landings))
+    plan = Plan(into, tuple(landings))
+    plan.check_free_names()
+    return plan
 
 
 def _last_name(entry: Entry) -> str:

@@ -49,7 +49,11 @@ class LocalFiles:
 
     def tree(self, entry: Entry) -> list[Node]:
         """See `FileSystem.tree`."""
-        return nodes_to_fetch(local_path(entry.location))
+        nodes = nodes_to_fetch(local_path(entry.location))
+        for node in nodes:
+            if node.is_file and not os.access(node.source, os.R_OK, effective_ids=True):
+                raise Denied(f"{shown(node.source)} may not be read")
+        return nodes
 
     def bring(self, landings: Sequence[Landing], done: Callable[[int], None]) -> None:
         """See `FileSystem.bring`."""

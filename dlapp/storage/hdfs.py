@@ -65,7 +65,7 @@ class HdfsFiles:
 
     def tree(self, entry: Entry) -> list[Node]:
         """See `FileSystem.tree`."""
-        return self._nodes(self.place.path(entry.location))
+        return self._nodes(self.place.path(entry.location), readable=True)
 
     def bring(self, landings: Sequence[Landing], done: Callable[[int], None]) -> None:
         """See `FileSystem.bring`. Many files at once, and several ranges of a large one."""
@@ -189,8 +189,12 @@ class HdfsFiles:
         except NotFound:
             return []
 
-    def _nodes(self, top: str) -> list[Node]:
-        """All of a tree on HDFS, parents first."""
+    def _nodes(self, top: str, *, readable: bool = False) -> list[Node]:
+        """All of a tree on HDFS, parents first.
+
+        Args:
+            readable: each file must be one that may be read.
+        """
         status = self.web.status(top)
         if status is None:
             raise NotFound(f"{shown(self.place.location + top)} is gone")
@@ -201,6 +205,9 @@ class HdfsFiles:
             if status.link is not None:
                 raise DlappError(f"{shown(self.place.location + path)} is a symbolic link, which HDFS itself gave up")
             nodes.append(_node(self.place.location + path, name, status))
+            if readable and not status.is_dir and not (status.mode & 0o004):
+                # Whether by its owner, its group or an ACL, only HDFS knows.
+                self.web.check_readable(path)
             if status.is_dir:
                 inner = [(f"{name}/{one.name}".lstrip("/"), one) for one in self.web.children(path)]
                 todo.extend(reversed(inner))

@@ -87,6 +87,35 @@ def human_size(size_bytes: float) -> str:
     return f"{size_bytes / 1024:.1f} {units[0]}"
 
 
+class Pace:
+    """How fast bytes come, in words.
+
+    Args:
+        clock: seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock, self._began, self._first = clock, clock(), -1
+
+    def words(self, done: int, total: int) -> str:
+        """``1.2 GiB of 5.0 GiB, 310.5 MiB/s, 13 s left``; what was there at the first call counts as no speed."""
+        now = self._clock()
+        if self._first < 0:
+            self._began, self._first = now, done
+        passed_s, came = now - self._began, done - self._first
+        said = f"{human_size(done)} of {human_size(total)}"
+        if passed_s <= 0 or came <= 0:
+            return said
+        return f"{said}, {human_size(came / passed_s)}/s, {_duration((total - done) * passed_s / came)} left"
+
+
+def _duration(seconds: float) -> str:
+    whole = round(seconds)
+    if whole < 120:
+        return f"{whole} s"
+    return f"{whole // 60} min" if whole < 7200 else f"{whole / 3600:.1f} h"
+
+
 def nodes_to_store(top: str, *, seen_as: Sequence[str] = (), note: Note) -> tuple[list[Node], list[Node]]:
     """All of the tree ``top`` that can be kept, parents first; and what is not to stay there as it is.
 

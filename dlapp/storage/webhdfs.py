@@ -139,6 +139,10 @@ class WebHdfs:
         found = self._json("LISTSTATUS", path)["FileStatuses"]["FileStatus"]
         return sorted((_status(one) for one in found), key=lambda one: one.name)
 
+    def check_readable(self, path: str) -> None:
+        """Raises Denied: the user may not read the file. NotFound: it is gone."""
+        self._call("CHECKACCESS", path, {"fsaction": "r--"})
+
     def free_bytes(self, path: str) -> int | None:
         """What the space quota of the directory ``path`` leaves; None: it has none. Raises NotFound."""
         said = self._json("GETCONTENTSUMMARY", path)["ContentSummary"]

@@ -174,7 +174,11 @@ FAULTS: list[tuple[str, list[str]]] = [
     ),
     (
         LEAST + "[from_hdfs]\nhdfs=a\ninput_path=b\narchive=tar\nmode=x\nshard=1\n",
-        [f"f:{8 + n}: from_hdfs.{key}: is not built yet" for n, key in enumerate(("archive", "mode", "shard"))],
+        [
+            "f:8: from_hdfs.archive: is 'tar', allowed are keep, unpack",
+            "f:9: from_hdfs.mode: is 'x', allowed are copy, list",
+            "f:10: from_hdfs.shard: is '1', allowed are true, false",
+        ],
     ),
     (LEAST + "[from_hdfs]\n", ["f:5: from_hdfs.hdfs: is missing", "f:5: from_hdfs.input_path: is missing"]),
     (

@@ -1,0 +1,122 @@
+"""One ``[from_hdfs]`` section: what it asks for, looked at first and carried out later.
+
+    planned = plan_input(section, into, index, total, hdfs)     looks; what cannot be brought is known now
+    planned.bring(into, carry_out, temporary, progress)         brings files, or what is in archives, or a list
+
+Between the two a task gets its GPUs and its workspace; they are not taken for input that is not there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from dlapp.errors import DlappError
+from dlapp.spec import InputSpec
+from dlapp.storage import HdfsPlace, Moved, Progress, shown
+from dlapp.storage.fetching import Plan, plan_fetch
+from dlapp.storage.tree import explained, remove_tree
+
+CarryOut = Callable[[Plan], Moved]
+"""Carries a plan out, by way of a cache or not."""
+
+
+class PlannedInput(NamedTuple):
+    """A section of input, and the files that this container gets of it."""
+
+    section: InputSpec
+    plan: Plan
+
+    def bring(self, into: str, carry_out: CarryOut, temporary: str, progress: Progress | None = None) -> Moved:
+        """Bring it; how many files, with how many bytes, are there now.
+
+        Args:
+            into: absolute path of ``input_path``.
+            temporary: a directory that is not there, on the same file system, where archives wait to be unpacked.
+            progress: told of unpacking; ``carry_out`` tells of the rest.
+
+        Raises:
+            what `Plan.fetch` and `unpack_archive` raise.
+        """
+        if self.section.as_list:
+            return self._list(into)
+        if not self.section.unpack:
+            plan = self.plan.at(into)
+            plan.check_free_names()
+            _make(into)
+            return carry_out(plan)
+        try:
+            plan = self.plan.at(temporary)
+            carry_out(plan)
+            return _unpack_all(plan, into, progress)
+        finally:
+            remove_tree(temporary)
+
+    def _list(self, path: str) -> Moved:
+        lines = "".join(f"{one}\n" for one in self.plan.listed()).encode(errors="surrogateescape")
+        _make(os.path.dirname(path))
+        try:
+            with open(path, "xb") as file:
+                file.write(lines)
+        except OSError as error:
+            raise explained(error, path, "written") from error
+        return Moved(1, len(lines))
+
+
+def plan_input(section: InputSpec, into: str, index: int, total: int, *, hdfs: HdfsPlace | None = None) -> PlannedInput:
+    """Look at what a section asks for.
+
+    Args:
+        into: absolute path of ``input_path``, as far as it is known.
+        index, total: CONTAINER_INDEX and NUM_CONTAINERS.
+
+    Raises:
+        what `plan_fetch` raises.
+    """
+    plan = plan_fetch(section.sources, into, hdfs=hdfs)
+    if section.shard:
+        plan = plan.shard(index, total)
+    if section.as_list:
+        plan.listed()
+    return PlannedInput(section, plan)
+
+
+def _unpack_all(plan: Plan, into: str, progress: Progress | None) -> Moved:
+    from dlapp.storage.archives import unpack_archive
+
+    total, used = plan.moved.size_bytes, 0
+
+    def done(count: int) -> None:
+        nonlocal used
+        used += count
+        if progress:
+            progress(min(used, total), total)
+
+    files = size = 0
+    for path, target, source in _archives(plan, into):
+        unpacked = unpack_archive(path, target, name=source, done=done)
+        files, size = files + unpacked.files, size + unpacked.size_bytes
+        try:
+            os.unlink(path)  # its room is wanted
+        except OSError as error:
+            raise explained(error, path, "removed") from error
+    _make(into)
+    return Moved(files, size)
+
+
+def _archives(plan: Plan, into: str) -> Iterator[tuple[str, str, str]]:
+    """Each archive where it waits, the directory that it lands in, and where it came from."""
+    for _, landing in plan.landings:
+        for node, path in landing.places():
+            if node.is_file:
+                yield path, f"{into}{os.path.dirname(path)[len(plan.into) :]}", node.source
+            elif node.link is not None:
+                raise DlappError(f"{shown(node.source)} is a link, and no archive to unpack")
+
+
+def _make(path: str) -> None:
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise explained(error, path, "made") from error
