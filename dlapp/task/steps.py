@@ -1,6 +1,6 @@
 """The steps of one container, in their order, and how each of them may fail.
 
-    STARTING   hello, and what there is to do
+    STARTING   hello, what there is to do, and whether its input is there
     LEASING    GPUs from the ledger, where the container has any
     UNPACKING  the workspace
     FETCHING   input, into the workspace
@@ -24,6 +24,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dlapp.control import Assignment, Fault, Phase, Stop, StoredOutput, TaskResult
@@ -32,7 +33,7 @@ from dlapp.ids import ContainerId
 from dlapp.runtime.payload import Ended, Payload, PayloadError, Running
 from dlapp.runtime.process import Guardian, PlainRun
 from dlapp.storage import DiskFull, HdfsPlace, open_location, shown
-from dlapp.storage.tree import remove_tree
+from dlapp.storage.tree import Pace, remove_tree
 from dlapp.task.environment import payload_environment
 from dlapp.task.inputs import Inputs
 from dlapp.task.link import AmLink
@@ -42,6 +43,7 @@ from dlapp.task.unpack import unpack
 
 if TYPE_CHECKING:
     from dlapp.gpuid.ledger import Lease, Ledger
+    from dlapp.storage.inputs import PlannedInput
     from dlapp.task.cards import Cards
 
 RESULT_DEADLINE_S = 60.0
@@ -82,6 +84,7 @@ class Task:
         self._lease: Lease | None = None
         self._hdfs: HdfsPlace | None = None
         self._cards: Cards | None = None
+        self._planned: list[PlannedInput] = []
         self._inputs: Inputs | None = None
         self._link: AmLink
         self._launch: dict[str, Any]
@@ -152,6 +155,7 @@ class Task:
         return result
 
     def _work(self) -> TaskResult:
+        self._look_at_inputs()
         self._lease_gpus()
         self._unpack()
         self._fetch()
@@ -169,6 +173,21 @@ class Task:
         return self._with_outputs(result)
 
     # ---- before the payload ----
+
+    def _look_at_inputs(self) -> None:
+        """No GPU is taken for input that is not there."""
+        one = self._assignment
+        if not one.inputs:
+            return
+        self._say(Phase.STARTING, detail="looking at the input")
+        from dlapp.storage.inputs import plan_input
+
+        workspace = os.path.join(self._home, "workspace")
+        remove_tree(workspace)  # what an earlier task left there would seem to be in the way
+        for each in one.inputs:
+            with self._step(f"input {each.input_path} could not be fetched"):
+                into = os.path.join(workspace, each.input_path)
+                self._planned.append(plan_input(each, into, one.index, one.total, hdfs=self._hdfs))
 
     def _lease_gpus(self) -> None:
         gcores = self._assignment.resources.gcores
@@ -239,18 +258,25 @@ class Task:
         if not self._assignment.inputs:
             return
         self._say(Phase.FETCHING)
-        from dlapp.storage.fetching import plan_fetch
-
         self._inputs = inputs = Inputs(self._launch.get("cache"), self._note)
         in_docker, outputs, written = self._what_is_written()
-        for one in self._assignment.inputs:
+        temporary = os.path.join(self._home, "tmp", "archives")
+        for planned in self._planned:
+            one = planned.section
             with self._step(f"input {one.input_path} could not be fetched"):
                 into = self._inside_workspace(one.input_path)
                 # What is mounted is not there for whoever stores the output, and cannot be written.
-                may_mount = in_docker and not any(f"{into}/".startswith(f"{path}/") for path in outputs)
-                plan = plan_fetch(one.sources, into, hdfs=self._hdfs)
-                moved = inputs.bring(plan, may_mount=may_mount, closed_to_mounts=written, progress=self._teller())
+                may_mount = in_docker and not one.unpack and not any(f"{into}/".startswith(f"{p}/") for p in outputs)
+                moved = planned.bring(
+                    into,
+                    partial(
+                        inputs.bring, may_mount=may_mount, closed_to_mounts=written, progress=self._teller(words=True)
+                    ),
+                    temporary,
+                    self._teller(),
+                )
                 self._note(f"input {one.input_path}: {moved.files} files, {moved.size_bytes} bytes")
+        self._planned.clear()  # of many files it takes room
 
     def _what_is_written(self) -> tuple[bool, list[str], list[str]]:
         """Whether the payload is a container; where its outputs are; all that somebody may have to write to, or that
@@ -478,15 +504,21 @@ class Task:
         self._note(" ".join(filter(None, (phase.value, str(details.get("detail", ""))))))
         self._link.say(phase, gpus=self._gpus, **{key: value for key, value in details.items() if key != "gpus"})
 
-    def _teller(self) -> Callable[[int, int], None]:
-        """What a step calls with bytes done and bytes in all; it reports twice a second."""
+    def _teller(self, *, words: bool = False) -> Callable[[int, int], None]:
+        """What a step calls with bytes done and bytes in all; it reports twice a second.
+
+        Args:
+            words: also how fast it goes and how long it will take.
+        """
         link, phase, next_at = self._link, self._link.phase, time.monotonic() + _PROGRESS_EVERY_S
+        pace = Pace(time.monotonic) if words else None
 
         def tell(done: int, total: int) -> None:
             nonlocal next_at
             if (now := time.monotonic()) >= next_at:
                 next_at = now + _PROGRESS_EVERY_S
-                link.say(phase, progress=min(1.0, done / total) if total else None)
+                share = min(1.0, done / total) if total else None
+                link.say(phase, progress=share, gpus=self._gpus, detail=pace.words(done, total) if pace else "")
 
         return tell
 
