@@ -39,9 +39,10 @@ def test_both_nodes_offer_gcores_and_have_names_of_their_own(hadoop: Hadoop):
 
 
 @pytest.mark.yarn
-def test_there_are_two_queues(hadoop: Hadoop):
+def test_there_are_two_queues_to_use_and_three_to_be_refused_by(hadoop: Hadoop):
     scheduler = hadoop.get(f"{hadoop.rm_url}/ws/v1/cluster/scheduler")["scheduler"]["schedulerInfo"]
-    assert [queue["queueName"] for queue in scheduler["queues"]["queue"]] == ["default", "research"]
+    names = [queue["queueName"] for queue in scheduler["queues"]["queue"]]
+    assert sorted(names) == ["closed", "default", "full", "locked", "research"]
 
 
 @pytest.fixture

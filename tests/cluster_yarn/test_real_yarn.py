@@ -321,6 +321,9 @@ def test_the_cluster_is_read(hadoop: Hadoop, rest: YarnRest):
         "root": (False, "RUNNING"),
         "root.default": (True, "RUNNING"),
         "root.research": (True, "RUNNING"),
+        "root.closed": (True, "STOPPED"),
+        "root.full": (True, "RUNNING"),
+        "root.locked": (True, "RUNNING"),
     }
     assert rest.configuration("yarn.resourcemanager.hostname") == "127.0.0.1"
     assert rest.configuration(FIELD3_LIMIT) is None
@@ -385,7 +388,10 @@ def test_a_wrong_port_is_one_line_with_the_setting(hadoop: Hadoop, part: str):
 
 def test_tls_where_plain_is_spoken_is_one_line_with_the_setting(hadoop: Hadoop):
     url = hadoop.rm_url.replace("http:", "https:")
-    with YarnRest([url], "u", timeout_s=5) as wrong, pytest.raises(Unreachable, match=r"TLS.*webapp\.address"):
+    with (
+        YarnRest([url], "u", timeout_s=5) as wrong,
+        pytest.raises(Unreachable, match=r"plain HTTP, and not TLS; set yarn\.http\.policy"),
+    ):
         wrong.info()
 
 

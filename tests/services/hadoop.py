@@ -85,6 +85,23 @@ log4j.appender.console.layout=org.apache.log4j.PatternLayout
 log4j.appender.console.layout.ConversionPattern=%d{ISO8601} %p %c{2}: %m%n
 """
 
+_QUEUE = "yarn.scheduler.capacity.root"
+QUEUES = {
+    f"{_QUEUE}.queues": "default,research,closed,full,locked",
+    f"{_QUEUE}.closed.capacity": "0",
+    f"{_QUEUE}.closed.state": "STOPPED",
+    f"{_QUEUE}.full.capacity": "0",
+    f"{_QUEUE}.full.maximum-applications": "0",
+    f"{_QUEUE}.locked.capacity": "0",
+    f"{_QUEUE}.locked.maximum-applications": "10",
+    f"{_QUEUE}.acl_submit_applications": " ",
+    f"{_QUEUE}.default.acl_submit_applications": "*",
+    f"{_QUEUE}.research.acl_submit_applications": "*",
+    f"{_QUEUE}.full.acl_submit_applications": "*",
+    f"{_QUEUE}.locked.acl_submit_applications": "nobody",
+}
+"""Beside the two that are documented one each that is stopped, full, and closed to all but one user."""
+
 USUAL_PORTS = {
     "nn": 8020, "nn_http": 9870, "dn": 9866, "dn_http": 9864, "dn_ipc": 9867,
     "rm": 8032, "rm_scheduler": 8030, "rm_tracker": 8031, "rm_admin": 8033, "rm_http": 8088,
@@ -426,6 +443,7 @@ class Hadoop:
                 "dfs.client.block.write.locateFollowingBlock.retries": "10",
             },
             "node-resources.xml": {"yarn.nodemanager.resource-type.gcores": str(NODE_GCORES)},
+            "capacity-scheduler.xml": QUEUES,
             "yarn-site.xml": {
                 "yarn.resourcemanager.hostname": local,
                 "yarn.resourcemanager.address": f"{local}:{port['rm']}",
@@ -438,6 +456,8 @@ class Hadoop:
                 "yarn.nm.liveness-monitor.expiry-interval-ms": "15000",
                 "yarn.resourcemanager.connect.max-wait.ms": "60000",
                 "yarn.resourcemanager.connect.retry-interval.ms": "500",
+                "yarn.acl.enable": "true",
+                "yarn.admin.acl": me,
                 "yarn.scheduler.maximum-allocation-mb": str(NODE_MEMORY_MIB),
                 "yarn.scheduler.maximum-allocation-vcores": str(NODE_VCORES),
                 "yarn.nodemanager.hostname": host,

@@ -16,22 +16,24 @@ from collections.abc import Callable
 from typing import Any
 
 from dlapp.cluster.engine import EngineInfo, LogFiles
-from dlapp.cluster.yarn import reports, travel
-from dlapp.cluster.yarn.dialect import FIELD3_LIMIT, SETTING, Dialect, choose_dialect
+from dlapp.cluster.yarn import checks, reports, travel
+from dlapp.cluster.yarn.dialect import FIELD3_LIMIT, Dialect, choose_dialect
 from dlapp.cluster.yarn.errors import ApplicationNotFound
+from dlapp.cluster.yarn.interpreter import DIRECTORY as PYTHON_DIRECTORY
+from dlapp.cluster.yarn.interpreter import archive_resource, check_archive, interpreter
 from dlapp.cluster.yarn.plan import WORKSPACE, Plan, environment_of, python_command
 from dlapp.cluster.yarn.remembered import local_cache, remember
-from dlapp.cluster.yarn.rest import AppReport, AppSubmission, NewApplication, NodeInfo, YarnRest, version_of
+from dlapp.cluster.yarn.rest import AppReport, AppSubmission, NewApplication, YarnRest, version_of
 from dlapp.cluster.yarn.site import Site, hadoop_user, read_site
 from dlapp.cluster.yarn.staging import CACHE_MODE, KILL, OWN_MODE, SECRETS, SOFT_KILL, SUBMISSION, VIEW, Files, Places
 from dlapp.cluster.yarn.values import Cluster, Launch, LocalResource
 from dlapp.config import Config
 from dlapp.control import TOOLS, StopAnswer, StopRequest, derive_token
-from dlapp.errors import AskTooLarge, ConfigError, Denied, DlappError, NotFound, SpecError, Unreachable, UsageError
+from dlapp.errors import ConfigError, Denied, DlappError, NotFound, Unreachable, UsageError
 from dlapp.ids import ApplicationId
 from dlapp.jsonform import from_json, to_json
 from dlapp.report import ApplicationView, State
-from dlapp.spec import AppSpec, Resources, Secrets, Submission
+from dlapp.spec import AppSpec, Secrets, Submission
 
 ACCEPTED_S = 10.0
 """How long YARN may take to say whether it takes an application; 30 ms on an idle cluster."""
@@ -145,55 +147,27 @@ class YarnEngine:
             AskTooLarge: a container above the cluster's maximum, or GPUs where none are counted.
             ConfigError: GPUs, and no ledger of them.
             SpecError: the queue.
+            NotFound, Denied, Unreachable: the user's home directory takes no files, or their queue no application.
         """
         rest = self._rest()
         self._new = self._new or rest.new_application()
-        largest, dialect, lines = self._new.largest, self._dialect(), []
-        nodes = [node for node in rest.nodes() if node.state == "RUNNING"]
+        dialect, user, lines = self._dialect(), spec.username, []
+        nodes = rest.nodes()
         for role in spec.roles:
-            asked = self._amounts(role.resources)
-            for name, amount in asked.items():
-                if name in largest and amount > largest[name]:
-                    raise AskTooLarge(
-                        f"asked for {amount} {name} in one container, the most that the cluster gives is "
-                        f"{largest[name]}"
-                    )
-            if role.resources.gcores and dialect is Dialect.NONE:
-                raise AskTooLarge(
-                    f"asked for {role.resources.gcores} gcores, and the cluster counts no GPUs ({SETTING}: none)"
-                )
+            lines += checks.check_limits(role.resources, dialect, self._new.largest, rest.configuration)
             if role.resources.gcores and not self._has_ledger():
                 raise ConfigError(
                     "gcores are asked for, and nothing says which card belongs to whom: set gpuid.zookeeper.ensemble"
                 )
-            if not any(_fits(asked, node) for node in nodes):
-                lines.append(f"no node that runs now can hold a container of {_words(asked)}; it waits for one")
-        self._check_queue(spec.queue or "default")
+            lines += checks.check_nodes(role.resources, dialect, nodes)
+        asker = self._rest(user)
+        checks.check_queue(rest.queues(), spec.queue or "default", lambda queue: asker.may_submit(queue, user), user)
+        checks.check_home(self._files(user), user)
         if spec.priority is not None:
             most = int(rest.configuration("yarn.cluster.max-application-priority") or 0)
             if spec.priority > most:
                 lines.append(f"priority {spec.priority} is lowered to {most}, the most that the cluster allows")
         return lines
-
-    def _amounts(self, resources: Resources) -> dict[str, int]:
-        amounts = {"memory-mb": resources.memory_mib, "vcores": resources.vcores}
-        dialect = self._dialect()
-        if dialect in (Dialect.GCORES, Dialect.YARN_GPU) and resources.gcores:
-            amounts[dialect.value] = resources.gcores
-        return amounts
-
-    def _check_queue(self, name: str) -> None:
-        queues = self._rest().queues()
-        if not queues:
-            return  # a scheduler that shows none
-        found = [one for one in queues if name in (one.name, one.path)]
-        leaves = ", ".join(one.name for one in queues if one.leaf)
-        if not found:
-            raise SpecError("application.queue", f"there is no queue {name!r}; there are {leaves}")
-        if not found[0].leaf:
-            raise SpecError("application.queue", f"{name!r} has queues under it, name one of them: {leaves}")
-        if found[0].state != "RUNNING":
-            raise SpecError("application.queue", f"{name!r} takes no applications: it is {found[0].state}")
 
     def prepare(self) -> None:
         """Bring dlapp's own archive to the cluster while the workspace is packed."""
@@ -253,7 +227,8 @@ class YarnEngine:
             lambda: self._staged(files, user, program, f"{places.cache}/{name}", 0o644, "PUBLIC"),
             lambda: self._staged(files, user, archive, f"{places.cache}/{os.path.basename(archive)}", 0o600, "PRIVATE"),
         )
-        resources = {travel.NAME: staged[0], WORKSPACE: staged[1]}
+        own = {travel.NAME: staged[0], **self._python_archive(files, user)}
+        python = interpreter(self._config.yarn.python, self._config.yarn.python_archive)
         plan = Plan(
             submission=_with_archive(submission, staged[1].url),
             secrets=Secrets(
@@ -266,13 +241,15 @@ class YarnEngine:
                 dialect=self._dialect(),
             ),
             home=places.home,
-            python=self._config.yarn.python,
+            python=python,
             storage=self._site.storage(user),
-            resources=resources,
+            resources={**own, WORKSPACE: staged[1]},
             ledger=self._ledger(),
             runtime={
                 "docker_host": self._config.runtime.docker.host,
                 "docker_network": self._config.runtime.docker.network,
+                "docker_gpu_mode": self._config.runtime.docker.gpu_mode,
+                "docker_lock_dir": self._config.gpuid.lock_dir,
             },
             cache={
                 "limit_bytes": self._config.storage.cache_limit_bytes,
@@ -286,8 +263,8 @@ class YarnEngine:
                 name=spec.appname,
                 kind=_KIND,
                 launch=Launch(
-                    command=python_command(self._config.yarn.python, "am", "--engine", "yarn"),
-                    resources={travel.NAME: staged[0]},
+                    command=python_command(python, "am", "--engine", "yarn"),
+                    resources=own,
                     credentials=plan.to_credentials().encode(),
                 ),
                 memory_mib=self._config.yarn.am_memory_mib,
@@ -300,6 +277,16 @@ class YarnEngine:
         self._wait_until_taken(rest, new.application_id)
         remember(str(new.application_id), submission.submitted_ms)
         return new.application_id
+
+    def _python_archive(self, files: Files, user: str) -> dict[str, LocalResource]:
+        archive = self._config.yarn.python_archive
+        if archive is None:
+            return {}
+        check_archive(archive)
+        location = f"{self._site.storage(user)['location']}/{archive.removeprefix('hdfs://').lstrip('/')}"
+        if archive.startswith("hdfs://") and not archive.startswith("hdfs:///"):
+            location = archive
+        return {PYTHON_DIRECTORY: archive_resource(files, location, public=_all_may_pass(files, location))}
 
     def _staged(self, files: Files, user: str, path: str, location: str, mode: int, visibility: str) -> LocalResource:
         """A file of ours on the cluster, brought there if it is not there already.
@@ -532,14 +519,6 @@ class YarnEngine:
         secrets = from_json(Secrets, json.loads(files.read(place)))
         with ControlConnection(f"http://{address}", derive_token(secrets.control_secret, TOOLS)) as connection:
             return connection.call(method, f"/v1/{what}", body, timeout_s=timeout_s)
-
-
-def _fits(asked: dict[str, int], node: NodeInfo) -> bool:
-    return all(node.total.get(name, 0) >= amount for name, amount in asked.items())
-
-
-def _words(asked: dict[str, int]) -> str:
-    return ", ".join(f"{amount} {name}" for name, amount in asked.items())
 
 
 def _with_archive(submission: Submission, location: str) -> Submission:

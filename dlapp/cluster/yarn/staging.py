@@ -71,19 +71,24 @@ class Places(NamedTuple):
     home: str
 
     @property
+    def directory(self) -> str:
+        """All that is ours."""
+        return f"{self.home}/{DIRECTORY}"
+
+    @property
     def cache(self) -> str:
         """Archives of dlapp and of workspaces."""
-        return f"{self.home}/{DIRECTORY}/cache"
+        return f"{self.directory}/cache"
 
     @property
     def all_staging(self) -> str:
         """The staging directories of all applications."""
-        return f"{self.home}/{DIRECTORY}/staging"
+        return f"{self.directory}/staging"
 
     @property
     def all_history(self) -> str:
         """What is kept of applications that have ended."""
-        return f"{self.home}/{DIRECTORY}/history"
+        return f"{self.directory}/history"
 
     def staging(self, application_id: ApplicationId) -> str:
         """The staging directory of one application."""

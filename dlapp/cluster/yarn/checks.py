@@ -1,0 +1,143 @@
+"""What can be known before a submission: limits, queue, and whether the user's home directory takes files.
+
+Each refusal names the setting that the limit comes from, because whoever reads it has to ask the operator for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from dlapp.cluster.yarn.dialect import FIELD3_LEAST, FIELD3_LIMIT, FIELD3_NODE, SETTING, Dialect
+from dlapp.cluster.yarn.rest import NodeInfo, QueueInfo
+from dlapp.cluster.yarn.staging import CACHE_MODE, Files, Places
+from dlapp.errors import AskTooLarge, Denied, NotFound, SpecError, UsageError
+from dlapp.spec import Resources
+
+_MAXIMUM = {
+    "memory-mb": "yarn.scheduler.maximum-allocation-mb",
+    "vcores": "yarn.scheduler.maximum-allocation-vcores",
+}
+_CAPACITY = "yarn.scheduler.capacity"
+
+Configuration = Callable[[str], str | None]
+"""The value of a property of the ResourceManager; None: it has none."""
+
+
+def amounts(resources: Resources, dialect: Dialect) -> dict[str, int]:
+    """What a container asks for, by the names that the ResourceManager has for it."""
+    found = {"memory-mb": resources.memory_mib, "vcores": resources.vcores}
+    if dialect in (Dialect.GCORES, Dialect.YARN_GPU) and resources.gcores:
+        found[dialect.value] = resources.gcores
+    return found
+
+
+def check_limits(
+    resources: Resources, dialect: Dialect, largest: Mapping[str, int], configuration: Configuration
+) -> list[str]:
+    """Refuse a container that the cluster never gives.
+
+    Args:
+        largest: the most of each in one container: the configured maximum, or what the largest node has, if less.
+
+    Returns:
+        Lines for the user.
+
+    Raises:
+        AskTooLarge: with the setting that the limit comes from.
+    """
+    for name, amount in amounts(resources, dialect).items():
+        if name in largest and amount > largest[name]:
+            setting = _MAXIMUM.get(name, f"yarn.resource-types.{name}.maximum-allocation")
+            raise AskTooLarge(
+                f"asked for {amount} {name} in one container, the most that the cluster gives is {largest[name]} "
+                f"({setting}, or its largest node)"
+            )
+    if resources.gcores and dialect is Dialect.NONE:
+        raise AskTooLarge(f"asked for {resources.gcores} gcores, and the cluster counts no GPUs ({SETTING}: none)")
+    return _field3(resources.gcores, configuration) if dialect is Dialect.FIELD3 else []
+
+
+def _field3(gcores: int, configuration: Configuration) -> list[str]:
+    """The patched Hadoop's own three settings, which no other answer of it shows."""
+    least, most, node = (_count(configuration(name)) for name in (FIELD3_LEAST, FIELD3_LIMIT, FIELD3_NODE))
+    if most is not None and gcores > most:
+        raise AskTooLarge(f"asked for {gcores} gcores in one container, the most is {most} ({FIELD3_LIMIT})")
+    if least is not None and gcores < least:
+        return [f"{gcores} gcores are raised to {least}, the least that a container gets ({FIELD3_LEAST})"]
+    if node and gcores > node:
+        # It is the ResourceManager's copy of a NodeManager's setting: some nodes may have more.
+        return [f"a node has {node} gcores ({FIELD3_NODE}); a container of {gcores} waits for one that has more"]
+    return []
+
+
+def check_nodes(resources: Resources, dialect: Dialect, nodes: Sequence[NodeInfo]) -> list[str]:
+    """A line where no node that runs now could hold the container, even if it were empty."""
+    asked = amounts(resources, dialect)
+    running = [node for node in nodes if node.state == "RUNNING"]
+    if any(all(node.total.get(name, 0) >= amount for name, amount in asked.items()) for node in running):
+        return []
+    words = ", ".join(f"{amount} {name}" for name, amount in asked.items())
+    return [f"no node that runs now can hold a container of {words}; it waits for one"]
+
+
+def check_queue(queues: Sequence[QueueInfo], name: str, may_submit: Callable[[str], bool], user: str) -> None:
+    """Refuse a queue that takes no applications, or not this one.
+
+    Args:
+        queues: none: the scheduler shows none.
+        may_submit: whether the user may submit to a queue.
+
+    Raises:
+        SpecError: there is no such queue, it is no leaf, or it is stopped.
+        UsageError: it is full.
+        Denied: the user may not submit to it.
+    """
+    if not queues:
+        return
+    found = [one for one in queues if name in (one.name, one.path)]
+    open_ = ", ".join(one.name for one in queues if one.leaf and one.state == "RUNNING")
+    if not found:
+        raise SpecError("application.queue", f"there is no queue {name!r}; there are {open_}")
+    queue = found[0]
+    if not queue.leaf:
+        raise SpecError("application.queue", f"{name!r} has queues under it, name one of them: {open_}")
+    if queue.state != "RUNNING":
+        raise SpecError(
+            "application.queue",
+            f"{name!r} takes no applications, it is {queue.state} ({_CAPACITY}.{queue.path}.state); there are {open_}",
+        )
+    most, there = queue.raw.get("maxApplications"), int(queue.raw.get("numApplications") or 0)
+    if isinstance(most, int) and there >= most:
+        raise UsageError(
+            f"application.queue: {name!r} is full now: it has {there} applications, the most is {most} "
+            f"({_CAPACITY}.{queue.path}.maximum-applications); wait, or name another: {open_}"
+        )
+    if not may_submit(queue.path):
+        raise Denied(
+            f"application.queue: {user} may not submit to {name!r} ({_CAPACITY}.{queue.path}.acl_submit_applications)"
+        )
+
+
+def check_home(files: Files, user: str) -> None:
+    """See to it that the user has a place of ours on the file system; it is where everything goes.
+
+    Raises:
+        NotFound: the user has no home directory and may not make it.
+        Denied: the user may not write there.
+        Unreachable: it takes no files now.
+    """
+    home = files.home
+    try:
+        files.make(Places(home).directory, CACHE_MODE)
+    except Denied as error:
+        if files.look(home) is None:
+            path = f"/user/{user}"
+            raise NotFound(
+                f"{home} is not there: {user} has no home directory; as the superuser of HDFS: "
+                f"hdfs dfs -mkdir -p {path} && hdfs dfs -chown {user} {path}"
+            ) from error
+        raise
+
+
+def _count(text: str | None) -> int | None:
+    return int(text) if text is not None and text.strip().isdecimal() else None
