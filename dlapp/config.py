@@ -395,7 +395,7 @@ KEYS: tuple[Key, ...] = (
         read_size_bytes,
         "20g",
         "size",
-        "the most that packed workspaces of the past may take",
+        "the most that packed workspaces of the past may take, and input that is kept on a node, each",
     ),
     Key("storage.cache_age", "cache_age_s", read_duration_s, "30d", "duration", "how long an unused one is kept"),
     Key("history.age", "age_s", read_duration_s, "90d", "duration", "how long an ended application is kept"),

@@ -65,6 +65,7 @@ def bring(
     """
     if cache is None:
         return Brought(plan.fetch(progress))
+    plan.check_free_names()
     tell = _Shares(plan.moved.size_bytes, progress)
     hits, mounts, held, settle = Moved(0, 0), list[Mounted](), list[Held](), list[str]()
     there: list[Landing] = []

@@ -1,0 +1,124 @@
+"""dlapp-cache: input that this machine keeps, so that it is fetched once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dlapp.errors import EXIT_FAILED, UsageError
+from dlapp.tools.common import command, json_option, note, print_json, run, say
+
+if TYPE_CHECKING:
+    from dlapp.client.inputs import KeptInput, View
+
+_KEY_WIDTH = 12
+_ACTIONS = ("list", "clear", "pin", "unpin")
+
+
+@command("dlapp-cache", example="dlapp-cache pin hdfs://namenode:8020/data/imagenet")
+@click.argument("action", type=click.Choice(_ACTIONS))
+@click.argument("entries", metavar="[ENTRY]...", nargs=-1)
+@click.option("--directory", metavar="DIR", help="The cache, in place of this machine's: on a node of a cluster.")
+@json_option("Print the answer as JSON.")
+def cache(action: str, entries: tuple[str, ...], directory: str | None, as_json: bool) -> int:
+    """Show and clear the input that this machine keeps for your applications.
+
+    \b
+    list              what is kept, what is used longest ago first
+    clear             remove what is neither in use nor pinned
+    clear ENTRY...    remove these, pinned or not
+    pin ENTRY...      keep these, whatever room others need
+    unpin ENTRY...    keep them no longer than others
+
+    ENTRY is the beginning of what list shows first, or the source.
+    """
+    if action == "list" and entries:
+        raise UsageError("list takes no ENTRY")
+    if action in ("pin", "unpin") and not entries:
+        raise UsageError(f"{action} what? dlapp-cache list shows the entries")
+    from dlapp.client import Client
+    from dlapp.client.inputs import KeptInput
+
+    client = Client()
+    kept = KeptInput(client.config, client.state_path, directory)
+    if action == "list":
+        return _list(kept, as_json)
+    chosen = kept.find(entries)
+    if action == "clear":
+        return _clear(kept, chosen, named=bool(entries), as_json=as_json)
+    for one in chosen:
+        kept.pin(one["key"], action == "pin")
+    if as_json:
+        print_json({"directory": kept.directory, "entries": [one["key"] for one in chosen]})
+    else:
+        say(*(f"{_name(one)}: {action}ned" for one in chosen))
+    return 0
+
+
+def _list(kept: KeptInput, as_json: bool) -> int:
+    found = kept.entries()
+    if as_json:
+        print_json({"directory": kept.directory, "limit_bytes": kept.limit_bytes, "entries": found})
+        return 0
+    from dlapp.client.inputs import size_text
+    from dlapp.tools.show import local_time, table
+
+    rows = [
+        (
+            one["key"][:_KEY_WIDTH],
+            size_text(one["size_bytes"]),
+            str(one["files"]),
+            local_time(one["used_ms"]).partition(".")[0],
+            ", ".join(filter(None, (one["use"], "pinned" if one["pinned"] else ""))),
+            one["source"],
+        )
+        for one in found
+    ]
+    if rows:
+        say(*table(("ENTRY", "SIZE", "FILES", "LAST USED", "STATE", "SOURCE"), rows))
+    taken = size_text(sum(one["room_bytes"] for one in found))
+    count = "1 entry" if len(found) == 1 else f"{len(found)} entries"
+    note(f"{count}, {taken} of {size_text(kept.limit_bytes)}, in {kept.directory}")
+    return 0
+
+
+def _clear(kept: KeptInput, chosen: Sequence[View], *, named: bool, as_json: bool) -> int:
+    from dlapp.client.inputs import size_text
+
+    if not named:
+        kept.sweep()
+        chosen = kept.entries()
+    removed: list[View] = []
+    stays: list[dict[str, Any]] = []
+    for one in chosen:
+        if one["pinned"] and not named:
+            stays.append({"key": one["key"], "source": one["source"], "why": "pinned"})
+        elif kept.remove(one["key"]):
+            removed.append(one)
+        else:
+            stays.append({"key": one["key"], "source": one["source"], "why": "in use"})
+    if as_json:
+        freed_bytes = sum(one["size_bytes"] for one in removed)
+        keys = [one["key"] for one in removed]
+        print_json({"directory": kept.directory, "removed": keys, "freed_bytes": freed_bytes, "kept": stays})
+    else:
+        if removed:
+            say(*(f"{_name(one)}: removed, {size_text(one['size_bytes'])}" for one in removed))
+        for left in stays:
+            note(f"{_name(left)}: stays, it is {left['why']}")
+    return EXIT_FAILED if named and stays else 0
+
+
+def _name(one: View) -> str:
+    return f"{one['key'][:_KEY_WIDTH]}  {one['source']}"
+
+
+def main() -> None:
+    """The console script."""
+    run(cache)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""dlapp-cache, on a cache with three entries."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlapp.client.inputs import cache_directory
+from dlapp.config import load_config
+from dlapp.storage import Progress
+from dlapp.storage.cache import InputCache
+from dlapp.storage.cache_files import CachePlace, Wanted
+from dlapp.storage.tree import Node
+from tests.services.users import interpreter_for_everybody
+
+ROOT = Path(__file__).parents[2]
+SOURCES = [f"hdfs://nn/data/{name}" for name in ("train", "test", "labels")]
+
+
+class Machine:
+    """A machine with a cache, and three entries in it, used in this order."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = str(directory)
+        now_s = 1_700_000_000
+        self.cache = InputCache(CachePlace(self.directory, 1 << 30, 86400.0), clock_ns=lambda: now_s * 10**9)
+        self.keys = {}
+        for number, source in enumerate(SOURCES):
+            now_s += 1
+            name = source.rpartition("/")[2]
+            wanted = Wanted(source, ((name, [Node(source, "", 0o100644, 10 * number, 5)]),))
+
+            def fetch(into: str, _: Progress | None, name: str = name, size: int = 10 * number) -> None:
+                Path(into, name).write_bytes(bytes(size))
+                os.utime(Path(into, name), ns=(5, 5))
+
+            held = self.cache.hold(wanted, fetch)
+            assert held is not None
+            held.close()
+            self.keys[source] = held.key
+            self.again = lambda wanted=wanted, fetch=fetch: self.cache.hold(wanted, fetch)
+
+    def run(self, *words: str, python: str = sys.executable, **options: Any) -> subprocess.CompletedProcess[str]:
+        command = [python, "-m", "dlapp.tools.cache", *words, "--directory", self.directory]
+        return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, cwd=ROOT, **options)
+
+    def sources(self) -> list[str]:
+        return [one.source for one in self.cache.entries()]
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path / "cache")
+
+
+def test_list_shows_what_is_kept_used_longest_ago_first(machine: Machine) -> None:
+    machine.cache.pin(machine.keys[SOURCES[1]])
+    held = machine.again()
+    done = machine.run("list")
+    assert (done.returncode, len(done.stdout.splitlines())) == (0, 4), done
+    head, *lines = done.stdout.splitlines()
+    assert head.split() == ["ENTRY", "SIZE", "FILES", "LAST", "USED", "STATE", "SOURCE"]
+    assert [line.split()[-1] for line in lines] == SOURCES
+    assert "pinned" in lines[1]
+    assert "in use" in lines[2]
+    assert lines[2].startswith(machine.keys[SOURCES[2]][:12])
+    assert "20 bytes" in lines[2]
+    assert done.stderr.startswith("3 entries, ")
+    held.close()
+
+
+def test_list_as_json_has_every_field(machine: Machine) -> None:
+    said = json.loads(machine.run("list", "--json").stdout)
+    assert (said["directory"], said["limit_bytes"]) == (machine.directory, 20 << 30)
+    fields = ["key", "source", "size_bytes", "room_bytes", "files", "fetched_ms", "used_ms", "pinned", "use"]
+    assert list(said["entries"][0]) == fields
+    page = (ROOT / "docs" / "json.md").read_text()
+    assert [name for name in fields if f"`{name}`" not in page] == []
+
+
+def test_clear_spares_what_is_pinned_or_in_use_and_says_so(machine: Machine) -> None:
+    machine.cache.pin(machine.keys[SOURCES[0]])
+    held = machine.again()
+    done = machine.run("clear")
+    assert done.returncode == 0
+    assert "hdfs://nn/data/test: removed, 10 bytes" in done.stdout
+    assert "train: stays, it is pinned" in done.stderr
+    assert "labels: stays, it is in use" in done.stderr
+    assert machine.sources() == [SOURCES[0], SOURCES[2]]
+    held.close()
+
+
+def test_clear_of_named_entries_takes_pinned_ones_too_and_fails_for_those_in_use(machine: Machine) -> None:
+    machine.cache.pin(machine.keys[SOURCES[0]])
+    held = machine.again()
+    done = machine.run("clear", SOURCES[0], machine.keys[SOURCES[2]][:12], "--json")
+    assert done.returncode == 1
+    said = json.loads(done.stdout)
+    assert said["removed"] == [machine.keys[SOURCES[0]]]
+    assert [one["why"] for one in said["kept"]] == ["in use"]
+    assert machine.sources() == SOURCES[1:]
+    held.close()
+
+
+def test_pin_and_unpin(machine: Machine) -> None:
+    key = machine.keys[SOURCES[1]]
+    assert machine.run("pin", SOURCES[1]).stdout == f"{key[:12]}  {SOURCES[1]}: pinned\n"
+    assert [one.pinned for one in machine.cache.entries()] == [False, True, False]
+    assert json.loads(machine.run("unpin", key, "--json").stdout) == {"directory": machine.directory, "entries": [key]}
+    assert not any(one.pinned for one in machine.cache.entries())
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("pin", "hdfs://nn/nothing"), 3, "no such entry"),
+        (("pin",), 2, "dlapp-cache list shows"),
+        (("list", "x"), 2, "takes no ENTRY"),
+        (("list", "--directory", "/nowhere"), 3, "no cache of input"),
+    ],
+)
+def test_what_cannot_be_is_one_line_with_its_exit_code(
+    machine: Machine, words: tuple[str, ...], code: int, message: str
+) -> None:
+    command = [sys.executable, "-m", "dlapp.tools.cache", "--directory", machine.directory, *words]
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, cwd=ROOT)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr.startswith("Error: ")
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.two_users
+def test_another_users_cache_is_denied(machine: Machine, tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("to become another user needs root")
+    for path in (*tmp_path.parents[:2], tmp_path, Path(machine.directory)):
+        path.chmod(0o755)
+    os.chmod(Path(machine.directory, "entries"), 0o755)
+    home = tmp_path / "nobody"
+    home.mkdir()
+    os.chown(home, 65534, 65534)
+    done = machine.run(
+        "list",
+        python=str(interpreter_for_everybody(tmp_path)),
+        env={**os.environ, "HOME": str(home), "DLAPP_LOCAL_STATE_DIR": str(home / "state"), "PYTHONPATH": str(ROOT)},
+        user=65534,
+        group=65534,
+    )
+    assert done.returncode == 4, done
+    assert "no place for a cache" in done.stderr
+
+
+def test_without_a_word_it_is_this_machines_own(tmp_path: Path) -> None:
+    config = load_config({"local.state_dir": str(tmp_path)})
+    assert cache_directory(config, str(tmp_path / "id")) == str(tmp_path / "id" / "cache" / str(os.geteuid()) / "input")
