@@ -117,6 +117,8 @@ class Assignment:
         index: CONTAINER_INDEX; ``total`` is NUM_CONTAINERS.
         workspace_archive: location of the packed workspace.
         parts: for each output, in order, the location of the directory that takes this container's part.
+        spread: `Placement.spread`.
+        collect_gpus: `AppSpec.collect_gpus`.
     """
 
     application_id: ApplicationId
@@ -140,6 +142,8 @@ class Assignment:
     parts: tuple[str, ...] = ()
     kill_grace_s: float = 30.0
     log_limit_bytes: int = 1 << 30
+    spread: bool = False
+    collect_gpus: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

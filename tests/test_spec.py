@@ -35,6 +35,7 @@ placements = st.builds(
     nodes=st.lists(word).map(tuple),
     exclude_nodes=st.lists(word).map(tuple),
     node_label=st.none() | word,
+    spread=st.booleans(),
 )
 roles = st.builds(
     RoleSpec,

@@ -91,6 +91,8 @@ class Work(Closing):
             parts=self._parts_of(container.container_id),
             kill_grace_s=spec.kill_grace_s,
             log_limit_bytes=self.submission.log_limit_bytes,
+            spread=spec.placement.spread,
+            collect_gpus=spec.collect_gpus,
         )
         self._do(Assign(container.container_id, assignment))
         assert container.orders is not None

@@ -38,7 +38,7 @@ Measure = tuple[float, ...]
 
 
 def choose(
-    devices: Sequence[Device], free: Collection[str], count: int, *, spread: bool = False
+    devices: Sequence[Device], free: Collection[str], count: int, spread: bool = False
 ) -> tuple[Device, ...] | None:
     """Choose ``count`` of the ``free`` devices: close together, or as far apart as can be.
 

@@ -68,6 +68,12 @@ class Looked(NamedTuple):
     why: str
 
 
+def collected(ledger: Ledger) -> list[dict[str, Any]]:
+    """`Ledger.collect`, of each lease ``container``, ``application``, ``devices`` (labels), ``state``, ``why``."""
+    label = {one.uuid: one.device.label for one in ledger.record().devices}
+    return [{**one._asdict(), "devices": [label.get(uuid, uuid) for uuid in one.devices]} for one in ledger.collect()]
+
+
 class Ledger(Protocol):
     """Who holds which device of a host."""
 

@@ -245,7 +245,9 @@ class MachineLedger:
             )
             while True:
                 try:
-                    reservation = self.reserve(ask.application, ask.user, ask.gcores, ticket=place, uuids=ask.uuids)
+                    reservation = self.reserve(
+                        ask.application, ask.user, ask.gcores, ticket=place, uuids=ask.uuids, spread=ask.spread
+                    )
                     break
                 except NotEnough as error:
                     if self._clock() < deadline:
@@ -281,12 +283,14 @@ class MachineLedger:
         *,
         ticket: Ticket | None = None,
         uuids: Collection[str] = (),
+        spread: bool = False,
     ) -> Reservation:
         """Reserve ``count`` devices for an application: all or none, and none while somebody waits who came before.
 
         Args:
             ticket: the asker's place; None: behind everybody who waits now.
             uuids: exactly these; empty: any.
+            spread: far from each other and from those in use, not close together.
 
         Raises:
             NotEnough: not now; it says who holds what, or who is first.
@@ -306,7 +310,7 @@ class MachineLedger:
                     exactly = tuple(one for one in devices if one.uuid in uuids)
                     chosen = exactly if len(exactly) == count and free.issuperset(uuids) else None
                 else:
-                    chosen = self._choose(devices, free, count)
+                    chosen = self._choose(devices, free, count, spread)
                 if chosen is None:
                     if any(one.doubt for one in held) and not looked:
                         looked = True
@@ -330,12 +334,14 @@ class MachineLedger:
         gcores: int,
         timeout_s: float = 0.0,
         evidence: Mapping[str, str] | None = None,
+        spread: bool = False,
     ) -> Lease:
         """Lease ``gcores`` of the devices that are reserved for ``application`` to one of its containers.
 
         Args:
             timeout_s: how long to wait for devices that a container before this one is giving back.
             evidence: for a payload that does not inherit ``fds``: ``fifo``, the path of the lifeline that it reads.
+            spread: as in `reserve`.
 
         Raises:
             NotEnough: not in time; it says who holds what.
@@ -365,7 +371,7 @@ class MachineLedger:
                             held.append(self._holder(fd, device.uuid) or Holder(device.uuid, device.index, ""))
                         else:
                             free.add(device.uuid)
-                if (chosen := self._choose(devices, free, gcores)) is not None:
+                if (chosen := self._choose(devices, free, gcores, spread)) is not None:
                     fds = self._take(directory, chosen, LEASED, record, is_ours)
                     if fds is not None:
                         return Lease(chosen, fds, LEASED)

@@ -32,8 +32,9 @@ _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?", re.ASCII)
 _DEVICE_FIELDS = tuple(one.name for one in fields(Device))
 
 Unknown = Mapping[str, Any]
-Choose = Callable[[Sequence[Device], Collection[str], int], "tuple[Device, ...] | None"]
-"""All devices in PCI bus order, the uuids of those that are free, how many -> the chosen; None: not enough."""
+Choose = Callable[[Sequence[Device], Collection[str], int, bool], "tuple[Device, ...] | None"]
+"""All devices in PCI bus order, the uuids of those that are free, how many, whether far apart -> the chosen; None: not
+enough."""
 
 
 class LedgerError(DlappError):
@@ -192,6 +193,7 @@ class Ask:
     Args:
         uuids: exactly these devices (somebody else chose); empty: any ``gcores``.
         evidence: where to look whether the payload is gone.
+        spread: far from each other and from those in use, not close together.
     """
 
     application: str
@@ -200,6 +202,7 @@ class Ask:
     gcores: int
     uuids: tuple[str, ...] = ()
     evidence: Mapping[str, Any] = field(default_factory=dict)
+    spread: bool = False
 
 
 # ---- changes ----
@@ -281,7 +284,7 @@ def lease(
         wanted = [record.device(name).device for name in ask.uuids]
         chosen = tuple(wanted) if all(one.uuid in free for one in wanted) else None
     else:
-        chosen = choose([one.device for one in record.devices if one.present], free, ask.gcores)
+        chosen = choose([one.device for one in record.devices if one.present], free, ask.gcores, ask.spread)
     if chosen is None:
         holders = {**elsewhere, **record.holder_by_uuid()}
         held = [one for uuid, one in holders.items() if not ask.uuids or uuid in ask.uuids]

@@ -233,8 +233,10 @@ class ZooKeeperLedger:
             raise LedgerError(f"{self.host}: {holding.in_use()}")
         return mine
 
-    def _chosen(self, devices: Sequence[Device], free: Collection[str], count: int) -> tuple[Device, ...] | None:
-        return self._choose(tuple(devices), frozenset(free), count)
+    def _chosen(
+        self, devices: Sequence[Device], free: Collection[str], count: int, spread: bool
+    ) -> tuple[Device, ...] | None:
+        return self._choose(tuple(devices), frozenset(free), count, spread)
 
     def _adopt(self, old: LeaseRecord, ask: Ask, holding: _Holding, deadline: float) -> LeaseRecord:
         """Take over the container's own lease, which an earlier call got without hearing of it."""

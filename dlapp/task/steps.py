@@ -155,7 +155,11 @@ class Task:
         return result
 
     def _work(self) -> TaskResult:
+        with self._step("this node's rules cannot be read", node=True):
+            self._policy = node_policy()
         self._look_at_inputs()
+        if self._assignment.collect_gpus:
+            return self._collect_gpus()
         self._lease_gpus()
         self._unpack()
         self._fetch()
@@ -171,6 +175,23 @@ class Task:
         if self._stopper.wanted is Stop.NOW:
             return result
         return self._with_outputs(result)
+
+    def _collect_gpus(self) -> TaskResult:
+        """Clear up this node's GPU ledger; what came of it is what would be the payload's standard output."""
+        self._wait()
+        self._say(Phase.RUNNING)
+        with self._step("the GPU ledger could not be cleared up", node=True):
+            from dlapp.gpuid.ledger import collected, open_ledger
+
+            ledger = open_ledger(self._launch["ledger"])
+            try:
+                found = {"host": ledger.host, "leases": collected(ledger)}
+            finally:
+                ledger.close()
+            for name, text in (("stdout", json.dumps(found) + "\n"), ("stderr", "")):
+                with open(os.path.join(self._home, name), "w", encoding="utf-8") as file:
+                    file.write(text)
+        return TaskResult(fault=Fault.NONE, exit_code=0)
 
     # ---- before the payload ----
 
@@ -223,6 +244,7 @@ class Task:
                 gcores=gcores,
                 timeout_s=timeout_s,
                 evidence=evidence or None,
+                spread=self._assignment.spread,
             )
         from dlapp.gpuid.health import Inspector
         from dlapp.gpuid.ledger import open_ledger
@@ -230,15 +252,22 @@ class Task:
 
         self._ledger = open_ledger(where, inspect=Inspector())
         application = str(self._assignment.application_id)
-        ask = Ask(application, container, user, gcores, tuple(where.get("uuids", ())), evidence)
+        uuids, spread = tuple(where.get("uuids", ())), self._assignment.spread
+        ask = Ask(application, container, user, gcores, uuids, evidence, spread)
         return self._ledger.acquire(ask, timeout_s=timeout_s)
 
     def _evidence_of_docker(self) -> dict[str, Any]:
+        from dlapp.gpuid.evidence import this_task
         from dlapp.runtime.docker import LABEL_CONTAINER
 
         label = f"{LABEL_CONTAINER}={self._assignment.container_id}"
         host = self._launch.get("runtime", {})["docker_host"]
-        return {"fifo": os.path.join(self._home, "life"), "docker": {"host": host, "label": label}}
+        # With the task's name whoever needs the cards may remove what it left, once it is gone.
+        return {
+            "task": this_task(),
+            "fifo": os.path.join(self._home, "life"),
+            "docker": {"host": host, "label": label},
+        }
 
     @property
     def _gpus(self) -> tuple[int, ...]:

@@ -630,6 +630,23 @@ def test_gpus_are_one_for_the_machine_whoever_asks(start_engine: Callable[..., L
     assert ended(ann, first).state is State.FAILED
 
 
+def test_gpus_are_spread_where_an_application_asks_for_that(
+    start_engine: Callable[..., LocalEngine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state_dir: Path
+) -> None:
+    from dlapp.gpuid.machine import MachineLedger
+
+    links = ((0, 10, 50, 50), (10, 0, 50, 50), (50, 50, 0, 10), (50, 50, 10, 0))
+    for name, value in with_cards(tmp_path, [Card(uuid=f"GPU-{n}", pcie=row) for n, row in enumerate(links)]).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("dlapp.cluster.local.spawn._KEPT_VARIABLES", ("PATH", "LD_LIBRARY_PATH", "NVML_STUB"))
+    engine, ledger = start_engine(local__gcores="4"), MachineLedger(f"{state_dir}-gpus")
+    for spread, expected in ((True, {"GPU-0", "GPU-2"}), (False, {"GPU-0", "GPU-1"})):
+        one = submit(engine, "sleep", gcores=2, spread=spread)
+        running(engine, one)
+        assert set(ledger.holders()) == expected
+        engine.kill(one, "root")
+
+
 @pytest.mark.usefixtures("two_cards")
 def test_an_ask_for_more_gpus_than_there_are_is_refused(start_engine: Callable[..., LocalEngine]) -> None:
     engine = start_engine()

@@ -14,6 +14,7 @@ from dlapp.errors import AskTooLarge, DlappError, NotFound, UsageError
 from dlapp.gpuid import rules
 from dlapp.gpuid.evidence import Finding, Witnesses
 from dlapp.gpuid.rules import Ask, HostRecord, NotEnough
+from tests.gpuid import layouts
 from tests.services.ledger_process import cards
 
 APP, OTHER = "application_1700000000000_0001", "application_1700000000000_0002"
@@ -95,6 +96,17 @@ def test_an_ask_may_name_its_devices(store: Open) -> None:
         store().acquire(ask("c2", 1, OTHER, uuids=("GPU-9",)))
     assert len(ledger.record().leases) == 1
     lease.release()
+
+
+@pytest.mark.parametrize(("spread", "expected"), [(False, {4, 5}), (True, {2, 6})])
+def test_cards_are_close_together_unless_they_are_to_be_spread(store: Open, spread: bool, expected: set[int]) -> None:
+    there = layouts.machine("two sockets, a switch for each two")
+    ledger = store(devices=there)
+    other = ledger.acquire(ask("c0", 2, uuids=("GPU-4", "GPU-0")) if spread else ask("c0", 1, uuids=("GPU-7",)))
+    lease = store(devices=there).acquire(ask("c1", 2, spread=spread))
+    assert {one.index for one in lease.devices} == expected
+    for one in (lease, other):
+        one.release()
 
 
 def test_a_card_in_quarantine_is_not_given_out_until_it_is_healed(store: Open) -> None:

@@ -166,12 +166,13 @@ FAULTS: list[tuple[str, list[str]]] = [
     (LEAST + "[role ps]\ninstances=2\n", ["f:5: role ps: is not built yet"]),
     (LEAST + "framework=tensorflow\n", ["f:5: application.framework: is not built yet"]),
     (
-        LEAST + "[resources]\ngpu_model=V100\ngpu_memory=16g\nplacement=pack\nprefer_nodes=a\n",
+        LEAST + "[resources]\ngpu_model=V100\ngpu_memory=16g\nprefer_nodes=a\n",
         [
             f"f:{6 + n}: resources.{key}: is not built yet"
-            for n, key in enumerate(("gpu_model", "gpu_memory", "placement", "prefer_nodes"))
+            for n, key in enumerate(("gpu_model", "gpu_memory", "prefer_nodes"))
         ],
     ),
+    (LEAST + "[resources]\nplacement=far\n", ["f:6: resources.placement: is 'far', allowed are pack, spread"]),
     (
         LEAST + "[from_hdfs]\nhdfs=a\ninput_path=b\narchive=tar\nmode=x\nshard=1\n",
         [

@@ -20,7 +20,7 @@ from dlapp.config import load_config
 from dlapp.control import new_secret
 from dlapp.errors import DlappError
 from dlapp.ids import ApplicationId
-from dlapp.spec import AppSpec, Resources, RoleSpec, Secrets, Submission
+from dlapp.spec import AppSpec, Placement, Resources, RoleSpec, Secrets, Submission
 
 SMALL_AM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "small_am.py")
 
@@ -31,7 +31,7 @@ def engine_at(state_dir: str, options: Mapping[str, str] | None = None) -> Local
     return LocalEngine(load_config(texts, environ={}), program=(sys.executable, "-I", SMALL_AM))
 
 
-def spec_of(*words: str, memory_mib: int = 1, gcores: int = 0, containers: int = 1) -> AppSpec:
+def spec_of(*words: str, memory_mib: int = 1, gcores: int = 0, containers: int = 1, spread: bool = False) -> AppSpec:
     """A spec whose arguments say what the ApplicationMaster does."""
     resources = Resources(memory_mib=memory_mib, gcores=gcores)
     return AppSpec(
@@ -40,6 +40,7 @@ def spec_of(*words: str, memory_mib: int = 1, gcores: int = 0, containers: int =
         workspace="/tmp",
         script="start.sh",
         args=words,
+        placement=Placement(spread=spread),
         roles=(RoleSpec(instances=containers, resources=resources),),
     )
 

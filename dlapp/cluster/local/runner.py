@@ -451,7 +451,8 @@ class Runner:
             ticket = ledger.ticket(row.id, row.submitter, row.gcores, since_ms=row.submitted_ms)
             self._ticket = (row.number, ticket)
         try:
-            return ledger.reserve(row.id, row.submitter, row.gcores, ticket=self._ticket[1])
+            spread = bool(_spec_of(self._state.application(row.id)).get("placement", {}).get("spread"))
+            return ledger.reserve(row.id, row.submitter, row.gcores, ticket=self._ticket[1], spread=spread)
         except NotEnough as error:
             self._pause_s = min(self._pause_s, FOREIGN_S)
             return error.reason
@@ -534,12 +535,18 @@ def remove_secrets(home: str) -> None:
             os.unlink(path)
 
 
-def _has_image(home: str) -> bool:
+def _spec_of(home: str) -> dict[str, Any]:
+    """The application's spec in its JSON form; empty where it cannot be read."""
     try:
         submission: dict[str, Any] = read_json(os.path.join(home, "submission.json")) or {}
     except (DlappError, OSError):
-        return False
-    spec = submission.get("spec", {})
+        return {}
+    spec: dict[str, Any] = submission.get("spec", {})
+    return spec
+
+
+def _has_image(home: str) -> bool:
+    spec = _spec_of(home)
     return any(one.get("docker_image") is not None for one in (spec, *spec.get("roles", ())))
 
 
