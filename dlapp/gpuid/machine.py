@@ -37,6 +37,7 @@ from dlapp.gpuid.rules import Ask, DeviceRecord, HostRecord, LeaseRecord, Ledger
 DEVICES_LAST_S = 30.0
 """How long what NVML said is good: initializing it can take a second."""
 _RETRY_S = (0.005, 0.03)
+_CLEAR_EVERY_S = 0.5
 _TICKET = "ticket-"
 _CARD = re.compile(r"(GPU|MIG)-[A-Za-z0-9_.-]+", re.ASCII)
 
@@ -349,7 +350,7 @@ class MachineLedger:
         """
         if gcores == 0:
             return Lease((), (), LEASED)
-        deadline = self._clock() + timeout_s
+        deadline, clear_at = self._clock() + timeout_s, self._clock()
         devices = self.devices()
         record: Record = {"application": application, "container": container, "user": user}
         if evidence is not None:
@@ -378,6 +379,11 @@ class MachineLedger:
                 elif gcores > len(ours):
                     reason = f"asked for {gcores} gcores, {len(ours)} are reserved for {application}"
                     raise NotEnough(self.host, reason, gcores, len(free), held)
+                if any(one.doubt for one in held) and self._clock() >= clear_at:
+                    # What a task of Docker's left that died is there until somebody removes it.
+                    clear_at = self._clock() + _CLEAR_EVERY_S
+                    self.clear_gone(application)
+                    continue
                 if self._clock() >= deadline:
                     reason = _in_the_way(gcores, free, list(map(str, held)))
                     raise NotEnough(self.host, reason, gcores, len(free), held)

@@ -1,4 +1,4 @@
-"""A payload in a Docker container, in its simplest form: image, workspace, lifeline, labels.
+"""A payload in a Docker container: image, workspace, lifeline, fences, GPUs, labels.
 
 The wrapper is the container's first process below Docker's own init, and does all that must work while dockerd is
 dead, restarted or hung: it starts the payload, passes on a soft stop, kills everything when the lifeline closes, and
@@ -11,6 +11,8 @@ What a container sees:
     /dlapp/log/             the files that take stdout, stderr and the exit code
     /dlapp/life             the lifeline; read-only, like the wrapper beside it
 
+With GPUs the wrapper first writes down which it sees. Only if these are those that were leased is it told to begin.
+
 A container of a task that died is removed when its application ends (`dlapp.runtime.sweep`), or by the next task on
 this host: labels say whose it is and where its task's log lies, which the task holds locked for as long as it lives.
 """
@@ -21,12 +23,19 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Container
-from typing import Any
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from dlapp.control import Fault
+from dlapp.node import DockerPolicy
+from dlapp.runtime import container as containers
+from dlapp.runtime.container import Bind
+from dlapp.runtime.dockerd import Dockerd, DockerRefused, DockerSilent
+from dlapp.runtime.gpu_facts import driver_nodes, facts_of
+from dlapp.runtime.gpu_modes import NVIDIA_DOCKER, Choice, Facts, GpuPart, choose_mode, not_taken, part_for, unlike
+from dlapp.runtime.images import digest_of, make_sure_of_image
 from dlapp.runtime.lifeline import Lifeline
-from dlapp.runtime.payload import Ended, Payload, PayloadError, how_to_start, wrapper_arguments
+from dlapp.runtime.payload import Card, Ended, Payload, PayloadError, how_to_start, wrapper_arguments
 
 WORKSPACE = "/workspace"
 HOME = "/dlapp/home"
@@ -35,42 +44,69 @@ _LIFE = "/dlapp/life"
 _WRAPPER = "/dlapp/wrapper.sh"
 _LOG = "/dlapp/log"
 
-NO_GPUS_YET = "gcores with a docker_image is not built yet; use gcores=0, or run without docker_image"
-
 LABEL_APP = "dlapp.app"
 LABEL_CONTAINER = "dlapp.container"
 LABEL_GPUS = "dlapp.gpus"
 LABEL_DIRECTORY = "dlapp.directory"
 LABEL_HOST = "dlapp.host"
 LABEL_UID = "dlapp.uid"
+LABEL_IMAGE = "dlapp.image"
 
 _CALL_TIMEOUT_S = 60.0
 _LOOK_TIMEOUT_S = 5.0
 _LOOK_EVERY_S = 0.2
 _KILL_HELP_AFTER_S = 2.0
+SIGHT_TIMEOUT_S = 60.0
+"""What a container may take to say which GPUs it sees: nvidia-smi takes seconds where no persistence daemon runs."""
 _SIGNALS = range(1, 65)
 _CODE_OF_SIGKILL = 128 + signal.SIGKILL
+
+
+class DockerSettings(NamedTuple):
+    """What the configuration says of Docker, as it travels to a task.
+
+    Args:
+        host: dockerd's address, ``unix:///var/run/docker.sock``; it must be this machine's.
+        network: Docker's network mode.
+        gpu_mode: one of `dlapp.node.GPU_MODES`, ``auto`` or ``none``.
+        lock_dir: a directory of the machine in which tasks wait for each other's pulls.
+    """
+
+    host: str
+    network: str
+    gpu_mode: str = "auto"
+    lock_dir: str = "/run/lock/dlapp"
+
+    @classmethod
+    def of(cls, runtime: Mapping[str, str]) -> DockerSettings:
+        """From ``runtime`` of a task's launch.json; what it does not name is as by default."""
+        names = {f"docker_{name}": name for name in cls._fields}
+        return cls(**{names[key]: value for key, value in runtime.items() if key in names})
 
 
 class DockerRun:
     """The `dlapp.runtime.payload.Running` of a container. Make it ready with `prepare`.
 
     Args:
-        host: dockerd's address, ``unix:///var/run/docker.sock``; it must be this machine's.
-        network: Docker's network mode.
         note: takes lines for dlapp's own log.
+        progress: told how much of an image has come, in bytes, and how much there is in all.
     """
 
-    def __init__(self, payload: Payload, host: str, network: str, note: Callable[[str], None]) -> None:
-        if payload.resources.gcores:
-            raise PayloadError(Fault.DATA, NO_GPUS_YET)
-        if not host.startswith("unix://"):
-            raise PayloadError(Fault.DATA, f"runtime.docker.host is {host}: only this machine's dockerd, by unix://")
-        self._payload, self._host, self._network, self._note = payload, host, network, note
+    def __init__(
+        self,
+        payload: Payload,
+        settings: DockerSettings,
+        policy: DockerPolicy,
+        note: Callable[[str], None],
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self._payload, self._settings, self._policy = payload, settings, policy
+        self._note, self._progress = note, progress
+        self._docker = Dockerd(settings.host, _CALL_TIMEOUT_S)
         self._name = f"dlapp-{payload.container_id}"
         self._lifeline: Lifeline | None = None
-        self._api: Any = None
         self._made = False
+        self._began_ticks = 0
         self._result: Ended | None = None
         self._look_at = 0.0
         self._kill_help_at: float | None = None
@@ -82,44 +118,27 @@ class DockerRun:
         """Make sure of the image, pull it if it is missing, and make the container without starting it.
 
         Raises:
-            PayloadError: Docker does not answer, the image is not to be had, the container cannot be made.
+            PayloadError: Docker does not answer, the image is not to be had, there is no way to the GPUs, the
+                container cannot be made.
         """
-        # 90 ms and 20 MiB that only those pay who use an image.
-        import docker.errors
+        with self._explained():
+            # Before the image: what is missing on this node shows at once, not after a long pull.
+            choice, facts = chosen_mode(self._docker, self._settings, self._policy, self._payload.gpus, self._note)
+            remove_what_is_left(self._docker, self._note, but=self._payload.directory)
+            for last in (False, True):
+                image = make_sure_of_image(
+                    self._docker, self._payload.image or "", self._settings.lock_dir, self._note, self._progress
+                )
+                part = part_for(choice.mode, self._payload.gpus, facts, containers.image_env(image))
+                try:
+                    self._make(image, part, facts)
+                    break
+                except DockerRefused as error:
+                    if last or error.status != 404 or self._docker.image(self._payload.image or "") is not None:
+                        raise
+                    self._note("the image was removed in this moment")
 
-        try:
-            self._api = docker.APIClient(base_url=self._host, version="auto", timeout=_CALL_TIMEOUT_S)
-        except (docker.errors.DockerException, OSError) as error:
-            raise self._unreachable(error) from error
-        try:
-            remove_what_is_left(self._api, self._note, but=self._payload.directory)
-            self._make_sure_of_image()
-            self._make()
-        except docker.errors.APIError as error:
-            raise self._refused(error) from error
-        except (docker.errors.DockerException, OSError) as error:
-            raise self._unreachable(error) from error
-
-    def _make_sure_of_image(self) -> None:
-        import docker.errors
-
-        image = self._payload.image
-        try:
-            self._note(f"image {image}: {self._api.inspect_image(image)['Id']}")
-            return
-        except docker.errors.ImageNotFound:
-            self._note(f"image {image}: pulling")
-        try:
-            name, tag = docker.utils.parse_repository_tag(image)
-            for line in self._api.pull(name, tag=tag or "latest", stream=True, decode=True):
-                if "error" in line:
-                    raise PayloadError(pull_fault(line["error"]), f"image {image} cannot be pulled: {line['error']}")
-        except docker.errors.APIError as error:
-            why = error.explanation or str(error)
-            raise PayloadError(pull_fault(why), f"image {image} cannot be pulled: {why}") from error
-        self._note(f"image {image}: {self._api.inspect_image(image)['Id']}")
-
-    def _make(self) -> None:
+    def _make(self, image: Mapping[str, Any], part: GpuPart, facts: Facts) -> None:
         payload = self._payload
         how = how_to_start(payload.workspace, payload.script)
         for path in (payload.stdout, payload.stderr, payload.exit_file):
@@ -127,55 +146,45 @@ class DockerRun:
         os.truncate(payload.exit_file, 0)
         for path in (payload.home, payload.tmp):
             os.makedirs(path, mode=0o700, exist_ok=True)
-        self._lifeline = Lifeline(payload.life)
+        if self._lifeline is None:
+            self._lifeline = Lifeline(payload.life)
         out, err, exit_file = f"{_LOG}/stdout", f"{_LOG}/stderr", f"{_LOG}/exit"
-        words = wrapper_arguments("wait", _LIFE, out, err, exit_file, how, payload.script, payload.args)
-        memory = payload.resources.memory_mib << 20
-        # Docker refuses more cpus than there are; vcores are shares of a node, and may be more.
-        cpus = min(payload.resources.vcores, os.cpu_count() or 1)
-        host_config = self._api.create_host_config(
-            mounts=[
-                _bind(payload.workspace, WORKSPACE),
-                *self._inputs(),
-                _bind(payload.home, HOME),
-                _bind(payload.tmp, TMP),
-                _bind(payload.stdout, out),
-                _bind(payload.stderr, err),
-                _bind(payload.exit_file, exit_file),
-                _bind(payload.life, _LIFE, read_only=True),
-                _bind(payload.wrapper, _WRAPPER, read_only=True),
-            ],
-            init=True,
-            network_mode=self._network,
-            mem_limit=memory,
-            memswap_limit=memory,
-            nano_cpus=cpus * 1_000_000_000,
-            # Ours are the files; what Docker would keep as well only costs.
-            log_config={"Type": "none", "Config": {}},
-            security_opt=["no-new-privileges"],
-        )
-        env = {"HOME": HOME, "TMPDIR": TMP, "NVIDIA_VISIBLE_DEVICES": "void", **payload.env}
+        mode = "look" if payload.gpus else "wait"
+        words = wrapper_arguments(mode, _LIFE, out, err, exit_file, how, payload.script, payload.args)
         # Docker's init then passes SIGTERM (docker stop, the host's shutdown) on to the payload, not only to its shell.
-        env["TINI_KILL_PROCESS_GROUP"] = "1"
-        with contextlib.suppress(Exception):
-            self._api.remove_container(self._name, force=True)
-        self._made = True  # also where the answer to the next call is lost
-        self._api.create_container(
-            payload.image,
+        env = {"HOME": HOME, "TMPDIR": TMP, **payload.env, "TINI_KILL_PROCESS_GROUP": "1"}
+        made = containers.Container(
             name=self._name,
-            entrypoint=["/bin/sh", _WRAPPER],
-            command=words,
-            user=f"{os.getuid()}:{os.getgid()}",
-            environment=env,
+            image=payload.image or "",
+            entrypoint=("/bin/sh", _WRAPPER),
+            command=tuple(words),
+            env=env,
+            labels={**self._labels(), LABEL_IMAGE: digest_of(dict(image))},
             working_dir=WORKSPACE,
-            labels=self._labels(),
-            host_config=host_config,
+            binds=(
+                Bind(payload.workspace, WORKSPACE),
+                *self._inputs(),
+                Bind(payload.home, HOME),
+                Bind(payload.tmp, TMP),
+                Bind(payload.stdout, out),
+                Bind(payload.stderr, err),
+                Bind(payload.exit_file, exit_file),
+                Bind(payload.life, _LIFE, read_only=True),
+                Bind(payload.wrapper, _WRAPPER, read_only=True),
+                *containers.operators_binds(self._policy),
+            ),
+            gpus=part,
+            **containers.fences(self._docker, payload.resources, self._settings.network, self._policy),
         )
+        self._docker.remove(self._name)
+        self._made = True  # also where the answer to the next call is lost
+        make(self._docker, made, facts, payload.directory, self._note)
+        containers.add_account(self._docker, self._name, HOME)
 
-    def _inputs(self) -> list[Any]:
+    def _inputs(self) -> list[Bind]:
         workspace = os.path.realpath(self._payload.workspace)
         return [
-            _bind(source, f"{WORKSPACE}/{os.path.relpath(path, workspace)}", read_only=True)
+            Bind(source, f"{WORKSPACE}/{os.path.relpath(path, workspace)}", read_only=True)
             for source, path in self._payload.mounts
         ]
 
@@ -184,7 +193,7 @@ class DockerRun:
         return {
             LABEL_APP: payload.application_id,
             LABEL_CONTAINER: payload.container_id,
-            LABEL_GPUS: ",".join(map(str, payload.gpus)),
+            LABEL_GPUS: ",".join(card.uuid for card in payload.gpus),
             LABEL_DIRECTORY: payload.directory,
             LABEL_HOST: os.uname().nodename,
             LABEL_UID: str(os.getuid()),
@@ -194,16 +203,34 @@ class DockerRun:
 
     def start(self) -> None:
         """See `Running.start`."""
-        import docker.errors
+        with self._explained():
+            self._docker.start(self._name)
+        # What is asked from now on is good to know, and not worth a long wait for a dockerd that hangs.
+        self._docker.timeout_s = _LOOK_TIMEOUT_S
+        self._began_ticks = _ticks_now()
+        if self._payload.gpus:
+            self._look_at_gpus()
 
-        try:
-            self._api.start(self._name)
-            # What is asked from now on is good to know, and not worth a long wait for a dockerd that hangs.
-            self._api.timeout = _LOOK_TIMEOUT_S
-        except docker.errors.APIError as error:
-            raise self._refused(error) from error
-        except (docker.errors.DockerException, OSError) as error:
-            raise self._unreachable(error) from error
+    def _look_at_gpus(self) -> None:
+        """Let the payload begin if the container sees the cards that it is to have, and no others."""
+        assert self._lifeline is not None
+        deadline, look_at = time.monotonic() + SIGHT_TIMEOUT_S, 0.0
+        while not (seen := self._words_of_wrapper()).endswith("end\n"):
+            now = time.monotonic()
+            if now >= deadline:
+                raise PayloadError(
+                    Fault.NODE, f"the container did not say in {SIGHT_TIMEOUT_S:g} s which GPUs it sees: {seen!r:.200}"
+                )
+            if self._lifeline.payload_gone or (not self._lifeline.taken and now >= look_at):
+                look_at = now + _LOOK_EVERY_S
+                if self._lifeline.taken or self._state().get("Status") in ("exited", "dead"):
+                    raise self._never_began(self._settled_state())
+            time.sleep(0.002)
+        self._note("GPUs in the container: " + ", ".join(seen.splitlines()[:-1]))
+        if problem := unlike(self._payload.gpus, seen, driver_nodes()):
+            raise PayloadError(Fault.NODE, f"{problem}; it was to have {named(self._payload.gpus)}")
+        os.truncate(self._payload.exit_file, 0)
+        self._lifeline.say("go")
 
     def watched_fds(self) -> list[tuple[int, int]]:
         """See `Running.watched_fds`. The wrapper's end of the lifeline tells of the end; dockerd need not live."""
@@ -246,33 +273,34 @@ class DockerRun:
             self._lifeline = None
         if self._made:
             try:
-                self._api.remove_container(self._name, force=True, v=True)
-            except Exception as error:  # dockerd may be dead; the next task on this host removes it
-                if getattr(getattr(error, "response", None), "status_code", None) != 404:
-                    self._note(f"container {self._name} is left to be removed: {error}")
+                self._docker.remove(self._name)
+            except (DockerRefused, DockerSilent) as error:  # the next task on this host removes it
+                self._note(f"container {self._name} is left to be removed: {error}")
             self._made = False
-        if self._api is not None:
-            self._api.close()
-            self._api = None
 
     # ---- how it ended ----
 
     def _state(self) -> dict[str, Any]:
         try:
-            state: dict[str, Any] = self._api.inspect_container(self._name)["State"]
-        except Exception as error:
+            state: dict[str, Any] = self._docker.inspect(self._name)["State"]
+        except (DockerRefused, DockerSilent) as error:
             # Whatever keeps dockerd from answering, the lifeline and the exit file go on without it.
             self._note(f"container {self._name} cannot be looked at: {error}")
             return {}
         return state
 
+    def _words_of_wrapper(self) -> str:
+        with open(self._payload.exit_file, encoding="utf-8", errors="replace") as file:
+            return file.read(65536)
+
     def _read_end(self) -> Ended:
         payload = self._payload
-        with open(payload.exit_file, encoding="ascii", errors="replace") as file:
-            word, _, code = file.read(100).strip().rpartition(" ")
+        word, _, code = self._words_of_wrapper().strip().rpartition(" ")
         if word == "no" and code == "interpreter":
             how = how_to_start(payload.workspace, payload.script)
             raise PayloadError(Fault.USER, f"{payload.script}: its interpreter {how} is not in image {payload.image}")
+        if word == "sees":
+            raise PayloadError(Fault.NODE, f"the container sees {code}, although no GPU was asked for")
         state = self._settled_state()
         if self._lifeline is not None and not self._lifeline.taken:
             raise self._never_began(state)
@@ -285,12 +313,26 @@ class DockerRun:
             ended = ended_with_code(state["ExitCode"], _SIGNALS)
         else:
             return Ended(None, None, Fault.NODE, "the container is gone and left no exit code")
-        if ended.exit_code != 0 and self._ran_out_of_memory(state, ended):
+        if ended.exit_code == 0:
+            return ended
+        if self._ran_out_of_memory(state, ended):
             limit = payload.resources.memory_mib
             if ended.exit_code == _CODE_OF_SIGKILL:
                 ended = Ended(None, signal.SIGKILL)
             return ended._replace(problem=f"killed for memory: it used more than its {limit} MiB")
+        if not self._sent and (number := _signal_in(ended)) is not None and self._docker_ended(state):
+            return Ended(
+                None,
+                number,
+                Fault.NODE,
+                "Docker was stopped or restarted under the payload, and ended it (signal "
+                f"{number}); with live-restore it would have gone on",
+            )
         return ended
+
+    def _docker_ended(self, state: Mapping[str, Any]) -> bool:
+        """Whether dockerd is away, or is another than the one that started the container."""
+        return not state or any(ticks > self._began_ticks for ticks in _dockerds_began())
 
     def _settled_state(self) -> dict[str, Any]:
         """The container's state once dockerd knows of its end; it learns of it a little after us."""
@@ -310,10 +352,15 @@ class DockerRun:
 
     def _kill_by_docker(self) -> None:
         self._note(f"container {self._name} does not end by itself: asking Docker to kill it")
-        with contextlib.suppress(Exception):
-            self._api.kill(self._name)
+        with contextlib.suppress(DockerRefused, DockerSilent):
+            self._docker.kill(self._name)
 
     # ---- errors ----
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        with explained(self._settings.host, f"the container of image {self._payload.image}"):
+            yield
 
     def _never_began(self, state: dict[str, Any]) -> PayloadError:
         image, code = self._payload.image, state.get("ExitCode")
@@ -322,15 +369,92 @@ class DockerRun:
         why = state.get("Error") or f"exit code {code}"
         return PayloadError(Fault.NODE, f"the container of image {image} ended before the payload began: {why}")
 
-    def _refused(self, error: Any) -> PayloadError:
-        why = error.explanation or str(error)
-        image = self._payload.image
-        return PayloadError(Fault.NODE, f"Docker refused the container of image {image}: {why}")
 
-    def _unreachable(self, error: Exception) -> PayloadError:
-        return PayloadError(
-            Fault.NODE, f"Docker at {self._host} does not answer: {error}; does dockerd run, and may this user use it?"
-        )
+# ---- what a shell does as well ----
+
+
+@contextlib.contextmanager
+def explained(host: str, what: str) -> Iterator[None]:
+    """Turn dockerd's refusals and silences into `PayloadError`."""
+    try:
+        yield
+    except DockerRefused as error:
+        raise PayloadError(Fault.NODE, f"Docker refused {what}: {error}") from error
+    except DockerSilent as error:
+        raise PayloadError(
+            Fault.NODE, f"Docker at {host} does not answer: {error}; does dockerd run, and may this user use it?"
+        ) from error
+
+
+def chosen_mode(
+    docker: Dockerd,
+    settings: DockerSettings,
+    policy: DockerPolicy,
+    cards: Sequence[Card],
+    note: Callable[[str], None],
+) -> tuple[Choice, Facts]:
+    """How the cards get into a container on this machine.
+
+    Raises:
+        PayloadError: there is no way, or not the one that is configured.
+    """
+    if not cards:
+        return Choice("none", "no GPU was asked for"), Facts()
+    facts = facts_of(docker)
+    choice = choose_mode(settings.gpu_mode, facts, cards, allowed=policy.gpu_modes)
+    if choice.problem:
+        raise PayloadError(Fault.NODE, choice.problem)
+    note(f"GPU mode {choice.mode}: {choice.reason}")
+    return choice, facts
+
+
+def make(
+    docker: Dockerd, container: containers.Container, facts: Facts, directory: str, note: Callable[[str], None]
+) -> None:
+    """Make a container in the way that its GPUs need, and see that Docker took notice of them.
+
+    Raises:
+        PayloadError: it did not, or nvidia-docker failed; DockerRefused, DockerSilent.
+    """
+    if container.gpus.command_env is not None:
+        from dlapp.runtime import nvidia_docker
+
+        program = facts.programs[NVIDIA_DOCKER]
+        nvidia_docker.create(container, program=program, host=docker.host, directory=directory, note=note)
+        return
+    docker.create(container.name, container.as_json())
+    if not (container.gpus.requests or container.gpus.runtime or container.gpus.nodes):
+        return
+    if problem := not_taken(container.gpus, docker.inspect(container.name)["HostConfig"]):
+        raise PayloadError(Fault.NODE, f"Docker did not take the GPUs of the container: {problem}")
+
+
+def named(cards: Sequence[Card]) -> str:
+    """Cards, for people."""
+    return ", ".join(f"gpu{card.index} ({card.uuid})" for card in cards)
+
+
+def _signal_in(ended: Ended) -> int | None:
+    if ended.signal is not None:
+        return ended.signal
+    number = (ended.exit_code or 0) - 128
+    return number if number in (signal.SIGTERM, signal.SIGKILL) else None
+
+
+def _ticks_now() -> int:
+    """The time since boot as /proc counts the starts of processes [clock ticks]."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+
+
+def _dockerds_began() -> list[int]:
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{name}/stat", encoding="ascii", errors="replace") as file:
+                head, _, rest = file.read().rpartition(")")
+                if head.endswith("(dockerd"):
+                    found.append(int(rest.split()[19]))
+    return found
 
 
 def ended_with_code(code: int, signals: Container[int]) -> Ended:
@@ -347,16 +471,7 @@ def ended_with_code(code: int, signals: Container[int]) -> Ended:
     return Ended(code, None)
 
 
-def pull_fault(why: str) -> Fault:
-    """Whose fault a failed pull is, by Docker's words: the user's where the image does not exist or is closed to us."""
-    users = ("manifest unknown", "not found", "does not exist", "denied", "unauthorized", "invalid reference")
-    text = why.lower()
-    if "no such host" in text or "timeout" in text or "no space left" in text:
-        return Fault.NODE
-    return Fault.USER if any(word in text for word in users) else Fault.NODE
-
-
-def remove_what_is_left(api: Any, note: Callable[[str], None], *, application: str = "", but: str = "") -> None:
+def remove_what_is_left(docker: Dockerd, note: Callable[[str], None], *, application: str = "", but: str = "") -> None:
     """Remove our user's containers on this host whose task is dead.
 
     Args:
@@ -366,13 +481,13 @@ def remove_what_is_left(api: Any, note: Callable[[str], None], *, application: s
     labels = [f"{LABEL_UID}={os.getuid()}", f"{LABEL_HOST}={os.uname().nodename}"]
     if application:
         labels.append(f"{LABEL_APP}={application}")
-    for found in api.containers(all=True, filters={"label": labels}):
+    for found in docker.labelled(labels):
         directory = found["Labels"].get(LABEL_DIRECTORY, "")
         if (but and directory == but) or not task_is_gone(directory):
             continue
         note(f"removing container {found['Names'][0]} ({found['State']}): its task is dead")
-        with contextlib.suppress(Exception):  # another task may be at it too
-            api.remove_container(found["Id"], force=True, v=True)
+        with contextlib.suppress(DockerRefused):  # another task may be at it too
+            docker.remove(found["Id"])
 
 
 def task_is_gone(directory: str) -> bool:
@@ -393,9 +508,3 @@ def task_is_gone(directory: str) -> bool:
         os.close(fd)
     kind: int = struct.unpack("hhqqi4x", answer)[0]
     return kind == fcntl.F_UNLCK
-
-
-def _bind(source: str, target: str, *, read_only: bool = False) -> Any:
-    import docker.types
-
-    return docker.types.Mount(target, source, type="bind", read_only=read_only)

@@ -24,26 +24,41 @@ import select
 import signal
 import socket
 import struct
-import sys
 import termios
 import threading
+import time
 import tty
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dlapp.control import Fault
+from dlapp.node import DockerPolicy
+from dlapp.runtime import container as containers
+from dlapp.runtime.container import Bind
 from dlapp.runtime.docker import (
     HOME,
     LABEL_CONTAINER,
     LABEL_DIRECTORY,
+    LABEL_GPUS,
     LABEL_HOST,
+    LABEL_IMAGE,
     LABEL_UID,
+    SIGHT_TIMEOUT_S,
     TMP,
     WORKSPACE,
-    pull_fault,
+    DockerSettings,
+    chosen_mode,
+    explained,
+    make,
+    named,
+    remove_what_is_left,
 )
+from dlapp.runtime.dockerd import Dockerd, DockerRefused, DockerSilent
+from dlapp.runtime.gpu_facts import driver_nodes
+from dlapp.runtime.gpu_modes import GpuPart, part_for, unlike
+from dlapp.runtime.images import Progress, digest_of, make_sure_of_image
 from dlapp.runtime.lifeline import Lifeline
-from dlapp.runtime.payload import PayloadError
+from dlapp.runtime.payload import Card, PayloadError
 from dlapp.spec import Resources
 
 SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "shell.sh")
@@ -52,34 +67,39 @@ _LIFE = "/dlapp/life"
 _SCRIPT = "/dlapp/shell.sh"
 _HEADER = struct.Struct(">BxxxI")
 _CALL_TIMEOUT_S = 60.0
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class DockerShell:
     """A shell in a container: `start`, then `wait`; `close` in the end, whatever happens.
 
     Args:
-        host, network: as in the configuration, ``runtime.docker``.
         workspace: the user's own directory.
         session_dir: what dlapp-run needs, and a ``dlapp.log`` that is locked for as long as the session lives.
         env: what is set on top of the image's environment.
+        cards: the GPUs that it holds.
+        note: takes lines for the user.
+        progress: told how much of an image has come, in bytes, and how much there is in all.
     """
 
     def __init__(
         self,
         *,
-        host: str,
-        network: str,
+        settings: DockerSettings,
+        policy: DockerPolicy,
         image: str,
         workspace: str,
         session_dir: str,
         env: Mapping[str, str],
         resources: Resources,
+        cards: Sequence[Card] = (),
+        note: Callable[[str], None] = lambda _: None,
+        progress: Progress | None = None,
     ) -> None:
-        if not host.startswith("unix://"):
-            raise PayloadError(Fault.DATA, f"runtime.docker.host is {host}: only this machine's dockerd, by unix://")
-        self._host, self._network, self._image = host, network, image
+        self._settings, self._policy, self._image = settings, policy, image
+        self._docker = Dockerd(settings.host, _CALL_TIMEOUT_S)
         self._workspace, self._session_dir, self._resources = workspace, session_dir, resources
-        self._env = dict(env)
+        self._env, self._cards, self._note, self._progress = dict(env), tuple(cards), note, progress
         self._name = f"dlapp-{os.path.basename(session_dir)}"
         self._is_terminal = os.isatty(0) and os.isatty(1)
         self._api: Any = None
@@ -92,29 +112,25 @@ class DockerShell:
         """Pull the image if it is missing, make the container and start it.
 
         Raises:
-            PayloadError: Docker does not answer, the image is not to be had, the container cannot run.
+            PayloadError: Docker does not answer, the image is not to be had, the container cannot run, or does not
+                see the GPUs that it is to have.
         """
-        import docker.errors
+        with explained(self._settings.host, f"the shell in image {self._image}"):
+            choice, facts = chosen_mode(self._docker, self._settings, self._policy, self._cards, lambda _: None)
+            remove_what_is_left(self._docker, self._note, but=self._session_dir)
+            lock_dir = self._settings.lock_dir
+            found = make_sure_of_image(self._docker, self._image, lock_dir, self._quietly, self._progress)
+            part = part_for(choice.mode, self._cards, facts, containers.image_env(found))
+            container = self._container(found, part)
+            make(self._docker, container, facts, self._session_dir, lambda _: None)
+            containers.add_account(self._docker, self._name, HOME)
+            self._attach()
+            self._docker.start(self._name)
+            self._look_at_gpus()
 
-        try:
-            self._api = docker.APIClient(base_url=self._host, version="auto", timeout=_CALL_TIMEOUT_S)
-            self._make_sure_of_image()
-            self._make()
-            self._stream = self._api.attach_socket(self._name, {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1})
-            # Asked before the start: Docker removes the container, and with it the exit code, at its end.
-            asked = threading.Event()
-            self._waiter = threading.Thread(target=self._wait_for_code, args=(asked,), name="docker-wait", daemon=True)
-            self._waiter.start()
-            asked.wait(_CALL_TIMEOUT_S)
-            self._api.start(self._name)
-        except docker.errors.APIError as error:
-            why = error.explanation or str(error)
-            raise PayloadError(Fault.NODE, f"Docker refused the shell in image {self._image}: {why}") from error
-        except (docker.errors.DockerException, OSError) as error:
-            raise PayloadError(
-                Fault.NODE,
-                f"Docker at {self._host} does not answer: {error}; does dockerd run, and may this user use it?",
-            ) from error
+    def _quietly(self, line: str) -> None:
+        if line.endswith("pulling") or "another task" in line:
+            self._note(line)
 
     def wait(self) -> int:
         """Pass the terminal's bytes both ways until the shell ends: its exit code."""
@@ -123,7 +139,7 @@ class DockerShell:
         assert self._waiter is not None
         self._waiter.join(_CALL_TIMEOUT_S)
         if self._code is None:
-            raise PayloadError(Fault.NODE, f"Docker at {self._host} did not say how the shell ended")
+            raise PayloadError(Fault.NODE, f"Docker at {self._settings.host} did not say how the shell ended")
         return self._code
 
     def close(self) -> None:
@@ -134,99 +150,99 @@ class DockerShell:
         if self._lifeline is not None:
             self._lifeline.close()
             self._lifeline = None
+            # Gone by itself, or dockerd is; the lifeline has ended it anyway.
+            with contextlib.suppress(DockerRefused, DockerSilent):
+                self._docker.remove(self._name)
         if self._api is not None:
-            with contextlib.suppress(Exception):  # gone by itself, or dockerd is; the lifeline has ended it anyway
-                self._api.remove_container(self._name, force=True, v=True)
             self._api.close()
             self._api = None
 
     # ---- before the start ----
 
-    def _make_sure_of_image(self) -> None:
-        import docker.errors
-
-        with contextlib.suppress(docker.errors.ImageNotFound):
-            self._api.inspect_image(self._image)
-            return
-        print(f"pulling {self._image}", file=sys.stderr, flush=True)
-        name, tag = docker.utils.parse_repository_tag(self._image)
-        try:
-            for line in self._api.pull(name, tag=tag or "latest", stream=True, decode=True):
-                if "error" in line:
-                    raise PayloadError(
-                        pull_fault(line["error"]), f"image {self._image} cannot be pulled: {line['error']}"
-                    )
-        except docker.errors.APIError as error:
-            why = error.explanation or str(error)
-            raise PayloadError(pull_fault(why), f"image {self._image} cannot be pulled: {why}") from error
-
-    def _make(self) -> None:
-        import docker.types
-
+    def _container(self, image: Mapping[str, Any], part: GpuPart) -> containers.Container:
         own = {name: os.path.join(self._session_dir, name) for name in ("home", "tmp", "life")}
         for name in ("home", "tmp"):
             os.makedirs(own[name], mode=0o700, exist_ok=True)
+        sight = os.path.join(self._session_dir, "sight")
+        os.close(os.open(sight, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
         self._lifeline = Lifeline(own["life"])
-        memory = self._resources.memory_mib << 20
-        places = [
-            (self._workspace, WORKSPACE, False),
-            (own["home"], HOME, False),
-            (own["tmp"], TMP, False),
-            (self._session_dir, DESK, False),
-            (own["life"], _LIFE, True),
-            (SCRIPT, _SCRIPT, True),
-        ]
-        host_config = self._api.create_host_config(
-            mounts=[
-                docker.types.Mount(target, source, type="bind", read_only=fixed) for source, target, fixed in places
-            ],
-            init=True,
-            auto_remove=True,
-            network_mode=self._network,
-            mem_limit=memory,
-            memswap_limit=memory,
-            nano_cpus=min(self._resources.vcores, os.cpu_count() or 1) * 1_000_000_000,
-            log_config={"Type": "none", "Config": {}},
-            security_opt=["no-new-privileges"],
-        )
-        image_env = dict(
-            entry.partition("=")[::2] for entry in self._api.inspect_image(self._image)["Config"].get("Env") or []
-        )
-        path = {**image_env, **self._env}.get("PATH") or "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-        env = {
-            "NVIDIA_VISIBLE_DEVICES": "void",
-            "TERM": os.environ.get("TERM", "dumb"),
-            **self._env,
-            "HOME": HOME,
-            "TMPDIR": TMP,
-            "PATH": f"{DESK}/bin:{path}",
-            "DLAPP_SHELL_DIR": DESK,
-        }
-        config = self._api.create_container_config(
-            self._image,
-            command=[_LIFE],
-            user=f"{os.getuid()}:{os.getgid()}",
-            environment=env,
-            working_dir=WORKSPACE,
-            tty=self._is_terminal,
-            stdin_open=True,
+        path = {**containers.image_env(image), **self._env}.get("PATH") or _PATH
+        return containers.Container(
+            name=self._name,
+            image=self._image,
+            entrypoint=("/bin/sh", _SCRIPT),
+            command=(_LIFE, f"{DESK}/sight" if self._cards else ""),
+            env={
+                "TERM": os.environ.get("TERM", "dumb"),
+                **self._env,
+                "HOME": HOME,
+                "TMPDIR": TMP,
+                "PATH": f"{DESK}/bin:{path}",
+                "DLAPP_SHELL_DIR": DESK,
+            },
             labels={
                 LABEL_CONTAINER: os.path.basename(self._session_dir),
                 LABEL_DIRECTORY: self._session_dir,
+                LABEL_GPUS: ",".join(card.uuid for card in self._cards),
                 LABEL_HOST: os.uname().nodename,
+                LABEL_IMAGE: digest_of(dict(image)),
                 LABEL_UID: str(os.getuid()),
             },
-            host_config=host_config,
+            working_dir=WORKSPACE,
+            binds=(
+                Bind(self._workspace, WORKSPACE),
+                Bind(own["home"], HOME),
+                Bind(own["tmp"], TMP),
+                Bind(self._session_dir, DESK),
+                Bind(own["life"], _LIFE, read_only=True),
+                Bind(SCRIPT, _SCRIPT, read_only=True),
+                *containers.operators_binds(self._policy),
+            ),
+            gpus=part,
+            interactive=True,
+            terminal=self._is_terminal,
+            removed_at_end=True,
+            **containers.fences(self._docker, self._resources, self._settings.network, self._policy),
         )
-        config |= {"Entrypoint": ["/bin/sh", _SCRIPT], "StdinOnce": True}
-        config |= {"AttachStdin": True, "AttachStdout": True, "AttachStderr": True}
-        self._api.create_container_from_config(config, name=self._name)
+
+    def _attach(self) -> None:
+        import docker.errors
+
+        import docker
+
+        try:
+            self._api = docker.APIClient(base_url=self._settings.host, version="auto", timeout=_CALL_TIMEOUT_S)
+            self._stream = self._api.attach_socket(self._name, {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1})
+        except (docker.errors.DockerException, OSError) as error:
+            raise DockerSilent(str(error)) from error
+        # Asked before the start: Docker removes the container, and with it the exit code, at its end.
+        asked = threading.Event()
+        self._waiter = threading.Thread(target=self._wait_for_code, args=(asked,), name="docker-wait", daemon=True)
+        self._waiter.start()
+        asked.wait(_CALL_TIMEOUT_S)
+
+    def _look_at_gpus(self) -> None:
+        if not self._cards:
+            return
+        assert self._lifeline is not None
+        path, deadline = os.path.join(self._session_dir, "sight"), time.monotonic() + SIGHT_TIMEOUT_S
+        while True:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                seen = file.read(65536)
+            if seen.endswith("end\n"):
+                break
+            if self._lifeline.payload_gone or time.monotonic() > deadline:
+                raise PayloadError(Fault.NODE, "the container did not say which GPUs it sees")
+            time.sleep(0.01)
+        if problem := unlike(self._cards, seen, driver_nodes()):
+            raise PayloadError(Fault.NODE, f"{problem}; it was to have {named(self._cards)}")
+        self._lifeline.say("go")
 
     def _wait_for_code(self, asked: threading.Event) -> None:
         import docker
 
         # A connection of its own: the answer comes at the end.
-        api = docker.APIClient(base_url=self._host, version="auto", timeout=None)
+        api = docker.APIClient(base_url=self._settings.host, version="auto", timeout=None)
         try:
             response = api.post(
                 f"{api.base_url}/v{api.api_version}/containers/{self._name}/wait",

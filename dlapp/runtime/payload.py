@@ -24,6 +24,16 @@ class PayloadError(DlappError):
         self.fault = fault
 
 
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One GPU that a payload holds; see `dlapp.gpuid.devices.Device`. ``minor`` -1: not known; ``mig`` -1: whole."""
+
+    uuid: str
+    index: int
+    minor: int = -1
+    mig: int = -1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Payload:
     """All that is needed to run one payload.
@@ -46,7 +56,7 @@ class Payload:
     env: dict[str, str]
     resources: Resources
     image: str | None = None
-    gpus: tuple[int, ...] = ()
+    gpus: tuple[Card, ...] = ()
     mounts: tuple[tuple[str, str], ...] = ()
     keep_fds: tuple[int, ...] = ()
 

@@ -1,11 +1,34 @@
 # The first process of a shell in a container, below Docker's init; plain POSIX sh.
 #
-#   sh shell.sh LIFE
+#   sh shell.sh LIFE SIGHT
 #
 # LIFE is the FIFO whose writing end dlapp-shell holds; "go" is in it already. No writer left means: end everything.
+# SIGHT is told which GPUs are seen, up to a line "end", and another "go" is waited for; empty: none may be seen.
 exec 3<"$1" || exit 125
 read -r _dlapp_word <&3 && [ "$_dlapp_word" = go ] || exit 125
-unset _dlapp_word
+if [ -n "$2" ]; then
+    {
+        for _dlapp_node in /dev/nvidia[0-9]*; do
+            if [ -e "$_dlapp_node" ]; then echo "node ${_dlapp_node#/dev/nvidia}"; fi
+        done
+        if command -v nvidia-smi >/dev/null 2>&1; then
+            nvidia-smi -L 2>&1 </dev/null
+            echo "smi $?"
+        else
+            echo "smi none"
+        fi
+        echo end
+    } >"$2"
+    read -r _dlapp_word <&3 && [ "$_dlapp_word" = go ] || exit 125
+else
+    for _dlapp_node in /dev/nvidia[0-9]*; do
+        if [ -e "$_dlapp_node" ]; then
+            echo "Error: the container sees $_dlapp_node, although no GPU was asked for" >&2
+            exit 125
+        fi
+    done
+fi
+unset _dlapp_word _dlapp_node
 # kill -1 means all processes that there are, so this must be a pid namespace of our own.
 [ "$PPID" = 1 ] || exit 125
 (

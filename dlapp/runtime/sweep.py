@@ -19,17 +19,14 @@ def main(argv: Sequence[str]) -> int:
     signal.alarm(DEADLINE_S)
     options = dict(zip(argv[::2], argv[1::2], strict=True))
     application, host = options["--application"], options["--host"]
-    import docker.errors
-
+    from dlapp.errors import DlappError
     from dlapp.runtime.docker import remove_what_is_left
+    from dlapp.runtime.dockerd import Dockerd, DockerRefused, DockerSilent
 
     try:
-        api = docker.APIClient(base_url=host, version="auto", timeout=_CALL_TIMEOUT_S)
-        try:
-            remove_what_is_left(api, lambda line: print(f"{application}: {line}", flush=True), application=application)
-        finally:
-            api.close()
-    except (docker.errors.DockerException, OSError) as error:
+        docker = Dockerd(host, _CALL_TIMEOUT_S)
+        remove_what_is_left(docker, lambda line: print(f"{application}: {line}", flush=True), application=application)
+    except (DockerRefused, DockerSilent, DlappError) as error:
         print(f"{application}: Docker at {host} could not be asked for its containers: {error}", flush=True)
         return 1
     return 0

@@ -6,7 +6,8 @@
 # MODE  exec: become the payload; a guardian is our parent, has the exit status and ends what is left.
 #       wait: stay as the payload's parent. Only in a container of our own, below its init: on "term" in the FIFO all
 #       processes get SIGTERM and their end is waited for, on "kill" or its closing all get SIGKILL; EXIT is told the
-#       exit code.
+#       exit code. No GPU was asked for, so none may be seen.
+#       look: the same, but first EXIT is told which GPUs are seen, up to a line "end", and another "go" is waited for.
 # HOW   shell: run SCRIPT by bash, or sh; program: execute it; a path: the same, its interpreter must be there.
 #
 # Variables of the user's environment must arrive as they are, hence the names.
@@ -16,6 +17,33 @@ unset TINI_KILL_PROCESS_GROUP
 exec </dev/null 3<"$_dlapp_life" || exit 125
 # A task that is gone leaves no word: then nothing is started.
 read -r _dlapp_word <&3 && [ "$_dlapp_word" = go ] || exit 125
+
+case $_dlapp_mode in
+look)
+    {
+        for _dlapp_node in /dev/nvidia[0-9]*; do
+            if [ -e "$_dlapp_node" ]; then echo "node ${_dlapp_node#/dev/nvidia}"; fi
+        done
+        if command -v nvidia-smi >/dev/null 2>&1; then
+            nvidia-smi -L 2>&1
+            echo "smi $?"
+        else
+            echo "smi none"
+        fi
+        echo end
+    } >"$_dlapp_exit"
+    read -r _dlapp_word <&3 && [ "$_dlapp_word" = go ] || exit 125
+    _dlapp_mode=wait
+    ;;
+wait)
+    for _dlapp_node in /dev/nvidia[0-9]*; do
+        if [ -e "$_dlapp_node" ]; then
+            echo "sees $_dlapp_node" >"$_dlapp_exit"
+            exit 125
+        fi
+    done
+    ;;
+esac
 
 case $_dlapp_how in
 shell)

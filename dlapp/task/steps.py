@@ -30,7 +30,8 @@ from typing import TYPE_CHECKING, Any
 from dlapp.control import Assignment, Fault, Phase, Stop, StoredOutput, TaskResult
 from dlapp.errors import Denied, DlappError, NotFound, UsageError
 from dlapp.ids import ContainerId
-from dlapp.runtime.payload import Ended, Payload, PayloadError, Running
+from dlapp.node import NodePolicy, node_policy
+from dlapp.runtime.payload import Card, Ended, Payload, PayloadError, Running
 from dlapp.runtime.process import Guardian, PlainRun
 from dlapp.storage import DiskFull, HdfsPlace, open_location, shown
 from dlapp.storage.tree import Pace, remove_tree
@@ -89,6 +90,7 @@ class Task:
         self._link: AmLink
         self._launch: dict[str, Any]
         self._assignment: Assignment
+        self._policy: NodePolicy
 
     def run(self) -> int:
         """All steps. Returns the exit code: 0 when the ApplicationMaster has the result."""
@@ -214,10 +216,6 @@ class Task:
         gcores = self._assignment.resources.gcores
         if gcores == 0:
             return
-        if self._assignment.docker_image is not None:
-            from dlapp.runtime.docker import NO_GPUS_YET
-
-            raise StepFailed(Fault.DATA, NO_GPUS_YET)
         self._say(Phase.LEASING, detail=f"{gcores} GPUs")
         with self._step("GPUs could not be leased", node=True):
             self._lease = self._leased(self._launch["ledger"], gcores)
@@ -340,9 +338,14 @@ class Task:
         self._guardian.close()  # a container has its own init, and its lifeline
         self._say(Phase.PULLING, detail=one.docker_image)
         payload = self._payload(workspace=docker.WORKSPACE, home=docker.HOME, tmp=docker.TMP, submitter=None)
-        runtime = self._launch.get("runtime", {})
+        policy, settings = self._policy.docker, docker.DockerSettings.of(self._launch.get("runtime", {}))
+        if os.getuid() == 0 and self._launch.get("am_place") and not policy.root:
+            # On one machine root is who submitted; on a node it is what the NodeManager happens to be.
+            raise StepFailed(
+                Fault.NODE, "a payload in Docker would be root on this node (docker.root of /etc/dlapp/node.yaml)"
+            )
         with self._step("the container could not be made", node=True):
-            run = docker.DockerRun(payload, runtime["docker_host"], runtime["docker_network"], self._note)
+            run = docker.DockerRun(payload, settings, policy, self._note, self._teller())
             try:
                 run.prepare()
             except BaseException:
@@ -371,7 +374,7 @@ class Task:
             resources=one.resources,
             image=one.docker_image,
             mounts=tuple(self._inputs.mounts) if self._inputs else (),
-            gpus=self._gpus,
+            gpus=tuple(Card(one.uuid, one.index, one.minor, one.mig) for one in lease.devices) if lease else (),
             keep_fds=(*self._keep_fds, *(lease.fds if lease else ())),
         )
 
@@ -387,7 +390,8 @@ class Task:
         files = tuple(os.path.join(self._home, name) for name in ("stdout", "stderr"))
         for path in files:
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
-        with LogCap(files, self._assignment.log_limit_bytes) as cap:
+        limit_bytes, most = self._assignment.log_limit_bytes, self._policy.log_limit_bytes
+        with LogCap(files, limit_bytes if most is None else min(limit_bytes, most)) as cap:
             ended, soft = self._run_under(cap, run)
             cap.check()
         if cap.told:
@@ -414,6 +418,8 @@ class Task:
                 run.kill()
             elif self._stopper.wanted is Stop.SOFT and kill_at is None:
                 grace_s = self._assignment.kill_grace_s if self._stopper.grace_s is None else self._stopper.grace_s
+                if (most_s := self._policy.kill_grace_max_s) is not None:
+                    grace_s = min(grace_s, most_s)
                 kill_at = now + grace_s
                 self._note(f"{self._stopper.why}: SIGTERM, and SIGKILL in {grace_s:g} s")
                 run.soft_stop()

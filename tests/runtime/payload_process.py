@@ -21,15 +21,18 @@ def main(argv: list[str]) -> None:
     from dlapp.runtime.guardian import fork_guardian
 
     forked = fork_guardian()
-    from dlapp.runtime.docker import DockerRun
-    from dlapp.runtime.payload import Payload, PayloadError, Running
+    from dlapp.node import NodePolicy, node_policy
+    from dlapp.runtime.docker import DockerRun, DockerSettings
+    from dlapp.runtime.payload import Card, Payload, PayloadError, Running
     from dlapp.runtime.process import Guardian, PlainRun
     from dlapp.spec import Resources
 
     data = json.loads(Path(argv[0]).read_text())
-    docker_host = data.pop("docker_host", "")
+    settings = DockerSettings.of({"docker_network": "none", **{k: data.pop(k) for k in list(data) if "docker_" in k}})
+    policy: NodePolicy = node_policy(data.pop("node_file", "/none"), owner=os.getuid())
     data["resources"] = Resources(**data.pop("resources", {"memory_mib": 64}))
     data["args"] = tuple(data["args"])
+    data["gpus"] = tuple(Card(*one) for one in data.get("gpus", ()))
     data["keep_fds"] = tuple(data.get("keep_fds", ()))
     payload = Payload(**data)
     guardian = Guardian(*forked)
@@ -38,7 +41,9 @@ def main(argv: list[str]) -> None:
         if payload.image is None:
             run = PlainRun(payload, guardian)
         else:
-            run = made = DockerRun(payload, docker_host, "none", lambda line: print(line, file=sys.stderr, flush=True))
+            run = made = DockerRun(
+                payload, settings, policy.docker, lambda line: print(line, file=sys.stderr, flush=True)
+            )
             made.prepare()
             tell("made")
             if os.environ.get("STOP_BEFORE_START"):

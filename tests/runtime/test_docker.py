@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from dlapp.control import Fault
-from dlapp.runtime.docker import ended_with_code, pull_fault
+from dlapp.runtime.docker import ended_with_code
+from dlapp.runtime.images import pull_error
 from dlapp.runtime.lifeline import somebody_holds
 from dlapp.runtime.payload import Ended
 from tests.runtime.driver import Driven, children, command_line, pids, wait_until
@@ -198,13 +199,6 @@ def test_no_docker_is_the_nodes_fault_with_its_address(docker: Driven) -> None:
     assert refused["problem"].startswith("Docker at unix:///nowhere/docker.sock does not answer: ")
 
 
-def test_gpus_in_docker_are_refused_for_now(docker: Driven) -> None:
-    docker.run("echo", resources={"memory_mib": 64, "gcores": 1}, **docker.docker)
-    refused = docker.hear("refused")
-    assert refused["fault"] == "data"
-    assert "not built yet" in refused["problem"]
-
-
 @pytest.mark.parametrize(
     ("why", "fault"),
     [
@@ -218,7 +212,7 @@ def test_gpus_in_docker_are_refused_for_now(docker: Driven) -> None:
     ],
 )
 def test_whose_fault_a_failed_pull_is(why: str, fault: Fault) -> None:
-    assert pull_fault(why) is fault
+    assert pull_error("x:1", why).fault is fault
 
 
 def test_a_shells_code_above_128_is_a_signal_only_where_one_was_sent() -> None:

@@ -1,12 +1,16 @@
 """A Docker daemon for tests: its own data, state and socket, no network, and one image that is busybox.
 
 It runs beside any other dockerd of the machine and touches nothing of it. It needs root.
+
+It knows NVIDIA's ways to give containers GPUs, by stand-ins for NVIDIA's programs (`tests.services.gpu_programs`): a
+"GPU" is a device node that leads to /dev/null.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import shutil
 import signal
@@ -19,43 +23,59 @@ from pathlib import Path
 
 import pytest
 
+from tests.services import gpu_programs
 from tests.services.install import SEARCH
 
 IMAGE = "dlapp-test/busybox:1"
 BARE_IMAGE = "dlapp-test/nothing:1"
 """An image without a shell."""
+GPU_IMAGE = "dlapp-test/gpu:1"
+"""The first, that wants all GPUs as CUDA's images do, and with an nvidia-smi."""
 
-_TOOLS = "cat date dd echo env false grep head id kill ls mkdir nohup printf ps rm seq setsid sh sleep tail true wc"
+_TOOLS = (
+    "cat date dd df echo env false grep head id kill ls mkdir mknod nohup printf ps rm seq setsid sh sleep tail touch true wc"
+    " whoami yes"
+)
 _START_S = 30.0
 
 
 class Dockerd:
     """A dockerd in ``directory``, which should have a short name: a socket's path has 107 bytes."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, programs: Path | None = None) -> None:
+        """``programs``: a directory with another dockerd and containerd; None: those that are installed."""
         self.directory = directory
         self.socket = directory / "docker.sock"
         self.host = f"unix://{self.socket}"
+        self.config: dict[str, object] = {}
+        """daemon.json, for the next start."""
+        self._search = SEARCH if programs is None else os.pathsep.join([str(programs), SEARCH])
+        self._driver: str | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start it and wait until it answers."""
-        program = shutil.which("dockerd", path=SEARCH)
+        program = shutil.which("dockerd", path=self._search)
         assert program is not None
         errors = []
+        gpu_programs.install(self.directory)
         # Where the directory lies on an overlay itself, Docker's usual driver cannot work; vfs always can.
-        for driver in ("overlay2", "vfs"):
+        for driver in ("overlay2", "vfs") if self._driver is None else (self._driver,):
             if self._start_with(program, driver):
+                self._driver = driver
                 return
             errors.append(self.log()[-2000:])
             self.stop()
         raise RuntimeError("dockerd does not start:\n" + "\n".join(errors))
 
     def _start_with(self, program: str, driver: str) -> bool:
+        config = {"runtimes": {"nvidia": {"path": str(gpu_programs.runtime(self.directory))}}} | self.config
+        (self.directory / "daemon.json").write_text(json.dumps(config))
         with open(self.directory / "dockerd.log", "ab") as log:
             self._process = subprocess.Popen(
                 [
                     program,
+                    f"--config-file={self.directory}/daemon.json",
                     f"--data-root={self.directory}/data",
                     f"--exec-root={self.directory}/exec",
                     f"--pidfile={self.directory}/pid",
@@ -69,7 +89,7 @@ class Dockerd:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, "PATH": SEARCH},
+                env={**os.environ, "PATH": os.pathsep.join([str(gpu_programs.hooks(self.directory)), self._search])},
                 start_new_session=True,
             )
         deadline = time.monotonic() + _START_S
@@ -90,15 +110,31 @@ class Dockerd:
         return self.docker("ps", "-a", "--format", "{{.Names}}", *chosen).stdout.decode().split()
 
     def import_images(self) -> None:
-        """Make the two images."""
+        """Make the images."""
         busybox = shutil.which("busybox", path=SEARCH)
         assert busybox is not None
         self.docker("import", "-", IMAGE, stdin=_root_with(Path(busybox).read_bytes()))
         self.docker("import", "-", BARE_IMAGE, stdin=_root_with(None))
+        changes = ["--change", "ENV NVIDIA_VISIBLE_DEVICES=all", "--change", "LABEL com.nvidia.volumes.needed=x"]
+        smi = {"bin/nvidia-smi": gpu_programs.NVIDIA_SMI}
+        self.docker("import", *changes, "-", GPU_IMAGE, stdin=_root_with(Path(busybox).read_bytes(), smi))
 
     def log(self) -> str:
         """What the daemon says."""
         return (self.directory / "dockerd.log").read_text(errors="replace")
+
+    @property
+    def pid(self) -> int:
+        """Of dockerd."""
+        assert self._process is not None
+        return self._process.pid
+
+    def restart(self) -> None:
+        """End the daemon as a service is ended, and start it again."""
+        assert self._process is not None
+        self._process.terminate()
+        self._process.wait(timeout=30)
+        self.start()
 
     def kill(self) -> None:
         """SIGKILL to the daemon and its containerd, as a crash; what runs in containers goes on."""
@@ -123,7 +159,7 @@ class Dockerd:
                 subprocess.run(["umount", "-l", place], check=False, capture_output=True)
 
 
-def _root_with(busybox: bytes | None) -> bytes:
+def _root_with(busybox: bytes | None, more: dict[str, str] | None = None) -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as tar:
         for name, mode in (("bin", 0o755), ("tmp", 0o1777), ("proc", 0o755), ("etc", 0o755)):
@@ -138,6 +174,10 @@ def _root_with(busybox: bytes | None) -> bytes:
                 link = tarfile.TarInfo(f"bin/{tool}")
                 link.type, link.linkname = tarfile.SYMTYPE, "busybox"
                 tar.addfile(link)
+        for name, text in (more or {}).items():
+            script = tarfile.TarInfo(name)
+            script.size, script.mode = len(text), 0o755
+            tar.addfile(script, io.BytesIO(text.encode()))
     return out.getvalue()
 
 
@@ -163,12 +203,13 @@ _shared: Dockerd | None = None
 
 
 @contextlib.contextmanager
-def own_daemon() -> Generator[Dockerd, None, None]:
-    """A daemon for one test, which may kill it."""
+def own_daemon(programs: Path | None = None, **config: object) -> Generator[Dockerd, None, None]:
+    """A daemon for one test, which may kill it; ``config`` is of its daemon.json."""
     if reason := why_not():
         pytest.skip(reason)
     directory = Path(tempfile.mkdtemp(prefix="dlapp-dockerd-"))
-    daemon = Dockerd(directory)
+    daemon = Dockerd(directory, programs)
+    daemon.config = config
     try:
         daemon.start()
         daemon.import_images()

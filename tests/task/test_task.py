@@ -15,7 +15,7 @@ from dlapp.gpuid.devices import Device
 from dlapp.gpuid.machine import MachineLedger, NotEnough
 from dlapp.spec import InputSpec, OutputSpec, Resources
 from tests.runtime.driver import USER, command_line, pids, wait_until
-from tests.services.dockerd import IMAGE, Dockerd
+from tests.services.dockerd import GPU_IMAGE, IMAGE, Dockerd
 from tests.services.nvml_stub import Card, with_cards
 from tests.task.fake_am import FakeAm, workspace_archive
 
@@ -412,9 +412,48 @@ def test_a_soft_kill_in_docker_stores_output(place: Path, dockerd: Dockerd) -> N
 
 
 @pytest.mark.docker
-def test_gpus_in_docker_are_refused_with_a_clear_line(place: Path, dockerd: Dockerd) -> None:
-    resources = Resources(memory_mib=64, gcores=1)
-    with fake_am(place, "true", docker_image=IMAGE, resources=resources) as am:
-        am.start(runtime={"docker_host": dockerd.host, "docker_network": "none"})
+def test_a_payload_in_docker_gets_its_cards_and_a_card_that_was_used_is_free_again(
+    place: Path, dockerd: Dockerd
+) -> None:
+    env = with_cards(place, [Card(), Card(), Card()])
+    ledger = MachineLedger(str(place / "locks"), discover=lambda: cards)
+    cards = tuple(Device(f"GPU-0000000{n}-aaaa-bbbb-cccc-000000000000", n, n) for n in range(3))
+    script = "echo $NV_GPU $CUDA_DEVICE_ORDER [$CUDA_VISIBLE_DEVICES]; nvidia-smi -L | wc -l; ls /dev/nvidia*"
+    resources = Resources(memory_mib=64, gcores=2)
+    with (
+        ledger.reserve("the application", "tony", 2),
+        fake_am(place, script, docker_image=GPU_IMAGE, resources=resources) as am,
+    ):
+        runtime = {"docker_host": dockerd.host, "docker_network": "none", "docker_gpu_mode": "gpus"}
+        runtime["docker_lock_dir"] = str(place / "locks")
+        am.start(
+            process_env=env,
+            ledger={"directory": str(place / "locks"), "application": "the application"},
+            runtime=runtime,
+        )
         result = am.result()
-        assert (result.fault, "not built yet" in result.message) == (Fault.DATA, True)
+        assert result.fault is Fault.NONE, (result, am.log())
+        assert am.printed().decode().split() == "0,1 PCI_BUS_ID [] 2 /dev/nvidia0 /dev/nvidia1".split()
+        with ledger.lease(application="the application", container="next", user="tony", gcores=2):
+            pass
+
+
+@pytest.mark.docker
+def test_the_cards_of_a_docker_task_that_was_killed_are_leased_to_the_next_one(place: Path, dockerd: Dockerd) -> None:
+    env = with_cards(place, [Card()])
+    cards = (Device("GPU-00000000-aaaa-bbbb-cccc-000000000000", 0, 0),)
+    ledger = MachineLedger(str(place / "locks"), discover=lambda: cards)
+    resources = Resources(memory_mib=64, gcores=1)
+    with ledger.reserve("the application", "tony", 1), fake_am(
+        place, NEVER_ENDS, docker_image=GPU_IMAGE, resources=resources
+    ) as am:
+        runtime = {"docker_host": dockerd.host, "docker_network": "none", "docker_gpu_mode": "gpus"}
+        where = {"directory": str(place / "locks"), "application": "the application"}
+        am.start(process_env=env, ledger=where, runtime=runtime | {"docker_lock_dir": str(place / "locks")})
+        am.wait_until(lambda: (am.home / "stdout").exists() and am.printed() == b"ready\n")
+        assert am.task is not None
+        am.task.kill()
+        am.task.wait()
+        assert dockerd.containers(), "nobody has removed it"
+        with ledger.lease(application="the application", container="next", user="tony", gcores=1, timeout_s=20):
+            assert dockerd.containers() == []

@@ -16,7 +16,7 @@ import pytest
 
 import dlapp
 from tests.applications import BIN, Done, ended, processes, properties, run, status, wait_for
-from tests.services.dockerd import IMAGE, Dockerd
+from tests.services.dockerd import GPU_IMAGE, IMAGE, Dockerd
 from tests.services.nvml_stub import Card, with_cards
 from tests.tools.terminal import Terminal
 
@@ -307,8 +307,42 @@ def test_in_docker_on_a_terminal_nothing_is_left_however_it_closes(dockerd: Dock
         wait_for("the container is removed", lambda: not dockerd.containers("label=dlapp.container"))
 
 
-def test_gpus_in_docker_are_refused_by_name(tmp_path: Path) -> None:
-    file = properties(tmp_path, "true", application={"docker_image": IMAGE})
-    done = shell(file, "", "--gcores", "1")
-    assert done.code == 2
-    assert "gcores with a docker_image is not built yet" in done.err
+@pytest.mark.docker
+def test_in_docker_gpus_are_leased_for_as_long_as_the_shell_lives(dockerd: Dockerd, tmp_path: Path) -> None:
+    file = properties(tmp_path, "true", application={"docker_image": GPU_IMAGE})
+    env = {
+        **with_cards(tmp_path, [Card(), Card()]),
+        "DLAPP_RUNTIME_DOCKER_HOST": dockerd.host,
+        "DLAPP_RUNTIME_DOCKER_NETWORK": "none",
+        "DLAPP_RUNTIME_DOCKER_GPU_MODE": "gpus",
+        "DLAPP_GPUID_LOCK_DIR": str(tmp_path / "gpus"),
+    }
+    with Terminal("dlapp-shell", "--gcores", 1, file, env=env) as terminal:
+        terminal.expect("GPU 0")
+        terminal.expect("[#$] ")
+        other = shell(file, "echo $NV_GPU; ls /dev/nvidia?; whoami | wc -l\n", "--gcores", "1", env=env)
+        assert other.out == "1\n/dev/nvidia1\n1\n", other.err
+        refused = shell(file, "", "--gcores", "2", env=env)
+        assert refused.code == 1
+        assert "2 gcores, 1 free: gpu0 shell-" in refused.err
+        os.kill(terminal.pid, signal.SIGKILL)
+    both = shell(file, "ls /dev/nvidia? | wc -l\n", "--gcores", "2", env=env)
+    assert both.out == "2\n", both.err
+    wait_for("the containers are removed", lambda: not dockerd.containers("label=dlapp.container"))
+
+
+@pytest.mark.docker
+def test_a_way_to_gpus_that_is_not_there_is_said_and_nothing_is_held(dockerd: Dockerd, tmp_path: Path) -> None:
+    file = properties(tmp_path, "true", application={"docker_image": GPU_IMAGE})
+    env = {
+        **with_cards(tmp_path, [Card()]),
+        "DLAPP_RUNTIME_DOCKER_HOST": dockerd.host,
+        "DLAPP_RUNTIME_DOCKER_NETWORK": "none",
+        "DLAPP_RUNTIME_DOCKER_GPU_MODE": "cdi",
+        "DLAPP_GPUID_LOCK_DIR": str(tmp_path / "gpus"),
+    }
+    done = shell(file, "echo it ran\n", "--gcores", "1", env=env)
+    assert (done.code, done.out) == (1, "")
+    assert "Error: runtime.docker.gpu_mode is cdi: Docker 20.10." in done.err
+    assert "Traceback" not in done.err
+    assert not dockerd.containers("label=dlapp.container")

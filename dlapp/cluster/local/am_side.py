@@ -267,7 +267,12 @@ class LocalAmEngine:
             "env": launch.env,
             "environment": launch.environment,
             "ledger": {"directory": settings.lock_dir, "application": str(self._application)},
-            "runtime": {"docker_host": settings.docker_host, "docker_network": settings.docker_network},
+            "runtime": {
+                "docker_host": settings.docker_host,
+                "docker_network": settings.docker_network,
+                "docker_gpu_mode": settings.docker_gpu_mode,
+                "docker_lock_dir": settings.lock_dir,
+            },
             "cache": {
                 "directory": self._state.input_cache(os.geteuid()),
                 "limit_bytes": settings.cache_limit_bytes,

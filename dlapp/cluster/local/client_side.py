@@ -157,10 +157,8 @@ class LocalEngine:
     def _check_docker(self, *, gcores: int) -> None:
         import socket
 
-        if gcores > 0:
-            raise SpecError(
-                "resources.gcores", "GPUs inside Docker are not built yet; say gcores=0, or leave the image out"
-            )
+        if gcores > 0 and self._settings.docker_gpu_mode == "none":
+            raise SpecError("resources.gcores", "containers get no GPUs here: runtime.docker.gpu_mode is none")
         host = self._settings.docker_host
         if not host.startswith("unix://"):
             raise SpecError(

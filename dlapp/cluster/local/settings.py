@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from dlapp.config import Config
 
 _FIELDS = (
-    *("memory_mib", "vcores", "gcores", "lock_dir", "docker_host", "docker_network"),
+    *("memory_mib", "vcores", "gcores", "lock_dir", "docker_host", "docker_network", "docker_gpu_mode"),
     *("cache_limit_bytes", "cache_age_s", "history_age_s", "history_limit_bytes", "kill_grace_max_s", "program"),
 )
 
@@ -30,6 +30,7 @@ class Settings:
     lock_dir: str
     docker_host: str
     docker_network: str
+    docker_gpu_mode: str
     cache_limit_bytes: int
     cache_age_s: float
     history_age_s: float
@@ -58,6 +59,7 @@ def settings_of(config: Config, program: Sequence[str]) -> Settings:
             "lock_dir": config.gpuid.lock_dir,
             "docker_host": docker.host,
             "docker_network": docker.network,
+            "docker_gpu_mode": docker.gpu_mode,
             "cache_limit_bytes": config.storage.cache_limit_bytes,
             "cache_age_s": config.storage.cache_age_s,
             "history_age_s": config.history.age_s,

@@ -1,0 +1,279 @@
+"""A container as a value, and the fences around it: the same for a payload and for a shell.
+
+What it may use is its grant's memory and cpus, a number of processes, and no privilege at all: no capabilities for an
+ordinary user, no way to get any, no device but its cards, no mount but those listed here and those of the operator's
+file. Nothing of it comes from a properties file but image, variables and arguments.
+
+It goes to dockerd as JSON (`as_json`), or as words of the host command ``nvidia-docker create`` (`as_words`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import resource
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from dlapp.control import Fault
+from dlapp.node import DockerPolicy
+from dlapp.runtime.dockerd import Dockerd
+from dlapp.runtime.gpu_modes import GpuPart
+from dlapp.runtime.payload import PayloadError
+from dlapp.spec import Resources
+
+UNLIMITED = -1
+_STACK_BYTES = 64 << 20
+"""What NVIDIA's guides for NCCL and PyTorch ask for, beside unlimited locked memory."""
+_CAP_SYS_RESOURCE = 1 << 24
+_LEAST_SHM_BYTES = 64 << 20
+"""Docker's own default."""
+NO_USE_TO_ROOT = ("AUDIT_WRITE", "MKNOD", "NET_RAW", "SETFCAP")
+"""Of the capabilities that Docker leaves to root, those that no payload has a use for."""
+
+
+class Bind(NamedTuple):
+    """A path of the host, and where it is inside."""
+
+    source: str
+    target: str
+    read_only: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    """All that a container is made of.
+
+    Args:
+        entrypoint, command: what runs in it, below Docker's init.
+        interactive: its standard input is attached; ``terminal``: and it is a terminal.
+        removed_at_end: by Docker, by itself.
+        ulimits: name -> soft and hard.
+    """
+
+    name: str
+    image: str
+    entrypoint: tuple[str, ...]
+    command: tuple[str, ...]
+    env: dict[str, str]
+    labels: dict[str, str]
+    working_dir: str
+    binds: tuple[Bind, ...]
+    network: str
+    memory_bytes: int
+    cpus: int
+    shm_bytes: int
+    pids_limit: int
+    gpus: GpuPart
+    ulimits: dict[str, tuple[int, int]] = field(default_factory=dict)
+    drop: tuple[str, ...] = ("ALL",)
+    user: str = ""
+    interactive: bool = False
+    terminal: bool = False
+    removed_at_end: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        """The body of Docker's ContainerCreate."""
+        env = {**self.env, **self.gpus.env}
+        return {
+            "Image": self.image,
+            "Entrypoint": list(self.entrypoint),
+            "Cmd": list(self.command),
+            "User": self.user,
+            "Env": [f"{name}={value}" for name, value in env.items()],
+            "WorkingDir": self.working_dir,
+            "Labels": self.labels,
+            "Tty": self.terminal,
+            "OpenStdin": self.interactive,
+            "StdinOnce": self.interactive,
+            "AttachStdin": self.interactive,
+            "AttachStdout": self.interactive,
+            "AttachStderr": self.interactive,
+            "HostConfig": {
+                "Mounts": [
+                    {"Type": "bind", "Source": one.source, "Target": one.target, "ReadOnly": one.read_only}
+                    for one in self._all_binds()
+                ],
+                "Init": True,
+                "AutoRemove": self.removed_at_end,
+                "NetworkMode": self.network,
+                "Memory": self.memory_bytes,
+                "MemorySwap": self.memory_bytes,
+                "NanoCpus": self.cpus * 1_000_000_000,
+                "ShmSize": self.shm_bytes,
+                "PidsLimit": self.pids_limit,
+                "Ulimits": [{"Name": name, "Soft": soft, "Hard": hard} for name, (soft, hard) in self.ulimits.items()],
+                "CapDrop": list(self.drop),
+                "SecurityOpt": ["no-new-privileges"],
+                # Ours are the files; what Docker would keep as well only costs.
+                "LogConfig": {"Type": "none", "Config": {}},
+                "DeviceRequests": list(self.gpus.requests),
+                "Devices": [
+                    {"PathOnHost": node, "PathInContainer": node, "CgroupPermissions": "rwm"}
+                    for node in self.gpus.nodes
+                ],
+                **({"Runtime": self.gpus.runtime} if self.gpus.runtime else {}),
+            },
+        }
+
+    def as_words(self, env_file: str) -> list[str]:
+        """What follows ``nvidia-docker`` to make it. A word each for a flag and its value: version 1 needs it so.
+
+        Args:
+            env_file: holds `lines_of_env`; the variables that no such file can hold go by the command's environment.
+        """
+        words = ["create", f"--name={self.name}", f"--user={self.user}", f"--workdir={self.working_dir}"]
+        words += [f"--label={name}={value}" for name, value in self.labels.items()]
+        words += [f"--env-file={env_file}", *(f"--env={name}" for name in self.odd_env())]
+        for one in self._all_binds():
+            words.append(f"--mount={_csv('type=bind', f'source={one.source}', f'target={one.target}')}")
+            words[-1] += ",readonly" if one.read_only else ""
+        words += ["--init=true", f"--net={self.network}", f"--memory={self.memory_bytes}b"]
+        words += [f"--memory-swap={self.memory_bytes}b", f"--cpus={self.cpus}", f"--shm-size={self.shm_bytes}b"]
+        words += [f"--pids-limit={self.pids_limit}", "--security-opt=no-new-privileges", "--log-driver=none"]
+        words += [f"--ulimit={name}={soft}:{hard}" for name, (soft, hard) in self.ulimits.items()]
+        words += [f"--cap-drop={name}" for name in self.drop]
+        words += [f"--interactive={_word(self.interactive)}", f"--tty={_word(self.terminal)}"]
+        words += ["--attach=stdin", "--attach=stdout", "--attach=stderr"] if self.interactive else []
+        words += [f"--rm={_word(self.removed_at_end)}", f"--entrypoint={self.entrypoint[0]}"]
+        return [*words, self.image, *self.entrypoint[1:], *self.command]
+
+    def lines_of_env(self) -> str:
+        """The variables as a file of Docker's --env-file: a line each, the value as it is."""
+        odd = self.odd_env()
+        env = {**self.env, **self.gpus.env}
+        return "".join(f"{name}={value}\n" for name, value in env.items() if name not in odd)
+
+    def odd_env(self) -> dict[str, str]:
+        """Variables with a line end in them."""
+        return {name: value for name, value in {**self.env, **self.gpus.env}.items() if "\n" in value or "\r" in value}
+
+    def _all_binds(self) -> list[Bind]:
+        return [*self.binds, *(Bind(source, target, True) for source, target in self.gpus.mounts)]
+
+
+def _word(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _csv(*fields: str) -> str:
+    quoted = ('"' + field.replace('"', '""') + '"' if any(c in field for c in ',"\n\r') else field for field in fields)
+    return ",".join(quoted)
+
+
+# ---- the fences ----
+
+
+def fences(docker: Dockerd, resources: Resources, network: str, policy: DockerPolicy) -> dict[str, Any]:
+    """The fields of a `Container` that its grant, its user and the operator decide.
+
+    Raises:
+        PayloadError: the network is not allowed on this node.
+    """
+    if network not in policy.networks:
+        allowed = ", ".join(policy.networks) or "none"
+        raise PayloadError(
+            Fault.NODE,
+            f"runtime.docker.network is {network}: this node allows {allowed} (docker.networks of node.yaml)",
+        )
+    memory = resources.memory_mib << 20
+    return {
+        "network": network,
+        "memory_bytes": memory,
+        # Docker refuses more cpus than there are; vcores are shares of a node, and may be more.
+        "cpus": min(resources.vcores, os.cpu_count() or 1),
+        # Pages in it count as memory of the container; PyTorch's data loaders pass their batches through it.
+        "shm_bytes": max(memory // 2, min(_LEAST_SHM_BYTES, memory)),
+        "pids_limit": policy.pids_limit,
+        "ulimits": _ulimits(docker),
+        "drop": ("ALL",) if os.getuid() else NO_USE_TO_ROOT,
+        "user": f"{os.getuid()}:{os.getgid()}",
+    }
+
+
+def operators_binds(policy: DockerPolicy) -> tuple[Bind, ...]:
+    """What every container on this node sees of it; what is not there now is left out."""
+    return tuple(Bind(one.path, one.path, not one.writable) for one in policy.mounts if os.path.exists(one.path))
+
+
+def _ulimits(docker: Dockerd) -> dict[str, tuple[int, int]]:
+    """Locked memory and stack as NCCL and Caffe need them, as far as dockerd may raise them; our own open files."""
+    pid = docker.process_id()
+    most = {"locked memory": UNLIMITED, "stack size": UNLIMITED}
+    if pid is not None and not _may_raise_limits(pid):
+        # A container would not start at all; what dockerd has itself it can always give.
+        most |= _hard_limits(pid)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    locked, stack = most["locked memory"], most["stack size"]
+    soft_stack = _STACK_BYTES if stack == UNLIMITED else min(_STACK_BYTES, stack)
+    return {"memlock": (locked, locked), "stack": (soft_stack, stack), "nofile": (soft, hard)}
+
+
+def _hard_limits(pid: int) -> dict[str, int]:
+    """Source: proc(5), /proc/pid/limits; unlike prlimit(2) it may be read of other users' processes."""
+    found = {}
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/limits", encoding="ascii") as file:
+        for line in file:
+            # Max locked memory         8388608              8388608              bytes
+            name, hard = line[:26].strip().removeprefix("Max ").lower(), line[26:].split()[1]
+            found[name] = int(hard) if hard.isdigit() else UNLIMITED
+    return {name: found[name] for name in ("locked memory", "stack size") if name in found}
+
+
+def _may_raise_limits(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
+            line = next(line for line in file if line.startswith("CapEff:"))
+    except (OSError, StopIteration):
+        return True
+    return bool(int(line.split()[1], 16) & _CAP_SYS_RESOURCE)
+
+
+# ---- who one is inside ----
+
+
+def add_account(docker: Dockerd, container: str, home: str) -> None:
+    """Make sure that the image knows our uid: programs ask for its name and home, and many fail without an answer.
+
+    Source: getpwuid(3); "I have no name!" of bash, KeyError of Python's getpass.getuser().
+    """
+    passwd = docker.read_file(container, "/etc/passwd") or b""
+    uid, gid = os.getuid(), os.getgid()
+    users = dict(_accounts(passwd))
+    if uid in users:
+        return
+    name = _name_of(uid)
+    if name in users.values():
+        name = f"dlapp{uid}"
+    # In user namespaces and directories of users, a name may be anything.
+    files = {"etc/passwd": _with_line(passwd, f"{name}:x:{uid}:{gid}:{name}:{home}:/bin/sh")}
+    group = docker.read_file(container, "/etc/group") or b""
+    groups = dict(_accounts(group))
+    if gid not in groups:
+        files["etc/group"] = _with_line(group, f"{name if name not in groups.values() else f'dlapp{gid}'}:x:{gid}:")
+    docker.write_files(container, files)
+
+
+def _accounts(table: bytes) -> list[tuple[int, str]]:
+    rows = [line.split(":") for line in table.decode(errors="replace").splitlines()]
+    return [(int(row[2]), row[0]) for row in rows if len(row) > 2 and row[2].isdigit()]
+
+
+def _with_line(table: bytes, line: str) -> bytes:
+    return table + (b"" if not table or table.endswith(b"\n") else b"\n") + line.encode() + b"\n"
+
+
+def _name_of(uid: int) -> str:
+    try:
+        name = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"dlapp{uid}"
+    return name if name.replace("-", "").replace("_", "").replace(".", "").isalnum() else f"dlapp{uid}"
+
+
+def image_env(image: Mapping[str, Any]) -> dict[str, str]:
+    """The variables that an image sets, by what dockerd says of it."""
+    entries = (image.get("Config") or {}).get("Env") or ()
+    return dict(entry.partition("=")[::2] for entry in entries)

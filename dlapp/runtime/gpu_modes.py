@@ -1,0 +1,292 @@
+"""How a container gets its GPUs: each generation of Docker and of NVIDIA's tools has a way, called a mode here.
+
+    cdi            a device request with names of nvidia.com/gpu     Docker 25.0 with the feature, 28.2; Podman 5.4
+    gpus           a device request with uuids, as --gpus            Docker 19.03, and NVIDIA's hook on dockerd's PATH
+    runtime        the runtime "nvidia", NVIDIA_VISIBLE_DEVICES      nvidia-docker 2 and NVIDIA's toolkits since
+    nvidia-docker  the host command nvidia-docker, NV_GPU            1.0 of 2017, and the wrapper of version 2
+    devices        device nodes and the driver's libraries, by us    anything
+    none           no GPU
+
+`auto` is the first that is there for the cards in question. Decisions are plain functions of `Facts`; what they mean
+for a container is a `GpuPart`. The cards are named by uuid where the mode can, and what the container really sees is
+looked at before its payload begins (`unlike`).
+
+Source: Docker Engine API, HostConfig.DeviceRequests; moby daemon/nvidia_linux.go, daemon/cdi.go; NVIDIA container
+toolkit, "Specialized configurations"; nvidia-docker 1.0.1 and 2.0.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from dlapp.node import GPU_MODES
+from dlapp.runtime.payload import Card
+
+CDI_KIND = "nvidia.com/gpu"
+HOOKS = ("nvidia-container-runtime-hook", "nvidia-cdi-hook")
+NVIDIA_DOCKER = "nvidia-docker"
+DRIVER_DIRECTORY = "/dlapp/driver"
+_CAPABILITIES = "compute,utility"
+_CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
+
+
+class Facts(NamedTuple):
+    """What was found out about Docker and NVIDIA's tools on this machine, without changing anything.
+
+    Args:
+        version, api: of dockerd; ``api`` as (1, 41).
+        podman: version of Podman, where it stands behind the socket; empty: Docker.
+        runtimes: names that dockerd knows.
+        cdi_directories: where dockerd looks for CDI specifications; empty: it does not.
+        cdi_names: devices of `CDI_KIND`; None: a specification cannot be read.
+        programs: name -> path, of those of NVIDIA's that were found.
+        nodes: device nodes of NVIDIA's driver.
+        libraries: files of its driver that programs load, for the mode ``devices``.
+    """
+
+    version: str = ""
+    api: tuple[int, int] = (0, 0)
+    podman: str = ""
+    runtimes: frozenset[str] = frozenset()
+    cdi_directories: tuple[str, ...] = ()
+    cdi_names: frozenset[str] | None = frozenset()
+    programs: Mapping[str, str] = {}
+    nodes: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()
+
+
+class Choice(NamedTuple):
+    """The mode, and why it; ``problem``: there is none, and why not."""
+
+    mode: str
+    reason: str
+    problem: str = ""
+
+
+class GpuPart(NamedTuple):
+    """What a container is given for its cards.
+
+    Args:
+        env: on top of everything else.
+        mounts: (path on the host, path inside), read-only.
+        nodes: device nodes.
+        requests: HostConfig.DeviceRequests.
+        runtime: HostConfig.Runtime; empty: Docker's default.
+        command_env: for the host command ``nvidia-docker``.
+    """
+
+    env: dict[str, str]
+    mounts: tuple[tuple[str, str], ...] = ()
+    nodes: tuple[str, ...] = ()
+    requests: tuple[dict[str, Any], ...] = ()
+    runtime: str = ""
+    command_env: Mapping[str, str] | None = None
+
+
+# ---- which mode ----
+
+
+def choose_mode(
+    configured: str, facts: Facts, cards: Sequence[Card], *, allowed: Collection[str] = GPU_MODES
+) -> Choice:
+    """The mode for these cards; without cards, for those that there may be.
+
+    Args:
+        configured: as ``runtime.docker.gpu_mode``.
+        allowed: what the operator of this node allows.
+    """
+    if configured == "none":
+        return Choice("none", "as configured", "runtime.docker.gpu_mode is none: containers get no GPUs here")
+    if configured != "auto":
+        problem = why_not(configured, facts, cards, by_order=True)
+        if configured not in allowed:
+            problem = f"this node allows only {', '.join(allowed) or 'none'} (docker.gpu_modes of node.yaml)"
+        return Choice(configured, "as configured", problem and f"runtime.docker.gpu_mode is {configured}: {problem}")
+    tried: list[str] = []
+    for mode in GPU_MODES:
+        problem = why_not(mode, facts, cards) if mode in allowed else "not allowed on this node (node.yaml)"
+        if not problem:
+            return Choice(mode, "; ".join([_why(mode, facts), *tried]))
+        tried.append(f"{mode}: {problem}")
+    return Choice("none", "; ".join(tried), f"no way to give a container GPUs is there: {'; '.join(tried)}")
+
+
+def why_not(mode: str, facts: Facts, cards: Sequence[Card], *, by_order: bool = False) -> str:
+    """Why a mode is not there; empty: it is.
+
+    Args:
+        by_order: it is configured, so what only dockerd can know is left to it: it refuses before a payload starts.
+    """
+    return _WHY_NOT[mode](facts, cards, by_order)
+
+
+def _cdi(facts: Facts, cards: Sequence[Card], by_order: bool) -> str:
+    if facts.podman and _number(facts.podman) < (5, 4):
+        return f"Podman {facts.podman} drops GPUs from what its Docker interface is asked without a word; 5.4 does not"
+    if not facts.podman and facts.api < (1, 44):
+        return f"Docker {facts.version} has no CDI; 25.0 has"
+    if not facts.podman and not facts.cdi_directories:
+        return 'CDI is off in dockerd ("features": {"cdi": true} in its daemon.json)'
+    if facts.cdi_names is None:
+        return "" if by_order else "a CDI specification cannot be read"
+    if not facts.cdi_names:
+        where = ", ".join(facts.cdi_directories) or "/etc/cdi"
+        return f"no {CDI_KIND} in {where}; nvidia-ctk cdi generate makes the specification"
+    missing = [card.uuid for card in cards if _cdi_name(card, facts.cdi_names) is None]
+    if missing:
+        return f"{CDI_KIND} has no {missing[0]}; nvidia-ctk cdi generate makes the specification anew"
+    return ""
+
+
+def _gpus(facts: Facts, _cards: Sequence[Card], by_order: bool) -> str:
+    if facts.podman:
+        return f"Podman {facts.podman} takes no notice of it"
+    if facts.api < (1, 40):
+        return f"Docker {facts.version} has no device requests; 19.03 has"
+    if not by_order and not any(hook in facts.programs for hook in HOOKS):
+        return f"no {HOOKS[0]} on PATH"
+    return ""
+
+
+def _runtime(facts: Facts, _cards: Sequence[Card], _by_order: bool) -> str:
+    if facts.podman:
+        return f"Podman {facts.podman} takes no notice of it"
+    return "" if "nvidia" in facts.runtimes else "dockerd has no runtime nvidia (nvidia-ctk runtime configure adds it)"
+
+
+def _nvidia_docker(facts: Facts, _cards: Sequence[Card], _by_order: bool) -> str:
+    return "" if NVIDIA_DOCKER in facts.programs else f"no {NVIDIA_DOCKER} on PATH"
+
+
+def _devices(facts: Facts, cards: Sequence[Card], _by_order: bool) -> str:
+    if _CONTROL_NODES[0] not in facts.nodes:
+        return f"no {_CONTROL_NODES[0]}"
+    for card in cards:
+        if card.mig >= 0:
+            return f"a MIG device needs another way ({card.uuid})"
+        if f"/dev/nvidia{card.minor}" not in facts.nodes:
+            return f"no /dev/nvidia{card.minor} ({card.uuid})"
+    return "" if facts.libraries else "the driver's libraries are not found (ldconfig -p)"
+
+
+_WHY_NOT: dict[str, Callable[[Facts, Sequence[Card], bool], str]] = {
+    "cdi": _cdi,
+    "gpus": _gpus,
+    "runtime": _runtime,
+    "nvidia-docker": _nvidia_docker,
+    "devices": _devices,
+}
+
+
+def _why(mode: str, facts: Facts) -> str:
+    who = f"Podman {facts.podman}" if facts.podman else f"Docker {facts.version}"
+    match mode:
+        case "cdi":
+            return f"{who} has CDI, with {len(facts.cdi_names or ())} names of {CDI_KIND}"
+        case "gpus":
+            return f"{who} has device requests, and {next(facts.programs[h] for h in HOOKS if h in facts.programs)}"
+        case "runtime":
+            return f"{who} has the runtime nvidia"
+        case "nvidia-docker":
+            return f"there is {facts.programs[NVIDIA_DOCKER]}"
+    return "the driver's device nodes and libraries are there"
+
+
+def _number(version: str) -> tuple[int, ...]:
+    parts = version.partition("-")[0].split(".")
+    return tuple(int(part) for part in parts if part.isdigit())
+
+
+def _cdi_name(card: Card, names: Collection[str]) -> str | None:
+    by_place = f"{card.index}" if card.mig < 0 else f"{card.index}:{card.mig}"
+    return next((name for name in (card.uuid, by_place) if name in names), None)
+
+
+# ---- what it means for a container ----
+
+
+def part_for(mode: str, cards: Sequence[Card], facts: Facts, image_env: Mapping[str, str]) -> GpuPart:
+    """What a container gets for its cards. Without cards: nothing, whatever its image wants.
+
+    Args:
+        mode: one that `choose_mode` found to be there; any where there are no cards.
+        image_env: of the image: it may say which of the driver's parts it needs.
+    """
+    if not cards:
+        # Many images say "all", and Docker's default runtime may heed it. "void" is plain runc.
+        return GpuPart({"NVIDIA_VISIBLE_DEVICES": "void"})
+    uuids = [card.uuid for card in cards]
+    named = {"NVIDIA_VISIBLE_DEVICES": ",".join(uuids)}
+    capabilities = image_env.get("NVIDIA_DRIVER_CAPABILITIES") or _CAPABILITIES
+    match mode:
+        case "cdi":
+            names = [f"{CDI_KIND}={_cdi_name(card, facts.cdi_names or ()) or card.uuid}" for card in cards]
+            # Without "void" a default runtime nvidia would add what the image says.
+            return GpuPart({"NVIDIA_VISIBLE_DEVICES": "void"}, requests=(_request("cdi", names, []),))
+        case "gpus":
+            # dockerd appends the variable with the same value; inside, the first of two would be the image's.
+            kinds = sorted({"gpu", "compute", "utility", *(filter(None, capabilities.split(",")))} - {"all"})
+            return GpuPart(named, requests=(_request("nvidia", uuids, [kinds]),))
+        case "runtime":
+            return GpuPart({**named, "NVIDIA_DRIVER_CAPABILITIES": capabilities}, runtime="nvidia")
+        case "nvidia-docker":
+            # Version 1 adds device nodes and a volume, version 2 the runtime and the variable.
+            return GpuPart({"NVIDIA_DRIVER_CAPABILITIES": capabilities}, command_env={"NV_GPU": ",".join(uuids)})
+    nodes = (*(node for node in _CONTROL_NODES if node in facts.nodes), *(f"/dev/nvidia{card.minor}" for card in cards))
+    mounts = tuple((path, f"{DRIVER_DIRECTORY}/{path.rpartition('/')[2]}") for path in facts.libraries)
+    search = ":".join(filter(None, (DRIVER_DIRECTORY, image_env.get("LD_LIBRARY_PATH", ""))))
+    return GpuPart({"NVIDIA_VISIBLE_DEVICES": "void", "LD_LIBRARY_PATH": search}, mounts=mounts, nodes=nodes)
+
+
+def _request(driver: str, ids: list[str], capabilities: list[list[str]]) -> dict[str, Any]:
+    return {"Driver": driver, "Count": 0, "DeviceIDs": ids, "Capabilities": capabilities, "Options": {}}
+
+
+# ---- whether it is so ----
+
+
+def not_taken(part: GpuPart, host_config: Mapping[str, Any]) -> str:
+    """What of a `GpuPart` a container that was made does not have, by its HostConfig; empty: it has all of it."""
+    asked = sorted(one for request in part.requests for one in request["DeviceIDs"])
+    got = sorted(one for request in host_config.get("DeviceRequests") or () for one in request.get("DeviceIDs") or ())
+    if asked != got:
+        return f"it was asked for {', '.join(asked) or 'no devices'} and took {', '.join(got) or 'none of it'}"
+    if part.runtime and host_config.get("Runtime") != part.runtime:
+        return f"it was asked for the runtime {part.runtime} and took {host_config.get('Runtime') or 'none'}"
+    nodes = {one.get("PathOnHost") for one in host_config.get("Devices") or ()}
+    if missing := [node for node in part.nodes if node not in nodes]:
+        return f"it was asked for {missing[0]} and left it out"
+    return ""
+
+
+def unlike(cards: Sequence[Card], seen: str, host_nodes: Collection[str]) -> str:
+    """How what a container sees differs from the cards that it is to have; empty: it does not.
+
+    Args:
+        seen: what the wrapper wrote: lines ``node N`` for each /dev/nvidiaN, and those of ``nvidia-smi -L``, if the
+            image has it.
+        host_nodes: the driver's device nodes outside.
+    """
+    lines = seen.splitlines()
+    nodes = {int(line[5:]) for line in lines if line.startswith("node ") and line[5:].isdigit()}
+    minors = {card.minor for card in cards if card.minor >= 0}
+    wanted = {card.uuid for card in cards}
+    if minors and (extra := nodes - minors):
+        return f"the container sees /dev/nvidia{min(extra)}, which is not its own"
+    if missing := {minor for minor in minors - nodes if f"/dev/nvidia{minor}" in host_nodes}:
+        return f"the container does not see its /dev/nvidia{min(missing)}"
+    if (code := next((line[4:] for line in lines if line.startswith("smi ")), "")) in ("", "none"):
+        return ""
+    if code != "0":
+        words = next((line for line in lines if not line.startswith(("node ", "smi "))), f"exit code {code}")
+        return f"nvidia-smi does not work in the container: {words}"
+    uuids = {line.rpartition("UUID: ")[2].rstrip(") ") for line in lines if "UUID: " in line}
+    # Of a card that is in MIG mode its own line stands above those of its parts.
+    parts = {uuid for uuid in uuids if uuid.startswith("MIG-")}
+    found = parts if any(uuid.startswith("MIG-") for uuid in wanted) else uuids - parts
+    if extra_uuids := found - wanted:
+        return f"the container sees {min(extra_uuids)}, which is not its own"
+    if missing_uuids := wanted - found:
+        return f"the container does not see its {min(missing_uuids)}"
+    return ""
