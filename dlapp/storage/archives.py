@@ -137,6 +137,9 @@ class _Unpacking:
                 else:
                     raise ArchiveRefused(f"{self._name}: {shown(name)} is a device or a FIFO")
                 tar.members.clear()  # type: ignore[attr-defined]  # else all of them stay in memory
+            while piece := stream.read(_PIECE):
+                # What compressed it has its checksum at the end.
+                self._weigh(len(piece))
 
     def _zip(self) -> None:
         import zipfile
@@ -212,14 +215,15 @@ class _Unpacking:
             return
         self._parent_of(above)
         path = self._at(above)
+        no_directory = ArchiveRefused(f"{self._name}: {shown(name)} cannot be unpacked: {shown(path)} is no directory")
+        if above in self._links:
+            raise no_directory
         try:
             os.mkdir(path, 0o755)
             self._directories[above] = None
         except FileExistsError:
-            if above in self._links or not stat.S_ISDIR(os.lstat(path).st_mode):
-                raise ArchiveRefused(
-                    f"{self._name}: {shown(name)} cannot be unpacked: {path} is no directory"
-                ) from None
+            if not stat.S_ISDIR(os.lstat(path).st_mode):
+                raise no_directory from None
             self._directories[above] = None
         except OSError as error:
             raise explained(error, path, "made") from error

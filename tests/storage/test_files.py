@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from dlapp.errors import Denied, DlappError, NotFound, UsageError
-from dlapp.storage import DiskFull, Entry, fetch_sources, local_path, open_location, shown
-from dlapp.storage import fetching
+from dlapp.storage import DiskFull, Entry, fetch_sources, fetching, local_path, open_location, shown
 from dlapp.storage import files as files_module
 from dlapp.storage import tree as tree_module
 from dlapp.storage.files import LocalFiles

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlapp.errors import DlappError, NotFound
+from dlapp.spec import InputSpec
+from dlapp.storage import Progress, file_location
+from dlapp.storage.fetching import Plan
+from dlapp.storage.inputs import plan_input
+from dlapp.storage.shards import shard
+from dlapp.storage.tree import Pace
+
+
+def section(*sources: str, unpack: bool = False, as_list: bool = False, shard: bool = False) -> InputSpec:
+    return InputSpec(
+        sources=tuple(file_location(one) for one in sources),
+        input_path="data",
+        unpack=unpack,
+        as_list=as_list,
+        shard=shard,
+    )
+
+
+def fill(top: Path, sizes: dict[str, int]) -> None:
+    for name, size in sizes.items():
+        (top / name).parent.mkdir(parents=True, exist_ok=True)
+        (top / name).write_bytes(b"x" * size)
+
+
+def brought(one: InputSpec, into: Path, index: int = 0, total: int = 1, progress: Progress | None = None) -> list[str]:
+    planned = plan_input(one, "/not/there/yet", index, total)
+    planned.bring(str(into), Plan.fetch, str(into.parent / "waiting"), progress)
+    assert not (into.parent / "waiting").exists()
+    return sorted(str(each.relative_to(into)) for each in into.rglob("*") if each.is_file())
+
+
+def archive(path: Path, names: dict[str, bytes]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w:gz") as tar:
+        for name, content in names.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return path
+
+
+def test_files_are_brought_where_the_workspace_turned_out_to_be(tmp_path: Path) -> None:
+    fill(tmp_path / "lake", {"set/a": 1, "set/deep/b": 2, "c": 3})
+    into = tmp_path / "workspace/data"
+    assert brought(section(f"{tmp_path}/lake/set", f"{tmp_path}/lake/c*"), into) == ["c", "set/a", "set/deep/b"]
+
+
+def test_what_is_matched_twice_is_brought_once(tmp_path: Path) -> None:
+    fill(tmp_path / "lake", {"a": 1, "b": 2})
+    assert brought(section(f"{tmp_path}/lake/*", f"{tmp_path}/lake/a"), tmp_path / "in") == ["a", "b"]
+
+
+def test_a_file_of_the_workspace_in_the_way_is_seen_when_it_is_there(tmp_path: Path) -> None:
+    fill(tmp_path, {"lake/a": 1, "in/a": 5})
+    planned = plan_input(section(f"{tmp_path}/lake/a"), "/not/there/yet", 0, 1)
+    with pytest.raises(DlappError, match="in/a is there already"):
+        planned.bring(str(tmp_path / "in"), Plan.fetch, str(tmp_path / "waiting"))
+    assert (tmp_path / "in/a").stat().st_size == 5
+
+
+def test_a_list_names_the_files_and_brings_none(tmp_path: Path) -> None:
+    fill(tmp_path / "lake", {"set/b": 1, "set/a b": 2, "c": 3})
+    planned = plan_input(section(f"{tmp_path}/lake/*", as_list=True), "/not/there/yet", 0, 1)
+    planned.bring(str(tmp_path / "workspace/deep/train.txt"), Plan.fetch, str(tmp_path / "waiting"))
+    assert (tmp_path / "workspace/deep/train.txt").read_text().split("\n") == [
+        f"{tmp_path}/lake/c", f"{tmp_path}/lake/set/a b", f"{tmp_path}/lake/set/b", "",
+    ]  # fmt: skip
+
+
+def test_a_name_that_no_list_can_hold_is_refused_when_it_is_looked_at(tmp_path: Path) -> None:
+    fill(tmp_path / "lake", {"a\nb": 1})
+    with pytest.raises(DlappError, match=r"a\\nb' has a newline in its name"):
+        plan_input(section(f"{tmp_path}/lake/*", as_list=True), "/x", 0, 1)
+
+
+def test_archives_are_unpacked_where_they_would_land_and_do_not_stay(tmp_path: Path) -> None:
+    archive(tmp_path / "lake/set/one.tgz", {"a/x": b"1"})
+    archive(tmp_path / "lake/set/deep/two.tar", {"y": b"22"})
+    archive(tmp_path / "lake/three", {"a/z": b"3"})
+    seen: list[tuple[int, int]] = []
+    one = section(f"{tmp_path}/lake/set", f"{tmp_path}/lake/three", unpack=True)
+    into = tmp_path / "in"
+    assert brought(one, into, progress=lambda *both: seen.append(both)) == ["a/z", "set/a/x", "set/deep/y"]
+    assert (
+        seen[-1][0]
+        == seen[-1][1]
+        == sum(one.stat().st_size for one in (tmp_path / "lake").rglob("*.t*"))
+        + ((tmp_path / "lake/three").stat().st_size)
+    )
+
+
+def test_a_refused_archive_is_named_as_the_user_knows_it(tmp_path: Path) -> None:
+    fill(tmp_path / "lake", {"data.csv": 10})
+    with pytest.raises(DlappError, match=rf"^{tmp_path}/lake/data\.csv is neither a tar"):
+        brought(section(f"{tmp_path}/lake/*", unpack=True), tmp_path / "in")
+    assert not (tmp_path / "waiting").exists()
+
+
+def test_shards_of_a_section_make_the_whole(tmp_path: Path) -> None:
+    sizes = {f"set/{number % 3}/{number}": number * 10 for number in range(20)} | {"big": 400}
+    fill(tmp_path / "lake", sizes)
+    parts = [brought(section(f"{tmp_path}/lake/*", shard=True), tmp_path / f"in{n}", n, 4) for n in range(4)]
+    assert sorted(name for part in parts for name in part) == sorted(sizes)
+    loads = [sum(sizes[name] for name in part) for part in parts]
+    assert max(loads) - min(loads) <= 20
+    again = brought(section(f"{tmp_path}/lake/set", f"{tmp_path}/lake/big", shard=True), tmp_path / "again", 2, 4)
+    assert again == parts[2]
+
+
+def test_who_gets_nothing_of_few_files_has_an_empty_directory(tmp_path: Path) -> None:
+    fill(tmp_path / "lake", {"a": 1})
+    assert brought(section(f"{tmp_path}/lake/a", shard=True), tmp_path / "in", 1, 2) == []
+    assert (tmp_path / "in").is_dir()
+
+
+def test_nothing_is_asked_for_in_vain(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="none: nothing is there"):
+        plan_input(section(f"{tmp_path}/none"), "/x", 0, 1)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read_is_named_before_anything_is_fetched(tmp_path: Path) -> None:
+    fill(tmp_path / "lake", {"set/secret": 1})
+    (tmp_path / "lake/set/secret").chmod(0)
+    with pytest.raises(DlappError, match="set/secret may not be read"):
+        plan_input(section(f"{tmp_path}/lake/set"), "/x", 0, 1)
+
+
+@given(
+    files=st.dictionaries(st.text(min_size=1, max_size=5), st.integers(0, 1000), max_size=40),
+    total=st.integers(1, 7),
+    order=st.randoms(),
+)
+def test_shards_are_whole_disjoint_balanced_and_the_same_in_any_order(
+    files: dict[str, int], total: int, order: Random
+) -> None:
+    shuffled = list(files.items())
+    order.shuffle(shuffled)
+    parts = [shard(files.items(), index, total) for index in range(total)]
+    assert parts == [shard(shuffled, index, total) for index in range(total)]
+    assert sorted(name for part in parts for name in part) == sorted(files)
+    loads = [sum(files[name] for name in part) for part in parts]
+    assert max(loads) - min(loads) <= max(files.values(), default=0)
+    if not any(files.values()):
+        assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_the_pace_is_told_in_words() -> None:
+    now = 100.0
+    pace = Pace(lambda: now)
+    assert pace.words(0, 10 << 20) == "0 bytes of 10.0 MiB"
+    now = 102.0
+    assert pace.words(4 << 20, 10 << 20) == "4.0 MiB of 10.0 MiB, 2.0 MiB/s, 3 s left"
+    assert pace.words(1 << 20, 1 << 30) == "1.0 MiB of 1.0 GiB, 512.0 KiB/s, 34 min left"
