@@ -1,0 +1,182 @@
+"""What a container may and may not: its user, its limits, what it sees of the host, and what the operator allows."""
+
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+
+import pytest
+
+from dlapp.node import DockerPolicy, Mount
+from dlapp.runtime.container import Bind, Container, operators_binds
+from dlapp.runtime.gpu_modes import GpuPart
+from tests.runtime.driver import USER, Driven
+from tests.services.dockerd import IMAGE, Dockerd
+
+LOOK = """
+echo user $(id -u) $(id -g) $(id -un) $(id -gn)
+echo home $HOME $(echo x >$HOME/x && cat $HOME/x) $TMPDIR $(echo y >$TMPDIR/y && cat $TMPDIR/y)
+grep -E '^(CapEff|CapBnd|CapPrm|NoNewPrivs)' /proc/self/status
+echo shm $(df -k /dev/shm | tail -n 1)
+ulimit -l -H; ulimit -s; ulimit -n
+cat /sys/fs/cgroup/pids/pids.max /sys/fs/cgroup/pids.max 2>/dev/null
+ls /var/run/docker.sock /run/docker.sock 2>/dev/null
+cat /data
+touch /data 2>/dev/null || echo read-only
+cat /etc/passwd
+"""
+
+
+@pytest.fixture
+def open_socket(dockerd: Dockerd) -> Dockerd:
+    dockerd.socket.chmod(0o666)
+    dockerd.socket.parent.chmod(0o755)
+    return dockerd
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("is_root", [False, True], ids=["user", "root"])
+def test_a_payload_has_a_name_a_home_its_limits_and_no_privilege(
+    place: Path, open_socket: Dockerd, is_root: bool
+) -> None:
+    (place / "data").write_text("the operator's\n")
+    policy = place / "policy"
+    policy.mkdir()
+    (policy / "node.yaml").write_text(f"docker: {{pids_limit: 77, mounts: [{place}/data]}}\n")
+    uid = 0 if is_root else USER
+    anybody = Driven(place, as_user=not is_root)
+    try:
+        anybody.run(
+            LOOK.replace("/data", f"{place}/data"),
+            image=IMAGE,
+            docker_host=open_socket.host,
+            docker_lock_dir=str(place),
+            node_file=str(policy / "node.yaml"),
+            resources={"memory_mib": 256},
+        )
+        assert anybody.end()["code"] == 0, anybody.err()
+    finally:
+        anybody.close()
+    lines = anybody.out().decode().splitlines()
+    name = lines[0].split()[3]
+    assert lines[0] == f"user {uid} {uid} {name} {name}"
+    assert name == ("root" if is_root else f"dlapp{USER}")
+    assert lines[1] == "home /dlapp/home x /dlapp/tmp y"
+    status = dict(line.split(":\t") for line in lines[2:6])
+    assert status["NoNewPrivs"] == "1"
+    effective = int(status["CapEff"], 16)
+    assert int(status["CapBnd"], 16) == effective
+    # Of root's: neither mknod (27), raw sockets (13), nor anything of the administrator's (21).
+    assert effective & (1 << 27 | 1 << 13 | 1 << 21) == 0
+    assert (effective == 0) is not is_root
+    assert lines[6].split()[2] == str(128 << 10), "half of the container's memory"
+    locked, stack, files = lines[7:10]
+    assert locked == "unlimited" or int(locked) >= 64
+    assert stack == str(64 << 10)
+    assert files == str(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    rest = lines[10:]
+    if rest[0].isdigit():  # the test machine shows cgroup files in a container
+        assert rest.pop(0) == "77"
+    assert rest[:2] == ["the operator's", "read-only"], "and no socket of Docker's"
+    assert f"{name}:x:{uid}:{uid}:{name}:/dlapp/home:/bin/sh" in rest[2:]
+
+
+@pytest.mark.docker
+def test_an_account_that_the_image_has_stays_as_it_is(place: Path, open_socket: Dockerd) -> None:
+    image = "dlapp-test/account:1"
+    line = f"known:x:{USER}:7:a name:/somewhere:/bin/false"
+    open_socket.docker("run", "--name=account", "--network=none", IMAGE, "sh", "-c", f"echo '{line}' > /etc/passwd")
+    open_socket.docker("commit", "account", image)
+    driven = Driven(place, as_user=True)
+    try:
+        driven.run("cat /etc/passwd", image=image, docker_host=open_socket.host, docker_lock_dir=str(place))
+        assert driven.end()["code"] == 0
+        assert driven.out().decode() == line + "\n"
+    finally:
+        driven.close()
+        open_socket.docker("rm", "account")
+        open_socket.docker("rmi", image)
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("network", ["bridge", "container:other", "mine"])
+def test_a_network_that_the_operator_does_not_allow_is_refused(place: Path, dockerd: Dockerd, network: str) -> None:
+    (place / "node.yaml").write_text("docker: {networks: [host, none]}\n")
+    driven = Driven(place, as_user=False)
+    try:
+        driven.run(
+            "echo it ran",
+            image=IMAGE,
+            docker_host=dockerd.host,
+            docker_network=network,
+            node_file=str(place / "node.yaml"),
+            docker_lock_dir=str(place),
+        )
+        refused = driven.hear("refused")
+        assert refused["fault"] == "node"
+        assert refused["problem"] == (
+            f"runtime.docker.network is {network}: this node allows host, none (docker.networks of node.yaml)"
+        )
+        assert driven.process is not None
+        driven.process.wait()
+        assert dockerd.containers() == []
+    finally:
+        driven.close()
+
+
+@pytest.mark.docker
+def test_the_containers_labels_say_whose_it_is_and_which_image(place: Path, dockerd: Dockerd) -> None:
+    driven = Driven(place, as_user=False, env={"STOP_BEFORE_START": "1"})
+    try:
+        driven.run("true", image=IMAGE, docker_host=dockerd.host, docker_lock_dir=str(place))
+        driven.hear("made")
+        (name,) = dockerd.containers()
+        form = "{{range $k, $v := .Config.Labels}}{{$k}}={{$v}}\n{{end}}"
+        labels = dict(
+            line.partition("=")[::2]
+            for line in dockerd.docker("inspect", "--format", form, name).stdout.decode().split("\n")
+            if line
+        )
+        image = dockerd.docker("image", "inspect", "--format", "{{.Id}}", IMAGE).stdout.decode().strip()
+        assert labels["dlapp.image"] == image
+        assert labels["dlapp.app"] == "application_1700000000000_0001"
+        assert labels["dlapp.uid"] == str(os.getuid())
+        dockerd.docker("rm", name)
+    finally:
+        driven.close()
+
+
+def test_a_mount_of_the_operators_that_is_not_there_is_left_out(tmp_path: Path) -> None:
+    policy = DockerPolicy((), (), (Mount(str(tmp_path), True), Mount("/not/there", False)), False, 100)
+    assert operators_binds(policy) == (Bind(str(tmp_path), str(tmp_path), False),)
+
+
+def test_a_container_as_words_has_a_word_for_each_flag_with_its_value() -> None:
+    container = Container(
+        name="dlapp-x",
+        image="image:1",
+        entrypoint=("/bin/sh", "/dlapp/wrapper.sh"),
+        command=("wait", "--privileged", "a b"),
+        env={"PLAIN": "--privileged", "LINES": "a\nb"},
+        labels={"dlapp.app": "x"},
+        working_dir="/workspace",
+        binds=(Bind('/a,"b', "/workspace"), Bind("/c", "/d", True)),
+        network="none",
+        memory_bytes=64 << 20,
+        cpus=1,
+        shm_bytes=32 << 20,
+        pids_limit=7,
+        gpus=GpuPart({"NVIDIA_DRIVER_CAPABILITIES": "utility"}),
+        ulimits={"memlock": (-1, -1)},
+        user="1:2",
+    )
+    words = container.as_words("/env")
+    image = words.index("image:1")
+    assert all(word == "create" or (word.startswith("--") and "=" in word) for word in words[:image])
+    assert words[image + 1 :] == ["/dlapp/wrapper.sh", "wait", "--privileged", "a b"]
+    assert '--mount=type=bind,"source=/a,""b",target=/workspace' in words
+    assert "--mount=type=bind,source=/c,target=/d,readonly" in words
+    assert "--ulimit=memlock=-1:-1" in words
+    assert container.lines_of_env() == "PLAIN=--privileged\nNVIDIA_DRIVER_CAPABILITIES=utility\n"
+    assert container.odd_env() == {"LINES": "a\nb"}
