@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from dlapp.cluster.yarn.ends import end_of
+from dlapp.cluster.yarn.ends import end_of, was_taken_away
 from dlapp.cluster.yarn.values import Status
 from dlapp.ids import ContainerId
 
@@ -16,6 +16,10 @@ MEMORY = (
     "Killing container.\nDump of the process-tree for container_x :"
 )
 ONE = ContainerId.from_text("container_1700000000000_0042_01_000002")
+
+
+def status(code: int, told: str) -> Status:
+    return Status(container_id=ONE, ended=True, exit_status=code, diagnostics=told)
 
 
 @pytest.mark.parametrize(
@@ -35,6 +39,24 @@ ONE = ContainerId.from_text("container_1700000000000_0042_01_000002")
     ],
 )
 def test_the_end_says_whose_fault_it_was(code: int, told: str, node_fault: bool, words: str):
-    end = end_of(Status(container_id=ONE, ended=True, exit_status=code, diagnostics=told))
+    end = end_of(status(code, told))
     assert (end.container_id, end.exit_status, end.node_fault) == (ONE, code, node_fault)
     assert re.search(words, end.diagnostics)
+
+
+def test_a_node_without_a_python_for_us_says_so_on_standard_error_and_is_to_blame():
+    told = (
+        "[2026-01-02 03:04:05.678]Exception from container-launch.\nExit code: 127\n\n"
+        "[2026-01-02 03:04:05.681]Container exited with a non-zero exit code 127. Error file: prelaunch.err.\n"
+        "Last 4096 bytes of stderr :\ndlapp: there is no python3 on node7: install Python 3.11\n\n"
+    )
+    end = end_of(status(127, told))
+    assert (end.node_fault, end.diagnostics) == (True, "there is no python3 on node7: install Python 3.11")
+    assert not end_of(status(127, "Exit code: 127")).node_fault
+
+
+def test_what_the_resourcemanager_takes_away_may_still_run_but_on_a_lost_node_nobody_knows():
+    assert was_taken_away(status(-100, "Container released by application"))
+    assert was_taken_away(status(-100, "Container of a completed application"))
+    assert not was_taken_away(status(-100, "Container released on a *lost* node"))
+    assert not was_taken_away(status(-105, "Container killed by the ApplicationMaster."))
