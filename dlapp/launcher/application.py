@@ -29,7 +29,7 @@ from dlapp.spec import (
     check_env_name,
     check_inside_workspace,
 )
-from dlapp.storage import HdfsPlace, file_location, local_path
+from dlapp.storage import FILE, HDFS, HdfsPlace, file_location, local_path
 from dlapp.storage.glob import split_pattern
 from dlapp.texts import shown
 
@@ -114,7 +114,7 @@ def resolve_location(text: str, directory: str, fs_root: str, *, pattern: bool) 
     if pattern and "{" in text and ".." in re.split(r"[/{},]", text):
         raise ValueError(f"{shown(text)} has both .. and braces; write it without one of them")
     if match := _SCHEME.match(text):
-        location = _with_scheme(match[1].lower(), text)
+        location = _with_scheme(match[1].lower(), text, pattern=pattern)
         return location if pattern else _followed(location)
     before = fs_root if text.startswith("/") else directory
     if text.startswith("/"):
@@ -136,7 +136,7 @@ def _followed(location: str) -> str:
     return file_location(real)
 
 
-def _with_scheme(scheme: str, text: str) -> str:
+def _with_scheme(scheme: str, text: str, *, pattern: bool) -> str:
     if scheme == "file":
         path = text[len("file:") :]
         if path.startswith("//") and not path.startswith("///"):
@@ -144,9 +144,18 @@ def _with_scheme(scheme: str, text: str) -> str:
         return file_location(os.path.normpath("/" + path.lstrip("/")))
     if scheme in ("hdfs", "webhdfs", "viewfs", "har"):
         raise ValueError(
-            f"{scheme}:// needs a Hadoop cluster, which is not built yet; here it can be a path or file://"
+            f"{scheme}:// needs a Hadoop cluster (dlapp-launcher --cluster yarn); here it can be a path or file://"
         )
-    raise ValueError(f"there is no storage for {scheme}://, it can be a path or file://")
+    return _for_input(scheme, text, "a path or file://", pattern=pattern)
+
+
+def _for_input(scheme: str, text: str, other: str, *, pattern: bool) -> str:
+    """The location of what is neither HDFS nor this machine's."""
+    if not pattern:
+        raise ValueError(f"output cannot go to {scheme}://, it can be {other}")
+    if not text[len(scheme) :].startswith("://"):
+        raise ValueError(f"{shown(text)} is no location, as {scheme}://bucket/name is one")
+    return scheme + text[len(scheme) :]
 
 
 class _Maker:
@@ -302,7 +311,8 @@ class _Maker:
         for text in self.properties.value(section, "hdfs", ()):
             try:
                 location = self._location(text, pattern=True)
-                split_pattern(self._path(location))
+                if location.startswith((FILE, HDFS)):
+                    split_pattern(self._path(location))
                 sources.append(location)
             except ValueError as problem:
                 self._fault(section, "hdfs", problem)
@@ -358,8 +368,11 @@ class _Maker:
         """Where a path is: on the engine's HDFS where it has one, else on this machine. Raises ValueError."""
         if self.hdfs is None:
             return resolve_location(text, self.directory, self.config.local.fs_root, pattern=pattern)
-        if (match := _SCHEME.match(text)) and match[1].lower() != "hdfs":
-            raise ValueError(f"there is no storage for {match[1]}:// on a cluster, it can be a path or hdfs://")
+        match = _SCHEME.match(text)
+        if match and match[1].lower() == "file":
+            raise ValueError("there is no storage for file:// on a cluster, it can be a path or hdfs://")
+        if match and match[1].lower() != "hdfs":
+            return _for_input(match[1].lower(), text, "a path or hdfs://", pattern=pattern)
         location = self.hdfs.resolve(text)
         self.hdfs.path(location)
         return location
@@ -383,6 +396,8 @@ class _Maker:
             target = self._path(output.target)
             for one in inputs:
                 for source in one.sources:
+                    if not source.startswith((FILE, HDFS)):
+                        continue  # nothing is written there
                     if overlap(target, self._path(source), links=self.hdfs is None):
                         line = self.properties.line(f"from_hdfs {one.name}".strip(), "hdfs")
                         what = f"would overwrite the application's own input of line {line}"

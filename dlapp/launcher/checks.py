@@ -15,7 +15,7 @@ from dlapp.launcher.application import Application, is_inside
 from dlapp.launcher.properties import Faults
 from dlapp.launcher.scan import Scan
 from dlapp.spec import InputSpec, OutputSpec
-from dlapp.storage import FILE, Entry, local_path, open_location, shown
+from dlapp.storage import FILE, Entry, last_name, local_path, open_location, shown
 from dlapp.storage.commit import finish_interrupted
 
 Note = Callable[[str], None]
@@ -126,7 +126,7 @@ class WorldCheck:
                 self._fault(
                     section, "hdfs", f"{_path(entry.location)} would be overwritten by the output of line {line}"
                 )
-        name = posixpath.normpath(posixpath.join(one.input_path, posixpath.basename(entry.location.rstrip("/"))))
+        name = posixpath.normpath(posixpath.join(one.input_path, last_name(entry.location)))
         other = landed.setdefault(name, entry)
         if other.location != entry.location and not (other.is_dir and entry.is_dir):
             both = f"{_path(entry.location)} and {_path(other.location)}"

@@ -5,7 +5,8 @@ operating system has it, nothing in it is escaped: ``file:///data/50% off #1/a b
 as Python carries them (surrogateescape). ``hdfs://`` is followed by a NameNode or nameservice, and the path likewise.
 
 `open_location` gives the `FileSystem` behind a scheme; `commit` makes an application's output visible. What is needed
-to reach an HDFS is one value, `HdfsPlace`, that the caller passes down.
+to reach an HDFS is one value, `HdfsPlace`, that the caller passes down. What else has a scheme is fsspec's, for input
+only: ``s3://bucket/name``.
 """
 
 from __future__ import annotations
@@ -199,6 +200,11 @@ def open_location(location: str, hdfs: HdfsPlace | None = None) -> FileSystem:
         from dlapp.storage.hdfs import HdfsFiles
 
         return HdfsFiles(hdfs)
+    scheme, colon, _ = location.partition("://")
+    if colon and not location.startswith((FILE, HDFS)) and scheme.replace("+", "").isalnum():
+        from dlapp.storage.remote import RemoteFiles
+
+        return RemoteFiles(scheme)
     local_path(location)
     from dlapp.storage.files import LocalFiles
 
@@ -226,6 +232,21 @@ def local_path(location: str) -> str:
 def file_location(path: str) -> str:
     """The location of an absolute path on this machine."""
     return FILE + path
+
+
+def last_name(location: str) -> str:
+    """The name that what is at a location lands under; empty where it has none.
+
+    >>> last_name("hdfs://nn:8020/data/a b/"), last_name("https://host/a%20b.tar?v=1")
+    ('a b', 'a b.tar')
+    """
+    scheme, _, rest = location.partition("://")
+    path = rest.partition("/")[2]
+    if scheme in ("http", "https"):
+        from urllib.parse import unquote
+
+        path = unquote(path.partition("?")[0].partition("#")[0])
+    return path.rstrip("/").rpartition("/")[2]
 
 
 def fetch_sources(

@@ -13,8 +13,8 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from dlapp.errors import DlappError, NotFound
-from dlapp.storage import DiskFull, Entry, FileSystem, HdfsPlace, Moved, Progress, open_location, shown
+from dlapp.errors import DlappError, NotFound, UsageError
+from dlapp.storage import DiskFull, Entry, FileSystem, HdfsPlace, Moved, Progress, last_name, open_location, shown
 from dlapp.storage.tree import Node, explained, free_bytes, human_size, room_at
 
 
@@ -157,15 +157,14 @@ def fetch_all(system: FileSystem, entries: Sequence[Entry], into: str, progress:
 def _plan(entries: Sequence[tuple[FileSystem, Entry]], into: str) -> Plan:
     landings = []
     for system, entry in entries:
-        path = f"{into}/{_last_name(entry)}".rstrip("/")
+        name = last_name(entry.location)
+        if name in (".", "..") or "\0" in name:
+            raise UsageError(f"{shown(entry.location)} has no name that it could land under")
+        path = f"{into}/{name}".rstrip("/")
         landings.append((system, Landing(entry, path, system.tree(entry))))
     plan = Plan(into, tuple(landings))
     plan.check_free_names()
     return plan
-
-
-def _last_name(entry: Entry) -> str:
-    return entry.location.partition("://")[2].partition("/")[2].rstrip("/").rpartition("/")[2]
 
 
 def _check_free_names(landings: Sequence[Landing]) -> None:

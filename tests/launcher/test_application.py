@@ -144,9 +144,9 @@ def test_a_path_is_taken_from_fs_root_or_from_beside_the_file(text: str, locatio
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("hdfs://nn:8020/a", "hdfs:// needs a Hadoop cluster, which is not built yet"),
-        ("hdfs:/a", "hdfs:// needs a Hadoop cluster, which is not built yet"),
-        ("s3://bucket/a", "there is no storage for s3://, it can be a path or file://"),
+        ("hdfs://nn:8020/a", "hdfs:// needs a Hadoop cluster (dlapp-launcher --cluster yarn)"),
+        ("hdfs:/a", "hdfs:// needs a Hadoop cluster (dlapp-launcher --cluster yarn)"),
+        ("s3:/bucket/a", "'s3:/bucket/a' is no location, as s3://bucket/name is one"),
         ("file://host/a", "'file://host/a' names a host; write file:/// and the path"),
         ("/a/{b,../../c}", "has both .. and braces"),
     ],
@@ -237,7 +237,7 @@ FAULTS: list[tuple[str, list[str]]] = [
     ),
     (
         LEAST + "[from_hdfs]\nhdfs=hdfs://nn/x\ninput_path=x\n",
-        ["6: from_hdfs.hdfs: hdfs:// needs a Hadoop cluster, which is not built yet; here it can be a path or file://"],
+        ["6: from_hdfs.hdfs: hdfs:// needs a Hadoop cluster (dlapp-launcher --cluster yarn); here it can be a path or file://"],
     ),
     (
         LEAST + "[from_hdfs]\nhdfs=in/[a\ninput_path=x\n",

@@ -1,0 +1,327 @@
+"""Everything else that files can be on, for input: what fsspec knows, by its scheme (s3, gcs, abfs, http and more).
+
+The names below a bucket are taken as they are, nothing in them is escaped, and patterns are Hadoop's as everywhere. A
+web address is one file, and its ``?``, ``*`` and ``%`` are the address's own.
+
+An object store keeps no permissions, and not every one a time: files get the usual ones, and the time of their coming.
+Output does not go there: none of them can replace a directory in one step.
+
+Credentials are fsspec's affair: they are found, on the machine that fetches, where its libraries look for them.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import re
+import stat
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+from dlapp.errors import Denied, DlappError, NotFound, Unreachable, UsageError
+from dlapp.storage import Entry, Moved, Progress, shown
+from dlapp.storage.fetching import Landing, fetch_all
+from dlapp.storage.glob import split_pattern
+from dlapp.storage.tree import Node, explained
+
+AT_ONCE = 8
+RANGE_BYTES = 16 << 20
+"""What is asked for in one go, and has to come again where it does not come whole."""
+TRIES, FIRST_PAUSE_S = 5, 0.2
+_WEB = frozenset({"http", "https"})
+_TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
+
+
+def scheme_of(location: str) -> str:
+    """The scheme of a location, in small letters."""
+    return location.partition("://")[0].lower()
+
+
+class RemoteFiles:
+    """The `dlapp.storage.FileSystem` of a scheme that fsspec has; it can only be read.
+
+    Raises:
+        UsageError: fsspec, or what it needs for this scheme, is not installed; or nobody knows the scheme.
+    """
+
+    def __init__(self, scheme: str) -> None:
+        self.scheme = scheme
+        try:
+            import fsspec
+        except ImportError:
+            raise UsageError(f"{scheme}:// needs a library that is not here: pip install 'dlapp[fsspec]'") from None
+        try:
+            self._fs: Any = fsspec.filesystem(scheme)
+        except ImportError as missing:
+            raise UsageError(f"{scheme}:// needs a library that is not here: {missing}") from None
+        except ValueError:
+            raise UsageError(f"there is no storage for {scheme}://") from None
+        except Exception as error:
+            raise DlappError(f"{scheme}:// cannot be used: {_line(error)}") from error
+
+    # ---- FileSystem ----
+
+    def matches(self, pattern: str) -> list[Entry]:
+        """See `FileSystem.matches`."""
+        if self.scheme in _WEB:
+            found = self._info(pattern)
+            return [] if found is None else [_entry(pattern, found)]
+        entries: dict[str, Entry] = {}
+        for components in split_pattern("/" + pattern.partition("://")[2]):
+            for location, info in self._matching(components):
+                entries[location] = _entry(location, info)
+        return [entries[location] for location in sorted(entries)]
+
+    def exists(self, location: str) -> bool:
+        """See `FileSystem.exists`."""
+        return self._info(location) is not None
+
+    def fetch(self, entries: Sequence[Entry], into: str, *, progress: Progress | None = None) -> Moved:
+        """See `FileSystem.fetch`."""
+        return fetch_all(self, entries, into, progress)
+
+    def tree(self, entry: Entry) -> list[Node]:
+        """See `FileSystem.tree`. A time that is not known is 0."""
+        info = self._info(entry.location)
+        if info is None:
+            raise NotFound(f"{shown(entry.location)} is gone")
+        nodes, todo = [], [("", entry.location.rstrip("/"), info)]
+        while todo:
+            name, location, info = todo.pop()
+            nodes.append(_node(location, name, info))
+            if _is_dir(info):
+                inner = [
+                    (f"{name}/{last}".lstrip("/"), f"{location}/{last}", one) for last, one in self._list(location)
+                ]
+                todo.extend(reversed(inner))
+        return nodes
+
+    def bring(self, landings: Sequence[Landing], done: Callable[[int], None]) -> None:
+        """See `FileSystem.bring`. Several files at once."""
+        places = [pair for one in landings for pair in one.places()]
+        directories = [(node, path) for node, path in places if node.is_dir]
+        for _, path in directories:
+            _make(path)
+        self._all_at_once([(node, path) for node, path in places if node.is_file], done)
+        for node, path in reversed(directories):
+            if node.mtime_ns:
+                os.utime(path, ns=(node.mtime_ns, node.mtime_ns))
+
+    def store(
+        self,
+        local: str,
+        location: str,
+        *,
+        move: bool = False,
+        seen_as: Sequence[str] = (),
+        note: Callable[[str], None] | None = None,
+    ) -> NoReturn:
+        """Raises UsageError: this is no place for output."""
+        raise _for_input_only(location)
+
+    def check_writable(self, target: str) -> NoReturn:
+        """Raises UsageError: this is no place for output."""
+        raise _for_input_only(target)
+
+    def remove(self, location: str) -> NoReturn:
+        """Raises UsageError: this is no place for output."""
+        raise _for_input_only(location)
+
+    # ---- looking ----
+
+    def _matching(self, components: Sequence[str | re.Pattern[str]]) -> list[tuple[str, Mapping[str, Any]]]:
+        found: list[tuple[str, Mapping[str, Any] | None]] = [(f"{self.scheme}:/", None)]
+        for component in components:
+            if isinstance(component, str):
+                found = [(f"{location}/{component}", None) for location, _ in found]
+            else:
+                found = [
+                    (f"{location}/{name}", info)
+                    for location, _ in found
+                    for name, info in self._list(location)
+                    if component.fullmatch(name)
+                ]
+        looked = ((location, info or self._info(location)) for location, info in found)
+        return [(location, info) for location, info in looked if info is not None]
+
+    def _info(self, location: str) -> Mapping[str, Any] | None:
+        try:
+            found: Mapping[str, Any] = self._asked(location, lambda: self._fs.info(location))
+        except NotFound:
+            return None
+        return found
+
+    def _list(self, location: str) -> list[tuple[str, Mapping[str, Any]]]:
+        """Last name and description of all that is in a directory, sorted; of what is none, nothing."""
+        try:
+            listed = self._asked(location, lambda: self._fs.ls(location, detail=True))
+        except NotFound:
+            return []
+        own = self._fs._strip_protocol(location).strip("/")
+        inner = {
+            one["name"].rstrip("/").rpartition("/")[2]: one for one in listed if one["name"].strip("/") != own
+        }  # a file, or the mark that a console makes for an empty directory, lists itself
+        for name in inner:
+            if name in (".", "..") or "\0" in name:
+                raise DlappError(f"{shown(location)} has something that is named {shown(name)}; that is no file's name")
+        return sorted(inner.items())
+
+    def _asked(self, location: str, call: Callable[[], Any]) -> Any:
+        """What ``call`` gives, tried several times; its errors are ours."""
+        pause_s = FIRST_PAUSE_S
+        for left in reversed(range(TRIES)):
+            try:
+                return call()
+            except (FileNotFoundError, NotADirectoryError) as error:
+                raise NotFound(f"{shown(location)}: nothing is there") from error
+            except PermissionError as error:
+                raise Denied(f"{shown(location)} may not be read: {_line(error)}") from error
+            except DlappError:
+                raise
+            except Exception as error:
+                # Each library has errors of its own; which of them pass, nobody can say for all.
+                if not left:
+                    raise Unreachable(
+                        f"{shown(location)} cannot be read: {_line(error)} (tried {TRIES} times)"
+                    ) from error
+            time.sleep(pause_s)
+            pause_s *= 2
+        raise AssertionError
+
+    # ---- bringing ----
+
+    def _all_at_once(self, files: Sequence[tuple[Node, str]], done: Callable[[int], None]) -> None:
+        todo: queue.SimpleQueue[tuple[Node, str]] = queue.SimpleQueue()
+        heard: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        failures: list[BaseException] = []
+        for one in files:
+            todo.put(one)
+
+        def run() -> None:
+            try:
+                while not failures:
+                    self._bring_file(*todo.get_nowait(), heard.put, failures)
+            except queue.Empty:
+                pass
+            except BaseException as error:
+                failures.append(error)
+            finally:
+                heard.put(None)
+
+        threads = [threading.Thread(target=run, name=f"fetch-{number}") for number in range(min(AT_ONCE, len(files)))]
+        for thread in threads:
+            thread.start()
+        try:
+            running = len(threads)
+            while running:
+                told = heard.get()
+                if told is None:
+                    running -= 1
+                else:
+                    done(told)
+        except BaseException as error:
+            failures.insert(0, error)
+            raise
+        finally:
+            for thread in threads:
+                thread.join()
+        if failures:
+            raise failures[0]
+
+    def _bring_file(self, node: Node, path: str, tell: Callable[[int], None], failures: list[BaseException]) -> None:
+        location, at = node.source, 0
+        try:
+            target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise explained(error, path, "written") from error
+        try:
+            while at < node.size_bytes and not failures:
+                piece = self._asked(location, lambda: self._piece(node, at))  # noqa: B023
+                _write_all(target, piece, path)
+                at += len(piece)
+                tell(len(piece))
+            now = self._info(location)
+            if now is None or _node(location, node.name, now) != node:
+                raise DlappError(f"{shown(location)} changed while it was fetched")
+            os.fchmod(target, node.mode & 0o777)
+            if node.mtime_ns:
+                os.utime(target, ns=(node.mtime_ns, node.mtime_ns))
+        finally:
+            os.close(target)
+
+    def _piece(self, node: Node, at: int) -> bytes:
+        end = min(at + RANGE_BYTES, node.size_bytes)
+        piece: bytes = self._fs.cat_file(node.source, start=at, end=end)
+        if len(piece) == node.size_bytes != end - at:
+            piece = piece[at:end]  # a server that does not know ranges
+        if len(piece) != end - at:
+            raise OSError(f"{len(piece)} bytes came instead of {end - at}")
+        return piece
+
+
+def _for_input_only(location: str) -> UsageError:
+    return UsageError(
+        f"{shown(location)}: output goes to hdfs:// and file:// only, as {scheme_of(location)}:// cannot replace a "
+        "directory in one step"
+    )
+
+
+def _entry(location: str, info: Mapping[str, Any]) -> Entry:
+    is_dir = _is_dir(info)
+    return Entry(location, is_dir, 0 if is_dir else _size(location, info))
+
+
+def _node(location: str, name: str, info: Mapping[str, Any]) -> Node:
+    if _is_dir(info):
+        return Node(location, name, stat.S_IFDIR | 0o755, 0, _mtime_ns(info))
+    return Node(location, name, stat.S_IFREG | 0o644, _size(location, info), _mtime_ns(info))
+
+
+def _is_dir(info: Mapping[str, Any]) -> bool:
+    return bool(info.get("type") == "directory")
+
+
+def _size(location: str, info: Mapping[str, Any]) -> int:
+    size = info.get("size")
+    if size is None:
+        raise DlappError(f"{shown(location)}: its server does not say how large it is, so it cannot be fetched")
+    return int(size)
+
+
+def _mtime_ns(info: Mapping[str, Any]) -> int:
+    for name in _TIMES:
+        value: Any = info.get(name)
+        if hasattr(value, "timestamp"):
+            return int(value.timestamp() * 1000) * 1_000_000
+        if isinstance(value, (int, float)):
+            return int(value * 1000) * 1_000_000
+        if isinstance(value, str):
+            from datetime import datetime
+
+            try:
+                return int(datetime.fromisoformat(value).timestamp() * 1000) * 1_000_000
+            except ValueError:
+                continue
+    return 0
+
+
+def _write_all(target: int, piece: bytes, path: str) -> None:
+    left = memoryview(piece)
+    try:
+        while left:
+            left = left[os.write(target, left) :]
+    except OSError as error:
+        raise explained(error, path, "written") from error
+
+
+def _make(path: str) -> None:
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise explained(error, path, "made") from error
+
+
+def _line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -1,0 +1,230 @@
+"""What fsspec has: its memory file system stands for object stores, a real server for the web."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlapp.errors import Denied, DlappError, NotFound, Unreachable, UsageError
+from dlapp.storage import fetch_sources, last_name, open_location, remote
+from dlapp.storage.remote import RemoteFiles
+
+fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: pip install 'dlapp[fsspec]'")
+
+
+@pytest.fixture
+def bucket() -> Iterator[str]:
+    """A bucket of this test alone, as fsspec names it."""
+    name = f"/bucket-{os.urandom(6).hex()}"
+    yield name
+    fsspec.filesystem("memory").rm(name, recursive=True)
+
+
+def fill(bucket: str, contents: dict[str, bytes]) -> str:
+    """Put objects there; the bucket's location."""
+    for name, content in contents.items():
+        fsspec.filesystem("memory").pipe(f"{bucket}/{name}", content)
+    return f"memory:/{bucket}"
+
+
+def names(top: Path) -> list[str]:
+    return sorted(str(one.relative_to(top)) for one in top.rglob("*"))
+
+
+def test_a_tree_comes_as_from_anywhere(bucket: str, tmp_path: Path) -> None:
+    contents = {"set/a b%": b"1", "set/deep/#+?é": b"22", "set/deep/er/x": b"", "one": b"333", "two": b"4"}
+    here = fill(bucket, contents)
+    seen: list[tuple[int, int]] = []
+    moved = fetch_sources([f"{here}/set", f"{here}/o*"], str(tmp_path), progress=lambda *both: seen.append(both))
+    assert names(tmp_path) == ["one", "set", "set/a b%", "set/deep", "set/deep/#+?é", "set/deep/er", "set/deep/er/x"]
+    assert all((tmp_path / name).read_bytes() == contents[name] for name in contents if name != "two")
+    assert moved == (4, 6)
+    assert seen[-1] == (6, 6)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("*", ["a1", "a2", "b1", "dir"]),
+        ("a?", ["a1", "a2"]),
+        ("[^a]*", ["b1", "dir"]),
+        ("{a2,dir/c}", ["a2", "dir/c"]),
+        ("*/c", ["dir/c"]),
+        ("dir/", ["dir"]),
+        ("a1/x", []),
+        ("none*", []),
+        ("a\\?", ["a?"]),
+    ],
+)
+def test_patterns_match_as_hadoop_says(bucket: str, pattern: str, found: list[str]) -> None:
+    here = fill(bucket, dict.fromkeys(("a1", "a2", "b1", "dir/c"), b"123"))
+    if "?" in "".join(found):
+        fill(bucket, {"a?": b"123"})
+    entries = open_location(here).matches(f"{here}/{pattern}")
+    assert [one.location.removeprefix(f"{here}/") for one in entries] == found
+
+
+def test_nothing_there_is_said(bucket: str, tmp_path: Path) -> None:
+    here = fill(bucket, {"x": b"1"})
+    for source in (f"{here}/none", f"{here}/none*"):
+        with pytest.raises(NotFound, match="nothing is there"):
+            fetch_sources([source], str(tmp_path))
+
+
+def test_output_does_not_go_there(bucket: str, tmp_path: Path) -> None:
+    files = open_location(fill(bucket, {"x": b"1"}))
+    calls: list[Callable[[], object]] = [
+        lambda: files.store(str(tmp_path), "memory://b/out"),
+        lambda: files.check_writable("memory://b/out"),
+        lambda: files.remove("memory://b/out"),
+    ]
+    for call in calls:
+        with pytest.raises(UsageError, match="output goes to hdfs:// and file:// only, as memory:// cannot replace"):
+            call()
+
+
+def test_what_has_no_library_or_no_meaning_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match=r"there is no storage for nonsense://$"):
+        open_location("nonsense://x/y")
+    fsspec.register_implementation("odd", "not_installed.Fs", clobber=True, errtxt="Install odd")
+    with pytest.raises(UsageError, match=r"odd:// needs a library that is not here: Install odd"):
+        open_location("odd://x/y")
+    monkeypatch.setitem(__import__("sys").modules, "fsspec", None)
+    with pytest.raises(UsageError, match=r"pip install 'dlapp\[fsspec\]'"):
+        open_location("s3://x/y")
+
+
+def test_names_that_would_leave_the_directory_are_refused(bucket: str, tmp_path: Path) -> None:
+    here = fill(bucket, {"set/x": b"1"})
+    store = fsspec.filesystem("memory").store
+    store[f"{bucket}/set/.."] = store[f"{bucket}/set/x"]
+    with pytest.raises(DlappError, match=r"has something that is named \.\.; that is no file's name"):
+        fetch_sources([f"{here}/set"], str(tmp_path / "in"))
+
+
+@pytest.fixture
+def faulty(bucket: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What becomes of reads: ``fail`` more of them fail with ``error``, and ``after`` is called after one."""
+    plan: dict[str, Any] = {"fail": 0, "error": OSError("connection reset"), "after": lambda: None}
+    memory = type(fsspec.filesystem("memory"))
+    real = memory.cat_file
+
+    def cat_file(self: Any, path: str, start: int | None = None, end: int | None = None, **options: Any) -> Any:
+        if plan["fail"] > 0:
+            plan["fail"] -= 1
+            raise plan["error"]
+        piece = real(self, path, start=start, end=end, **options)
+        plan["after"]()
+        return piece
+
+    monkeypatch.setattr(memory, "cat_file", cat_file)
+    monkeypatch.setattr(remote, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(remote, "RANGE_BYTES", 1000)
+    return plan
+
+
+def test_a_read_that_fails_is_tried_again_and_goes_on_where_it_was(
+    bucket: str, faulty: dict[str, Any], tmp_path: Path
+) -> None:
+    content = os.urandom(4500)
+    here = fill(bucket, {"x": content})
+    faulty["fail"] = remote.TRIES - 1
+    fetch_sources([f"{here}/x"], str(tmp_path))
+    assert (tmp_path / "x").read_bytes() == content
+    faulty["fail"] = remote.TRIES
+    with pytest.raises(Unreachable, match=r"/x cannot be read: connection reset \(tried 5 times\)"):
+        fetch_sources([f"{here}/x"], str(tmp_path / "again"))
+    faulty["error"], faulty["fail"] = PermissionError("403"), 1
+    with pytest.raises(Denied, match="/x may not be read: 403"):
+        fetch_sources([f"{here}/x"], str(tmp_path / "third"))
+
+
+def test_an_object_that_changes_while_it_is_fetched_is_named(
+    bucket: str, faulty: dict[str, Any], tmp_path: Path
+) -> None:
+    here = fill(bucket, {"x": bytes(4500)})
+    faulty["after"] = lambda: (time.sleep(0.002), fill(bucket, {"x": b"1" * 4500}))
+    with pytest.raises(DlappError, match="/x changed while it was fetched"):
+        fetch_sources([f"{here}/x"], str(tmp_path))
+
+
+# ---- the web ----
+
+
+class Page(BaseHTTPRequestHandler):
+    """Serves ranges of one file; its query says what to leave out: ``range``, ``size``."""
+
+    content = os.urandom(5000)
+
+    def do_HEAD(self) -> None:
+        self._answer(send=False)
+
+    def do_GET(self) -> None:
+        self._answer(send=True)
+
+    def _answer(self, *, send: bool) -> None:
+        if not self.path.startswith("/data%20%231.bin"):
+            self.send_error(404)
+            return
+        body, status = self.content, 200
+        asked = self.headers.get("Range")
+        if asked and "range" not in self.path:
+            first, _, last = asked.removeprefix("bytes=").partition("-")
+            body, status = body[int(first) : int(last) + 1], 206
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if send:
+            self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def web() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("query", ["", "?v=1*&x=[a]", "?no=range"])
+def test_a_web_address_is_one_file_named_by_its_path(
+    web: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, query: str
+) -> None:
+    pytest.importorskip("aiohttp", reason="fsspec needs aiohttp for http://")
+    monkeypatch.setattr(remote, "RANGE_BYTES", 2000)
+    fetch_sources([f"{web}/data%20%231.bin{query}"], str(tmp_path))
+    assert (tmp_path / "data #1.bin").read_bytes() == Page.content
+    with pytest.raises(NotFound, match="nothing is there"):
+        fetch_sources([f"{web}/none"], str(tmp_path))
+
+
+def test_the_name_that_things_land_under() -> None:
+    assert last_name("file:///a/b c/") == "b c"
+    assert last_name("s3://bucket/a%20b?c") == "a%20b?c"
+    assert last_name("https://h/a%20b.tar?x=/y#z/") == "a b.tar"
+    assert last_name("https://h/") == last_name("hdfs://nn:8020/") == ""
+
+
+def test_fsspec_is_not_loaded_for_local_files() -> None:
+    assert RemoteFiles.__module__ == "dlapp.storage.remote"
+    import subprocess
+    import sys
+
+    program = (
+        "import sys\nfrom dlapp.storage import open_location\nopen_location('file:///x')\n"
+        "import dlapp.storage.hdfs\nprint(*sorted({'fsspec', 'dlapp.storage.remote'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
