@@ -211,6 +211,17 @@ def test_a_container_has_ended_when_its_last_process_is_gone_and_not_before(am: 
     assert not is_locked(str(directory / "alive"))
 
 
+def test_what_outlives_a_task_and_its_guardians_is_found_and_killed(
+    am: Am, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("dlapp.cluster.local.am_side.STRAYS_AFTER_S", 0.2)
+    (grant,) = am.beat(ask(1))
+    directory = am.start(grant, "stay")
+    assert am.end_of(grant).exit_status == 0
+    assert not is_locked(str(directory / "alive"))
+    assert f"{grant.container_id}: killed what nobody watched over any more: process " in capfd.readouterr().out
+
+
 def test_a_task_in_a_session_of_its_own_has_the_locks_and_no_other_lifeline(am: Am) -> None:
     grants = am.beat(ask(2))
     first, second = (am.start(grant, "wait") for grant in grants)

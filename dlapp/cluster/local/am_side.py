@@ -36,10 +36,12 @@ from dlapp.cluster.local.state import (
 from dlapp.errors import DlappError
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.report import Cause, FinalStatus
-from dlapp.spec import Resources, Submission
+from dlapp.spec import AppSpec, Resources, Submission
 
 TERM_GRACE_S = 2.0
 """Between SIGTERM and SIGKILL to a task that is to stop; its guardian clears the payload in any case."""
+STRAYS_AFTER_S, STRAYS_EVERY_S = 2.0, 5.0
+"""How long what a dead task left may take to end by itself before it is looked for and killed; and then again."""
 LOOK_S = (0.002, 0.1)
 """Between two looks at a container whose task has ended and whose last processes are just ending."""
 FIRST_CONTAINER = 2
@@ -56,6 +58,7 @@ class _Container:
         self.kill_at: float | None = None
         self.status: int | None = None  # of its task, once that has ended
         self.look_s = LOOK_S[0]
+        self.strays_at = 0.0
 
 
 class LocalAmEngine:
@@ -91,6 +94,7 @@ class LocalAmEngine:
         self._lock = threading.Lock()
         self._ended: deque[ContainerEnd] = deque()
         self._start_failed: deque[ContainerEnd] = deque()
+        self._sweeps: list[int] = []
         self._reaper: threading.Thread | None = None
         self._nudge = (-1, -1)
         self._finished = False
@@ -100,7 +104,9 @@ class LocalAmEngine:
         from dlapp.jsonform import from_json
 
         found = read_json(os.path.join(self._home, "submission.json"))
-        return from_json(Submission, found).spec.total()
+        spec = from_json(Submission, found).spec
+        self._has_image = _has_image(spec)
+        return spec.total()
 
     # ---- the engine's calls ----
 
@@ -369,15 +375,42 @@ class LocalAmEngine:
             status = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
         pidfd, container.pidfd = container.pidfd, -1
         container.status = status
+        container.strays_at = time.monotonic() + STRAYS_AFTER_S
         os.close(pidfd)
         # What is left below the task ends by this, too, should it still listen.
         os.close(container.lifeline)
 
+    def _end_strays(self, container: _Container) -> None:
+        """Where task and guardians were killed in one moment, nobody ends the payload of a user without privilege."""
+        now = time.monotonic()
+        if now < container.strays_at:
+            return
+        container.strays_at = now + STRAYS_EVERY_S
+        from dlapp.cluster.local.strays import end_container
+
+        killed = end_container(container.directory, os.getuid(), self._state.runner_lock(os.getuid()))
+        if killed:
+            names = ", ".join(f"process {pid}" for pid in killed)
+            print(f"{container.grant.container_id}: killed what nobody watched over any more: {names}", flush=True)
+
+    def _start_sweep(self) -> None:
+        """Have the container removed that a killed task left: its payload has ended, by its lifeline."""
+        self._sweeps = [pid for pid in self._sweeps if os.waitpid(pid, os.WNOHANG)[0] == 0]
+        words = [*self._settings.program, "sweep", "--application", str(self._application)]
+        words += ["--host", self._settings.docker_host]
+        try:
+            self._sweeps.append(spawn(words, log=os.path.join(self._home, "am.log")))
+        except OSError as error:
+            print(f"its containers could not be looked for: {error}", flush=True)
+
     def _has_ended(self, container: _Container) -> bool:
         if is_locked(os.path.join(container.directory, "alive")):
             container.look_s = min(2 * container.look_s, LOOK_S[1])
+            self._end_strays(container)
             return False
         status = container.status or 0
+        if status < 0 and self._has_image:
+            self._start_sweep()
         diagnostics = ""
         if status != 0:
             # The status has its own words; this is what it does not say.
@@ -385,6 +418,10 @@ class LocalAmEngine:
         container_id = container.grant.container_id
         self._end(container, ContainerEnd(container_id=container_id, exit_status=status, diagnostics=diagnostics))
         return True
+
+
+def _has_image(spec: AppSpec) -> bool:
+    return any(image is not None for image in (spec.docker_image, *(role.docker_image for role in spec.roles)))
 
 
 def _raise_open_files() -> int:
