@@ -3,6 +3,9 @@
 #   make demo              install into .venv and run examples/digits
 #   make yarn-up           a real Hadoop on this machine, from Maven Central (needs Java and Maven); yarn-down ends it
 #   make demo-yarn         examples/digits on that Hadoop
+#   make demo-caffe        examples/caffe_mnist in Docker, image and all from Debian's packages (root; a minute or two)
+#   make images [NAME=]    build the Docker images, or one of them, and try each (needs a registry)
+#   make test-images       the images' package sets and programs, on Debian where no registry is needed (root; long)
 #   make test              the tests; installs what they need when root, else says what is skipped
 #   make test-faults       the same with every fault injected, more cases
 #   make test-oldest       the tests with the oldest libraries that pyproject.toml allows
@@ -17,7 +20,7 @@ BIN := $(VENV)/bin
 STORES := yarn zookeeper fsspec
 TESTED := demo test $(STORES)
 .DEFAULT_GOAL := help
-.PHONY: help demo yarn-up yarn-down demo-yarn test test-faults test-oldest soak check bench clean
+.PHONY: help demo yarn-up yarn-down demo-yarn demo-caffe images test-images test test-faults test-oldest soak check bench clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -37,6 +40,18 @@ yarn-down:
 demo-yarn:
 	@.ci/venv $(VENV) $(TESTED)
 	@PATH="$(abspath $(BIN)):$$PATH" examples/digits/demo-yarn.sh
+
+demo-caffe:
+	@.ci/venv $(VENV) $(TESTED)
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m tests.services.with_dockerd examples/caffe_mnist/demo.sh
+
+images:
+	@docker/build.sh $(NAME)
+
+test-images:
+	@.ci/venv $(VENV) $(TESTED)
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m tests.services.with_dockerd \
+		$(BIN)/python -m pytest tests/images/in_containers.py $(ARGS)
 
 test:
 	@.ci/venv $(VENV) $(TESTED)
@@ -70,6 +85,6 @@ bench:
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m bench $(NAME)
 
 clean:
-	rm -rf $(VENV) $(VENV)-oldest dist build bench/results examples/digits/results* \
+	rm -rf $(VENV) $(VENV)-oldest dist build bench/results examples/digits/results* examples/caffe_mnist/hdfs \
 		.mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
