@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from dlapp.errors import NotFound, UsageError
 from dlapp.gpuid import rules
 from dlapp.gpuid.choice import choose
-from dlapp.gpuid.ledger import ZOOKEEPER, configured, open_ledger
+from dlapp.gpuid.ledger import ZOOKEEPER, collected, configured, open_ledger
 from dlapp.gpuid.rules import HostRecord, LedgerError
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Gpus:
 
     def __init__(self, config: Config) -> None:
         where = configured(config.gpuid)
-        self._is_cluster = where["kind"] == ZOOKEEPER
+        self._is_cluster: bool = where["kind"] == ZOOKEEPER
         self._ledger: Any = open_ledger(where)
 
     def __enter__(self) -> Gpus:
@@ -52,6 +52,11 @@ class Gpus:
     def here(self) -> str:
         """This host's name in the ledger."""
         return str(self._ledger.host)
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether it is a cluster's; else it is this machine's alone."""
+        return self._is_cluster
 
     # ---- looking ----
 
@@ -134,11 +139,7 @@ class Gpus:
             Of each lease that is or was there: ``container``, ``application``, ``devices`` (labels), ``state``
             (``gone``: it was ended; ``alive``, ``unknown``: it stays), ``why``.
         """
-        label = {one.uuid: one.device.label for one in self._ledger.record().devices}
-        return [
-            {**one._asdict(), "devices": [label.get(uuid, uuid) for uuid in one.devices]}
-            for one in self._ledger.collect()
-        ]
+        return collected(self._ledger)
 
     def quarantine(self, card: str, *, host: str | None, reason: str, by: str) -> None:
         """Give a card out no more, until `heal`; who holds it keeps it. Raises NotFound."""

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from dlapp.errors import EXIT_FAILED, UsageError
+from dlapp.errors import EXIT_FAILED, EXIT_UNREACHABLE, UsageError
 from dlapp.tools.common import command, json_option, note, print_json, run, say
 
 if TYPE_CHECKING:
     from dlapp.client.gpus import Gpus
+    from dlapp.config import Config
 
+GC_TIMEOUT_S = 120.0
 _WORDS = {
     "list": (0, 1, "[HOST]"),
-    "gc": (0, 1000, ""),
+    "gc": (0, 100_000, "[HOST]..."),
     "quarantine": (1, 1, "CARD"),
     "heal": (1, 1, "CARD"),
     "forget": (1, 1, "HOST"),
@@ -29,17 +31,31 @@ _WORDS = {
 @click.argument("words", metavar="[WORD]...", nargs=-1)
 @click.option("--host", help="quarantine, heal: the card's host; without it this one.")
 @click.option("--reason", default="", help="quarantine: why, for those who find it.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=1),
+    help="gc HOST: what one host may take, in seconds; 120 without it.",
+)
 @click.option("--forgotten", is_flag=True, help="list: also hosts that were forgotten.")
 @click.option("--original", is_flag=True, help='list: print {"host01": {"gpu0": "application_..."}}.')
 @json_option("Print the answer as JSON.")
 def gpu(
-    action: str, words: tuple[str, ...], host: str | None, reason: str, forgotten: bool, original: bool, as_json: bool
+    action: str,
+    words: tuple[str, ...],
+    host: str | None,
+    reason: str,
+    timeout_s: float | None,
+    forgotten: bool,
+    original: bool,
+    as_json: bool,
 ) -> int:
     """Show which GPU belongs to whom, and take a card out of use or back into it.
 
     \b
     list [HOST]        a line for each card: model, load (on this host), holder, quarantine
-    gc                 free what is held for payloads that are gone; on the host it runs on
+    gc [HOST]...       free what is held for payloads that are gone; on the host it runs on,
+                       or on others, by an application of one container there
     quarantine CARD    give a card out no more; who holds it keeps it
     heal CARD          give it out again
     forget HOST        a host of the cluster does not come back: list it no more
@@ -47,13 +63,14 @@ def gpu(
 
     CARD is an index (2, gpu2), a uuid or a PCI bus id.
     """
-    _check(action, words, host=host, reason=reason, forgotten=forgotten, original=original)
+    _check(action, words, host=host, reason=reason, timeout=timeout_s, forgotten=forgotten, original=original)
     from dlapp.client import caller
     from dlapp.client.gpus import Gpus
     from dlapp.config import load_config
     from dlapp.tools import gpus as show
 
-    with Gpus(load_config()) as ledger:
+    config = load_config()
+    with Gpus(config) as ledger:
         if action == "list":
             return _list(ledger, words[0] if words else None, forgotten=forgotten, original=original, as_json=as_json)
         if action == "why":
@@ -61,8 +78,9 @@ def gpu(
             answer = ledger.why(count)
             print_json(answer) if as_json else say(*show.why_lines(answer, count))
             return 0 if answer["can"] else EXIT_FAILED
+        if action == "gc" and words:
+            return _collect_on(config, ledger, words, timeout_s=timeout_s or GC_TIMEOUT_S, as_json=as_json)
         if action == "gc":
-            _check_here(words, ledger.here)
             leases = ledger.collect()
             done: Any = {"host": ledger.here, "leases": leases}
             lines = show.collect_lines(leases, ledger.here)
@@ -127,15 +145,41 @@ def _check(action: str, words: tuple[str, ...], **options: Any) -> None:
     least, most, form = _WORDS[action]
     if not least <= len(words) <= most:
         raise UsageError(f"{action} takes {form or 'no word'}: dlapp-gpu {action} {form}".rstrip())
-    allowed = {"list": ("forgotten", "original"), "quarantine": ("host", "reason"), "heal": ("host",)}
+    allowed = {
+        "list": ("forgotten", "original"),
+        "gc": ("timeout",) if words else (),
+        "quarantine": ("host", "reason"),
+        "heal": ("host",),
+    }
     for name, value in options.items():
         if value and name not in allowed.get(action, ()):
             raise UsageError(f"--{name} is not for {action}")
 
 
-def _check_here(words: tuple[str, ...], here: str) -> None:
-    if others := [one for one in words if one != here]:
-        raise UsageError(f"gc acts on the host it runs on, {here}: run it on {', '.join(others)}")
+def _collect_on(config: Config, ledger: Gpus, hosts: Sequence[str], *, timeout_s: float, as_json: bool) -> int:
+    from dlapp.client import Client
+    from dlapp.client.elsewhere import collect_on
+    from dlapp.tools import gpus as show
+
+    def all_of_them() -> Iterator[dict[str, Any]]:
+        if ledger.here in hosts:
+            yield {"host": ledger.here, "error": "", "leases": ledger.collect()}
+        if others := [one for one in hosts if one != ledger.here]:
+            if not ledger.is_cluster:
+                raise UsageError(f"the GPU ledger is of this machine, {ledger.here}, not of {', '.join(others)}")
+            yield from collect_on(Client(config), others, timeout_s=timeout_s)
+
+    found, code = [], 0
+    for one in all_of_them():
+        if one["error"]:
+            note(f"{one['host']}: not reached: {one['error']}")
+            code = EXIT_UNREACHABLE
+        elif not as_json:
+            say(*show.collect_lines(one["leases"], one["host"]))
+        found.append(one)
+    if as_json:
+        print_json({"hosts": found})
+    return code
 
 
 def _number(text: str) -> int:

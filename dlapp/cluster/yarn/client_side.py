@@ -169,6 +169,10 @@ class YarnEngine:
                 lines.append(f"priority {spec.priority} is lowered to {most}, the most that the cluster allows")
         return lines
 
+    def node_names(self) -> tuple[str, ...]:
+        """The hosts that run containers now. Raises Unreachable."""
+        return tuple(node.name.partition(":")[0] for node in self._rest().nodes() if node.state == "RUNNING")
+
     def prepare(self) -> None:
         """Bring dlapp's own archive to the cluster while the workspace is packed."""
         # Whatever goes wrong comes up again, and is said, at the submission.
