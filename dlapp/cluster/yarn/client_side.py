@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dlapp.cluster.engine import EngineInfo, LogFiles
 from dlapp.cluster.yarn import checks, reports, travel
@@ -34,6 +34,9 @@ from dlapp.ids import ApplicationId
 from dlapp.jsonform import from_json, to_json
 from dlapp.report import ApplicationView, State
 from dlapp.spec import AppSpec, Secrets, Submission
+
+if TYPE_CHECKING:
+    from dlapp.control_http import ControlConnection
 
 ACCEPTED_S = 10.0
 """How long YARN may take to say whether it takes an application; 30 ms on an idle cluster."""
@@ -79,9 +82,11 @@ class YarnEngine:
         self._new: NewApplication | None = None
         self._dialect_known: Dialect | None = None
         self._preparing: threading.Thread | None = None
+        self._asked: tuple[tuple[ApplicationId, str], ControlConnection] | None = None
 
     def close(self) -> None:
         """Close the connections."""
+        self._leave_master()
         for rest in self._rest_by_user.values():
             rest.close()
         for files in self._files_by_user.values():
@@ -513,16 +518,32 @@ class YarnEngine:
 
     def _ask(self, report: AppReport, method: str, what: str, body: Any, *, timeout_s: float) -> Any:
         """One call of an ApplicationMaster's control address. Raises DlappError."""
-        from dlapp.control_http import ControlConnection
-
         address = str(report.raw.get("amRPCAddress") or "")
         if not address:
             raise Unreachable(f"{report.application_id}: its ApplicationMaster is not up")
-        files = self._files(report.user)
-        place = f"{Places(files.home).staging(report.application_id)}/{SECRETS}"
-        secrets = from_json(Secrets, json.loads(files.read(place)))
-        with ControlConnection(f"http://{address}", derive_token(secrets.control_secret, TOOLS)) as connection:
-            return connection.call(method, f"/v1/{what}", body, timeout_s=timeout_s)
+        try:
+            return self._master(report, address).call(method, f"/v1/{what}", body, timeout_s=timeout_s)
+        except Unreachable:
+            self._leave_master()
+            raise
+
+    def _master(self, report: AppReport, address: str) -> ControlConnection:
+        """The connection to an ApplicationMaster, kept while it is asked again: who waits for an end asks often."""
+        from dlapp.control_http import ControlConnection
+
+        if self._asked is None or self._asked[0] != (report.application_id, address):
+            self._leave_master()
+            files = self._files(report.user)
+            place = f"{Places(files.home).staging(report.application_id)}/{SECRETS}"
+            secrets = from_json(Secrets, json.loads(files.read(place)))
+            connection = ControlConnection(f"http://{address}", derive_token(secrets.control_secret, TOOLS))
+            self._asked = (report.application_id, address), connection
+        return self._asked[1]
+
+    def _leave_master(self) -> None:
+        if self._asked is not None:
+            self._asked[1].close()
+            self._asked = None
 
 
 def _with_archive(submission: Submission, location: str) -> Submission:
