@@ -132,6 +132,6 @@ def test_a_redirection_is_followed_and_a_circle_of_them_is_not() -> None:
     with (
         server(says(around, around, around)) as url,
         YarnRest([url], "tony") as rest,
-        pytest.raises(Unreachable, match="circles|standby"),
+        pytest.raises(Unreachable, match=r"circles|standby"),
     ):
         rest.info()
