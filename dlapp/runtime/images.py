@@ -44,7 +44,12 @@ def make_sure_of_image(
     Raises:
         PayloadError: it cannot be pulled; DockerRefused, DockerSilent: dockerd did not do as it should.
     """
-    found = docker.image(image)
+    try:
+        found = docker.image(image)
+    except DockerRefused as error:
+        if error.status == 400:
+            raise pull_error(image, str(error)) from error
+        raise
     if found is None:
         with _turn(lock_dir, docker.host, image, note):
             found = docker.image(image)
@@ -131,12 +136,16 @@ def _credentials(name: str) -> dict[str, str]:
 
     Source: docker login; ``auths``, ``credsStore`` and ``credHelpers`` of ~/.docker/config.json.
     """
+    import warnings
+
     import docker.auth
     import docker.errors
 
     registry, _ = docker.auth.resolve_repository_name(name)
     try:
-        found = docker.auth.load_config().resolve_authconfig(registry)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a helper that is missing is said by the error that follows
+            found = docker.auth.load_config().resolve_authconfig(registry)
     except docker.errors.DockerException as error:
         raise PayloadError(
             Fault.USER, f"the credentials for registry {registry} in your Docker configuration cannot be used: {error}"

@@ -11,9 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.control import Fault
 from dlapp.runtime.docker import ended_with_code
-from dlapp.runtime.images import pull_error
 from dlapp.runtime.lifeline import somebody_holds
 from dlapp.runtime.payload import Ended
 from tests.runtime.driver import Driven, children, command_line, pids, wait_until
@@ -197,22 +195,6 @@ def test_no_docker_is_the_nodes_fault_with_its_address(docker: Driven) -> None:
     refused = docker.hear("refused")
     assert refused["fault"] == "node"
     assert refused["problem"].startswith("Docker at unix:///nowhere/docker.sock does not answer: ")
-
-
-@pytest.mark.parametrize(
-    ("why", "fault"),
-    [
-        ("manifest for x:1 not found: manifest unknown", Fault.USER),
-        ("pull access denied for x, repository does not exist or may require 'docker login'", Fault.USER),
-        ("unauthorized: authentication required", Fault.USER),
-        ("Get https://r/v2/: dial tcp: lookup r: no such host", Fault.NODE),
-        ("Get https://r/v2/: net/http: request canceled (Client.Timeout exceeded while awaiting headers)", Fault.NODE),
-        ("write /data/tmp/x: no space left on device", Fault.NODE),
-        ("Get http://localhost:1/v2/: connect: connection refused", Fault.NODE),
-    ],
-)
-def test_whose_fault_a_failed_pull_is(why: str, fault: Fault) -> None:
-    assert pull_error("x:1", why).fault is fault
 
 
 def test_a_shells_code_above_128_is_a_signal_only_where_one_was_sent() -> None:

@@ -33,8 +33,8 @@ GPU_IMAGE = "dlapp-test/gpu:1"
 """The first, that wants all GPUs as CUDA's images do, and with an nvidia-smi."""
 
 _TOOLS = (
-    "cat date dd df echo env false grep head id kill ls mkdir mknod nohup printf ps rm seq setsid sh sleep tail touch true wc"
-    " whoami yes"
+    "cat date dd df echo env false grep head id kill ls mkdir mknod nohup printf ps rm seq setsid sh sleep tail touch"
+    " true wc whoami yes"
 )
 _START_S = 30.0
 
@@ -116,7 +116,7 @@ class Dockerd:
         self.docker("import", "-", IMAGE, stdin=_root_with(Path(busybox).read_bytes()))
         self.docker("import", "-", BARE_IMAGE, stdin=_root_with(None))
         changes = ["--change", "ENV NVIDIA_VISIBLE_DEVICES=all", "--change", "LABEL com.nvidia.volumes.needed=x"]
-        smi = {"bin/nvidia-smi": gpu_programs.NVIDIA_SMI}
+        smi = {"bin/nvidia-smi": gpu_programs.NVIDIA_SMI.encode()}
         self.docker("import", *changes, "-", GPU_IMAGE, stdin=_root_with(Path(busybox).read_bytes(), smi))
 
     def log(self) -> str:
@@ -159,7 +159,15 @@ class Dockerd:
                 subprocess.run(["umount", "-l", place], check=False, capture_output=True)
 
 
-def _root_with(busybox: bytes | None, more: dict[str, str] | None = None) -> bytes:
+def busybox_root(more: dict[str, bytes] | None = None) -> bytes:
+    """A root file system with busybox and these files, as tar."""
+    busybox = shutil.which("busybox", path=SEARCH)
+    if busybox is None:
+        pytest.skip("no busybox (make test installs it on Debian and Ubuntu)")
+    return _root_with(Path(busybox).read_bytes(), more)
+
+
+def _root_with(busybox: bytes | None, more: dict[str, bytes] | None = None) -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as tar:
         for name, mode in (("bin", 0o755), ("tmp", 0o1777), ("proc", 0o755), ("etc", 0o755)):
@@ -177,7 +185,7 @@ def _root_with(busybox: bytes | None, more: dict[str, str] | None = None) -> byt
         for name, text in (more or {}).items():
             script = tarfile.TarInfo(name)
             script.size, script.mode = len(text), 0o755
-            tar.addfile(script, io.BytesIO(text.encode()))
+            tar.addfile(script, io.BytesIO(text))
     return out.getvalue()
 
 

@@ -433,7 +433,7 @@ def test_a_payload_in_docker_gets_its_cards_and_a_card_that_was_used_is_free_aga
         )
         result = am.result()
         assert result.fault is Fault.NONE, (result, am.log())
-        assert am.printed().decode().split() == "0,1 PCI_BUS_ID [] 2 /dev/nvidia0 /dev/nvidia1".split()
+        assert am.printed().decode().split() == ["0,1", "PCI_BUS_ID", "[]", "2", "/dev/nvidia0", "/dev/nvidia1"]
         with ledger.lease(application="the application", container="next", user="tony", gcores=2):
             pass
 

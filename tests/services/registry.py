@@ -1,0 +1,125 @@
+"""A registry of images with one image, on a port of this machine: what dockerd asks for a pull, and no more.
+
+It counts pulls, may want a name and a password, may be slow, and may break off a layer.
+
+Source: OCI distribution specification, "Pull"; Docker Image Manifest V2, schema 2.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+
+MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
+_CONFIG = "application/vnd.docker.container.image.v1+json"
+_LAYER = "application/vnd.docker.image.rootfs.diff.tar.gzip"
+
+
+class Registry:
+    """The registry, in a with block.
+
+    Args:
+        root: the image's only layer, a tar.
+        login: ``name:password`` that it wants.
+        slow_s: how long a layer takes.
+    """
+
+    def __init__(self, root: bytes, *, login: str = "", slow_s: float = 0.0) -> None:
+        layer = gzip.compress(root, mtime=0)
+        config = json.dumps(
+            {
+                "architecture": "amd64",
+                "os": "linux",
+                "config": {"Env": ["PATH=/bin"]},
+                "rootfs": {"type": "layers", "diff_ids": [_digest(root)]},
+                "history": [{"created_by": "a test"}],
+            }
+        ).encode()
+        manifest = json.dumps(
+            {
+                "schemaVersion": 2,
+                "mediaType": MANIFEST,
+                "config": {"mediaType": _CONFIG, "size": len(config), "digest": _digest(config)},
+                "layers": [{"mediaType": _LAYER, "size": len(layer), "digest": _digest(layer)}],
+            }
+        ).encode()
+        self.digest = _digest(manifest)
+        self.layers_sent = 0
+        self.break_off = False
+        """Whether a layer ends in the middle."""
+        registry, blobs = self, {_digest(one): one for one in (layer, config)}
+        wanted = f"Basic {base64.b64encode(login.encode()).decode()}" if login else ""
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_HEAD(self) -> None:
+                self.do_GET()
+
+            def do_GET(self) -> None:
+                if wanted and self.headers.get("Authorization") != wanted:
+                    self.answer(401, b'{"errors": [{"code": "UNAUTHORIZED", "message": "authentication required"}]}')
+                elif self.path == "/v2/":
+                    self.answer(200, b"{}")
+                elif self.path in ("/v2/it/manifests/1", f"/v2/it/manifests/{registry.digest}"):
+                    self.answer(200, manifest, MANIFEST)
+                elif (blob := blobs.get(self.path.rpartition("/")[2])) is not None:
+                    self.blob(blob)
+                else:
+                    self.answer(404, b'{"errors": [{"code": "MANIFEST_UNKNOWN", "message": "manifest unknown"}]}')
+
+            def blob(self, blob: bytes) -> None:
+                if blob is layer:
+                    registry.layers_sent += 1
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(blob)))
+                self.end_headers()
+                parts = 10 if blob is layer else 1
+                size = -(-len(blob) // parts)
+                for number in range(parts):
+                    if blob is layer:
+                        time.sleep(slow_s / parts)
+                        if registry.break_off and number == parts // 2:
+                            self.close_connection = True
+                            return
+                    self.wfile.write(blob[number * size : (number + 1) * size])
+
+            def answer(self, code: int, body: bytes, kind: str = "application/json") -> None:
+                self.send_response(code)
+                self.send_header("Docker-Distribution-Api-Version", "registry/2.0")
+                self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(body)))
+                self.send_header("Docker-Content-Digest", registry.digest)
+                if code == 401:
+                    self.send_header("WWW-Authenticate", 'Basic realm="test"')
+                self.end_headers()
+                if self.command != "HEAD":
+                    self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, name="registry", daemon=True)
+        self.address = f"127.0.0.1:{self._server.server_port}"
+        self.image = f"{self.address}/it:1"
+
+    def __enter__(self) -> Registry:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def _digest(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
