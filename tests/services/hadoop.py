@@ -58,13 +58,19 @@ ARTIFACTS = (
 )
 MAIN = {
     "nn": "org.apache.hadoop.hdfs.server.namenode.NameNode",
+    "nn2": "org.apache.hadoop.hdfs.server.namenode.NameNode",
     "dn": "org.apache.hadoop.hdfs.server.datanode.DataNode",
+    "dn2": "org.apache.hadoop.hdfs.server.datanode.DataNode",
+    "dn3": "org.apache.hadoop.hdfs.server.datanode.DataNode",
     "rm": "org.apache.hadoop.yarn.server.resourcemanager.ResourceManager",
     "nm1": "org.apache.hadoop.yarn.server.nodemanager.NodeManager",
     "nm2": "org.apache.hadoop.yarn.server.nodemanager.NodeManager",
     "ahs": "org.apache.hadoop.yarn.server.applicationhistoryservice.ApplicationHistoryServer",
 }
-PARTS = tuple(MAIN)
+PARTS = tuple(part for part in MAIN if part not in ("nn2", "dn2", "dn3"))
+"""What makes a usual cluster. With ``nn2`` the NameNodes share their edits, and both wait to be made active."""
+DATANODES = ("dn", "dn2", "dn3")
+NAMESERVICE = "dlapp"
 
 # Quick to start and small, rather than fast later: a test cluster lives for minutes on two cores.
 JAVA_OPTIONS = (
@@ -107,6 +113,8 @@ USUAL_PORTS = {
     "rm": 8032, "rm_scheduler": 8030, "rm_tracker": 8031, "rm_admin": 8033, "rm_http": 8088,
     "nm": 8041, "nm_localizer": 8040, "nm_http": 8042, "ahs": 10200, "ahs_http": 8188,
 }  # fmt: skip
+MORE_PORTS = ("nn2", "nn2_http", "dn2", "dn2_http", "dn2_ipc", "dn3", "dn3_http", "dn3_ipc")
+"""Of parts that only a test's own cluster has."""
 
 
 class NoHadoop(Exception):
@@ -173,7 +181,7 @@ def _fetch(target: Path) -> None:
 def free_ports() -> dict[str, int]:
     """A free port for each that a cluster needs. The nodes' are tried on their own addresses."""
     held, ports = [], {}
-    for name in USUAL_PORTS:
+    for name in (*USUAL_PORTS, *MORE_PORTS):
         addresses = list(NODES.values()) if name.startswith("nm") else ["127.0.0.1"]
         while True:
             first = socket.create_server((addresses[0], 0))
@@ -199,6 +207,7 @@ class Hadoop:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.ports: dict[str, int] = json.loads((directory / "ports.json").read_text())
+        self._datanodes = 1
         self._lifeline: int | None = None
         self._keeper: subprocess.Popen[bytes] | None = None
 
@@ -267,14 +276,15 @@ class Hadoop:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         (directory / "ports.json").write_text(json.dumps(ports or free_ports()))
         cluster = cls(directory)
-        cluster._write_configuration(settings or {})
+        cluster._datanodes = sum(part in DATANODES for part in parts)
+        cluster._write_configuration(settings or {}, two="nn2" in parts)
         commands = {
             part: {
                 "command": [runtime, *JAVA_OPTIONS, f"-Ddlapp.part={part}", "-cp", f"{conf}:{jars}/*", MAIN[part]],
                 "environment": _environment(),
             }
-            for part in PARTS
-            for conf in [directory / (f"conf-{part}" if part in NODES else "conf")]
+            for part in MAIN
+            for conf in [directory / (f"conf-{part}" if part in (*NODES, *DATANODES[1:], "nn2") else "conf")]
         }
         (directory / "parts.json").write_text(json.dumps(commands))
         cluster._format_hdfs(runtime, jars)
@@ -381,7 +391,7 @@ class Hadoop:
                 f"{self.hdfs_url}/webhdfs/v1{path}?op=MKDIRS&permission={permission}&user.name={user}", method="PUT"
             )
         beans = self.get(f"{self.hdfs_url}/jmx?qry=Hadoop:service=NameNode,name=FSNamesystem")["beans"]
-        return bool(beans) and beans[0]["NumLiveDataNodes"] == 1
+        return bool(beans) and beans[0]["NumLiveDataNodes"] == self._datanodes
 
     def get(self, url: str, method: str = "GET") -> Any:
         """The JSON that ``url`` answers with."""
@@ -406,12 +416,18 @@ class Hadoop:
 
     # ---- files ----
 
-    def _write_configuration(self, settings: dict[str, dict[str, str]]) -> None:
-        for part, host in (("", "127.0.0.1"), *NODES.items()):
+    def _write_configuration(self, settings: dict[str, dict[str, str]], *, two: bool) -> None:
+        hosts = dict.fromkeys(("", *DATANODES[1:], *(["nn2"] if two else [])), "127.0.0.1") | NODES
+        for part, host in hosts.items():
             directory = self.directory / (f"conf-{part}" if part else "conf")
             directory.mkdir(exist_ok=True)
             (directory / "log4j.properties").write_text(LOG4J)
             own = self._settings(host)
+            if part in DATANODES:
+                own["hdfs-site.xml"] |= self._of_datanode(part)
+            if two:
+                own["core-site.xml"]["fs.defaultFS"] = f"hdfs://{NAMESERVICE}"
+                own["hdfs-site.xml"] |= self._of_two_namenodes(part or "nn")
             for source in sorted((ROOT / "docs" / "hadoop").glob("*.xml")):
                 properties = read_configuration(source) | own.get(source.name, {}) | settings.get(source.name, {})
                 _write_xml(directory / source.name, properties)
@@ -480,6 +496,33 @@ class Hadoop:
                 "yarn.log.server.web-service.url": f"{self.timeline_url}/ws/v1/applicationhistory",
             },
         }
+
+    def _of_datanode(self, part: str) -> dict[str, str]:
+        return {
+            "dfs.datanode.data.dir": f"file://{self.directory}/data-{part}",
+            "dfs.datanode.address": f"127.0.0.1:{self.ports[part]}",
+            "dfs.datanode.http.address": f"127.0.0.1:{self.ports[f'{part}_http']}",
+            "dfs.datanode.ipc.address": f"127.0.0.1:{self.ports[f'{part}_ipc']}",
+        }
+
+    def _of_two_namenodes(self, part: str) -> dict[str, str]:
+        """A nameservice of two, with edits in a directory that both see; who is active is said by hand."""
+        found = {
+            "dfs.nameservices": NAMESERVICE,
+            f"dfs.ha.namenodes.{NAMESERVICE}": "nn,nn2",
+            f"dfs.client.failover.proxy.provider.{NAMESERVICE}": (
+                "org.apache.hadoop.hdfs.server.namenode.ha.ConfiguredFailoverProxyProvider"
+            ),
+            "dfs.namenode.shared.edits.dir": f"file://{self.directory}/edits",
+            "dfs.namenode.name.dir": f"file://{self.directory}/name{'-nn2' if part == 'nn2' else ''}",
+            "dfs.ha.namenode.id": "nn2" if part == "nn2" else "nn",
+            "dfs.ha.fencing.methods": "shell(/bin/true)",
+            "dfs.ha.tail-edits.period": "1",
+        }
+        for one in ("nn", "nn2"):
+            found[f"dfs.namenode.rpc-address.{NAMESERVICE}.{one}"] = f"127.0.0.1:{self.ports[one]}"
+            found[f"dfs.namenode.http-address.{NAMESERVICE}.{one}"] = f"127.0.0.1:{self.ports[f'{one}_http']}"
+        return found
 
     def _format_hdfs(self, runtime: str, jars: Path) -> None:
         """An empty file system; made once and copied from then on, it is a JVM's start saved."""

@@ -1,4 +1,4 @@
-"""A real HDFS, one NameNode and one DataNode, for the tests that need it: started once, for the first that asks."""
+"""A real HDFS, one NameNode and three DataNodes, for the tests that need it: started once, for the first that asks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,17 @@ import pytest
 
 from dlapp.storage import HdfsPlace
 from dlapp.storage.hdfs import HdfsFiles
-from tests.services.hadoop import JAVA_OPTIONS, Hadoop, NoHadoop, java, library
+from tests.services.hadoop import DATANODES, JAVA_OPTIONS, Hadoop, NoHadoop, java, library
+
+# Files have one replica where a test asks for no more. A DataNode that is silent is avoided after 3 s, dead after 12 s.
+QUICK_TO_NOTICE = {
+    "dfs.heartbeat.interval": "1",
+    "dfs.namenode.heartbeat.recheck-interval": "1000",
+    "dfs.namenode.stale.datanode.interval": "3000",
+    "dfs.namenode.avoid.read.stale.datanode": "true",
+    "dfs.namenode.avoid.write.stale.datanode": "true",
+    "dfs.namenode.redundancy.interval.seconds": "1s",
+}
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -23,7 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def hadoop() -> Iterator[Hadoop]:
     """HDFS alone; a test that harms a part brings it back."""
     try:
-        with Hadoop.start(parts=("nn", "dn")) as cluster:
+        with Hadoop.start(parts=("nn", *DATANODES), settings={"hdfs-site.xml": QUICK_TO_NOTICE}) as cluster:
             yield cluster
     except NoHadoop as missing:
         pytest.skip(f"no Hadoop: {missing}")
