@@ -1,0 +1,245 @@
+"""Trees to and from HDFS: dlapp's storage against Hadoop's own ``hdfs dfs`` and the Python package hdfs.
+
+put-1g, get-1g              one file of 1 GiB, whole processes: how many times as fast as ``hdfs dfs``
+put-1000, get-1000          1,000 files of 100 KiB, against ``hdfs dfs -t 8``
+put-10000, get-10000        10,000 files of 4 KiB, likewise
+get-1g-cpu, get-1g-memory   what the client takes of processor time and memory, against ``hdfs dfs -get``
+cache-hit                   the staging of 1 GiB that is on the node, against fetching it: for a container, which
+                            sees it mounted; the conditions have the copy that a plain process gets
+
+One NameNode and one DataNode, real ones, in this run; the peers take turns, and times are medians. ``hdfs dfs`` is
+Hadoop's FsShell in a JVM with its defaults. What was got is compared with what was put, byte by byte, once each.
+DLAPP_BENCH_DATA=small makes everything a tenth as large, to see that it works.
+"""
+
+from __future__ import annotations
+
+import filecmp
+import getpass
+import importlib.util
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from bench import Row, median_ratio
+from tests.services.hadoop import Hadoop, java, library
+
+SCALE = 10 if os.environ.get("DLAPP_BENCH_DATA") == "small" else 1
+ROUNDS = 3
+MIB = 1 << 20
+
+_OURS = """
+import json, sys
+from dlapp.storage import HdfsPlace, open_location
+do, settings, here, there = sys.argv[1:5]
+place = HdfsPlace.from_settings(json.loads(settings))
+if do == "put":
+    open_location(there, place).store(here, there)
+else:
+    system = open_location(there, place)
+    system.fetch(system.matches(there), here)
+"""
+_PACKAGE = """
+import json, sys
+import hdfs
+do, settings, here, there = sys.argv[1:5]
+settings = json.loads(settings)
+client = hdfs.InsecureClient(settings["web"][0], user=settings["user"])
+path = there.removeprefix(settings["location"])
+if do == "put":
+    client.upload(path, here, n_threads=8)
+else:
+    client.download(path, here, n_threads=8)
+"""
+_STAGE = """
+import json, sys, time
+from dlapp.storage import HdfsPlace
+from dlapp.storage.cache import InputCache
+from dlapp.storage.cache_files import CachePlace
+from dlapp.storage.cached import bring
+from dlapp.storage.fetching import plan_fetch
+how, settings, here, there, directory = sys.argv[1:6]
+place = HdfsPlace.from_settings(json.loads(settings))
+began = time.perf_counter()
+plan = plan_fetch([there], here, hdfs=place)
+cache = None if how == "fetch" else InputCache(CachePlace(directory, 1 << 40, 86400.0))
+brought = bring(plan, cache, may_mount=how == "mount")
+print(time.perf_counter() - began, brought.hits.files)
+"""
+
+
+class Taken(NamedTuple):
+    """What a process took; ``memory`` is the most that was resident [bytes]."""
+
+    seconds: float
+    cpu_s: float
+    memory: int
+
+
+def rows() -> list[Row]:
+    """All figures."""
+    with tempfile.TemporaryDirectory(prefix="dlapp-bench-data-") as name, Hadoop.start(parts=("nn", "dn")) as cluster:
+        bench = _Bench(Path(name), cluster)
+        found = bench.transfer("1g", 1, 1024 * MIB // SCALE, ROUNDS, {"put": 1.8, "get": 1.5})
+        found += bench.transfer("1000", 1000 // SCALE, 100 << 10, ROUNDS, {"put": 1.5, "get": 4.0})
+        found += bench.transfer("10000", 10_000 // SCALE, 4 << 10, 1, {"put": 1.1, "get": 4.0})
+        return [*found, bench.cache_hit()]
+
+
+class _Bench:
+    """A place to work in, and the clients."""
+
+    def __init__(self, here: Path, cluster: Hadoop) -> None:
+        self._here, self._cluster = here, cluster
+        location = f"hdfs://127.0.0.1:{cluster.ports['nn']}"
+        self._home = f"{location}/bench"
+        self._settings = json.dumps({"location": location, "web": [cluster.hdfs_url], "user": getpass.getuser()})
+        self._java = [java(), "-Djava.net.preferIPv4Stack=true", "-cp", f"{cluster.configuration}:{library()}/*"]
+        self._java.append("org.apache.hadoop.fs.FsShell")
+        self._peers: dict[str, Callable[[str, Path, str], list[str]]] = {"ours": self._ours, "java": self._fs_shell}
+        if importlib.util.find_spec("hdfs") is not None:
+            self._peers["package"] = self._package
+        subprocess.run([*self._java, "-mkdir", "-p", self._home], check=True, capture_output=True)
+
+    def transfer(self, name: str, files: int, size: int, rounds: int, goals: dict[str, float]) -> list[Row]:
+        """Rows for a tree of so many files of a size, put and got."""
+        source = self._here / f"source-{name}"
+        source.mkdir()
+        piece = os.urandom(MIB)
+        for number in range(files):
+            with open(source / f"{number:05d}", "wb") as file:
+                for at in range(0, size, MIB):
+                    file.write(piece[: min(MIB, size - at)])
+        what = source if files > 1 else source / "00000"
+        taken: dict[tuple[str, str], list[Taken]] = {}
+        # A first round is thrown away: caches, and the servers' own compilers.
+        for round_ in range(rounds + 1):
+            for do in ("put", "get"):
+                for peer, words in self._peers.items():
+                    there, got = f"{self._home}/{peer}-{what.name}", self._here / "got" / peer
+                    if do == "put":
+                        self._remove(there)
+                    else:
+                        got.mkdir(parents=True)
+                    one = _run(words(do, what if do == "put" else got, there))
+                    if round_:
+                        taken.setdefault((do, peer), []).append(one)
+                    elif do == "get":
+                        _check_same(what, got / there.rpartition("/")[2])
+                    shutil.rmtree(self._here / "got", ignore_errors=True)
+        shutil.rmtree(source)
+        return self._rows_of(name, files, size, rounds, goals, taken)
+
+    def _rows_of(
+        self,
+        name: str,
+        files: int,
+        size: int,
+        rounds: int,
+        goals: dict[str, float],
+        taken: dict[tuple[str, str], list[Taken]],
+    ) -> list[Row]:
+        found = []
+        for do, goal in goals.items():
+            seconds = {peer: [one.seconds for one in taken[do, peer]] for peer in self._peers}
+            conditions: dict[str, float] = {"files": files, "bytes_each": size, "rounds": rounds}
+            for peer, times in seconds.items():
+                conditions[f"{peer}_s"] = statistics.median(times)
+            ratio = median_ratio(seconds["java"], seconds["ours"])
+            found.append(Row(name=f"{do}-{name}", ratio=ratio, goal=goal, better="more", conditions=conditions))
+        if files == 1:
+            ours, theirs = taken["get", "ours"], taken["get", "java"]
+            cpu = [one.cpu_s for one in ours], [one.cpu_s for one in theirs]
+            memory = [float(one.memory) for one in ours], [float(one.memory) for one in theirs]
+            found.append(_less(f"get-{name}-cpu", 0.5, cpu, "cpu_s", 1))
+            found.append(_less(f"get-{name}-memory", 0.4, memory, "mib", MIB))
+        return found
+
+    def cache_hit(self) -> Row:
+        """What is there, mounted or copied, against what is fetched."""
+        size = 1024 * MIB // SCALE
+        source = self._here / "train"
+        with open(source, "wb") as file:
+            for _ in range(size // MIB):
+                file.write(os.urandom(MIB))
+        there, cache = f"{self._home}/train", self._here / "cache"
+        _run(self._ours("put", source, there))
+        seconds: dict[str, list[float]] = {"fetch": [], "mount": [], "copy": []}
+        for round_ in range(ROUNDS + 1):
+            for how in seconds:
+                got = self._here / "staged"
+                words = [sys.executable, "-c", _STAGE, how, self._settings, str(got), there, str(cache)]
+                done = subprocess.run(words, check=True, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+                took, hits = done.stdout.split()
+                if round_:
+                    assert int(hits) == (how != "fetch")
+                    seconds[how].append(float(took))
+                shutil.rmtree(got)
+        medians = {f"{how}_s": statistics.median(times) for how, times in seconds.items()}
+        ratio = median_ratio(seconds["mount"], seconds["fetch"])
+        return Row(name="cache-hit", ratio=ratio, goal=0.05, better="less", conditions={"bytes": size, **medians})
+
+    # ---- clients ----
+
+    def _ours(self, do: str, here: Path, there: str) -> list[str]:
+        return [sys.executable, "-c", _OURS, do, self._settings, str(here), there]
+
+    def _package(self, do: str, here: Path, there: str) -> list[str]:
+        return [sys.executable, "-c", _PACKAGE, do, self._settings, str(here), there]
+
+    def _fs_shell(self, do: str, here: Path, there: str) -> list[str]:
+        threads = ["-t", "8"]
+        return [*self._java, f"-{do}", *threads, *((str(here), there) if do == "put" else (there, str(here)))]
+
+    def _remove(self, there: str) -> None:
+        url = f"{self._cluster.hdfs_url}/webhdfs/v1/{there.split('/', 3)[3]}"
+        self._cluster.get(f"{url}?op=DELETE&recursive=true&user.name={getpass.getuser()}", method="DELETE")
+
+
+def _less(name: str, goal: float, taken: tuple[list[float], list[float]], unit: str, divisor: int) -> Row:
+    ours, theirs = (statistics.median(one) / divisor for one in taken)
+    conditions = {f"ours_{unit}": ours, f"java_{unit}": theirs}
+    return Row(name=name, ratio=ours / theirs, goal=goal, better="less", conditions=conditions)
+
+
+def _run(words: list[str]) -> Taken:
+    """Run a process to its end.
+
+    Raises:
+        SystemExit: it failed.
+    """
+    with tempfile.TemporaryFile() as said:
+        began = time.perf_counter()
+        child = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+        _, status, usage = os.wait4(child.pid, 0)
+        seconds = time.perf_counter() - began
+        child.returncode = os.waitstatus_to_exitcode(status)
+        if child.returncode:
+            said.seek(0)
+            text = said.read().decode(errors="replace")[-2000:]
+            raise SystemExit(f"Error: {' '.join(words[-4:])} ended with {child.returncode}\n{text}")
+    return Taken(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss << 10)
+
+
+def _check_same(source: Path, got: Path) -> None:
+    pairs = [(source, got)]
+    if source.is_dir():
+        names = os.listdir(source)
+        if sorted(names) != sorted(os.listdir(got)):
+            raise SystemExit(f"Error: {got} has other files than {source}")
+        pairs = [(source / name, got / name) for name in names]
+    for one, other in pairs:
+        if not filecmp.cmp(one, other, shallow=False):
+            raise SystemExit(f"Error: {other} is not {one}")
+
+
+if __name__ == "__main__":
+    raise SystemExit(f"run it as: make bench NAME={Path(__file__).stem}")
