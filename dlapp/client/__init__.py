@@ -36,6 +36,8 @@ LAST = "last"
 LOG_NAMES = ("stdout", "stderr", "dlapp.log")
 FINISHED_SHOWN = 20
 LOOK_EVERY_S = 0.1
+COLLECTED_S = 20.0
+"""How long after an application's end a cluster may take to collect its logs; meanwhile they may be nowhere."""
 TEND_EVERY_S = 5.0
 """While somebody waits, a runner that died is replaced within this time."""
 
@@ -226,6 +228,7 @@ class Client:
         last_lines: int | None = None,
         follow: bool = False,
         on_change: Callable[[ApplicationView], None] = lambda _: None,
+        missing: Callable[[str], None] = lambda _: None,
     ) -> Iterator[LogPiece]:
         """What the payloads print, as bytes; with ``follow`` until the application has ended.
 
@@ -234,20 +237,22 @@ class Client:
             streams: of ``stdout``, ``stderr`` and ``dlapp.log`` (our own words on the container).
             last_lines: begin with so many lines of each stream; None: with all.
             on_change: told of every new view while following.
+            missing: told of each log of an ended application that is nowhere any more, a line each.
 
         Raises:
             NotFound: there is no such application, or (it can be known) no such container.
         """
-        from dlapp.client.logs import read_logs
+        from dlapp.client.logs import Logs, read_logs
 
-        latest = self.status(application_id)
+        latest, engine = self.status(application_id), self._on(application_id)
+        collected = getattr(engine, "collected_log", None)  # this machine's files stay where they are
 
         def look() -> tuple[bool, Sequence[LogFiles]]:
             nonlocal latest
             seen, latest = latest, self.status(application_id)
             if latest != seen:
                 on_change(latest)
-            logs = self._on(application_id).logs(application_id)
+            logs = engine.logs(application_id)
             _check_container(container, latest, logs)
             return latest.state.ended, logs
 
@@ -257,9 +262,14 @@ class Client:
             look,
             streams=streams,
             wanted=wanted or (lambda _: True),
-            last_lines=last_lines,
+            opened=Logs(
+                last_lines,
+                lambda log, stream: collected(latest, log, stream) if collected else None,
+                lambda: COLLECTED_S + (latest.finished_ms or 0) / 1000 - time.time(),
+            ),
             follow=follow,
             pause=lambda: time.sleep(LOOK_EVERY_S),
+            missing=missing,
         )
 
     # ---- doing ----

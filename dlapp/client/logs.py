@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from dlapp.cluster import LogFiles
-from dlapp.errors import UsageError
+from dlapp.errors import NotFound, UsageError
 from dlapp.ids import ContainerId
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class GrowingFile:
         """See `Growing.moved`."""
         self.path = path_of(url)
 
-    def pieces(self) -> Iterator[bytes]:
+    def pieces(self, *, ended: bool = False) -> Iterator[bytes]:
         """What has been added since the last call; nothing while there is no file."""
         try:
             size = os.stat(self.path).st_size
@@ -85,8 +85,15 @@ class Growing(Protocol):
     def moved(self, url: str) -> None:
         """It is found there from now on: a node gives its logs away when the application has ended."""
 
-    def pieces(self) -> Iterator[bytes]:
-        """What has been added since the last call."""
+    def pieces(self, *, ended: bool = False) -> Iterator[bytes]:
+        """What has been added since the last call.
+
+        Args:
+            ended: its application has ended, so it must be somewhere.
+
+        Raises:
+            NotFound: it has ended, and the log is nowhere.
+        """
 
 
 class Logs:
@@ -94,14 +101,22 @@ class Logs:
 
     Args:
         last_lines: begin with so many lines of each; None: with all.
+        collected: the whole of a container's log where no server shows it any more; None: it is not there.
+        patience_s: how long from now a log of an application that has ended may be nowhere, while it is collected.
     """
 
-    def __init__(self, last_lines: int | None = None) -> None:
-        self._last_lines = last_lines
+    def __init__(
+        self,
+        last_lines: int | None = None,
+        collected: Callable[[LogFiles, str], Iterator[bytes] | None] = lambda _log, _stream: None,
+        patience_s: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self._last_lines, self._collected, self._patience_s = last_lines, collected, patience_s
         self._web: Web | None = None
 
-    def open(self, url: str) -> Growing:
-        """The log that a URL names."""
+    def open(self, log: LogFiles, stream: str) -> Growing:
+        """One log of a container."""
+        url = log.files[stream]
         if not url.startswith(("http://", "https://")):
             return GrowingFile(path_of(url), last_lines=self._last_lines)
         from dlapp.cluster.yarn.log_pages import TIMEOUT_S, GrowingPage
@@ -109,7 +124,14 @@ class Logs:
         from dlapp.cluster.yarn.web import Web
 
         self._web = self._web or Web(TIMEOUT_S)
-        return GrowingPage(url, hadoop_user(), self._web, last_lines=self._last_lines)
+        return GrowingPage(
+            url,
+            hadoop_user(),
+            self._web,
+            last_lines=self._last_lines,
+            collected=lambda: self._collected(log, stream),
+            patience_s=self._patience_s,
+        )
 
     def close(self) -> None:
         """Close the connections."""
@@ -132,26 +154,28 @@ def read_logs(
     *,
     streams: Sequence[str] = STREAMS,
     wanted: Callable[[LogFiles], bool] = lambda _: True,
-    last_lines: int | None = None,
+    opened: Logs | None = None,
     follow: bool = False,
     pause: Callable[[], None] = lambda: None,
+    missing: Callable[[str], None] = lambda _: None,
 ) -> Iterator[LogPiece]:
     """Read all logs that there are and, to ``follow`` them, go on until the application has ended.
 
     Args:
         look: says if the application has ended (asked first, so that nothing is written after a yes) and where the
             logs are.
-        last_lines: begin with so many lines of each stream; None: with all.
+        opened: opens them, and is closed at the end; None: all of each is read, from where it is.
         pause: called before each further look.
+        missing: told of each log of an application that has ended which is nowhere, a line each.
     """
     files: dict[tuple[ContainerId, str], tuple[LogFiles, Growing]] = {}
-    opened = Logs(last_lines)
+    opened = opened or Logs()
     while True:
         ended, logs = look()
         for log in filter(wanted, logs):
             for stream in streams:
                 if (log.container_id, stream) not in files and stream in log.files:
-                    growing = opened.open(log.files[stream])
+                    growing = opened.open(log, stream)
                     files[log.container_id, stream] = (log, growing)
                 elif stream in log.files:
                     known, growing = files[log.container_id, stream]
@@ -159,8 +183,11 @@ def read_logs(
                         growing.moved(log.files[stream])
                         files[log.container_id, stream] = (log, growing)
         for (_, stream), (log, growing) in files.items():
-            for data in growing.pieces():
-                yield LogPiece(log, stream, data)
+            try:
+                for data in growing.pieces(ended=ended):
+                    yield LogPiece(log, stream, data)
+            except NotFound as error:
+                missing(f"{stream} of container {log.index}: {error}")
             if ended or not follow:
                 yield LogPiece(log, stream, b"")
         if ended or not follow:

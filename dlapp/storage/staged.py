@@ -91,6 +91,15 @@ class StagedFiles:
         """All of a small file. Raises NotFound."""
         return self._files.read_bytes(location)
 
+    def read_part(self, location: str, offset: int, count: int) -> bytes:
+        """So many bytes of a file, which must have them. Raises NotFound."""
+        memory = os.memfd_create("dlapp-part", os.MFD_CLOEXEC)
+        try:
+            self._web.fetch(self._place.path(location), memory, offset, offset + count, lambda _: None)
+            return os.pread(memory, count, offset)
+        finally:
+            os.close(memory)
+
     def remove(self, location: str) -> None:
         """Remove a file, or a directory with all in it; nothing there is no error."""
         self._files.remove(location)

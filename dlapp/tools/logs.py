@@ -50,7 +50,13 @@ def logs(
     application_id = client.resolve(application)
     waiting = _WaitingNotes()
     pieces = client.logs(
-        application_id, container=one, streams=streams, last_lines=lines, follow=follow, on_change=waiting.look
+        application_id,
+        container=one,
+        streams=streams,
+        last_lines=lines,
+        follow=follow,
+        on_change=waiting.look,
+        missing=note,
     )
     if as_json:
         _write(_json_lines(pieces))

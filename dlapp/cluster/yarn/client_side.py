@@ -12,7 +12,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from dlapp.cluster.engine import EngineInfo, LogFiles
@@ -26,6 +26,7 @@ from dlapp.cluster.yarn.remembered import local_cache, remember
 from dlapp.cluster.yarn.rest import AppReport, AppSubmission, NewApplication, YarnRest, version_of
 from dlapp.cluster.yarn.site import Site, hadoop_user, read_site
 from dlapp.cluster.yarn.staging import CACHE_MODE, KILL, OWN_MODE, SECRETS, SOFT_KILL, SUBMISSION, VIEW, Files, Places
+from dlapp.cluster.yarn.task_side import NODE_MANAGER
 from dlapp.cluster.yarn.values import Cluster, Launch, LocalResource
 from dlapp.config import Config
 from dlapp.control import TOOLS, StopAnswer, StopRequest, derive_token
@@ -129,7 +130,8 @@ class YarnEngine:
         return EngineInfo(name="yarn", version=version, has_gpus=has_gpus, hdfs=hdfs)
 
     def _has_ledger(self) -> bool:
-        return self._config.gpuid.zookeeper.ensemble is not None
+        """Whether somebody knows which card is whose: our ledger, or with ``yarn.io/gpu`` each NodeManager."""
+        return self._dialect() is Dialect.YARN_GPU or self._config.gpuid.zookeeper.ensemble is not None
 
     def _dialect(self) -> Dialect:
         if self._dialect_known is None:
@@ -322,6 +324,8 @@ class YarnEngine:
         return LocalResource(url=location, size=found.size_bytes, timestamp_ms=found.modified_ms, visibility=visibility)
 
     def _ledger(self) -> dict[str, Any] | None:
+        if self._dialect() is Dialect.YARN_GPU:
+            return {"kind": NODE_MANAGER}
         if self._ledger_of is None or not self._has_ledger():
             return None
         return self._ledger_of(self._config)
@@ -400,6 +404,21 @@ class YarnEngine:
             for one in sorted(self.view(application_id).containers, key=lambda one: one.index)
             if one.log_url
         ]
+
+    def collected_log(self, view: ApplicationView, log: LogFiles, name: str) -> Iterator[bytes] | None:
+        """A log of an application that has ended, as its node collected it on HDFS; None: it is not there, or not yet.
+
+        Raises:
+            Denied: the caller may not read it.
+            DlappError: it cannot be read.
+        """
+        from dlapp.cluster.yarn.collected import Collected
+
+        root = str(self._site.storage(self._user)["location"])
+        # Collected logs are their owner's; what a node is called there is the host name that it reports.
+        found = Collected(self._files(view.username), self._site, root, view.username, view.application_id)
+        host = next((one.host for one in view.containers if one.container_id == log.container_id), "")
+        return found.log(str(log.container_id), name, host)
 
     def dashboard_urls(self, application_id: ApplicationId, *, wait_s: float = 0.0) -> tuple[str, str]:
         """The ResourceManager's page, and the timeline server's, which stays when that one has forgotten it."""

@@ -1,4 +1,5 @@
-"""Logs of containers on YARN: from the node while the application runs, from the history server when it has ended.
+"""Logs of containers on YARN: from the node while the application runs, from the history server when it has ended, and
+where that has none, from what the nodes collected on HDFS (`dlapp.cluster.yarn.collected`).
 
 Both answer the same request with the same text: some lines on the file, ``LogContents:``, the content, and a line that
 ends it. How long the whole file is stands above, so what is new since the last look can be asked for alone.
@@ -10,17 +11,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from urllib.parse import urlsplit
+from typing import NamedTuple
+from urllib.parse import urljoin, urlsplit
 
-from dlapp.cluster.yarn.web import Answer, NoAddress, Web
-from dlapp.errors import Unreachable
+from dlapp.cluster.yarn.web import NoAddress, Stream, Web
+from dlapp.errors import DlappError, NotFound, Unreachable
 
 TIMEOUT_S = 20.0
-COLLECTED_S = 15.0
-"""How long after an application's end its logs may be neither on the node nor with the history server."""
 _CONTENTS = b"\nLogContents:\n"
 _LENGTH = b"\nLogLength:"
 _MISSING = (404, 500, 503)
+_MARGIN = 1 << 16
+_MOST_HEAD = 1 << 16
+_MOST_REDIRECTIONS = 4
+_LOOK_AGAIN_S = 0.5
 
 
 class GrowingPage:
@@ -29,6 +33,8 @@ class GrowingPage:
     Args:
         url: of the page that shows it (`dlapp.cluster.yarn.reports.log_file_url`).
         web: connections, which may be shared.
+        collected: the whole of it where no server shows it any more; None: it is not there either, or not yet.
+        patience_s: how long from now a log of an application that has ended may still be nowhere.
     """
 
     def __init__(
@@ -38,65 +44,165 @@ class GrowingPage:
         web: Web,
         *,
         last_lines: int | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        collected: Callable[[], Iterator[bytes] | None] = lambda: None,
+        patience_s: Callable[[], float] = lambda: 0.0,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._url, self._user, self._last_lines = rest_url(url), user, last_lines
+        self._collected, self._patience_s, self._sleep = collected, patience_s, sleep
         self._offset = 0
-        self._clock, self._sleep = clock, sleep
         self._web = web
 
     def moved(self, url: str) -> None:
         """It is found there from now on; what was read of it counts."""
         self._url = rest_url(url)
 
-    def pieces(self) -> Iterator[bytes]:
+    def pieces(self, *, ended: bool = False) -> Iterator[bytes]:
         """What has been added since the last call; nothing while there is no file.
+
+        Args:
+            ended: its application has ended: it is not going to grow, and must be somewhere.
 
         Raises:
             Unreachable: the server does not answer.
+            NotFound: it is nowhere.
         """
-        until = self._clock() + COLLECTED_S
-        while (found := self._read()) is None:
-            if "/ws/v1/node/" in self._url or self._clock() >= until:
+        while True:
+            failure: DlappError | None = None
+            found = None
+            try:
+                found = self._news()
+            except Unreachable as error:
+                if not ended:
+                    raise
+                failure = error
+            if found is None and ended and (whole := self._collected()) is not None:
+                found = self._rest_of(whole)
+            if found is not None:
+                yield from found
                 return
-            self._sleep(0.5)
-        if self._last_lines is not None:
-            found, self._last_lines = _last_lines(found, self._last_lines), None
-        if found:
-            yield found
+            if not ended:
+                return
+            if self._patience_s() <= 0:
+                raise failure or NotFound(f"{self._url}: it is not there, nor among the collected logs on HDFS")
+            self._sleep(_LOOK_AGAIN_S)
 
-    def _read(self) -> bytes | None:
+    def _news(self) -> Iterator[bytes] | None:
         """What is new; None: there is no such file."""
-        # The length is not known before the first answer; from then on only what is behind the offset is wanted.
-        length = None
-        parameters = {"user.name": self._user}
-        if self._offset:
-            length = self._length(parameters)
-            if length is None or length <= self._offset:
-                return b"" if length is not None else None
-            parameters["size"] = str(self._offset - length)
-        answer = self._ask(parameters)
-        if answer.status in _MISSING or (answer.status == 200 and _CONTENTS not in answer.data):
+        if self._last_lines is not None:
+            return self._tail(self._last_lines)
+        if not self._offset:
+            return self._from(0, None)
+        if (length := self._length()) is None:
             return None
-        if answer.status != 200:
-            raise Unreachable(f"{self._url}: status {answer.status}")
-        whole, content = read_page(answer.data)
-        asked = whole if length is None else length - self._offset
-        self._offset = whole if length is None else length
-        return content[:asked]
+        return self._from(self._offset, length - self._offset) if length > self._offset else iter(())
 
-    def _length(self, parameters: dict[str, str]) -> int | None:
-        answer = self._ask({**parameters, "size": "0"})
-        if answer.status != 200 or _CONTENTS not in answer.data:
+    def _from(self, offset: int, count: int | None) -> Iterator[bytes] | None:
+        """What there is from an offset on.
+
+        Args:
+            count: how much that was a moment ago; None: not known, and the offset is 0.
+        """
+        while True:
+            # Only the end of a file can be asked for, and the file grows meanwhile: some more, so that nothing is
+            # missed, and what is before the offset is dropped.
+            wanted = None if count is None else count + _MARGIN
+            opened = self._open({} if wanted is None else {"size": str(-wanted)})
+            if opened is None:
+                return None
+            start = 0 if wanted is None else max(0, opened.length - wanted)
+            if start <= offset:
+                return self._kept(opened, start)
+            opened.close()
+            count = opened.length - offset
+
+    def _kept(self, content: _Content, at: int) -> Iterator[bytes]:
+        """Of content that begins at a place what was not read before, and not what the server adds behind it."""
+        for piece in content.pieces():
+            new = piece[max(0, self._offset - at) : max(0, content.length - at)]
+            at += len(piece)
+            if new:
+                self._offset += len(new)
+                yield new
+
+    def _tail(self, lines: int) -> Iterator[bytes] | None:
+        size = _MARGIN
+        while True:
+            opened = self._open({"size": str(-size)})
+            if opened is None:
+                return None
+            data = b"".join(opened.pieces())[: min(size, opened.length)]
+            # One line more: the first of them may be cut.
+            if size >= opened.length or data.count(b"\n") > lines:
+                self._offset, self._last_lines = opened.length, None
+                return iter((_last_lines(data, lines),))
+            size *= 8
+
+    def _rest_of(self, whole: Iterator[bytes]) -> Iterator[bytes]:
+        if self._last_lines is not None:
+            lines, self._last_lines = self._last_lines, None
+            kept = b""
+            for piece in whole:
+                kept = _last_lines(kept + piece, lines + 1)
+            yield _last_lines(kept, lines)
+            return
+        skipped = self._offset
+        for piece in whole:
+            if new := piece[skipped:]:
+                self._offset += len(new)
+                yield new
+            skipped = max(0, skipped - len(piece))
+
+    def _length(self) -> int | None:
+        if (opened := self._open({"size": "0"})) is None:
             return None
-        return read_page(answer.data)[0]
+        opened.close()
+        return opened.length
 
-    def _ask(self, parameters: dict[str, str]) -> Answer:
+    def _open(self, parameters: dict[str, str]) -> _Content | None:
+        """What the server has of the file; None: there is no such file."""
+        url, query = self._url, {"user.name": self._user, **parameters}
         try:
-            return self._web.call("GET", self._url, parameters)
+            for _ in range(_MOST_REDIRECTIONS):
+                answer = self._web.stream(url, query)
+                if answer.status != 307 or not (location := answer.headers.get("Location")):
+                    break
+                # A node that has given its logs away knows who shows them.
+                answer.close()
+                url, query = urljoin(url, location), {} if "user.name=" in location else query
+            if answer.status == 200:
+                return _headed(answer)
         except (Unreachable, NoAddress) as error:
-            raise Unreachable(f"{self._url}: {error}") from error
+            raise Unreachable(f"{url}: {error}") from error
+        answer.close()
+        if answer.status in _MISSING or answer.status == 307:
+            return None
+        raise Unreachable(f"{url}: status {answer.status}")
+
+
+class _Content(NamedTuple):
+    """The content of a log file, and behind it what the server adds; ``length`` is that of the whole file."""
+
+    length: int
+    first: bytes
+    rest: Iterator[bytes]
+    close: Callable[[], None]
+
+    def pieces(self) -> Iterator[bytes]:
+        yield self.first
+        yield from self.rest
+
+
+def _headed(answer: Stream) -> _Content | None:
+    """The content behind its head; None: there is none."""
+    head, rest = b"", iter(answer)
+    while _CONTENTS not in head and len(head) <= _MOST_HEAD and (piece := next(rest, b"")):
+        head += piece
+    if _CONTENTS not in head:
+        answer.close()
+        return None
+    length, first = read_page(head)
+    return _Content(length, first, rest, answer.close)
 
 
 def rest_url(url: str) -> str:

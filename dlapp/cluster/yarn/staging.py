@@ -61,6 +61,9 @@ class Files(Protocol):
     def read(self, location: str) -> bytes:
         """All of a small file. Raises NotFound."""
 
+    def read_part(self, location: str, offset: int, count: int) -> bytes:
+        """So many bytes of a file, which must have them. Raises NotFound."""
+
     def remove(self, location: str) -> None:
         """Remove a file, or a directory with all in it; nothing there is no error."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import http.client
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 from urllib.parse import urlencode, urlsplit
 
@@ -38,6 +38,35 @@ class Answer(NamedTuple):
     status: int
     headers: http.client.HTTPMessage
     data: bytes
+
+
+class Stream:
+    """An answer that is read in pieces, once.
+
+    Args:
+        finish: told when nothing more is read.
+        why: words for what went wrong.
+    """
+
+    def __init__(
+        self, answer: http.client.HTTPResponse, finish: Callable[[], None], why: Callable[[Exception], str]
+    ) -> None:
+        self._answer, self.close, self._why = answer, finish, why
+        self.status, self.headers = answer.status, answer.headers
+
+    def __iter__(self) -> Iterator[bytes]:
+        """The pieces. Raises Unreachable: it broke off."""
+        answer = self._answer
+        try:
+            while piece := answer.read1(_PIECE):
+                yield piece
+            if answer.length:
+                raise http.client.IncompleteRead(b"", answer.length)
+            answer.read()  # the end, after which the connection takes another request
+        except (OSError, http.client.HTTPException) as error:
+            raise Unreachable(self._why(error)) from error
+        finally:
+            self.close()
 
 
 class Web:
@@ -75,6 +104,24 @@ class Web:
             NotHadoop: an answer without end.
             NoAddress: the URL is none.
         """
+        server, answer = self._answered(method, url, query, body)
+        try:
+            return Answer(answer.status, answer.headers, self._read(answer))
+        except NotHadoop:
+            raise
+        except (OSError, http.client.HTTPException) as error:
+            raise Unreachable(self._why(error)) from error
+        finally:
+            self._finish(server, answer)
+
+    def stream(self, url: str, query: Mapping[str, str] | None = None) -> Stream:
+        """The answer to a GET, of any length. It must be read to its end or closed before the next request."""
+        server, answer = self._answered("GET", url, query, None)
+        return Stream(answer, lambda: self._finish(server, answer), self._why)
+
+    def _answered(
+        self, method: str, url: str, query: Mapping[str, str] | None, body: bytes | None
+    ) -> tuple[tuple[str, str], http.client.HTTPResponse]:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.netloc:
             raise NoAddress(f"{url} is no web address")
@@ -89,7 +136,7 @@ class Web:
                 connection = self._open.get(server) or self._connected(*server)
                 self._open[server] = connection
                 connection.request(method, path, body=body, headers=headers)
-                answer = connection.getresponse()
+                return server, connection.getresponse()
             except http.client.InvalidURL as error:
                 raise NoAddress(f"{url} is no web address") from error
             except (OSError, http.client.HTTPException) as error:
@@ -98,16 +145,12 @@ class Web:
                     continue
                 self._check_scheme(*server, error)
                 raise Unreachable(self._why(error)) from error
-            try:
-                return Answer(answer.status, answer.headers, self._read(answer))
-            except NotHadoop:
-                raise
-            except (OSError, http.client.HTTPException) as error:
-                raise Unreachable(self._why(error)) from error
-            finally:
-                if not answer.isclosed():
-                    answer.close()
-                    self._drop(server)
+
+    def _finish(self, server: tuple[str, str], answer: http.client.HTTPResponse) -> None:
+        """A connection on which something is left to be read takes no other request."""
+        if not answer.isclosed():
+            answer.close()
+            self._drop(server)
 
     def _connected(self, scheme: str, address: str) -> http.client.HTTPConnection:
         kind = http.client.HTTPSConnection if scheme == "https" else http.client.HTTPConnection

@@ -1,0 +1,82 @@
+"""The logs of an ended application, as its nodes collected them on HDFS: what is left where no server shows them.
+
+A directory of the application has a file for each of its nodes (`dlapp.cluster.yarn.tfile`):
+
+    <remote-app-log-dir>/<user>/bucket-<suffix>-tfile/<number modulo 10000>/<application id>/<host>_<port>   Hadoop 3.3
+    <remote-app-log-dir>/<user>/<suffix>/<application id>/<host>_<port>                                      before
+
+Source: LogAggregationUtils, LogAggregationFileController; files of 3.4.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from dlapp.cluster.yarn import tfile
+from dlapp.cluster.yarn.site import Site
+from dlapp.cluster.yarn.staging import Files
+from dlapp.errors import Denied, DlappError
+from dlapp.ids import ApplicationId
+
+_ROOT = ("yarn.nodemanager.remote-app-log-dir", "/tmp/logs")
+_SUFFIX = ("yarn.nodemanager.remote-app-log-dir-suffix", "logs")
+_UNFINISHED = ".tmp"
+
+
+class Collected(NamedTuple):
+    """The collected logs of one application.
+
+    Args:
+        root: location of what stands before a path: ``hdfs://namenode:8020``.
+        user: whose application it is.
+    """
+
+    files: Files
+    site: Site
+    root: str
+    user: str
+    application_id: ApplicationId
+
+    def log(self, container: str, name: str, host: str = "") -> Iterator[bytes] | None:
+        """One log file of one container; None: it is not there, or not yet.
+
+        Args:
+            host: its node, where it is known: that one's file is looked at first.
+
+        Raises:
+            Denied: the caller may not read it.
+            DlappError: it cannot be read.
+        """
+        for directory in self._directories():
+            names = [one for one in self.files.names(directory) if not one.endswith(_UNFINISHED)]
+            for one in sorted(names, key=lambda name: not (host and name.startswith(f"{host}_"))):
+                if (found := self._in_file(f"{directory}/{one}", container, name)) is not None:
+                    return found
+        return None
+
+    def _directories(self) -> list[str]:
+        top = self.site.get(_ROOT[0]) or _ROOT[1]
+        # It may stand on another file system than the default one; then it is not read.
+        path = top.removeprefix(self.root)
+        suffix = self.site.get(_SUFFIX[0]) or _SUFFIX[1]
+        user, number = f"{self.root}{path}/{self.user}", self.application_id.number % 10_000
+        return [
+            f"{user}/bucket-{suffix}-tfile/{number:04d}/{self.application_id}",
+            f"{user}/{suffix}/{self.application_id}",
+        ]
+
+    def _in_file(self, location: str, container: str, name: str) -> Iterator[bytes] | None:
+        there = self.files.look(location)
+        if there is None:
+            return None
+
+        def read_at(offset: int, count: int) -> bytes:
+            return self.files.read_part(location, offset, min(count, there.size_bytes - offset))
+
+        try:
+            return tfile.log_of(read_at, there.size_bytes, container, name)
+        except Denied:
+            raise
+        except tfile.NotReadable as error:
+            raise DlappError(f"{location}: {error}") from error
