@@ -65,7 +65,6 @@ def bring(
     """
     if cache is None:
         return Brought(plan.fetch(progress))
-    plan.check_free_names()
     tell = _Shares(plan.moved.size_bytes, progress)
     hits, mounts, held, settle = Moved(0, 0), list[Mounted](), list[Held](), list[str]()
     there: list[Landing] = []
@@ -97,13 +96,19 @@ def bring(
 
 
 def is_worth_keeping(plan: Plan) -> bool:
-    """Whether something of it is not on this machine anyway."""
-    return any(not one.entry.location.startswith(FILE) for _, one in plan.landings)
+    """Whether something of it may be kept."""
+    return any(_may_be_kept(one) for _, one in plan.landings)
+
+
+def _may_be_kept(landing: Landing) -> bool:
+    """Files of this machine are here already; where a time is not known, nothing tells that a file has changed."""
+    here = landing.entry.location.startswith(FILE)
+    return not here and all(node.mtime_ns for node in landing.nodes if node.is_file)
 
 
 def _groups(plan: Plan) -> list[tuple[FileSystem, list[Landing]]]:
-    """What is worth to be kept, by entry: files of this machine are here already."""
-    some = [(system, one) for system, one in plan.landings if not one.entry.location.startswith(FILE)]
+    """What may be kept, by entry."""
+    some = [(system, one) for system, one in plan.landings if _may_be_kept(one)]
     if len(some) <= MOST_ENTRIES:
         return [(system, [one]) for system, one in some]
     by_system: dict[int, tuple[FileSystem, list[Landing]]] = {}

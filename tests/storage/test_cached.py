@@ -128,6 +128,15 @@ def test_files_of_this_machine_are_not_kept_twice(
     assert (into / "train" / "file").read_text() == "this is train"
 
 
+def test_what_has_no_time_is_fetched_each_time(remote: Remote, cache: InputCache, tmp_path: Path, into: Path) -> None:
+    plan = planned(remote, tmp_path, into, "train")
+    system, landing = plan.landings[0]
+    timeless = [node._replace(mtime_ns=0) for node in landing.nodes]
+    bring(plan._replace(landings=((system, landing._replace(nodes=timeless)),)), cache, may_mount=True)
+    assert cache.entries() == []
+    assert (into / "train" / "file").read_text() == "this is train"
+
+
 def test_without_room_in_the_cache_it_is_fetched_as_if_there_were_none(
     remote: Remote, tmp_path: Path, into: Path
 ) -> None:
