@@ -43,6 +43,9 @@ class Faults(Work):
         role.unbound.pop(end.container_id, None)
         role.held.pop(end.container_id, None)
         match container.why:
+            case None if end.exit_status == 0 and end.container_id.attempt < self.attempt:
+                # Its task ended because an ApplicationMaster had its result; that one's journal lost it.
+                judged = verdict.Verdict(Fault.STOPPED, "its result was lost with its ApplicationMaster", free=True)
             case None:
                 judged = verdict.of_end(end)
             case Why.SILENT | Why.LATE | Why.UNVOUCHED as why:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -155,16 +156,27 @@ class Home:
 
 
 class Journal:
-    """Appends lines to an attempt's journal, in groups: `add` costs nothing, `flush` is one write."""
+    """Appends lines to an attempt's journal, in groups: `add` costs nothing, `flush` is one write.
+
+    Attributes:
+        added, written: how many lines so far.
+        on_written: called after a group was written by another thread than that which adds.
+    """
 
     def __init__(self, path: str) -> None:
+        self.added = self.written = 0
+        self.on_written: Callable[[], None] = lambda: None
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
         self._waiting: list[str] = []
         self._left = b""
 
     def add(self, line: str) -> None:
         """Put a line into the next group."""
+        self.added += 1
         self._waiting.append(line + "\n")
+
+    def hurry(self) -> None:
+        """Somebody waits until what was added is written."""
 
     def flush(self, *, durable: bool = False) -> None:
         """Write the group; with ``durable`` it is on the disk when this returns. What fails is tried by the next."""
@@ -172,6 +184,7 @@ class Journal:
         self._waiting.clear()
         while self._left:
             self._left = self._left[os.write(self._fd, self._left) :]
+        self.written = self.added
         if durable:
             os.fdatasync(self._fd)
 

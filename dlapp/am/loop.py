@@ -6,7 +6,8 @@
                                               └─> output thread
 
 One thread changes state: this one. What may take long (outputs) has a thread of its own and comes back as an event.
-Reports of tasks are held back until there is news for them, so an order reaches a task in a millisecond.
+Reports of tasks are held back until there is news for them, so an order reaches a task in a millisecond. A report with
+a result is answered when the journal has it: the task ends with the answer, and a next attempt could ask nobody.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import contextlib
 import heapq
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
@@ -88,6 +90,8 @@ class Loop:
         )
         self._control = Control(secrets.control_secret, wakes.put, *listen, open_page=open_page)
         self._journal: Journal = home.journal(attempt)
+        self._journal.on_written = self._on_journal_written
+        self._unrecorded: deque[tuple[int, Call, ContainerId]] = deque()
         self._held: dict[ContainerId, tuple[Call, Report]] = {}
         self._held_until: list[tuple[float, int, ContainerId, Call]] = []
         self._held_count = 0
@@ -118,6 +122,7 @@ class Loop:
                     heartbeat_at = time.monotonic() + QUIET_HEARTBEAT_S
                     self._heartbeat()
                 self._note_down()
+                self._answer_recorded()
             self._end()
         if self._settling is not None:
             self._settling.join()
@@ -203,7 +208,11 @@ class Loop:
         orders = self._master.orders_of(container_id)
         if orders is None or report.result is not None or orders.number > report.seen or report.wait_s <= 0:
             del self._held[container_id]
-            self._answer_report(call, container_id)
+            if report.result is not None and orders is not None:
+                self._unrecorded.append((self._journal.added, call, container_id))
+                self._journal.hurry()
+            else:
+                self._answer_report(call, container_id)
         else:
             self._held_count += 1
             until = time.monotonic() + min(report.wait_s, 60.0)
@@ -214,6 +223,16 @@ class Loop:
             call.answer(to_json(orders))
         else:
             call.refuse(404, f"{container_id} is not a container of this application that has work")
+
+    def _answer_recorded(self, *, all_of_them: bool = False) -> None:
+        """Answer the reports with a result that a next attempt would find in the journal."""
+        while self._unrecorded and (all_of_them or self._unrecorded[0][0] <= self._journal.written):
+            _, call, container_id = self._unrecorded.popleft()
+            self._answer_report(call, container_id)
+
+    def _on_journal_written(self) -> None:
+        if self._unrecorded:
+            self._queue.put(WAKE)
 
     def _release_held(self, now: float) -> None:
         while self._held_until and self._held_until[0][0] <= now:
@@ -260,7 +279,8 @@ class Loop:
                 for call in self._hellos.pop(container_id, ()):
                     call.refuse(409, why)
             case events.SendOrders(container_id, orders):
-                if (held := self._held.get(container_id)) is not None and orders.number > held[1].seen:
+                held = self._held.get(container_id)
+                if held is not None and orders.number > held[1].seen and held[1].result is None:
                     del self._held[container_id]
                     held[0].answer(to_json(orders))
             case events.AnswerStop(answer):
@@ -334,6 +354,7 @@ class Loop:
         if self._ending is None:
             return
         self._before_the_end()
+        self._answer_recorded(all_of_them=True)
         ending = self._ending
         self._on_record = self._engine.finish(ending.final_status, ending.cause, ending.diagnostics)
         for call in self._stop_calls:

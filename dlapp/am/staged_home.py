@@ -75,6 +75,7 @@ class StagedHome(Home):
         self._on_mark: Callable[[str, str], None] = lambda _name, _by: None
         self._on_other: Callable[[str], None] = lambda _why: None
         self._begun = threading.Event()
+        self._hurry = False
         self._marks_seen: set[str] = set()
         self._look_at = time.monotonic() + LOOK_EVERY_S
         self._thread = threading.Thread(target=self._write_all, name="am-home", daemon=True)
@@ -207,8 +208,8 @@ class StagedHome(Home):
             time.sleep(AGAIN_S)
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._closing or self._is_due(), GROUP_EVERY_S)
-                closing = self._closing
+                self._changed.wait_for(lambda: self._closing or self._hurry or self._is_due(), GROUP_EVERY_S)
+                closing, self._hurry = self._closing, False
                 view = self._view if self._view is not None and time.monotonic() >= self._view_at else None
                 if view is not None:
                     self._view, self._view_at = None, time.monotonic() + VIEW_EVERY_S
@@ -286,6 +287,12 @@ class StagedHome(Home):
             self._on_other(found[0])
         return found[0] is None
 
+    def hurry(self) -> None:
+        """Write the journal's group now."""
+        with self._changed:
+            self._hurry = True
+            self._changed.notify_all()
+
     def put_group(self, name: str, data: bytes) -> None:
         """Write a group of the journal. Raises DlappError, OSError."""
         self._files.write(self._place(name), data, _FILE_MODE)
@@ -296,6 +303,8 @@ class StagedJournal(Journal):
 
     def __init__(self, home: StagedHome, attempt: int) -> None:
         self._home, self._attempt = home, attempt
+        self.added = self.written = 0
+        self.on_written = lambda: None
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         self._waiting: list[str] = []
@@ -304,7 +313,12 @@ class StagedJournal(Journal):
     def add(self, line: str) -> None:
         """Put a line into the next group."""
         with self._lock:
+            self.added += 1
             self._waiting.append(line + "\n")
+
+    def hurry(self) -> None:
+        """Write what was added now, by the home's thread."""
+        self._home.hurry()
 
     def flush(self, *, durable: bool = False) -> None:
         """With ``durable`` the lines are on record when this returns; else the thread writes them soon."""
@@ -327,7 +341,9 @@ class StagedJournal(Journal):
                     self._waiting[:0] = lines
                 return False
             self._number += 1
-            return True
+            self.written += len(lines)
+        self.on_written()
+        return True
 
     def close(self) -> None:
         """Write what is left."""

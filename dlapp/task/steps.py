@@ -49,6 +49,9 @@ if TYPE_CHECKING:
 
 RESULT_DEADLINE_S = 60.0
 """How long the result is tried to be brought to an ApplicationMaster that lives but does not answer."""
+RESULT_ON_A_CLUSTER_S = 7 * 86_400.0
+"""There the next one may have to wait for its turn, and until it is there nobody else knows what this one did. Should
+there be none any more, YARN ends the container."""
 LEASE_TIMEOUT_S = 30.0
 """The engine reserved the devices before it started us; what is waited for is a former payload's last breath."""
 _PROGRESS_EVERY_S = 0.5
@@ -119,7 +122,8 @@ class Task:
             self._note(f"ended: {_words_on(result)}")
             if self._stopper.am_gone:
                 return 1
-            return 0 if link.finish(result, RESULT_DEADLINE_S) else 1
+            deadline_s = RESULT_ON_A_CLUSTER_S if self._launch.get("am_place") else RESULT_DEADLINE_S
+            return 0 if link.finish(result, deadline_s) else 1
 
     def _finder(self) -> Callable[[], str | None] | None:
         """On a cluster the next ApplicationMaster leaves its address in a file."""

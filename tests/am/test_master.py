@@ -620,6 +620,18 @@ def test_one_that_the_journal_knows_keeps_its_index_alone() -> None:
     assert given.assignment.index == 0
 
 
+def test_a_task_whose_result_was_lost_with_its_master_is_not_blamed_for_it() -> None:
+    first = Driver(RoleSpec())
+    first.running(2)
+    am = Driver(RoleSpec(), attempt=2, former=first.journal(), live=(first.grant(2),))
+    am.ended(2, 0, attempt=1)
+    assert am.asked() == [1]
+    am.running(3)
+    am.finished(3)
+    am.settled()
+    assert am.ending().cause is Cause.SUCCEEDED
+
+
 def test_orders_of_a_next_attempt_are_newer_than_what_the_task_has_seen() -> None:
     first = Driver(RoleSpec())
     first.running(2)

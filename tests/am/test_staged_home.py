@@ -202,6 +202,18 @@ def test_a_doubt_about_other_attempts_is_none(files: FilesInMemory, capsys: pyte
     assert first.home.is_ours()
 
 
+def test_a_line_counts_as_written_when_its_group_is_there_and_who_waits_is_told(files: FilesInMemory) -> None:
+    first = Attempt(files, 1).begun()
+    journal, told = first.home.journal(1), threading.Event()
+    journal.on_written = told.set
+    files.away = 2
+    journal.add("{}")
+    journal.hurry()
+    assert told.wait(10)
+    assert (journal.added, journal.written) == (1, 1)
+    assert first.home.all_journal_lines() == ["{}"]
+
+
 def test_a_home_keeps_to_its_directory(files: FilesInMemory) -> None:
     first = Attempt(files, 1).begun()
     assert first.home.directory == f"{files.home}/.dlapp/staging/{APP}"
