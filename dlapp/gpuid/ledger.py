@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from dlapp.config import GpuidConfig
 
 MACHINE, ZOOKEEPER = "machine", "zookeeper"
+NODE_MANAGER = "nodemanager"
+"""YARN's own: no ledger of ours (`dlapp.gpuid.given`)."""
 
 Inspect = Callable[[HostRecord], HostRecord]
 """Looks at the cards of a record of this host, and puts them into quarantine or heals them there."""
@@ -163,10 +165,11 @@ def read_credentials(path: str) -> str:
 
 def open_ledger(where: Mapping[str, Any], *, inspect: Inspect = uninspected) -> Ledger:
     """The ledger that ``where`` describes, as JSON: ``{"kind": "machine", "directory": …}`` or ``{"kind": "zookeeper",
-    "ensemble": …, "root": …, "credentials": …, "session_timeout_s": …, "lock_dir": …, "host": …}``.
+    "ensemble": …, "root": …, "credentials": …, "session_timeout_s": …, "lock_dir": …, "host": …}`` or ``{"kind":
+    "nodemanager", "web": …}``.
 
     Raises:
-        LedgerError: it is neither.
+        LedgerError: it is none of them.
     """
     kind = where.get("kind", MACHINE)
     if kind == MACHINE:
@@ -179,4 +182,8 @@ def open_ledger(where: Mapping[str, Any], *, inspect: Inspect = uninspected) -> 
         names = Settings._fields
         settings = Settings(**{name: value for name, value in where.items() if name in names})
         return ZooKeeperLedger(settings, host=where.get("host"), inspect=inspect)
+    if kind == NODE_MANAGER:
+        from dlapp.gpuid.given import GivenByNode
+
+        return GivenByNode(where["web"])
     raise LedgerError(f"a GPU ledger of kind {kind!r} is not known to this dlapp")

@@ -16,6 +16,8 @@ from dlapp.cluster.yarn.tokens import read_container_credentials
 
 TASK_SECRET = "dlapp.task"
 """As in `dlapp.cluster.yarn.values`, whose classes a task does not need."""
+NODE_MANAGER = "nodemanager"
+"""As in `dlapp.gpuid.ledger`: the kind of ledger that the NodeManager itself is."""
 LOGS = ("stdout", "stderr", "dlapp.log")
 _TAKEN_OVER = ("PATH", "USER", "LOGNAME")
 
@@ -59,6 +61,8 @@ def make_home(environ: Mapping[str, str] = os.environ) -> str:
     }
     if told.get("cache") is not None:
         told["cache"]["directory"] = input_cache(environ, os.getcwd())
+    if (told.get("ledger") or {}).get("kind") == NODE_MANAGER:
+        told["ledger"]["web"] = f"{environ['NM_HOST']}:{environ['NM_HTTP_PORT']}"
     home = os.path.join(os.getcwd(), "task")
     os.mkdir(home, 0o700)
     logs = environ["LOG_DIRS"].split(",")[0]

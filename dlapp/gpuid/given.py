@@ -1,0 +1,173 @@
+"""GPUs that a NodeManager owns: with ``yarn.io/gpu`` it chooses the devices of a container, and no ledger is kept.
+
+Which they are its web address tells, for the containers that run on it now:
+
+    GET /ws/v1/node/resources/yarn.io%2Fgpu
+    {"totalGpuDevices": [{"index": 0, "minorNumber": 0}, …],
+     "assignedGpuDevices": [{"index": 0, "minorNumber": 0, "containerId": "container_…"}, …], …}
+
+A device is known by its minor number: with the LinuxContainerExecutor a container sees no other cards, and NVML counts
+those that it sees from 0.
+
+Source: NMWebServices.getNMResourceInfo, NMGpuResourceInfo, AssignedGpuDevice, Hadoop 3.1 and later.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+
+from dlapp.errors import Unreachable
+from dlapp.gpuid.devices import Device
+from dlapp.gpuid.rules import Ask, HostRecord, LedgerError
+
+_PATH = "/ws/v1/node/resources/yarn.io%2Fgpu"
+_TIMEOUT_S, _AGAIN_S = 5.0, 0.5
+_MOST_BYTES = 4 << 20
+
+
+class Given:
+    """The devices of one container, until its node takes them back."""
+
+    fds: tuple[int, ...] = ()
+
+    def __init__(self, devices: tuple[Device, ...]) -> None:
+        self.devices = devices
+
+    def release(self) -> bool:
+        """Nothing to do: the node takes them back when the container has ended."""
+        return True
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class GivenByNode:
+    """What a task needs of a ledger (`dlapp.gpuid.ledger.Ledger`), where its NodeManager keeps one.
+
+    Args:
+        web: the NodeManager's web address, ``node7:8042``.
+        discover: the cards as NVML shows them here.
+    """
+
+    def __init__(
+        self,
+        web: str,
+        *,
+        discover: Callable[[], tuple[Device, ...]] | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._url = f"{web if '://' in web else f'http://{web}'}{_PATH}"
+        self._discover, self._sleep = discover, sleep
+
+    @property
+    def host(self) -> str:
+        """This machine."""
+        return os.uname().nodename
+
+    def acquire(self, ask: Ask, *, timeout_s: float = 0.0) -> Given:
+        """The devices that the NodeManager gave to ``ask.container``.
+
+        Raises:
+            LedgerError: it gave none, or not as many, or NVML does not know them: then none is used, and never all.
+            Unreachable: the NodeManager does not say it in ``timeout_s``.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                given = assigned(self._read(), ask.container)
+                break
+            except Unreachable:
+                if time.monotonic() >= deadline:
+                    raise
+                self._sleep(_AGAIN_S)
+        if len(given) != ask.gcores:
+            raise LedgerError(f"{self._url} names {len(given)} GPUs of {ask.container}, and it asked for {ask.gcores}")
+        return Given(matched(given, self._cards()))
+
+    def record(self) -> HostRecord:
+        """There is none. Raises LedgerError."""
+        raise LedgerError("with yarn.io/gpu the NodeManager owns the GPUs; there is no ledger")
+
+    def collect(self) -> list[Any]:
+        """Nothing is leased here."""
+        return []
+
+    def quarantine(self, name: str, **_: Any) -> None:
+        """Raise LedgerError: what a NodeManager gives out, its operator says (``allowed-gpu-devices``)."""
+        raise LedgerError(f"the NodeManager owns {name}: take it out of yarn.nodemanager.resource-plugins.gpu")
+
+    def heal(self, name: str, **_: Any) -> None:
+        """As `quarantine`."""
+        self.quarantine(name)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _cards(self) -> tuple[Device, ...]:
+        if self._discover is not None:
+            return self._discover()
+        from dlapp.gpuid import nvml
+
+        return nvml.discover()
+
+    def _read(self) -> Any:
+        try:
+            with urllib.request.urlopen(
+                urllib.request.Request(self._url, headers={"Accept": "application/json"}), timeout=_TIMEOUT_S
+            ) as answer:
+                return json.loads(answer.read(_MOST_BYTES))
+        except urllib.error.HTTPError as error:
+            raise LedgerError(
+                f"{self._url}: status {error.code}; the NodeManager has no plug-in yarn.io/gpu"
+            ) from error
+        except (OSError, ValueError) as error:
+            raise Unreachable(f"{self._url}: {error}") from error
+
+
+def assigned(answer: Any, container: str) -> list[tuple[int, int]]:
+    """Index and minor number of each device that the answer says to be ``container``'s.
+
+    A list of one may come as its only element, and all of it under one name, as JSON is made in some releases.
+
+    Raises:
+        LedgerError: it is no such answer.
+    """
+    if isinstance(answer, dict) and len(answer) == 1 and isinstance(inner := next(iter(answer.values())), dict):
+        answer = inner
+    try:
+        devices = answer.get("assignedGpuDevices") or []
+        found = devices if isinstance(devices, list) else [devices]
+        return sorted((int(one["index"]), int(one["minorNumber"])) for one in found if one["containerId"] == container)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise LedgerError(f"the NodeManager's answer on its GPUs is not understood: {error!r}") from error
+
+
+def matched(given: Sequence[tuple[int, int]], cards: Sequence[Device]) -> tuple[Device, ...]:
+    """The cards with these minor numbers, under the indexes that their node counts them by.
+
+    Raises:
+        LedgerError: there is none of that number here, or it is split (MIG), which yarn.io/gpu knows nothing of.
+    """
+    found = []
+    for index, minor in given:
+        of_it = [card for card in cards if card.minor == minor]
+        if len(of_it) != 1 or of_it[0].mig >= 0:
+            there = "is split by MIG" if of_it else "is not among the cards that NVML shows here"
+            raise LedgerError(f"the NodeManager gave GPU {index} (/dev/nvidia{minor}), which {there}")
+        found.append(replace(of_it[0], index=index))
+    return tuple(found)

@@ -1,0 +1,123 @@
+"""GPUs that a NodeManager owns: what it says of them, and what is made of that."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from dlapp.errors import Unreachable
+from dlapp.gpuid.devices import Device
+from dlapp.gpuid.given import GivenByNode, assigned, matched
+from dlapp.gpuid.ledger import open_ledger
+from dlapp.gpuid.rules import Ask, LedgerError
+
+ONE, OTHER = "container_1700000000000_0042_01_000002", "container_1700000000000_0042_01_000003"
+CARDS = tuple(Device(uuid=f"GPU-{minor}", index=place, minor=minor) for place, minor in enumerate((3, 0, 1)))
+
+
+def answer(*devices: tuple[int, int, str]) -> dict[str, Any]:
+    """As 3.4 says it: index, minor number and container of each device."""
+    return {
+        "totalGpuDevices": [{"index": index, "minorNumber": minor} for index, minor, _ in devices],
+        "assignedGpuDevices": [
+            {"index": index, "minorNumber": minor, "containerId": container} for index, minor, container in devices
+        ],
+    }
+
+
+class Node:
+    """A NodeManager's web address that answers with ``status`` and ``body``; ``asked`` is what it was asked."""
+
+    def __init__(self) -> None:
+        self.status, self.body, self.asked = 200, b"", list[str]()
+        node = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                node.asked.append(self.path)
+                self.send_response(node.status)
+                self.send_header("Content-Length", str(len(node.body)))
+                self.end_headers()
+                self.wfile.write(node.body)
+
+            def log_message(self, *_: object) -> None: ...
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.web = f"127.0.0.1:{self.server.server_port}"
+        self.thread = threading.Thread(target=self.server.serve_forever, name="node", kwargs={"poll_interval": 0.01})
+        self.thread.start()
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    one = Node()
+    yield one
+    one.server.shutdown()
+    one.server.server_close()
+    one.thread.join()
+
+
+def ask(gcores: int) -> Ask:
+    return Ask("application_1700000000000_0042", ONE, "tony", gcores)
+
+
+def test_the_devices_of_a_container_are_those_that_its_node_gave_it(node: Node) -> None:
+    node.body = json.dumps(answer((2, 3, ONE), (0, 0, ONE), (1, 1, OTHER))).encode()
+    ledger = GivenByNode(node.web, discover=lambda: CARDS)
+    with ledger.acquire(ask(2)) as given:
+        assert [(one.uuid, one.index, one.minor) for one in given.devices] == [("GPU-0", 0, 0), ("GPU-3", 2, 3)]
+        assert given.fds == ()
+        assert given.release()
+    assert node.asked == ["/ws/v1/node/resources/yarn.io%2Fgpu"]
+
+
+@pytest.mark.parametrize("gcores", [1, 3])
+def test_as_many_as_were_asked_for_or_none(node: Node, gcores: int) -> None:
+    node.body = json.dumps(answer((2, 3, ONE), (0, 0, ONE))).encode()
+    with pytest.raises(LedgerError, match=rf"names 2 GPUs of {ONE}, and it asked for {gcores}"):
+        GivenByNode(node.web, discover=lambda: CARDS).acquire(ask(gcores))
+
+
+def test_a_node_without_the_plug_in_is_refused(node: Node) -> None:
+    node.status = 404
+    with pytest.raises(LedgerError, match="status 404; the NodeManager has no plug-in"):
+        open_ledger({"kind": "nodemanager", "web": node.web}).acquire(ask(1))
+
+
+def test_a_node_that_does_not_answer_is_asked_again_until_the_time_is_over() -> None:
+    waits: list[float] = []
+    with pytest.raises(Unreachable, match="resources/yarn"):
+        GivenByNode("127.0.0.1:1", sleep=waits.append).acquire(ask(1), timeout_s=0.2)
+    assert waits
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"assignedGpuDevices": [{"index": 1}]}', b'{"a": 3}'])
+def test_an_answer_that_is_none_is_one_error(node: Node, body: bytes) -> None:
+    node.body = body
+    with pytest.raises((LedgerError, Unreachable)):
+        GivenByNode(node.web, discover=lambda: CARDS).acquire(ask(1))
+
+
+def test_lists_of_one_and_answers_under_a_name_are_understood() -> None:
+    one = answer((1, 5, ONE))
+    one["assignedGpuDevices"] = one["assignedGpuDevices"][0]
+    assert assigned(one, ONE) == assigned({"nmGpuResourceInfo": one}, ONE) == [(1, 5)]
+    assert assigned({"totalGpuDevices": []}, ONE) == []
+
+
+def test_a_card_that_is_not_here_or_is_split_is_refused() -> None:
+    with pytest.raises(LedgerError, match=r"gave GPU 4 \(/dev/nvidia9\), which is not among the cards"):
+        matched([(4, 9)], CARDS)
+    parts = [Device(uuid=f"MIG-{number}", index=0, minor=0, mig=number) for number in range(2)]
+    with pytest.raises(LedgerError, match="split by MIG"):
+        matched([(0, 0)], parts)
+
+
+def test_what_a_node_owns_is_not_put_into_quarantine_by_us() -> None:
+    with pytest.raises(LedgerError, match="the NodeManager owns gpu3"):
+        GivenByNode("node7:8042").quarantine("gpu3", cause="xid")
