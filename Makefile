@@ -11,7 +11,7 @@
 #   make test-oldest       the tests with the oldest libraries that pyproject.toml allows
 #   make soak NAME=ledger  one part under faults for an hour; ARGS="--seconds 300 --seed 1"
 #   make check             format, lint, types, import rules
-#   make bench NAME=cli    measure; results also go to bench/results/
+#   make bench NAME=cli    measure (or data, ledger, pack, am_memory); results also go to bench/results/
 #   make clean             remove what the above made
 
 VENV ?= .venv
@@ -81,7 +81,7 @@ check:
 	$(BIN)/lint-imports
 
 bench:
-	@.ci/venv $(VENV) demo
+	@.ci/venv $(VENV) $(TESTED) bench
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m bench $(NAME)
 
 clean:
