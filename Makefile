@@ -49,7 +49,7 @@ images:
 	@docker/build.sh $(NAME)
 
 test-images:
-	@.ci/venv $(VENV) $(TESTED)
+	@.ci/venv $(VENV) $(TESTED) images
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m tests.services.with_dockerd \
 		$(BIN)/python -m pytest tests/images/in_containers.py $(ARGS)
 
@@ -79,6 +79,8 @@ check:
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/hadolint docker/*/Dockerfile
+	$(BIN)/shellcheck docker/*.sh docker/*/*.sh examples/caffe_mnist/*.sh examples/caffe_mnist/*/*.sh
 
 bench:
 	@.ci/venv $(VENV) $(TESTED) bench

@@ -7,11 +7,9 @@ more and several gigabytes, so `make test` leaves this file out. DLAPP_TEST_IMAG
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Generator
 from pathlib import Path
 
@@ -20,8 +18,6 @@ import pytest
 from tests.images.images import DOCKER, NAMES, apt_packages, locked
 
 CHOSEN = [name for name in NAMES if name in os.environ.get("DLAPP_TEST_IMAGES", " ".join(NAMES)).split()]
-PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in range(39, 4, -1)]
-PLATFORMS += ["manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64"]
 
 
 def run(*command: str | Path, timeout_s: float = 600) -> subprocess.CompletedProcess[str]:
@@ -32,16 +28,13 @@ def run(*command: str | Path, timeout_s: float = 600) -> subprocess.CompletedPro
 
 @pytest.mark.parametrize("name", [name for name in CHOSEN if name != "caffe"])
 def test_the_locked_packages_can_be_installed_on_the_base_image(name: str, tmp_path: Path) -> None:
-    """Ubuntu 24.04's Python 3.12, whatever this machine has; pip looks up every file and its hash, and fetches none."""
-    report = tmp_path / "report.json"
-    pip = [sys.executable, "-m", "pip", "install", "--dry-run", "--quiet", "--ignore-installed", "--no-deps"]
-    target = ["--only-binary=:all:", "--python-version=3.12", "--implementation=cp", f"--target={tmp_path}/target"]
-    target += [f"--platform={platform}" for platform in PLATFORMS]
-    lock = ["--require-hashes", f"--requirement={DOCKER / name}/requirements.txt", f"--report={report}"]
-    run(*pip, *target, *lock, timeout_s=1800)
-    found = json.loads(report.read_text(encoding="utf-8"))["install"]
-    versions = {_normal(one["metadata"]["name"]): one["metadata"]["version"] for one in found}
-    assert versions == {_normal(package): version for package, version in locked(name).items()}
+    """Ubuntu 24.04's Python 3.12 and C library, whatever this machine has; every hash is known, nothing is fetched."""
+    (tmp_path / "none").mkdir()
+    uv = ["uv", "pip", "install", "--dry-run", "--no-cache", f"--target={tmp_path}/none", "--only-binary=:all:"]
+    target = ["--python-version=3.12", "--python-platform=x86_64-manylinux_2_39"]
+    done = run(*uv, *target, "--require-hashes", f"--requirement={DOCKER / name}/requirements.txt")
+    found = dict(re.findall(r"^ \+ ([\w.-]+)==(\S+)$", done.stderr, re.MULTILINE))
+    assert found == locked(name)
 
 
 @pytest.fixture(scope="module", params=CHOSEN)
@@ -90,7 +83,3 @@ def test_the_example_of_the_original_trains_lenet(image: tuple[str, str], tmp_pa
     assert len(accuracies) == 3
     assert accuracies[-1] > 0.75
     assert (example / "hdfs/user/tony/caffe_mnist_example_output/lenet_iter_200.caffemodel").stat().st_size > 1 << 20
-
-
-def _normal(package: str) -> str:
-    return re.sub(r"[-_.]+", "-", package).lower()
