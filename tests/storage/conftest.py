@@ -21,6 +21,7 @@ QUICK_TO_NOTICE = {
     "dfs.namenode.avoid.read.stale.datanode": "true",
     "dfs.namenode.avoid.write.stale.datanode": "true",
     "dfs.namenode.redundancy.interval.seconds": "1s",
+    "dfs.client.retry.window.base": "100",
 }
 
 

@@ -236,16 +236,13 @@ def test_a_target_that_could_not_be_written_is_refused_at_once(place: HdfsPlace,
         files.check_writable(f"{base}/12:30")
 
 
-def test_a_quota_that_is_reached_is_said(
-    admin: Callable[..., None], files: HdfsFiles, base: str, tmp_path: Path
-) -> None:
-    admin("-setQuota", "4", files.place.path(base))
+def test_a_quota_that_is_reached_is_said(files: HdfsFiles, base: str, tmp_path: Path) -> None:
+    files.web._call("SETQUOTA", files.place.path(base), {"namespacequota": "4"}, method="PUT")
     (tmp_path / "out").mkdir()
     for number in range(5):
         (tmp_path / "out" / str(number)).write_bytes(b"x")
     with pytest.raises(DiskFull, match="quota"):
         files.store(str(tmp_path / "out"), f"{base}/out")
-    admin("-clrQuota", files.place.path(base))
 
 
 # ---- small files ----

@@ -1,0 +1,409 @@
+"""HDFS and what happens to it: DataNodes die, connections break, blocks rot, quotas end. Nothing arrives half."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import threading
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from dlapp.errors import Denied, DlappError
+from dlapp.storage import DiskFull, HdfsPlace
+from dlapp.storage.hdfs import HdfsFiles
+from dlapp.storage.http import Answer, Broken, Connections
+from dlapp.storage.webhdfs import WebHdfs
+from tests.services.hadoop import DATANODES, Hadoop
+from tests.services.proxy import Plan, Proxy
+
+pytestmark = pytest.mark.hadoop
+
+FULL = os.environ.get("DLAPP_FAULTS") == "full"
+ROUNDS = 500 if FULL else 50
+SEED = int(os.environ.get("DLAPP_SEED", "1"))
+
+
+def grown(top: Path, seed: object, count: int = 5) -> Path:
+    """A small tree that ``seed`` decides: names of all sorts, sizes around what matters, permissions, times."""
+    chance = random.Random(f"{SEED} {seed}")
+    sizes = (0, 1, 511, 512, 513, 4096, 65_536, 100_000, (1 << 20) + 1)
+    top.mkdir(parents=True)
+    directories = [top]
+    for _ in range(count):
+        name = (
+            "".join(chance.choice("abcé #%+&?=\n가[]{}*~'\"\\") for _ in range(chance.randint(1, 8))).strip(".") or "x"
+        )
+        path = chance.choice(directories) / name
+        if path.exists():
+            continue
+        if chance.random() < 0.3:
+            path.mkdir()
+            directories.append(path)
+        else:
+            path.write_bytes(chance.randbytes(chance.choice(sizes)))
+            path.chmod(chance.choice((0o644, 0o600, 0o755, 0o664)))
+    for number, path in enumerate([*sorted(top.rglob("*"), reverse=True), top]):
+        os.utime(path, ns=(0, (1_500_000_000_000 + number) * 1_000_000))
+    return top
+
+
+def described(top: Path) -> dict[str, tuple[int, int, str]]:
+    """Name -> permissions, modification time [ms], digest of the content."""
+    return {
+        str(one.relative_to(top)): (
+            one.stat().st_mode & 0o777,
+            one.stat().st_mtime_ns // 1_000_000,
+            "" if one.is_dir() else hashlib.sha256(one.read_bytes()).hexdigest(),
+        )
+        for one in [top, *top.rglob("*")]
+    }
+
+
+def back(files: HdfsFiles, location: str, into: Path) -> Path:
+    """Fetch what is there into a new directory; where it landed."""
+    files.fetch(files.matches(location), str(into))
+    return into / location.rpartition("/")[2]
+
+
+def replicate(files: HdfsFiles, location: str, count: int) -> None:
+    """Have each file there kept ``count`` times, and wait until it is."""
+    for node in files._nodes(files.place.path(location)):
+        if not node.is_file or not node.size_bytes:
+            continue
+        path = files.place.path(node.source)
+        files.web._call("SETREPLICATION", path, {"replication": str(count)}, method="PUT")
+        deadline = time.monotonic() + 90
+        while len(holders(files, path)) != count:
+            assert time.monotonic() < deadline, f"{path} has replicas on {holders(files, path)}, not {count}"
+            time.sleep(0.1)
+
+
+def holders(files: HdfsFiles, path: str) -> list[int]:
+    """The transfer ports of the DataNodes that have a file's first block."""
+    said = files.web._json("GETFILEBLOCKLOCATIONS", path)["BlockLocations"]["BlockLocation"]
+    return [int(name.rpartition(":")[2]) for name in said[0]["names"]] if said else []
+
+
+def fsck(hadoop: Hadoop, path: str) -> str:
+    """What ``hdfs fsck`` says, which is a page of the NameNode."""
+    query = urllib.parse.urlencode({"ugi": "root", "path": path})
+    with urllib.request.urlopen(f"{hadoop.hdfs_url}/fsck?{query}", timeout=60) as page:
+        return str(page.read().decode())
+
+
+@pytest.fixture
+def brought_back(hadoop: Hadoop) -> Iterator[None]:
+    """After the test every DataNode runs again and the NameNode knows it."""
+    yield
+    for part in DATANODES:
+        if hadoop.status()[part]["exit"] is not None:
+            hadoop.start_part(part)
+    hadoop._until("the DataNodes", hadoop._hdfs_ready, 90)
+
+
+# ---- rounds ----
+
+
+def test_trees_come_back_byte_for_byte_in_many_rounds(
+    hadoop: Hadoop, place: HdfsPlace, base: str, tmp_path: Path
+) -> None:
+    def one(number: int) -> None:
+        files = HdfsFiles(place)
+        top = grown(tmp_path / f"{number}/tree", number)
+        before = described(top)
+        files.store(str(top), f"{base}/{number}/tree")
+        assert described(back(files, f"{base}/{number}/tree", tmp_path / f"{number}/in")) == before, f"seed {number}"
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(one, range(ROUNDS)))
+    assert "is HEALTHY" in fsck(hadoop, place.path(base))
+
+
+names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0/:"), min_size=1, max_size=12).filter(
+    lambda name: name not in (".", "..")
+)
+trees = st.recursive(
+    st.binary(max_size=40), lambda inner: st.dictionaries(names, inner, max_size=3), max_leaves=5
+).filter(lambda tree: isinstance(tree, dict))
+
+
+def plant(top: Path, tree: Any) -> Path:
+    if isinstance(tree, bytes):
+        top.write_bytes(tree)
+        return top
+    top.mkdir()
+    for name, inner in tree.items():
+        plant(top / name, inner)
+    return top
+
+
+@hypothesis.settings(max_examples=500 if FULL else 15, suppress_health_check=list(hypothesis.HealthCheck))
+@hypothesis.given(tree=trees, name=names)
+def test_any_tree_of_any_names_survives_both_ways(
+    files: HdfsFiles, base: str, tmp_path_factory: pytest.TempPathFactory, tree: Any, name: str
+) -> None:
+    here = tmp_path_factory.mktemp("any")
+    top = plant(here / "out", tree)
+    before = described(top)
+    location = f"{base}/{name}"
+    files.store(str(top), location)
+    landed = here / "in" / name
+    from dlapp.storage import Entry
+
+    files.fetch([Entry(location, True, 0)], str(here / "in"))
+    assert described(landed) == before
+
+
+# ---- connections that break ----
+
+
+class Rough(Connections):
+    """Leads every connection through a proxy that may cut it, at a byte that chance names.
+
+    Args:
+        share: how many of them are cut.
+    """
+
+    def __init__(self, servers: dict[str, Proxy], chance: random.Random, share: float) -> None:
+        super().__init__(2, 20)
+        self._servers, self._chance, self._share = servers, chance, share
+        self._choosing = threading.Lock()
+        self.cuts = 0
+
+    def ask(self, method: str, server: str, *arguments: Any, **options: Any) -> Answer:
+        proxy = self._servers[server]
+        with self._choosing:
+            byte = self._chance.choice((0, 50, 150, 300, 1_000, 40_000, 200_000)) + self._chance.randrange(50)
+            cut = self._chance.random() < self._share
+            proxy.plan = Plan(**{self._chance.choice(("cut_up", "cut_down")): byte}) if cut else Plan()
+        try:
+            return super().ask(method, f"http://127.0.0.1:{proxy.address[1]}", *arguments, **options)
+        except Broken:
+            self.cuts += 1
+            raise
+
+
+@pytest.fixture
+def rough(hadoop: Hadoop, place: HdfsPlace) -> Iterator[Callable[[object, float], HdfsFiles]]:
+    """HDFS behind proxies that cut."""
+    with ExitStack() as stack:
+        servers = {}
+        for name in ("nn", *DATANODES):
+            port = hadoop.ports[f"{name}_http"]
+            servers[f"http://127.0.0.1:{port}"] = stack.enter_context(Proxy(("127.0.0.1", port)))
+
+        def made(seed: object, share: float) -> HdfsFiles:
+            web = WebHdfs(place, patience_s=60, timeout_s=(2, 20))
+            web._connections = Rough(servers, random.Random(f"{SEED} {seed}"), share)
+            return HdfsFiles(place, web)
+
+        yield made
+
+
+@pytest.mark.parametrize("seed", range(20 if FULL else 3))
+def test_trees_arrive_whole_through_connections_that_are_cut_anywhere(
+    rough: Callable[[object, float], HdfsFiles], base: str, tmp_path: Path, seed: int
+) -> None:
+    files = rough(seed, 0.4)
+    top = grown(tmp_path / "tree", f"cut {seed}", 20)
+    before = described(top)
+    files.store(str(top), f"{base}/tree")
+    assert described(back(files, f"{base}/tree", tmp_path / "in")) == before
+    assert files.web._connections.cuts > 3  # type: ignore[attr-defined]
+
+
+def test_who_is_stopped_in_the_middle_leaves_at_once(
+    place: HdfsPlace, base: str, hadoop: Hadoop, tmp_path: Path
+) -> None:
+    files = HdfsFiles(place)
+    (tmp_path / "tree").mkdir()
+    for number in range(12):
+        (tmp_path / f"tree/{number}").write_bytes(os.urandom(2_000_000))
+    files.store(str(tmp_path / "tree"), f"{base}/tree")
+
+    class Stopped(Exception):
+        pass
+
+    with ExitStack() as stack:
+        servers = {}
+        for name in ("nn", *DATANODES):
+            port = hadoop.ports[f"{name}_http"]
+            servers[f"http://127.0.0.1:{port}"] = stack.enter_context(Proxy(("127.0.0.1", port)))
+        web = WebHdfs(place)
+        web._connections = Rough(servers, random.Random(1), 0.0)
+        began: list[float] = []
+
+        def stop(_done: int, _total: int) -> None:
+            # From here on nothing comes any more, as from a machine that is gone: nobody may wait for it.
+            began.append(time.monotonic())
+            raise Stopped
+
+        for number, server in enumerate(servers.values()):
+            server.plan = Plan(hold_down=500_000) if number else Plan()
+        web._connections._share = 0.0  # type: ignore[attr-defined]
+        with pytest.raises(Stopped):
+            HdfsFiles(place, web).fetch(files.matches(f"{base}/tree"), str(tmp_path / "in"), progress=stop)
+        assert time.monotonic() - began[0] < 10
+    assert not [one for one in threading.enumerate() if one.name.startswith("hdfs-")]
+
+
+# ---- DataNodes that die ----
+
+
+def test_a_fetch_goes_on_when_a_datanode_dies(
+    brought_back: None, hadoop: Hadoop, place: HdfsPlace, base: str, tmp_path: Path
+) -> None:
+    files = HdfsFiles(place)
+    top = tmp_path / "tree"
+    top.mkdir()
+    for number in range(4):
+        (top / f"{number}").write_bytes(os.urandom(3_000_000))
+    before = described(top)
+    files.store(str(top), f"{base}/tree")
+    replicate(files, f"{base}/tree", 3)
+    dead: list[str] = []
+
+    def kill(done: int, _total: int) -> None:
+        if not dead and done > 1_000_000:
+            dead.append("dn2")
+            hadoop.kill_part("dn2")
+
+    fresh = HdfsFiles(place)
+    fresh.fetch(fresh.matches(f"{base}/tree"), str(tmp_path / "in"), progress=kill)
+    assert dead
+    assert described(tmp_path / "in/tree") == before
+    # And one that begins while the NameNode still believes in the dead one.
+    again = HdfsFiles(place)
+    assert described(back(again, f"{base}/tree", tmp_path / "again")) == before
+
+
+def test_a_store_goes_on_when_a_datanode_dies_and_nothing_of_it_is_lost(
+    brought_back: None, hadoop: Hadoop, place: HdfsPlace, base: str, tmp_path: Path
+) -> None:
+    top = tmp_path / "tree"
+    top.mkdir()
+    for number in range(60):
+        (top / f"{number}").write_bytes(os.urandom(50_000))
+    before = described(top)
+    files, written = HdfsFiles(place), []
+    real = files.web.write
+
+    def write(*arguments: Any, **options: Any) -> None:
+        if len(written) == 20:
+            hadoop.kill_part("dn3")
+        written.append(1)
+        real(*arguments, **options)
+
+    files.web.write = write  # type: ignore[method-assign]
+    files.store(str(top), f"{base}/tree")
+    hadoop.start_part("dn3")  # what it had taken is on its disk
+    hadoop._until("the DataNodes", hadoop._hdfs_ready, 90)
+    assert described(back(HdfsFiles(place), f"{base}/tree", tmp_path / "in")) == before
+
+
+# ---- blocks that rot ----
+
+
+def replicas(hadoop: Hadoop, content: bytes) -> list[Path]:
+    """The files on DataNodes' disks that hold this content."""
+    return [
+        one
+        for directory in hadoop.directory.glob("data*")
+        for one in directory.rglob("blk_*")
+        if one.suffix != ".meta" and one.stat().st_size == len(content) and one.read_bytes() == content
+    ]
+
+
+def spoil(path: Path) -> None:
+    with open(path, "r+b") as file:
+        file.seek(path.stat().st_size // 2)
+        file.write(b"rotten")
+
+
+def test_a_file_whose_only_block_is_corrupt_is_named_and_never_delivered(
+    hadoop: Hadoop, place: HdfsPlace, base: str, tmp_path: Path
+) -> None:
+    files, content = HdfsFiles(place), os.urandom(300_000)
+    files.write_atomic(f"{base}/good", b"good")
+    files.write_atomic(f"{base}/bad", content)
+    (block,) = replicas(hadoop, content)
+    spoil(block)
+    with pytest.raises(DlappError, match=r"/bad cannot be read from byte \d+ on: .*\(hdfs fsck says which blocks"):
+        files.fetch(files.matches(f"{base}/*"), str(tmp_path / "in"))
+
+
+def test_a_corrupt_block_that_has_other_replicas_is_not_noticed(
+    hadoop: Hadoop, place: HdfsPlace, base: str, tmp_path: Path
+) -> None:
+    files, content = HdfsFiles(place), os.urandom(300_000)
+    files.write_atomic(f"{base}/file", content)
+    replicate(files, f"{base}/file", 3)
+    blocks = replicas(hadoop, content)
+    assert len(blocks) == 3
+    for block in blocks[:2]:
+        spoil(block)
+    for number in range(4):
+        landed = back(HdfsFiles(place), f"{base}/file", tmp_path / str(number))
+        assert landed.read_bytes() == content
+
+
+# ---- what is refused ----
+
+
+def test_space_that_is_used_up_is_said_and_not_tried_again(files: HdfsFiles, base: str, tmp_path: Path) -> None:
+    files.web._call("SETQUOTA", files.place.path(base), {"storagespacequota": "1000"}, method="PUT")
+    (tmp_path / "model").write_bytes(os.urandom(5000))
+    began = time.monotonic()
+    with pytest.raises(DiskFull, match="quota"):
+        files.store(str(tmp_path / "model"), f"{base}/model")
+    assert time.monotonic() - began < 20
+
+
+def test_a_place_that_is_read_only_is_said_with_its_path(
+    place: HdfsPlace, files: HdfsFiles, base: str, tmp_path: Path
+) -> None:
+    (tmp_path / "model").write_bytes(b"x")
+    files.web.set_mode(place.path(base), 0o555)
+    somebody = HdfsFiles(place._replace(user="somebody"))
+    with pytest.raises(Denied, match=rf"{place.path(base)}.*Permission denied: user=somebody"):
+        somebody.store(str(tmp_path / "model"), f"{base}/out/model")
+
+
+def test_a_file_that_may_not_be_read_is_named_before_anything_is_fetched(
+    place: HdfsPlace, files: HdfsFiles, base: str, tmp_path: Path
+) -> None:
+    files.make_directory(f"{base}/set")
+    files.write_atomic(f"{base}/set/open", b"1")
+    files.write_atomic(f"{base}/set/secret", b"2", 0o600)
+    somebody = HdfsFiles(place._replace(user="somebody"))
+    with pytest.raises(Denied, match="/set/secret"):
+        somebody.fetch(somebody.matches(f"{base}/set"), str(tmp_path / "in"))
+    assert not (tmp_path / "in").exists()
+    files.web.set_mode(place.path(f"{base}/set/secret"), 0o644)
+    somebody.fetch(somebody.matches(f"{base}/set"), str(tmp_path / "in"))
+    assert (tmp_path / "in/set/secret").read_bytes() == b"2"
+
+
+def test_a_large_file_comes_in_ranges_at_once(
+    files: HdfsFiles, base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dlapp.storage.hdfs.RANGE_BYTES", 300_000)
+    content = os.urandom(1_000_001)
+    (tmp_path / "big").write_bytes(content)
+    (tmp_path / "big").chmod(0o640)
+    os.utime(tmp_path / "big", ns=(0, 1_500_000_000_000_000_000))
+    files.store(str(tmp_path / "big"), f"{base}/big")
+    landed = back(files, f"{base}/big", tmp_path / "in")
+    assert landed.read_bytes() == content
+    assert (landed.stat().st_mode & 0o777, landed.stat().st_mtime) == (0o640, 1_500_000_000)
