@@ -249,10 +249,13 @@ class Client:
 
         def look() -> tuple[bool, Sequence[LogFiles]]:
             nonlocal latest
+            logs = engine.logs(application_id)
             seen, latest = latest, self.status(application_id)
             if latest != seen:
                 on_change(latest)
-            logs = engine.logs(application_id)
+            if latest.state.ended:
+                # Where they are now may be another place than before the end, and the last container may be new.
+                logs = engine.logs(application_id)
             _check_container(container, latest, logs)
             return latest.state.ended, logs
 

@@ -45,10 +45,10 @@ def client_of(hadoop: Hadoop, tmp_path: Path) -> Iterator[Make]:
         one.engine.close()
 
 
-def properties(directory: Path, *lines: str, resources: str = "memory=256m") -> str:
+def properties(directory: Path, *lines: str, resources: str = "memory=256m", script: str = "true") -> str:
     workspace = directory / "workspace"
     workspace.mkdir(exist_ok=True)
-    (workspace / "run.sh").write_text("#!/bin/sh\ntrue\n")
+    (workspace / "run.sh").write_text(f"#!/bin/sh\n{script}\n")
     path = directory / "app.properties"
     head = "[application]\nappname='a'\nuser_dev_workspace_path=./workspace\nuser_shell_script=run.sh\n"
     path.write_text(head + "\n".join(lines) + f"\n[resources]\n{resources}\n")
@@ -304,3 +304,30 @@ def test_the_patched_hadoops_three_settings_are_limits(client_of: Make, others: 
     spec, _ = client.spec_and_env(properties(tmp_path, resources="memory=256m\ngcores=2"))
     lines = client.engine.check(spec)
     assert "a node has 1 gcores (yarn.nodemanager.resource.gcores); a container of 2 waits for one that" in lines[0]
+
+
+# ---- the log server ----
+
+
+def test_logs_that_no_server_shows_are_read_from_hdfs(client_of: Make, tmp_path: Path) -> None:
+    script = 'seq 1 30000; echo "oh $CONTAINER_INDEX" >&2'
+    path = properties(tmp_path, script=script, resources="memory=256m\ncontainers=2")
+    numbers = b"".join(b"%d\n" % number for number in range(1, 30_001))
+    client = client_of({"yarn.log.server.url": "http://127.0.0.1:1/applicationhistory/logs"})
+    application_id = client.submit(path)
+    lost: list[str] = []
+
+    def printed(**options: object) -> dict[tuple[int, str], bytes]:
+        found: dict[tuple[int, str], bytes] = {}
+        for piece in client.logs(application_id, missing=lost.append, **options):  # type: ignore[arg-type]
+            key = (piece.log.index, piece.stream)
+            found[key] = found.get(key, b"") + piece.data
+        return found
+
+    everything = {(index, "stdout"): numbers for index in (0, 1)}
+    everything |= {(index, "stderr"): b"oh %d\n" % index for index in (0, 1)}
+    # What was shown while it ran is not shown again when it comes from another place.
+    assert printed(follow=True) == everything
+    assert printed() == everything
+    assert printed(container=1, streams=("stdout",), last_lines=2) == {(1, "stdout"): b"29999\n30000\n"}
+    assert lost == []
