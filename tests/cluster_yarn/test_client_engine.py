@@ -116,6 +116,23 @@ def test_nothing_is_staged_any_more_when_it_has_ended_and_its_history_stays(
     assert client.engine.submission(application_id).spec.appname == "'a trial'"
 
 
+def test_input_stays_on_the_nodes_with_what_yarn_keeps_for_the_user(
+    client: Client, hadoop: Hadoop, tmp_path: Path
+) -> None:
+    there = f"/user/{getpass.getuser()}/input-{os.getpid()}-{tmp_path.name}"
+    (tmp_path / "data").write_text("42\n")
+    files = StagedFiles(read_site(str(hadoop.configuration)).storage(getpass.getuser()))
+    files.send(str(tmp_path / "data"), files.home + there.removeprefix(f"/user/{getpass.getuser()}"), 0o644)
+    path = properties(tmp_path, f"cat data/{there.rpartition('/')[2]}", containers=2)
+    with open(path, "a") as file:
+        file.write(f"[from_hdfs]\nhdfs={there}\ninput_path=data\n")
+    application_id = client.submit(path)
+    assert client.wait(application_id, timeout_s=180).final_status is FinalStatus.SUCCEEDED
+    assert printed(client, application_id, "stdout") == [b"42\n", b"42\n"]
+    kept = list(hadoop.directory.rglob(f"usercache/{getpass.getuser()}/dlapp-cache/entries/*/tree/input-*"))
+    assert [one.read_text() for one in kept if one.name == there.rpartition("/")[2]] in (["42\n"], ["42\n"] * 2)
+
+
 def test_a_payload_that_fails_fails_its_application_with_its_exit_code(client: Client, tmp_path: Path) -> None:
     end = client.wait(client.submit(properties(tmp_path, "exit 7")), timeout_s=60)
     assert (end.state, end.cause, end.containers[0].exit_code) == (State.FINISHED, Cause.FAILED, 7)
