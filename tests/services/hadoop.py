@@ -288,6 +288,11 @@ class Hadoop:
         }
         (directory / "parts.json").write_text(json.dumps(commands))
         cluster._format_hdfs(runtime, jars)
+        if "nn2" in parts:
+            # The second begins with what the first has, and the shared edits with none.
+            shutil.copytree(directory / "name", directory / "name-nn2")
+            (directory / "edits" / "current").mkdir(parents=True, exist_ok=True)
+            shutil.copy(directory / "name" / "current" / "VERSION", directory / "edits" / "current")
         cluster._start_keeper(detached)
         for part in parts:
             cluster.start_part(part)
@@ -350,6 +355,21 @@ class Hadoop:
     def kill_part(self, part: str) -> None:
         """SIGKILL a part; what a NodeManager had started runs on."""
         keeper.ask(self.directory, do="kill", part=part)
+
+    def make_active(self, part: str) -> None:
+        """Of two NameNodes, make this one serve; the other one must not."""
+        command = [java(), *JAVA_OPTIONS, "-cp", f"{self.configuration}:{library()}/*"]
+        tool = ["org.apache.hadoop.hdfs.tools.DFSHAAdmin", "-transitionToActive", "--forceactive", part]
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while True:
+            done = subprocess.run(
+                [*command, *tool], env=_environment(), input="Y\n", capture_output=True, text=True, cwd=self.directory
+            )
+            if done.returncode == 0:
+                return
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{part} could not be made active: {done.stderr[-2000:]}")
+            time.sleep(0.5)
 
     def status(self) -> dict[str, Any]:
         """Process id and exit status (None: it runs) of each part that was ever started."""

@@ -13,6 +13,9 @@ from dlapp.storage import HdfsPlace
 from dlapp.storage.hdfs import HdfsFiles
 from tests.services.hadoop import DATANODES, JAVA_OPTIONS, Hadoop, NoHadoop, java, library
 
+# A cluster of its own, and a minute: only where every fault is injected.
+collect_ignore = [] if os.environ.get("DLAPP_FAULTS") == "full" else ["test_hdfs_two_namenodes.py"]
+
 # Files have one replica where a test asks for no more. A DataNode that is silent is avoided after 3 s, dead after 12 s.
 QUICK_TO_NOTICE = {
     "dfs.heartbeat.interval": "1",

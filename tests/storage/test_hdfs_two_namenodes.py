@@ -1,0 +1,114 @@
+"""Two NameNodes that share their edits, and the active one killed under way: whoever waits goes on with the other."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dlapp.storage import HdfsPlace
+from dlapp.storage.hdfs import HdfsFiles
+from tests.services.hadoop import NAMESERVICE, Hadoop, NoHadoop
+from tests.storage.conftest import QUICK_TO_NOTICE
+
+pytestmark = pytest.mark.hadoop
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[Hadoop]:
+    try:
+        with Hadoop.start(
+            parts=("nn", "nn2", "dn", "dn2"), settings={"hdfs-site.xml": QUICK_TO_NOTICE}, wait=False
+        ) as cluster:
+            cluster.make_active("nn")
+            cluster.wait_until_ready(parts=("dn",))
+            yield cluster
+    except NoHadoop as missing:
+        pytest.skip(f"no Hadoop: {missing}")
+
+
+@pytest.fixture
+def nameservice(two: Hadoop) -> HdfsPlace:
+    web = tuple(f"http://127.0.0.1:{two.ports[port]}" for port in ("nn2_http", "nn_http"))
+    return HdfsPlace(f"hdfs://{NAMESERVICE}", web, getpass.getuser())
+
+
+def contents(top: Path) -> dict[str, bytes]:
+    return {str(one.relative_to(top)): one.read_bytes() for one in top.rglob("*") if one.is_file()}
+
+
+def test_trees_and_claims_survive_the_death_of_the_active_namenode(
+    two: Hadoop, nameservice: HdfsPlace, tmp_path: Path
+) -> None:
+    base = f"{nameservice.location}/tests/{os.urandom(6).hex()}"
+    first = HdfsFiles(nameservice)
+    first.make_directory(base)
+    top = tmp_path / "tree"
+    for number in range(30):
+        (top / str(number % 3)).mkdir(parents=True, exist_ok=True)
+        (top / str(number % 3) / str(number)).write_bytes(os.urandom(30_000))
+    before, rounds, claims = contents(top), [0], list[str]()
+    failures: list[BaseException] = []
+    going = True
+
+    def travel() -> None:
+        files, number = HdfsFiles(nameservice), 0
+        try:
+            while going:
+                files.store(str(top), f"{base}/{number}/tree")
+                files.fetch(files.matches(f"{base}/{number}/tree"), str(tmp_path / f"in{number}"))
+                assert contents(tmp_path / f"in{number}/tree") == before
+                number += 1
+                rounds[0] = number
+        except BaseException as error:
+            failures.append(error)
+
+    def claim(who: str) -> None:
+        files, number = HdfsFiles(nameservice), 0
+        try:
+            while going:
+                if files.create_exclusive(f"{base}/claim{number}", who.encode()):
+                    claims.append(f"{number} {who}")
+                number += 1
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=travel), *(threading.Thread(target=claim, args=(who,)) for who in "abc")]
+    for thread in threads:
+        thread.start()
+    active, other = "nn", "nn2"
+    try:
+        for _ in range(3):
+            done = rounds[0]
+            wait_for(lambda done=done: rounds[0] > done or failures)  # type: ignore[misc]
+            two.kill_part(active)
+            two.make_active(other)
+            two.start_part(active)  # it comes back as the one on standby
+            active, other = other, active
+        done = rounds[0]
+        wait_for(lambda: rounds[0] > done + 1 or failures)
+    finally:
+        going = False
+        for thread in threads:
+            thread.join()
+    assert failures == []
+    winners: dict[str, list[str]] = {}
+    for line in claims:
+        number, who = line.split()
+        winners.setdefault(number, []).append(who)
+    last = max(map(int, winners))
+    assert all(len(winners.get(str(number), [])) == 1 for number in range(last + 1))
+    for number in range(last + 1):
+        assert first.read_bytes(f"{base}/claim{number}").decode() == winners[str(number)][0]
+
+
+def wait_for(condition: object, timeout_s: float = 120) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
