@@ -34,7 +34,8 @@ for one in $chain; do
 done
 
 tree=$(mktemp -d)
-trap 'rm -rf "$tree"' EXIT
+# debootstrap mounts /proc in the tree, and leaves it there if it is killed.
+trap 'umount -q "$tree/proc" 2>/dev/null || :; rm -rf --one-file-system "$tree" "$tree.log"' EXIT
 trap 'exit 130' INT TERM HUP
 chmod 755 "$tree"
 echo "$name: Debian $suite with$packages"

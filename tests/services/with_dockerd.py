@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -31,6 +32,7 @@ def main(command: list[str]) -> int:
         packages = sorted({NEEDS[program] for program in absent})
         print(f"Error: no {absent[0]}; install {' and '.join(packages)}", file=sys.stderr)
         return 1
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     directory = Path(tempfile.mkdtemp(prefix="dlapp-dockerd-"))
     daemon = Dockerd(directory)
     try:

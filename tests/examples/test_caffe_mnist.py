@@ -1,0 +1,82 @@
+"""The scripts of examples/caffe_mnist, without Caffe; `make test-images` runs the example for real."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "caffe_mnist"
+FILES = [f"{part}-ubyte" for part in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")]
+ECHO = '#!/bin/sh\necho "${0##*/}: $*"\n'
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("bash") is None, reason="no bash (the example's scripts are written in it)"
+)
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    """A copy of the workspace, with programs in place of Caffe's that print what they are asked for."""
+    shutil.copytree(EXAMPLE / "user_dev_workspace", tmp_path / "workspace")
+    (tmp_path / "bin").mkdir()
+    for name in ("caffe", "convert_mnist_data"):
+        (tmp_path / "bin" / name).write_text(ECHO)
+        (tmp_path / "bin" / name).chmod(0o755)
+    return tmp_path / "workspace"
+
+
+def run(workspace: Path, *command: str, gpus: str = "") -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "NV_GPU": gpus, "PATH": f"{workspace.parent}/bin{os.pathsep}{os.environ['PATH']}"}
+    return subprocess.run(command, cwd=workspace, env=environment, capture_output=True, text=True, timeout=60)
+
+
+def test_granted_gpus_are_handed_to_caffe_as_the_properties_file_says(workspace: Path) -> None:
+    done = run(workspace, "./train_lenet.sh", "-gpu", "all", gpus="0,3")
+    assert done.stdout.splitlines() == [
+        "training on GPU 0,3 of this host",
+        "caffe: train --solver=lenet_solver.prototxt -gpu all",
+    ]
+
+
+@pytest.mark.parametrize("words", [["-gpu", "all"], ["--gpu", "0,3"], ["-gpu=all"], ["--gpu=0"], ["-gpu"], []])
+def test_without_gpus_the_cpu_trains_and_the_other_options_stay(workspace: Path, words: list[str]) -> None:
+    done = run(workspace, "./train_lenet.sh", "-weights", "a b.caffemodel", *words)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "no GPU was granted: training on the CPU",
+        "caffe: train --solver=lenet_solver.prototxt -weights a b.caffemodel",
+    ]
+
+
+def test_the_start_script_makes_both_databases_and_trains(workspace: Path) -> None:
+    for name in FILES:
+        (workspace / "data" / f"{name}.gz").write_bytes(gzip.compress(b"bytes of " + name.encode()))
+    done = run(workspace, "./dl_app_start.sh", "-gpu", "all", gpus="1")
+    assert done.returncode == 0, done.stderr
+    assert (workspace / "data" / FILES[0]).read_bytes() == b"bytes of " + FILES[0].encode()
+    assert [line for line in done.stdout.splitlines() if ":" in line] == [
+        f"convert_mnist_data: -backend lmdb data/{FILES[0]} data/{FILES[1]} examples/mnist_train_lmdb",
+        f"convert_mnist_data: -backend lmdb data/{FILES[2]} data/{FILES[3]} examples/mnist_test_lmdb",
+        "caffe: train --solver=lenet_solver.prototxt -gpu all",
+    ]
+
+
+def test_the_network_reads_the_databases_that_the_script_makes(workspace: Path) -> None:
+    network = (workspace / "lenet_train_test.prototxt").read_text(encoding="utf-8")
+    assert re.findall(r'source: "(.*?)"', network) == ["examples/mnist_train_lmdb", "examples/mnist_test_lmdb"]
+
+
+def test_missing_data_end_the_run_with_one_line_that_names_the_file(workspace: Path) -> None:
+    (workspace / "data" / FILES[0]).touch()
+    done = run(workspace, "./dl_app_start.sh", "-gpu", "all")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr == (
+        f"Error: neither data/{FILES[1]} nor data/{FILES[1]}.gz is there; does [from_hdfs] bring MNIST's four files?\n"
+    )
