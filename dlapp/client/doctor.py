@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from dlapp.errors import ConfigError, DlappError
-from dlapp.findings import Check, Finding, Ground, carried_out, failed, passed
+from dlapp.findings import Check, Finding, Ground, carried_out, failed, passed, warned
 
 if TYPE_CHECKING:
     from dlapp.config import Config
@@ -45,11 +46,31 @@ def checks(config: Config) -> Sequence[Check]:
         from dlapp.cluster.local import doctor as local
 
         found += local.checks(ground)
+        found.append(Check("storage.cache", functools.partial(_input_cache, config)))
     from dlapp.gpuid import doctor as gpuid
     from dlapp.runtime import doctor as runtime
     from dlapp.storage import doctor as storage
 
     return [*found, *storage.checks(ground), *gpuid.checks(ground), *runtime.checks(ground)]
+
+
+def _input_cache(config: Config) -> Iterator[Finding]:
+    """Whether input can be kept here, and whether there is room for as much as may be kept."""
+    from dlapp.client.inputs import KeptInput, size_text
+    from dlapp.cluster.local.state import open_state
+
+    subject = "storage.cache"
+    state = open_state(config.local.state_dir, shared=config.local.shared)
+    kept = KeptInput(config, state.path)
+    entries = kept.entries()
+    taken = sum(one["room_bytes"] for one in entries)
+    found = f"{len(entries)} entries, {size_text(taken)} of {size_text(kept.limit_bytes)}, in {kept.directory}"
+    space = os.statvfs(kept.directory)
+    if (free := space.f_bavail * space.f_frsize) + taken < kept.limit_bytes:
+        repair = "lower storage.cache_limit, or what is not in use goes whenever the disk is full (dlapp-cache clear)"
+        yield warned(subject, f"{found}; {size_text(free)} are free there", repair)
+    else:
+        yield passed(subject, found)
 
 
 def _hdfs_of(config: Config) -> dict[str, object] | None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from dlapp.client.doctor import checks
 from dlapp.client.inputs import cache_directory
 from dlapp.config import load_config
 from dlapp.storage import Progress
@@ -155,6 +156,16 @@ def test_another_users_cache_is_denied(machine: Machine, tmp_path: Path) -> None
     )
     assert done.returncode == 4, done
     assert "no place for a cache" in done.stderr
+
+
+@pytest.mark.parametrize(("limit", "verdict"), [("1m", "pass"), ("900000g", "warn")])
+def test_the_doctor_says_what_is_kept_and_whether_there_is_room_for_the_limit(
+    tmp_path: Path, limit: str, verdict: str
+) -> None:
+    config = load_config({"local.state_dir": str(tmp_path), "storage.cache_limit": limit})
+    (found,) = [one for check in checks(config) if check.subject == "storage.cache" for one in check.look()]
+    assert found.verdict == verdict
+    assert found.found.startswith("0 entries, 0 bytes of ")
 
 
 def test_without_a_word_it_is_this_machines_own(tmp_path: Path) -> None:
