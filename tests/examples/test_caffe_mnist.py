@@ -13,7 +13,7 @@ import pytest
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "caffe_mnist"
 FILES = [f"{part}-ubyte" for part in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")]
-ECHO = '#!/bin/sh\necho "${0##*/}: $*"\n'
+ECHO = '#!/bin/sh\necho "${0##*/}: $*" | sed "s|$TMPDIR/[^/]*/|TMP/|g"\n[ "$1" != -backend ] || cat "$3" "$4"\n'
 
 pytestmark = pytest.mark.skipif(
     shutil.which("bash") is None, reason="no bash (the example's scripts are written in it)"
@@ -32,7 +32,9 @@ def workspace(tmp_path: Path) -> Path:
 
 
 def run(workspace: Path, *command: str, gpus: str = "") -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "NV_GPU": gpus, "PATH": f"{workspace.parent}/bin{os.pathsep}{os.environ['PATH']}"}
+    (workspace.parent / "tmp").mkdir(exist_ok=True)
+    path = f"{workspace.parent}/bin{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "NV_GPU": gpus, "PATH": path, "TMPDIR": f"{workspace.parent}/tmp"}
     return subprocess.run(command, cwd=workspace, env=environment, capture_output=True, text=True, timeout=60)
 
 
@@ -54,17 +56,27 @@ def test_without_gpus_the_cpu_trains_and_the_other_options_stay(workspace: Path,
     ]
 
 
-def test_the_start_script_makes_both_databases_and_trains(workspace: Path) -> None:
-    for name in FILES:
-        (workspace / "data" / f"{name}.gz").write_bytes(gzip.compress(b"bytes of " + name.encode()))
+def test_the_start_script_makes_both_databases_and_trains_and_leaves_its_input_as_it_was(workspace: Path) -> None:
+    for name in FILES[1:]:
+        (workspace / "data" / f"{name}.gz").write_bytes(gzip.compress(f"<{name}>\n".encode()))
+    (workspace / "data" / FILES[0]).write_text(f"<{FILES[0]}>\n")
+    before = sorted((workspace / "data").iterdir())
     done = run(workspace, "./dl_app_start.sh", "-gpu", "all", gpus="1")
     assert done.returncode == 0, done.stderr
-    assert (workspace / "data" / FILES[0]).read_bytes() == b"bytes of " + FILES[0].encode()
-    assert [line for line in done.stdout.splitlines() if ":" in line] == [
-        f"convert_mnist_data: -backend lmdb data/{FILES[0]} data/{FILES[1]} examples/mnist_train_lmdb",
-        f"convert_mnist_data: -backend lmdb data/{FILES[2]} data/{FILES[3]} examples/mnist_test_lmdb",
+    assert done.stdout.splitlines() == [
+        f"convert_mnist_data: -backend lmdb TMP/{FILES[0]} TMP/{FILES[1]} examples/mnist_train_lmdb",
+        f"<{FILES[0]}>",
+        f"<{FILES[1]}>",
+        "examples/mnist_train_lmdb is made",
+        f"convert_mnist_data: -backend lmdb TMP/{FILES[2]} TMP/{FILES[3]} examples/mnist_test_lmdb",
+        f"<{FILES[2]}>",
+        f"<{FILES[3]}>",
+        "examples/mnist_test_lmdb is made",
+        "training on GPU 1 of this host",
         "caffe: train --solver=lenet_solver.prototxt -gpu all",
     ]
+    assert sorted((workspace / "data").iterdir()) == before
+    assert not list((workspace.parent / "tmp").iterdir())
 
 
 def test_the_network_reads_the_databases_that_the_script_makes(workspace: Path) -> None:
