@@ -1,0 +1,259 @@
+"""ApplicationMasters on a real YARN that are killed, stopped or cut off at any point of their run: it ends right.
+
+What right is, each run tells itself: no index ever ran twice at a time (its script holds a lock), none was forgotten,
+the output is whole, and was committed once: nothing is left beside it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from dlapp.client import Client
+from dlapp.cluster.yarn.site import read_site
+from dlapp.config import load_config
+from dlapp.control import Phase
+from dlapp.ids import ApplicationId
+from dlapp.report import ApplicationView, Cause, State
+from dlapp.storage.staged import StagedFiles
+from tests.cluster_yarn.on_yarn import until
+from tests.services import am_at_points
+from tests.services.am_at_points import STOP
+from tests.services.hadoop import Hadoop
+
+pytestmark = [pytest.mark.yarn, pytest.mark.slow]
+FULL = os.environ.get("DLAPP_FAULTS") == "full"
+CONTAINERS = 2
+ROUNDS = 14
+"""Of a full run: so that each has few enough applications for its time limit."""
+TWICE = ("StartTask", "Assign", "Journal grant", "Journal assign", "Journal result")
+POINTS = (
+    "before register",
+    "after StartTask",
+    "after Assign",
+    "before Journal run",
+    "after Journal result",
+    "before claim",
+    "after claim",
+    "commit swapped",
+    "before finish",
+)
+"""Where a quick run kills, some of them; a full one kills at every point that a run passes."""
+
+
+@dataclass
+class Run:
+    """One application whose script waits for ``go``, and its ApplicationMasters with their points."""
+
+    hadoop: Hadoop
+    directory: Path
+    point: str = ""
+    nth: int = 1
+    do: str = am_at_points.KILL
+    outlives: bool = False
+    application_id: ApplicationId = field(init=False)
+
+    def __post_init__(self) -> None:
+        python = am_at_points.install(self.directory, self.point, nth=self.nth, do=self.do, outlives=self.outlives)
+        options = {"cluster": "yarn", "yarn.conf_dir": str(self.hadoop.configuration), "yarn.python": str(python)}
+        environ = {name: text for name, text in os.environ.items() if not name.startswith("DLAPP_")}
+        self.client = Client(load_config(options, environ))
+        self.files = StagedFiles(read_site(str(self.hadoop.configuration)).storage(getpass.getuser()))
+        self.target = f"{self.files.home}/results/{self.directory.name}"
+
+    def __str__(self) -> str:
+        return f"{self.do} {self.point!r} ({self.nth}) of {self.application_id} in {self.directory}"
+
+    def submit(self) -> None:
+        here, workspace = self.directory, self.directory / "workspace"
+        workspace.mkdir()
+        script = (
+            "#!/bin/sh\n"
+            f'exec 9>"{here}/lock.$CONTAINER_INDEX"\n'
+            f'flock -n 9 || echo "$CONTAINER_INDEX $DLAPP_ATTEMPT" >>"{here}/twice"\n'
+            f'echo begun >>"{here}/begun.$CONTAINER_INDEX"\n'
+            f'until [ -e "{here}/go" ]; do sleep 0.05; done\n'
+            "mkdir -p output\n"
+            'echo "new $CONTAINER_INDEX" >output/x\n'
+        )
+        (workspace / "run.sh").write_text(script)
+        (workspace / "run.sh").chmod(0o755)
+        self.files.make(f"{self.target}/0", 0o755)
+        self.files.write(f"{self.target}/0/x", b"old\n", 0o644)
+        file = here / "app.properties"
+        file.write_text(
+            f"[application]\nappname={here.name}\nuser_dev_workspace_path=./workspace\nuser_shell_script=run.sh\n"
+            f"username={getpass.getuser()}\n[resources]\ncontainers={CONTAINERS}\nmemory=256m\n"
+            f"[to_hdfs]\noutput_path=output\nhdfs={self.target}\noverwrite=true\n"
+        )
+        self.application_id = self.client.submit(str(file))
+
+    def go(self) -> None:
+        (self.directory / "go").touch()
+
+    def view(self) -> ApplicationView:
+        return self.client.status(self.application_id)
+
+    def running(self, attempt: int = 1) -> ApplicationView | None:
+        view = self.view()
+        phases = [one.phase for one in view.containers]
+        return view if view.attempt == attempt and phases == [Phase.RUNNING] * CONTAINERS else None
+
+    def master(self, attempt: int = 1) -> int:
+        return int((self.directory / f"pid-{attempt}").read_text())
+
+    def points(self, attempt: int = 1) -> list[str]:
+        return am_at_points.points(self.directory, attempt)
+
+    def check_its_end(self) -> ApplicationView:
+        """It ended, as it should."""
+        end = self.client.wait(self.application_id, timeout_s=240)
+        assert end.cause is Cause.SUCCEEDED, f"{self}: {end.state} {end.diagnostics}"
+        assert not (self.directory / "twice").exists(), f"{self}: {(self.directory / 'twice').read_text()}"
+        begun = [path.name for path in self.directory.glob("begun.*")]
+        assert sorted(begun) == [f"begun.{index}" for index in range(CONTAINERS)], str(self)
+        for index in range(CONTAINERS):
+            assert self.files.read(f"{self.target}/{index}/x") == f"new {index}\n".encode(), str(self)
+        assert self.files.names(self.target) == [str(index) for index in range(CONTAINERS)], str(self)
+        self.check_what_is_left()
+        return end
+
+    def check_what_is_left(self) -> None:
+        name = self.directory.name
+
+        def beside() -> list[str]:
+            return [one for one in self.files.names(f"{self.files.home}/results") if one.startswith(f"{name}.")]
+
+        until(lambda: not beside(), 60)
+        staging = f"{self.files.home}/.dlapp/staging"
+        # Who dies between its last word and its clean-up leaves that to the user's next command.
+        self.client.engine.prepare()
+        until(lambda: str(self.application_id) not in self.files.names(staging), 60)
+
+    def close(self) -> None:
+        for number in (1, 2):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                os.kill(self.master(number), signal.SIGKILL)
+        with contextlib.suppress(Exception):
+            self.client.kill(self.application_id)
+        self.client.engine.close()
+        self.files.close()
+
+
+class Runs:
+    """The runs of one test."""
+
+    def __init__(self, hadoop: Hadoop, directory: Path) -> None:
+        self.hadoop, self.directory, self.all = hadoop, directory, list[Run]()
+
+    def submit(self, point: str = "", nth: int = 1, *, do: str = am_at_points.KILL, outlives: bool = False) -> Run:
+        name = f"run-{time.time_ns():x}-{len(self.all)}"
+        one = Run(self.hadoop, self.directory / name, point, nth, do, outlives)
+        self.all.append(one)
+        one.submit()
+        return one
+
+
+@pytest.fixture
+def runs(hadoop: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runs]:
+    monkeypatch.setenv("HADOOP_USER_NAME", getpass.getuser())
+    tmp_path.chmod(0o755)
+    some = Runs(hadoop, tmp_path)
+    yield some
+    for one in some.all:
+        one.close()
+
+
+@pytest.fixture(scope="module")
+def chosen(hadoop: Hadoop, tmp_path_factory: pytest.TempPathFactory) -> list[list[tuple[str, int]]]:
+    """For each round where its masters are killed: points and for the how-manieth time they are passed."""
+    seed = int(os.environ.get("DLAPP_SEED", time.time_ns() % 1_000_000))
+    print(f"DLAPP_SEED={seed}")
+    chance = random.Random(seed)
+    if not FULL:
+        return [[(name, 1) for name in chance.sample(POINTS, 3)]]
+    whole = Run(hadoop, tmp_path_factory.mktemp("whole") / "run")
+    try:
+        whole.submit()
+        whole.go()
+        whole.check_its_end()
+    finally:
+        whole.close()
+    passed = list(dict.fromkeys(whole.points()))
+    assert set(passed) >= set(POINTS)
+    # Twice in each: between its first and its second container much can be half done.
+    every = [(name, 1) for name in passed] + [(name, CONTAINERS) for name in passed if name.endswith(TWICE)]
+    chance.shuffle(every)
+    return [every[number::ROUNDS] for number in range(ROUNDS)]
+
+
+@pytest.mark.parametrize("round_", range(ROUNDS if FULL else 1))
+def test_killed_at_a_point_of_its_run_it_ends_right_all_the_same(
+    runs: Runs, chosen: list[list[tuple[str, int]]], round_: int
+) -> None:
+    print(f"killed at {chosen[round_]}")
+    batch = [runs.submit(name, nth) for name, nth in chosen[round_]]
+    for number, one in enumerate(batch):
+        if number % 2:
+            # Some have run for more than a second when their master dies: those YARN leaves alone.
+            with contextlib.suppress(AssertionError):
+                until(one.running, 3)
+        one.go()
+    for one in batch:
+        one.check_its_end()
+        assert one.point in one.points(), str(one)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2][:1] not in (b"Z", b"X")
+    except FileNotFoundError:
+        return False
+
+
+def kill_container_of(run: Run) -> None:
+    """SIGKILL the container of its first ApplicationMaster, which lives on."""
+    parent = int(Path(f"/proc/{run.master()}/stat").read_text().rpartition(") ")[2].split()[1])
+    os.kill(parent, signal.SIGKILL)
+
+
+def test_of_two_live_masters_the_one_that_was_cut_off_goes_and_its_tasks_find_the_other(runs: Runs) -> None:
+    one = runs.submit(outlives=True)
+    before = until(one.running, 60)
+    time.sleep(1.5)  # YARN takes away what was started in the last second of its master
+    (one.directory / "cut-1").touch()
+    kill_container_of(one)
+    until(lambda: one.points(2), 60)
+    assert alive(one.master(1))
+    until(lambda: one.running(attempt=2), 90)
+    until(lambda: not alive(one.master(1)), 60)
+    one.go()
+    end = one.check_its_end()
+    assert [container.container_id for container in end.containers] == [
+        container.container_id for container in before.containers
+    ]
+    assert "before claim" not in one.points(1)
+
+
+@pytest.mark.parametrize("point", ["before claim", *(["before SettleOutputs", "after claim", "before keep"] * FULL)])
+def test_a_master_that_slept_until_another_had_ended_it_all_changes_nothing(runs: Runs, point: str) -> None:
+    one = runs.submit(point, do=STOP)
+    one.go()
+    end = one.check_its_end()
+    assert end.attempt == 2
+    history = f"{one.files.home}/.dlapp/history/{one.application_id}.json"
+    before = one.files.read(history)
+    os.kill(one.master(1), signal.SIGCONT)
+    until(lambda: not alive(one.master(1)), 60)
+    assert one.files.read(history) == before
+    assert one.view().state is State.FINISHED
+    one.check_its_end()
