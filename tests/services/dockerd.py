@@ -211,14 +211,17 @@ _shared: Dockerd | None = None
 
 
 @contextlib.contextmanager
-def own_daemon(programs: Path | None = None, **config: object) -> Generator[Dockerd, None, None]:
-    """A daemon for one test, which may kill it; ``config`` is of its daemon.json."""
+def own_daemon(programs: Path | None = None, *, data_mib: int = 0, **config: object) -> Generator[Dockerd, None, None]:
+    """A daemon for one test, which may kill it; ``config`` is of its daemon.json, ``data_mib`` its disk's size."""
     if reason := why_not():
         pytest.skip(reason)
     directory = Path(tempfile.mkdtemp(prefix="dlapp-dockerd-"))
     daemon = Dockerd(directory, programs)
     daemon.config = config
     try:
+        if data_mib:
+            (directory / "data").mkdir()
+            subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={data_mib}m", "dlapp", directory / "data"], check=True)
         daemon.start()
         daemon.import_images()
         yield daemon

@@ -1,0 +1,306 @@
+"""A dockerd that is restarted, hangs, is slow or has no room; an image that goes; a payload that floods its log."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlapp.control import Fault
+from dlapp.node import node_policy
+from dlapp.runtime.docker import DockerRun, DockerSettings
+from dlapp.runtime.lifeline import somebody_holds
+from dlapp.runtime.payload import Ended, Payload, PayloadError
+from dlapp.spec import Resources
+from dlapp.task.logs import TaskLog
+from tests.runtime.driver import Driven, wait_until
+from tests.services.dockerd import IMAGE, Dockerd, busybox_root, own_daemon
+from tests.services.registry import Registry
+from tests.services.unix_proxy import UnixProxy
+
+pytestmark = pytest.mark.docker
+
+FULL = os.environ.get("DLAPP_FAULTS") == "full"
+
+
+class Here:
+    """A payload in Docker that this very process looks after."""
+
+    def __init__(self, directory: Path, host: str, image: str) -> None:
+        self.directory, self.notes = directory, list[str]()
+        self.log = TaskLog(str(directory / "dlapp.log"))  # its lock says that we live
+        (directory / "workspace").mkdir()
+        payload = Payload(
+            application_id="application_1700000000000_0001",
+            container_id=f"container_{int.from_bytes(os.urandom(6), 'big')}",
+            directory=str(directory),
+            script="run.sh",
+            args=(),
+            env={},
+            resources=Resources(memory_mib=64),
+            image=image,
+        )
+        settings = DockerSettings(host, "none", lock_dir=str(directory))
+        self.run = DockerRun(payload, settings, node_policy("/none").docker, self.notes.append)
+
+    def script(self, text: str) -> None:
+        (self.directory / "workspace" / "run.sh").write_text(text)
+
+    def out(self) -> str:
+        return (self.directory / "stdout").read_text()
+
+    def end(self) -> Ended:
+        found: list[Ended] = []
+
+        def ended() -> bool:
+            found.extend(one for one in [self.run.ended()] if one is not None)
+            return bool(found)
+
+        wait_until(ended, "it has ended")
+        return found[0]
+
+
+Make = Callable[..., Here]
+
+
+@pytest.fixture
+def here(place: Path) -> Generator[Make, None, None]:
+    made: list[Here] = []
+
+    def make(host: str, image: str = IMAGE) -> Here:
+        directory = place / f"container{len(made)}"
+        directory.mkdir()
+        made.append(Here(directory, host, image))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.run.close()
+        one.log.close()
+
+
+@pytest.fixture
+def proxy(place: Path, dockerd: Dockerd) -> Generator[UnixProxy, None, None]:
+    with UnixProxy(place / "docker.sock", dockerd.socket) as one:
+        yield one
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls of dockerd before the start may take some seconds, not a minute."""
+    monkeypatch.setattr("dlapp.runtime.docker._CALL_TIMEOUT_S", 4.0)
+
+
+# ---- restarted ----
+
+
+def running(place: Path, daemon: Dockerd) -> Driven:
+    docker = Driven(place, as_user=False)
+    docker.run(
+        "echo ready; while [ ! -e finish ]; do sleep 0.02; done; exit 6",
+        image=IMAGE,
+        docker_host=daemon.host,
+        docker_lock_dir=str(place),
+    )
+    docker.hear("started")
+    docker.wait_for_out(b"ready")
+    return docker
+
+
+def test_a_payload_that_a_restart_of_dockerd_ended_is_the_nodes_fault(place: Path) -> None:
+    with own_daemon() as daemon:
+        docker = running(place, daemon)
+        try:
+            daemon.restart()
+            end = docker.end()
+            assert (end["code"], end["fault"]) == (None, "node")
+            assert end["problem"].startswith("Docker was stopped or restarted under the payload, and ended it (signal ")
+        finally:
+            docker.close()
+
+
+def test_with_live_restore_a_payload_goes_on_over_a_restart_of_dockerd(place: Path) -> None:
+    with own_daemon(**{"live-restore": True}) as daemon:
+        docker = running(place, daemon)
+        try:
+            daemon.restart()
+            (place / "workspace" / "finish").touch()
+            assert docker.end()["code"] == 6
+            assert daemon.containers() == []
+        finally:
+            docker.close()
+
+
+# ---- hung, slow ----
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("call", [b"POST /containers/create", *([b"GET /images", b"GET /containers/"] if FULL else [])])
+def test_a_dockerd_that_hangs_before_the_start_is_the_nodes_fault(
+    here: Make, proxy: UnixProxy, dockerd: Dockerd, call: bytes
+) -> None:
+    one = here(proxy.host)
+    one.script("echo it ran")
+    proxy.hang_at = call
+    with pytest.raises(PayloadError, match="does not answer: no answer in 4 s; does dockerd run") as silent:
+        one.run.prepare()
+    assert silent.value.fault is Fault.NODE
+    proxy.hang_at = b""
+    one.run.close()
+    assert dockerd.containers() == []
+    assert not (one.directory / "stdout").exists() or one.out() == ""
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_start_that_is_never_answered_leaves_nothing_that_runs(
+    here: Make, proxy: UnixProxy, dockerd: Dockerd
+) -> None:
+    one = here(proxy.host)
+    one.script("echo it ran; sleep 100")
+    one.run.prepare()
+    proxy.hang_at = b"/start"
+    with pytest.raises(PayloadError, match="does not answer") as silent:
+        one.run.start()
+    assert silent.value.fault is Fault.NODE
+    one.run.close()
+    wait_until(lambda: not somebody_holds(str(one.directory / "life")), "nobody holds the lifeline")
+    assert dockerd.containers() == []
+
+
+def test_while_dockerd_hangs_an_end_is_told_and_a_kill_kills(
+    here: Make, proxy: UnixProxy, dockerd: Dockerd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dlapp.runtime.docker._LOOK_TIMEOUT_S", 0.5)
+    first, second = here(proxy.host), here(proxy.host)
+    first.script("echo ready; while [ ! -e finish ]; do sleep 0.02; done; exit 6")
+    second.script("echo ready; sleep 100")
+    for one in (first, second):
+        one.run.prepare()
+        one.run.start()
+        wait_until(lambda one=one: one.out() == "ready\n", "it runs")  # type: ignore[misc]
+    proxy.hangs.set()
+    (first.directory / "workspace" / "finish").touch()
+    assert first.end().exit_code == 6
+    second.run.kill()
+    assert second.end().fault is Fault.NODE
+    for one in (first, second):
+        one.run.close()
+        assert any("is left to be removed" in note for note in one.notes)
+    proxy.hangs.clear()
+    for name in dockerd.containers():
+        dockerd.docker("rm", "-f", name)
+
+
+def test_a_slow_dockerd_is_waited_for(here: Make, proxy: UnixProxy, dockerd: Dockerd) -> None:
+    proxy.delay_s = 0.3
+    one = here(proxy.host)
+    one.script("echo ran; exit 4")
+    one.run.prepare()
+    one.run.start()
+    assert one.end().exit_code == 4
+    one.run.close()
+    assert dockerd.containers() == []
+
+
+def test_a_dockerd_that_is_stopped_for_a_while_delays_nothing_that_runs(place: Path) -> None:
+    with own_daemon() as daemon:
+        docker = running(place, daemon)
+        try:
+            os.kill(daemon.pid, signal.SIGSTOP)
+            threading.Timer(1.0, os.kill, (daemon.pid, signal.SIGCONT)).start()
+            (place / "workspace" / "finish").touch()
+            assert docker.end()["code"] == 6
+        finally:
+            os.kill(daemon.pid, signal.SIGCONT)
+            docker.close()
+
+
+# ---- no room, no image ----
+
+
+def fill(path: Path) -> None:
+    with contextlib.suppress(OSError), open(path, "wb", buffering=0) as ballast:
+        while True:
+            ballast.write(bytes(1 << 20))
+
+
+def test_a_full_disk_of_dockers_is_the_nodes_fault_in_its_words(here: Make) -> None:
+    with own_daemon(data_mib=64) as daemon:
+        one = here(daemon.host)
+        one.script("echo it ran")
+        fill(daemon.directory / "data" / "ballast")
+        with pytest.raises(PayloadError, match="no space left on device") as full:
+            one.run.prepare()
+        assert full.value.fault is Fault.NODE
+        one.run.close()
+        (daemon.directory / "data" / "ballast").unlink()
+        one.run.prepare()
+        one.run.start()
+        assert one.end().exit_code == 0
+
+
+def test_an_image_that_is_removed_under_a_payload_changes_nothing_for_it(place: Path) -> None:
+    with own_daemon() as daemon:
+        docker = running(place, daemon)
+        try:
+            daemon.docker("rmi", "-f", IMAGE)
+            (place / "workspace" / "finish").touch()
+            assert docker.end()["code"] == 6
+        finally:
+            docker.close()
+
+
+def test_an_image_that_is_removed_before_the_container_is_made_is_pulled_again(
+    here: Make, dockerd: Dockerd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Registry(busybox_root()) as registry:
+        one = here(dockerd.host, registry.image)
+        one.script("exit 3")
+        create, calls = one.run._docker.create, []
+
+        def removed_in_this_moment(name: str, config: Any) -> None:
+            calls.append(name)
+            if len(calls) == 1:
+                dockerd.docker("rmi", "-f", registry.image)
+            create(name, config)
+
+        monkeypatch.setattr(one.run._docker, "create", removed_in_this_moment)
+        one.run.prepare()
+        one.run.start()
+        assert one.end().exit_code == 3
+        assert len(calls) == 2
+        assert one.notes.count(f"image {registry.image}: pulling") == 2
+        one.run.close()
+        dockerd.docker("rmi", "-f", registry.image)
+
+
+# ---- what a payload does ----
+
+
+def test_nothing_outlives_a_payload_that_made_itself_a_daemon(here: Make, dockerd: Dockerd) -> None:
+    one = here(dockerd.host)
+    marker = f"1000.{int.from_bytes(os.urandom(6), 'big')}"
+    one.script(f"(setsid sh -c 'trap \"\" TERM HUP; sleep {marker}' </dev/null >/dev/null 2>&1 &)\nexit 0\n")
+    one.run.prepare()
+    one.run.start()
+    assert one.end().exit_code == 0
+    one.run.close()
+    assert subprocess.run(["pgrep", "-f", marker], capture_output=True).stdout == b""
+
+
+def test_an_unterminated_last_line_is_kept_always(here: Make, dockerd: Dockerd) -> None:
+    for number in range(3):
+        one = here(dockerd.host)
+        one.script(f"seq 1 5000; printf 'the last {number}'")
+        one.run.prepare()
+        one.run.start()
+        assert one.end().exit_code == 0
+        one.run.close()
+        assert one.out().endswith(f"5000\nthe last {number}")
