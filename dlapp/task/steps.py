@@ -235,10 +235,11 @@ class Task:
         # A plain payload inherits the lease's descriptors; one in Docker cannot.
         evidence = self._evidence_of_docker() if self._assignment.docker_image else {}
         if where.get("kind", "machine") == "machine":
+            from dlapp.gpuid.health import Inspector
             from dlapp.gpuid.machine import MachineLedger
 
             # The engine reserved them for the application before it started us.
-            self._ledger = ledger = MachineLedger(where["directory"])
+            self._ledger = ledger = MachineLedger(where["directory"], inspect=Inspector())
             return ledger.lease(
                 application=where["application"],
                 container=container,
@@ -330,9 +331,11 @@ class Task:
     def _made_ready(self) -> Running:
         one = self._assignment
         if one.docker_image is None:
+            home = os.path.join(self._home, "home")
+            os.makedirs(home, 0o700, exist_ok=True)  # on a cluster the submitter's is not there
             payload = self._payload(
                 workspace=os.path.join(self._home, "workspace"),
-                home=os.path.join(self._home, "home"),
+                home=home,
                 tmp=os.path.join(self._home, "tmp"),
                 submitter=self._launch.get("environment", {}),
             )
