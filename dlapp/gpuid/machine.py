@@ -7,7 +7,7 @@ It is one for the machine, whoever asks, so two users with two queues never get 
 - All or none. An ask that does not get all its cards lets go of those that it had got.
 - First come, first served, machine-wide. Who waits has a ticket: a locked file whose name sorts by the time of the
   submission. While an earlier ticket waits nobody later is served, so an ask for many cards is not starved by asks for
-  few.
+  few. One whose holder is stopped is passed over until it goes on.
 - What cannot be known frees nothing.
 
 A card in quarantine says so on a page of its own file, which whoever finds it out may write: on one machine the ledger
@@ -38,6 +38,9 @@ DEVICES_LAST_S = 30.0
 """How long what NVML said is good: initializing it can take a second."""
 _RETRY_S = (0.005, 0.03)
 _CLEAR_EVERY_S = 0.5
+_LOOKED_EVERY_S = 1.0
+PASSED_OVER_S = 15.0
+"""Who waits and has not looked for so long (it is stopped, or hangs) keeps its place and holds up nobody meanwhile."""
 _TICKET = "ticket-"
 _CARD = re.compile(r"(GPU|MIG)-[A-Za-z0-9_.-]+", re.ASCII)
 
@@ -109,8 +112,16 @@ class Held(_Held):
 class Ticket:
     """A place in the machine's queue for GPUs, held until it is closed or the process ends."""
 
-    def __init__(self, directory: str, name: str, fd: int) -> None:
+    def __init__(self, directory: str, name: str, fd: int, record: Record, clock: Callable[[], float]) -> None:
         self._path, self.name, self._fd = os.path.join(directory, name), name, fd
+        self._record, self._clock, self._looked_s = record, clock, -_LOOKED_EVERY_S
+        self.looks()
+
+    def looks(self) -> None:
+        """Say that whoever waits here is at it."""
+        if (now_s := self._clock()) - self._looked_s >= _LOOKED_EVERY_S:
+            self._looked_s = now_s
+            records.write_record(self._fd, RESERVED, {**self._record, "looked_s": now_s})
 
     def close(self) -> None:
         """Leave the queue. May be repeated."""
@@ -206,19 +217,24 @@ class MachineLedger:
                 os.fchmod(fd, 0o644)
                 records.try_lock(fd, 0)
                 record = {"application": application, "user": user, "count": count, "since_ms": since_ms}
-                records.write_record(fd, RESERVED, record)
+                ticket = Ticket(self.directory, name, fd, record, self._clock)
                 os.rename(f".{name}", name, src_dir_fd=directory, dst_dir_fd=directory)
             except BaseException:
                 os.close(fd)
                 raise
-        return Ticket(self.directory, name, fd)
+        return ticket
 
     def _earlier(self, directory: int, name: str) -> Record | None:
-        """The first that waits before ``name``; None: nobody does."""
+        """The first that waits before ``name`` and is at it; None: nobody does."""
         for other in sorted(one for one in os.listdir(directory) if one.startswith(_TICKET) and one < name):
             with contextlib.suppress(FileNotFoundError), self._card(directory, other) as fd:
                 if records.is_locked(fd, 0):
-                    return records.read_record(fd, RESERVED) or {}
+                    record = records.read_record(fd, RESERVED) or {}
+                    looked_s = record.get("looked_s")
+                    # The clock of all processes since the start of the machine, which nobody sets.
+                    if isinstance(looked_s, float) and self._clock() - looked_s > PASSED_OVER_S:
+                        continue
+                    return record
                 with contextlib.suppress(OSError):
                     os.unlink(other, dir_fd=directory)
         return None
@@ -301,6 +317,8 @@ class MachineLedger:
         self._refuse_too_many(count)
         devices = self.devices()
         self._look_at_cards()
+        if ticket is not None:
+            ticket.looks()
         looked = False
         with self._open_directory() as directory:
             while True:
@@ -339,6 +357,8 @@ class MachineLedger:
     ) -> Lease:
         """Lease ``gcores`` of the devices that are reserved for ``application`` to one of its containers.
 
+        In the place of one that is lost or in quarantine, another is reserved for this lease alone.
+
         Args:
             timeout_s: how long to wait for devices that a container before this one is giving back.
             evidence: for a payload that does not inherit ``fds``: ``fifo``, the path of the lifeline that it reads.
@@ -352,6 +372,7 @@ class MachineLedger:
             return Lease((), (), LEASED)
         deadline, clear_at = self._clock() + timeout_s, self._clock()
         devices = self.devices()
+        extra: Reservation | None = None
         record: Record = {"application": application, "container": container, "user": user}
         if evidence is not None:
             record["evidence"] = dict(evidence)
@@ -360,9 +381,10 @@ class MachineLedger:
             reserved = records.read_record(fd, RESERVED) or {}
             return reserved.get("application") == application and records.is_locked(fd, RESERVED)
 
-        with self._open_directory() as directory:
+        with self._open_directory() as directory, contextlib.ExitStack() as kept:
             while True:
                 ours, free, held = [], set(), []
+                broken = self._vanished(directory, devices, is_ours)
                 for device in devices:
                     with self._card(directory, _file_name(device.uuid), create=True) as fd:
                         if not is_ours(fd):
@@ -370,12 +392,27 @@ class MachineLedger:
                         ours.append(device)
                         if records.is_locked(fd, LEASED) or self._doubt(fd):
                             held.append(self._holder(fd, device.uuid) or Holder(device.uuid, device.index, ""))
+                        elif (quarantine := _health(fd)[0]) is not None:
+                            broken.append(f"gpu{device.index} {quarantine}")
                         else:
                             free.add(device.uuid)
                 if (chosen := self._choose(devices, free, gcores, spread)) is not None:
                     fds = self._take(directory, chosen, LEASED, record, is_ours)
                     if fds is not None:
-                        return Lease(chosen, fds, LEASED)
+                        if extra is not None and set(extra.devices).isdisjoint(chosen):
+                            extra.close()  # a container before this one gave one back meanwhile
+                            extra = None
+                        kept.pop_all()
+                        return Lease(chosen, fds, LEASED, extra)
+                elif broken and extra is None:
+                    count = min(len(broken), gcores - len(free))
+                    try:
+                        extra = kept.enter_context(self.reserve(application, user, count, spread=spread))
+                        continue
+                    except (NotEnough, AskTooLarge) as error:
+                        if self._clock() >= deadline:
+                            why = f"{', '.join(broken)}, and in place of it: {getattr(error, 'reason', error)}"
+                            raise NotEnough(self.host, why, gcores, len(free), held) from error
                 elif gcores > len(ours):
                     reason = f"asked for {gcores} gcores, {len(ours)} are reserved for {application}"
                     raise NotEnough(self.host, reason, gcores, len(free), held)
@@ -433,6 +470,16 @@ class MachineLedger:
             with self._card(directory, _file_name(device.uuid), create=True) as fd:
                 if (holder := self._holder(fd, device.uuid)) is not None:
                     found[device.uuid] = replace(holder, index=device.index)
+        return found
+
+    def _vanished(self, directory: int, devices: Sequence[Device], is_ours: Callable[[int], bool]) -> list[str]:
+        """Cards of the application that are not there any more, as text."""
+        there, found = {_file_name(one.uuid) for one in devices}, []
+        for name in os.listdir(directory):
+            if _CARD.fullmatch(name) and name not in there:
+                with contextlib.suppress(FileNotFoundError), self._card(directory, name) as fd:
+                    if is_ours(fd):
+                        found.append(f"{name} is not there any more")
         return found
 
     def clear_gone(self, application: str) -> None:

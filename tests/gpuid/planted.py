@@ -12,6 +12,8 @@ import contextlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from kazoo.exceptions import NodeExistsError
+
 from dlapp.gpuid.evidence import GONE, UNKNOWN, Finding, Witnesses
 from dlapp.gpuid.machine import MachineLedger
 from dlapp.gpuid.rules import LeaseRecord
@@ -25,16 +27,12 @@ class _Planted(Witnesses):
     def __init__(self, plant: str) -> None:
         super().__init__()
         self.plant = plant
-        self.ledger: ZooKeeperLedger | None = None
+        self.ledger: OnZooKeeper | None = None
 
     def judge(self, evidence: Mapping[str, Any], boot_id: str, uuids: Iterable[str] = ()) -> Finding:
         if self.plant == "no-evidence":
             return Finding(GONE)
-        if (
-            self.plant == "session"
-            and self.ledger is not None
-            and self.ledger._client.exists(evidence["session"]) is None
-        ):
+        if self.plant == "session" and self.ledger is not None and self.ledger.is_over(evidence["session"]):
             return Finding(GONE)
         found = super().judge(evidence, boot_id, uuids)
         return Finding(GONE) if found.state == UNKNOWN and self.plant == "unknown" else found
@@ -49,9 +47,14 @@ class OnZooKeeper(ZooKeeperLedger):
         if self.plant != "session":
             return {}
         path = f"/sessions/{container}"
-        self._connected(self._clock() + 30)
-        self._client.create(path, b"", ephemeral=True, makepath=True)
+        deadline = self._clock() + 60
+        with contextlib.suppress(NodeExistsError):  # by a call whose answer was lost
+            self._call(lambda client: client.create_async(path, b"", ephemeral=True, makepath=True), deadline)
         return {"session": path}
+
+    def is_over(self, path: str) -> bool:
+        """Whether the session that made a node is."""
+        return self._call(lambda client: client.exists_async(path), self._clock() + 60) is None
 
     def _release_now(self, lease: LeaseRecord, wait_s: float) -> None:
         super()._release_now(lease, wait_s)

@@ -145,6 +145,45 @@ def test_containers_of_one_application_never_share_a_device(ledger: MachineLedge
         third.release()
 
 
+# ---- a card that fails under its application ----
+
+
+def test_in_the_place_of_a_card_in_quarantine_another_is_leased(ledger: MachineLedger) -> None:
+    with ledger.reserve(APP, "tony", 2) as reservation:
+        first = ledger.lease(application=APP, container="c1", user="tony", gcores=1)
+        (bad,) = first.devices
+        ledger.quarantine(bad.uuid, cause="ecc", detail="ECC")
+        first.release()
+        with ledger.lease(application=APP, container="c2", user="tony", gcores=2) as second:
+            assert bad not in second.devices
+            (well,) = set(reservation.devices) - {bad}
+            assert well in second.devices
+            assert len(ledger.holders()) == 3
+            second.release()
+        assert len(ledger.holders()) == 2
+
+
+def test_in_the_place_of_a_card_that_is_lost_another_is_leased(directory: Path) -> None:
+    there = list(cards(3))
+    ledger = MachineLedger(str(directory), discover=lambda: tuple(there))
+    with ledger.reserve(APP, "tony", 2):
+        del there[0]
+        fewer = MachineLedger(str(directory), discover=lambda: tuple(there))
+        lease = fewer.lease(application=APP, container="c1", user="tony", gcores=2)
+        assert {one.index for one in lease.devices} == {1, 2}
+        lease.release()
+
+
+def test_where_no_other_card_is_free_a_lease_says_what_became_of_its_own(ledger: MachineLedger) -> None:
+    with ledger.reserve(APP, "tony", 1) as mine, ledger.reserve(OTHER, "ann", 3):
+        ledger.quarantine(mine.devices[0].uuid, cause="lost", detail="it fell off the bus")
+        with pytest.raises(
+            NotEnough,
+            match=rf"gpu0 quarantined \(it fell off the bus\), and in place of it: needs 1 gcores, 0 free: .*{OTHER}",
+        ):
+            ledger.lease(application=APP, container="c1", user="tony", gcores=1)
+
+
 def test_a_lease_of_no_devices_needs_no_ledger(directory: Path) -> None:
     ledger = MachineLedger(str(directory), discover=lambda: ())
     assert ledger.lease(application=APP, container="c1", user="tony", gcores=0).devices == ()
@@ -328,6 +367,32 @@ def test_the_ticket_of_a_dead_waiter_holds_up_nobody(
     waiter.kill()
     ledger.reserve(APP, "tony", 1).close()
     assert [name for name in os.listdir(directory) if "ticket" in name] == []
+
+
+def test_who_waits_and_is_stopped_holds_up_nobody_and_keeps_its_place(
+    ledger: MachineLedger, user: Callable[..., User], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dlapp.gpuid.machine.PASSED_OVER_S", 2.0)
+    waiting = user()
+    waiting("ticket", "t", application=OTHER, user="ann", count=4, since_ms=1)
+    waiting.process.send_signal(signal.SIGSTOP)
+    with ledger.ticket(APP, "tony", 1, since_ms=2) as ticket:
+        with pytest.raises(NotEnough, match="came first and waits for 4 gcores"):
+            ledger.reserve(APP, "tony", 1, ticket=ticket)
+
+        def is_served() -> bool:
+            try:
+                ledger.reserve(APP, "tony", 1, ticket=ticket).close()
+            except NotEnough:
+                return False
+            return True
+
+        wait_until(is_served, 30)
+        waiting.process.send_signal(signal.SIGCONT)
+        assert len(waiting("reserve", "r", application=OTHER, user="ann", count=4, ticket="t")["devices"]) == 4
+        waiting("close", "t")
+        with pytest.raises(NotEnough, match="0 free"):
+            ledger.reserve(APP, "tony", 1, ticket=ticket)
 
 
 def test_nobody_waits_for_more_than_there_is(ledger: MachineLedger) -> None:

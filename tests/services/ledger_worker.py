@@ -146,7 +146,7 @@ def main(argv: list[str]) -> int:
         os.mkfifo(life)
         if plan["clock"]:
             jump(choice)
-        dies = choice.choice(("never",) * 12 + ("leased", "running", "running", "ended"))
+        dies = choice.choice(("never",) * plan["well"] + ("leased", "running", "running", "ended"))
         order = {
             "container": container,
             "life": life,
