@@ -123,7 +123,7 @@ class Logs:
         from dlapp.cluster.yarn.site import hadoop_user
         from dlapp.cluster.yarn.web import Web
 
-        self._web = self._web or Web(TIMEOUT_S)
+        self._web = self._web or Web(TIMEOUT_S, accept="text/plain")
         return GrowingPage(
             url,
             hadoop_user(),

@@ -74,10 +74,17 @@ class Web:
 
     Args:
         timeout_s: for a connection to come to be, for each silence, and for an answer as a whole once it has begun.
+        accept: the kind of answer; a log's page is text, and who wants JSON of it gets status 503.
     """
 
-    def __init__(self, timeout_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._timeout_s, self._clock = timeout_s, clock
+    def __init__(
+        self,
+        timeout_s: float,
+        *,
+        accept: str = "application/json",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._timeout_s, self._accept, self._clock = timeout_s, accept, clock
         self._open: dict[tuple[str, str], http.client.HTTPConnection] = {}
 
     def close(self) -> None:
@@ -128,7 +135,7 @@ class Web:
         path = parts.path or "/"
         if words := "&".join(part for part in (parts.query, urlencode(query or {})) if part):
             path += f"?{words}"
-        headers = {"Accept": "application/json"} | ({"Content-Type": "application/json"} if body is not None else {})
+        headers = {"Accept": self._accept} | ({"Content-Type": "application/json"} if body is not None else {})
         server = parts.scheme, parts.netloc
         while True:
             kept = server in self._open
