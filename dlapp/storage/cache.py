@@ -32,7 +32,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from dlapp.errors import DlappError, NotFound, UsageError
+from dlapp.errors import DlappError, NotFound, TimedOut, UsageError
 from dlapp.storage import DiskFull, Progress, locks, shown
 from dlapp.storage.cache_files import (
     FORMAT,
@@ -52,6 +52,10 @@ from dlapp.storage.tree import free_bytes, human_size, remove_tree
 
 _TELL_EVERY_S = 0.2
 _LOOK_S = (0.02, 0.2)
+STALLED_S = 300.0
+"""A fetch that tells no progress for so long (its process may be stopped) is not waited for any longer."""
+DECISION_S = 60.0
+"""Whoever makes room does so within this time, or others do without."""
 
 Note = Callable[[str], None]
 Fetch = Callable[[str, Progress | None], object]
@@ -70,6 +74,29 @@ class Held:
         if self._lock >= 0:
             lock, self._lock = self._lock, -1
             self._let_go(lock)
+
+
+class _Waiting:
+    """Waiting for another process's fetch: passes on how far it is, and sees when it does not go on."""
+
+    def __init__(self) -> None:
+        self.told = False
+        self._said, self._since = b"", time.monotonic()
+
+    def goes_on(self, lock_path: str, progress: Progress | None) -> bool:
+        """Wait a moment; False: there was no progress for too long."""
+        self.told = True
+        said = b""
+        with contextlib.suppress(OSError, ValueError):
+            with open(lock_path, "rb") as file:
+                said = file.read(42)
+            done, total = map(int, said.split())
+            if progress:
+                progress(done, total)
+        if said != self._said:
+            self._said, self._since = said, time.monotonic()
+        time.sleep(random.uniform(*_LOOK_S))
+        return time.monotonic() - self._since < STALLED_S
 
 
 class InputCache:
@@ -114,7 +141,7 @@ class InputCache:
         Returns:
             None: there is no room for it here.
         """
-        key, waited = wanted.key, False
+        key, waiting = wanted.key, _Waiting()
         while True:
             whole = self._is_whole(key)
             try:
@@ -123,10 +150,11 @@ class InputCache:
                 self._note(f"the cache in {self.place.directory} cannot be used: {error.strerror}")
                 return None
             if lock is None:
-                if not waited:
+                if not waiting.told:
                     self._note(f"{shown(wanted.source)}: another task is fetching it; waiting")
-                    waited = True
-                self._wait(key, progress)
+                if not waiting.goes_on(self._path("locks", key), progress):
+                    self._note(f"{shown(wanted.source)}: nothing was fetched for {STALLED_S:.0f} s; not waiting longer")
+                    return None
                 continue
             held = None
             try:
@@ -359,14 +387,6 @@ class InputCache:
 
         return tell
 
-    def _wait(self, key: str, progress: Progress | None) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            with open(self._path("locks", key), "rb") as file:
-                done, total = map(int, file.read(42).split())
-            if progress:
-                progress(done, total)
-        time.sleep(random.uniform(*_LOOK_S))
-
     # ---- room ----
 
     def make_room(self, path: str, size_bytes: int) -> None:
@@ -374,9 +394,12 @@ class InputCache:
         can: what is in use or pinned stays."""
         if size_bytes <= free_bytes(path) or not same_file_system(path, self.place.directory):
             return
-        self.sweep()
-        with self._deciding():
-            self._evict(0, size_bytes - free_bytes(path), partly=True)
+        try:
+            self.sweep()
+            with self._deciding():
+                self._evict(0, size_bytes - free_bytes(path), partly=True)
+        except (DlappError, OSError) as error:
+            self._note(f"the cache in {self.place.directory} makes no room: {error}")
 
     def _make_room(self, room_bytes: int, spare_bytes: int) -> bool:
         """Whether that much more may be kept, after making room for it."""
@@ -438,7 +461,10 @@ class InputCache:
 
     @contextlib.contextmanager
     def _deciding(self) -> Iterator[None]:
+        deadline = time.monotonic() + DECISION_S
         while (lock := locks.take(self._path("lock"), shared=False)) is None:
+            if time.monotonic() > deadline:
+                raise TimedOut(f"somebody has been making room for {DECISION_S:.0f} s")
             time.sleep(0.005)
         try:
             yield

@@ -209,6 +209,24 @@ def test_the_death_of_who_fetches_lets_the_next_one_take_over(tmp_path: Path) ->
     os.close(writing)
 
 
+def test_a_fetch_that_does_not_go_on_is_not_waited_for_forever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train = source(tmp_path)
+    notes: list[str] = []
+    cache = InputCache(place(tmp_path), notes.append)
+    stopped = locks.take(str(tmp_path / "cache" / "locks" / wanted(train).key), shared=False)
+    assert stopped is not None
+    monkeypatch.setattr("dlapp.storage.cache.STALLED_S", 0.3)
+    assert cache.hold(wanted(train), fetch_from(train)) is None
+    assert "not waiting longer" in notes[-1]
+    os.close(stopped)
+    deciding = locks.take(str(tmp_path / "cache" / "lock"), shared=False)
+    assert deciding is not None
+    monkeypatch.setattr("dlapp.storage.cache.DECISION_S", 0.3)
+    assert cache.hold(wanted(train), fetch_from(train)) is None
+    assert "making room" in notes[-1]
+    os.close(deciding)
+
+
 def killed_before(count: int, action: Callable[[], object]) -> bool:
     """Run ``action`` in a child that kills itself before its ``count``-th change of a file system; whether it did."""
     child = os.fork()

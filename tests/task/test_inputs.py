@@ -1,0 +1,122 @@
+"""A task's input: which cache it uses, and what it leaves behind."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlapp.node import node_policy
+from dlapp.storage import Entry
+from dlapp.storage.cache import InputCache
+from dlapp.storage.cache_files import CachePlace
+from dlapp.storage.fetching import Landing, Plan
+from dlapp.storage.files import LocalFiles
+from dlapp.task import inputs as inputs_module
+from dlapp.task.inputs import Inputs
+from tests.runtime.driver import wait_until
+
+
+class Remote(LocalFiles):
+    """A file system that is somewhere else."""
+
+    def __init__(self) -> None:
+        self.fetched = 0
+
+    def bring(self, landings: Sequence[Landing], done: Callable[[int], None]) -> None:
+        self.fetched += len(landings)
+        super().bring(landings, done)
+
+
+@pytest.fixture
+def remote() -> Remote:
+    return Remote()
+
+
+@pytest.fixture
+def plan(remote: Remote, tmp_path: Path) -> Callable[[str], Plan]:
+    source = tmp_path / "source"
+    source.write_text("42")
+
+    def planned(into: str) -> Plan:
+        nodes = remote.tree(Entry(f"file://{source}", False, 2))
+        landing = Landing(Entry("hdfs://nn/source", False, 2), str(tmp_path / into / "source"), nodes)
+        return Plan(str(tmp_path / into), ((remote, landing),))
+
+    return planned
+
+
+def settings(tmp_path: Path) -> dict[str, Any]:
+    return {"directory": str(tmp_path / "cache"), "limit_bytes": 1 << 30, "age_s": 86400.0}
+
+
+def entries(directory: Path) -> list[str]:
+    return [one.use for one in InputCache(CachePlace(str(directory), 1 << 30, 86400.0)).entries()]
+
+
+def test_what_is_mounted_is_in_use_until_the_task_lets_go(
+    plan: Callable[[str], Plan], remote: Remote, tmp_path: Path
+) -> None:
+    notes: list[str] = []
+    for number in range(2):
+        mine = Inputs(settings(tmp_path), notes.append)
+        assert mine.bring(plan(f"data{number}"), may_mount=True).files == 1
+        ((source, path),) = mine.mounts
+        assert (Path(source).read_text(), path) == ("42", str(tmp_path / f"data{number}" / "source"))
+        assert entries(tmp_path / "cache") == ["in use"]
+        mine.close()
+        mine.close()
+    assert entries(tmp_path / "cache") == [""]
+    assert remote.fetched == 1
+    assert notes == ["of that, on this node already: 1 files, 2 bytes"]
+
+
+def test_what_was_fetched_is_settled_while_the_payload_runs_and_not_when_it_is_short(
+    plan: Callable[[str], Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    about = tmp_path / "cache" / "entries"
+
+    def settled() -> bool:
+        return any('"boot_id": ""' in one.read_text() for one in about.glob("*/about"))
+
+    short = Inputs(settings(tmp_path), print)
+    short.bring(plan("one"), may_mount=False)
+    short.settle_later()
+    short.close()
+    assert not settled()
+    monkeypatch.setattr(inputs_module, "SETTLE_AFTER_S", 0.01)
+    long = Inputs(settings(tmp_path), print)
+    long.bring(plan("two"), may_mount=False)
+    long.settle_later()
+    wait_until(settled, "the entry is settled")
+    long.close()
+
+
+def test_the_operators_directory_goes_before_the_engines(
+    plan: Callable[[str], Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = node_policy(str(tmp_path / "none"))._replace(cache_dir=str(tmp_path / "operators"))
+    monkeypatch.setattr("dlapp.node.node_policy", lambda: policy)
+    Inputs(settings(tmp_path), print).bring(plan("data"), may_mount=False)
+    assert entries(tmp_path / "operators" / str(os.geteuid())) == [""]
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize("how", ["none", "of somebody else"])
+def test_without_a_cache_everything_is_fetched(
+    plan: Callable[[str], Plan], remote: Remote, tmp_path: Path, how: str
+) -> None:
+    notes: list[str] = []
+    if how == "of somebody else":
+        (tmp_path / "cache").mkdir()
+        (tmp_path / "cache").chmod(0o777)
+    mine = Inputs(None if how == "none" else settings(tmp_path), notes.append)
+    for into in ("one", "two"):
+        mine.bring(plan(into), may_mount=True)
+        assert (tmp_path / into / "source").read_text() == "42"
+    assert remote.fetched == 2
+    assert mine.mounts == []
+    assert len(notes) == (how != "none")
