@@ -61,6 +61,14 @@ class StagedFiles:
         except NotFound:
             return []
 
+    def entries(self, location: str) -> list[tuple[str, int, int]]:
+        """Name, size [bytes] and last change [ms since 1970] of all in a directory; nothing where there is none."""
+        try:
+            found = self._web.children(self._place.path(location))
+        except NotFound:
+            return []
+        return [(one.name, one.size_bytes, one.mtime_ms) for one in found]
+
     def make(self, location: str, mode: int) -> None:
         """Make a directory, with those above it; one that is there stays as it is."""
         self._files.make_directory(location, mode)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
+import json
 import os
 import signal
 import subprocess
@@ -14,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from dlapp.client import Client
+from dlapp.cluster.yarn.rest import YarnRest
 from dlapp.cluster.yarn.site import read_site
 from dlapp.config import load_config
 from dlapp.control import Phase
@@ -153,6 +156,30 @@ def test_a_kill_leaves_nothing_of_it(client: Client, tmp_path: Path) -> None:
     assert client.kill(application_id) == f"{application_id} was killed, no output kept"
     assert client.status(application_id).state is State.KILLED
     until(lambda: subprocess.run(["pgrep", "-fx", mark], capture_output=True).returncode == 1)
+
+
+def test_what_an_application_leaves_that_others_killed_the_next_command_removes(
+    client: Client, hadoop: Hadoop, rest: YarnRest, tmp_path: Path
+) -> None:
+    application_id = client.submit(properties(tmp_path, WAITS))
+    until(lambda: running(client, application_id))
+    files = StagedFiles(read_site(str(hadoop.configuration)).storage(getpass.getuser()))
+    staging = f"{files.home}/.dlapp/staging/{application_id}"
+    # What is told afterwards is what its ApplicationMaster wrote last.
+    until(lambda: "view.json" in files.names(staging) and json.loads(files.read(f"{staging}/view.json"))["containers"])
+    assert files.look(staging).mode & 0o777 == 0o700  # type: ignore[union-attr]
+    os.kill(master_of(application_id), signal.SIGSTOP)  # it has no time to clean up
+    try:
+        assert rest.kill(application_id, timeout_s=60) is State.KILLED
+        view = client.status(application_id)
+    finally:
+        with contextlib.suppress(AssertionError, ProcessLookupError):
+            os.kill(master_of(application_id), signal.SIGCONT)
+    assert (view.state, view.cause, len(view.containers)) == (State.KILLED, Cause.KILLED, 1)
+    assert files.look(staging) is None
+    assert client.status(application_id) == view
+    assert client.engine.submission(application_id).spec.script == "run.sh"
+    files.close()
 
 
 def test_a_mark_in_the_staging_directory_stops_it_for_who_cannot_reach_it(

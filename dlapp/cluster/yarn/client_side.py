@@ -26,6 +26,7 @@ from dlapp.cluster.yarn.remembered import local_cache, remember
 from dlapp.cluster.yarn.rest import AppReport, AppSubmission, NewApplication, YarnRest, version_of
 from dlapp.cluster.yarn.site import Site, hadoop_user, read_site
 from dlapp.cluster.yarn.staging import CACHE_MODE, KILL, OWN_MODE, SECRETS, SOFT_KILL, SUBMISSION, VIEW, Files, Places
+from dlapp.cluster.yarn.sweeping import Limits, mark_use, settle, sweep, sweep_cache
 from dlapp.cluster.yarn.task_side import NODE_MANAGER
 from dlapp.cluster.yarn.values import Cluster, Launch, LocalResource
 from dlapp.config import Config
@@ -193,20 +194,16 @@ class YarnEngine:
             self._sweep()
 
     def _sweep(self) -> None:
-        """Remove the staging directories of applications that were ended by others: YARN gives no time to do it."""
+        """Remove what others' kills left, and what is older or more than it may be."""
+        storage, history = self._config.storage, self._config.history
+        sweep_cache(local_cache("workspaces"), storage.cache_age_s, storage.cache_limit_bytes)
         files = self._open_files(self._site.storage(self._user))
+        limits = Limits(storage.cache_age_s, storage.cache_limit_bytes, history.age_s, history.limit_bytes)
         try:
-            places = Places(files.home)
-            left = [name for name in files.names(places.all_staging) if name.startswith("application_")]
-            if not left:
-                return
             # A session of its own: this is another thread.
             with YarnRest(self._site.web_urls(), self._user) as rest:
-                ended = {str(one.application_id) for one in rest.reports(user=self._user) if one.state.ended}
-            for name in left:
-                # What this ResourceManager does not know may run on another cluster that shares the file system.
-                if name in ended:
-                    files.remove(f"{places.all_staging}/{name}")
+                ended = [one.application_id for one in rest.reports(user=self._user) if one.state.ended]
+            sweep(files, Places(files.home), ended, limits, int(time.time() * 1000))
         finally:
             files.close()
 
@@ -319,6 +316,8 @@ class YarnEngine:
             files.make(above, CACHE_MODE)
             files.make(directory, CACHE_MODE)
             found = files.send(path, location, mode)
+        else:
+            mark_use(files, location, found.modified_ms, int(time.time() * 1000))
         if visibility == "PUBLIC" and not _all_may_pass(files, location):
             visibility = "PRIVATE"
         return LocalResource(url=location, size=found.size_bytes, timestamp_ms=found.modified_ms, visibility=visibility)
@@ -443,10 +442,14 @@ class YarnEngine:
             with contextlib.suppress(DlappError):
                 return from_json(ApplicationView, self._ask(report, "GET", "view", None, timeout_s=ASK_S)), None
         # It is written before YARN is told of the end, and the staging directory removed after that.
-        with contextlib.suppress(NotFound, Denied):
-            kept = json.loads(files.read(places.history(report.application_id)))
-            view = from_json(ApplicationView, kept["view"]) if kept.get("view") else None
-            return view, from_json(Submission, kept["submission"])
+        if (kept := _history(files, places, report.application_id)) is not None:
+            return kept
+        if report.state in (State.KILLED, State.FAILED) and report.user == self._user:
+            # Others ended it, and its ApplicationMaster had no time.
+            with contextlib.suppress(Denied, Unreachable):
+                settle(files, places, report.application_id)
+            if (kept := _history(files, places, report.application_id)) is not None:
+                return kept
         with contextlib.suppress(NotFound, Denied, ValueError):
             place = f"{places.staging(report.application_id)}/{VIEW}"
             return from_json(ApplicationView, json.loads(files.read(place))), None
@@ -502,7 +505,6 @@ class YarnEngine:
         if report.state.ended:
             return _over(report)
         files = self._files(report.user)
-        staging = Places(files.home).staging(application_id)
         if report.tracking_url:
             self._mark(report, KILL, by)
             with contextlib.suppress(DlappError):
@@ -510,7 +512,7 @@ class YarnEngine:
                 self._wait_for_end(application_id, KILL_ASK_S)
         rest = self._rest(report.user)
         state = rest.kill(application_id, timeout_s=KILL_END_S)
-        files.remove(staging)
+        settle(files, Places(files.home), application_id)
         if state is State.KILLED:
             return f"{application_id} was killed, no output kept"
         ended = self.view(application_id)
@@ -563,6 +565,16 @@ class YarnEngine:
         if self._asked is not None:
             self._asked[1].close()
             self._asked = None
+
+
+def _history(
+    files: Files, places: Places, application_id: ApplicationId
+) -> tuple[ApplicationView | None, Submission] | None:
+    with contextlib.suppress(NotFound, Denied):
+        kept = json.loads(files.read(places.history(application_id)))
+        view = from_json(ApplicationView, kept["view"]) if kept.get("view") else None
+        return view, from_json(Submission, kept["submission"])
+    return None
 
 
 def _with_archive(submission: Submission, location: str) -> Submission:

@@ -49,6 +49,9 @@ class Files(Protocol):
     def names(self, location: str) -> list[str]:
         """The names in a directory, sorted; none where there is no directory."""
 
+    def entries(self, location: str) -> list[tuple[str, int, int]]:
+        """Name, size [bytes] and last change [ms since 1970] of all in a directory; nothing where there is none."""
+
     def make(self, location: str, mode: int) -> None:
         """Make a directory, with those above it; one that is there stays as it is."""
 

@@ -1,0 +1,171 @@
+"""Removing what is left on the file system: of applications that others ended, and what is older than it may be.
+
+An ApplicationMaster writes its history and removes its staging directory itself. YARN gives one that is killed a
+quarter of a second, so the next command of its user does it. Archives and histories have an age and a size, as on one
+machine.
+
+When an archive was used last is the time of a file beside it, ``<name>.used``, renewed once a day: the archive's own
+time must never change, because YARN fails every container that was promised the file as it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from dlapp.cluster.yarn.staging import OWN_MODE, SUBMISSION, VIEW, Files, Places
+from dlapp.errors import NotFound
+from dlapp.ids import ApplicationId
+
+USED = ".used"
+USED_EVERY_S = 86_400.0
+"""How often the use of an archive is written down."""
+_TEMPORARY_S = 86_400.0
+"""What is written under another name first is renamed within seconds, a large archive within hours."""
+_BUSY_S = 3600.0
+MOST_AT_ONCE = 100
+"""Whoever submits waits for the sweep."""
+
+
+class Entry(NamedTuple):
+    """What is in a directory; ``modified_ms`` is when it was changed, or used, last."""
+
+    name: str
+    size_bytes: int
+    modified_ms: int
+
+
+class Limits(NamedTuple):
+    """How long, and how much, is kept."""
+
+    cache_age_s: float
+    cache_bytes: int
+    history_age_s: float
+    history_bytes: int
+
+
+def settle(files: Files, places: Places, application_id: ApplicationId) -> None:
+    """Keep what an application told before it was ended by others, and remove its staging directory."""
+    staging, history = places.staging(application_id), places.history(application_id)
+    if files.look(staging) is None:
+        return
+    if files.look(history) is None:
+        told = {}
+        for name, what in ((VIEW, "view"), (SUBMISSION, "submission")):
+            with contextlib.suppress(NotFound, ValueError):
+                told[what] = json.loads(files.read(f"{staging}/{name}"))
+        if "submission" in told:
+            files.make(places.all_history, OWN_MODE)
+            # The ApplicationMaster may be just doing the same: its words are the later ones.
+            files.write(history, json.dumps({"view": None, **told}).encode(), 0o600, once=True)
+    files.remove(staging)
+
+
+def sweep(files: Files, places: Places, ended: Iterable[ApplicationId], limits: Limits, now_ms: int) -> int:
+    """Remove all that need not stay; the answer is how many things that was.
+
+    Args:
+        ended: the user's applications that have ended, as this cluster knows them.
+    """
+    over = {str(one): one for one in ended}
+    staged = [name for name in files.names(places.all_staging) if name.startswith("application_")]
+    count = 0
+    for name in [name for name in staged if name in over][:MOST_AT_ONCE]:
+        settle(files, places, over[name])
+        count += 1
+    cache = _entries(files, places.cache)
+    names = archives_to_remove(cache, limits.cache_age_s, limits.cache_bytes, now_ms, now_ms)
+    if names:
+        # What this cluster does not know of may run on another one that shares the file system.
+        submitted = [_submitted_ms(files, f"{places.all_staging}/{name}") for name in staged if name not in over]
+        # Whatever was used since the oldest was submitted may be one of theirs; a use counts for a day.
+        since_ms = min([now_ms, *submitted]) - int(USED_EVERY_S * 1000)
+        names = archives_to_remove(cache, limits.cache_age_s, limits.cache_bytes, since_ms, now_ms)
+    gone = [f"{places.cache}/{name}" for name in names]
+    histories = [one for one in _entries(files, places.all_history) if one.name.endswith(".json")]
+    old = beyond(histories, limits.history_age_s, limits.history_bytes, now_ms, now_ms)
+    gone += [f"{places.all_history}/{one.name}" for one in old]
+    for location in gone[:MOST_AT_ONCE]:
+        mark = files.look(location + USED)
+        if mark is not None and mark.modified_ms >= now_ms:
+            continue  # somebody just began to use it
+        files.remove(location)
+        count += 1
+    return count
+
+
+def mark_use(files: Files, location: str, modified_ms: int, now_ms: int) -> None:
+    """Write down that an archive is used, unless that is written for today."""
+    due_ms = now_ms - int(USED_EVERY_S * 1000)
+    if modified_ms > due_ms:
+        return
+    mark = files.look(location + USED)
+    if mark is None or mark.modified_ms <= due_ms:
+        files.write(location + USED, b"", 0o600)
+
+
+def sweep_cache(directory: str, age_s: float, limit_bytes: int) -> None:
+    """The same for the archives that were made on this machine; each of them can be made again at any time."""
+    found = []
+    with contextlib.suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                info = entry.stat(follow_symlinks=False)
+                found.append(Entry(entry.path, info.st_size, int(info.st_mtime * 1000)))
+    now_ms = int(time.time() * 1000)
+    # One that was just made is just being brought to the cluster.
+    for one in beyond(found, age_s, limit_bytes, now_ms - int(_BUSY_S * 1000), now_ms):
+        with contextlib.suppress(OSError):
+            os.unlink(one.name)
+
+
+def _entries(files: Files, location: str) -> list[Entry]:
+    return [Entry(*one) for one in files.entries(location)]
+
+
+def _submitted_ms(files: Files, staging: str) -> int:
+    """When an application was submitted; 0 where it does not say."""
+    try:
+        return int(json.loads(files.read(f"{staging}/{SUBMISSION}"))["submitted_ms"])
+    except (NotFound, ValueError, KeyError, TypeError):
+        return 0
+
+
+def archives_to_remove(cache: Sequence[Entry], age_s: float, limit_bytes: int, since_ms: int, now_ms: int) -> list[str]:
+    """The names of archives beyond the limits, with their marks, and of what writers that died left.
+
+    Args:
+        since_ms: what was used after this may be in use.
+    """
+    by_name = {one.name: one for one in cache}
+    archives = []
+    for one in cache:
+        if not one.name.startswith(".") and not one.name.endswith(USED):
+            mark = by_name.get(one.name + USED)
+            archives.append(one._replace(modified_ms=max(one.modified_ms, mark.modified_ms if mark else 0)))
+    found = []
+    for one in beyond(archives, age_s, limit_bytes, since_ms, now_ms):
+        found += [one.name, *([one.name + USED] if one.name + USED in by_name else [])]
+    for one in cache:
+        if one.name.startswith("."):
+            left = now_ms - one.modified_ms > _TEMPORARY_S * 1000
+        else:
+            left = one.name.endswith(USED) and one.name.removesuffix(USED) not in by_name
+        if left:
+            found.append(one.name)
+    return found
+
+
+def beyond(entries: Sequence[Entry], age_s: float, limit_bytes: int, since_ms: int, now_ms: int) -> list[Entry]:
+    """What is older than it may be, and of the rest the oldest of what is too much; nothing after ``since_ms``."""
+    found, kept_bytes = [], 0
+    for one in sorted(entries, key=lambda one: one.modified_ms, reverse=True):
+        kept_bytes += one.size_bytes
+        too_old = now_ms - one.modified_ms > age_s * 1000
+        if (too_old or kept_bytes > limit_bytes) and one.modified_ms < since_ms:
+            found.append(one)
+    return found
