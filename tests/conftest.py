@@ -10,13 +10,17 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
 
 from tests.services.install import SEARCH, required
+
+if TYPE_CHECKING:
+    from tests.services.hadoop import Hadoop
 
 hypothesis.settings.register_profile("quick", deadline=None, print_blob=True)
 hypothesis.settings.register_profile("full", deadline=None, print_blob=True, max_examples=500)
@@ -45,10 +49,33 @@ def pytest_report_header() -> list[str]:
     ]
 
 
+@pytest.fixture(scope="session")
+def hadoop() -> Iterator[Hadoop]:
+    """A cluster with all parts running; a test that harms one brings it back."""
+    from tests.services.hadoop import NoHadoop, cluster_for_tests
+
+    try:
+        with cluster_for_tests() as cluster:
+            yield cluster
+    except NoHadoop as missing:
+        pytest.skip(f"no Hadoop: {missing}")
+
+
+@pytest.fixture(scope="session")
+def travel_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the archive of dlapp lies that goes to the nodes; to make it anew for each test would take a second."""
+    return tmp_path_factory.mktemp("travel")
+
+
 @pytest.fixture(autouse=True)
-def _own_environment(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+def _own_environment(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Path:
     """A home, a state directory and a GPU ledger of this test alone, and no configuration of the caller."""
     home = tmp_path_factory.mktemp("home")
+    if "hadoop" in request.fixturenames:
+        (home / ".cache" / "dlapp").mkdir(parents=True)
+        (home / ".cache" / "dlapp" / "travel").symlink_to(request.getfixturevalue("travel_cache"))
     for name in list(os.environ):
         if (name.startswith("DLAPP_") and name not in KEPT) or name.startswith("XDG_"):
             monkeypatch.delenv(name)

@@ -1,4 +1,4 @@
-"""A real Hadoop for the tests that need one: started once, for the first that asks."""
+"""What tests on a real YARN start from; the cluster itself is in tests/conftest.py."""
 
 from __future__ import annotations
 
@@ -10,18 +10,8 @@ import pytest
 
 from dlapp.cluster.yarn.rest import YarnRest
 from tests.cluster_yarn.on_yarn import Attempt, submission, token_of_attempt
-from tests.services.hadoop import Hadoop, NoHadoop, cluster_for_tests
+from tests.services.hadoop import Hadoop
 from tests.services.keeper import end_all_in
-
-
-@pytest.fixture(scope="session")
-def hadoop() -> Iterator[Hadoop]:
-    """A cluster with all parts running; a test that harms one brings it back."""
-    try:
-        with cluster_for_tests() as cluster:
-            yield cluster
-    except NoHadoop as missing:
-        pytest.skip(f"no Hadoop: {missing}")
 
 
 @pytest.fixture

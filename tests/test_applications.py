@@ -1,0 +1,316 @@
+"""Whole applications, on every engine that there is: what a user's program is given, and how its end is told.
+
+The tests are the same for all engines; what differs between them is in `Place`. Hadoop's own example, the distributed
+shell, has tests for what a user may expect of YARN. Each behaviour that they check, and where it is checked here:
+
+| distributed shell                              | here |
+|------------------------------------------------|------|
+| container_retry_policy, _error_codes, _retries | a_program_that_fails_is_started_again_as_often_as_its_role_says |
+| a command that fails fails the application     | the_exit_code_of_a_program_decides |
+| timeout                                        | what_takes_too_long_is_stopped_with_its_output_kept |
+| num_containers, shell_args, _env, _script      | every_container_is_given_its_place_its_arguments_and_environment |
+| container_memory, _resources above the maximum | cluster_yarn/test_client_engine.py |
+| keep_containers_across_application_attempts    | cluster_yarn/test_killed_masters.py, test_client_engine.py |
+| attempts; a master that exits early            | cluster_yarn/test_killed_masters.py, test_pythons.py |
+| debug, log_properties                          | our_own_log_is_beside_the_programs |
+| application_tags, priority, appname, queue     | what_identifies_it_is_shown_by_yarn_itself |
+| wrong, missing or unknown options              | launcher/test_properties.py, tools/test_commands.py |
+| kill, and its final state                      | a_kill_keeps_nothing_and_who_waits_is_told |
+| timeline data of it and its containers         | cluster_yarn/test_client_engine.py |
+| node_label_expression                          | cluster_yarn/test_asks.py |
+| placement_spec, node attributes                | refused by name: launcher/test_properties.py |
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlapp.client import Client
+from dlapp.config import load_config
+from dlapp.ids import ApplicationId
+from dlapp.report import Cause
+from dlapp.spec import Secrets, Submission
+from tests.applications import BIN, Done, ended, launch, properties, run, status, wait_for
+
+END_S = 120.0
+
+
+class Place:
+    """One engine with the place where its applications' input and output lie."""
+
+    def __init__(self, engine: str, directory: Path, conf_dir: Path | None) -> None:
+        self.engine, self.directory, self._conf_dir = engine, directory, conf_dir
+        self._files: Any = None
+        self.root = str(directory / "files")
+        if conf_dir is not None:
+            from dlapp.cluster.yarn.site import read_site
+            from dlapp.storage.staged import StagedFiles
+
+            self._files = StagedFiles(read_site(str(conf_dir)).storage(getpass.getuser()))
+            self.root = f"/user/{getpass.getuser()}/tests/{time.time_ns():x}"
+
+    def close(self) -> None:
+        if self._files is not None:
+            self._files.close()
+
+    def _location(self, path: str) -> str:
+        return f"{self._files.home.rpartition('/user/')[0]}{self.root}/{path}"
+
+    def put(self, path: str, content: str) -> str:
+        """Write a file where input comes from; what to call it in a properties file."""
+        if self._files is None:
+            Path(self.root, path).parent.mkdir(parents=True, exist_ok=True)
+            Path(self.root, path).write_text(content)
+        else:
+            self._files.make(self._location(path).rpartition("/")[0], 0o755)
+            self._files.write(self._location(path), content.encode(), 0o644)
+        return f"{self.root}/{path}"
+
+    def tree(self, path: str) -> dict[str, str]:
+        """Relative path -> content of all files of a directory."""
+        if self._files is None:
+            root = Path(self.root, path)
+            return {str(one.relative_to(root)): one.read_text() for one in sorted(root.rglob("*")) if one.is_file()}
+        found: dict[str, str] = {}
+
+        def walk(below: str) -> None:
+            here = self._location(path + below)
+            names = self._files.names(here)
+            if names == [""]:  # so WebHDFS lists a file
+                found[below.lstrip("/")] = self._files.read(here).decode()
+                return
+            for name in names:
+                walk(f"{below}/{name}")
+
+        walk("")
+        return found
+
+    def beside(self, path: str) -> list[str]:
+        """Names that lie beside a target and begin with its name."""
+        if self._files is None:
+            names = [one.name for one in Path(self.root, path).parent.iterdir()]
+        else:
+            names = self._files.names(self._location(path).rpartition("/")[0])
+        return [name for name in names if name.startswith(f"{path.rpartition('/')[2]}.")]
+
+    def client(self) -> Client:
+        return Client(load_config())
+
+
+@pytest.fixture(params=["local", pytest.param("yarn", marks=pytest.mark.yarn)])
+def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    """An engine, which the commands use in this test."""
+    conf_dir = None
+    if request.param == "yarn":
+        hadoop = request.getfixturevalue("hadoop")
+        conf_dir = hadoop.configuration
+        monkeypatch.setenv("DLAPP_YARN_CONF_DIR", str(conf_dir))
+        monkeypatch.setenv("DLAPP_YARN_PYTHON", sys.executable)
+        monkeypatch.setenv("HADOOP_USER_NAME", getpass.getuser())
+    monkeypatch.setenv("DLAPP_CLUSTER", request.param)
+    one = Place(request.param, tmp_path, conf_dir)
+    yield one
+    one.close()
+
+
+def waited(file: Path) -> Done:
+    return run("dlapp-launcher", "--wait", file, timeout_s=END_S)
+
+
+def id_of(done: Done) -> str:
+    return next(line.partition(" = ")[2] for line in done.out.splitlines() if line.startswith("DL App ID"))
+
+
+def printed(*options: str) -> list[str]:
+    """What the application's containers printed, once all of it has arrived: YARN collects it after the end."""
+    done = run("dlapp-logs", *options, timeout_s=END_S)
+    assert done.code == 0, done.err
+    return done.out.splitlines()
+
+
+def is_running(application: str, containers: int = 1) -> bool:
+    phases = [one["phase"] for one in status(application)["containers"]]
+    return phases == ["running"] * containers
+
+
+def test_every_container_is_given_its_place_its_arguments_and_environment(place: Place, tmp_path: Path) -> None:
+    data = place.put("data/words", "of input\n")
+    script = (
+        'echo "$CONTAINER_INDEX of $NUM_CONTAINERS, $DLAPP_ROLE $DLAPP_ROLE_INDEX of $DLAPP_ROLE_SIZE: $COLOUR"\n'
+        'printf "<%s>" "$@"; echo; cat; cat input/words; test "$PWD" = "$DLAPP_WORKSPACE"; echo "here: $?"\n'
+        'test -w "$HOME" && test -w "$TMPDIR"; echo "writable: $?"; echo trouble >&2'
+    )
+    file = properties(
+        tmp_path,
+        script,
+        application={"user_shell_args": "'a b' $HOME \"c\"", "env.COLOUR": 'red "and" $blue'},
+        resources={"containers": 2},
+        from_hdfs={"hdfs": data, "input_path": "input"},
+    )
+    done = waited(file)
+    assert done.code == 0, done.err + done.out
+    application = id_of(done)
+    for index in range(2):
+        assert printed("--container", str(index), "--stdout", application) == [
+            f'{index} of 2, worker {index} of 2: red "and" $blue',
+            "<a b><$HOME><c>",
+            *("of input", "here: 0", "writable: 0"),
+        ]
+    assert sorted(printed("--stderr", application)) == ["[0 err] trouble", "[1 err] trouble"]
+    shown = run("dlapp-status", application)
+    assert shown.out.splitlines()[0] == f"DL App {application} is FINISHED"
+    assert "red" not in json.dumps(status(application))
+
+
+def test_output_of_all_containers_replaces_the_old_at_once(place: Place, tmp_path: Path) -> None:
+    place.put("result/0/old", "old\n")
+    script = 'mkdir -p output/deep; echo "new $CONTAINER_INDEX" >output/deep/x'
+    output = {"output_path": "output", "hdfs": f"{place.root}/result"}
+    refused = run("dlapp-launcher", properties(tmp_path, script, to_hdfs=output))
+    assert refused.code == 2, refused.out
+    assert "overwrite" in refused.err
+    done = waited(properties(tmp_path, script, resources={"containers": 2}, to_hdfs={**output, "overwrite": "true"}))
+    assert done.code == 0, done.err
+    assert place.tree("result") == {"0/deep/x": "new 0\n", "1/deep/x": "new 1\n"}
+    wait_for("nothing beside it", lambda: not place.beside("result"))
+
+
+def test_the_exit_code_of_a_program_decides(place: Place, tmp_path: Path) -> None:
+    place.put("kept/somewhere/else", "")
+    script = "mkdir output; echo half >output/x; echo $CONTAINER_INDEX; [ $CONTAINER_INDEX = 0 ] || exit 7; sleep 60"
+    done = waited(
+        properties(
+            tmp_path,
+            script,
+            resources={"containers": 2},
+            to_hdfs={"output_path": "output", "hdfs": f"{place.root}/kept/result"},
+        )
+    )
+    assert done.code == 1, done.out
+    seen = status(id_of(done))
+    assert (seen["final_status"], seen["cause"]) == ("FAILED", "failed")
+    assert seen["diagnostics"].startswith("container 1 (worker 1) failed: exit code 7")
+    assert seen["containers"][1]["exit_code"] == 7
+    partial = seen["outputs"][0]["partial"].rpartition("/")[2]
+    assert place.tree(f"kept/{partial}") == {"0/x": "half\n", "1/x": "half\n"}
+    assert place.tree("kept/result") == {}
+
+
+def test_a_program_that_fails_is_started_again_as_often_as_its_role_says(place: Place, tmp_path: Path) -> None:
+    witness = tmp_path / "starts"
+    script = f'echo start >>{witness}; [ $(wc -l <{witness}) -ge 3 ] || exit 9; echo "at last"'
+    file = properties(tmp_path, script)
+    client = place.client()
+    real = client.engine.submit
+
+    def with_retries(submission: Submission, secrets: Secrets) -> ApplicationId:
+        (role,) = submission.spec.roles
+        return real(replace(submission, spec=replace(submission.spec, roles=(replace(role, retries=2),))), secrets)
+
+    client.engine.submit = with_retries  # type: ignore[method-assign]
+    application = client.submit(str(file))
+    end = client.wait(application, timeout_s=END_S)
+    assert (end.cause, end.containers[0].attempt) == (Cause.SUCCEEDED, 3), end.diagnostics
+    assert witness.read_text() == "start\n" * 3
+    assert printed("--stdout", str(application)) == ["[0] at last"]
+    if hasattr(client.engine, "close"):
+        client.engine.close()
+
+
+def test_what_takes_too_long_is_stopped_with_its_output_kept(place: Place, tmp_path: Path) -> None:
+    limit_s = 2 if place.engine == "local" else 8  # from the start of its ApplicationMaster
+    script = "mkdir output; echo half >output/x; exec sleep 60"
+    file = properties(
+        tmp_path,
+        script,
+        application={"max_runtime": f"{limit_s}s", "kill_grace": "1s"},
+        to_hdfs={"output_path": "output", "hdfs": f"{place.root}/late"},
+    )
+    done = waited(file)
+    assert done.code == 6, done.out + done.err
+    seen = status(id_of(done))
+    assert (seen["final_status"], seen["cause"]) == ("KILLED", "timed out")
+    assert seen["diagnostics"].startswith(f"timed out after {limit_s} s, output kept aside")
+    assert place.tree(seen["outputs"][0]["partial"].rpartition("/")[2]) == {"x": "half\n"}
+
+
+def test_a_soft_kill_lets_every_container_end_and_commits_their_output(place: Place, tmp_path: Path) -> None:
+    script = (
+        'mkdir output; trap "echo saved >output/$CONTAINER_INDEX; exit 0" TERM; echo up; while :; do sleep 0.05; done'
+    )
+    file = properties(
+        tmp_path, script, resources={"containers": 2}, to_hdfs={"output_path": "output", "hdfs": f"{place.root}/soft"}
+    )
+    application = launch(file)
+    wait_for("both run", lambda: is_running(application, 2), END_S)
+    assert run("dlapp-softkill", application).code == 0
+    seen = ended(application, END_S)
+    assert (seen["state"], seen["final_status"], seen["cause"]) == ("FINISHED", "KILLED", "soft-killed")
+    assert place.tree("soft") == {"0/0": "saved\n", "1/1": "saved\n"}
+    assert run("dlapp-logs", "-f", application, timeout_s=END_S).code == 7
+
+
+def test_a_kill_keeps_nothing_and_who_waits_is_told(place: Place, tmp_path: Path) -> None:
+    mark = f"sleep 6543{os.getpid()}"
+    place.put("killed/somewhere/else", "")
+    file = properties(
+        tmp_path,
+        f"mkdir output; echo half >output/x; exec {mark}",
+        to_hdfs={"output_path": "output", "hdfs": f"{place.root}/killed/result"},
+    )
+    with subprocess.Popen(
+        [BIN / "dlapp-launcher", "--wait", file], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as launcher:
+        assert launcher.stdout is not None
+        application = next(line for line in launcher.stdout if line.startswith("DL App ID")).split()[-1]
+        wait_for("it runs", lambda: is_running(application), END_S)
+        killed = run("dlapp-kill", application, timeout_s=END_S)
+        assert (killed.code, killed.out) == (0, f"{application} was killed, no output kept\n")
+        launcher.stdout.read()
+    assert launcher.returncode == 7
+    assert status(application)["state"] == "KILLED"
+    wait_for("its end", lambda: subprocess.run(["pgrep", "-fx", mark], capture_output=True).returncode == 1)
+    wait_for("no output of it", lambda: not place.beside("killed/result") and not place.tree("killed/result"))
+
+
+def test_our_own_log_is_beside_the_programs(place: Place, tmp_path: Path) -> None:
+    done = waited(properties(tmp_path, "echo theirs"))
+    assert done.code == 0, done.err
+    own = [line for line in printed("--own", id_of(done)) if line.startswith("[0 dlapp] ")]
+    assert any(line.endswith(" running") for line in own)
+    assert any(line.endswith(" ended: done") or "ended: " in line for line in own)
+    assert printed("--stdout", id_of(done)) == ["[0] theirs"]
+
+
+def test_what_identifies_it_is_shown_by_yarn_itself(place: Place, tmp_path: Path) -> None:
+    file = properties(
+        tmp_path,
+        "true",
+        application={"tags": "One, two", "priority": "3", "queue": "research", "project": "cats", "appname": "named"},
+    )
+    done = waited(file)
+    assert done.code == 0, done.err
+    seen = status(id_of(done))
+    assert seen["appname"] == "named"
+    assert run("dlapp-list").out.splitlines()[-1].split()[:2] == [id_of(done), "named"]
+    if place.engine == "yarn":
+        from dlapp.cluster.yarn.rest import YarnRest
+        from dlapp.cluster.yarn.site import read_site
+
+        site = read_site(os.environ["DLAPP_YARN_CONF_DIR"])
+        with YarnRest(site.web_urls(), getpass.getuser()) as rest:
+            report = rest.report(ApplicationId.from_text(id_of(done)))
+        assert (report.name, report.queue) == ("named", "root.research")
+        assert set(report.tags) == {"one", "two", "project:cats"}
+        assert report.raw["priority"] == 3
