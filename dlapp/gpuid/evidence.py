@@ -28,6 +28,7 @@ Source: fifo(7), fcntl(2) (open file description locks), proc(5) (stat, hidepid)
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import stat
 from collections.abc import Callable, Iterable, Mapping
@@ -173,8 +174,8 @@ def this_boot_id() -> str:
         return ""
 
 
-def this_task() -> dict[str, int]:
-    """This process as evidence names it."""
+@functools.cache
+def _this_task() -> dict[str, int]:
     pid = os.getpid()
     fields = _stat_of(pid)
     return {
@@ -182,6 +183,14 @@ def this_task() -> dict[str, int]:
         "start_time": int(fields[19]) if fields else -1,
         "pid_ns": os.stat("/proc/self/ns/pid").st_ino,
     }
+
+
+os.register_at_fork(after_in_child=_this_task.cache_clear)
+
+
+def this_task() -> dict[str, int]:
+    """This process as evidence names it."""
+    return dict(_this_task())
 
 
 # ---- one witness ----

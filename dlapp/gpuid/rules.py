@@ -217,6 +217,8 @@ def seen(record: HostRecord, found: Sequence[Device], *, boot_id: str, now_ms: i
         LedgerError: another machine of this name is at it. To each of the two the other's leases would look as if
             from before a reboot.
     """
+    if _is_as_seen(record, found, boot_id, machine):
+        return record
     if record.machine and machine and record.machine != machine and not record.forgotten_ms:
         raise LedgerError(
             f"{record.host}: the GPU ledger knows another machine of this name; give one another name, or if it "
@@ -247,6 +249,20 @@ def seen(record: HostRecord, found: Sequence[Device], *, boot_id: str, now_ms: i
     )
     # Only a sight that says something new is worth a write of its own.
     return record if changed == record else replace(changed, seen_ms=now_ms)
+
+
+def _is_as_seen(record: HostRecord, found: Sequence[Device], boot_id: str, machine: str) -> bool:
+    """Whether nothing is new: so it is nearly always, and quickly told where the values are the same objects."""
+    return (
+        record.boot_id == boot_id
+        and record.machine == (machine or record.machine)
+        and not record.forgotten_ms
+        and len(record.devices) == len(found)
+        and all(
+            one.present and (one.device is device or one.device == device)
+            for one, device in zip(record.devices, found, strict=True)
+        )
+    )
 
 
 def lease(
@@ -494,13 +510,11 @@ def to_bytes(record: HostRecord) -> bytes:
         "machine": record.machine,
         "boot_id": record.boot_id,
         "seen_ms": record.seen_ms,
-        "leases": [_plain(one) for one in record.leases],
     }
     if record.forgotten_ms:
         whole |= {"forgotten_ms": record.forgotten_ms, "forgotten_by": record.forgotten_by}
-    # The devices of a host are the same for days: their text is kept.
-    devices = ",".join(map(_device_text, record.devices))
-    data = f'{_compact(whole)[:-1]},"devices":[{devices}]}}'.encode()
+    leases = ",".join(map(_lease_text, record.leases))
+    data = f'{_compact(whole)[:-1]},"leases":[{leases}]'.encode() + _end_of(record.devices)
     if len(data) > MOST_BYTES:
         raise LedgerError(f"{record.host}: its record in the GPU ledger has {len(data)} bytes, {MOST_BYTES} are most")
     return data
@@ -514,13 +528,16 @@ def from_bytes(data: bytes, host: str) -> HostRecord:
     """
     if not data:
         return HostRecord(host)
+    kept, end = _last_end
     try:
-        whole = json.loads(data)
+        is_known = bool(kept) and data.endswith(end)
+        whole = json.loads(data[: -len(end)] + b"}" if is_known else data)
         if not isinstance(whole, dict):
             raise ValueError("is no object")
+        devices = kept if is_known else tuple(_device_from_json(one) for one in _take(whole, "devices", list, []))
         return HostRecord(
             host=host,
-            devices=tuple(_device_from_json(one) for one in _take(whole, "devices", list, [])),
+            devices=devices,
             leases=tuple(_lease_from_json(one) for one in _take(whole, "leases", list, [])),
             machine=_take(whole, "machine", str, ""),
             boot_id=_take(whole, "boot_id", str, ""),
@@ -533,6 +550,35 @@ def from_bytes(data: bytes, host: str) -> HostRecord:
         )
     except (ValueError, TypeError, RecursionError, DlappError) as error:
         raise LedgerError(f"{host}: its record in the GPU ledger cannot be read: {error}") from error
+
+
+_last_end: tuple[tuple[DeviceRecord, ...], bytes] = (), b""
+"""The devices that were written last, and how a record with them ends. A host's are the same for days: who writes its
+record again and again needs neither make that text anew nor read it."""
+
+
+def _end_of(devices: tuple[DeviceRecord, ...]) -> bytes:
+    global _last_end
+    if (last := _last_end)[0] is not devices or not devices:
+        _last_end = last = devices, f',"devices":[{",".join(map(_device_text, devices))}]}}'.encode()
+    return last[1]
+
+
+_lease_texts: dict[int, tuple[LeaseRecord, str]] = {}
+"""By identity; the record itself is kept so that no other one gets that."""
+
+
+def _lease_text(one: LeaseRecord) -> str:
+    if (known := _lease_texts.get(id(one))) is not None:
+        return known[1]
+    if len(_lease_texts) >= _MOST_TEXTS:
+        _lease_texts.clear()
+    text = _compact(_plain(one))
+    _lease_texts[id(one)] = one, text
+    return text
+
+
+_MOST_TEXTS = 256
 
 
 def _take(whole: dict[str, Any], name: str, kind: type, default: Any) -> Any:
@@ -608,8 +654,7 @@ def _text_of(device: Device) -> str:
     return _compact(to_json(device))
 
 
-def _compact(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"))
+_compact = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def _device_from_json(data: Any) -> DeviceRecord:

@@ -51,6 +51,7 @@ LIST_AT_ONCE = 256
 _CONFLICT_S = 0.05
 _LOOK_S = (0.05, 1.0)
 _TRIES = 5
+_MOST_CHOICES = 64
 
 T = TypeVar("T")
 Change = Callable[[HostRecord], HostRecord]
@@ -144,8 +145,9 @@ class ZooKeeperLedger:
         self.settings = settings
         self.host = rules.check_host(host if host is not None else os.uname().nodename)
         self._discover, self._inspect = discover, inspect
-        # The same cards are free again and again.
-        self._choose = functools.lru_cache(64)(choose)
+        self._choose = choose
+        self._choice_of: tuple[Device, ...] = ()
+        self._choices: dict[tuple[frozenset[str], int, bool], tuple[Device, ...] | None] = {}
         self._witnesses = witnesses or Witnesses()
         self._machine_id = _machine_id() if machine is None else machine
         self._machine = MachineLedger(settings.lock_dir, discover=discover, witnesses=self._witnesses)
@@ -236,7 +238,17 @@ class ZooKeeperLedger:
     def _chosen(
         self, devices: Sequence[Device], free: Collection[str], count: int, spread: bool
     ) -> tuple[Device, ...] | None:
-        return self._choose(tuple(devices), frozenset(free), count, spread)
+        """The choice; the same cards are free again and again."""
+        if len(devices) != len(self._choice_of) or any(
+            one is not other for one, other in zip(devices, self._choice_of, strict=True)
+        ):
+            self._choice_of, self._choices = tuple(devices), {}
+        key = frozenset(free), count, spread
+        if key not in self._choices:
+            if len(self._choices) >= _MOST_CHOICES:
+                self._choices.clear()
+            self._choices[key] = self._choose(devices, free, count, spread)
+        return self._choices[key]
 
     def _adopt(self, old: LeaseRecord, ask: Ask, holding: _Holding, deadline: float) -> LeaseRecord:
         """Take over the container's own lease, which an earlier call got without hearing of it."""

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from dlapp.errors import Denied, DlappError, NotFound
 from dlapp.gpuid import rules
 from dlapp.gpuid.devices import Device
-from dlapp.gpuid.rules import Ask, HostRecord, LedgerError, NotEnough
+from dlapp.gpuid.rules import Ask, HostRecord, LedgerError, NotEnough, from_bytes, to_bytes
 from tests.services.ledger_process import cards
 
 APP, OTHER = "application_1700000000000_0042", "application_1700000000000_0043"
@@ -226,3 +226,27 @@ class Rules(RuleBasedStateMachine):
 
 TestRules = Rules.TestCase
 TestRules.settings = settings(settings(), stateful_step_count=40)
+
+
+def test_a_record_is_read_as_it_was_written_whatever_was_written_before() -> None:
+    """Who writes a record again and again keeps the text of its devices; it must be no other's."""
+    one = rules.seen(HostRecord("h1"), cards(3), boot_id="b", now_ms=1)
+    turned = tuple(replace(card, index=2 - card.index) for card in cards(3))
+    other = rules.seen(HostRecord("h2"), turned, boot_id="b", now_ms=1)
+    held, _ = rules.lease(one, Ask("application_1_1", "c1", "tony", 2), token="t", now_ms=2)
+    ill = rules.quarantine(held, "gpu0", cause="ecc", now_ms=3)
+    records = (one, other, held, ill, HostRecord("h3"), replace(one, devices=()))
+    texts = {record.host + str(place): to_bytes(record) for place, record in enumerate(records)}
+    for _ in range(2):
+        for place, record in enumerate(records):
+            read = from_bytes(texts[record.host + str(place)], record.host)
+            assert replace(read, unknown={}) == record
+            assert to_bytes(record) == texts[record.host + str(place)]
+
+
+def test_a_record_that_only_ends_like_the_last_one_is_not_taken_for_it() -> None:
+    record = rules.seen(HostRecord("h1"), cards(1), boot_id="b", now_ms=1)
+    end = to_bytes(record).partition(b',"devices"')[2]
+    for odd in (b'{"devices"' + end, b',"devices"' + end, b'[,"devices"' + end, b'{"format":1,"devices"' + end):
+        with pytest.raises(LedgerError, match="cannot be read"):
+            from_bytes(odd, "h1")
