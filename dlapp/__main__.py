@@ -1,4 +1,4 @@
-"""The processes that dlapp starts itself: ``python -I -m dlapp am|task|runner|sweep ...``. Users never type this."""
+"""The processes that dlapp starts itself: ``python -I -m dlapp am|task|runner|sweep|doctor``. Users never type this."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ def main(argv: Sequence[str]) -> int:
             from dlapp.cluster.local.runner import main as run
         case "sweep":
             from dlapp.runtime.sweep import main as run
+        case "doctor":
+            from dlapp.client.doctor_on_node import main as run
         case other:
-            print(f"Error: dlapp {other!r}: what is there are am, task, runner and sweep", file=sys.stderr)
+            print(f"Error: dlapp {other!r}: what is there are am, task, runner, sweep and doctor", file=sys.stderr)
             return 2
     return run(argv[1:])
 

@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     from dlapp.config import Config
 
 
-def diagnosis(*, cluster: str | None = None, defaults: bool = False) -> Iterator[Finding]:
+def diagnosis(*, cluster: str | None = None, defaults: bool = False, node: bool = False) -> Iterator[Finding]:
     """All findings for the configuration of this process, each when it is known.
 
     Args:
         cluster: the engine, in place of the configured one.
         defaults: also say which keys have their defaults.
+        node: also look around in a container on a node of the cluster; this machine is its own only node.
     """
     from dlapp.config import load_config
 
@@ -31,6 +32,18 @@ def diagnosis(*, cluster: str | None = None, defaults: bool = False) -> Iterator
         return
     yield from _configuration(config, defaults)
     yield from carried_out(checks(config))
+    if node and config.cluster == "yarn":
+        yield from carried_out([Check("node", lambda: _on_a_node(config))])
+
+
+def _on_a_node(config: Config) -> Iterator[Finding]:
+    from dlapp.client.doctor_on_node import on_a_node
+    from dlapp.client.engines import open_yarn
+
+    with open_yarn(config) as engine:
+        for one in on_a_node(config, engine):
+            subject = one.subject if one.subject.startswith("node") else f"node.{one.subject}"
+            yield one._replace(subject=subject)
 
 
 def checks(config: Config) -> Sequence[Check]:

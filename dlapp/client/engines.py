@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     Engine = LocalEngine | YarnEngine
 
 LOCAL, YARN = "local", "yarn"
+PATIENCE_S = 20.0
+"""How long somebody at a terminal waits for a NameNode; one takes over from another in 10 to 30 s."""
 
 
 class Engines:
@@ -83,17 +85,22 @@ class Engines:
         return self._by_name[name]
 
 
+def open_yarn(config: Config) -> YarnEngine:
+    """The engine of the cluster that the configuration names."""
+    from dlapp.cluster.yarn.client_side import YarnEngine
+    from dlapp.storage.staged import StagedFiles
+
+    def ledger_of(config: Config) -> dict[str, Any]:
+        from dlapp.gpuid.ledger import configured
+
+        return configured(config.gpuid)
+
+    return YarnEngine(config, lambda settings: StagedFiles(settings, PATIENCE_S), ledger_of=ledger_of)
+
+
 def _open(config: Config, name: str) -> Engine:
     if name == YARN:
-        from dlapp.cluster.yarn.client_side import YarnEngine
-        from dlapp.storage.staged import StagedFiles
-
-        def ledger_of(config: Config) -> dict[str, Any]:
-            from dlapp.gpuid.ledger import configured
-
-            return configured(config.gpuid)
-
-        return YarnEngine(config, StagedFiles, ledger_of=ledger_of)
+        return open_yarn(config)
     from dlapp.cluster.local.client_side import LocalEngine
 
     return LocalEngine(config)

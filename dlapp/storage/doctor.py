@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dlapp.errors import Denied, DlappError
-from dlapp.findings import Check, Finding, Ground, failed, passed, warned
+from dlapp.findings import ASK_S, Check, Finding, Ground, failed, passed, warned
 
 CLOCKS_APART_S = 30.0
 """Times of two machines are compared to the minute at the most; Kerberos gives up at five minutes."""
@@ -26,7 +26,7 @@ def checks(ground: Ground) -> list[Check]:
 def _hdfs(settings: Mapping[str, Any]) -> Iterator[Finding]:
     from dlapp.storage.staged import StagedFiles
 
-    files = StagedFiles(settings)
+    files = StagedFiles(settings, patience_s=ASK_S)
     try:
         yield from _writes(files, settings)
     finally:

@@ -19,15 +19,16 @@ _SUBJECT_WIDTH = 24
 @command("dlapp-doctor", example="dlapp-doctor --cluster yarn")
 @click.option("--cluster", metavar="NAME", help="The engine to look at, in place of the configured one.")
 @click.option("--defaults", is_flag=True, help="Show also the keys that have their defaults.")
+@click.option("--node", is_flag=True, help="Look also from a node of the cluster, in a container as an application's.")
 @json_option("Print the findings as JSON.")
-def doctor(cluster: str | None, defaults: bool, as_json: bool) -> int:
+def doctor(cluster: str | None, defaults: bool, node: bool, as_json: bool) -> int:
     """Check what dlapp needs here: configuration, engine, storage, GPUs, Docker.
 
     A line for each: pass, warn or fail, and for the last two what to do. Ends with 1 if anything failed.
     """
     from dlapp.client.doctor import diagnosis
 
-    findings = diagnosis(cluster=cluster, defaults=defaults)
+    findings = diagnosis(cluster=cluster, defaults=defaults, node=node)
     shown = list(findings if as_json else _said(findings))
     count = {verdict: sum(one.verdict == verdict for one in shown) for verdict in ("pass", "warn", "fail")}
     if as_json:

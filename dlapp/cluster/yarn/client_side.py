@@ -12,11 +12,11 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dlapp.cluster.engine import EngineInfo, LogFiles
-from dlapp.cluster.yarn import checks, reports, travel
+from dlapp.cluster.yarn import checks, probe, reports, travel
 from dlapp.cluster.yarn.dialect import FIELD3_LIMIT, Dialect, choose_dialect
 from dlapp.cluster.yarn.errors import ApplicationNotFound
 from dlapp.cluster.yarn.interpreter import DIRECTORY as PYTHON_DIRECTORY
@@ -31,10 +31,10 @@ from dlapp.cluster.yarn.task_side import NODE_MANAGER
 from dlapp.cluster.yarn.values import Cluster, Launch, LocalResource
 from dlapp.config import Config
 from dlapp.control import TOOLS, StopAnswer, StopRequest, derive_token
-from dlapp.errors import ConfigError, Denied, DlappError, NotFound, Unreachable, UsageError
+from dlapp.errors import ConfigError, Denied, DlappError, NotFound, TimedOut, Unreachable, UsageError
 from dlapp.ids import ApplicationId
 from dlapp.jsonform import from_json, to_json
-from dlapp.report import ApplicationView, State
+from dlapp.report import ApplicationView, FinalStatus, State
 from dlapp.spec import AppSpec, Secrets, Submission
 
 if TYPE_CHECKING:
@@ -242,12 +242,7 @@ class YarnEngine:
             secrets=Secrets(
                 control_secret=secrets.control_secret, env=secrets.env, environment=environment_of(secrets.environment)
             ),
-            cluster=Cluster(
-                schedulers=tuple(self._site.resource_managers("scheduler.address")),
-                clients=tuple(self._site.resource_managers("address")),
-                user=user,
-                dialect=self._dialect(),
-            ),
+            cluster=self._cluster(user),
             home=places.home,
             python=python,
             storage=self._site.storage(user),
@@ -285,6 +280,60 @@ class YarnEngine:
         self._wait_until_taken(rest, new.application_id)
         remember(str(new.application_id), submission.submitted_ms)
         return new.application_id
+
+    def run_on_a_node(self, word: str, secret: str, told: Mapping[str, Any], *, timeout_s: float) -> str:
+        """Run a process of dlapp's alone in a container (`dlapp.cluster.yarn.probe`); what it said at its end.
+
+        Args:
+            word: names the process (`dlapp.__main__`).
+            secret: the name under which its credentials have ``told``.
+
+        Raises:
+            TimedOut: it did not end in time; it was killed.
+            DlappError: YARN does not take it.
+        """
+        user = self._user
+        rest, files = self._rest(user), self._files(user)
+        program, name = travel.packed(local_cache("travel"))
+        staged = self._staged(files, user, program, f"{Places(files.home).cache}/{name}", 0o644, "PUBLIC")
+        own = {travel.NAME: staged, **self._python_archive(files, user)}
+        python = interpreter(self._config.yarn.python, self._config.yarn.python_archive)
+        new = rest.new_application()
+        launch = Launch(
+            command=python_command(python, word),
+            resources=own,
+            credentials=probe.credentials_of(secret, self._cluster(user), self._site.storage(user), told),
+        )
+        rest.submit(
+            AppSubmission(
+                application_id=new.application_id,
+                name=f"dlapp-{word}",
+                kind=probe.KIND,
+                launch=launch,
+                memory_mib=self._config.yarn.am_memory_mib,
+                attempts=1,
+            )
+        )
+        deadline = time.monotonic() + timeout_s
+        while not (report := rest.report(new.application_id)).state.ended:
+            if time.monotonic() >= deadline:
+                rest.kill(new.application_id, timeout_s=KILL_END_S)
+                raise TimedOut(
+                    f"{new.application_id} did not end in {timeout_s:g} s, it was {report.state.value}: "
+                    f"{reports.first_line(report.diagnostics)}"
+                )
+            time.sleep(0.1)
+        if report.final_status is FinalStatus.SUCCEEDED:
+            return report.diagnostics
+        return reports.first_line(report.diagnostics)
+
+    def _cluster(self, user: str) -> Cluster:
+        return Cluster(
+            schedulers=tuple(self._site.resource_managers("scheduler.address")),
+            clients=tuple(self._site.resource_managers("address")),
+            user=user,
+            dialect=self._dialect(),
+        )
 
     def _python_archive(self, files: Files, user: str) -> dict[str, LocalResource]:
         archive = self._config.yarn.python_archive

@@ -1,0 +1,68 @@
+"""An ApplicationMaster that asks for nothing: one container, to look at its node."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from dlapp.cluster.yarn.errors import YarnError
+from dlapp.cluster.yarn.resource_manager import ResourceManager
+from dlapp.cluster.yarn.tokens import AM_RM_KIND, Credentials, read_container_credentials
+from dlapp.cluster.yarn.values import Cluster
+from dlapp.errors import TimedOut
+from dlapp.jsonform import from_json, to_json
+from dlapp.report import FinalStatus
+
+KIND = "DLAPP-PROBE"
+"""Its type in YARN's lists; dlapp-list does not show it."""
+
+
+def credentials_of(secret: str, cluster: Cluster, storage: Mapping[str, Any], told: Mapping[str, Any]) -> bytes:
+    """The credentials that tell it what to do, apart from what anybody may read."""
+    whole = {**told, "cluster": to_json(cluster), "storage": dict(storage)}
+    return Credentials({}, {secret: json.dumps(whole).encode()}).encode()
+
+
+class Master:
+    """Registered from the beginning of the block; what it is told is in ``told``.
+
+    Args:
+        timeout_s: for the registration, and for the end.
+    """
+
+    def __init__(self, told: Mapping[str, Any], rm: ResourceManager, timeout_s: float) -> None:
+        self.told, self._rm, self._timeout_s = told, rm, timeout_s
+
+    @classmethod
+    def of_this_container(cls, secret: str, *, timeout_s: float) -> Master:
+        """What the container's credentials tell.
+
+        Raises:
+            YarnError: this process was not started for this.
+        """
+        credentials = read_container_credentials()
+        token = credentials.of_kind(AM_RM_KIND)
+        if secret not in credentials.secrets or token is None:
+            raise YarnError("the container's credentials do not say what to look at")
+        told = json.loads(credentials.secrets[secret])
+        cluster: Cluster = from_json(Cluster, told["cluster"])
+        addresses = [(host, int(port)) for host, _, port in (one.rpartition(":") for one in cluster.schedulers)]
+        return cls(told, ResourceManager(addresses, token, cluster.dialect), timeout_s)
+
+    def __enter__(self) -> Master:
+        self._rm.register(os.uname().nodename, 0, "", timeout_s=self._timeout_s)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._rm.close()
+
+    def finish(self, said: str) -> None:
+        """End well, with these words."""
+        deadline = time.monotonic() + self._timeout_s
+        while not self._rm.finish(FinalStatus.SUCCEEDED, said, "", timeout_s=self._timeout_s):
+            if time.monotonic() >= deadline:
+                raise TimedOut(f"the ResourceManager did not take the end down in {self._timeout_s:g} s")
+            time.sleep(0.1)
