@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pwd
 import resource
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -229,48 +228,6 @@ def _may_raise_limits(pid: int) -> bool:
     except (OSError, StopIteration):
         return True
     return bool(int(line.split()[1], 16) & _CAP_SYS_RESOURCE)
-
-
-# ---- who one is inside ----
-
-
-def add_account(docker: Dockerd, container: str, home: str) -> None:
-    """Make sure that the image knows our uid: programs ask for its name and home, and many fail without an answer.
-
-    Source: getpwuid(3); "I have no name!" of bash, KeyError of Python's getpass.getuser().
-    """
-    passwd = docker.read_file(container, "/etc/passwd") or b""
-    uid, gid = os.getuid(), os.getgid()
-    users = dict(_accounts(passwd))
-    if uid in users:
-        return
-    name = _name_of(uid)
-    if name in users.values():
-        name = f"dlapp{uid}"
-    # In user namespaces and directories of users, a name may be anything.
-    files = {"etc/passwd": _with_line(passwd, f"{name}:x:{uid}:{gid}:{name}:{home}:/bin/sh")}
-    group = docker.read_file(container, "/etc/group") or b""
-    groups = dict(_accounts(group))
-    if gid not in groups:
-        files["etc/group"] = _with_line(group, f"{name if name not in groups.values() else f'dlapp{gid}'}:x:{gid}:")
-    docker.write_files(container, files)
-
-
-def _accounts(table: bytes) -> list[tuple[int, str]]:
-    rows = [line.split(":") for line in table.decode(errors="replace").splitlines()]
-    return [(int(row[2]), row[0]) for row in rows if len(row) > 2 and row[2].isdigit()]
-
-
-def _with_line(table: bytes, line: str) -> bytes:
-    return table + (b"" if not table or table.endswith(b"\n") else b"\n") + line.encode() + b"\n"
-
-
-def _name_of(uid: int) -> str:
-    try:
-        name = pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"dlapp{uid}"
-    return name if name.replace("-", "").replace("_", "").replace(".", "").isalnum() else f"dlapp{uid}"
 
 
 def image_env(image: Mapping[str, Any]) -> dict[str, str]:

@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 
 from dlapp.control import Fault
 from dlapp.node import DockerPolicy
+from dlapp.runtime import accounts
 from dlapp.runtime import container as containers
 from dlapp.runtime.container import Bind
 from dlapp.runtime.dockerd import Dockerd, DockerRefused, DockerSilent
@@ -153,6 +154,7 @@ class DockerRun:
         words = wrapper_arguments(mode, _LIFE, out, err, exit_file, how, payload.script, payload.args)
         # Docker's init then passes SIGTERM (docker stop, the host's shutdown) on to the payload, not only to its shell.
         env = {"HOME": HOME, "TMPDIR": TMP, **payload.env, "TINI_KILL_PROCESS_GROUP": "1"}
+        known = accounts.recall(self._settings.lock_dir, str(image["Id"]))
         made = containers.Container(
             name=self._name,
             image=payload.image or "",
@@ -171,6 +173,7 @@ class DockerRun:
                 Bind(payload.exit_file, exit_file),
                 Bind(payload.life, _LIFE, read_only=True),
                 Bind(payload.wrapper, _WRAPPER, read_only=True),
+                *account_binds(known, payload.directory),
                 *containers.operators_binds(self._policy),
             ),
             gpus=part,
@@ -179,7 +182,8 @@ class DockerRun:
         self._docker.remove(self._name)
         self._made = True  # also where the answer to the next call is lost
         make(self._docker, made, facts, payload.directory, self._note)
-        containers.add_account(self._docker, self._name, HOME)
+        if known is None:
+            add_account(self._docker, self._name, self._settings.lock_dir, str(image["Id"]))
 
     def _inputs(self) -> list[Bind]:
         workspace = os.path.realpath(self._payload.workspace)
@@ -277,6 +281,9 @@ class DockerRun:
             except (DockerRefused, DockerSilent) as error:  # the next task on this host removes it
                 self._note(f"container {self._name} is left to be removed: {error}")
             self._made = False
+        for name in ("passwd", "group"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(self._payload.directory, name))
 
     # ---- how it ended ----
 
@@ -301,6 +308,8 @@ class DockerRun:
             raise PayloadError(Fault.USER, f"{payload.script}: its interpreter {how} is not in image {payload.image}")
         if word == "sees":
             raise PayloadError(Fault.NODE, f"the container sees {code}, although no GPU was asked for")
+        if word == "exited" and code == "0":
+            return Ended(0, None)
         state = self._settled_state()
         if self._lifeline is not None and not self._lifeline.taken:
             raise self._never_began(state)
@@ -313,8 +322,6 @@ class DockerRun:
             ended = ended_with_code(state["ExitCode"], _SIGNALS)
         else:
             return Ended(None, None, Fault.NODE, "the container is gone and left no exit code")
-        if ended.exit_code == 0:
-            return ended
         if self._ran_out_of_memory(state, ended):
             limit = payload.resources.memory_mib
             if ended.exit_code == _CODE_OF_SIGKILL:
@@ -427,6 +434,25 @@ def make(
         return
     if problem := not_taken(container.gpus, docker.inspect(container.name)["HostConfig"]):
         raise PayloadError(Fault.NODE, f"Docker did not take the GPUs of the container: {problem}")
+
+
+def account_binds(known: accounts.Accounts | None, directory: str) -> list[Bind]:
+    """What has to be mounted so that our uid has a name; the files are made in ``directory``."""
+    binds = []
+    for path, content in (known.completed(HOME) if known is not None else {}).items():
+        source = os.path.join(directory, os.path.basename(path))
+        with open(os.open(source, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644), "wb") as file:
+            file.write(content)
+        binds.append(Bind(source, path, read_only=True))
+    return binds
+
+
+def add_account(docker: Dockerd, container: str, lock_dir: str, image_id: str) -> None:
+    """The same for the first container of an image here, which is made but not started."""
+    known = accounts.of_container(docker, container)
+    accounts.remember(lock_dir, image_id, known)
+    if files := known.completed(HOME):
+        docker.write_files(container, {path.lstrip("/"): content for path, content in files.items()})
 
 
 def named(cards: Sequence[Card]) -> str:

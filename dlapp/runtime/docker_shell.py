@@ -33,6 +33,7 @@ from typing import Any
 
 from dlapp.control import Fault
 from dlapp.node import DockerPolicy
+from dlapp.runtime import accounts
 from dlapp.runtime import container as containers
 from dlapp.runtime.container import Bind
 from dlapp.runtime.docker import (
@@ -47,6 +48,8 @@ from dlapp.runtime.docker import (
     TMP,
     WORKSPACE,
     DockerSettings,
+    account_binds,
+    add_account,
     chosen_mode,
     explained,
     make,
@@ -121,9 +124,11 @@ class DockerShell:
             lock_dir = self._settings.lock_dir
             found = make_sure_of_image(self._docker, self._image, lock_dir, self._quietly, self._progress)
             part = part_for(choice.mode, self._cards, facts, containers.image_env(found))
-            container = self._container(found, part)
+            known = accounts.recall(lock_dir, str(found["Id"]))
+            container = self._container(found, part, known)
             make(self._docker, container, facts, self._session_dir, lambda _: None)
-            containers.add_account(self._docker, self._name, HOME)
+            if known is None:
+                add_account(self._docker, self._name, lock_dir, str(found["Id"]))
             self._attach()
             self._docker.start(self._name)
             self._look_at_gpus()
@@ -159,7 +164,9 @@ class DockerShell:
 
     # ---- before the start ----
 
-    def _container(self, image: Mapping[str, Any], part: GpuPart) -> containers.Container:
+    def _container(
+        self, image: Mapping[str, Any], part: GpuPart, known: accounts.Accounts | None
+    ) -> containers.Container:
         own = {name: os.path.join(self._session_dir, name) for name in ("home", "tmp", "life")}
         for name in ("home", "tmp"):
             os.makedirs(own[name], mode=0o700, exist_ok=True)
@@ -196,6 +203,7 @@ class DockerShell:
                 Bind(self._session_dir, DESK),
                 Bind(own["life"], _LIFE, read_only=True),
                 Bind(SCRIPT, _SCRIPT, read_only=True),
+                *account_binds(known, self._session_dir),
                 *containers.operators_binds(self._policy),
             ),
             gpus=part,

@@ -69,11 +69,16 @@ def digest_of(image: dict[str, Any]) -> str:
     return str(digests[0] if digests else image.get("Id", ""))
 
 
+def machine_directory(path: str) -> None:
+    """Make a directory in which all users may make files, as /tmp is, if it is not there."""
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, 0o1777)
+        os.chmod(path, 0o1777)
+
+
 @contextlib.contextmanager
 def _turn(lock_dir: str, host: str, image: str, note: Callable[[str], None]) -> Iterator[None]:
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(lock_dir, 0o1777)
-        os.chmod(lock_dir, 0o1777)
+    machine_directory(lock_dir)
     name = f"pull-{hashlib.sha256(f'{host} {image}'.encode()).hexdigest()[:32]}"
     fd = _open_shared(os.path.join(lock_dir, name))
     try:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import pwd
 import resource
 from pathlib import Path
 
 import pytest
 
 from dlapp.node import DockerPolicy, Mount
+from dlapp.runtime import accounts
+from dlapp.runtime.accounts import Accounts
 from dlapp.runtime.container import Bind, Container, operators_binds
 from dlapp.runtime.gpu_modes import GpuPart
 from tests.runtime.driver import USER, Driven
@@ -97,6 +100,79 @@ def test_an_account_that_the_image_has_stays_as_it_is(place: Path, open_socket: 
         driven.close()
         open_socket.docker("rm", "account")
         open_socket.docker("rmi", image)
+
+
+@pytest.mark.docker
+def test_what_accounts_an_image_has_is_asked_once(place: Path, open_socket: Dockerd) -> None:
+    lock_dir = place / "locks"
+    lock_dir.mkdir()
+    lock_dir.chmod(0o1777)
+    said = []
+    for number in range(2):
+        (home := place / str(number)).mkdir()
+        driven = Driven(home, as_user=True)
+        try:
+            driven.run(
+                "id -un; grep -c . /etc/passwd; echo x 2>/dev/null >>/etc/passwd || echo closed",
+                image=IMAGE,
+                docker_host=open_socket.host,
+                docker_lock_dir=str(lock_dir),
+            )
+            assert driven.end()["code"] == 0
+        finally:
+            driven.close()
+        said.append(driven.out().decode().split())
+        assert len(list(lock_dir.glob(f"accounts-{USER}-*"))) == 1
+        assert not (home / "passwd").exists()
+    assert said == [[f"dlapp{USER}", "1", "closed"]] * 2
+
+
+def test_what_another_user_put_there_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    accounts.remember(str(tmp_path), "sha256:1", Accounts("root:x:0:0::/:/bin/sh\n", ""))
+    assert accounts.recall(str(tmp_path), "sha256:1") == Accounts("root:x:0:0::/:/bin/sh\n", "")
+    assert accounts.recall(str(tmp_path), "sha256:2") is None
+    (path,) = tmp_path.glob("accounts-*")
+    path.write_text("no JSON")
+    assert accounts.recall(str(tmp_path), "sha256:1") is None
+    uid = os.getuid()
+    monkeypatch.setattr("os.getuid", lambda: uid + 1)
+    path.rename(tmp_path / path.name.replace(f"-{uid}-", f"-{uid + 1}-"))
+    assert accounts.recall(str(tmp_path), "sha256:1") is None
+
+
+@pytest.mark.parametrize(
+    ("passwd", "group", "files"),
+    [
+        ("me:x:{uid}:5::/:/bin/sh\n", "", {}),
+        ("", "", {"/etc/passwd": "{me}:x:{uid}:{gid}:{me}:/home:/bin/sh\n", "/etc/group": "{me}:x:{gid}:\n"}),
+        (
+            "a:x:9999999:5::/:/bin/sh",
+            "g:x:{gid}:\n",
+            {"/etc/passwd": "a:x:9999999:5::/:/bin/sh\n{me}:x:{uid}:{gid}:{me}:/home:/bin/sh\n"},
+        ),
+        (
+            "{me}:x:9999999:5::/:/bin/sh\n",
+            "g:x:{gid}:\n",
+            {"/etc/passwd": "{me}:x:9999999:5::/:/bin/sh\ndlapp{uid}:x:{uid}:{gid}:dlapp{uid}:/home:/bin/sh\n"},
+        ),
+        (
+            "nonsense\n::::\n",
+            "g:x:{gid}:\n",
+            {"/etc/passwd": "nonsense\n::::\n{me}:x:{uid}:{gid}:{me}:/home:/bin/sh\n"},
+        ),
+    ],
+)
+def test_an_account_is_added_to_what_the_image_has(passwd: str, group: str, files: dict[str, str]) -> None:
+    try:
+        me = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        me = f"dlapp{os.getuid()}"
+
+    def full(text: str) -> str:
+        return text.format(uid=os.getuid(), gid=os.getgid(), me=me)
+
+    found = Accounts(full(passwd), full(group)).completed("/home")
+    assert found == {path: full(text).encode() for path, text in files.items()}
 
 
 @pytest.mark.docker

@@ -1,0 +1,264 @@
+"""Payloads in Docker through dlapp, over ``docker run`` of the same image.
+
+- ``overhead``: the time from before a task takes its container's GPUs to after it has given them back, the payload
+  being ``true``: making the container, starting it, its end, removing it. Over ``docker run --rm`` of the same image
+  and command. The task's process is running already.
+- ``log-rate``: what a payload can print in a second, to the files that the runtime gives it, over the rate through
+  ``docker run`` to a file, which has Docker's json-file log on the way.
+- ``task-memory``: resident memory of a whole task process while its payload runs, over an empty Python process.
+
+dockerd is one of our own (`tests.services.dockerd`) with an image of busybox; it needs root.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+
+from bench import Row, alternately, median_ratio
+from bench._throwaway import DEADLINE_S, command, own_state
+from bench.am_memory import empty_python_kib, resident_kib
+from dlapp.node import node_policy
+from dlapp.runtime.docker import DockerRun, DockerSettings
+from dlapp.runtime.payload import Card, Payload
+from dlapp.spec import Resources
+from tests.services.dockerd import GPU_IMAGE, IMAGE, Dockerd, own_daemon, why_not
+from tests.services.gpu_programs import hooks
+from tests.services.install import install
+
+ROUNDS = int(os.environ.get("DLAPP_BENCH_ROUNDS", "15"))
+PRINTED = 256 << 20
+LINES = "yes 0123456789012345678901234567890123456789012345678901234567890123456789012345678 | head -c " + str(PRINTED)
+"""80 bytes a line, as a training program prints."""
+
+
+def rows() -> list[Row]:
+    """Measure the three."""
+    if why_not() is not None:
+        install(["docker.io", "busybox-static"])
+    if (reason := why_not()) is not None:
+        raise SystemExit(f"Error: {reason}")
+    with own_daemon() as daemon, tempfile.TemporaryDirectory(prefix="dlapp-bench-") as name:
+        os.environ["PATH"] = os.pathsep.join([str(hooks(daemon.directory)), os.environ["PATH"]])
+        root = Path(name)
+        return [*overhead(root, daemon), log_rate(root, daemon), task_memory(daemon)]
+
+
+# ---- overhead ----
+
+
+def overhead(root: Path, daemon: Dockerd) -> Iterator[Row]:
+    """Without and with a GPU."""
+    for name, image, gcores in (("overhead", IMAGE, 0), ("overhead-gpu", GPU_IMAGE, 1)):
+        theirs = [*_docker_run(daemon), *(["--gpus=device=" + _card(0).uuid] if gcores else []), image, "true"]
+        ours, their = alternately(
+            [
+                lambda image=image, gcores=gcores: through_dlapp(root, daemon, image, "exec true", gcores),  # type: ignore[misc]
+                lambda theirs=theirs: timed(theirs),  # type: ignore[misc]
+            ],
+            ROUNDS,
+        )
+        yield Row(
+            name=name,
+            ratio=median_ratio(ours, their),
+            goal=1.3,
+            better="less",
+            conditions={
+                "rounds": ROUNDS,
+                "dlapp_s": sorted(ours)[ROUNDS // 2],
+                "docker_run_s": sorted(their)[ROUNDS // 2],
+            },
+        )
+
+
+def _card(place: int) -> Card:
+    return Card(f"GPU-{place:08d}-aaaa-bbbb-cccc-000000000000", place, place)
+
+
+def _docker_run(daemon: Dockerd) -> list[str]:
+    return ["docker", "--host", daemon.host, "run", "--rm", "--init", "--network=none"]
+
+
+def timed(words: list[str], stdout: int = subprocess.DEVNULL) -> float:
+    """Seconds that a command takes."""
+    began = time.perf_counter()
+    subprocess.run(words, check=True, stdin=subprocess.DEVNULL, stdout=stdout)
+    return time.perf_counter() - began
+
+
+def through_dlapp(root: Path, daemon: Dockerd, image: str, script: str, gcores: int = 0) -> float:
+    """Seconds that a payload takes, from the lease to the release of its GPUs."""
+    directory = Path(tempfile.mkdtemp(dir=root))
+    (directory / "workspace").mkdir()
+    (directory / "workspace" / "run.sh").write_text(f"#!/bin/sh\n{script}\n")
+    (directory / "workspace" / "run.sh").chmod(0o755)
+    began = time.perf_counter()
+    with leased(root, gcores) as cards:
+        payload = Payload(
+            application_id="application_1700000000000_0001",
+            container_id=f"container_{directory.name}",
+            directory=str(directory),
+            script="run.sh",
+            args=(),
+            env={"PATH": "/bin"},
+            resources=Resources(memory_mib=256, gcores=gcores),
+            image=image,
+            gpus=cards,
+        )
+        settings = DockerSettings(daemon.host, "none", lock_dir=str(root))
+        run = DockerRun(payload, settings, node_policy().docker, lambda _: None)
+        run.prepare()
+        run.start()
+        wait_for_end(run)
+        run.close()
+    return time.perf_counter() - began
+
+
+@contextmanager
+def leased(root: Path, gcores: int) -> Iterator[tuple[Card, ...]]:
+    """GPUs of a machine's ledger with one card that is not there."""
+    if not gcores:
+        yield ()
+        return
+    from dlapp.gpuid.devices import Device
+    from dlapp.gpuid.machine import MachineLedger
+
+    card = _card(0)
+    ledger = MachineLedger(str(root / "gpus"), discover=lambda: (Device(card.uuid, 0, 0),))
+    with (
+        ledger.reserve("bench", "bench", gcores),
+        ledger.lease(application="bench", container="bench", user="bench", gcores=gcores) as lease,
+    ):
+        yield (card,)
+        lease.release()
+
+
+def wait_for_end(run: DockerRun) -> None:
+    """As a task does: polled where there is something to poll, else every 5 ms.
+
+    Raises:
+        SystemExit: the payload failed.
+    """
+    import select
+
+    while (ended := run.ended()) is None:
+        poll = select.poll()
+        watched = run.watched_fds()
+        for fd, events in watched:
+            poll.register(fd, events)
+        poll.poll(1000 if watched else 5)
+    if ended.exit_code != 0:
+        raise SystemExit(f"Error: a payload ended with {ended}")
+
+
+# ---- what it prints ----
+
+
+def log_rate(root: Path, daemon: Dockerd) -> Row:
+    """Bytes a second; the time of a container that prints nothing is taken off both."""
+    target = os.open(root / "printed", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    words = [*_docker_run(daemon), "--attach=stdout", IMAGE, "sh", "-c"]
+
+    def through_docker(script: str) -> float:
+        os.ftruncate(target, 0)
+        os.lseek(target, 0, os.SEEK_SET)
+        return timed([*words, script], stdout=target)
+
+    ours, our_base, theirs, their_base = alternately(
+        [
+            lambda: through_dlapp(root, daemon, IMAGE, LINES),
+            lambda: through_dlapp(root, daemon, IMAGE, "exec true"),
+            lambda: through_docker(LINES),
+            lambda: through_docker("true"),
+        ],
+        max(3, ROUNDS // 5),
+    )
+    os.close(target)
+    rates = [PRINTED / (median(taken) - median(base)) for taken, base in ((ours, our_base), (theirs, their_base))]
+    return Row(
+        name="log-rate",
+        ratio=rates[0] / rates[1],
+        goal=1.5,
+        better="more",
+        conditions={
+            "printed_mib": PRINTED >> 20,
+            "dlapp_mib_s": rates[0] / 2**20,
+            "docker_run_mib_s": rates[1] / 2**20,
+        },
+    )
+
+
+# ---- the task's memory ----
+
+
+PROPERTIES = """
+[application]
+appname=docker-memory
+docker_image={image}
+user_dev_workspace_path=./workspace
+user_shell_script=sleep.sh
+
+[resources]
+containers=1
+memory=256m
+vcores=1
+gcores=0
+"""
+
+
+def task_memory(daemon: Dockerd) -> Row:
+    """VmRSS of the task of a container that sleeps.
+
+    Raises:
+        SystemExit: it does not run in time.
+    """
+    with own_state() as (root, environment):
+        environment |= {"DLAPP_RUNTIME_DOCKER_HOST": daemon.host, "DLAPP_RUNTIME_DOCKER_NETWORK": "none"}
+        (root / "workspace").mkdir()
+        (root / "workspace" / "sleep.sh").write_text("#!/bin/sh\nexec sleep 1000\n")
+        (root / "workspace" / "sleep.sh").chmod(0o755)
+        (root / "dl_app.properties").write_text(PROPERTIES.format(image=IMAGE))
+        printed = command(environment, "dlapp-launcher", str(root / "dl_app.properties"))
+        application = next(word for word in printed.split() if word.startswith("application_"))
+        home = next(Path(environment["DLAPP_LOCAL_STATE_DIR"]).glob(f"*/applications/{application}"))
+        pid = _task_of(home)
+        kib = resident_kib(pid)
+        command(environment, "dlapp-kill", application)
+    empty_kib = empty_python_kib()
+    return Row(
+        name="task-memory",
+        ratio=kib / empty_kib,
+        goal=6.0,
+        better="less",
+        conditions={"task_mib": kib / 1024, "empty_python_mib": empty_kib / 1024},
+    )
+
+
+def _task_of(home: Path) -> int:
+    deadline = time.monotonic() + DEADLINE_S
+    view = home / "view.json"
+    while time.monotonic() < deadline:
+        if view.exists() and [one["phase"] for one in json.loads(view.read_text())["containers"]] == ["running"]:
+            for name in filter(str.isdigit, os.listdir("/proc")):
+                try:
+                    words = Path("/proc", name, "cmdline").read_bytes().split(b"\0")
+                except OSError:
+                    continue
+                if b"task" in words and any(word.startswith(os.fsencode(home)) for word in words):
+                    return int(name)
+        time.sleep(0.1)
+    raise SystemExit("Error: the container does not run")
+
+
+if __name__ == "__main__":
+    for row in rows():
+        print(row.name, f"{row.ratio:.2f}", row.conditions)
+    sys.exit(0)

@@ -1,0 +1,102 @@
+"""Who one is in a container: programs ask for the name and the home of their uid, and many fail without an answer.
+
+Where the image has no account for it, one is added to copies of its /etc/passwd and /etc/group, which are mounted over
+them. What an image has is read from its first container here, and remembered: reading it takes a container, and putting
+a file into one takes dockerd as long as starting one does.
+
+Source: getpwuid(3); passwd(5), group(5).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import pwd
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from dlapp.runtime.dockerd import Dockerd
+from dlapp.runtime.images import machine_directory
+
+_PASSWD, _GROUP = "/etc/passwd", "/etc/group"
+_MOST_BYTES = 1 << 20
+
+
+class Accounts(NamedTuple):
+    """The two files of an image; empty where it has none."""
+
+    passwd: str
+    group: str
+
+    def completed(self, home: str) -> Mapping[str, bytes]:
+        """What has to be in the place of these files for our uid and gid to have names: path -> content."""
+        uid, gid = os.getuid(), os.getgid()
+        users = _ids(self.passwd)
+        if uid in users:
+            return {}
+        name = _name_of(uid)
+        if name in users.values():
+            name = f"dlapp{uid}"
+        files = {_PASSWD: _with_line(self.passwd, f"{name}:x:{uid}:{gid}:{name}:{home}:/bin/sh")}
+        groups = _ids(self.group)
+        if gid not in groups:
+            files[_GROUP] = _with_line(self.group, f"{name if name not in groups.values() else f'dlapp{gid}'}:x:{gid}:")
+        return files
+
+
+def recall(directory: str, image_id: str) -> Accounts | None:
+    """What was remembered of an image; None: nothing. What another user put there is not looked at."""
+    try:
+        fd = os.open(_place(directory, image_id), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with os.fdopen(fd, "rb") as file:
+        if os.fstat(file.fileno()).st_uid != os.getuid():
+            return None
+        try:
+            return Accounts(**json.loads(file.read(2 * _MOST_BYTES)))
+        except (ValueError, TypeError):
+            return None
+
+
+def remember(directory: str, image_id: str, accounts: Accounts) -> None:
+    """Keep it for the next one of this user; it does not matter if that cannot be done."""
+    place = _place(directory, image_id)
+    fresh = f"{place}.{os.getpid()}"
+    with contextlib.suppress(OSError):
+        machine_directory(directory)
+        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
+            json.dump(accounts._asdict(), file)
+        os.rename(fresh, place)
+
+
+def of_container(docker: Dockerd, name: str) -> Accounts:
+    """What the image of a container has that is made, and in which nothing is mounted over them."""
+    found = [(docker.read_file(name, path) or b"")[:_MOST_BYTES] for path in (_PASSWD, _GROUP)]
+    return Accounts(*(data.decode(errors="replace") for data in found))
+
+
+def _place(directory: str, image_id: str) -> str:
+    digest = hashlib.sha256(image_id.encode()).hexdigest()[:32]
+    return os.path.join(directory, f"accounts-{os.getuid()}-{digest}")
+
+
+def _ids(table: str) -> dict[int, str]:
+    rows = [line.split(":") for line in table.splitlines()]
+    return {int(row[2]): row[0] for row in rows if len(row) > 2 and row[2].isdecimal()}
+
+
+def _with_line(table: str, line: str) -> bytes:
+    return (table + ("" if not table or table.endswith("\n") else "\n") + line + "\n").encode()
+
+
+def _name_of(uid: int) -> str:
+    try:
+        name = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"dlapp{uid}"
+    # In directories of users, a name may be anything.
+    return name if name.replace("-", "").replace("_", "").replace(".", "").isalnum() else f"dlapp{uid}"
