@@ -13,11 +13,14 @@ import json
 import os
 import posixpath
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
-from dlapp.errors import DlappError, NotFound
+from dlapp.errors import DlappError
 from dlapp.spec import AppSpec, InputSpec
-from dlapp.storage import Entry, local_path, open_location, shown
+from dlapp.storage import HdfsPlace, shown
+from dlapp.storage.fetching import Plan
+from dlapp.storage.inputs import PlannedInput, plan_input
 
 STAGING = ".dlapp-shell-input-"
 
@@ -27,48 +30,70 @@ def bring(
     workspace: str,
     note: Callable[[str], None],
     progress: Callable[[int, int], None] | None = None,
+    hdfs: HdfsPlace | None = None,
 ) -> list[str]:
-    """Bring all input into ``workspace``; the paths of what was brought now, relative to it.
+    """Bring all input into ``workspace``, as its only container has it; the paths of what was brought now, relative.
 
     Raises:
         NotFound: a source matches nothing.
         DlappError: two sources would land under one name, or there is no room.
     """
-    brought: list[str] = []
-    for one in inputs:
-        into = os.path.normpath(os.path.join(workspace, one.input_path))
-        missing = [found for source in one.sources for found in _missing(source, into, one.input_path, note)]
-        names = [_name(entry) for entry in missing]
-        if len(set(names)) != len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise DlappError(f"two sources of {one.input_path} are both named {shown(twice)}")
-        if missing:
-            _bring_into(into, missing, progress)
-        brought += [posixpath.normpath(posixpath.join(one.input_path, name)) for name in names]
-    return brought
+    # First a look at all of it: what cannot be had is said before anything is brought.
+    planned = [
+        plan_input(one, _into(one, workspace), 0, 1, hdfs=hdfs, may_be_there=True)
+        for one in inputs
+        if not _is_there(one, workspace, note)
+    ]
+    return [path for one in planned for path in _bring(one, workspace, note, progress)]
 
 
-def _missing(source: str, into: str, input_path: str, note: Callable[[str], None]) -> Iterable[Entry]:
-    entries = open_location(source).matches(source)
-    if not entries:
-        raise NotFound(f"{shown(source)}: nothing is there")
-    for entry in entries:
-        if os.path.lexists(os.path.join(into, _name(entry))):
-            note(f"{posixpath.normpath(posixpath.join(input_path, _name(entry)))} is there already: kept as it is")
-        else:
-            yield entry
+def _into(one: InputSpec, workspace: str) -> str:
+    return os.path.normpath(os.path.join(workspace, one.input_path))
 
 
-def _bring_into(into: str, entries: Sequence[Entry], progress: Callable[[int, int], None] | None) -> None:
-    os.makedirs(into, exist_ok=True)
-    _sweep(into)
-    staging = tempfile.mkdtemp(prefix=STAGING, dir=into)
+def _is_there(one: InputSpec, workspace: str, note: Callable[[str], None]) -> bool:
+    """Whether a list, or what came out of archives, was brought before."""
+    into = _into(one, workspace)
+    if one.as_list:
+        there = os.path.lexists(into)
+    else:
+        there = one.unpack and into != os.path.normpath(workspace) and os.path.isdir(into) and bool(os.listdir(into))
+    if there:
+        note(f"{one.input_path} is there already: kept as it is")
+    return there
+
+
+def _bring(
+    planned: PlannedInput,
+    workspace: str,
+    note: Callable[[str], None],
+    progress: Callable[[int, int], None] | None,
+) -> list[str]:
+    one = planned.section
+    into = _into(one, workspace)
+    directory = os.path.dirname(into) if one.as_list else into
+    if not (one.as_list or one.unpack):
+        there = [each for _, each in planned.plan.landings if os.path.lexists(each.path)]
+        for each in there:
+            note(f"{os.path.relpath(each.path, workspace)} is there already: kept as it is")
+        planned = planned._replace(plan=planned.plan.without(there))
+        if there and not planned.plan.landings:
+            return []
+    os.makedirs(directory, exist_ok=True)
+    _sweep(directory)
+    staging = tempfile.mkdtemp(prefix=STAGING, dir=directory)
     lock = _locked(staging)
     try:
-        open_location(entries[0].location).fetch(entries, staging, progress=progress)
-        for entry in entries:
-            # Nothing stood there when we looked; a directory that came since is not replaced: rename refuses.
-            os.rename(os.path.join(staging, _name(entry)), os.path.join(into, _name(entry)))
+        fresh = os.path.join(staging, os.path.basename(into) if one.as_list else "input")
+        planned.bring(fresh, partial(Plan.fetch, progress=progress), os.path.join(staging, "archives"), progress)
+        found = staging if one.as_list else fresh
+        names = sorted(os.listdir(found))
+        for name in names:
+            place = os.path.join(directory, name)
+            if os.path.lexists(place):
+                raise DlappError(f"{shown(place)} is there already, where input is to land")
+            os.rename(os.path.join(found, name), place)
+        return [posixpath.normpath(os.path.relpath(os.path.join(directory, name), workspace)) for name in names]
     finally:
         _remove(staging)
         if lock is not None:
@@ -105,10 +130,6 @@ def _remove(directory: str) -> None:
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def _name(entry: Entry) -> str:
-    return os.path.basename(local_path(entry.location).rstrip("/"))
-
-
 # ---- what is remembered ----
 
 
@@ -140,7 +161,7 @@ def remembered(records: str, spec: AppSpec) -> list[str]:
     return [
         path
         for path in _read(records, spec.workspace)
-        if posixpath.dirname(path) in ("" if place == "." else place for place in places)
+        if (path in places or posixpath.dirname(path) in ("" if place == "." else place for place in places))
         and os.path.lexists(os.path.join(spec.workspace, path))
     ]
 

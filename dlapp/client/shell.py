@@ -24,6 +24,7 @@ from dlapp.cluster.local.state import is_locked, open_lock, open_state, try_lock
 from dlapp.errors import NotFound
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.spec import AppSpec
+from dlapp.storage import HdfsPlace
 
 if TYPE_CHECKING:
     from dlapp.client import Client
@@ -83,7 +84,7 @@ def open_shell(
         devices, kept_fds = stack.enter_context(leased(client.config, wanted, name, evidence))
         if fetch_input and spec.inputs:
             with fetching() as progress:
-                now = brought.bring(spec.inputs, spec.workspace, note, progress)
+                now = brought.bring(spec.inputs, spec.workspace, note, progress, _hdfs_of(client, spec))
             brought.remember(brought.records_below(client.state_path), spec.workspace, now)
         note(_greeting(spec, devices, image))
         command = [*PYTHON, "-m", "dlapp.tools.run"]
@@ -122,6 +123,11 @@ def open_shell(
         stack.enter_context(Desk(directory, command, desk_env, os.getcwd()))
         with _interrupts_passed_over():
             return shell.wait()
+
+
+def _hdfs_of(client: Client, spec: AppSpec) -> HdfsPlace | None:
+    settings = client.engine.info().hdfs
+    return HdfsPlace.from_settings(settings)._replace(user=spec.username) if settings else None
 
 
 def environment(

@@ -126,8 +126,11 @@ class Plan(NamedTuple):
         return moved
 
 
-def plan_fetch(sources: Sequence[str], into: str, *, hdfs: HdfsPlace | None = None) -> Plan:
+def plan_fetch(sources: Sequence[str], into: str, *, hdfs: HdfsPlace | None = None, may_be_there: bool = False) -> Plan:
     """Look at all that ``sources`` match, and where it would land in ``into``; nothing is written.
+
+    Args:
+        may_be_there: what stands in the way there is the caller's affair.
 
     Raises:
         NotFound: a source matches nothing.
@@ -146,7 +149,7 @@ def plan_fetch(sources: Sequence[str], into: str, *, hdfs: HdfsPlace | None = No
             raise NotFound(f"{shown(source)}: nothing is there")
         for entry in entries:
             found.setdefault(entry.location, (system, entry))
-    return _plan(list(found.values()), into)
+    return _plan(list(found.values()), into, may_be_there=may_be_there)
 
 
 def fetch_all(system: FileSystem, entries: Sequence[Entry], into: str, progress: Progress | None) -> Moved:
@@ -154,7 +157,7 @@ def fetch_all(system: FileSystem, entries: Sequence[Entry], into: str, progress:
     return _plan([(system, entry) for entry in entries], into.rstrip("/") or "/").fetch(progress)
 
 
-def _plan(entries: Sequence[tuple[FileSystem, Entry]], into: str) -> Plan:
+def _plan(entries: Sequence[tuple[FileSystem, Entry]], into: str, *, may_be_there: bool = False) -> Plan:
     landings = []
     for system, entry in entries:
         name = last_name(entry.location)
@@ -162,12 +165,11 @@ def _plan(entries: Sequence[tuple[FileSystem, Entry]], into: str) -> Plan:
             raise UsageError(f"{shown(entry.location)} has no name that it could land under")
         path = f"{into}/{name}".rstrip("/")
         landings.append((system, Landing(entry, path, system.tree(entry))))
-    plan = Plan(into, tuple(landings))
-    plan.check_free_names()
-    return plan
+    _check_free_names([one for _, one in landings], may_be_there=may_be_there)
+    return Plan(into, tuple(landings))
 
 
-def _check_free_names(landings: Sequence[Landing]) -> None:
+def _check_free_names(landings: Sequence[Landing], *, may_be_there: bool = False) -> None:
     """Refuse what would land on something else, before anything is written."""
     taken: dict[str, Node] = {}
     for landing in landings:
@@ -175,7 +177,7 @@ def _check_free_names(landings: Sequence[Landing]) -> None:
             other = taken.setdefault(path, node)
             if other is not node and not (other.is_dir and node.is_dir):
                 raise DlappError(f"{shown(node.source)} and {shown(other.source)} would both land as {shown(path)}")
-            if os.path.lexists(path) and not (node.is_dir and os.path.isdir(path)):
+            if not may_be_there and os.path.lexists(path) and not (node.is_dir and os.path.isdir(path)):
                 raise DlappError(f"{shown(node.source)} cannot be brought: {shown(path)} is there already")
 
 

@@ -64,17 +64,26 @@ class PlannedInput(NamedTuple):
         return Moved(1, len(lines))
 
 
-def plan_input(section: InputSpec, into: str, index: int, total: int, *, hdfs: HdfsPlace | None = None) -> PlannedInput:
+def plan_input(
+    section: InputSpec,
+    into: str,
+    index: int,
+    total: int,
+    *,
+    hdfs: HdfsPlace | None = None,
+    may_be_there: bool = False,
+) -> PlannedInput:
     """Look at what a section asks for.
 
     Args:
         into: absolute path of ``input_path``, as far as it is known.
         index, total: CONTAINER_INDEX and NUM_CONTAINERS.
+        may_be_there: see `plan_fetch`.
 
     Raises:
         what `plan_fetch` raises.
     """
-    plan = plan_fetch(section.sources, into, hdfs=hdfs)
+    plan = plan_fetch(section.sources, into, hdfs=hdfs, may_be_there=may_be_there)
     if section.shard:
         plan = plan.shard(index, total)
     if section.as_list:

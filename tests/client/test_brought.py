@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tarfile
 from pathlib import Path
 
 import pathspec
@@ -37,9 +38,27 @@ def test_a_source_that_is_not_there_is_not_found_and_two_of_one_name_are_refused
         (tmp_path / name / "same").write_text(name)
     with pytest.raises(NotFound):
         bring(inputs(tmp_path / "nowhere"), str(tmp_path), print)
-    with pytest.raises(DlappError, match="both named same"):
+    with pytest.raises(DlappError, match=r"would both land as .*/data/same"):
         bring(inputs(tmp_path / "x/same", tmp_path / "y/same"), str(tmp_path), print)
     assert not (tmp_path / "data").exists()
+
+
+def test_archives_and_lists_are_brought_as_a_run_would_and_kept_the_second_time(tmp_path: Path) -> None:
+    (tmp_path / "workspace").mkdir()
+    (tmp_path / "x").write_text("x")
+    with tarfile.open(tmp_path / "set.tar", "w") as tar:
+        tar.add(tmp_path / "x", "deep/x")
+    sections = (
+        InputSpec(sources=(f"file://{tmp_path}/set.tar",), input_path="data", unpack=True),
+        InputSpec(name="list", sources=(f"file://{tmp_path}/x",), input_path="lists/train", as_list=True),
+    )
+    workspace, notes = str(tmp_path / "workspace"), list[str]()
+    assert bring(sections, workspace, notes.append) == ["data/deep", "lists/train"]
+    assert (tmp_path / "workspace/data/deep/x").read_text() == "x"
+    assert (tmp_path / "workspace/lists/train").read_text() == f"{tmp_path}/x\n"
+    assert bring(sections, workspace, notes.append) == []
+    assert notes == ["data is there already: kept as it is", "lists/train is there already: kept as it is"]
+    assert not list((tmp_path / "workspace").rglob(f"{STAGING}*"))
 
 
 def test_what_a_killed_session_left_half_fetched_is_removed_and_a_living_ones_is_not(tmp_path: Path) -> None:
