@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from dlapp.cluster.engine import Ask, ContainerEnd, Grant, Heartbeat, TaskLaunch
+from dlapp.cluster.yarn import am_side
 from dlapp.cluster.yarn.am_side import YarnAmEngine
 from dlapp.cluster.yarn.dialect import Dialect
+from dlapp.cluster.yarn.resource_manager import ResourceManager
 from dlapp.cluster.yarn.rest import YarnRest
 from dlapp.cluster.yarn.tokens import Credentials, Token
 from dlapp.cluster.yarn.values import TASK_SECRET, Cluster, Program
@@ -23,6 +25,7 @@ from dlapp.report import Cause, FinalStatus, State
 from dlapp.spec import Placement, Resources
 from tests.cluster_yarn.on_yarn import Attempt, kill_attempt, token_of_attempt, until
 from tests.services.hadoop import NODES
+from tests.services.proxy import Plan, Proxy
 
 pytestmark = pytest.mark.yarn
 SMALL = Resources(memory_mib=256, vcores=1, gcores=1)
@@ -36,6 +39,8 @@ class Driver:
         self.wanted: dict[int, int] = {}
         self.resources: dict[int, Resources] = {}
         self.placement = Placement()
+        self.avoid: tuple[str, ...] = ()
+        self.ending: list[ContainerId] = []
         self.granted: dict[ContainerId, Grant] = {}
         self.ended: dict[ContainerId, ContainerEnd] = {}
         self.start_failed: dict[ContainerId, ContainerEnd] = {}
@@ -55,6 +60,7 @@ class Driver:
                     count=max(0, count - have),
                     resources=self.resources.get(request_id, SMALL),
                     placement=self.placement,
+                    avoid=self.avoid,
                 )
             )
         news = self.engine.heartbeat(asks, self.releases, 0.5)
@@ -65,6 +71,7 @@ class Driver:
             assert end.container_id not in self.ended, "ended twice"
             self.ended[end.container_id] = end
         self.start_failed.update({end.container_id: end for end in news.start_failed})
+        self.ending += news.ending
         self.refused.update(news.refused)
         self.shut_down = self.shut_down or news.shut_down
         return news
@@ -85,10 +92,11 @@ def shell(grant: Grant, launch: TaskLaunch) -> tuple[tuple[str, ...], bytes]:
     return ("/bin/sh", "-c", launch.token), json.dumps({"node": grant.node}).encode()
 
 
-def engine_of(attempt: Attempt, token: Token, number: int) -> Driver:
+def engine_of(attempt: Attempt, token: Token, number: int, scheduler: tuple[str, int] | None = None) -> Driver:
     woken = threading.Event()
+    host, port = scheduler or attempt.hadoop.scheduler_address
     cluster = Cluster(
-        schedulers=(f"127.0.0.1:{attempt.hadoop.ports['rm_scheduler']}",),
+        schedulers=(f"{host}:{port}",),
         clients=(f"127.0.0.1:{attempt.hadoop.ports['rm']}",),
         user=getpass.getuser(),
         dialect=Dialect.GCORES,
@@ -162,6 +170,110 @@ def test_an_ask_above_the_limit_is_refused_in_seconds_and_the_others_are_met(dri
     assert "gcores: 9" in driver.refused[2]
     assert "\n" not in driver.refused[2]
     assert [grant.request_id for grant in driver.granted.values()] == [1]
+
+
+def test_an_ask_that_no_node_can_hold_ends_after_a_grace_with_the_reason(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(am_side, "NO_NODE_GRACE_S", 2.0)
+    driver.placement = Placement(nodes=("nowhere.example",))
+    driver.wanted = {1: 1}
+    driver.until(lambda: driver.refused, timeout_s=30)
+    assert driver.refused[1] == (
+        "none of the nodes asked for (nowhere.example) is there and has 256 MiB, 1 vcores and 1 gcores, in all, "
+        "for one container"
+    )
+    assert not driver.granted
+
+
+def test_a_node_that_failed_is_avoided_as_long_as_there_is_another(driver: Driver):
+    first, second = NODES.values()
+    driver.avoid = (first,)
+    driver.wanted = {1: 3}
+    driver.until(lambda: len(driver.granted) == 3)
+    assert {grant.node for grant in driver.granted.values()} == {second}
+    driver.avoid = (first, second)
+    driver.wanted = {1: 3, 2: 1}
+    driver.until(lambda: driver.of(2))
+
+
+def test_answers_of_the_resourcemanager_that_are_lost_lose_nothing(attempt: Attempt):
+    with Proxy(attempt.hadoop.scheduler_address) as proxy:
+        driver = engine_of(attempt, attempt.token, 1, proxy.address)
+        driver.engine.register("http://here:1234")
+        # Of each connection the answer to the handshake's end, or to the first or second call after it, is lost.
+        for round_ in range(12):
+            driver.wanted = {1: 1 + round_ // 2}
+            proxy.plan = Plan(cut_call=2 + round_ % 3)
+            proxy.cut_all()
+            driver.beat()
+            driver.beat()
+        proxy.plan = Plan()
+        driver.until(lambda: len(driver.granted) == 6)
+        driver.releases = list(driver.granted)
+        driver.wanted = {}
+        driver.until(lambda: len(driver.ended) == 6)
+        assert driver.shut_down is None
+        assert proxy.connections > 6
+        driver.engine.close()
+
+
+def test_what_is_started_and_taken_away_ends_when_its_processes_are_gone(driver: Driver, tmp_path: Path):
+    driver.wanted = {1: 1}
+    driver.until(lambda: driver.granted)
+    (grant,) = driver.granted.values()
+    alive = tmp_path / "alive"
+    driver.start(grant, f"echo $$ >{alive}; exec sleep 1000")
+    driver.until(alive.exists)
+    pid = int(until(alive.read_text))
+    driver.releases = [grant.container_id]
+    driver.until(lambda: driver.ending)
+    assert (driver.ending, driver.ended) == ([grant.container_id], {})
+    driver.until(lambda: driver.ended)
+    assert driver.ended[grant.container_id].exit_status == -100
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_a_container_that_dies_with_its_young_master_is_told_to_the_next_as_ending(
+    driver: Driver, attempt: Attempt, tmp_path: Path
+):
+    driver.wanted = {1: 2}
+    driver.until(lambda: len(driver.granted) == 2)
+    kill_attempt(tmp_path, 1)  # YARN takes away what its node has not said to be running
+    second = engine_of(attempt, token_of_attempt(tmp_path, 2), 2)
+    try:
+        live = second.engine.register("http://here:1234").live
+        assert live == ()
+        second.until(lambda: len(second.ending) == 2)
+        assert second.ended == {}
+        second.until(lambda: len(second.ended) == 2)
+        assert {end.exit_status for end in second.ended.values()} == {-100}
+    finally:
+        second.engine.close()
+
+
+def test_a_registration_whose_answer_was_lost_costs_no_attempt(driver: Driver, attempt: Attempt, tmp_path: Path):
+    driver.wanted = {1: 1}
+    driver.until(lambda: driver.granted)
+    (grant,) = driver.granted.values()
+    driver.start(grant, f"touch {tmp_path}/runs; exec sleep 1000")
+    driver.until((tmp_path / "runs").exists)
+    began = time.monotonic()
+    driver.until(lambda: time.monotonic() - began > 1.5)
+    kill_attempt(tmp_path, 1)
+    token = token_of_attempt(tmp_path, 2)
+    lost = ResourceManager([attempt.hadoop.scheduler_address], token, Dialect.GCORES)
+    lost.register("here", 0, "", timeout_s=10)
+    lost.close()
+    second = engine_of(attempt, token, 2)
+    try:
+        assert second.engine.register("http://here:1234").live == ()
+        # Somebody else knows of it, a journal; it can be ended all the same.
+        second.engine.stop(grant.container_id)
+        second.until(lambda: second.ended)
+        assert second.ended[grant.container_id].exit_status == -100
+    finally:
+        second.engine.close()
 
 
 def test_an_order_that_cannot_reach_its_node_is_a_failed_start(driver: Driver, monkeypatch: pytest.MonkeyPatch):
