@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dlapp.config import Config
 
 GC_TIMEOUT_S = 120.0
+LINES_AT_ONCE = 500
 _WORDS = {
     "list": (0, 1, "[HOST]"),
     "gc": (0, 100_000, "[HOST]..."),
@@ -121,9 +122,14 @@ def _list(ledger: Gpus, host: str | None, *, forgotten: bool, original: bool, as
         _print_pieces('{"hosts": [', map(_json, views), "]}")
     else:
         now_ms = time.time_ns() // 1_000_000
+        lines: list[str] = []
         for one in views:
-            if lines := show.host_lines(one, now_ms):
+            lines += show.host_lines(one, now_ms)
+            if len(lines) >= LINES_AT_ONCE:
                 say(*lines)
+                lines = []
+        if lines:
+            say(*lines)
     return code
 
 
