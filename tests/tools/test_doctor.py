@@ -1,0 +1,118 @@
+"""dlapp-doctor where this machine is the engine: what it says of a machine that is well, and of one that is not."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.services.nvml_stub import MIB, Card, with_cards
+
+
+class Doctor:
+    """The command, in a home of its own."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.variables = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(home),
+            "PYTHONUTF8": "1",
+            "DLAPP_LOCAL_STATE_DIR": str(home / "state"),
+            "DLAPP_GPUID_LOCK_DIR": str(home / "gpus"),
+            "DLAPP_RUNTIME_DOCKER_HOST": f"unix://{home}/no-docker.sock",
+        }
+
+    def run(self, *words: str, code: int = 0) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "dlapp.tools.doctor", *words], env=self.variables, capture_output=True, text=True
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout
+
+    def findings(self, code: int = 0, *words: str) -> dict[str, dict[str, Any]]:
+        said = json.loads(self.run("--json", *words, code=code))
+        assert sum(said["count"].values()) == len(said["findings"])
+        return {one["subject"]: one for one in said["findings"]}
+
+
+@pytest.fixture
+def doctor(tmp_path: Path) -> Doctor:
+    return Doctor(tmp_path)
+
+
+def test_a_machine_that_is_well_has_a_line_for_each_assumption(doctor: Doctor) -> None:
+    found = doctor.findings()
+    subjects = {"local.state_dir", "local.disk", "local.locks", "local.queue", "local.capacity", "gpu", "docker"}
+    assert subjects <= set(found)
+    assert {found[name]["verdict"] for name in ("local.locks", "local.queue", "gpu")} == {"pass"}
+    assert found["docker"]["verdict"] == "warn"
+    assert "start dockerd or set runtime.docker.host" in found["docker"]["repair"]
+    assert all(one["repair"] for one in found.values() if one["verdict"] == "warn")
+
+
+def test_the_lines_say_where_each_value_came_from(doctor: Doctor) -> None:
+    (doctor.home / "mine.yaml").write_text("defaults:\n  memory: 1g\n")
+    doctor.variables["DLAPP_CONFIG"] = str(doctor.home / "mine.yaml")
+    lines = doctor.run().splitlines()
+    assert f"pass  config.defaults.memory    1g (from {doctor.home}/mine.yaml:2)" in lines
+    assert f"pass  config.file               {doctor.home}/mine.yaml: 1 values from it count" in lines
+    assert not any("config.defaults.vcores" in line for line in lines)
+    assert "pass  config.defaults.vcores    1 (from default)" in doctor.run("--defaults").splitlines()
+
+
+def test_each_fault_of_the_configuration_is_a_line(doctor: Doctor) -> None:
+    doctor.variables |= {"DLAPP_DEFAULTS_MEMORY": "lots", "DLAPP_LOCAL_SHARED": "maybe"}
+    lines = doctor.run(code=1).splitlines()
+    assert len(lines) == 2
+    assert all(line.startswith("fail  config ") for line in lines)
+
+
+def test_a_state_directory_that_cannot_be_used_is_a_failure_and_the_rest_is_looked_at(doctor: Doctor) -> None:
+    (doctor.home / "state").write_text("a file")
+    found = doctor.findings(1)
+    assert found["local.state_dir"]["verdict"] == "fail"
+    assert "local.state_dir" in found["local.state_dir"]["found"]
+    assert found["gpu"]["verdict"] == "pass"
+
+
+def test_defaults_that_the_machine_cannot_meet_are_a_warning(doctor: Doctor) -> None:
+    doctor.variables |= {"DLAPP_LOCAL_MEMORY": "1g", "DLAPP_DEFAULTS_MEMORY": "2g"}
+    found = doctor.findings()["local.capacity"]
+    assert found["verdict"] == "warn"
+    assert "lower defaults.memory" in found["repair"]
+
+
+def test_each_card_is_a_line_and_one_that_is_ill_a_warning(doctor: Doctor, tmp_path: Path) -> None:
+    cards = (Card(uuid="GPU-a", name="Tesla V100"), Card(uuid="GPU-b", name="Tesla T4", used=9000 * MIB))
+    doctor.variables |= with_cards(tmp_path, cards)
+    found = doctor.findings()
+    assert "gpu" not in found
+    assert (found["gpu.gpu0"]["verdict"], found["gpu.gpu1"]["verdict"]) == ("pass", "warn")
+    assert "Tesla V100" in found["gpu.gpu0"]["found"]
+    assert "dlapp-gpu list" in found["gpu.gpu1"]["repair"]
+
+
+def test_a_gpu_ledger_that_others_cannot_write_is_a_warning(doctor: Doctor) -> None:
+    (doctor.home / "gpus").mkdir(mode=0o755)
+    lines = [line for line in doctor.run().splitlines() if "gpu.ledger" in line]
+    assert lines[0].startswith("warn")
+    assert f"chmod 1777 {doctor.home}/gpus" in lines[0]
+
+
+def test_an_ensemble_that_is_not_there_is_a_failure(doctor: Doctor) -> None:
+    doctor.variables |= {"DLAPP_GPUID_ZOOKEEPER_ENSEMBLE": "127.0.0.1:1"}
+    found = doctor.findings(1)
+    assert found["gpu.ledger"]["verdict"] == "fail"
+    assert "gpuid.zookeeper.ensemble" in found["gpu.ledger"]["repair"]
+    assert found["gpu.ledger.access"]["verdict"] == "warn"
+
+
+def test_a_cluster_that_nobody_named_is_a_failure_with_what_to_set(doctor: Doctor) -> None:
+    found = doctor.findings(1, "--cluster", "yarn")
+    assert "set yarn.conf_dir, or HADOOP_CONF_DIR" in found["hadoop.conf"]["found"]
