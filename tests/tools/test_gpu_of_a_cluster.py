@@ -158,10 +158,10 @@ def test_a_host_name_with_odd_characters_is_refused(cluster: Cluster) -> None:
 def test_gc_frees_what_dead_tasks_of_this_host_left(cluster: Cluster) -> None:
     cluster.lease(HERE, 2, 2)
     assert "gpu0, gpu1 of container_1: kept, " in cluster.gpu("gc")[0]  # this process took it, and lives
-    settings = cluster.settings._replace(root=cluster.settings.root + "-2")
+    settings = cluster.settings._replace(root=cluster.settings.root + "-2", lock_dir=cluster.settings.lock_dir + "-2")
     arguments = [settings.ensemble, settings.root, settings.credentials, settings.lock_dir]
     subprocess.run([sys.executable, "-c", TAKE_AND_DIE, *arguments], check=True, cwd=Path(__file__).parents[2])
-    cluster.environment["DLAPP_GPUID_ZOOKEEPER_ROOT"] = settings.root
+    cluster.environment |= {"DLAPP_GPUID_ZOOKEEPER_ROOT": settings.root, "DLAPP_GPUID_LOCK_DIR": settings.lock_dir}
     assert cluster.gpu("gc")[0] == f"{HERE}: gpu0 of c: freed\n"
     assert cluster.gpu("gc")[0] == f"{HERE}: nothing is leased\n"
 
