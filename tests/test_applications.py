@@ -26,6 +26,7 @@ from __future__ import annotations
 import getpass
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -282,6 +283,20 @@ def test_a_kill_keeps_nothing_and_who_waits_is_told(place: Place, tmp_path: Path
     assert status(application)["state"] == "KILLED"
     wait_for("its end", lambda: subprocess.run(["pgrep", "-fx", mark], capture_output=True).returncode == 1)
     wait_for("no output of it", lambda: not place.beside("killed/result") and not place.tree("killed/result"))
+
+
+def test_a_program_that_takes_more_memory_than_it_asked_for_is_ended_with_the_numbers(
+    place: Place, tmp_path: Path
+) -> None:
+    if place.engine == "local":
+        return  # there nothing watches it
+    script = f"exec {sys.executable} -c \"import time; held = b'x' * (400 << 20); time.sleep(60)\""
+    done = waited(properties(tmp_path, script, resources={"memory": 256}))
+    assert done.code == 1, done.out + done.err
+    assert re.fullmatch(
+        r"container 0 \(worker 0\) failed: the container was ended for using too much memory: \d\S* MB of 256 MB",
+        status(id_of(done))["diagnostics"],
+    )
 
 
 def test_our_own_log_is_beside_the_programs(place: Place, tmp_path: Path) -> None:
