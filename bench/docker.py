@@ -35,7 +35,7 @@ from tests.services.gpu_programs import hooks
 from tests.services.install import install
 
 ROUNDS = int(os.environ.get("DLAPP_BENCH_ROUNDS", "15"))
-PRINTED = 256 << 20
+PRINTED = 64 << 20
 LINES = "yes 0123456789012345678901234567890123456789012345678901234567890123456789012345678 | head -c " + str(PRINTED)
 """80 bytes a line, as a training program prints."""
 

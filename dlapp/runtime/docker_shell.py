@@ -214,9 +214,8 @@ class DockerShell:
         )
 
     def _attach(self) -> None:
-        import docker.errors
-
         import docker
+        import docker.errors
 
         try:
             self._api = docker.APIClient(base_url=self._settings.host, version="auto", timeout=_CALL_TIMEOUT_S)

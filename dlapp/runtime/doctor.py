@@ -7,7 +7,10 @@ import os
 import shutil
 from collections.abc import Iterator
 
+from dlapp.config import DockerConfig
 from dlapp.findings import ASK_S, Check, Finding, Ground, failed, passed, warned
+from dlapp.node import FILE as NODE_FILE
+from dlapp.node import node_policy
 
 LEAST_API = (1, 24)
 """Of Docker's interface: what the docker package needs."""
@@ -19,6 +22,8 @@ def checks(ground: Ground) -> list[Check]:
         return []
     return [
         Check("docker", functools.partial(_docker, ground.config.runtime.docker.host)),
+        Check("docker.gpus", functools.partial(_gpu_mode, ground.config.runtime.docker)),
+        Check("node", _node),
         Check("payload", _shell),
     ]
 
@@ -55,6 +60,41 @@ def _docker(host: str) -> Iterator[Finding]:
         yield failed("docker", f"{host} does not answer: {str(error).partition(chr(10))[0]}", "start dockerd")
         return
     yield passed("docker", f"Docker {version.get('Version')}, interface {version.get('ApiVersion')}, at {host}")
+
+
+def _gpu_mode(configured: DockerConfig) -> Iterator[Finding]:
+    """How containers get their GPUs here, and why so."""
+    from dlapp.runtime.dockerd import Dockerd, DockerRefused, DockerSilent
+    from dlapp.runtime.gpu_facts import driver_nodes, facts_of
+    from dlapp.runtime.gpu_modes import choose_mode
+
+    if not configured.host.startswith("unix://"):
+        return
+    try:
+        facts = facts_of(Dockerd(configured.host, ASK_S))
+    except (DockerRefused, DockerSilent):
+        return  # the line on Docker itself says it
+    choice = choose_mode(configured.gpu_mode, facts, (), allowed=node_policy().docker.gpu_modes)
+    if not choice.problem:
+        yield passed("docker.gpus", f"{choice.mode}: {choice.reason}")
+    elif configured.gpu_mode in ("auto", "none") and not driver_nodes():
+        yield passed("docker.gpus", "none: this machine has no NVIDIA card")
+    elif configured.gpu_mode == "none":
+        yield passed("docker.gpus", "none, as configured")
+    else:
+        yield failed("docker.gpus", choice.problem, "docs/docker.md says what each way needs")
+
+
+def _node() -> Iterator[Finding]:
+    """The operator's file, where there is one; `dlapp.findings.carried_out` tells what is wrong with it."""
+    policy = node_policy()
+    if os.path.exists(NODE_FILE):
+        docker = policy.docker
+        mounts = ", ".join(one.path for one in docker.mounts) or "none"
+        words = f"networks {', '.join(docker.networks)}; GPUs by {', '.join(docker.gpu_modes)}; mounts {mounts}"
+        yield passed("node", f"{NODE_FILE}: {words}")
+    else:
+        yield passed("node", f"no {NODE_FILE}: the strict defaults hold")
 
 
 def _shell() -> Iterator[Finding]:
