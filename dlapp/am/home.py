@@ -61,6 +61,9 @@ class Home:
     ``hdfs`` is where its outputs may go besides local files.
     """
 
+    patience_s = 0.0
+    """How long a commit waits for a file system that does not answer."""
+
     def __init__(self, directory: str, hdfs: HdfsPlace | None = None) -> None:
         self.directory, self.hdfs = directory, hdfs
 

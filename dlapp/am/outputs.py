@@ -6,15 +6,20 @@ ApplicationMaster that dies in between leaves a plan, not a riddle.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from dlapp.am.events import Ending, OutputsSettled, Part, Settlement, SettleOutputs
 from dlapp.am.home import CommitClaim, Home, OutputClaim
-from dlapp.errors import DlappError
+from dlapp.errors import DlappError, Unreachable
 from dlapp.ids import ApplicationId
 from dlapp.report import OutputView
 from dlapp.spec import OnFailure, OutputSpec, Submission
 from dlapp.storage import HdfsPlace, commit
+
+
+AGAIN_S = 1.0
+"""Between two tries while the file system does not answer."""
 
 
 def settle(
@@ -32,7 +37,7 @@ def settle(
     home.check_ours()
     if (earlier := home.claimed()) is not None:
         # An attempt before us decided; whatever we know, what it claimed is neither dropped nor put aside.
-        settled = carry_out(earlier, submission, application_id, again=True, hdfs=home.hdfs)
+        settled = _patiently_carried_out(home, earlier, submission, application_id, again=True)
         return settled._replace(ended=Ending(earlier.final_status, earlier.cause, earlier.diagnostics))
     if wanted.how is not Settlement.COMMIT:
         keep = wanted.how is Settlement.KEEP
@@ -54,9 +59,24 @@ def settle(
         )
     )
     if claim.attempt == attempt:
-        return carry_out(claim, submission, application_id, hdfs=home.hdfs)
-    settled = carry_out(claim, submission, application_id, again=True, hdfs=home.hdfs)
+        return _patiently_carried_out(home, claim, submission, application_id, again=False)
+    settled = _patiently_carried_out(home, claim, submission, application_id, again=True)
     return settled._replace(ended=Ending(claim.final_status, claim.cause, claim.diagnostics))
+
+
+def _patiently_carried_out(
+    home: Home, claim: CommitClaim, submission: Submission, application_id: ApplicationId, *, again: bool
+) -> OutputsSettled:
+    """`carry_out`, again while the file system does not answer and the home has patience."""
+    deadline = time.monotonic() + home.patience_s
+    while time.monotonic() < deadline:
+        try:
+            return carry_out(claim, submission, application_id, again=again, hdfs=home.hdfs, wait=True)
+        except Unreachable as error:
+            print(f"the output: {error}; it is tried again", flush=True)
+        again = True
+        time.sleep(AGAIN_S)
+    return carry_out(claim, submission, application_id, again=again, hdfs=home.hdfs)
 
 
 def carry_out(
@@ -66,8 +86,13 @@ def carry_out(
     *,
     again: bool = False,
     hdfs: HdfsPlace | None = None,
+    wait: bool = False,
 ) -> OutputsSettled:
-    """Do what a commit claim says; with ``again`` some or all of it may have been done before."""
+    """Do what a commit claim says; with ``again`` some or all of it may have been done before.
+
+    Raises:
+        Unreachable: with ``wait``, where the file system does not answer; else that counts as a commit that failed.
+    """
     views, error = [], None
     for spec, output in zip(submission.spec.outputs, claim.outputs, strict=True):
         parts = list(output.parts.items())
@@ -75,6 +100,8 @@ def carry_out(
             commit.commit(output.target, application_id, parts, overwrite=output.overwrite, again=again, hdfs=hdfs)
             views.append(OutputView(name=spec.name, target=output.target, committed=True))
         except (DlappError, OSError) as problem:
+            if wait and isinstance(problem, Unreachable):
+                raise
             error = error or f"output {output.target} could not be committed: {problem}"
             kept = commit.keep_partial(output.target, application_id, parts, hdfs=hdfs)
             views.append(OutputView(name=spec.name, target=output.target, partial=kept))

@@ -64,6 +64,7 @@ class StagedHome(Home):
         self._files, self._application_id, self._attempt = files, application_id, attempt
         self._submission, self._secrets = submission, secrets
         self._places = Places(files.home)
+        self.patience_s = PATIENCE_S
         super().__init__(self._places.staging(application_id), hdfs)
         self._changed = threading.Condition()
         self._view: ApplicationView | None = None

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from dlapp.am import outputs
 from dlapp.am.aftermath import decide
 from dlapp.am.events import Ending, Part, Settlement, SettleOutputs
 from dlapp.am.home import CommitClaim, Home, OutputClaim
 from dlapp.am.journal import line
 from dlapp.am.outputs import settle
 from dlapp.control import Fault, StoredOutput, TaskResult
+from dlapp.errors import Unreachable
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.jsonform import to_json
 from dlapp.report import Cause, FinalStatus
@@ -171,3 +174,24 @@ def test_without_a_claim_the_aftermath_keeps_what_was_stored_unless_a_kill_was_a
     else:
         assert (ending.final_status, ending.diagnostics) == (FinalStatus.FAILED, "the ApplicationMaster died")
         assert world.beside() == ["partial"]
+
+
+def test_a_commit_waits_for_a_file_system_that_is_away_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, away = World(tmp_path), [True, True]
+    world.home.patience_s = 60.0
+    monkeypatch.setattr(outputs, "AGAIN_S", 0.001)
+    real = outputs.commit.commit
+
+    def commit(*args: Any, **options: Any) -> Any:
+        if away:
+            away.pop()
+            raise Unreachable("no NameNode answers")
+        assert options["again"]
+        return real(*args, **options)
+
+    monkeypatch.setattr(outputs.commit, "commit", commit)
+    settled = settle(world.home, world.submission, APP, 1, SettleOutputs(Settlement.COMMIT, GOOD, world.parts))
+    assert settled.error is None
+    assert (world.target / "model").read_text() == "from 0"
