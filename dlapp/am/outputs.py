@@ -17,7 +17,6 @@ from dlapp.report import OutputView
 from dlapp.spec import OnFailure, OutputSpec, Submission
 from dlapp.storage import HdfsPlace, commit
 
-
 AGAIN_S = 1.0
 """Between two tries while the file system does not answer."""
 
