@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from dlapp.errors import ConfigError
-from dlapp.node import GPU_MODES, Mount, node_policy
+from dlapp.node import GPU_MODES, KEYS, Mount, keys_as_markdown, node_policy
+
+DOCS = Path(__file__).parents[1] / "docs"
 
 
 def policy_of(directory: Path, text: str, mode: int = 0o644) -> object:
@@ -88,3 +90,16 @@ def test_a_file_of_another_user_is_refused(tmp_path: Path) -> None:
     path.write_text("")
     with pytest.raises(ConfigError, match=r"must be a file of uid \d+ that nobody else may write"):
         node_policy(str(path), owner=os.getuid() + 1)
+
+
+def test_the_documentation_has_the_table_of_keys() -> None:
+    rows = keys_as_markdown().split("\n", 2)[2]
+    assert rows in (DOCS / "docker.md").read_text()
+
+
+def test_the_example_is_a_file_that_is_taken(tmp_path: Path) -> None:
+    text = (DOCS / "node.yaml").read_text()
+    policy = policy_of(tmp_path, text)
+    assert policy == (3600.0, 1 << 30, None, (("cdi", "gpus"), ("host", "none"), (), False, 16384))
+    for key in KEYS:
+        assert f"{key.name.rpartition('.')[2]}:" in text
