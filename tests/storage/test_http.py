@@ -1,0 +1,283 @@
+"""HTTP as servers may speak it, cut anywhere; each server here says what a test has written down."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlapp.errors import Denied, DlappError
+from dlapp.errors import Unreachable as AnyUnreachable
+from dlapp.storage import HdfsPlace
+from dlapp.storage.http import Broken, Connections, Sink, Source, SourceShrank
+from dlapp.storage.webhdfs import WebHdfs
+
+Script = list[list[bytes]]
+"""For each connection the answers that it gives, in order; then it is closed."""
+
+
+@contextmanager
+def saying(script: Script, *, read_all: bool = True) -> Iterator[tuple[str, list[bytes]]]:
+    """A server that says what is written down; its address, and the requests that came."""
+    heard: list[bytes] = []
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        for answers in script:
+            client, _ = listening.accept()
+            with client, suppress(OSError):  # who asked may have gone
+                for answer in answers:
+                    heard.append(_request(client) if read_all else client.recv(10))
+                    for piece in (answer[: len(answer) // 2], answer[len(answer) // 2 :]):
+                        client.sendall(piece)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}", heard
+    finally:
+        thread.join(30)
+        listening.close()
+        assert not thread.is_alive()
+
+
+def _request(client: socket.socket) -> bytes:
+    said = b""
+    while b"\r\n\r\n" not in said:
+        more = client.recv(65536)
+        if not more:
+            return said
+        said += more
+    head, _, body = said.partition(b"\r\n\r\n")
+    length = next((int(line[16:]) for line in head.split(b"\r\n") if line.startswith(b"Content-Length: ")), 0)
+    while len(body) < length and (more := client.recv(65536)):
+        body += more
+    return head + b"\r\n\r\n" + body
+
+
+def sized(body: bytes, *more: bytes, status: bytes = b"200 OK") -> bytes:
+    headers = b"".join(b"%s\r\n" % one for one in more)
+    return b"HTTP/1.1 %s\r\nContent-Length: %d\r\n%s\r\n%s" % (status, len(body), headers, body)
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4;x=y\r\nWiki\r\n5\r\npedia\r\n0\r\nT: 1\r\n\r\n"
+TO_THE_END = b"HTTP/1.0 200 OK\r\n\r\nWikipedia"
+EMPTY = b"HTTP/1.1 204 No Content\r\n\r\n"
+
+
+@pytest.fixture
+def connections() -> Iterator[Connections]:
+    one = Connections(2, 5)
+    yield one
+    one.close()
+
+
+def test_answers_of_all_kinds_come_on_connections_that_are_kept(connections: Connections) -> None:
+    first = [sized(b"Wikipedia"), CHUNKED, EMPTY, b"HTTP/1.1 100 Continue\r\n\r\n" + sized(b"x", b"Connection: close")]
+    with saying([first, [TO_THE_END]]) as (server, heard):
+        bodies = [connections.ask("GET", server, f"/{number}").body for number in range(5)]
+    assert bodies == [b"Wikipedia", b"Wikipedia", b"", b"x", b"Wikipedia"]
+    assert [one.split()[1] for one in heard] == [b"/0", b"/1", b"/2", b"/3", b"/4"]
+
+
+def test_what_a_server_refuses_is_an_answer(connections: Connections) -> None:
+    with saying([[sized(b"{}", status=b"403 Forbidden")]]) as (server, _):
+        answer = connections.ask("GET", server, "/")
+    assert (answer.status, answer.good, answer.body) == (403, False, b"{}")
+
+
+def test_a_kept_connection_that_the_server_closed_is_not_used(connections: Connections) -> None:
+    with saying([[sized(b"1")], [sized(b"2")]]) as (server, _):
+        assert connections.ask("GET", server, "/").body == b"1"
+        time.sleep(0.2)  # its end has to arrive here
+        assert connections.ask("GET", server, "/").body == b"2"
+
+
+@pytest.mark.parametrize("size", [0, 10, 70_000, 3_000_000])
+def test_a_body_goes_to_a_file_at_its_place_and_comes_from_one(
+    connections: Connections, tmp_path: Path, size: int
+) -> None:
+    content, told = os.urandom(size), list[int]()
+    chunks = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (content[:1000], content[1000:]) if part)
+    as_chunks = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n"
+    target = os.open(tmp_path / "x", os.O_RDWR | os.O_CREAT)
+    try:
+        with saying([[sized(content), as_chunks, sized(b"")]]) as (server, heard):
+            for place in (5, 5 + size):
+                answer = connections.ask("GET", server, "/", sink=Sink(target, place, size, told.append))
+                assert (answer.received, answer.body) == (size, b"")
+            whole = bytes(5) + content * 2 if size else b""
+            assert connections.ask("PUT", server, "/", Source(target, len(whole))).good
+        assert heard[2].partition(b"\r\n\r\n")[2] == (tmp_path / "x").read_bytes() == whole
+        assert sum(told) == 2 * size
+    finally:
+        os.close(target)
+
+
+@given(st.binary(max_size=300), st.integers(0, 400))
+def test_an_answer_that_is_cut_anywhere_is_broken_and_never_shorter(body: bytes, cut: int) -> None:
+    whole = sized(body)
+    connections = Connections(2, 5)
+    with saying([[whole[:cut]]]) as (server, _):
+        if cut >= len(whole):
+            assert connections.ask("GET", server, "/").body == body
+            connections.close()
+            return
+        with pytest.raises(Broken) as broken:
+            connections.ask("GET", server, "/")
+    head = whole.index(b"\r\n\r\n") + 4
+    assert broken.value.sent
+    assert (broken.value.answered, broken.value.received) == (cut >= head, max(0, cut - head))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
+        b"HTTP/1.1 abc\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n",
+        b"\x00\x01\x02" * 50_000,
+    ],
+)
+def test_what_is_no_http_is_said(connections: Connections, answer: bytes) -> None:
+    with saying([[answer]]) as (server, _), pytest.raises(Broken, match="another language than HTTP"):
+        connections.ask("GET", server, "/")
+
+
+def test_nobody_there_means_that_nothing_was_sent(connections: Connections) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    for server, words in ((f"http://127.0.0.1:{port}", "refused"), ("http://no.such.host.invalid:80", "nobody knows")):
+        with pytest.raises(Broken, match=words) as broken:
+            connections.ask("GET", server, "/")
+        assert not broken.value.sent
+
+
+def test_a_server_that_is_silent_is_waited_for_only_so_long() -> None:
+    connections = Connections(2, 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as mute, pytest.raises(Broken, match="timed out") as broken:
+        connections.ask("GET", f"http://127.0.0.1:{mute.getsockname()[1]}", "/")
+    assert broken.value.sent
+
+
+def test_a_refusal_in_the_middle_of_a_large_body_is_heard_or_the_connection_broke(
+    connections: Connections, tmp_path: Path
+) -> None:
+    (tmp_path / "x").write_bytes(bytes(20_000_000))
+    no, said = sized(b"no", b"Connection: close", status=b"403 Forbidden"), set()
+    with open(tmp_path / "x", "rb") as file:
+        for _ in range(3):
+            with saying([[no]], read_all=False) as (server, _heard):
+                try:
+                    said.add(str(connections.ask("PUT", server, "/", Source(file.fileno(), 20_000_000)).status))
+                except Broken as broken:  # the reset of the connection overtook the answer
+                    said.add("sent" if broken.sent else "not sent")
+    assert said <= {"403", "sent"}
+
+
+def test_a_file_that_shrinks_or_cannot_be_written_is_no_fault_of_the_server(
+    connections: Connections, tmp_path: Path
+) -> None:
+    (tmp_path / "x").write_bytes(b"12345")
+    with open(tmp_path / "x", "rb") as file:
+        with saying([[b""]]) as (server, _), pytest.raises(SourceShrank):
+            connections.ask("PUT", server, "/", Source(file.fileno(), 10))
+        for size in (100, 1_000_000):
+            with saying([[sized(bytes(size))]]) as (server, _), pytest.raises(OSError, match="Bad file") as failed:
+                connections.ask("GET", server, "/", sink=Sink(file.fileno(), 0, size, lambda count: None))
+            assert not isinstance(failed.value, Broken)
+
+
+def test_more_than_was_asked_for_is_not_taken(connections: Connections, tmp_path: Path) -> None:
+    with open(tmp_path / "x", "wb") as file, saying([[sized(bytes(100))]]) as (server, _), pytest.raises(Broken):
+        connections.ask("GET", server, "/", sink=Sink(file.fileno(), 0, 50, lambda count: None))
+    assert (tmp_path / "x").stat().st_size <= 50
+
+
+def test_who_waits_can_be_cut_off(connections: Connections) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        failures: list[BaseException] = []
+
+        def wait() -> None:
+            try:
+                connections.ask("GET", f"http://127.0.0.1:{mute.getsockname()[1]}", "/")
+            except Broken as broken:
+                failures.append(broken)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        deadline = time.monotonic() + 4
+        while thread.is_alive() and time.monotonic() < deadline:
+            connections.cut()
+            thread.join(0.02)
+        assert not thread.is_alive()
+        assert time.monotonic() < deadline
+    assert len(failures) == 1
+
+
+# ---- what WebHdfs makes of it ----
+
+
+def calling(server: str) -> WebHdfs:
+    place = HdfsPlace("hdfs://nn:8020", (server,), "tony")
+    return WebHdfs(place, patience_s=0.3, timeout_s=(2, 5), sleep=lambda seconds: None)
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "words"),
+    [
+        (sized(b"<html>", status=b"401 Unauthorized"), Denied, "does not accept tony"),
+        (
+            sized(b'{"RemoteException":{"exception":"SecurityException","message":"no\\nat x"}}', status=b"403 No"),
+            Denied,
+            "/x: no$",
+        ),
+        (
+            sized(b'{"RemoteException":{"exception":"IOException","message":"odd"}}', status=b"500 No"),
+            DlappError,
+            r"hdfs://nn:8020/x: odd \(IOException\)",
+        ),
+    ],
+)
+def test_refusals_are_told_apart(answer: bytes, kind: type[Exception], words: str) -> None:
+    with saying([[answer]]) as (server, _), pytest.raises(kind, match=words):
+        calling(server).status("/x")
+
+
+def test_the_path_and_the_user_are_escaped_and_nothing_else_is_done_to_them() -> None:
+    with saying([[sized(b'{"FileStatus":{}}', b"Connection: close")]]) as (server, heard):
+        web = WebHdfs(HdfsPlace("hdfs://nn", (server,), "t&y"), patience_s=0.1)
+        with pytest.raises(KeyError):
+            web.status("/a b/%41#é\n")
+    assert heard[0].startswith(b"GET /webhdfs/v1/a%20b/%2541%23%C3%A9%0A?op=GETFILESTATUS&user.name=t%26y HTTP/1.1\r\n")
+
+
+def test_a_token_takes_the_place_of_the_user_and_is_in_no_message() -> None:
+    with saying([[sized(b"<html>", status=b"401 Unauthorized")]]) as (server, heard):
+        web = WebHdfs(HdfsPlace("hdfs://nn", (server,), "tony", "t0ken+/="), patience_s=0.1)
+        with pytest.raises(Denied) as denied:
+            web.status("/x")
+    assert b"delegation=t0ken%2B%2F%3D" in heard[0]
+    assert b"user.name" not in heard[0]
+    assert "t0ken" not in str(denied.value)
+
+
+@pytest.mark.parametrize(
+    "answer", [sized(b"<html>hello"), sized(b"[]"), sized(b"", status=b"302 Found"), b"SSH-2.0\r\n\r\n"]
+)
+def test_what_is_no_namenode_is_said(answer: bytes) -> None:
+    clock: Callable[[], float] = iter(range(0, 1000, 1)).__next__
+    with saying([[answer]]) as (server, _):
+        place = HdfsPlace("hdfs://nn:8020", (server,), "tony")
+        with pytest.raises(AnyUnreachable, match=r"does not speak WebHDFS|another language than HTTP"):
+            WebHdfs(place, patience_s=0.1, timeout_s=(2, 5), clock=clock).status("/x")
