@@ -9,5 +9,6 @@ for each card, held by kernel locks; in a cluster a znode for each host.
     zookeeper.py   the store of a cluster; the one user of kazoo
     evidence.py    whether a payload is gone, by its own host      containers.py  what dockerd says of it
     computing.py   what NVML says of it                            nvml.py        what cards there are, and how they are
+    asked.py       NVML with a deadline, for the runner
     health.py      what puts a card into quarantine                watch.py       a card that fails under a payload
 """

@@ -24,6 +24,7 @@ from tests.services.install import required
 
 SOURCE = Path(__file__).with_suffix(".c")
 NVSWITCH, LINK_DOWN = 99, 98
+HANGS = 7777
 MIB = 1 << 20
 
 
@@ -110,7 +111,7 @@ def with_cards(directory: Path, cards: Sequence[Card], *, init: int = 0, old: bo
 
     Args:
         directory: where the description is kept.
-        init: the answer of nvmlInit (0: it works, 9: driver not loaded, 18: version mismatch).
+        init: the answer of nvmlInit (0: it works, 9: driver not loaded, 18: version mismatch, `HANGS`: none, ever).
         old: see `library`.
     """
     lines = [str(init)]

@@ -123,9 +123,10 @@ class LocalEngine:
 
         if not library_is_there():
             return 0
+        from dlapp.gpuid import asked
         from dlapp.gpuid.machine import MachineLedger
 
-        devices = MachineLedger(self._settings.lock_dir).capacity()
+        devices = MachineLedger(self._settings.lock_dir, discover=asked.discover).capacity()
         return devices if self._settings.gcores is None else min(devices, self._settings.gcores)
 
     def check(self, spec: AppSpec) -> list[str]:

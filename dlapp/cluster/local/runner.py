@@ -432,10 +432,12 @@ class Runner:
 
     def _machine_ledger(self) -> MachineLedger:
         if self._ledger is None:
+            from dlapp.gpuid import asked
             from dlapp.gpuid.health import Inspector
             from dlapp.gpuid.machine import MachineLedger
 
-            self._ledger = MachineLedger(self._settings.lock_dir, inspect=Inspector())
+            inspect = Inspector(read=asked.read)
+            self._ledger = MachineLedger(self._settings.lock_dir, discover=asked.discover, inspect=inspect)
         return self._ledger
 
     def _devices(self) -> int:
