@@ -12,7 +12,7 @@ shell, has tests for what a user may expect of YARN. Each behaviour that they ch
 | container_memory, _resources above the maximum | cluster_yarn/test_client_engine.py |
 | keep_containers_across_application_attempts    | cluster_yarn/test_killed_masters.py, test_client_engine.py |
 | attempts; a master that exits early            | cluster_yarn/test_killed_masters.py, test_pythons.py |
-| debug, log_properties                          | our_own_log_is_beside_the_programs |
+| debug, log_properties: our log, beside theirs  | every_container_is_given_its_place_its_arguments_and_environment |
 | application_tags, priority, appname, queue     | what_identifies_it_is_shown_by_yarn_itself |
 | wrong, missing or unknown options              | launcher/test_properties.py, tools/test_commands.py |
 | kill, and its final state                      | a_kill_keeps_nothing_and_who_waits_is_told |
@@ -169,6 +169,9 @@ def test_every_container_is_given_its_place_its_arguments_and_environment(place:
             *("of input", "here: 0", "writable: 0"),
         ]
     assert sorted(printed("--stderr", application)) == ["[0 err] trouble", "[1 err] trouble"]
+    own = printed("--own", "--container", "1", application)
+    assert any(line.endswith(" running") for line in own)
+    assert any("ended: " in line for line in own)
     shown = run("dlapp-status", application)
     assert shown.out.splitlines()[0] == f"DL App {application} is FINISHED"
     assert "red" not in json.dumps(status(application))
@@ -297,15 +300,6 @@ def test_a_program_that_takes_more_memory_than_it_asked_for_is_ended_with_the_nu
         r"container 0 \(worker 0\) failed: the container was ended for using too much memory: \d\S* MB of 256 MB",
         status(id_of(done))["diagnostics"],
     )
-
-
-def test_our_own_log_is_beside_the_programs(place: Place, tmp_path: Path) -> None:
-    done = waited(properties(tmp_path, "echo theirs"))
-    assert done.code == 0, done.err
-    own = [line for line in printed("--own", id_of(done)) if line.startswith("[0 dlapp] ")]
-    assert any(line.endswith(" running") for line in own)
-    assert any(line.endswith(" ended: done") or "ended: " in line for line in own)
-    assert printed("--stdout", id_of(done)) == ["[0] theirs"]
 
 
 def test_what_identifies_it_is_shown_by_yarn_itself(place: Place, tmp_path: Path) -> None:
