@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.services import keeper
-from tests.services.hadoop import NODE_GCORES, Hadoop
+from tests.services.hadoop import NODE_GCORES, USUAL_PORTS, Hadoop, read_configuration
 
 ROOT = Path(__file__).resolve().parents[2]
 OWNER = """
@@ -43,6 +43,14 @@ def test_there_are_two_queues_to_use_and_three_to_be_refused_by(hadoop: Hadoop):
     scheduler = hadoop.get(f"{hadoop.rm_url}/ws/v1/cluster/scheduler")["scheduler"]["schedulerInfo"]
     names = [queue["queueName"] for queue in scheduler["queues"]["queue"]]
     assert sorted(names) == ["closed", "default", "full", "locked", "research"]
+
+
+@pytest.mark.yarn
+def test_a_cluster_on_the_usual_ports_is_configured_on_them(hadoop: Hadoop, tmp_path: Path):
+    with Hadoop.start(tmp_path, ports=USUAL_PORTS, parts=(), wait=False) as usual:
+        properties = read_configuration(usual.configuration / "yarn-site.xml")
+        assert properties["yarn.resourcemanager.webapp.address"] == "127.0.0.1:8088"
+        assert usual.hdfs_url == "http://127.0.0.1:9870"
 
 
 @pytest.fixture

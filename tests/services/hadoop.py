@@ -260,7 +260,7 @@ class Hadoop:
 
         Args:
             directory: for its files; default: a new temporary one, removed with the cluster.
-            ports: default: free ones.
+            ports: what is not in it gets a free one.
             settings: file name -> property -> value, over all others.
             detached: it stays when this process ends, until `down`.
             wait: return when it is ready.
@@ -274,7 +274,7 @@ class Hadoop:
         if directory is None:
             directory = Path(tempfile.mkdtemp(prefix="dlapp-hadoop-"))
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        (directory / "ports.json").write_text(json.dumps(ports or free_ports()))
+        (directory / "ports.json").write_text(json.dumps({**free_ports(), **(ports or {})}))
         cluster = cls(directory)
         cluster._datanodes = sum(part in DATANODES for part in parts)
         cluster._write_configuration(settings or {}, two="nn2" in parts)
