@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -117,6 +118,26 @@ def test_nothing_is_staged_any_more_when_it_has_ended_and_its_history_stays(
     until(lambda: str(application_id) not in names("staging"))
     assert f"{application_id}.json" in names("history")
     assert client.engine.submission(application_id).spec.appname == "'a trial'"
+
+
+def test_the_same_workspace_is_sent_once(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = properties(tmp_path, f"{HELLO} # {os.urandom(6).hex()}")
+    sent: list[str] = []
+    real = StagedFiles.send
+
+    def send(self: StagedFiles, local: str, location: str, mode: int) -> Any:
+        sent.append(os.path.basename(location))
+        return real(self, local, location, mode)
+
+    monkeypatch.setattr(StagedFiles, "send", send)
+    first = client.submit(path)
+    assert len([name for name in sent if name.endswith(".tar.gz")]) == 1
+    sent.clear()
+    os.utime(tmp_path / "workspace/run.sh", (1000, 1000))  # its content counts
+    second = client.submit(path)
+    assert sent == []
+    for application_id in (first, second):
+        assert client.wait(application_id, timeout_s=180).final_status is FinalStatus.SUCCEEDED
 
 
 def test_input_stays_on_the_nodes_with_what_yarn_keeps_for_the_user(
