@@ -90,7 +90,8 @@ def test_every_key_reaches_the_spec(place: Path, config: Config) -> None:
         "user_shell_args=-n 'a b'\ndocker_image=reg:5000/a/b@sha256:0f\nuser_dev_workspace_exclude_list=*.o,.git\n"
         "queue=gpu\npriority=3\nproject=p q\ntags=x,y\nmax_runtime=2h\nkill_grace=1m\nenv.A=' b '\n"
         "env_file=secret.env\n"
-        "[resources]\ncontainers=2\nmemory=512m\nvcores=2\ngcores=1\nnodes=n1\nexclude_nodes=n2 n3\nnode_label=fast\nplacement=spread\n"
+        "[resources]\ncontainers=2\nmemory=512m\nvcores=2\ngcores=1\nnodes=n1\nexclude_nodes=n2 n3\n"
+        "node_label=fast\nplacement=spread\n"
         "[from_hdfs]\nhdfs=in/*\n  /data/{a,b}\ninput_path=./data\n[from_hdfs more]\nhdfs=file:/x//y\ninput_path=.\n"
         "[to_hdfs]\noutput_path=out/\nhdfs=/results\noverwrite=true\n"
         "[to_hdfs logs]\noutput_path=logs\nhdfs=../logs\non_failure=drop\n"
@@ -237,7 +238,10 @@ FAULTS: list[tuple[str, list[str]]] = [
     ),
     (
         LEAST + "[from_hdfs]\nhdfs=hdfs://nn/x\ninput_path=x\n",
-        ["6: from_hdfs.hdfs: hdfs:// needs a Hadoop cluster (dlapp-launcher --cluster yarn); here it can be a path or file://"],
+        [
+            "6: from_hdfs.hdfs: hdfs:// needs a Hadoop cluster (dlapp-launcher --cluster yarn); "
+            "here it can be a path or file://"
+        ],
     ),
     (
         LEAST + "[from_hdfs]\nhdfs=in/[a\ninput_path=x\n",
