@@ -51,7 +51,7 @@ images:
 test-images:
 	@.ci/venv $(VENV) $(TESTED) images
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m tests.services.with_dockerd \
-		$(BIN)/python -m pytest tests/images/in_containers.py $(ARGS)
+		$(BIN)/python -m pytest -o faulthandler_timeout=3600 tests/images/in_containers.py $(ARGS)
 
 test:
 	@.ci/venv $(VENV) $(TESTED)

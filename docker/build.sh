@@ -35,7 +35,7 @@ for name in $wanted; do
     image=$prefix$name:$version
     parent=$(parent_of "$name")
     echo "building $image"
-    docker build --quiet ${parent:+--build-arg "BASE=$prefix$parent:$version"} --build-arg "VERSION=$version" \
-        --build-arg "REVISION=$revision" --tag "$image" --tag "$prefix$name:latest" "$name" >/dev/null
+    docker build ${parent:+--build-arg "BASE=$prefix$parent:$version"} --build-arg "VERSION=$version" \
+        --build-arg "REVISION=$revision" --tag "$image" --tag "$prefix$name:latest" "$name"
     docker run --rm --network none --user 65534:65534 --env HOME=/tmp "$image" dl-smoke
 done
