@@ -487,7 +487,9 @@ class YarnEngine:
         """What the application's own ApplicationMaster says or said of it, and what was submitted, where known."""
         files = self._files(report.user)
         places = Places(files.home)
-        if not report.state.ended and live and report.tracking_url:
+        if report.state.ended:
+            self._leave_master()
+        elif live and report.tracking_url:
             with contextlib.suppress(DlappError):
                 return from_json(ApplicationView, self._ask(report, "GET", "view", None, timeout_s=ASK_S)), None
         # It is written before YARN is told of the end, and the staging directory removed after that.
