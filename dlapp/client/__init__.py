@@ -7,8 +7,8 @@
     view = client.wait(application)
     print(view.final_status, [one.exit_code for one in view.containers])
 
-Every call may be repeated but `submit`, which starts a new application each time. A `Client` keeps no connection and
-needs no closing; it belongs to one thread at a time.
+Every call may be repeated but `submit`, which starts a new application each time. A `Client` belongs to one thread at a
+time. It keeps connections to a cluster until `close`, or the end of its ``with`` block; on one machine it keeps none.
 """
 
 from __future__ import annotations
@@ -83,6 +83,16 @@ class Client:
         self._engines = Engines(config, engine)
         self.config, self.engine = config, self._engines.configured
         self._tended_at: dict[int, float] = {}
+
+    def close(self) -> None:
+        """Close the connections to a cluster."""
+        self._engines.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @property
     def state_path(self) -> str:

@@ -103,7 +103,7 @@ def _configuration(config: Config, defaults: bool) -> Iterator[Finding]:
         if not path:
             continue
         count = sum(origin.rpartition(":")[0] == path for origin in config.origins.values())
-        there = f"{count} values from it count" if os.path.exists(path) else "is not there"
+        there = f"values of it that count: {count}" if os.path.exists(path) else "is not there"
         yield passed("config.file", f"{path}: {there}")
     for name, origin in config.origins.items():
         if origin != "default" or defaults:

@@ -57,6 +57,12 @@ class Engines:
         mine = engine.ids()
         return (mine[-1], int(engine.view_json(mine[-1])["submitted_ms"])) if mine else None
 
+    def close(self) -> None:
+        """Close the connections of all that were opened here."""
+        if not self._only:
+            for engine in self._by_name.values():
+                engine.close()
+
     @property
     def _other(self) -> str:
         return LOCAL if self._config.cluster == YARN else YARN

@@ -331,3 +331,8 @@ def test_logs_that_no_server_shows_are_read_from_hdfs(client_of: Make, tmp_path:
     assert printed() == everything
     assert printed(container=1, streams=("stdout",), last_lines=2) == {(1, "stdout"): b"29999\n30000\n"}
     assert lost == []
+    # Where it is it is found, also by who submits elsewhere.
+    with Client(load_config({"cluster": "local", "yarn.conf_dir": client.config.yarn.conf_dir or ""})) as here:
+        assert here.resolve("last") == application_id
+        assert here.status(application_id).state.value == "FINISHED"
+        assert here.kill(application_id) == f"{application_id} had already ended: FINISHED, SUCCEEDED"

@@ -62,7 +62,7 @@ def test_the_lines_say_where_each_value_came_from(doctor: Doctor) -> None:
     doctor.variables["DLAPP_CONFIG"] = str(doctor.home / "mine.yaml")
     lines = doctor.run().splitlines()
     assert f"pass  config.defaults.memory    1g (from {doctor.home}/mine.yaml:2)" in lines
-    assert f"pass  config.file               {doctor.home}/mine.yaml: 1 values from it count" in lines
+    assert f"pass  config.file               {doctor.home}/mine.yaml: values of it that count: 1" in lines
     assert not any("config.defaults.vcores" in line for line in lines)
     assert "pass  config.defaults.vcores    1 (from default)" in doctor.run("--defaults").splitlines()
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from dlapp.gpuid.devices import Device
+from dlapp.gpuid.machine import MachineLedger
 from dlapp.gpuid.rules import Ask
 from dlapp.gpuid.zookeeper import Settings, ZooKeeperLedger
 from tests.applications import properties, run, wait_for
@@ -166,6 +167,20 @@ def test_gc_frees_what_dead_tasks_of_this_host_left(cluster: Cluster) -> None:
     assert cluster.gpu("gc")[0] == f"{HERE}: nothing is leased\n"
 
 
+def test_a_card_of_this_host_that_the_embedded_engine_has_is_not_shown_as_free(cluster: Cluster) -> None:
+    cards = (Device("GPU-a", 0, 0, "T4", 15360), Device("GPU-b", 1, 1, "T4", 15360))
+    with contextlib.closing(ZooKeeperLedger(cluster.settings, discover=lambda: cards)) as ledger:
+        ledger.look()
+    machine = MachineLedger(cluster.settings.lock_dir, discover=lambda: cards)
+    with machine.reserve("application_1_0001", "ann", 1):
+        first, second = cluster.gpu("list", HERE)[0].splitlines()
+        assert "application_1_0001 (ann, 0 s, reserved)" in first
+        assert second.endswith("free")
+        said = cluster.gpu("why", "2", code=1)[0]
+        assert said.startswith(f"{HERE}: asked for 2 gcores, 1 free: gpu0 application_1_0001 (ann, 0 s)")
+    assert cluster.gpu("why", "2")[0] == f"{HERE}: yes, gpu0, gpu1\n"
+
+
 def test_an_ensemble_that_does_not_answer_is_named(cluster: Cluster) -> None:
     cluster.environment["DLAPP_GPUID_ZOOKEEPER_ENSEMBLE"] = "127.0.0.1:1"
     assert "no ZooKeeper answered" in cluster.gpu("list", "host01", code=5)[1]
@@ -217,3 +232,20 @@ def test_dlapp_shell_says_which_zookeeper_does_not_answer(here_with_cards: Clust
     refused = run("dlapp-shell", "--gcores", 1, properties(tmp_path, "true"), env=environment)
     assert refused.code == 5
     assert refused.err == "Error: no ZooKeeper answered in time: 127.0.0.1:1\n"
+
+
+def test_the_doctor_says_what_the_ledger_of_a_cluster_has(cluster: Cluster) -> None:
+    def lines() -> list[str]:
+        words = [sys.executable, "-m", "dlapp.tools.doctor"]
+        environment = {**cluster.environment, "DLAPP_LOCAL_STATE_DIR": cluster.settings.lock_dir + "-state"}
+        said = subprocess.run(words, env=environment, capture_output=True, text=True).stdout.splitlines()
+        return [line for line in said if line.split()[1].startswith("gpu.")]
+
+    where = f"{cluster.settings.ensemble}{cluster.settings.root}"
+    assert lines() == [f"pass  gpu.ledger                {where}: 0 hosts, 0 cards"]
+    cluster.lease("host01", 2, 1)
+    cluster.lease("host02", 1, 1)
+    cluster.spoil("host02", b"garbage")
+    bad, good = lines()
+    assert bad.startswith("fail  gpu.ledger.record         host02: ")
+    assert good == f"pass  gpu.ledger                {where}: 1 hosts, 2 cards"

@@ -53,18 +53,27 @@ class Collected(NamedTuple):
             for one in sorted(names, key=lambda name: not (host and name.startswith(f"{host}_"))):
                 if (found := self._in_file(f"{directory}/{one}", container, name)) is not None:
                     return found
+        if self.files.names(self._bucket("ifile")):
+            raise DlappError(
+                f"{self._bucket('ifile')}: logs are collected in the indexed format, which only Hadoop's log server "
+                "reads: set yarn.log.server.url"
+            )
         return None
 
     def _directories(self) -> list[str]:
-        top = self.site.get(_ROOT[0]) or _ROOT[1]
-        # It may stand on another file system than the default one; then it is not read.
-        path = top.removeprefix(self.root)
-        suffix = self.site.get(_SUFFIX[0]) or _SUFFIX[1]
-        user, number = f"{self.root}{path}/{self.user}", self.application_id.number % 10_000
-        return [
-            f"{user}/bucket-{suffix}-tfile/{number:04d}/{self.application_id}",
-            f"{user}/{suffix}/{self.application_id}",
-        ]
+        return [self._bucket("tfile"), f"{self._of_user()}/{self._suffix()}/{self.application_id}"]
+
+    def _bucket(self, kind: str) -> str:
+        number = self.application_id.number % 10_000
+        return f"{self._of_user()}/bucket-{self._suffix()}-{kind}/{number:04d}/{self.application_id}"
+
+    def _of_user(self) -> str:
+        # It may stand on another file system than the default one; then it is not found.
+        path = (self.site.get(_ROOT[0]) or _ROOT[1]).removeprefix(self.root)
+        return f"{self.root}{path}/{self.user}"
+
+    def _suffix(self) -> str:
+        return self.site.get(_SUFFIX[0]) or _SUFFIX[1]
 
     def _in_file(self, location: str, container: str, name: str) -> Iterator[bytes] | None:
         there = self.files.look(location)
