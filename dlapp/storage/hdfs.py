@@ -267,11 +267,13 @@ class HdfsFiles:
             failures.insert(0, error)
             raise
         finally:
-            while any(thread.is_alive() for thread in threads):
-                if failures:
-                    self.web.cut()
-                for thread in threads:
-                    thread.join(0.05 if failures else None)
+            if failures:
+                with self.web.cut_off([thread.ident or 0 for thread in threads]) as cut:
+                    while any(thread.is_alive() for thread in threads):
+                        cut()
+                        threads[0].join(0.05)
+            for thread in threads:
+                thread.join()
         if failures:
             raise failures[0]
 

@@ -14,7 +14,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 MOST_HEAD = 1 << 16
@@ -95,7 +95,7 @@ class Connections:
     def __init__(self, connect_s: float, silence_s: float) -> None:
         self._connect_s, self._silence_s = connect_s, silence_s
         self._idle: dict[str, list[_Connection]] = {}
-        self._busy: set[_Connection] = set()
+        self._busy: dict[_Connection, int] = {}  # with the thread that uses it
         self._lock = threading.Lock()
         self._tls: Any = None
 
@@ -111,7 +111,7 @@ class Connections:
         """
         kept = self._kept(server)
         connection = kept or self._new(server)
-        self._busy.add(connection)
+        self._busy[connection] = threading.get_ident()
         try:
             answer, again = connection.ask(method, target, body, sink)
         except BaseException:
@@ -119,7 +119,7 @@ class Connections:
             connection.close()
             raise
         finally:
-            self._busy.discard(connection)
+            self._busy.pop(connection, None)
         if again:
             connection.used_at = time.monotonic()
             with self._lock:
@@ -128,10 +128,11 @@ class Connections:
             connection.close()
         return answer
 
-    def cut(self) -> None:
-        """Break what is in use: whoever waits for an answer has `Broken`."""
-        for one in list(self._busy):
-            one.cut()
+    def cut(self, threads: Collection[int]) -> None:
+        """Break what some threads use, by their identifiers: whoever waits for an answer has `Broken`."""
+        for connection, thread in list(self._busy.items()):
+            if thread in threads:
+                connection.cut()
 
     def close(self) -> None:
         """Close what is not in use."""

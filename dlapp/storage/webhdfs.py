@@ -25,7 +25,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urlencode
 
@@ -116,10 +116,19 @@ class WebHdfs:
         self._datanodes: list[str] = []  # addresses that redirections led to
         self._namenode_rpc = ""  # what a DataNode is told of where its NameNode is
         self._redirections = 0
+        self._cut_off: set[int] = set()
 
-    def cut(self) -> None:
-        """Break the connections that are in use."""
-        self._connections.cut()
+    @contextlib.contextmanager
+    def cut_off(self, threads: Collection[int]) -> Iterator[Callable[[], None]]:
+        """End the calls of some threads, by their identifiers, and those that they begin in the block: Unreachable.
+
+        What it gives breaks the connections that they use; to be called until they have ended.
+        """
+        self._cut_off |= set(threads)
+        try:
+            yield lambda: self._connections.cut(threads)
+        finally:
+            self._cut_off -= set(threads)
 
     def close(self) -> None:
         """Close the connections that are not in use."""
@@ -449,6 +458,8 @@ class WebHdfs:
 
         def again(why: Unreachable, *, progress: bool = False) -> None:
             nonlocal began, pause, count
+            if threading.get_ident() in self._cut_off:
+                raise Unreachable(f"{what}: given up", doubtful=why.doubtful) from why
             count += 1
             if progress:
                 began, pause = self._clock(), FIRST_PAUSE_S

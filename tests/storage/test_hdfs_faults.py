@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import signal
 import threading
 import time
 import urllib.parse
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 
 from dlapp.errors import Denied, DlappError
 from dlapp.storage import DiskFull, HdfsPlace
+from dlapp.storage.fetching import plan_fetch
 from dlapp.storage.hdfs import HdfsFiles
 from dlapp.storage.http import Answer, Broken, Connections
 from dlapp.storage.webhdfs import WebHdfs
@@ -223,17 +225,24 @@ def test_trees_arrive_whole_through_connections_that_are_cut_anywhere(
     assert files.web._connections.cuts > 3  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("silent", ["datanodes", "everything"])
 def test_who_is_stopped_in_the_middle_leaves_at_once(
-    place: HdfsPlace, base: str, hadoop: Hadoop, tmp_path: Path
+    place: HdfsPlace, base: str, hadoop: Hadoop, tmp_path: Path, silent: str
 ) -> None:
     files = HdfsFiles(place)
     (tmp_path / "tree").mkdir()
-    for number in range(12):
-        (tmp_path / f"tree/{number}").write_bytes(os.urandom(2_000_000))
+    for number in range(20):
+        (tmp_path / f"tree/{number}").write_bytes(os.urandom(1_100_000))
     files.store(str(tmp_path / "tree"), f"{base}/tree")
 
     class Stopped(Exception):
         pass
+
+    class Led(Connections):
+        """Leads to the proxies."""
+
+        def ask(self, method: str, server: str, *arguments: Any, **options: Any) -> Answer:
+            return super().ask(method, f"http://127.0.0.1:{servers[server].address[1]}", *arguments, **options)
 
     with ExitStack() as stack:
         servers = {}
@@ -241,20 +250,28 @@ def test_who_is_stopped_in_the_middle_leaves_at_once(
             port = hadoop.ports[f"{name}_http"]
             servers[f"http://127.0.0.1:{port}"] = stack.enter_context(Proxy(("127.0.0.1", port)))
         web = WebHdfs(place)
-        web._connections = Rough(servers, random.Random(1), 0.0)
-        began: list[float] = []
+        web._connections = Led(5, 60)
+        # From some byte on nothing comes any more, as from machines that are gone: nobody may wait for them.
+        for proxy in list(servers.values())[1:]:
+            proxy.plan = Plan(hold_down=600_000)
+        found = files.matches(f"{base}/tree")
+        plan = plan_fetch([one.location for one in found], str(tmp_path / "in"), hdfs=place)
+        if silent == "everything":
+            next(iter(servers.values())).plan = Plan(hold_down=100)
 
-        def stop(_done: int, _total: int) -> None:
-            # From here on nothing comes any more, as from a machine that is gone: nobody may wait for it.
-            began.append(time.monotonic())
+        def stop(_number: int, _frame: object) -> None:
             raise Stopped
 
-        for number, server in enumerate(servers.values()):
-            server.plan = Plan(hold_down=500_000) if number else Plan()
-        web._connections._share = 0.0  # type: ignore[attr-defined]
-        with pytest.raises(Stopped):
-            HdfsFiles(place, web).fetch(files.matches(f"{base}/tree"), str(tmp_path / "in"), progress=stop)
-        assert time.monotonic() - began[0] < 10
+        before = signal.signal(signal.SIGALRM, stop)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 1.0)
+            began = time.monotonic()
+            with pytest.raises(Stopped):
+                HdfsFiles(place, web).bring([one for _, one in plan.landings], lambda count: None)
+            assert time.monotonic() - began < 15
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
     assert not [one for one in threading.enumerate() if one.name.startswith("hdfs-")]
 
 
