@@ -1,6 +1,7 @@
 /* A library in the place of NVIDIA's libnvidia-ml.so.1, as far as dlapp asks it; see nvml_stub.py.
 
-   What cards there are is read from the file that $NVML_STUB names, and read anew whenever the file was replaced: so a
+   What cards there are is read from the file that $NVML_STUB names, else from "cards" in the first directory of
+   $LD_LIBRARY_PATH, which all processes of dlapp keep, and read anew whenever the file was replaced: so a
    card can fail, and the driver go away, while a process has NVML open. The first line is the answer of nvmlInit (and,
    when not 0, of every other question), each further line a card:
 
@@ -48,10 +49,14 @@ static int ready, driver = UNKNOWN, registered[CARDS], told[CARDS];
 static struct stat known;
 
 static void load(void) {
-    const char *path = getenv("NVML_STUB");
+    const char *path = getenv("NVML_STUB"), *directory = getenv("LD_LIBRARY_PATH");
     struct stat now;
-    char line[2048];
+    char line[2048], beside[1024];
     FILE *file;
+    if (path == NULL && directory != NULL) {
+        snprintf(beside, sizeof beside, "%.*s/cards", (int)strcspn(directory, ":"), directory);
+        path = beside;
+    }
     if (path == NULL || stat(path, &now) != 0 || (file = fopen(path, "r")) == NULL) {
         driver = UNKNOWN;
         return;

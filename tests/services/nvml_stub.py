@@ -132,5 +132,12 @@ def with_cards(directory: Path, cards: Sequence[Card], *, init: int = 0, old: bo
     return {"NVML_STUB": str(description), "LD_LIBRARY_PATH": str(library(old=old))}
 
 
+def seen_by_all(directory: Path, cards: Sequence[Card]) -> dict[str, str]:
+    """The same for whole applications: dlapp passes this variable on to all of its processes."""
+    with_cards(directory, cards)
+    shutil.copy2(library() / "libnvidia-ml.so.1", directory)
+    return {"LD_LIBRARY_PATH": str(directory)}
+
+
 def _text(value: int | tuple[int, ...]) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -22,6 +22,8 @@ class UnixProxy:
         self.delay_s = 0.0
         self.hangs = threading.Event()
         self.hang_at = b""
+        self.held = 0
+        """How many answers were held back by it."""
         self._target = str(target)
         self._closing = threading.Event()
         self._listening = socket.socket(socket.AF_UNIX)
@@ -60,6 +62,7 @@ class UnixProxy:
                 server.connect(self._target)
             except OSError:
                 client.close()
+                server.close()
                 continue
             self._open += [client, server]
             held = threading.Event()
@@ -71,6 +74,7 @@ class UnixProxy:
             while data := source.recv(65536):
                 if not is_answer and self.hang_at and self.hang_at in data:
                     held.set()
+                    self.held += 1
                 if is_answer:
                     time.sleep(self.delay_s)
                     while (self.hangs.is_set() or held.is_set()) and not self._closing.wait(0.01):
