@@ -36,7 +36,7 @@ done
 tree=$(mktemp -d)
 # debootstrap mounts /proc in the tree, and leaves it there if it is killed.
 trap 'umount -q "$tree/proc" 2>/dev/null || :; rm -rf --one-file-system "$tree" "$tree.log"' EXIT
-trap 'exit 130' INT TERM HUP
+trap 'exit 130' INT TERM HUP PIPE
 chmod 755 "$tree"
 echo "$name: Debian $suite with$packages"
 # shellcheck disable=SC2086
