@@ -17,7 +17,7 @@ A device has the fields of `dlapp.gpuid.devices.Device`, and
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dlapp.errors import NotFound, UsageError
@@ -28,6 +28,7 @@ from dlapp.gpuid.rules import HostRecord, LedgerError
 
 if TYPE_CHECKING:
     from dlapp.config import Config
+    from dlapp.gpuid.devices import Holder
     from dlapp.gpuid.health import Reading
 
 MOST_HOSTS_NAMED = 20
@@ -71,7 +72,7 @@ class Gpus:
             if isinstance(record, LedgerError):
                 yield {"host": name, "here": name == self.here, "error": str(record), "devices": []}
             elif host is not None or forgotten or not record.forgotten_ms:
-                yield _host_view(record, here=name == self.here)
+                yield _host_view(record, here=name == self.here, elsewhere=self._elsewhere(name))
 
     def original(self, host: str | None = None) -> Iterator[tuple[str, dict[str, str]]]:
         """Host and card -> application of the hosts where somebody holds any: the original's map, piece by piece."""
@@ -101,7 +102,8 @@ class Gpus:
             if record.forgotten_ms:
                 hosts -= 1
                 continue
-            free = record.free()
+            elsewhere = self._elsewhere(name)
+            free = [one for one in record.free() if one.uuid not in elsewhere]
             there = [one.device for one in record.devices if one.present]
             chosen = choose(there, {one.uuid for one in free}, count)
             if chosen is not None:
@@ -110,7 +112,7 @@ class Gpus:
             if count > len(there):
                 line = f"{name}: asked for {count} gcores, it has {len(there)}"
             else:
-                line = f"{name}: {rules.in_the_way(record, count, now_ms)}"
+                line = f"{name}: {rules.in_the_way(record, count, now_ms, elsewhere)}"
             short.append((-len(free), name, line))
             if len(short) > 4 * MOST_HOSTS_NAMED:
                 short = sorted(short)[:MOST_HOSTS_NAMED]
@@ -129,6 +131,13 @@ class Gpus:
             if not record.devices and not record.seen_ms:
                 raise NotFound(f"{host}: the GPU ledger knows no such host")
             yield host, record
+
+    def _elsewhere(self, host: str) -> dict[str, Holder]:
+        """Who holds cards of a host of which its record does not tell: it is known of this one only."""
+        if not self._is_cluster or host != self.here:
+            return {}
+        found: dict[str, Holder] = self._ledger.elsewhere()
+        return found
 
     # ---- doing ----
 
@@ -161,9 +170,9 @@ class Gpus:
         self._ledger.forget(host, by=by)
 
 
-def _host_view(record: HostRecord, *, here: bool) -> dict[str, Any]:
+def _host_view(record: HostRecord, *, here: bool, elsewhere: Mapping[str, Holder]) -> dict[str, Any]:
     readings = _readings(record) if here else {}
-    holders = record.holder_by_uuid()
+    holders = {**elsewhere, **record.holder_by_uuid()}
     devices = []
     for one in record.devices:
         device, holder, reading = one.device, holders.get(one.uuid), readings.get(one.uuid)

@@ -313,23 +313,27 @@ class ZooKeeperLedger:
     def hosts(self, *, timeout_s: float = 30.0) -> Iterator[tuple[str, HostRecord | LedgerError]]:
         """All hosts by name, each with its record or what is wrong with it; forgotten ones too.
 
+        Args:
+            timeout_s: what each answer of the ensemble may take.
+
         Raises:
             Unreachable: the ensemble does not answer.
         """
         from kazoo.exceptions import NoNodeError
 
-        deadline = self._clock() + timeout_s
         try:
-            names = self._call(lambda client: client.get_children_async(self._hosts_path), deadline)
+            names = self._call(lambda client: client.get_children_async(self._hosts_path), self._clock() + timeout_s)
         except NoNodeError:
             return
         waiting: deque[tuple[str, Any]] = deque()
-        client = self._connected(deadline)
+        client = self._connected(self._clock() + timeout_s)
         for name in [*sorted(names), None]:
             if name is not None:
                 waiting.append((name, client.get_async(f"{self._hosts_path}/{name}")))
             while waiting and (name is None or len(waiting) >= LIST_AT_ONCE):
                 host, answer = waiting.popleft()
+                # For each anew: who looks at them may take a pause.
+                deadline = self._clock() + timeout_s
                 try:
                     data = self._answer(answer, deadline)[0]
                 except _Unsure:
@@ -338,6 +342,10 @@ class ZooKeeperLedger:
                     yield host, rules.from_bytes(data, host)
                 except LedgerError as error:
                     yield host, error
+
+    def elsewhere(self) -> dict[str, Holder]:
+        """Who holds cards of this machine, by uuid, as it itself knows: the embedded engine's applications, too."""
+        return self._machine.holders()
 
     def collect(self) -> list[Looked]:
         """See `dlapp.gpuid.ledger.Ledger`."""
