@@ -444,9 +444,10 @@ def test_the_cards_of_a_docker_task_that_was_killed_are_leased_to_the_next_one(p
     cards = (Device("GPU-00000000-aaaa-bbbb-cccc-000000000000", 0, 0),)
     ledger = MachineLedger(str(place / "locks"), discover=lambda: cards)
     resources = Resources(memory_mib=64, gcores=1)
-    with ledger.reserve("the application", "tony", 1), fake_am(
-        place, NEVER_ENDS, docker_image=GPU_IMAGE, resources=resources
-    ) as am:
+    with (
+        ledger.reserve("the application", "tony", 1),
+        fake_am(place, NEVER_ENDS, docker_image=GPU_IMAGE, resources=resources) as am,
+    ):
         runtime = {"docker_host": dockerd.host, "docker_network": "none", "docker_gpu_mode": "gpus"}
         where = {"directory": str(place / "locks"), "application": "the application"}
         am.start(process_env=env, ledger=where, runtime=runtime | {"docker_lock_dir": str(place / "locks")})
