@@ -29,7 +29,7 @@ LEAST_PYTHON = (3, 11)
 _NEEDED = ("dlapp", "h11", "google.protobuf")
 _USED = (
     *("requests", "urllib3", "idna", "certifi", "charset_normalizer"),
-    *("hdfs", "docopt", "six", "docker", "kazoo", "pynvml"),
+    *("docker", "kazoo", "pynvml"),
 )
 """What the parts of dlapp on a node load where it is installed here; what is not, they do without."""
 _DATA = ("certifi/cacert.pem",)
