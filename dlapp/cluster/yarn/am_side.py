@@ -36,6 +36,7 @@ from dlapp.cluster.yarn.errors import (
     AttemptOver,
     ConnectionLost,
     NotRegistered,
+    RemoteError,
     TokenRefused,
     WrongRequest,
     YarnError,
@@ -44,7 +45,7 @@ from dlapp.cluster.yarn.nodes import Failed, Nodes, Start
 from dlapp.cluster.yarn.resource_manager import ResourceManager, usable_nodes
 from dlapp.cluster.yarn.tokens import AM_RM_KIND, Credentials
 from dlapp.cluster.yarn.values import TASK_SECRET, Allocation, Cluster, Granted, Launch, Program, Status
-from dlapp.errors import ConfigError, DlappError
+from dlapp.errors import AskTooLarge, ConfigError, DlappError, Unreachable
 from dlapp.ids import ContainerId
 from dlapp.report import Cause, FinalStatus
 
@@ -62,6 +63,8 @@ NODES_TIMEOUT_S = 5.0
 NODES_EVERY_S = 60.0
 REFUSED_GRACE_S = 5.0
 """So long an ask is tried that the ResourceManager refuses: its largest node may have been away for a moment."""
+ODD_GRACE_S = 300.0
+"""So long where it answers with an error that we know nothing of: it may be the server's own trouble."""
 NO_NODE_GRACE_S = 60.0
 """An ask that no present node could hold, were it empty, waits so long for one that could."""
 
@@ -119,6 +122,7 @@ class YarnAmEngine:
         self._registered = self._restarted = False
         self._look_at_nodes_at = 0.0
         self._busy_until = 0.0
+        self._said_last = ""
         # Under the lock from here on.
         self._wants = Wants()
         self._news = _News()
@@ -285,12 +289,12 @@ class YarnAmEngine:
             self._changed.set()
         except ConnectionLost as error:
             # It was tried for as long as the call had; the next one goes on with it.
-            print(str(error), flush=True)
+            self._say(str(error))
         except (AttemptOver, TokenRefused) as error:
             self._tell(shut_down=str(error))
             return False
         except DlappError as error:
-            print(f"the ResourceManager: {error}", flush=True)
+            self._say(f"the ResourceManager: {error}")
         return True
 
     def _allocate(self) -> None:
@@ -314,19 +318,17 @@ class YarnAmEngine:
                     progress=progress,
                     timeout_s=ALLOCATE_TIMEOUT_S,
                 )
-            except AskRefused as error:
+            except ConnectionLost:
+                self._said(releases, avoid, no_longer_avoid)
+                raise
+            except (NotRegistered, AttemptOver, TokenRefused, Unreachable):
+                raise
+            except DlappError as error:
                 if request_id is None:
                     raise
                 # Nothing of the call counted: what else was in it goes with the next.
                 self._on_refused(request_id, error)
                 continue
-            except ConnectionLost:
-                self._said(releases, avoid, no_longer_avoid)
-                raise
-            except DlappError:
-                if request_id is not None:
-                    self._wants.forget_role(request_id)
-                raise
             self._said(releases, avoid, no_longer_avoid)
             releases, avoid, no_longer_avoid = [], [], []
             if request_id is not None:
@@ -413,12 +415,15 @@ class YarnAmEngine:
         self._look_at_nodes()
         self._tell()
 
-    def _on_refused(self, request_id: int, error: AskRefused) -> None:
+    def _on_refused(self, request_id: int, error: DlappError) -> None:
         with self._lock:
             # The refused rows are not in the ResourceManager's table, and are said again at the next heartbeat.
             self._wants.forget_role(request_id)
             since = self._refused_since.setdefault(request_id, self._clock())
             grace_s = NO_NODE_GRACE_S if self._restarted else REFUSED_GRACE_S
+            if not isinstance(error, AskRefused | AskTooLarge):
+                grace_s = ODD_GRACE_S
+                self._say(f"the ResourceManager refuses the ask of role {request_id}: {error}")
             if self._clock() - since < grace_s:
                 return
             self._news.refused.append((request_id, _reason(error)))
@@ -428,7 +433,10 @@ class YarnAmEngine:
     def _give_up_what_fits_nowhere(self) -> None:
         now = self._clock()
         with self._lock:
-            for ask in self._wants.waiting():
+            waiting = self._wants.waiting()
+            for request_id in set(self._unmet_since) - {ask.request_id for ask in waiting}:
+                del self._unmet_since[request_id]
+            for ask in waiting:
                 if self._wants.fits_a_node(ask):
                     self._unmet_since.pop(ask.request_id, None)
                 elif now - self._unmet_since.setdefault(ask.request_id, now) >= NO_NODE_GRACE_S:
@@ -473,6 +481,12 @@ class YarnAmEngine:
 
     # ---- small ----
 
+    def _say(self, line: str) -> None:
+        """Put a line into our log, unless it is the last one again."""
+        if line != self._said_last:
+            self._said_last = line
+            print(line, flush=True)
+
     def _be_busy(self) -> None:
         self._busy_until = self._clock() + BUSY_FOR_S
         self._changed.set()
@@ -516,10 +530,9 @@ def log_url(granted: Granted, user: str) -> str:
     return f"http://{granted.web}/node/containerlogs/{granted.container_id}/{user}"
 
 
-def _reason(error: AskRefused) -> str:
-    """Of Hadoop's long sentence the part that has the numbers."""
-    words = str(error).partition(": ")[2] or str(error)
-    return words.rpartition(" (")[0] or words
+def _reason(error: DlappError) -> str:
+    """What the server said, without the name of our call and of its exception."""
+    return error.message.partition("\n")[0].strip() if isinstance(error, RemoteError) else str(error)
 
 
 def _where_in_words(ask: Ask) -> str:

@@ -1,0 +1,114 @@
+"""YarnAmEngine against a server of ours: what a real ResourceManager does not do on demand."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from dlapp.cluster.engine import Ask
+from dlapp.cluster.yarn import am_side
+from dlapp.cluster.yarn.am_side import YarnAmEngine
+from dlapp.cluster.yarn.dialect import Dialect
+from dlapp.cluster.yarn.proto import yarn_pb2 as pb
+from dlapp.cluster.yarn.tokens import AM_RM_KIND, Credentials, Token
+from dlapp.cluster.yarn.values import Cluster, Program
+from dlapp.report import Cause, FinalStatus
+from dlapp.spec import Resources
+from tests.cluster_yarn.on_yarn import until
+from tests.cluster_yarn.rpc_server import Refuse, RpcServer
+
+TOKEN = Token(b"identifier", b"password", AM_RM_KIND)
+
+
+class Scheduler:
+    """A ResourceManager that gives nothing; ``on_allocate`` and ``on_finish`` say what it answers."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.on_allocate: Callable[[pb.AllocateRequestProto], None] = lambda _: None
+        self.on_finish: Callable[[], None] = lambda: None
+
+    def __call__(self, method: str, request: bytes) -> bytes:
+        if method == "registerApplicationMaster":
+            self.number = 0
+            return pb.RegisterApplicationMasterResponseProto().SerializeToString()
+        if method == "finishApplicationMaster":
+            self.on_finish()
+            return pb.FinishApplicationMasterResponseProto(isUnregistered=True).SerializeToString()
+        self.on_allocate(pb.AllocateRequestProto.FromString(request))
+        self.number += 1
+        return pb.AllocateResponseProto(response_id=self.number, num_cluster_nodes=1).SerializeToString()
+
+
+@pytest.fixture
+def scheduler() -> Scheduler:
+    return Scheduler()
+
+
+@pytest.fixture
+def engine(scheduler: Scheduler) -> Iterator[YarnAmEngine]:
+    with RpcServer(scheduler, TOKEN) as server:
+        cluster = Cluster(schedulers=(f"127.0.0.1:{server.address[1]}",))
+        one = YarnAmEngine(
+            cluster, Credentials({"": TOKEN}), 1, Program(launch=lambda _grant, _launch: ((), b"")), lambda: None
+        )
+        one.register("http://here:1")
+        yield one
+        one.close()
+
+
+def refused(engine: YarnAmEngine) -> dict[int, str]:
+    asks = [Ask(request_id=1, count=1, resources=Resources(memory_mib=256))]
+    found: dict[int, str] = {}
+    until(lambda: found.update(engine.heartbeat(asks, (), 0.0).refused) or found or time.sleep(0.02), 20)
+    return found
+
+
+def test_an_error_that_nobody_knows_ends_an_ask_after_a_while_and_fills_no_log(
+    scheduler: Scheduler, engine: YarnAmEngine, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(am_side, "ODD_GRACE_S", 1.0)
+
+    def refuse(request: pb.AllocateRequestProto) -> None:
+        if any(row.num_containers for row in request.ask):
+            raise Refuse("java.lang.IllegalStateException", "the plan does not allow it\n\tat org.apache.Something")
+
+    scheduler.on_allocate = refuse
+    assert refused(engine) == {1: "the plan does not allow it"}
+    assert capfd.readouterr().out.count("the plan does not allow it") == 1
+
+
+def test_gpus_of_a_cluster_that_counts_none_are_refused(engine: YarnAmEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(am_side, "REFUSED_GRACE_S", 0.1)
+    engine._rm.dialect = Dialect.NONE
+    asks = [Ask(request_id=1, count=1, resources=Resources(memory_mib=256, gcores=2))]
+    found: dict[int, str] = {}
+    until(lambda: found.update(engine.heartbeat(asks, (), 0.0).refused) or found or time.sleep(0.02), 20)
+    assert found == {1: "asked for 2 gcores, and the cluster counts none (yarn.dialect: none)"}
+
+
+def test_the_end_of_an_attempt_that_is_over_is_not_on_record(scheduler: Scheduler, engine: YarnAmEngine) -> None:
+    def refuse() -> None:
+        raise Refuse("org.apache.hadoop.yarn.exceptions.ApplicationAttemptNotFoundException", "unknown attempt")
+
+    scheduler.on_finish = refuse
+    assert engine.finish(FinalStatus.SUCCEEDED, Cause.SUCCEEDED, "") is False
+
+
+def test_the_end_of_an_attempt_is_on_record(engine: YarnAmEngine) -> None:
+    assert engine.finish(FinalStatus.SUCCEEDED, Cause.SUCCEEDED, "") is True
+
+
+def test_what_is_not_met_for_long_is_asked_for_less_often(
+    scheduler: Scheduler, engine: YarnAmEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times: list[float] = []
+    scheduler.on_allocate = lambda _request: times.append(time.monotonic())
+    monkeypatch.setattr(am_side, "BUSY_FOR_S", 2.0)
+    engine.heartbeat([Ask(request_id=1, count=1, resources=Resources(memory_mib=256))], (), 0.0)
+    until(lambda: len(times) >= 2 and times[-1] - times[-2] > 0.9 * am_side.QUIET_S, 20)
+    quick = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert min(quick) < 0.5 * am_side.QUIET_S
