@@ -14,7 +14,7 @@ from dlapp.am.events import Settlement, StopContainer
 from dlapp.am.faults import Faults
 from dlapp.am.instance import Container, Stage, Why
 from dlapp.cluster import ContainerEnd, Grant
-from dlapp.control import Phase
+from dlapp.control import Phase, Stop
 from dlapp.ids import ContainerId
 from dlapp.report import Cause
 
@@ -201,6 +201,12 @@ class Recovery(Faults):
         """The engine takes a container away. One of an earlier attempt that no journal has may run any index until its
         end is known: YARN takes those that were started in the last second before their ApplicationMaster died.
         """
+        container = self.containers.get(container_id)
+        if container is not None and container_id in self.open and container.orders is not None:
+            # A node that YARN has lost may still reach us: then its task hears from us that it is to end.
+            if container.orders.stop is not Stop.NOW:
+                self._order(container, stop=Stop.NOW, go=False)
+            return
         if not self._is_new(container_id) or container_id.attempt >= self.attempt:
             return
         for role in self.roles:

@@ -604,6 +604,16 @@ def test_a_container_that_is_taken_away_with_its_master_may_run_any_index_until_
     assert am.of(events.Assign, am.hello(4))
 
 
+def test_a_task_on_a_node_that_the_engine_has_lost_is_told_to_end_while_it_can_hear() -> None:
+    am = Driver(RoleSpec())
+    am.running(2)
+    am.do(Heartbeat(ending=(am.id(2),)))
+    assert am.orders(2).stop is Stop.NOW
+    assert am.asked() == [0]
+    am.ended(2, -100, node_fault=True)
+    assert am.asked() == [1]
+
+
 def test_one_that_the_journal_knows_keeps_its_index_alone() -> None:
     first = Driver(RoleSpec(instances=2))
     first.running(2)

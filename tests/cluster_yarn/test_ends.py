@@ -55,8 +55,8 @@ def test_a_node_without_a_python_for_us_says_so_on_standard_error_and_is_to_blam
     assert not end_of(status(127, "Exit code: 127")).node_fault
 
 
-def test_what_the_resourcemanager_takes_away_may_still_run_but_on_a_lost_node_nobody_knows():
+def test_what_the_resourcemanager_takes_away_may_still_run():
     assert was_taken_away(status(-100, "Container released by application"))
     assert was_taken_away(status(-100, "Container of a completed application"))
-    assert not was_taken_away(status(-100, "Container released on a *lost* node"))
+    assert was_taken_away(status(-100, "Container released on a *lost* node"))
     assert not was_taken_away(status(-105, "Container killed by the ApplicationMaster."))

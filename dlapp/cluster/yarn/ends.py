@@ -57,11 +57,10 @@ def _memory(diagnostics: str) -> str:
 
 
 def was_taken_away(status: Status) -> bool:
-    """Whether the ResourceManager says of a container that it takes it away, which its node hears later.
-
-    Of those of a lost node nobody will ever say more.
+    """Whether the ResourceManager says of a container that it takes it away: its node hears of that later, or, where
+    the node is lost, never.
     """
-    return status.exit_status == ABORTED and "*lost*" not in status.diagnostics
+    return status.exit_status == ABORTED
 
 
 def _our_words(diagnostics: str) -> str:
