@@ -182,6 +182,7 @@ class Report:
         progress: share of the phase that is done, 0 to 1; None: unknown.
         detail: a few words on the phase.
         gpus: indices of the devices it holds, in NVML's PCI order.
+        image: which image its payload runs in, for good: the digest at its registry, or its id.
         result: how it ended; with it the phase is ENDED and no report follows.
         seen: the number of the orders that the task has; the answer is held back while there are no newer ones.
         wait_s: how long the answer may be held back.
@@ -195,6 +196,7 @@ class Report:
     detail: str = ""
     gpus: tuple[int, ...] = ()
     address: str | None = None
+    image: str = ""
     result: TaskResult | None = None
     seen: int = 0
     wait_s: float = 0.0

@@ -60,6 +60,7 @@ class ContainerView:
         index: CONTAINER_INDEX.
         attempt: how many times this index was started, this one included.
         progress: share of the phase, 0 to 1, or None.
+        image: in Docker the digest of its image at the registry, or its id where it comes from none.
         exit_code: the payload's; None while it runs, or where a signal ended it.
         log_url: directory or page under which its stdout and stderr are found.
     """
@@ -74,6 +75,7 @@ class ContainerView:
     progress: float | None = None
     detail: str = ""
     gpus: tuple[int, ...] = ()
+    image: str = ""
     started_ms: int = 0
     finished_ms: int | None = None
     exit_code: int | None = None

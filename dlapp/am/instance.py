@@ -98,6 +98,7 @@ class Container:
         "heard_ms",
         "hello",
         "host",
+        "image",
         "instance",
         "listed",
         "orders",
@@ -124,6 +125,7 @@ class Container:
         self.progress: float | None = None
         self.detail = ""
         self.gpus: tuple[int, ...] = ()
+        self.image = ""
         self.address: str | None = None
         self.result: TaskResult | None = None
         self.end: ContainerEnd | None = None

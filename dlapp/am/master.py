@@ -242,6 +242,7 @@ class Master(Recovery):
         container.report_number, container.view = report.number, None
         container.progress, container.detail = report.progress, report.detail
         container.gpus, container.address = report.gpus, report.address
+        container.image = report.image
         container.phase = report.phase
         self._has_run(container, report.phase)
         if report.result is not None:

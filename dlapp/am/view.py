@@ -144,6 +144,7 @@ def _container(instance: Instance, container: Container) -> ContainerView:
         progress=container.progress,
         detail=container.detail,
         gpus=container.gpus,
+        image=container.image,
         started_ms=container.started_ms,
         finished_ms=container.finished_ms,
         exit_code=exit_code,

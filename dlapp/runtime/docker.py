@@ -105,6 +105,8 @@ class DockerRun:
         self._note, self._progress = note, progress
         self._docker = Dockerd(settings.host, _CALL_TIMEOUT_S)
         self._name = f"dlapp-{payload.container_id}"
+        self.image_digest = ""
+        """Which image it is, for good, once it is prepared."""
         self._lifeline: Lifeline | None = None
         self._made = False
         self._began_ticks = 0
@@ -130,6 +132,7 @@ class DockerRun:
                 image = make_sure_of_image(
                     self._docker, self._payload.image or "", self._settings.lock_dir, self._note, self._progress
                 )
+                self.image_digest = digest_of(image)
                 part = part_for(choice.mode, self._payload.gpus, facts, containers.image_env(image))
                 try:
                     self._make(image, part, facts)
@@ -161,7 +164,7 @@ class DockerRun:
             entrypoint=("/bin/sh", _WRAPPER),
             command=tuple(words),
             env=env,
-            labels={**self._labels(), LABEL_IMAGE: digest_of(dict(image))},
+            labels={**self._labels(), LABEL_IMAGE: self.image_digest},
             working_dir=WORKSPACE,
             binds=(
                 Bind(payload.workspace, WORKSPACE),

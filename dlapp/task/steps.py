@@ -355,6 +355,7 @@ class Task:
             run = docker.DockerRun(payload, settings, policy, self._note, self._teller())
             try:
                 run.prepare()
+                self._link.say(Phase.PULLING, gpus=self._gpus, image=run.image_digest)
             except BaseException:
                 run.close()
                 raise

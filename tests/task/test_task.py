@@ -396,6 +396,7 @@ def test_a_payload_in_docker_goes_through_the_same_steps(place: Path, dockerd: D
         assert (part_of(place) / "x").read_text() == "x\n"
         assert os.readlink(part_of(place) / "y") == "x"
         assert Phase.PULLING in am.phases
+        assert am.reports[-1].image.startswith("sha256:")
         assert left(am) == LOGS
         assert dockerd.containers() == []
 
