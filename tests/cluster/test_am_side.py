@@ -184,6 +184,8 @@ def test_a_task_is_told_where_its_application_master_is_in_a_file_that_only_its_
     assert launch["container_id"] == str(grant.container_id)
     assert (launch["control_url"], launch["token"], launch["env"]) == ("http://am:1", "t", {"DO": "wait"})
     assert launch["ledger"] == {"directory": "/run/lock/dlapp", "application": "application_1700000000000_0001"}
+    cache = f"{directory.parents[3]}/cache/{os.geteuid()}/input"
+    assert launch["cache"] == {"directory": cache, "limit_bytes": 20 << 30, "age_s": 30 * 86400.0}
 
 
 @pytest.mark.parametrize("code", [0, 3])
