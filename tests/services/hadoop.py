@@ -100,6 +100,7 @@ QUEUES = {
     f"{_QUEUE}.full.maximum-applications": "0",
     f"{_QUEUE}.locked.capacity": "0",
     f"{_QUEUE}.locked.maximum-applications": "10",
+    f"{_QUEUE}.acl_administer_queue": " ",
     f"{_QUEUE}.acl_submit_applications": " ",
     f"{_QUEUE}.default.acl_submit_applications": "*",
     f"{_QUEUE}.research.acl_submit_applications": "*",
