@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench import Row, median_ratio
-from tests.services.hadoop import Hadoop, java, library
+from tests.services.hadoop import Hadoop, NoHadoop, java, library
 
 SCALE = 10 if os.environ.get("DLAPP_BENCH_DATA") == "small" else 1
 ROUNDS = 3
@@ -86,6 +86,13 @@ class Taken(NamedTuple):
 
 def rows() -> list[Row]:
     """All figures."""
+    try:
+        return _rows()
+    except NoHadoop as missing:
+        raise SystemExit(f"Error: no Hadoop to measure with: {missing}") from missing
+
+
+def _rows() -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="dlapp-bench-data-") as name, Hadoop.start(parts=("nn", "dn")) as cluster:
         bench = _Bench(Path(name), cluster)
         found = bench.transfer("1g", 1, 1024 * MIB // SCALE, ROUNDS, {"put": 1.8, "get": 1.5})
