@@ -28,7 +28,7 @@ from dlapp.storage.staged import StagedFiles
 from tests.cluster_yarn.on_yarn import until
 from tests.services import am_at_points
 from tests.services.am_at_points import STOP
-from tests.services.hadoop import Hadoop
+from tests.services.hadoop import NODES, Hadoop
 
 pytestmark = [pytest.mark.yarn, pytest.mark.slow]
 FULL = os.environ.get("DLAPP_FAULTS") == "full"
@@ -259,3 +259,30 @@ def test_a_master_that_slept_until_another_had_ended_it_all_changes_nothing(runs
     assert one.files.read(history) == before
     assert one.view().state is State.FINISHED
     one.check_its_end()
+
+
+if FULL:
+
+    def test_a_run_goes_on_when_the_resourcemanager_is_back(runs: Runs) -> None:
+        one = runs.submit()
+        until(one.running, 60)
+        runs.hadoop.kill_part("rm")
+        one.go()  # its tasks end while nobody can be told
+        time.sleep(2)
+        runs.hadoop.start_part("rm")
+        runs.hadoop.wait_until_ready()
+        assert one.check_its_end().attempt == 1
+
+    @pytest.mark.parametrize("part", list(NODES))
+    def test_what_ran_on_a_node_that_is_lost_runs_on_another_and_at_no_time_on_both(runs: Runs, part: str) -> None:
+        # On one of the two its master runs too: then that one lives on, on a node that YARN has given up.
+        one = runs.submit()
+        until(one.running, 60)
+        runs.hadoop.kill_part(part)
+        try:
+            time.sleep(20)  # YARN waits 15 s for a node
+            one.go()
+            one.check_its_end()
+        finally:
+            runs.hadoop.start_part(part)
+            runs.hadoop.wait_until_ready()
