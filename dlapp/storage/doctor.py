@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dlapp.errors import Denied, DlappError
+from dlapp.errors import Denied, DlappError, Unreachable
 from dlapp.findings import ASK_S, Check, Finding, Ground, failed, passed, warned
 
 CLOCKS_APART_S = 30.0
@@ -35,7 +35,11 @@ def _hdfs(settings: Mapping[str, Any]) -> Iterator[Finding]:
 
 def _writes(files: Any, settings: Mapping[str, Any]) -> Iterator[Finding]:
     home, user = files.home, settings["user"]
-    found = files.look(home)
+    try:
+        found = files.look(home)
+    except Unreachable as error:
+        yield failed("hdfs", str(error), "start HDFS, or mend dfs.namenode.http-address or dfs.http.policy")
+        return
     yield passed("hdfs", f"{settings['location']} answers by WebHDFS at {', '.join(settings['web'])}")
     if found is None:
         yield failed(

@@ -6,6 +6,7 @@ import getpass
 import shutil
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -81,7 +82,10 @@ def test_a_queue_that_takes_nothing_is_refused(
     assert words in refused(client_of(), properties(tmp_path, f"queue={queue}"), kind)
 
 
-def test_a_queue_of_others_is_refused(client_of: Make, tmp_path: Path) -> None:
+def test_a_queue_of_others_is_refused(client_of: Make, hadoop: Hadoop, tmp_path: Path) -> None:
+    for change in ("op=MKDIRS", "op=SETOWNER&owner=tony"):
+        url = f"{hadoop.hdfs_url}/webhdfs/v1/user/tony?{change}&user.name={getpass.getuser()}"
+        urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=20).close()
     said = refused(client_of(), properties(tmp_path, "queue=locked", "username=tony"), Denied)
     setting = "yarn.scheduler.capacity.root.locked.acl_submit_applications"
     assert said == f"application.queue: tony may not submit to 'locked' ({setting})"
@@ -117,6 +121,16 @@ def test_a_user_without_a_home_directory_is_told_what_to_ask_for(client_of: Make
     said = refused(client_of(), properties(tmp_path, "username=nobody9"), NotFound)
     assert "nobody9 has no home directory" in said
     assert "hdfs dfs -mkdir -p /user/nobody9 && hdfs dfs -chown nobody9 /user/nobody9" in said
+
+
+def test_an_hdfs_that_is_not_there_is_refused_with_the_settings(
+    client_of: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dlapp.client.engines.PATIENCE_S", 0.5)
+    client = client_of({"dfs.namenode.http-address": "127.0.0.1:1"})  # read last, so it may stand there as well
+    said = refused(client, properties(tmp_path), Unreachable)
+    assert "127.0.0.1:1 connection refused" in said
+    assert said.endswith("see dfs.namenode.http-address and dfs.http.policy")
 
 
 def test_an_hdfs_in_safe_mode_takes_nothing(hadoop: Hadoop, client_of: Make, tmp_path: Path) -> None:

@@ -5,19 +5,23 @@ Each refusal names the setting that the limit comes from, because whoever reads 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 from dlapp.cluster.yarn.dialect import FIELD3_LEAST, FIELD3_LIMIT, FIELD3_NODE, SETTING, Dialect
 from dlapp.cluster.yarn.rest import NodeInfo, QueueInfo
 from dlapp.cluster.yarn.staging import CACHE_MODE, Files, Places
-from dlapp.errors import AskTooLarge, Denied, NotFound, SpecError, UsageError
+from dlapp.errors import AskTooLarge, Denied, DlappError, NotFound, SpecError, Unreachable, UsageError
+from dlapp.ids import ApplicationId
 from dlapp.spec import Resources
 
 _MAXIMUM = {
     "memory-mb": "yarn.scheduler.maximum-allocation-mb",
     "vcores": "yarn.scheduler.maximum-allocation-vcores",
 }
+_JAVA_CLASS = re.compile(r"^(?:[a-z]\w*\.)+[A-Z]\w*: ")
 _CAPACITY = "yarn.scheduler.capacity"
+HDFS_SETTINGS = "dfs.namenode.http-address and dfs.http.policy"
 
 Configuration = Callable[[str], str | None]
 """The value of a property of the ResourceManager; None: it has none."""
@@ -80,17 +84,15 @@ def check_nodes(resources: Resources, dialect: Dialect, nodes: Sequence[NodeInfo
     return [f"no node that runs now can hold a container of {words}; it waits for one"]
 
 
-def check_queue(queues: Sequence[QueueInfo], name: str, may_submit: Callable[[str], bool], user: str) -> None:
-    """Refuse a queue that takes no applications, or not this one.
+def check_queue(queues: Sequence[QueueInfo], name: str) -> None:
+    """Refuse a queue that takes no applications. Whose it takes only its administrators may ask.
 
     Args:
         queues: none: the scheduler shows none.
-        may_submit: whether the user may submit to a queue.
 
     Raises:
         SpecError: there is no such queue, it is no leaf, or it is stopped.
         UsageError: it is full.
-        Denied: the user may not submit to it.
     """
     if not queues:
         return
@@ -112,10 +114,16 @@ def check_queue(queues: Sequence[QueueInfo], name: str, may_submit: Callable[[st
             f"application.queue: {name!r} is full now: it has {there} applications, the most is {most} "
             f"({_CAPACITY}.{queue.path}.maximum-applications); wait, or name another: {open_}"
         )
-    if not may_submit(queue.path):
-        raise Denied(
-            f"application.queue: {user} may not submit to {name!r} ({_CAPACITY}.{queue.path}.acl_submit_applications)"
-        )
+
+
+def refusal(diagnostics: str, application_id: ApplicationId, queue: str, user: str) -> DlappError:
+    """What YARN refused an application for once it was submitted, in our words where we have any."""
+    words = diagnostics.partition("\n")[0]
+    if "does not have permission to submit" in words:
+        path = queue if queue.startswith("root") else f"root.{queue}"
+        setting = f"{_CAPACITY}.{path}.acl_submit_applications"
+        return Denied(f"application.queue: {user} may not submit to {queue!r} ({setting})")
+    return UsageError(f"YARN refused {application_id}: {_JAVA_CLASS.sub('', words)}")
 
 
 def check_home(files: Files, user: str) -> None:
@@ -137,6 +145,10 @@ def check_home(files: Files, user: str) -> None:
                 f"hdfs dfs -mkdir -p {path} && hdfs dfs -chown {user} {path}"
             ) from error
         raise
+    except Unreachable as error:
+        if "safe mode" in str(error):
+            raise
+        raise Unreachable(f"{error}; see {HDFS_SETTINGS}") from error
 
 
 def _count(text: str | None) -> int | None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from dlapp.cluster.engine import EngineInfo, LogFiles
 from dlapp.cluster.yarn import checks, probe, reports, travel
 from dlapp.cluster.yarn.dialect import FIELD3_LIMIT, Dialect, choose_dialect
-from dlapp.cluster.yarn.errors import ApplicationNotFound
+from dlapp.cluster.yarn.errors import ApplicationNotFound, NotAllowed, RemoteError
 from dlapp.cluster.yarn.interpreter import DIRECTORY as PYTHON_DIRECTORY
 from dlapp.cluster.yarn.interpreter import archive_resource, check_archive, interpreter
 from dlapp.cluster.yarn.plan import WORKSPACE, Plan, environment_of, python_command
@@ -31,7 +31,7 @@ from dlapp.cluster.yarn.task_side import NODE_MANAGER
 from dlapp.cluster.yarn.values import Cluster, Launch, LocalResource
 from dlapp.config import Config
 from dlapp.control import TOOLS, StopAnswer, StopRequest, derive_token
-from dlapp.errors import ConfigError, Denied, DlappError, NotFound, TimedOut, Unreachable, UsageError
+from dlapp.errors import ConfigError, Denied, DlappError, NotFound, TimedOut, Unreachable
 from dlapp.ids import ApplicationId
 from dlapp.jsonform import from_json, to_json
 from dlapp.report import ApplicationView, FinalStatus, State
@@ -168,8 +168,7 @@ class YarnEngine:
                     "gcores are asked for, and nothing says which card belongs to whom: set gpuid.zookeeper.ensemble"
                 )
             lines += checks.check_nodes(role.resources, dialect, nodes)
-        asker = self._rest(user)
-        checks.check_queue(rest.queues(), spec.queue or "default", lambda queue: asker.may_submit(queue, user), user)
+        checks.check_queue(rest.queues(), spec.queue or "default")
         checks.check_home(self._files(user), user)
         if spec.priority is not None:
             most = int(rest.configuration("yarn.cluster.max-application-priority") or 0)
@@ -260,24 +259,31 @@ class YarnEngine:
                 "keep_free": KEEP_FREE,
             },
         )
-        rest.submit(
-            AppSubmission(
-                application_id=new.application_id,
-                name=spec.appname,
-                kind=_KIND,
-                launch=Launch(
-                    command=python_command(python, "am", "--engine", "yarn"),
-                    resources=own,
-                    credentials=plan.to_credentials().encode(),
-                ),
-                memory_mib=self._config.yarn.am_memory_mib,
-                queue=spec.queue or "default",
-                priority=spec.priority,
-                attempts=self._config.yarn.am_attempts,
-                tags=_tags(spec),
-            )
+        queue = spec.queue or "default"
+        application = AppSubmission(
+            application_id=new.application_id,
+            name=spec.appname,
+            kind=_KIND,
+            launch=Launch(
+                command=python_command(python, "am", "--engine", "yarn"),
+                resources=own,
+                credentials=plan.to_credentials().encode(),
+            ),
+            memory_mib=self._config.yarn.am_memory_mib,
+            queue=queue,
+            priority=spec.priority,
+            attempts=self._config.yarn.am_attempts,
+            tags=_tags(spec),
         )
-        self._wait_until_taken(rest, new.application_id)
+        try:
+            rest.submit(application)
+            refused = self._refused(rest, new.application_id)
+        except NotAllowed:
+            raise
+        except RemoteError as error:
+            raise checks.refusal(error.message, new.application_id, queue, user) from error
+        if refused is not None:
+            raise checks.refusal(refused, new.application_id, queue, user)
         remember(str(new.application_id), submission.submitted_ms)
         return new.application_id
 
@@ -378,15 +384,16 @@ class YarnEngine:
             return None
         return self._ledger_of(self._config)
 
-    def _wait_until_taken(self, rest: YarnRest, application_id: ApplicationId) -> None:
+    def _refused(self, rest: YarnRest, application_id: ApplicationId) -> str | None:
+        """Why YARN does not take an application; None: it does."""
         deadline, pause_s = time.monotonic() + ACCEPTED_S, 0.005
         while (report := rest.report(application_id)).state in _EARLY:
             if time.monotonic() >= deadline:
-                return  # it is in, and the state says so
+                return None  # it is in, and the state says so
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, 0.1)
-        if report.state is State.FAILED and not report.am_node:
-            raise UsageError(f"YARN refused {application_id}: {reports.first_line(report.diagnostics)}")
+        refused = report.state is State.FAILED and not report.am_node
+        return reports.first_line(report.diagnostics) if refused else None
 
     def tend(self) -> None:
         """Nothing to do: YARN looks after what it was given."""

@@ -225,15 +225,6 @@ class YarnRest:
         _walk_queues(_object(_object(answer.get("scheduler")).get("schedulerInfo")), "", found)
         return found
 
-    def may_submit(self, queue: str, user: str) -> bool:
-        """Whether a user may submit to a queue; True where this version (before 3.2) does not say."""
-        query = {"user": user, "queue-acl-type": "SUBMIT_APPLICATIONS"}
-        try:
-            answer = self._call("GET", f"{_CLUSTER}/queues/{queue}/access", query)
-        except (RemoteError, NotHadoop):
-            return True
-        return str(answer.get("allowed")).lower() != "false"
-
     def scheduled_types(self) -> set[str] | None:
         """The resource types that the scheduler counts; None: this version (before 3.4) does not say."""
         try:
