@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -270,6 +271,35 @@ def test_input_that_is_a_broken_link_is_named(launched: Launch) -> None:
     link = launched.root / "user/tony/caffe_test/link"
     link.symlink_to("gone")
     assert launched.refused() == [f"10: from_hdfs.hdfs: {link} is a link that leads nowhere"]
+
+
+def test_what_cannot_be_brought_of_a_directory_is_named(launched: Launch) -> None:
+    deep = launched.root / "user/tony/caffe_test/set/deep"
+    deep.mkdir(parents=True)
+    (deep / "link").symlink_to("/no/such")
+    assert launched.refused() == [f"10: from_hdfs.hdfs: {deep}/link cannot be read: No such file or directory"]
+
+
+def test_a_list_is_in_nobodys_way_but_a_file_of_its_name_is(launched: Launch) -> None:
+    launched.text = ORIGINAL.replace("[to_hdfs]", "mode=list\n[to_hdfs]").replace(
+        "input_path=data", "input_path=./all"
+    )
+    (launched.workspace / "images").write_text("")
+    launched()
+    (spec,) = [submission.spec for submission, _ in launched.engine.submitted]
+    assert (spec.inputs[0].as_list, spec.inputs[0].input_path) == (True, "all")
+    launched.engine.submitted.clear()
+    (launched.workspace / "all").write_text("")
+    (line,) = launched.refused()
+    assert line.startswith("11: from_hdfs.input_path: the workspace has all, where the list is to land")
+
+
+def test_input_and_output_elsewhere_are_refused_by_name(launched: Launch) -> None:
+    launched.text = ORIGINAL.replace("caffe_test/*", "caffe_test/*\n  nonsense://bucket/x")
+    assert launched.refused() == ["10: from_hdfs.hdfs: there is no storage for nonsense://"]
+    launched.text = re.sub(r"(?m)^hdfs=.*output.*$", "hdfs=s3://bucket/results", ORIGINAL)
+    (line,) = launched.refused()
+    assert line.endswith("to_hdfs.hdfs: output cannot go to s3://, it can be a path or file://")
 
 
 @pytest.mark.parametrize(
