@@ -102,6 +102,7 @@ class Loop:
         self._abandoned = self._on_record = False
         self._start_failed: list[ContainerEnd] = []
         self._changed, self._view_due = True, 0.0
+        self._reported: dict[ContainerId, int] = {}
         self._disk_trouble = False
 
     def run(self) -> None:
@@ -246,9 +247,17 @@ class Loop:
 
     def _handle(self, event: events.Event) -> None:
         actions = self._master.handle(event, int(self._clock() * 1000))
-        self._changed = self._changed or bool(actions) or isinstance(event, Report | Hello)
+        self._changed = self._changed or bool(actions) or self._is_news(event)
         for action in actions:
             self._carry_out(action)
+
+    def _is_news(self, event: events.Event) -> bool:
+        """Whether the view may be another after it. A task that has nothing new sends its last report again."""
+        if not isinstance(event, Report):
+            return isinstance(event, Hello)
+        known = self._reported.get(event.container_id, 0)
+        self._reported[event.container_id] = max(known, event.number)
+        return event.number > known
 
     def _carry_out(self, action: events.Action) -> None:
         match action:
