@@ -132,7 +132,7 @@ class Task:
             return None
         from dlapp.storage.staged import StagedFiles
 
-        files = StagedFiles(self._launch["storage"])
+        files = StagedFiles(self._launch["storage"], patience_s=2.0)  # who asks asks again
 
         def find() -> str | None:
             try:
