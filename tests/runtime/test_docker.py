@@ -14,7 +14,7 @@ import pytest
 from dlapp.runtime.docker import ended_with_code
 from dlapp.runtime.lifeline import somebody_holds
 from dlapp.runtime.payload import Ended
-from tests.runtime.driver import Driven, children, command_line, pids, wait_until
+from tests.runtime.driver import Driven, children, wait_until
 from tests.runtime.test_process import ODD_ARGUMENTS
 from tests.services.dockerd import BARE_IMAGE, IMAGE, Dockerd, own_daemon
 
@@ -223,10 +223,11 @@ def test_nothing_outlives_a_sigkill_of_the_task(docker: Driven) -> None:
     wait_until(lambda: not somebody_holds(str(docker.home / "life")), "nobody holds the lifeline", timeout_s=2)
 
 
-def test_nothing_outlives_a_sigkill_of_the_wrapper(docker: Driven) -> None:
+def test_nothing_outlives_a_sigkill_of_the_wrapper(docker: Driven, dockerd: Dockerd) -> None:
     start_family(docker)
-    init = [pid for pid in pids() if "wrapper.sh" in command_line(pid) and "docker-init" in command_line(pid)]
-    for pid in children(init[-1]):
+    (name,) = dockerd.containers()
+    init = int(dockerd.docker("inspect", "--format", "{{.State.Pid}}", name).stdout)
+    for pid in children(init):
         with contextlib.suppress(ProcessLookupError):  # the death of one before it took it along
             os.kill(pid, signal.SIGKILL)
     assert docker.end()["signal"] == signal.SIGKILL
