@@ -67,10 +67,9 @@ def test_the_distributions_packages_of_an_image_are_installed(image: tuple[str, 
         run("docker", "run", "--rm", "--network=none", tag, "dpkg-query", "--status", package)
 
 
-def test_the_example_of_the_original_trains_lenet(image: tuple[str, str], tmp_path: Path) -> None:
-    name, _ = image
-    if name != "caffe":
-        return
+@pytest.mark.parametrize("image", [name for name in CHOSEN if name == "caffe"], indirect=True)
+@pytest.mark.usefixtures("image")
+def test_the_example_of_the_original_trains_lenet(tmp_path: Path) -> None:
     # The copy keeps the way to docker/ that demo.sh knows.
     example = tmp_path / "examples" / "caffe_mnist"
     example.parent.mkdir()
