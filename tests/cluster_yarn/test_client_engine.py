@@ -76,8 +76,9 @@ def master_of(application_id: ApplicationId) -> int:
         except OSError:
             continue
         if words[1:5] == [b"-I", b"dlapp.pyz", b"am", b"--engine"]:
-            container = str(application_id).replace("application", "container")
-            if f"CONTAINER_ID={container}_".encode() in environment:
+            # Behind a ResourceManager's restart its number stands between.
+            own = next((one for one in environment.split(b"\0") if one.startswith(b"CONTAINER_ID=")), b"")
+            if f"{str(application_id).removeprefix('application')}_".encode() in own:
                 return int(process.name)
     raise AssertionError(f"{application_id} has no ApplicationMaster here")
 
@@ -170,13 +171,16 @@ def test_a_soft_kill_gives_the_payload_its_grace(client: Client, tmp_path: Path)
     assert (end.final_status, end.cause, end.containers[0].exit_code) == (FinalStatus.KILLED, Cause.SOFT_KILLED, 3)
 
 
-def test_a_kill_leaves_nothing_of_it(client: Client, tmp_path: Path) -> None:
+def test_a_kill_leaves_nothing_of_it(client: Client, hadoop: Hadoop, tmp_path: Path) -> None:
     mark = f"sleep 4242{os.getpid()}"
     application_id = client.submit(properties(tmp_path, f"exec {mark}", containers=2))
     until(lambda: running(client, application_id))
     assert client.kill(application_id) == f"{application_id} was killed, no output kept"
     assert client.status(application_id).state is State.KILLED
     until(lambda: subprocess.run(["pgrep", "-fx", mark], capture_output=True).returncode == 1)
+    files = StagedFiles(read_site(str(hadoop.configuration)).storage(getpass.getuser()))
+    assert str(application_id) not in files.names(f"{files.home}/.dlapp/staging")
+    files.close()
 
 
 def test_what_an_application_leaves_that_others_killed_the_next_command_removes(
