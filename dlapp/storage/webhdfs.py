@@ -45,6 +45,7 @@ STRAIGHT_AFTER = 16
 _MOST_KNOWN = 64
 _MOST_DEAD_ENDS = 4
 """How often a DataNode that answers may end a file at the same byte; a block that none has will not come by waiting."""
+_NO_NODE = "No active nodes contain this block"
 _AGAIN = frozenset({"StandbyException", "RetriableException"})
 _DENIED = frozenset({"AccessControlException", "SecurityException", "AuthorizationException"})
 _NO_ROOM = ("QuotaExceededException", "DSQuotaExceededException", "NSQuotaExceededException")
@@ -213,11 +214,17 @@ class WebHdfs:
                 if doubtful and self.status(new) is not None:
                     return True
                 raise
-            except Refused:
+            except Refused as refused:
                 # Not every "it is there" comes as FileAlreadyExistsException: a file onto a directory does not.
-                if self.status(new) is None or self.status(old) is None:
+                there, moved = self.status(new), self.status(old) is None
+                if there is not None and not moved:
+                    return False
+                if not isinstance(refused, AlreadyThere):
                     raise
-                return False
+                # Somebody else took one of them away since.
+                if moved:
+                    raise NotFound(f"{shown(self.place.location + old)} is not there") from refused
+                again(Unreachable(str(refused)))
         raise AssertionError
 
     # ---- content ----
@@ -255,6 +262,12 @@ class WebHdfs:
             except _DataNodeFailed as error:
                 failed = error
                 at += failed.received
+            except Refused as refused:
+                if _NO_NODE not in str(refused):
+                    raise
+                # They may be on their way: a DataNode that started again has not told yet what it has.
+                again(Unreachable(str(refused)))
+                continue
             bad.add(failed.server)
             dead_ends = 0 if at > started else dead_ends + failed.answered
             if failed.answered:

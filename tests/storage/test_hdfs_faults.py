@@ -33,7 +33,8 @@ from tests.services.proxy import Plan, Proxy
 pytestmark = pytest.mark.hadoop
 
 FULL = os.environ.get("DLAPP_FAULTS") == "full"
-ROUNDS = 500 if FULL else 50
+TIMES = 10 if FULL else 1
+ROUNDS = 50
 SEED = int(os.environ.get("DLAPP_SEED", "1"))
 
 
@@ -118,8 +119,9 @@ def brought_back(hadoop: Hadoop) -> Iterator[None]:
 # ---- rounds ----
 
 
+@pytest.mark.parametrize("time_", range(TIMES))
 def test_trees_come_back_byte_for_byte_in_many_rounds(
-    hadoop: Hadoop, place: HdfsPlace, base: str, tmp_path: Path
+    hadoop: Hadoop, place: HdfsPlace, base: str, tmp_path: Path, time_: int
 ) -> None:
     def one(number: int) -> None:
         files = HdfsFiles(place)
@@ -129,7 +131,7 @@ def test_trees_come_back_byte_for_byte_in_many_rounds(
         assert described(back(files, f"{base}/{number}/tree", tmp_path / f"{number}/in")) == before, f"seed {number}"
 
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(one, range(ROUNDS)))
+        list(pool.map(one, range(time_ * ROUNDS, (time_ + 1) * ROUNDS)))
     assert "is HEALTHY" in fsck(hadoop, place.path(base))
 
 
@@ -151,10 +153,11 @@ def plant(top: Path, tree: Any) -> Path:
     return top
 
 
-@hypothesis.settings(max_examples=500 if FULL else 15, suppress_health_check=list(hypothesis.HealthCheck))
+@pytest.mark.parametrize("time_", range(TIMES))
+@hypothesis.settings(max_examples=40 if FULL else 15, suppress_health_check=list(hypothesis.HealthCheck))
 @hypothesis.given(tree=trees, name=names)
 def test_any_tree_of_any_names_survives_both_ways(
-    files: HdfsFiles, base: str, tmp_path_factory: pytest.TempPathFactory, tree: Any, name: str
+    files: HdfsFiles, base: str, tmp_path_factory: pytest.TempPathFactory, time_: int, tree: Any, name: str
 ) -> None:
     here = tmp_path_factory.mktemp("any")
     top = plant(here / "out", tree)

@@ -83,7 +83,7 @@ def test_trees_and_claims_survive_the_death_of_the_active_namenode(
         thread.start()
     active, other = "nn", "nn2"
     try:
-        for _ in range(3):
+        for _ in range(2):
             done = rounds[0]
             wait_for(lambda done=done: rounds[0] > done or failures)  # type: ignore[misc]
             two.kill_part(active)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlapp.errors import Denied, DlappError
+from dlapp.errors import Denied, DlappError, NotFound
 from dlapp.errors import Unreachable as AnyUnreachable
 from dlapp.storage import HdfsPlace
 from dlapp.storage.http import Broken, Connections, Sink, Source, SourceShrank
@@ -282,3 +282,34 @@ def test_what_is_no_namenode_is_said(answer: bytes) -> None:
         place = HdfsPlace("hdfs://nn:8020", (server,), "tony")
         with pytest.raises(AnyUnreachable, match=r"does not speak WebHDFS|another language than HTTP"):
             WebHdfs(place, patience_s=0.1, timeout_s=(2, 5), clock=clock).status("/x")
+
+
+def java(kind: str, message: str, status: bytes = b"403 Forbidden") -> bytes:
+    return sized(f'{{"RemoteException":{{"exception":"{kind}","message":"{message}"}}}}'.encode(), status=status)
+
+
+FOUND = sized(
+    b'{"FileStatus":{"pathSuffix":"","type":"FILE","length":5,"fileId":7,"permission":"644","modificationTime":1,'
+    b'"owner":"tony"}}'
+)
+GONE = java("FileNotFoundException", "no", b"404 Not Found")
+TAKEN = java("FileAlreadyExistsException", "the same")
+
+
+def test_a_name_that_was_taken_and_is_free_again_is_tried_again() -> None:
+    with saying([[TAKEN, GONE, FOUND, sized(b"")]]) as (server, _):
+        assert calling(server).rename("/old", "/new")
+
+
+def test_what_somebody_else_renamed_and_removed_since_is_not_found() -> None:
+    with saying([[TAKEN, GONE, GONE]]) as (server, _), pytest.raises(NotFound, match="/old is not there"):
+        calling(server).rename("/old", "/new")
+
+
+def test_a_block_whose_datanode_is_still_starting_is_waited_for(tmp_path: Path) -> None:
+    nowhere = java("IOException", "No active nodes contain this block")
+    with saying([[sized(b"12345", b"Connection: close")]]) as (datanode, _):
+        there = sized(b"", b"Location: %s/webhdfs/v1/x?op=OPEN&namenoderpcaddress=nn:8020" % datanode.encode())
+        there = there.replace(b"200 OK", b"307 Temporary Redirect")
+        with saying([[FOUND, nowhere, there]]) as (server, _):
+            assert calling(server).read_bytes("/x") == b"12345"
