@@ -35,7 +35,7 @@ def run(workspace: Path, *command: str, gpus: str = "") -> subprocess.CompletedP
     (workspace.parent / "tmp").mkdir(exist_ok=True)
     path = f"{workspace.parent}/bin{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "NV_GPU": gpus, "PATH": path, "TMPDIR": f"{workspace.parent}/tmp"}
-    return subprocess.run(command, cwd=workspace, env=environment, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, cwd=workspace, env=environment, capture_output=True, text=True, timeout=300)
 
 
 def test_granted_gpus_are_handed_to_caffe_as_the_properties_file_says(workspace: Path) -> None:

@@ -80,6 +80,6 @@ def test_the_readme_has_a_row_for_each_image_with_the_versions_that_it_has() -> 
 
 @pytest.mark.parametrize("script", ["build.sh", "from-debian.sh"])
 def test_an_unknown_image_is_refused_with_the_names_of_those_there_are(script: str) -> None:
-    done = subprocess.run([DOCKER / script, "troch"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([DOCKER / script, "troch"], capture_output=True, text=True, timeout=300)
     assert done.returncode == 2
     assert done.stderr == f"Error: no image is called troch; there are: {' '.join(NAMES)}\n"
