@@ -28,7 +28,8 @@ def main(argv: list[str]) -> None:
     from dlapp.spec import Resources
 
     data = json.loads(Path(argv[0]).read_text())
-    settings = DockerSettings.of({"docker_network": "none", **{k: data.pop(k) for k in list(data) if "docker_" in k}})
+    runtime = {name: data.pop(name) for name in list(data) if name.startswith("docker_")}
+    settings = DockerSettings.of({"docker_host": "unix:///nowhere", "docker_network": "none", **runtime})
     policy: NodePolicy = node_policy(data.pop("node_file", "/none"), owner=os.getuid())
     data["resources"] = Resources(**data.pop("resources", {"memory_mib": 64}))
     data["args"] = tuple(data["args"])
