@@ -116,6 +116,9 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     if request.param == "yarn":
         hadoop = request.getfixturevalue("hadoop")
         conf_dir = hadoop.configuration
+        cache = Path(os.environ["HOME"], ".cache", "dlapp")
+        cache.mkdir(parents=True)
+        (cache / "travel").symlink_to(request.getfixturevalue("travel_cache"))
         monkeypatch.setenv("DLAPP_YARN_CONF_DIR", str(conf_dir))
         monkeypatch.setenv("DLAPP_YARN_PYTHON", sys.executable)
         monkeypatch.setenv("HADOOP_USER_NAME", getpass.getuser())
