@@ -225,8 +225,12 @@ def test_trees_arrive_whole_through_connections_that_are_cut_anywhere(
     top = grown(tmp_path / "tree", f"cut {seed}", 20)
     before = described(top)
     files.store(str(top), f"{base}/tree")
-    assert described(back(files, f"{base}/tree", tmp_path / "in")) == before
-    assert files.web._connections.cuts > 3  # type: ignore[attr-defined]
+    for time_ in range(50):
+        assert described(back(files, f"{base}/tree", tmp_path / f"in{time_}")) == before
+        if files.web._connections.cuts > 5:  # type: ignore[attr-defined]
+            break
+    else:
+        pytest.fail("nothing was cut")
 
 
 @pytest.mark.parametrize("silent", ["datanodes", "everything"])
