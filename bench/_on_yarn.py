@@ -171,13 +171,18 @@ class Bed:
 
 def resident_mib(pid: int) -> float:
     """VmRSS of a process [MiB]; 0: it has ended."""
-    return _status_mib(pid, "VmRSS:")
+    return _mib(f"/proc/{pid}/status", "VmRSS:")
 
 
-def _status_mib(pid: int, name: str) -> float:
+def private_mib(pid: int) -> float:
+    """What a process has in memory that no other has [MiB]; 0: it has ended."""
+    return _mib(f"/proc/{pid}/smaps_rollup", "Private_")
+
+
+def _mib(path: str, name: str) -> float:
     try:
-        with open(f"/proc/{pid}/status", encoding="utf-8") as file:
-            return next((int(line.split()[1]) / 1024 for line in file if line.startswith(name)), 0.0)
+        with open(path, encoding="utf-8") as file:
+            return sum(int(line.split()[1]) / 1024 for line in file if line.startswith(name))
     except OSError:
         return 0.0
 

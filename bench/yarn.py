@@ -9,8 +9,8 @@ hello-2-skein, hello-2-tony the same against Skein and TonY, where they can be f
 am-register, am-cpu         of the hello-2 runs: from the start of the ApplicationMaster's process until it has
                             registered, and its processor time to the end
 am-memory, am-memory-200    resident memory of the ApplicationMaster while 2 or 200 containers sleep
-task-memory                 resident memory of what of ours runs in one container beside the user's program, all
-                            processes added up, over DistributedShell's ApplicationMaster
+task-memory                 resident memory of what of ours runs in one container beside the user's program, pages that
+                            its processes share counted once, over DistributedShell's ApplicationMaster
 am-idle                     share of a core that our ApplicationMaster takes while 100 containers sleep
 status, list, logs          dlapp-status, dlapp-list, dlapp-logs, whole processes, against `yarn application -status`,
                             `yarn application -list` and `yarn logs`: their Java class, without the script before it
@@ -29,7 +29,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bench import Row, alternately, median_ratio
-from bench._on_yarn import Bed, Began, bed, cpu_s, resident_mib
+from bench._on_yarn import Bed, Began, bed, cpu_s, private_mib, resident_mib
 from bench._skein import Missing, Skein
 from bench._throwaway import COMMANDS, command, whole_process_s
 from dlapp.ids import ApplicationId
@@ -275,10 +275,15 @@ def _held(there: Bed, application_id: ApplicationId, containers: int) -> float:
 
 
 def _of_one_task(there: Bed, application_id: ApplicationId, containers: int) -> float:
-    """What of ours a container holds in memory, the mean of all; the bash scripts are YARN's."""
+    """What of ours a container holds in memory, the mean of all: the task, and what its guardians add to it.
+
+    The guardians are forked from the task, so nearly all of their pages are its own, which are counted once.
+    """
     master = there.masters(application_id)
-    ours = [pid for pid, name in there.processes(application_id) if name.startswith("python") and pid != master]
-    return sum(map(resident_mib, ours)) / containers
+    there_are = [(pid, name) for pid, name in there.processes(application_id) if pid != master]
+    tasks = sum(resident_mib(pid) for pid, name in there_are if name.startswith("python"))
+    guardians = sum(private_mib(pid) for pid, name in there_are if name.startswith("dlapp"))
+    return (tasks + guardians) / containers
 
 
 def _idle(there: Bed) -> Row:
