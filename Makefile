@@ -9,7 +9,7 @@
 #   make test              the tests; installs what they need when root, else says what is skipped
 #   make test-faults       the same with every fault injected, more cases
 #   make test-oldest       the tests with the oldest libraries that pyproject.toml allows
-#   make soak NAME=ledger  one part under faults for an hour; ARGS="--seconds 300 --seed 1"
+#   make soak NAME=ledger  one part under faults for an hour, or yarn; ARGS="--seconds 300 --seed 1"
 #   make check             format, lint, types, import rules
 #   make bench NAME=cli    measure (or data, ledger, pack, am_memory); results also go to bench/results/
 #   make clean             remove what the above made
