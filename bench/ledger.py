@@ -38,7 +38,7 @@ Work = Callable[[int, str, str, int, Any, float, Any], None]
 
 def rows() -> list[Row]:
     """All figures."""
-    with ZooKeeper.start() as server, tempfile.TemporaryDirectory(prefix="dlapp-bench-") as scratch:
+    with ZooKeeper.start(durable=True) as server, tempfile.TemporaryDirectory(prefix="dlapp-bench-") as scratch:
         found: list[Row] = []
         original32 = 0.0
         for clients, goal in GOALS.items():

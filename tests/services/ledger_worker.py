@@ -12,6 +12,7 @@ Events go to the plan's ``events`` as lines of JSON, each written with one call:
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import random
@@ -20,6 +21,7 @@ import sys
 import time
 from typing import Any
 
+_PR_SET_PDEATHSIG = 1
 _TIME_NS, _TIME = time.time_ns, time.time
 
 
@@ -121,8 +123,12 @@ def spawner(orders: int, answers: int, events: Events) -> None:
 
 
 def main(argv: list[str]) -> int:
+    # Who started us ends us, also by being killed.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     with open(argv[0], encoding="utf-8") as file:
         plan: dict[str, Any] = json.load(file)
+    if os.getppid() != plan["parent"]:
+        return 1
     events = Events(plan["events"])
     order_in, order_out = os.pipe()
     answer_in, answer_out = os.pipe()

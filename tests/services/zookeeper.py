@@ -56,8 +56,12 @@ class ZooKeeper:
     # ---- life ----
 
     @classmethod
-    def start(cls, servers: int = 1) -> ZooKeeper:
+    def start(cls, servers: int = 1, *, durable: bool = False) -> ZooKeeper:
         """Bring an ensemble up.
+
+        Args:
+            durable: each write is forced to the disk, as it must be where a machine may fail. Tests only kill
+                processes, and should not take as long as others keep the disk busy.
 
         Raises:
             NoZooKeeper: Java or the package is missing.
@@ -89,6 +93,7 @@ class ZooKeeper:
             )
             command = [
                 *(java, *JAVA_OPTIONS, f"-Ddlapp.part={name}", "-Dzookeeper.preAllocSize=4096"),
+                f"-Dzookeeper.forceSync={'yes' if durable else 'no'}",
                 *("-Dzookeeper.DigestAuthenticationProvider.digestAlg=SHA1", "-cp", f"{home}:{JAR}"),
                 *("org.apache.zookeeper.server.quorum.QuorumPeerMain", str(home / "zoo.cfg")),
             ]
