@@ -281,9 +281,7 @@ def test_what_cannot_be_brought_of_a_directory_is_named(launched: Launch) -> Non
 
 
 def test_a_list_is_in_nobodys_way_but_a_file_of_its_name_is(launched: Launch) -> None:
-    launched.text = ORIGINAL.replace("[to_hdfs]", "mode=list\n[to_hdfs]").replace(
-        "input_path=data", "input_path=./all"
-    )
+    launched.text = ORIGINAL.replace("[to_hdfs]", "mode=list\n[to_hdfs]").replace("input_path=data", "input_path=./all")
     (launched.workspace / "images").write_text("")
     launched()
     (spec,) = [submission.spec for submission, _ in launched.engine.submitted]
