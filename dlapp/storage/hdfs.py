@@ -24,6 +24,9 @@ from dlapp.storage.webhdfs import Status, WebHdfs
 
 AT_ONCE = 8
 """Files on their way at a time; more do not make two cores faster, and a cluster has other users."""
+WRITES_AT_ONCE = 16
+"""Closing a small file takes up to 400 ms in which nobody works: the NameNode has not heard of its block yet. Measured
+with 600 files of 4 KiB on two cores: 16 at a time take 0.6 of the time of 8, 32 take as long as 16."""
 SMALL_BYTES = 1 << 20
 """Files of up to this size are many, and most of their time is waiting: see `WebHdfs.fetch`, ``straight``."""
 RANGE_BYTES = 128 << 20
@@ -106,7 +109,7 @@ class HdfsFiles:
         # One at a time and parents first, so that no directory gets the permissions of a parent made on the way.
         for _, path in directories:
             self.web.make_directory(path, 0o700)
-        self._all_at_once(lambda one, tell: self._store_file(*one, tell), files, _ignore)
+        self._all_at_once(lambda one, tell: self._store_file(*one, tell), files, _ignore, at_once=WRITES_AT_ONCE)
         self._check_stored(top, files)
         for node, path in reversed(directories):
             self.web.set_mode(path, node.mode & 0o777)
@@ -221,9 +224,14 @@ class HdfsFiles:
         return [_Range(self, node, path, start, end, left) for start, end in itertools.pairwise(edges)]
 
     def _all_at_once(
-        self, work: Callable[[T, Callable[[int], None]], None], items: Sequence[T], done: Callable[[int], None]
+        self,
+        work: Callable[[T, Callable[[int], None]], None],
+        items: Sequence[T],
+        done: Callable[[int], None],
+        *,
+        at_once: int = AT_ONCE,
     ) -> None:
-        """Do ``work`` with every item, `AT_ONCE` at a time; after the first failure all of them are cut off.
+        """Do ``work`` with every item, ``at_once`` at a time; after the first failure all of them are cut off.
 
         ``done`` hears, in the caller's thread, what the workers tell.
         """
@@ -252,7 +260,7 @@ class HdfsFiles:
             finally:
                 heard.put(None)
 
-        threads = [threading.Thread(target=run, name=f"hdfs-{number}") for number in range(min(AT_ONCE, len(items)))]
+        threads = [threading.Thread(target=run, name=f"hdfs-{number}") for number in range(min(at_once, len(items)))]
         for thread in threads:
             thread.start()
         try:
