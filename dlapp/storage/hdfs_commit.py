@@ -227,8 +227,13 @@ class HdfsCommit:
 
     def _swap(self, plan: _Plan, step: Step) -> str:
         """Give the new target its name: over the old one, or aside where something there may not be replaced."""
-        while (stage := self._stage(plan)) == _BEFORE:
+        while True:
+            # In this order: while the new target is not in place, what was seen there before that is not it, nor what
+            # came after it. Looked at the other way round, another process may have swapped in between.
             there = self._web.status(self.target)
+            stage = self._stage(plan)
+            if stage != _BEFORE:
+                break
             if there is None:
                 if self._move(plan.number, self.target):
                     return _SWAPPED

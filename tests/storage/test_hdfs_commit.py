@@ -11,7 +11,7 @@ from dlapp.ids import ApplicationId, ContainerId
 from dlapp.storage import HdfsPlace, commit
 from dlapp.storage.commit import CommitRefused, drop, finish_interrupted, keep_partial, part_location
 from dlapp.storage.hdfs import HdfsFiles
-from dlapp.storage.webhdfs import WebHdfs
+from dlapp.storage.webhdfs import Status, WebHdfs
 
 pytestmark = pytest.mark.hadoop
 
@@ -214,6 +214,43 @@ def test_who_comes_late_takes_nothing_away_from_the_next_application(
     commit.commit(target, APP, parts, overwrite=True, hdfs=place, step=overtaken)
     assert tree(files, target) == new_tree(["7"])
     assert beside(files, target) == []
+
+
+def test_who_is_overtaken_while_looking_never_moves_the_new_target_away(
+    monkeypatch: pytest.MonkeyPatch, place: HdfsPlace, files: HdfsFiles, target: str
+) -> None:
+    old_target(files, target)
+    parts = plant(files, target, ["0", "1"])
+    slow = HdfsFiles(place)
+    real_status, real_rename = slow.web.status, slow.web.rename
+    ready, renamed = False, list[tuple[str, str]]()
+
+    def status(path: str) -> Status | None:
+        nonlocal ready
+        if ready and path == place.path(target):
+            ready = False
+            assert finish_interrupted(target, hdfs=place) == [str(APP)]
+        return real_status(path)
+
+    def rename(old: str, new: str, *, overwrite: bool = False) -> bool:
+        renamed.append((old, new))
+        return real_rename(old, new, overwrite=overwrite)
+
+    def at(step: str) -> None:
+        nonlocal ready
+        ready = step == "ready"
+        if ready:
+            monkeypatch.undo()  # the other one has a view of its own
+
+    monkeypatch.setattr(commit, "_hdfs_files", lambda target, hdfs: slow)
+    slow.web.rename = rename  # type: ignore[method-assign]
+    slow.web.status = status  # type: ignore[method-assign]
+    commit.commit(target, APP, parts, overwrite=True, hdfs=place, step=at)
+    assert tree(files, target) == new_tree(["0", "1"])
+    assert beside(files, target) == []
+    found = files.web.status(place.path(target))
+    assert found is not None
+    assert f"/.reserved/.inodes/{found.number}" not in [old for old, _ in renamed]
 
 
 def test_a_failed_run_is_kept_aside_with_the_parts_that_there_are(
