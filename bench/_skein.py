@@ -53,8 +53,6 @@ class Skein:
         (commands / "yarn").write_text(YARN.format(configuration=configuration, library=library()))
         (commands / "yarn").chmod(0o755)
         self._environment = environment | {"PATH": f"{commands}:{environment['PATH']}"}
-        # Keys for its driver's connections, made once.
-        self._run("import skein; skein.Security.from_new_directory(force=True)")
 
     def hello(self) -> None:
         """Two containers that say hello, to their end."""
