@@ -37,6 +37,10 @@ NOTHING_MISSING = "root may "
 """How the reason of a skip begins where being root leaves nothing to test; every other one says what is missing."""
 
 
+# Where the tests run in the background SIGINT is ignored, and all that they start would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def pytest_report_header() -> list[str]:
     """Say what the tests run against."""
     docker = _first_line("dockerd", "--version")
