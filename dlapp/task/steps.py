@@ -20,6 +20,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -122,7 +123,12 @@ class Task:
             self._note(f"ended: {_words_on(result)}")
             if self._stopper.am_gone:
                 return 1
-            deadline_s = RESULT_ON_A_CLUSTER_S if self._launch.get("am_place") else RESULT_DEADLINE_S
+            on_a_cluster = bool(self._launch.get("am_place"))
+            if on_a_cluster and self._stopper.from_outside and result.fault is Fault.STOPPED:
+                # The node ended this container. Why (its memory, a preemption) YARN says, and the index is judged by it;
+                # a word of ours would only come first.
+                return 128 + signal.SIGTERM
+            deadline_s = RESULT_ON_A_CLUSTER_S if on_a_cluster else RESULT_DEADLINE_S
             return 0 if link.finish(result, deadline_s) else 1
 
     def _finder(self) -> Callable[[], str | None] | None:

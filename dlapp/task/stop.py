@@ -34,6 +34,8 @@ class Stopper:
         self.why = ""
         self.grace_s: float | None = None
         self.am_gone = False
+        self.from_outside = False
+        """Somebody else than the ApplicationMaster stopped this task, by SIGTERM."""
         self._lock = threading.Lock()
         self._cut_from: Stop | None = None
         self.wake_fd, self._tell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -86,6 +88,7 @@ class Stopper:
         # On the main thread, which may be inside `order` right now: so without its lock.
         if self.wanted is not Stop.NOW:
             self.wanted, self.why, self.grace_s = Stop.NOW, "the container was stopped", None
+            self.from_outside = True
         self._cut()
 
 
