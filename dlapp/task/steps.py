@@ -125,8 +125,8 @@ class Task:
                 return 1
             on_a_cluster = bool(self._launch.get("am_place"))
             if on_a_cluster and self._stopper.from_outside and result.fault is Fault.STOPPED:
-                # The node ended this container. Why (its memory, a preemption) YARN says, and the index is judged by it;
-                # a word of ours would only come first.
+                # The node ended this container. Why (its memory, a preemption) YARN says, and the index is judged by
+                # that; a word of ours would only come first.
                 return 128 + signal.SIGTERM
             deadline_s = RESULT_ON_A_CLUSTER_S if on_a_cluster else RESULT_DEADLINE_S
             return 0 if link.finish(result, deadline_s) else 1

@@ -178,6 +178,7 @@ class _Run:
         self.stack = stack
         self.events = directory / "events"
         self.started = 0
+        self.bag: list[str] = []
         self.faults = dict.fromkeys((*(one for one in kinds if one != "clock"), "died"), 0)
         for host in range(hosts):
             (directory / f"witness-{host}").mkdir(parents=True)
@@ -259,7 +260,8 @@ class _Run:
                 next_fault = now + self.choice.uniform(0.1, 0.5)
                 self.one_fault(wake, now)
             counted.look()
-            if (counted.operations >= operations and now >= at_least) or (until_problem and counted.violations):
+            enough = counted.operations >= operations and now >= at_least and all(self.faults.values())
+            if enough or (until_problem and counted.violations):
                 break
             if now >= deadline:
                 # On a machine that is busy with other things fewer must do; a ledger that stands still shows.
@@ -275,11 +277,14 @@ class _Run:
         return self.check(crashed)
 
     def one_fault(self, wake: list[tuple[float, Any, Callable[[], None]]], now: float) -> None:
-        what = self.choice.choice([one for one in self.kinds if one != "clock"])
+        if not self.bag:
+            kinds = [one for one in self.kinds if one != "clock"]
+            self.bag = self.choice.sample(kinds, len(kinds))  # in any order, and each as often: short runs have all
+        what = self.bag[-1]
         place: Any = "server" if what == "server" else self.choice.randrange(len(self.running))
         if any(one[1] == place for one in wake):
             return
-        self.faults[what] += 1
+        self.faults[self.bag.pop()] += 1
         if what == "server":
             assert self.zookeeper is not None
             # One at a time, the next when it is back: a rolling restart, in any order, some by surprise.

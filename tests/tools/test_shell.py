@@ -215,7 +215,7 @@ def test_however_the_shell_closes_nothing_of_it_is_left(tmp_path: Path, state_di
             case "SIGTERM":
                 os.kill(terminal.pid, signal.SIGTERM)
             case _:
-                (keeper,) = _children(terminal.pid)
+                (keeper,) = [one for one in _children(terminal.pid) if _name(one) == "dlapp-keeper"]
                 os.kill(keeper, signal.SIGKILL)
         wait_for("nothing is left", lambda: left(state_dir) == [])
     done = shell(file, 'echo "$NV_GPU $CUDA_VISIBLE_DEVICES"', "--gcores", "2", env=env)
@@ -225,6 +225,10 @@ def test_however_the_shell_closes_nothing_of_it_is_left(tmp_path: Path, state_di
 
 def _children(pid: int) -> list[int]:
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _name(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text().strip()
 
 
 def test_more_gpus_than_are_free_are_refused_with_who_has_them(tmp_path: Path) -> None:
