@@ -1,4 +1,6 @@
-"""GPUs that a NodeManager owns: with ``yarn.io/gpu`` it chooses the devices of a container, and no ledger is kept.
+"""GPUs that a NodeManager owns: with ``yarn.io/gpu`` it chooses the devices of a container, and keeps the ledger.
+
+Ours only locks the cards in the machine's ledger, so that an application of the embedded engine does not get them too.
 
 Which they are its web address tells, for the containers that run on it now:
 
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import time
 import urllib.error
 import urllib.request
@@ -25,7 +28,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from dlapp.errors import Unreachable
+from dlapp.gpuid import nvml
 from dlapp.gpuid.devices import Device
+from dlapp.gpuid.machine import Held, MachineLedger
 from dlapp.gpuid.rules import Ask, HostRecord, LedgerError
 
 _PATH = "/ws/v1/node/resources/yarn.io%2Fgpu"
@@ -34,26 +39,28 @@ _MOST_BYTES = 4 << 20
 
 
 class Given:
-    """The devices of one container, until its node takes them back."""
+    """The devices of one container, until its node takes them back; ``fds`` hold their locks."""
 
-    fds: tuple[int, ...] = ()
-
-    def __init__(self, devices: tuple[Device, ...]) -> None:
-        self.devices = devices
+    def __init__(self, devices: tuple[Device, ...], held: Held) -> None:
+        self.devices, self._held = devices, held
+        self.fds = tuple(held.fds)
 
     def release(self) -> bool:
-        """Nothing to do: the node takes them back when the container has ended."""
+        """Let go of the locks; the node takes the devices back when the container has ended. May be repeated."""
+        self._held.release()
         return True
 
     def close(self) -> None:
-        """Nothing to do."""
+        """Close what holds the locks. May be repeated."""
+        self._held.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    ) -> None:
+        self.close()
 
 
 class GivenByNode:
@@ -61,17 +68,20 @@ class GivenByNode:
 
     Args:
         web: the NodeManager's web address, ``node7:8042``.
+        directory: of the machine's ledger.
         discover: the cards as NVML shows them here.
     """
 
     def __init__(
         self,
         web: str,
+        directory: str,
         *,
-        discover: Callable[[], tuple[Device, ...]] | None = None,
+        discover: Callable[[], tuple[Device, ...]] = nvml.discover,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._url = f"{web if '://' in web else f'http://{web}'}{_PATH}"
+        self._machine = MachineLedger(directory, discover=discover)
         self._discover, self._sleep = discover, sleep
 
     @property
@@ -83,7 +93,8 @@ class GivenByNode:
         """The devices that the NodeManager gave to ``ask.container``.
 
         Raises:
-            LedgerError: it gave none, or not as many, or NVML does not know them: then none is used, and never all.
+            LedgerError: it gave none, or not as many, NVML does not know them, or somebody has one of them by the
+                machine's ledger for longer than ``timeout_s``: then none is used, and never all.
             Unreachable: the NodeManager does not say it in ``timeout_s``.
         """
         deadline = time.monotonic() + timeout_s
@@ -97,7 +108,13 @@ class GivenByNode:
                 self._sleep(_AGAIN_S)
         if len(given) != ask.gcores:
             raise LedgerError(f"{self._url} names {len(given)} GPUs of {ask.container}, and it asked for {ask.gcores}")
-        return Given(matched(given, self._cards()))
+        devices, token = matched(given, self._discover()), secrets.token_hex(16)
+        while isinstance(held := self._machine.hold(devices, ask, token=token), dict):
+            if time.monotonic() >= deadline:
+                who = "; ".join(str(held[one.uuid]) for one in devices if one.uuid in held)
+                raise LedgerError(f"{self.host}: YARN gave {ask.container} what is not free on this machine: {who}")
+            self._sleep(_AGAIN_S)
+        return Given(devices, held)
 
     def record(self) -> HostRecord:
         """There is none. Raises LedgerError."""
@@ -117,13 +134,6 @@ class GivenByNode:
 
     def close(self) -> None:
         """Nothing is open."""
-
-    def _cards(self) -> tuple[Device, ...]:
-        if self._discover is not None:
-            return self._discover()
-        from dlapp.gpuid import nvml
-
-        return nvml.discover()
 
     def _read(self) -> Any:
         try:

@@ -166,7 +166,7 @@ def read_credentials(path: str) -> str:
 def open_ledger(where: Mapping[str, Any], *, inspect: Inspect = uninspected) -> Ledger:
     """The ledger that ``where`` describes, as JSON: ``{"kind": "machine", "directory": …}`` or ``{"kind": "zookeeper",
     "ensemble": …, "root": …, "credentials": …, "session_timeout_s": …, "lock_dir": …, "host": …}`` or ``{"kind":
-    "nodemanager", "web": …}``.
+    "nodemanager", "web": …, "lock_dir": …}``.
 
     Raises:
         LedgerError: it is none of them.
@@ -185,5 +185,5 @@ def open_ledger(where: Mapping[str, Any], *, inspect: Inspect = uninspected) -> 
     if kind == NODE_MANAGER:
         from dlapp.gpuid.given import GivenByNode
 
-        return GivenByNode(where["web"])
+        return GivenByNode(where["web"], where["lock_dir"])
     raise LedgerError(f"a GPU ledger of kind {kind!r} is not known to this dlapp")

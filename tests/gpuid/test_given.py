@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from dlapp.errors import Unreachable
 from dlapp.gpuid.devices import Device
 from dlapp.gpuid.given import GivenByNode, assigned, matched
 from dlapp.gpuid.ledger import open_ledger
+from dlapp.gpuid.machine import MachineLedger
 from dlapp.gpuid.rules import Ask, LedgerError
 
 ONE, OTHER = "container_1700000000000_0042_01_000002", "container_1700000000000_0042_01_000003"
@@ -66,41 +68,55 @@ def ask(gcores: int) -> Ask:
     return Ask("application_1700000000000_0042", ONE, "tony", gcores)
 
 
-def test_the_devices_of_a_container_are_those_that_its_node_gave_it(node: Node) -> None:
+def test_the_devices_of_a_container_are_those_that_its_node_gave_it(node: Node, tmp_path: Path) -> None:
     node.body = json.dumps(answer((2, 3, ONE), (0, 0, ONE), (1, 1, OTHER))).encode()
-    ledger = GivenByNode(node.web, discover=lambda: CARDS)
+    ledger = GivenByNode(node.web, str(tmp_path), discover=lambda: CARDS)
     with ledger.acquire(ask(2)) as given:
         assert [(one.uuid, one.index, one.minor) for one in given.devices] == [("GPU-0", 0, 0), ("GPU-3", 2, 3)]
-        assert given.fds == ()
+        locks = MachineLedger(str(tmp_path), discover=lambda: CARDS)
+        assert {uuid: one.container for uuid, one in locks.holders().items()} == {"GPU-0": ONE, "GPU-3": ONE}
         assert given.release()
+        assert locks.holders() == {}
     assert node.asked == ["/ws/v1/node/resources/yarn.io%2Fgpu"]
 
 
+def test_a_card_that_the_embedded_engine_has_is_waited_for_and_its_holder_named(node: Node, tmp_path: Path) -> None:
+    node.body = json.dumps(answer((0, 0, ONE))).encode()
+    locks = MachineLedger(str(tmp_path), discover=lambda: CARDS)
+    other = locks.hold(CARDS, Ask("application_1700000000000_0007", OTHER, "ann", 3), token="t")
+    assert not isinstance(other, dict)
+    with pytest.raises(LedgerError, match=r"what is not free on this machine: .*application_1700000000000_0007"):
+        GivenByNode(node.web, str(tmp_path), discover=lambda: CARDS).acquire(ask(1))
+    ledger = GivenByNode(node.web, str(tmp_path), discover=lambda: CARDS, sleep=lambda _: other.release())
+    with ledger.acquire(ask(1), timeout_s=60) as given:
+        assert [one.uuid for one in given.devices] == ["GPU-0"]
+
+
 @pytest.mark.parametrize("gcores", [1, 3])
-def test_as_many_as_were_asked_for_or_none(node: Node, gcores: int) -> None:
+def test_as_many_as_were_asked_for_or_none(node: Node, gcores: int, tmp_path: Path) -> None:
     node.body = json.dumps(answer((2, 3, ONE), (0, 0, ONE))).encode()
     with pytest.raises(LedgerError, match=rf"names 2 GPUs of {ONE}, and it asked for {gcores}"):
-        GivenByNode(node.web, discover=lambda: CARDS).acquire(ask(gcores))
+        GivenByNode(node.web, str(tmp_path), discover=lambda: CARDS).acquire(ask(gcores))
 
 
-def test_a_node_without_the_plug_in_is_refused(node: Node) -> None:
+def test_a_node_without_the_plug_in_is_refused(node: Node, tmp_path: Path) -> None:
     node.status = 404
     with pytest.raises(LedgerError, match="status 404; the NodeManager has no plug-in"):
-        open_ledger({"kind": "nodemanager", "web": node.web}).acquire(ask(1))
+        open_ledger({"kind": "nodemanager", "web": node.web, "lock_dir": str(tmp_path)}).acquire(ask(1))
 
 
-def test_a_node_that_does_not_answer_is_asked_again_until_the_time_is_over() -> None:
+def test_a_node_that_does_not_answer_is_asked_again_until_the_time_is_over(tmp_path: Path) -> None:
     waits: list[float] = []
     with pytest.raises(Unreachable, match="resources/yarn"):
-        GivenByNode("127.0.0.1:1", sleep=waits.append).acquire(ask(1), timeout_s=0.2)
+        GivenByNode("127.0.0.1:1", str(tmp_path), sleep=waits.append).acquire(ask(1), timeout_s=0.2)
     assert waits
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"assignedGpuDevices": [{"index": 1}]}', b'{"a": 3}'])
-def test_an_answer_that_is_none_is_one_error(node: Node, body: bytes) -> None:
+def test_an_answer_that_is_none_is_one_error(node: Node, body: bytes, tmp_path: Path) -> None:
     node.body = body
     with pytest.raises((LedgerError, Unreachable)):
-        GivenByNode(node.web, discover=lambda: CARDS).acquire(ask(1))
+        GivenByNode(node.web, str(tmp_path), discover=lambda: CARDS).acquire(ask(1))
 
 
 def test_lists_of_one_and_answers_under_a_name_are_understood() -> None:
@@ -118,6 +134,6 @@ def test_a_card_that_is_not_here_or_is_split_is_refused() -> None:
         matched([(0, 0)], parts)
 
 
-def test_what_a_node_owns_is_not_put_into_quarantine_by_us() -> None:
+def test_what_a_node_owns_is_not_put_into_quarantine_by_us(tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match="the NodeManager owns gpu3"):
-        GivenByNode("node7:8042").quarantine("gpu3", cause="xid")
+        GivenByNode("node7:8042", str(tmp_path)).quarantine("gpu3", cause="xid")

@@ -379,7 +379,7 @@ class YarnEngine:
 
     def _ledger(self) -> dict[str, Any] | None:
         if self._dialect() is Dialect.YARN_GPU:
-            return {"kind": NODE_MANAGER}
+            return {"kind": NODE_MANAGER, "lock_dir": self._config.gpuid.lock_dir}
         if self._ledger_of is None or not self._has_ledger():
             return None
         return self._ledger_of(self._config)
