@@ -43,7 +43,7 @@ class Ground(NamedTuple):
         on_node: in a container on a node of a cluster; else where applications are submitted.
         hdfs: the cluster's default file system (`dlapp.cluster.EngineInfo.hdfs`); None: there is none, or it is not
             known where.
-        ledger: where the ledger of GPUs is, for `dlapp.gpuid.ledger.open_ledger`; None: as ``config`` says.
+        ledger: where the ledger of GPUs is, for `dlapp.gpuid.stores.open_ledger`; None: as ``config`` says.
     """
 
     config: Config

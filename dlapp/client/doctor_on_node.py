@@ -37,7 +37,7 @@ def on_a_node(config: Config, engine: YarnEngine) -> Iterator[Finding]:
     Raises:
         DlappError: no container could be had, or what ran in it did not come to its end.
     """
-    from dlapp.gpuid.ledger import configured
+    from dlapp.gpuid.stores import configured
 
     told = {
         "texts": {name: config.texts[name] for name in config.texts if config.origins[name] != "default"},

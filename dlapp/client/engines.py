@@ -97,7 +97,7 @@ def open_yarn(config: Config) -> YarnEngine:
     from dlapp.storage.staged import StagedFiles
 
     def ledger_of(config: Config) -> dict[str, Any]:
-        from dlapp.gpuid.ledger import configured
+        from dlapp.gpuid.stores import configured
 
         return configured(config.gpuid)
 

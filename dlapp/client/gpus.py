@@ -23,13 +23,14 @@ from typing import TYPE_CHECKING, Any
 from dlapp.errors import NotFound, UsageError
 from dlapp.gpuid import rules
 from dlapp.gpuid.choice import choose
-from dlapp.gpuid.ledger import ZOOKEEPER, collected, configured, open_ledger
+from dlapp.gpuid.ledger import collected
 from dlapp.gpuid.rules import HostRecord, LedgerError
+from dlapp.gpuid.stores import ZOOKEEPER, configured, open_ledger
 
 if TYPE_CHECKING:
     from dlapp.config import Config
     from dlapp.gpuid.devices import Holder
-    from dlapp.gpuid.health import Reading
+    from dlapp.gpuid.readings import Reading
 
 MOST_HOSTS_NAMED = 20
 """How many hosts `Gpus.why` speaks of when none can meet the ask."""

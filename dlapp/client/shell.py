@@ -248,8 +248,8 @@ def leased(
         return
     from dlapp.client import caller
     from dlapp.gpuid.health import Inspector
-    from dlapp.gpuid.ledger import configured, open_ledger
     from dlapp.gpuid.rules import Ask
+    from dlapp.gpuid.stores import configured, open_ledger
 
     ledger = open_ledger(configured(config.gpuid), inspect=Inspector())
     try:

@@ -23,8 +23,8 @@ from typing import Any
 
 from dlapp.gpuid import nvml
 from dlapp.gpuid.devices import Device
-from dlapp.gpuid.health import Reading
 from dlapp.gpuid.nvml import NvmlError
+from dlapp.gpuid.readings import Reading
 
 ANSWER_S = 30.0
 """How long NVML may take: to initialize eight cards without nvidia-persistenced takes ten seconds and more."""

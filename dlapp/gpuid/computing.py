@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from dlapp.gpuid import nvml
-from dlapp.gpuid.evidence import ALIVE, GONE, UNKNOWN, Finding
+from dlapp.gpuid.finding import ALIVE, GONE, UNKNOWN, Finding
 from dlapp.gpuid.health import is_allowed, limits_here
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dlapp.gpuid.choice import choose as choose  # where it was; the ledger's rules name it here
-
 _WORTH = {"SYS": 1, "NODE": 2, "PHB": 3, "PXB": 4, "PIX": 5}
 _WORTH_OF_ONE_CARD = 6
 _WORTH_OF_AN_NVLINK = 10

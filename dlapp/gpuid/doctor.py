@@ -64,8 +64,8 @@ def _files(config: Config) -> Iterator[Finding]:
 
 
 def _zookeeper(ground: Ground) -> Iterator[Finding]:
-    from dlapp.gpuid.ledger import configured, open_ledger
     from dlapp.gpuid.rules import LedgerError
+    from dlapp.gpuid.stores import configured, open_ledger
 
     zookeeper = ground.config.gpuid.zookeeper
     setting = "gpuid.zookeeper.ensemble"

@@ -35,19 +35,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from dlapp.gpuid import records
+from dlapp.gpuid.finding import ALIVE, GONE, UNKNOWN, Finding
 
 if TYPE_CHECKING:
     from dlapp.gpuid.containers import Found
-
-GONE, ALIVE, UNKNOWN = "gone", "alive", "unknown"
-
-
-class Finding(NamedTuple):
-    """What is known of a payload; ``why`` is for people, empty where it is gone. ``at_work``: its task itself lives."""
-
-    state: str
-    why: str = ""
-    at_work: bool = False
 
 
 class _Silent(NamedTuple):

@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from dlapp.gpuid.readings import Fault, Reading
+
 if TYPE_CHECKING:
     from dlapp.gpuid.devices import Device
     from dlapp.gpuid.rules import HostRecord, Quarantine
@@ -24,63 +26,6 @@ if TYPE_CHECKING:
 ALLOWED = ("Xorg", "Xwayland", "gnome-shell", "nvidia-cuda-mps-server", "nvidia-persistenced", "nv-hostengine", "dcgmi")
 """Programs that always run on cards and harm nobody; the default of gpuid.allowed_processes."""
 PROBE_FIRST_S, PROBE_LAST_S = 60.0, 6 * 3600.0
-_XIDS_OF_PROGRAMS = frozenset((13, 31, 43, 45, 68, 109))
-
-
-class Process(NamedTuple):
-    """A process on a card; ``name`` is its program's, empty where it is not to be seen."""
-
-    pid: int
-    name: str
-    used_mib: int = 0
-
-
-class Reading(NamedTuple):
-    """How a device is, by NVML. None: the card or the driver does not say.
-
-    Args:
-        error: why it does not answer; then nothing else is known.
-        lost: it fell off the bus, or is not there at all.
-        compute, graphics: the processes on it.
-        reserved_is_apart: ``used_mib`` is without what the driver reserves for itself (NVML's memory v2).
-        slowdown_c: the temperature at which the card slows itself down.
-        ecc_uncorrected: errors since the driver was loaded.
-        reset_pending: pages or rows are to be retired by a reset.
-        recovery: what the driver says must be done with the card first; empty: nothing.
-        utilization: [percent].
-    """
-
-    uuid: str
-    error: str = ""
-    lost: bool = False
-    compute: tuple[Process, ...] | None = ()
-    graphics: tuple[Process, ...] = ()
-    used_mib: int | None = None
-    total_mib: int = 0
-    reserved_is_apart: bool = True
-    temperature_c: int | None = None
-    slowdown_c: int | None = None
-    ecc_uncorrected: int | None = None
-    reset_pending: bool = False
-    remap_failed: bool = False
-    recovery: str = ""
-    prohibited: bool = False
-    utilization: int | None = None
-
-
-class Fault(NamedTuple):
-    """What is wrong with a card.
-
-    Args:
-        cause: one word, for programs: ``lost``, ``failing``, ``ecc``, ``needs-reset``, ``xid``, ``hot``,
-            ``prohibited``, ``foreign-process``, ``memory-held``.
-        detail: for people.
-        passing: it may be over in a moment: a process that is just ending.
-    """
-
-    cause: str
-    detail: str
-    passing: bool = False
 
 
 class Limits(NamedTuple):
@@ -155,15 +100,6 @@ def is_allowed(name: str, allowed: Collection[str]) -> bool:
     """Whether a program may be on a card that nobody holds."""
     # The kernel's own name of a process has 15 characters at most.
     return bool(name) and any(name == one or (len(name) == 15 and one.startswith(name)) for one in allowed)
-
-
-def xid_fault(xid: int) -> Fault | None:
-    """The fault that an Xid error of the driver stands for; None: it is the program's own, the card is well."""
-    if xid in _XIDS_OF_PROGRAMS:
-        return None
-    if xid == 79:
-        return Fault("lost", "it fell off the bus (Xid 79)")
-    return Fault("ecc" if xid in (48, 63, 64, 94, 95) else "xid", f"Xid {xid}")
 
 
 def check(

@@ -28,8 +28,10 @@ from typing import Any
 
 from dlapp.errors import AskTooLarge
 from dlapp.gpuid import nvml, records, rules
-from dlapp.gpuid.devices import Device, Holder, choose
-from dlapp.gpuid.evidence import ALIVE, GONE, UNKNOWN, Finding, Witnesses
+from dlapp.gpuid.choice import choose
+from dlapp.gpuid.devices import Device, Holder
+from dlapp.gpuid.evidence import Witnesses
+from dlapp.gpuid.finding import ALIVE, GONE, UNKNOWN, Finding
 from dlapp.gpuid.ledger import Inspect, Looked, uninspected
 from dlapp.gpuid.records import HEALTH, LEASED, RESERVED, Record
 from dlapp.gpuid.rules import Ask, DeviceRecord, HostRecord, LeaseRecord, LedgerError, NotEnough, Quarantine

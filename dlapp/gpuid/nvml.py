@@ -18,7 +18,7 @@ from typing import Any
 
 from dlapp.errors import DlappError
 from dlapp.gpuid.devices import Device
-from dlapp.gpuid.health import Fault, Process, Reading, xid_fault
+from dlapp.gpuid.readings import Fault, Process, Reading, xid_fault
 
 _LIBRARY = "libnvidia-ml.so.1"
 _NOT_IN_MIG_MODE = -1

@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import Any
 
 from dlapp.errors import AskTooLarge, Denied, DlappError, NotFound, UsageError
-from dlapp.gpuid import devices as on_machine
+from dlapp.gpuid import choice
 from dlapp.gpuid.devices import Device, Holder
 from dlapp.jsonform import from_json, to_json
 
@@ -271,7 +271,7 @@ def lease(
     *,
     token: str,
     now_ms: int,
-    choose: Choose = on_machine.choose,
+    choose: Choose = choice.choose,
     elsewhere: Mapping[str, Holder] = MappingProxyType({}),
 ) -> tuple[HostRecord, LeaseRecord]:
     """Give ``ask`` all of its devices or none.

@@ -15,7 +15,7 @@ from dlapp.errors import DlappError
 from dlapp.gpuid.devices import Device
 
 if TYPE_CHECKING:
-    from dlapp.gpuid.health import Fault
+    from dlapp.gpuid.readings import Fault
 
 LOOK_EVERY_S = 2.0
 _JOIN_S = 2.0

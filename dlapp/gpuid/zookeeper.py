@@ -36,8 +36,10 @@ from typing import Any, NamedTuple, Self, TypeVar
 from dlapp.errors import Denied, NotFound, TimedOut, Unreachable
 from dlapp.gpuid import evidence as witness
 from dlapp.gpuid import nvml, rules
-from dlapp.gpuid.devices import Device, Holder, choose
-from dlapp.gpuid.evidence import ALIVE, GONE, Witnesses
+from dlapp.gpuid.choice import choose
+from dlapp.gpuid.devices import Device, Holder
+from dlapp.gpuid.evidence import Witnesses
+from dlapp.gpuid.finding import ALIVE, GONE
 from dlapp.gpuid.ledger import Inspect, Looked, uninspected
 from dlapp.gpuid.machine import Held, MachineLedger
 from dlapp.gpuid.rules import Ask, HostRecord, LeaseRecord, LedgerError, NotEnough

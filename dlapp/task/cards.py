@@ -12,8 +12,8 @@ from dlapp.gpuid.watch import CardWatch
 
 if TYPE_CHECKING:
     from dlapp.gpuid.devices import Device
-    from dlapp.gpuid.health import Fault
     from dlapp.gpuid.ledger import Ledger
+    from dlapp.gpuid.readings import Fault
 
 LAST_LOOK_S = 2.0
 """What a last look at the cards may take once a payload has failed."""

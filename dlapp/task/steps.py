@@ -193,7 +193,8 @@ class Task:
         self._wait()
         self._say(Phase.RUNNING)
         with self._step("the GPU ledger could not be cleared up", node=True):
-            from dlapp.gpuid.ledger import collected, open_ledger
+            from dlapp.gpuid.ledger import collected
+            from dlapp.gpuid.stores import open_ledger
 
             ledger = open_ledger(self._launch["ledger"])
             try:
@@ -256,8 +257,8 @@ class Task:
                 spread=self._assignment.spread,
             )
         from dlapp.gpuid.health import Inspector
-        from dlapp.gpuid.ledger import open_ledger
         from dlapp.gpuid.rules import Ask
+        from dlapp.gpuid.stores import open_ledger
 
         self._ledger = open_ledger(where, inspect=Inspector())
         application = str(self._assignment.application_id)

@@ -14,7 +14,8 @@ from typing import Any
 
 from kazoo.exceptions import NodeExistsError
 
-from dlapp.gpuid.evidence import GONE, UNKNOWN, Finding, Witnesses
+from dlapp.gpuid.evidence import Witnesses
+from dlapp.gpuid.finding import GONE, UNKNOWN, Finding
 from dlapp.gpuid.machine import MachineLedger
 from dlapp.gpuid.rules import LeaseRecord
 from dlapp.gpuid.zookeeper import Settings, ZooKeeperLedger

@@ -12,7 +12,8 @@ import pytest
 
 from dlapp.errors import AskTooLarge, DlappError, NotFound, UsageError
 from dlapp.gpuid import rules
-from dlapp.gpuid.evidence import Finding, Witnesses
+from dlapp.gpuid.evidence import Witnesses
+from dlapp.gpuid.finding import Finding
 from dlapp.gpuid.rules import Ask, HostRecord, NotEnough
 from tests.gpuid import layouts
 from tests.services.ledger_process import cards

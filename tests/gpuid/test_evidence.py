@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from dlapp.gpuid import evidence
 from dlapp.gpuid.containers import DockerSilent, Found
-from dlapp.gpuid.evidence import ALIVE, GONE, UNKNOWN, Finding, Witnesses
+from dlapp.gpuid.evidence import Witnesses
+from dlapp.gpuid.finding import ALIVE, GONE, UNKNOWN, Finding
 from dlapp.gpuid.machine import Held, MachineLedger
 from dlapp.gpuid.rules import Ask
 from tests.services.dockerd import IMAGE, own_daemon

@@ -14,9 +14,9 @@ import pytest
 from dlapp.errors import Unreachable
 from dlapp.gpuid.devices import Device
 from dlapp.gpuid.given import GivenByNode, assigned, matched
-from dlapp.gpuid.ledger import open_ledger
 from dlapp.gpuid.machine import MachineLedger
 from dlapp.gpuid.rules import Ask, LedgerError
+from dlapp.gpuid.stores import open_ledger
 
 ONE, OTHER = "container_1700000000000_0042_01_000002", "container_1700000000000_0042_01_000003"
 CARDS = tuple(Device(uuid=f"GPU-{minor}", index=place, minor=minor) for place, minor in enumerate((3, 0, 1)))

@@ -14,18 +14,15 @@ from dlapp.gpuid.devices import Device
 from dlapp.gpuid.health import (
     PROBE_FIRST_S,
     PROBE_LAST_S,
-    Fault,
     Inspector,
     Limits,
-    Process,
-    Reading,
     apply,
     check,
     is_due,
     judge,
     next_probe_ms,
-    xid_fault,
 )
+from dlapp.gpuid.readings import Fault, Process, Reading, xid_fault
 from dlapp.gpuid.rules import Ask, HostRecord, Quarantine
 from dlapp.gpuid.watch import CardWatch
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from dlapp.gpuid.devices import Device
-from dlapp.gpuid.health import Inspector, Limits, Process, Reading
+from dlapp.gpuid.health import Inspector, Limits
 from dlapp.gpuid.nvml import NvmlError
+from dlapp.gpuid.readings import Process, Reading
 from dlapp.gpuid.rules import Ask, NotEnough
 
 Store = Callable[..., Any]

@@ -19,7 +19,8 @@ import pytest
 
 from dlapp.errors import AskTooLarge
 from dlapp.gpuid import records
-from dlapp.gpuid.evidence import ALIVE, GONE, Witnesses
+from dlapp.gpuid.evidence import Witnesses
+from dlapp.gpuid.finding import ALIVE, GONE
 from dlapp.gpuid.machine import MachineLedger, NotEnough
 from dlapp.gpuid.rules import LedgerError
 from tests.services import ledger_process

@@ -27,8 +27,8 @@ from dlapp.cluster.yarn.rest import YarnRest
 from dlapp.cluster.yarn.site import read_site
 from dlapp.cluster.yarn.staging import Places
 from dlapp.config import load_config
-from dlapp.gpuid.ledger import configured, open_ledger
 from dlapp.gpuid.rules import HostRecord
+from dlapp.gpuid.stores import configured, open_ledger
 from dlapp.ids import ApplicationId
 from dlapp.report import Cause
 from dlapp.storage.staged import StagedFiles

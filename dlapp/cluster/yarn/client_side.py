@@ -61,7 +61,7 @@ class YarnEngine:
 
     Args:
         open_files: gives the file system of the cluster as one user.
-        ledger_of: describes the configured ledger of GPUs for `dlapp.gpuid.ledger.open_ledger`.
+        ledger_of: describes the configured ledger of GPUs for `dlapp.gpuid.stores.open_ledger`.
         user: the Hadoop user that looks and kills; None: $HADOOP_USER_NAME, or the operating system's.
 
     Raises:

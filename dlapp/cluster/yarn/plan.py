@@ -43,7 +43,7 @@ class Plan:
         home: location of the user's home; its staging directory is under it (`dlapp.cluster.yarn.staging.Places`).
         storage: how the file system is reached, as storage wrote it down.
         resources: name in a task's working directory -> file.
-        ledger: where the ledger of GPUs is (`dlapp.gpuid.ledger.open_ledger`); None: there is none.
+        ledger: where the ledger of GPUs is (`dlapp.gpuid.stores.open_ledger`); None: there is none.
         runtime: how payloads run (`runtime.docker.*`).
         cache: limits of the cache of input on a node (`dlapp.task.inputs`).
     """
