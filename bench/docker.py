@@ -27,7 +27,8 @@ from bench import Row, alternately, median_ratio
 from bench._throwaway import DEADLINE_S, command, own_state
 from bench.am_memory import empty_python_kib, resident_kib
 from dlapp.node import node_policy
-from dlapp.runtime.docker import DockerRun, DockerSettings
+from dlapp.runtime.docker import DockerRun
+from dlapp.runtime.making import DockerSettings
 from dlapp.runtime.payload import Card, Payload
 from dlapp.spec import Resources
 from tests.services.dockerd import GPU_IMAGE, IMAGE, Dockerd, own_daemon, why_not

@@ -91,8 +91,8 @@ def open_shell(
         desk_env = {**os.environ, FILE_VARIABLE: os.path.abspath(path)}
         if image:
             from dlapp.node import node_policy
-            from dlapp.runtime.docker import DockerSettings
             from dlapp.runtime.docker_shell import DockerShell
+            from dlapp.runtime.making import DockerSettings
             from dlapp.runtime.payload import Card
 
             inside = environment(spec, directory, devices, user_env, in_docker=True)
@@ -266,7 +266,7 @@ def leased(
 
 def _evidence_of_docker(config: Config, directory: str) -> dict[str, Any]:
     from dlapp.gpuid.evidence import this_task
-    from dlapp.runtime.docker import LABEL_CONTAINER
+    from dlapp.runtime.labels import LABEL_CONTAINER
 
     label = f"{LABEL_CONTAINER}={os.path.basename(directory)}"
     return {

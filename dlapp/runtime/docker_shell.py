@@ -33,18 +33,26 @@ from typing import Any
 
 from dlapp.control import Fault
 from dlapp.node import DockerPolicy
-from dlapp.runtime import accounts
+from dlapp.runtime import accounts, sight
 from dlapp.runtime import container as containers
 from dlapp.runtime.container import Bind
-from dlapp.runtime.docker import (
-    HOME,
+from dlapp.runtime.dockerd import Dockerd, DockerRefused, DockerSilent
+from dlapp.runtime.gpu_facts import driver_nodes
+from dlapp.runtime.gpu_modes import GpuPart, part_for
+from dlapp.runtime.images import Progress, digest_of, make_sure_of_image
+from dlapp.runtime.labels import (
     LABEL_CONTAINER,
     LABEL_DIRECTORY,
     LABEL_GPUS,
     LABEL_HOST,
     LABEL_IMAGE,
     LABEL_UID,
-    SIGHT_TIMEOUT_S,
+    remove_what_is_left,
+)
+from dlapp.runtime.lifeline import Lifeline
+from dlapp.runtime.making import (
+    HOME,
+    LIFE,
     TMP,
     WORKSPACE,
     DockerSettings,
@@ -53,20 +61,12 @@ from dlapp.runtime.docker import (
     chosen_mode,
     explained,
     make,
-    named,
-    remove_what_is_left,
 )
-from dlapp.runtime.dockerd import Dockerd, DockerRefused, DockerSilent
-from dlapp.runtime.gpu_facts import driver_nodes
-from dlapp.runtime.gpu_modes import GpuPart, part_for, unlike
-from dlapp.runtime.images import Progress, digest_of, make_sure_of_image
-from dlapp.runtime.lifeline import Lifeline
 from dlapp.runtime.payload import Card, PayloadError
 from dlapp.spec import Resources
 
 SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "shell.sh")
 DESK = "/dlapp/shell"
-_LIFE = "/dlapp/life"
 _SCRIPT = "/dlapp/shell.sh"
 _HEADER = struct.Struct(">BxxxI")
 _CALL_TIMEOUT_S = 60.0
@@ -170,15 +170,14 @@ class DockerShell:
         own = {name: os.path.join(self._session_dir, name) for name in ("home", "tmp", "life")}
         for name in ("home", "tmp"):
             os.makedirs(own[name], mode=0o700, exist_ok=True)
-        sight = os.path.join(self._session_dir, "sight")
-        os.close(os.open(sight, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        os.close(os.open(os.path.join(self._session_dir, "sight"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
         self._lifeline = Lifeline(own["life"])
         path = {**containers.image_env(image), **self._env}.get("PATH") or _PATH
         return containers.Container(
             name=self._name,
             image=self._image,
             entrypoint=("/bin/sh", _SCRIPT),
-            command=(_LIFE, f"{DESK}/sight" if self._cards else ""),
+            command=(LIFE, f"{DESK}/sight" if self._cards else ""),
             env={
                 "TERM": os.environ.get("TERM", "dumb"),
                 **self._env,
@@ -201,7 +200,7 @@ class DockerShell:
                 Bind(own["home"], HOME),
                 Bind(own["tmp"], TMP),
                 Bind(self._session_dir, DESK),
-                Bind(own["life"], _LIFE, read_only=True),
+                Bind(own["life"], LIFE, read_only=True),
                 Bind(SCRIPT, _SCRIPT, read_only=True),
                 *account_binds(known, self._session_dir),
                 *containers.operators_binds(self._policy),
@@ -232,7 +231,7 @@ class DockerShell:
         if not self._cards:
             return
         assert self._lifeline is not None
-        path, deadline = os.path.join(self._session_dir, "sight"), time.monotonic() + SIGHT_TIMEOUT_S
+        path, deadline = os.path.join(self._session_dir, "sight"), time.monotonic() + sight.TIMEOUT_S
         while True:
             with open(path, encoding="utf-8", errors="replace") as file:
                 seen = file.read(65536)
@@ -241,8 +240,8 @@ class DockerShell:
             if self._lifeline.payload_gone or time.monotonic() > deadline:
                 raise PayloadError(Fault.NODE, "the container did not say which GPUs it sees")
             time.sleep(0.01)
-        if problem := unlike(self._cards, seen, driver_nodes()):
-            raise PayloadError(Fault.NODE, f"{problem}; it was to have {named(self._cards)}")
+        if problem := sight.unlike(self._cards, seen, driver_nodes()):
+            raise PayloadError(Fault.NODE, f"{problem}; it was to have {sight.named(self._cards)}")
         self._lifeline.say("go")
 
     def _wait_for_code(self, asked: threading.Event) -> None:

@@ -9,7 +9,7 @@
 
 `auto` is the first that is there for the cards in question. Decisions are plain functions of `Facts`; what they mean
 for a container is a `GpuPart`. The cards are named by uuid where the mode can, and what the container really sees is
-looked at before its payload begins (`unlike`).
+looked at before its payload begins (`dlapp.runtime.sight`).
 
 Source: Docker Engine API, HostConfig.DeviceRequests; moby daemon/nvidia_linux.go, daemon/cdi.go; NVIDIA container
 toolkit, "Specialized configurations"; nvidia-docker 1.0.1 and 2.0.2.
@@ -257,36 +257,4 @@ def not_taken(part: GpuPart, host_config: Mapping[str, Any]) -> str:
     nodes = {one.get("PathOnHost") for one in host_config.get("Devices") or ()}
     if missing := [node for node in part.nodes if node not in nodes]:
         return f"it was asked for {missing[0]} and left it out"
-    return ""
-
-
-def unlike(cards: Sequence[Card], seen: str, host_nodes: Collection[str]) -> str:
-    """How what a container sees differs from the cards that it is to have; empty: it does not.
-
-    Args:
-        seen: what the wrapper wrote: lines ``node N`` for each /dev/nvidiaN, and those of ``nvidia-smi -L``, if the
-            image has it.
-        host_nodes: the driver's device nodes outside.
-    """
-    lines = seen.splitlines()
-    nodes = {int(line[5:]) for line in lines if line.startswith("node ") and line[5:].isdigit()}
-    minors = {card.minor for card in cards if card.minor >= 0}
-    wanted = {card.uuid for card in cards}
-    if minors and (extra := nodes - minors):
-        return f"the container sees /dev/nvidia{min(extra)}, which is not its own"
-    if missing := {minor for minor in minors - nodes if f"/dev/nvidia{minor}" in host_nodes}:
-        return f"the container does not see its /dev/nvidia{min(missing)}"
-    if (code := next((line[4:] for line in lines if line.startswith("smi ")), "")) in ("", "none"):
-        return ""
-    if code != "0":
-        words = next((line for line in lines if not line.startswith(("node ", "smi "))), f"exit code {code}")
-        return f"nvidia-smi does not work in the container: {words}"
-    uuids = {line.rpartition("UUID: ")[2].rstrip(") ") for line in lines if "UUID: " in line}
-    # Of a card that is in MIG mode its own line stands above those of its parts.
-    parts = {uuid for uuid in uuids if uuid.startswith("MIG-")}
-    found = parts if any(uuid.startswith("MIG-") for uuid in wanted) else uuids - parts
-    if extra_uuids := found - wanted:
-        return f"the container sees {min(extra_uuids)}, which is not its own"
-    if missing_uuids := wanted - found:
-        return f"the container does not see its {min(missing_uuids)}"
     return ""

@@ -20,8 +20,8 @@ def main(argv: Sequence[str]) -> int:
     options = dict(zip(argv[::2], argv[1::2], strict=True))
     application, host = options["--application"], options["--host"]
     from dlapp.errors import DlappError
-    from dlapp.runtime.docker import remove_what_is_left
     from dlapp.runtime.dockerd import Dockerd, DockerRefused, DockerSilent
+    from dlapp.runtime.labels import remove_what_is_left
 
     try:
         docker = Dockerd(host, _CALL_TIMEOUT_S)

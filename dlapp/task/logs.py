@@ -20,7 +20,7 @@ _FASTEST = 4 << 30
 class TaskLog:
     """``dlapp.log``: a line for each thing that dlapp did around the payload.
 
-    The file is locked as long as the task lives, which is how others see that it does (`dlapp.runtime.docker`).
+    The file is locked as long as the task lives, which is how others see that it does (`dlapp.runtime.labels`).
     """
 
     def __init__(self, path: str) -> None:

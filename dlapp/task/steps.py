@@ -268,7 +268,7 @@ class Task:
 
     def _evidence_of_docker(self) -> dict[str, Any]:
         from dlapp.gpuid.evidence import this_task
-        from dlapp.runtime.docker import LABEL_CONTAINER
+        from dlapp.runtime.labels import LABEL_CONTAINER
 
         label = f"{LABEL_CONTAINER}={self._assignment.container_id}"
         host = self._launch.get("runtime", {})["docker_host"]
@@ -347,19 +347,20 @@ class Task:
                 submitter=self._launch.get("environment", {}),
             )
             return PlainRun(payload, self._guardian)
-        from dlapp.runtime import docker
+        from dlapp.runtime import making
+        from dlapp.runtime.docker import DockerRun
 
         self._guardian.close()  # a container has its own init, and its lifeline
         self._say(Phase.PULLING, detail=one.docker_image)
-        payload = self._payload(workspace=docker.WORKSPACE, home=docker.HOME, tmp=docker.TMP, submitter=None)
-        policy, settings = self._policy.docker, docker.DockerSettings.of(self._launch.get("runtime", {}))
+        payload = self._payload(workspace=making.WORKSPACE, home=making.HOME, tmp=making.TMP, submitter=None)
+        policy, settings = self._policy.docker, making.DockerSettings.of(self._launch.get("runtime", {}))
         if os.getuid() == 0 and self._launch.get("am_place") and not policy.root:
             # On one machine root is who submitted; on a node it is what the NodeManager happens to be.
             raise StepFailed(
                 Fault.NODE, "a payload in Docker would be root on this node (docker.root of /etc/dlapp/node.yaml)"
             )
         with self._step("the container could not be made", node=True):
-            run = docker.DockerRun(payload, settings, policy, self._note, self._teller())
+            run = DockerRun(payload, settings, policy, self._note, self._teller())
             try:
                 run.prepare()
                 self._link.say(Phase.PULLING, gpus=self._gpus, image=run.image_digest)
@@ -518,7 +519,7 @@ class Task:
     def _seen_as(self, path: str) -> tuple[str, ...]:
         if self._assignment.docker_image is None:
             return ()
-        from dlapp.runtime.docker import WORKSPACE
+        from dlapp.runtime.making import WORKSPACE
 
         return (os.path.normpath(os.path.join(WORKSPACE, path)),)
 

@@ -22,7 +22,8 @@ def main(argv: list[str]) -> None:
 
     forked = fork_guardian()
     from dlapp.node import NodePolicy, node_policy
-    from dlapp.runtime.docker import DockerRun, DockerSettings
+    from dlapp.runtime.docker import DockerRun
+    from dlapp.runtime.making import DockerSettings
     from dlapp.runtime.payload import Card, Payload, PayloadError, Running
     from dlapp.runtime.process import Guardian, PlainRun
     from dlapp.spec import Resources

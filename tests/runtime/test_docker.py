@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.runtime.docker import ended_with_code
+from dlapp.runtime.ending import ended_with_code
 from dlapp.runtime.lifeline import somebody_holds
 from dlapp.runtime.payload import Ended
 from tests.runtime.driver import Driven, children, wait_until

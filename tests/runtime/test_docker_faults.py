@@ -15,8 +15,9 @@ import pytest
 
 from dlapp.control import Fault
 from dlapp.node import node_policy
-from dlapp.runtime.docker import DockerRun, DockerSettings
+from dlapp.runtime.docker import DockerRun
 from dlapp.runtime.lifeline import somebody_holds
+from dlapp.runtime.making import DockerSettings
 from dlapp.runtime.payload import Ended, Payload, PayloadError
 from dlapp.spec import Resources
 from dlapp.task.logs import TaskLog

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from dlapp.runtime.gpu_facts import driver_nodes, names_in, podman_version
-from dlapp.runtime.gpu_modes import Facts, GpuPart, choose_mode, not_taken, part_for, unlike
+from dlapp.runtime.gpu_modes import Facts, GpuPart, choose_mode, not_taken, part_for
 from dlapp.runtime.payload import Card
+from dlapp.runtime.sight import unlike
 
 ONE = Card("GPU-aa", 0, 4)
 TWO = Card("GPU-bb", 3, 1)

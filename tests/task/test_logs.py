@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.runtime.docker import task_is_gone
+from dlapp.runtime.labels import task_is_gone
 from dlapp.task import logs
 from dlapp.task.logs import LogCap, TaskLog
 

@@ -1,0 +1,58 @@
+"""The labels of containers: whose each is, and where its task's log lies, which the task locks for as long as it lives.
+
+By them the containers of dead tasks are found and removed, also those that were never started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import struct
+from collections.abc import Callable
+
+from dlapp.runtime.dockerd import Dockerd, DockerRefused
+
+LABEL_APP = "dlapp.app"
+LABEL_CONTAINER = "dlapp.container"
+LABEL_GPUS = "dlapp.gpus"
+LABEL_DIRECTORY = "dlapp.directory"
+LABEL_HOST = "dlapp.host"
+LABEL_UID = "dlapp.uid"
+LABEL_IMAGE = "dlapp.image"
+
+
+def remove_what_is_left(docker: Dockerd, note: Callable[[str], None], *, application: str = "", but: str = "") -> None:
+    """Remove our user's containers on this host whose task is dead.
+
+    Args:
+        application: only of this one; empty: of all.
+        but: a container's directory, which is left alone.
+    """
+    labels = [f"{LABEL_UID}={os.getuid()}", f"{LABEL_HOST}={os.uname().nodename}"]
+    if application:
+        labels.append(f"{LABEL_APP}={application}")
+    for found in docker.labelled(labels):
+        directory = found["Labels"].get(LABEL_DIRECTORY, "")
+        if (but and directory == but) or not task_is_gone(directory):
+            continue
+        note(f"removing container {found['Names'][0]} ({found['State']}): its task is dead")
+        with contextlib.suppress(DockerRefused):  # another task may be at it too
+            docker.remove(found["Id"])
+
+
+def task_is_gone(directory: str) -> bool:
+    """Whether the task of a container's directory is dead; what cannot be known counts as alive."""
+    try:
+        fd = os.open(os.path.join(directory, "dlapp.log"), os.O_RDWR | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    try:
+        # struct flock on 64-bit Linux: type, whence, start, length, pid.
+        answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0, 0, 0))
+    finally:
+        os.close(fd)
+    kind: int = struct.unpack("hhqqi4x", answer)[0]
+    return kind == fcntl.F_UNLCK
