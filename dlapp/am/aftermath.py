@@ -40,17 +40,18 @@ def decide(
     removed where somebody had asked for a kill.
     """
     if (claim := home.claimed()) is not None:
-        settled = carry_out(claim, submission, application_id, again=True)
+        settled = carry_out(claim, submission, application_id, again=True, hdfs=home.hdfs)
         if settled.error is not None:
             return Ending(FinalStatus.FAILED, Cause.FAILED, settled.error), settled.outputs
         note = "the ApplicationMaster died while it committed the output; the commit was finished after it"
         said = "; ".join(filter(None, (claim.diagnostics, note)))
         return Ending(claim.final_status, claim.cause, said), settled.outputs
     if (by := home.kill_request()) is not None:
-        views = leave(submission, application_id, (), keep=False)
+        views = leave(submission, application_id, (), keep=False, hdfs=home.hdfs)
         return Ending(FinalStatus.KILLED, Cause.KILLED, f"killed by {by}, no output kept"), views
     parts = _stored_parts(home, submission)
-    return Ending(FinalStatus.FAILED, Cause.FAILED, why), leave(submission, application_id, parts, keep=True)
+    left = leave(submission, application_id, parts, keep=True, hdfs=home.hdfs)
+    return Ending(FinalStatus.FAILED, Cause.FAILED, why), left
 
 
 def _stored_parts(home: Home, submission: Submission) -> list[Part]:

@@ -29,11 +29,11 @@ def main(argv: Sequence[str]) -> int:
 
         return run()
     options = _options(argv)
-    home = Home(options["home"])
     application_id = ApplicationId.from_text(os.path.basename(os.path.normpath(options["home"])))
     attempt = int(options["attempt"])
     wakes: SimpleQueue[Item] = SimpleQueue()
     engine = _engine(options, attempt, wakes)
+    home = _home(options["home"], engine)
     if "aftermath" in options:
         from dlapp.am.aftermath import settle_what_is_left
 
@@ -59,6 +59,17 @@ def _engine(options: dict[str, str], attempt: int, wakes: SimpleQueue[Item]) -> 
 
     holds = tuple(int(fd) for fd in options.get("hold-fds", "").split(",") if fd)
     return LocalAmEngine(options["home"], attempt, int(options["alive-fd"]), holds, lambda: wakes.put(None))
+
+
+def _home(directory: str, engine: LocalAmEngine) -> Home:
+    if engine.storage is None:
+        return Home(directory)
+    from dlapp.am.staged_home import PATIENCE_S
+    from dlapp.storage import HdfsPlace
+
+    home = Home(directory, HdfsPlace.from_settings(engine.storage))
+    home.patience_s = PATIENCE_S
+    return home
 
 
 def _options(argv: Sequence[str]) -> dict[str, str]:

@@ -22,13 +22,18 @@ class EngineInfo:
     """What an engine is: its name and version, and whether it has GPUs (``gcores=auto`` is 1 where it has).
 
     Args:
-        hdfs: its default file system, as `dlapp.storage.HdfsPlace.from_settings` takes it; None: this machine's.
+        hdfs: the HDFS that input and output can be on, as `dlapp.storage.HdfsPlace.from_settings` takes it; None: there
+            is none.
+        no_hdfs: why there is none.
+        paths_on_hdfs: paths without a scheme lie there; else they lie on this machine.
     """
 
     name: str
     version: str
     has_gpus: bool
     hdfs: Mapping[str, Any] | None = None
+    no_hdfs: str = ""
+    paths_on_hdfs: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

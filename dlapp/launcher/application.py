@@ -1,8 +1,9 @@
 """From a properties file to an `AppSpec`: defaults taken in, paths resolved, the world looked at.
 
-Relative paths of the file begin beside it. A source of input is, in the spec, ``file://`` and an absolute pattern of
-Hadoop's (`dlapp.storage.glob`); the directories that we put before what the user wrote are escaped in it, so that only
-the user's own ``*`` is one. A target of output is ``file://`` and an absolute path as it is, with nothing escaped.
+On one machine relative paths of the file begin beside it. A source of input is, in the spec, ``file://`` and an
+absolute pattern of Hadoop's (`dlapp.storage.glob`); the directories that we put before what the user wrote are escaped
+in it, so that only the user's own ``*`` is one. A target of output is ``file://`` and an absolute path as it is, with
+nothing escaped. What begins with ``hdfs:``, and on a cluster every path, is a location on HDFS.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Application:
 
     Args:
         env: the user's variables with their values.
-        hdfs: where its ``hdfs://`` locations are, as its user; None: the engine has none.
+        hdfs: where its ``hdfs://`` locations are, as its user; None: the engine knows of none.
     """
 
     properties: Properties
@@ -142,15 +143,13 @@ def _with_scheme(scheme: str, text: str, *, pattern: bool) -> str:
         if path.startswith("//") and not path.startswith("///"):
             raise ValueError(f"{shown(text)} names a host; write file:/// and the path")
         return file_location(os.path.normpath("/" + path.lstrip("/")))
-    if scheme in ("hdfs", "webhdfs", "viewfs", "har"):
-        raise ValueError(
-            f"{scheme}:// needs a Hadoop cluster (dlapp-launcher --cluster yarn); here it can be a path or file://"
-        )
-    return _for_input(scheme, text, "a path or file://", pattern=pattern)
+    if scheme in ("webhdfs", "viewfs", "har"):
+        raise ValueError(f"there is no storage for {scheme}://, it can be a path, file:// or hdfs://")
+    return _for_input(scheme, text, "a path, file:// or hdfs://", pattern=pattern)
 
 
 def _for_input(scheme: str, text: str, other: str, *, pattern: bool) -> str:
-    """The location of what is neither HDFS nor this machine's."""
+    """The location of what is neither on HDFS nor on this machine."""
     if not pattern:
         raise ValueError(f"output cannot go to {scheme}://, it can be {other}")
     if not text[len(scheme) :].startswith("://"):
@@ -365,21 +364,24 @@ class _Maker:
         )
 
     def _location(self, text: str, *, pattern: bool) -> str:
-        """Where a path is: on the engine's HDFS where it has one, else on this machine. Raises ValueError."""
-        if self.hdfs is None:
-            return resolve_location(text, self.directory, self.config.local.fs_root, pattern=pattern)
+        """Where a path is: on HDFS or on this machine, as it says, else as the engine has it. Raises ValueError."""
         match = _SCHEME.match(text)
-        if match and match[1].lower() == "file":
+        scheme = match[1].lower() if match else ""
+        if scheme != "hdfs" and not self.engine.paths_on_hdfs:
+            return resolve_location(text, self.directory, self.config.local.fs_root, pattern=pattern)
+        if scheme == "file":
             raise ValueError("there is no storage for file:// on a cluster, it can be a path or hdfs://")
-        if match and match[1].lower() != "hdfs":
-            return _for_input(match[1].lower(), text, "a path or hdfs://", pattern=pattern)
-        location = self.hdfs.resolve(text)
+        if scheme not in ("", "hdfs"):
+            return _for_input(scheme, text, "a path or hdfs://", pattern=pattern)
+        if self.hdfs is None:
+            raise ValueError(f"{_seen(text)} is on HDFS, and {self.engine.no_hdfs}")
+        location = self.hdfs.resolve(scheme + text[len(scheme) :])
         self.hdfs.path(location)
         return location
 
     def _path(self, location: str) -> str:
         """The path of a location on its file system."""
-        return local_path(location) if self.hdfs is None else self.hdfs.path(location)
+        return local_path(location) if self.hdfs is None or location.startswith(FILE) else self.hdfs.path(location)
 
     def _is_inside_workspace(self, section: str, key: str, path: str) -> bool:
         try:
@@ -394,19 +396,22 @@ class _Maker:
         for place, output in enumerate(outputs):
             section = f"to_hdfs {output.name}".strip()
             target = self._path(output.target)
+            system = FILE if output.target.startswith(FILE) else HDFS
             for one in inputs:
                 for source in one.sources:
-                    if not source.startswith((FILE, HDFS)):
-                        continue  # nothing is written there
-                    if overlap(target, self._path(source), links=self.hdfs is None):
+                    if not source.startswith(system):
+                        continue
+                    if overlap(target, self._path(source), links=system == FILE):
                         line = self.properties.line(f"from_hdfs {one.name}".strip(), "hdfs")
                         what = f"would overwrite the application's own input of line {line}"
                         self._fault(section, "hdfs", f"{_seen(target)} {what}")
             for kept, what in ((workspace, "the workspace"), (self.file, "the properties file")):
-                if kept and self.hdfs is None and is_inside(os.path.realpath(kept), os.path.realpath(target)):
+                if kept and system == FILE and is_inside(os.path.realpath(kept), os.path.realpath(target)):
                     self._fault(section, "hdfs", f"{_seen(target)} would overwrite {what}")
             for other in outputs[:place]:
-                if overlap(target, _WILD.sub(r"\\\1", self._path(other.target)), links=self.hdfs is None):
+                if not other.target.startswith(system):
+                    continue
+                if overlap(target, _WILD.sub(r"\\\1", self._path(other.target)), links=system == FILE):
                     line = self.properties.line(f"to_hdfs {other.name}".strip(), "hdfs")
                     self._fault(section, "hdfs", f"{_seen(target)} and the target of line {line} lie in each other")
 

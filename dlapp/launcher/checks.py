@@ -148,11 +148,16 @@ class WorldCheck:
         section = f"to_hdfs {output.name}".strip()
         path = _path(output.target)
         try:
-            for application in finish_interrupted(output.target, hdfs=self.hdfs):
-                self.note(f"{path}: the output of {application}, which was cut off, is put in place now")
+            settled = [
+                f"the output of {application}, which was cut off, is put in place now"
+                for application in finish_interrupted(output.target, hdfs=self.hdfs)
+            ]
+            for what in settled:
+                self.note(f"{path}: {what}")
             storage = open_location(output.target, self.hdfs)
             if not output.overwrite and storage.exists(output.target):
-                self._fault(section, "hdfs", f"{path} is there already; name another, or say overwrite=true")
+                why = f" ({settled[-1]})" if settled else ""
+                self._fault(section, "hdfs", f"{path} is there already{why}; name another, or say overwrite=true")
                 return
             storage.check_writable(output.target)
             root = os.path.realpath(self.scan.root)

@@ -25,7 +25,14 @@ from dlapp.launcher.properties import parse_properties
 from dlapp.spec import InputSpec, OnFailure, OutputSpec, Placement, Resources
 from dlapp.storage import open_location
 
-NO_GPUS = EngineInfo(name="local", version="1", has_gpus=False)
+NO_HDFS = (
+    "nothing says where the cluster is: set yarn.conf_dir, or HADOOP_CONF_DIR, to the directory with its core-site.xml "
+    "and yarn-site.xml"
+)
+NO_GPUS = EngineInfo(name="local", version="1", has_gpus=False, no_hdfs=NO_HDFS)
+HDFS = {"location": "hdfs://nn:8020", "web": ["http://nn:9870"], "user": "tony"}
+BESIDE_HDFS = EngineInfo(name="local", version="1", has_gpus=False, hdfs=HDFS)
+ON_HDFS = EngineInfo(name="yarn", version="3", has_gpus=False, hdfs=HDFS, paths_on_hdfs=True)
 GPUS = EngineInfo(name="local", version="1", has_gpus=True)
 LEAST = "[application]\nappname=a\nuser_dev_workspace_path=w\nuser_shell_script=s.sh\n"
 
@@ -145,8 +152,8 @@ def test_a_path_is_taken_from_fs_root_or_from_beside_the_file(text: str, locatio
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("hdfs://nn:8020/a", "hdfs:// needs a Hadoop cluster (dlapp-launcher --cluster yarn)"),
-        ("hdfs:/a", "hdfs:// needs a Hadoop cluster (dlapp-launcher --cluster yarn)"),
+        ("webhdfs://nn:9870/a", "there is no storage for webhdfs://, it can be a path, file:// or hdfs://"),
+        ("viewfs:/a", "there is no storage for viewfs://, it can be a path, file:// or hdfs://"),
         ("s3:/bucket/a", "'s3:/bucket/a' is no location, as s3://bucket/name is one"),
         ("file://host/a", "'file://host/a' names a host; write file:/// and the path"),
         ("/a/{b,../../c}", "has both .. and braces"),
@@ -156,6 +163,43 @@ def test_a_path_that_leads_nowhere_we_know_is_refused(text: str, problem: str) -
     with pytest.raises(ValueError, match=r".") as refusal:
         resolve_location(text, "/here", "/root", pattern=True)
     assert problem in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "beside", "on"),
+    [
+        ("/a/b", "file:///a/b", "hdfs://nn:8020/a/b"),
+        ("a b/c", "file://{place}/a b/c", "hdfs://nn:8020/user/tony/a b/c"),
+        ("hdfs://nn:8020/a", "hdfs://nn:8020/a", "hdfs://nn:8020/a"),
+        ("HDFS://nn/a", "hdfs://nn/a", "hdfs://nn/a"),
+        ("hdfs:///a", "hdfs://nn:8020/a", "hdfs://nn:8020/a"),
+        ("hdfs:/a", "hdfs://nn:8020/a", "hdfs://nn:8020/a"),
+    ],
+)
+def test_a_path_says_where_it_is_else_the_engine_does(
+    place: Path, config: Config, text: str, beside: str, on: str
+) -> None:
+    both = LEAST + f"username=tony\n[from_hdfs]\nhdfs={text}\ninput_path=in\n[to_hdfs]\noutput_path=o\nhdfs={text}-o\n"
+    for engine, location in ((BESIDE_HDFS, beside), (ON_HDFS, on)):
+        spec = read(place, both, config, engine).spec
+        assert spec.inputs[0].sources == (location.format(place=place),)
+        assert spec.outputs[0].target == location.format(place=place) + "-o"
+
+
+def test_what_lies_on_hdfs_and_what_lies_here_do_not_overlap(place: Path, config: Config) -> None:
+    text = LEAST + f"[from_hdfs]\nhdfs={{}}\ninput_path=in\n[to_hdfs]\noutput_path=o\nhdfs=hdfs:{place}/w\n"
+    for source, overlaps in ((f"{place}/w/*", False), (f"hdfs://nn:8020{place}/w/*", True)):
+        if not overlaps:
+            assert read(place, text.format(source), config, BESIDE_HDFS).hdfs is not None
+            continue
+        with pytest.raises(FileRefused, match="would overwrite the application's own input of line 6"):
+            read(place, text.format(source), config, BESIDE_HDFS)
+
+
+def test_only_the_hdfs_that_is_configured_is_there(place: Path, config: Config) -> None:
+    text = LEAST + "[from_hdfs]\nhdfs=hdfs://other:8020/a\ninput_path=in\n"
+    with pytest.raises(FileRefused, match=r"6: from_hdfs\.hdfs: hdfs://other:8020/a: the HDFS that is configured is "):
+        read(place, text, config, BESIDE_HDFS)
 
 
 def test_only_what_the_user_wrote_is_a_pattern(tmp_path: Path) -> None:
@@ -239,8 +283,8 @@ FAULTS: list[tuple[str, list[str]]] = [
     (
         LEAST + "[from_hdfs]\nhdfs=hdfs://nn/x\ninput_path=x\n",
         [
-            "6: from_hdfs.hdfs: hdfs:// needs a Hadoop cluster (dlapp-launcher --cluster yarn); "
-            "here it can be a path or file://"
+            "6: from_hdfs.hdfs: hdfs://nn/x is on HDFS, and nothing says where the cluster is: set yarn.conf_dir, or "
+            "HADOOP_CONF_DIR, to the directory with its core-site.xml and yarn-site.xml"
         ],
     ),
     (

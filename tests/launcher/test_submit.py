@@ -297,7 +297,7 @@ def test_input_and_output_elsewhere_are_refused_by_name(launched: Launch) -> Non
     assert launched.refused() == ["10: from_hdfs.hdfs: there is no storage for nonsense://"]
     launched.text = re.sub(r"(?m)^hdfs=.*output.*$", "hdfs=s3://bucket/results", ORIGINAL)
     (line,) = launched.refused()
-    assert line.endswith("to_hdfs.hdfs: output cannot go to s3://, it can be a path or file://")
+    assert line.endswith("to_hdfs.hdfs: output cannot go to s3://, it can be a path, file:// or hdfs://")
 
 
 @pytest.mark.parametrize(

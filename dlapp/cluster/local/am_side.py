@@ -83,6 +83,8 @@ class LocalAmEngine:
             raise DlappError(f"{self._home}/engine.json is not there")
         self._settings = Settings(engine["settings"])  # type: ignore[arg-type]
         self._umask = engine.get("umask", 0o022)
+        self.storage: dict[str, Any] | None = engine.get("storage")  # type: ignore[assignment]
+        """The HDFS that the application has to do with, as `dlapp.storage.HdfsPlace.from_settings` takes it."""
         self._open_files = _raise_open_files()
         top = os.path.dirname(os.path.dirname(self._home))
         self._state = StateDir(top, shared=bool(engine["shared"]))
@@ -286,6 +288,8 @@ class LocalAmEngine:
             },
             "state": {"shared": self._state.shared, "attempt": self._attempt},
         }
+        if self.storage is not None:
+            value["storage"] = self.storage
         write_whole(os.path.join(directory, "launch.json"), json.dumps(value), mode=0o600)
         alive = os.open(os.path.join(directory, "alive"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         reading, lifeline = -1, -1

@@ -33,7 +33,7 @@ from dlapp.cluster.local.state import (
     user_name,
     write_whole,
 )
-from dlapp.errors import AskTooLarge, Denied, DlappError, NotFound, SpecError, TimedOut, Unreachable
+from dlapp.errors import AskTooLarge, ConfigError, Denied, DlappError, NotFound, SpecError, TimedOut, Unreachable
 
 if TYPE_CHECKING:
     from dlapp.cluster import EngineInfo, LogFiles
@@ -103,7 +103,17 @@ class LocalEngine:
         from dlapp.cluster import EngineInfo
 
         self._queue().count_unsettled(self._uid)
-        return EngineInfo(name="local", version=__version__, has_gpus=self._gcores() > 0)
+        hdfs, why = self._hdfs()
+        return EngineInfo(name="local", version=__version__, has_gpus=self._gcores() > 0, hdfs=hdfs, no_hdfs=why)
+
+    def _hdfs(self) -> tuple[dict[str, Any] | None, str]:
+        """The HDFS that this machine is told of, and where it is told of none, why."""
+        from dlapp.cluster.yarn.site import hadoop_user, read_site
+
+        try:
+            return read_site(self._config.yarn.conf_dir).storage(hadoop_user()), ""
+        except ConfigError as error:
+            return None, str(error)  # who names no place there needs none
 
     def capacity(self) -> Amounts:
         """How much of this machine may be used: memory [MiB], vcores, gcores."""
@@ -201,7 +211,7 @@ class LocalEngine:
         memory_mib, vcores, gcores = spec.total()
         archive = submission.workspace_archive.removeprefix("file://")
         try:
-            staging = self._stage(to_json(submission), to_json(secrets))
+            staging = self._stage(to_json(submission), to_json(secrets), self._storage(spec))
         except OSError as error:
             raise Unreachable(f"{self._state.staging}: {error.strerror}") from error
         try:
@@ -230,13 +240,25 @@ class LocalEngine:
         self._tend_after_submission()
         return ApplicationId.from_text(text)
 
-    def _stage(self, submission: Any, secrets: Any) -> str:
+    def _storage(self, spec: AppSpec) -> dict[str, Any] | None:
+        """The HDFS that an application has to do with: as it is known here, for its processes see no such variable."""
+        named = [source for one in spec.inputs for source in one.sources] + [one.target for one in spec.outputs]
+        if not any(one.startswith("hdfs://") for one in named):
+            return None
+        hdfs, why = self._hdfs()
+        if hdfs is None:
+            raise ConfigError(why)
+        return {**hdfs, "user": spec.username}
+
+    def _stage(self, submission: Any, secrets: Any, storage: dict[str, Any] | None) -> str:
         staging = os.path.join(self._state.staging, f"{os.getpid()}-{os.urandom(8).hex()}")
         os.mkdir(staging, 0o700)
         if self._state.shared:
             os.chmod(staging, 0o2750)
         # The mask is the submitter's, for the files of a payload; our own have modes that do not depend on it.
         engine = {"settings": self._settings.to_json(), "shared": self._state.shared, "umask": _umask()}
+        if storage is not None:
+            engine["storage"] = storage
         os.mkdir(os.path.join(staging, "containers"))
         if self._state.shared:
             os.chmod(os.path.join(staging, "containers"), 0o2750)

@@ -128,7 +128,7 @@ class YarnEngine:
         gcores = self._new.largest.get(dialect.value, 0) if dialect is not Dialect.FIELD3 else 1
         has_gpus = dialect is not Dialect.NONE and gcores > 0 and self._has_ledger()
         hdfs = self._site.storage(self._user)
-        return EngineInfo(name="yarn", version=version, has_gpus=has_gpus, hdfs=hdfs)
+        return EngineInfo(name="yarn", version=version, has_gpus=has_gpus, hdfs=hdfs, paths_on_hdfs=True)
 
     def _has_ledger(self) -> bool:
         """Whether somebody knows which card is whose: our ledger, or with ``yarn.io/gpu`` each NodeManager."""

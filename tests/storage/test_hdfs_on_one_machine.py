@@ -1,0 +1,144 @@
+"""Whole applications on the embedded engine, with input and output on a real HDFS."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dlapp.client import Client
+from dlapp.cluster.local.client_side import LocalEngine
+from dlapp.config import load_config
+from dlapp.storage import HdfsPlace, commit
+from dlapp.storage.hdfs import HdfsFiles
+from tests.applications import ended, launch, processes, properties, run, wait_for
+from tests.services.hadoop import Hadoop
+from tests.storage.test_hdfs_commit import APP, Killed, beside, new_tree, old_target, plant, tree
+
+pytestmark = pytest.mark.hadoop
+
+DYING = """
+import os, signal, sys
+from dlapp.__main__ import main
+from dlapp.storage import hdfs_commit
+
+STEP = {step!r}
+
+def dies(step):
+    if step == STEP:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+if sys.argv[1] == "am" and "--aftermath" not in sys.argv:
+    real = hdfs_commit.HdfsCommit.commit
+    hdfs_commit.HdfsCommit.commit = lambda self, parts, **options: real(self, parts, **{{**options, "step": dies}})
+sys.exit(main(sys.argv[1:]))
+"""
+"""dlapp, with an ApplicationMaster that dies in the commit."""
+
+
+@pytest.fixture(autouse=True)
+def _told_of_it(hadoop: Hadoop, monkeypatch: pytest.MonkeyPatch, state_dir: Path) -> Iterator[None]:
+    """A machine that knows where HDFS is; afterwards nothing runs on it."""
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(hadoop.configuration))
+    yield
+    wait_for("the end of all processes", lambda: not processes(state_dir))
+
+
+@pytest.fixture
+def target(base: str) -> str:
+    return f"{base}/run 1 100%"
+
+
+@pytest.fixture
+def train(files: HdfsFiles, base: str) -> str:
+    """A directory on HDFS with the files ``a`` and ``b``."""
+    files.make_directory(f"{base}/train")
+    for name in ("a", "b"):
+        files.write_atomic(f"{base}/train/{name}", f"{name} of hdfs\n".encode())
+    return f"{base}/train"
+
+
+def to(target: str, *, overwrite: bool = True) -> dict[str, object]:
+    return {"output_path": "output", "hdfs": target, "overwrite": str(overwrite).lower()}
+
+
+def test_input_comes_from_hdfs_and_the_output_of_all_containers_goes_there_at_once(
+    files: HdfsFiles, target: str, train: str, tmp_path: Path
+) -> None:
+    old_target(files, target)
+    script = 'mkdir -p output && cat data/[ab] here/c > "output/all of $CONTAINER_INDEX"'
+    (tmp_path / "c").write_text("c of this machine\n")
+    file = properties(
+        tmp_path,
+        script,
+        resources={"containers": 2},
+        from_hdfs={"hdfs": f"{train}/*", "input_path": "data"},
+        **{"from_hdfs local": {"hdfs": "c", "input_path": "here"}},
+        to_hdfs=to(target),
+    )
+    end = ended(launch(file))
+    assert end["final_status"] == "SUCCEEDED", end["diagnostics"]
+    assert [(one["target"], one["committed"]) for one in end["outputs"]] == [(target, True)]
+    text = "a of hdfs\nb of hdfs\nc of this machine\n"
+    assert tree(files, target) == {"0/": "", "1/": "", "0/all of 0": text, "1/all of 1": text}
+    assert beside(files, target) == ["train"]
+
+
+def test_a_failed_one_leaves_what_it_wrote_beside_the_target(files: HdfsFiles, target: str, tmp_path: Path) -> None:
+    old = old_target(files, target)
+    application = launch(properties(tmp_path, "mkdir output; echo half > output/model; exit 3", to_hdfs=to(target)))
+    assert ended(application)["final_status"] == "FAILED"
+    assert tree(files, target) == old
+    assert tree(files, f"{target}.{application}.partial") == {"model": "half\n"}
+    assert beside(files, target) == [f"run 1 100%.{application}.partial"]
+
+
+@pytest.mark.parametrize("step", ["marker", "old aside", "swapped"])
+def test_a_commit_whose_applicationmaster_died_is_finished_after_it(
+    files: HdfsFiles, target: str, tmp_path: Path, step: str
+) -> None:
+    old_target(files, target)
+    (tmp_path / "dying.py").write_text(DYING.format(step=step))
+    engine = LocalEngine(load_config(), program=(sys.executable, "-I", str(tmp_path / "dying.py")))
+    with engine, Client(load_config(), engine=engine) as client:
+        file = properties(tmp_path, "mkdir output; echo new > output/model", to_hdfs=to(target))
+        application = client.submit(str(file))
+        wait_for("its end", lambda: client.status(application).state.ended)
+        end = client.status(application)
+    assert end.final_status is not None
+    assert end.final_status.value == "SUCCEEDED", end.diagnostics
+    assert "the ApplicationMaster died while it committed the output" in end.diagnostics
+    assert tree(files, target) == {"model": "new\n"}
+    assert beside(files, target) == []
+
+
+def test_a_swap_that_was_cut_off_is_finished_by_the_next_launcher_on_the_target(
+    place: HdfsPlace, files: HdfsFiles, target: str, tmp_path: Path
+) -> None:
+    old_target(files, target)
+
+    def dies(step: str) -> None:
+        if step == "old aside":
+            raise Killed
+
+    with pytest.raises(Killed):
+        commit.commit(target, APP, plant(files, target, ["0", "1"]), overwrite=True, hdfs=place, step=dies)
+    assert tree(files, target) is None
+    done = run("dlapp-launcher", properties(tmp_path, "true", to_hdfs=to(target, overwrite=False)))
+    assert done.code == 2
+    assert f"is there already (the output of {APP}, which was cut off, is put in place now); name another" in done.err
+    assert tree(files, target) == new_tree(["0", "1"])
+    assert beside(files, target) == []
+
+
+def test_a_cluster_that_is_described_and_not_needed_may_be_gone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "core-site.xml").write_text("<configuration><property>")
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    assert ended(launch(properties(tmp_path, "true")))["final_status"] == "SUCCEEDED"
+    done = run("dlapp-launcher", properties(tmp_path, "true", name="other", to_hdfs=to("hdfs://nn/x")))
+    assert done.code == 2
+    assert f"hdfs://nn/x is on HDFS, and {tmp_path}/core-site.xml:1: is no XML" in done.err
