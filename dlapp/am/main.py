@@ -28,6 +28,8 @@ def main(argv: Sequence[str]) -> int:
         from dlapp.am.on_yarn import run
 
         return run()
+    if argv[:1] == ["--spare-fd"]:
+        return _be_spare(int(argv[1]))
     options = _options(argv)
     application_id = ApplicationId.from_text(os.path.basename(os.path.normpath(options["home"])))
     attempt = int(options["attempt"])
@@ -50,6 +52,16 @@ def main(argv: Sequence[str]) -> int:
     )
     loop.run()
     return 0
+
+
+def _be_spare(fd: int) -> int:
+    """Be loaded when an application comes."""
+    # What is imported late where it is needed, and would be at each start on this engine.
+    from dlapp.cluster.local import am_side  # noqa: F401
+    from dlapp.cluster.local.spare import awaited
+
+    argv = awaited(fd)
+    return 0 if argv is None else main(argv)
 
 
 def _engine(options: dict[str, str], attempt: int, wakes: SimpleQueue[Item]) -> LocalAmEngine:

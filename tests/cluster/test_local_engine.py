@@ -112,12 +112,17 @@ def runner_of(engine: LocalEngine) -> int | None:
     """The runner's pid; None: there is none."""
     if not is_locked(engine.state.runner_lock(os.geteuid())):
         return None
+    return process_with(engine, b"runner") or -1  # it is just starting or ending
+
+
+def process_with(engine: LocalEngine, word: bytes) -> int | None:
+    """The process of this engine that has a word in its command line."""
     for name in os.listdir("/proc"):
         with contextlib.suppress(OSError):
             words = Path("/proc", name, "cmdline").read_bytes().split(b"\0") if name.isdigit() else []
-            if b"runner" in words and os.fsencode(engine.state.path) in words:
+            if word in words and os.fsencode(engine.state.path) in words:
                 return int(name)
-    return -1  # it is just starting or ending
+    return None
 
 
 def kill_runner(engine: LocalEngine) -> None:
@@ -266,6 +271,64 @@ def test_keys_that_only_place_work_on_a_cluster_pass_with_a_line(engine: LocalEn
         "application.queue has no effect on one machine",
         "resources.nodes has no effect on one machine",
     ]
+
+
+# ---- the spare ApplicationMaster ----
+
+
+def with_spare(engine: LocalEngine) -> int:
+    """Announce a submission; the answer is the process that waits for it."""
+    engine.prepare()
+    wait_until(lambda: process_with(engine, b"--spare-fd"))
+    return process_with(engine, b"--spare-fd") or 0
+
+
+def am_of(engine: LocalEngine, application_id: ApplicationId) -> int:
+    return int((home(engine, application_id) / "am.pid").read_text().split()[0])
+
+
+def test_an_application_master_started_ahead_takes_the_first_application_and_no_other(
+    engine: LocalEngine, tmp_path: Path
+) -> None:
+    spare = with_spare(engine)
+    first, second = (submit(engine, "wait", str(tmp_path / "go")) for _ in range(2))
+    running(engine, first, second)
+    assert am_of(engine, first) == spare
+    assert am_of(engine, second) != spare
+    (tmp_path / "go").touch()
+    for one in (first, second):
+        assert ended(engine, one).final_status is FinalStatus.SUCCEEDED
+        assert starts(engine, one) == ["1"]
+    assert (home(engine, first) / "am.log").exists()
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile", "after"])
+def test_the_death_of_a_spare_application_master_fails_only_what_it_had_begun(engine: LocalEngine, when: str) -> None:
+    spare = with_spare(engine)
+    if when == "before":
+        os.kill(spare, signal.SIGKILL)
+    if when == "meanwhile":
+        os.kill(spare, signal.SIGSTOP)  # it is told whose it is, and never reads that
+    application_id = submit(engine, "sleep" if when == "after" else "finish")
+    if when == "meanwhile":
+        wait_until((home(engine, application_id) / "am.pid").exists)
+        os.kill(spare, signal.SIGKILL)
+    if when == "after":
+        running(engine, application_id)
+        assert am_of(engine, application_id) == spare
+        kill_am(engine, application_id)
+    view = ended(engine, application_id)
+    if when == "after":
+        assert (view.state, view.diagnostics) == (State.FAILED, "the ApplicationMaster died")
+    else:
+        assert view.final_status is FinalStatus.SUCCEEDED
+        assert starts(engine, application_id) == ["1"]
+
+
+def test_a_spare_application_master_ends_with_its_runner(engine: LocalEngine) -> None:
+    with_spare(engine)
+    kill_runner(engine)
+    wait_until(lambda: process_with(engine, b"--spare-fd") is None)
 
 
 # ---- deaths ----

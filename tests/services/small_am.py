@@ -29,6 +29,11 @@ def main(argv: list[str]) -> int:
         return run(argv[1:])
     if argv[0] == "task":
         return task(argv)
+    if argv[1] == "--spare-fd":
+        from dlapp.cluster.local.spare import awaited
+
+        words = awaited(int(argv[2]))
+        return 0 if words is None else main(["am", *words])
     home = argv[argv.index("--home") + 1]
     attempt = int(argv[argv.index("--attempt") + 1])
     holds = argv[argv.index("--hold-fds") + 1]

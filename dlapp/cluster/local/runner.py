@@ -56,6 +56,7 @@ from dlapp.cluster.local.state import (
 from dlapp.errors import DlappError, Unreachable
 
 if TYPE_CHECKING:
+    from dlapp.cluster.local.spare import Spare
     from dlapp.cluster.local.strays import Left
     from dlapp.gpuid.machine import MachineLedger, Reservation, Ticket
 
@@ -108,6 +109,7 @@ class Runner:
         self._trouble = ""  # what keeps us from working, as it was said in the log
         self._is_troubled = False
         self._stay_until = time.monotonic() + STAY_S if stay else 0.0
+        self._spare: tuple[int, Spare] | None = None  # with its pidfd
 
     def run(self) -> None:
         """Work until nothing is left to do.
@@ -115,6 +117,8 @@ class Runner:
         Raises:
             OtherVersion: the rows are another dlapp's to work off.
         """
+        if self._stay_until:
+            self._start_spare()
         self._fifo = open_fifo(self._state, self._uid)
         self._poll.register(self._fifo, select.POLLIN)
         while True:
@@ -236,6 +240,8 @@ class Runner:
             with contextlib.suppress(ChildProcessError):
                 os.waitid(os.P_PIDFD, fd, os.WEXITED | os.WNOHANG)
             self._poll.unregister(fd)
+            if self._spare is not None and fd == self._spare[0]:
+                self._drop_spare()
             if fd in self._watched:
                 number = self._watched.pop(fd)
                 self._died.add(number)
@@ -252,6 +258,7 @@ class Runner:
             if (left_s := self._stay_until - time.monotonic()) > 0:
                 self._pause_s = min(self._pause_s, left_s)
                 return
+            self._drop_spare()
             os.close(self._fifo)
             os.close(self._lock)
             self._lock = -1
@@ -412,21 +419,57 @@ class Runner:
             os.close(alive)
 
     def _spawn(self, row: Row, home: str, attempt: int, alive: int, holds: Sequence[int], *more: str) -> None:
-        words = [*self._settings.program, "am", "--engine", "local", "--home", home, "--attempt", str(attempt)]
-        words += ["--alive-fd", str(FIRST_KEPT)]
+        words = ["--engine", "local", "--home", home, "--attempt", str(attempt), "--alive-fd", str(FIRST_KEPT)]
         words += ["--hold-fds", ",".join(str(FIRST_KEPT + 1 + place) for place in range(len(holds))), *more]
+        keep, log = [alive, *holds], os.path.join(home, "am.log")
+        if self._spare is not None and self._use_spare(row, home, words, keep, log):
+            return
         try:
-            pid = spawn(words, keep=[alive, *holds], log=os.path.join(home, "am.log"))
+            pid = spawn([*self._settings.program, "am", *words], keep=keep, log=log)
         except OSError as error:
             # The row is running and its lock free: the next look counts this as a start that did not begin.
             say(f"{row.id}: its ApplicationMaster could not be started: {error}")
             self._pause_s = min(self._pause_s, FOREIGN_S)
             return
         # It is our child: until we collect it the pid cannot mean another.
-        pidfd = os.pidfd_open(pid)
-        self._register(row.number, pidfd)
-        write_whole(os.path.join(home, "am.pid"), f"{pid} {start_time(pid) or 0}\n")
+        self._register(row.number, os.pidfd_open(pid))
+        _name(home, pid)
         say(f"{row.id}: attempt {attempt} started, process {pid}")
+
+    # ---- the spare ApplicationMaster ----
+
+    def _start_spare(self) -> None:
+        from dlapp.cluster.local.spare import Spare
+
+        try:
+            spare = Spare(self._settings.program, self._state.path, self._state.runner_log(self._uid))
+        except OSError as error:
+            say(f"no spare ApplicationMaster could be started: {error}")
+            return
+        self._spare = os.pidfd_open(spare.pid), spare
+        self._poll.register(self._spare[0], select.POLLIN)
+
+    def _use_spare(self, row: Row, home: str, words: Sequence[str], keep: Sequence[int], log: str) -> bool:
+        """Make the spare this row's ApplicationMaster. False: it did not take that, and ends."""
+        assert self._spare is not None
+        pidfd, spare = self._spare
+        self._spare = None
+        try:
+            # Its command line does not say whose it is, so that is written down before it is anybody's.
+            _name(home, spare.pid)
+            spare.become(words, keep=keep, log=log)
+        except OSError as error:
+            spare.close()
+            say(f"{row.id}: the spare ApplicationMaster, process {spare.pid}, could not be used: {error}")
+            return False
+        self._register(row.number, pidfd)
+        say(f"{row.id}: started, process {spare.pid}, which was spare")
+        return True
+
+    def _drop_spare(self) -> None:
+        if self._spare is not None:
+            self._spare[1].close()
+            self._spare = None
 
     # ---- GPUs ----
 
@@ -525,6 +568,11 @@ class Runner:
         history.clear_cache(self._state, self._queue, self._settings, self._uid, now_s)
         history.clear_old(self._state, self._queue, self._settings, self._uid, now_s)
         self._history_at = time.monotonic() + HISTORY_S
+
+
+def _name(home: str, pid: int) -> None:
+    """Write down which process an application's ApplicationMaster is."""
+    write_whole(os.path.join(home, "am.pid"), f"{pid} {start_time(pid) or 0}\n")
 
 
 def remove_secrets(home: str) -> None:
