@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -43,6 +44,19 @@ def test_there_are_two_queues_to_use_and_three_to_be_refused_by(hadoop: Hadoop):
     scheduler = hadoop.get(f"{hadoop.rm_url}/ws/v1/cluster/scheduler")["scheduler"]["schedulerInfo"]
     names = [queue["queueName"] for queue in scheduler["queues"]["queue"]]
     assert sorted(names) == ["closed", "default", "full", "locked", "research"]
+
+
+@pytest.mark.yarn
+def test_what_a_server_unpacks_and_keeps_goes_with_the_cluster(hadoop: Hadoop):
+    used = set()
+    for part, one in hadoop.status().items():
+        process = Path(f"/proc/{one['pid']}")
+        names = [*(process / "maps").read_text().split(), *(os.readlink(one) for one in (process / "fd").iterdir())]
+        used |= {Path(name) for name in names if name.startswith(f"{tempfile.gettempdir()}/")}
+        used |= set((hadoop.directory / part).glob("jetty-*"))
+    assert any("leveldb" in path.name for path in used)
+    assert any("jetty" in path.name for path in used)
+    assert [path for path in used if not path.is_relative_to(hadoop.directory)] == []
 
 
 @pytest.mark.yarn

@@ -78,6 +78,7 @@ JAVA_OPTIONS = (
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
     "-Xshare:auto",
+    "-XX:-UsePerfData",  # a file in /tmp, which stays when the JVM is killed
     "-Djava.net.preferIPv4Stack=true",
     *(
         f"--add-opens=java.base/{package}=ALL-UNNAMED"
@@ -281,7 +282,11 @@ class Hadoop:
         cluster._write_configuration(settings or {}, two="nn2" in parts)
         commands = {
             part: {
-                "command": [runtime, *JAVA_OPTIONS, f"-Ddlapp.part={part}", "-cp", f"{conf}:{jars}/*", MAIN[part]],
+                # What a server unpacks for itself, its pages and its native libraries, goes with the cluster.
+                "command": [
+                    *(runtime, *JAVA_OPTIONS, f"-Ddlapp.part={part}", f"-Djava.io.tmpdir={directory / part}"),
+                    *("-cp", f"{conf}:{jars}/*", MAIN[part]),
+                ],
                 "environment": _environment(),
             }
             for part in MAIN
@@ -489,6 +494,7 @@ class Hadoop:
                 "yarn.resourcemanager.admin.address": f"{local}:{port['rm_admin']}",
                 "yarn.resourcemanager.webapp.address": f"{local}:{port['rm_http']}",
                 "yarn.resourcemanager.fs.state-store.uri": f"file://{here}/state",
+                "yarn.node-attribute.fs-store.root-dir": f"file://{here}/attributes",
                 "yarn.resourcemanager.work-preserving-recovery.scheduling-wait-ms": "1000",
                 "yarn.nm.liveness-monitor.expiry-interval-ms": "15000",
                 "yarn.resourcemanager.connect.max-wait.ms": "60000",

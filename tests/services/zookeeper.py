@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 READY_TIMEOUT_S = 60.0
 TICK_MS = 200
 """Two ticks are the shortest session that a server grants."""
-JAVA_OPTIONS = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+JAVA_OPTIONS = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-XX:-UsePerfData")
 
 
 class NoZooKeeper(Exception):
