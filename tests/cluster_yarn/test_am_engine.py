@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dlapp.cluster.engine import Ask, ContainerEnd, Grant, Heartbeat, TaskLaunch
-from dlapp.cluster.yarn import am_side
+from dlapp.cluster.yarn import patience
 from dlapp.cluster.yarn.am_side import YarnAmEngine
 from dlapp.cluster.yarn.dialect import Dialect
 from dlapp.cluster.yarn.resource_manager import ResourceManager
@@ -175,7 +175,7 @@ def test_an_ask_above_the_limit_is_refused_in_seconds_and_the_others_are_met(dri
 def test_an_ask_that_no_node_can_hold_ends_after_a_grace_with_the_reason(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(am_side, "NO_NODE_GRACE_S", 2.0)
+    monkeypatch.setattr(patience, "NO_NODE_GRACE_S", 2.0)
     driver.placement = Placement(nodes=("nowhere.example",))
     driver.wanted = {1: 1}
     driver.until(lambda: driver.refused, timeout_s=30)

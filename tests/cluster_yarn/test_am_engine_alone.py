@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from dlapp.cluster.engine import Ask
-from dlapp.cluster.yarn import am_side
+from dlapp.cluster.yarn import am_side, patience
 from dlapp.cluster.yarn.am_side import YarnAmEngine
 from dlapp.cluster.yarn.dialect import Dialect
 from dlapp.cluster.yarn.proto import yarn_pb2 as pb
@@ -70,7 +70,7 @@ def refused(engine: YarnAmEngine) -> dict[int, str]:
 def test_an_error_that_nobody_knows_ends_an_ask_after_a_while_and_fills_no_log(
     scheduler: Scheduler, engine: YarnAmEngine, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(am_side, "ODD_GRACE_S", 1.0)
+    monkeypatch.setattr(patience, "ODD_GRACE_S", 1.0)
 
     def refuse(request: pb.AllocateRequestProto) -> None:
         if any(row.num_containers for row in request.ask):
@@ -82,7 +82,7 @@ def test_an_error_that_nobody_knows_ends_an_ask_after_a_while_and_fills_no_log(
 
 
 def test_gpus_of_a_cluster_that_counts_none_are_refused(engine: YarnAmEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(am_side, "REFUSED_GRACE_S", 0.1)
+    monkeypatch.setattr(patience, "REFUSED_GRACE_S", 0.1)
     engine._rm.dialect = Dialect.NONE
     asks = [Ask(request_id=1, count=1, resources=Resources(memory_mib=256, gcores=2))]
     found: dict[int, str] = {}

@@ -6,9 +6,8 @@ import json
 
 import pytest
 
-from dlapp.cluster.yarn.am_side import address
 from dlapp.cluster.yarn.dialect import Dialect
-from dlapp.cluster.yarn.values import Cluster
+from dlapp.cluster.yarn.values import Cluster, address
 from dlapp.errors import ConfigError
 from dlapp.jsonform import from_json, to_json
 

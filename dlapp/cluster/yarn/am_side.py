@@ -8,12 +8,8 @@
 
 The ResourceManager is called by one thread alone, every 0.1 s while something new is wanted or ending and every second
 otherwise, and for as long as it takes while it is away: the ApplicationMaster's own thread never waits for it. All that
-the threads share is under one lock, which is never held across a call.
-
-Of a container that it takes away itself the ResourceManager says at once that it has ended (-100), and its node hears
-of it a heartbeat later. So of one that may have processes the end is told when they are gone, and until then that it is
-ending. That holds as well for those that were started in the last second before their ApplicationMaster died: the
-ResourceManager takes them away, and the next attempt hears of them in its first heartbeat.
+the threads share is under one lock, which is never held across a call: what is wanted (`asks`), how long that is tried
+(`patience`), and what we hold (`holdings`).
 """
 
 from __future__ import annotations
@@ -27,25 +23,24 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from urllib.parse import urlsplit
 
-from dlapp.cluster.engine import Ask, ContainerEnd, Grant, Heartbeat, Limits, Registered, TaskLaunch, Wake
+from dlapp.cluster.engine import Ask, Grant, Heartbeat, Limits, Registered, TaskLaunch, Wake
 from dlapp.cluster.yarn.asks import Wants
 from dlapp.cluster.yarn.dialect import SETTING
-from dlapp.cluster.yarn.ends import end_of, was_taken_away
 from dlapp.cluster.yarn.errors import (
-    AskRefused,
     AttemptOver,
     ConnectionLost,
     NotRegistered,
-    RemoteError,
     TokenRefused,
     WrongRequest,
     YarnError,
 )
+from dlapp.cluster.yarn.holdings import Holdings
 from dlapp.cluster.yarn.nodes import Failed, Nodes, Start
+from dlapp.cluster.yarn.patience import Patience, is_expected
 from dlapp.cluster.yarn.resource_manager import ResourceManager, usable_nodes
 from dlapp.cluster.yarn.tokens import AM_RM_KIND, Credentials
-from dlapp.cluster.yarn.values import TASK_SECRET, Allocation, Cluster, Granted, Launch, Program, Status
-from dlapp.errors import AskTooLarge, ConfigError, DlappError, Unreachable
+from dlapp.cluster.yarn.values import TASK_SECRET, Allocation, Cluster, Granted, Launch, Program, address
+from dlapp.errors import DlappError, Unreachable
 from dlapp.ids import ContainerId
 from dlapp.report import Cause, FinalStatus
 
@@ -53,37 +48,11 @@ BUSY_S, QUIET_S = 0.1, 1.0
 """Between two heartbeats to the ResourceManager while something is wanted or ending, and else. Each costs 0.5 ms."""
 BUSY_FOR_S = 60.0
 """So long something is asked for often: a queue that is full stays so for longer, and its cluster has enough to do."""
-TAKEN_AWAY_S = 5.0
-"""From the ResourceManager's word that it takes a container away to the end of its processes: a heartbeat of the node
-(1 s), SIGTERM, SIGKILL 250 ms later, and our own lifelines. Seen: up to 1.3 s."""
 REGISTER_TIMEOUT_S = 600.0
 FINISH_TIMEOUT_S = 300.0
 ALLOCATE_TIMEOUT_S = 30.0
 NODES_TIMEOUT_S = 5.0
 NODES_EVERY_S = 60.0
-REFUSED_GRACE_S = 5.0
-"""So long an ask is tried that the ResourceManager refuses: its largest node may have been away for a moment."""
-ODD_GRACE_S = 300.0
-"""So long where it answers with an error that we know nothing of: it may be the server's own trouble."""
-NO_NODE_GRACE_S = 60.0
-"""An ask that no present node could hold, were it empty, waits so long for one that could."""
-
-
-class _News:
-    """What came since the ApplicationMaster last asked."""
-
-    def __init__(self) -> None:
-        self.granted: list[Grant] = []
-        self.ended: list[ContainerEnd] = []
-        self.start_failed: list[ContainerEnd] = []
-        self.ending: list[ContainerId] = []
-        self.refused: list[tuple[int, str]] = []
-        self.resync = False
-        self.shut_down: str | None = None
-
-    def __bool__(self) -> bool:
-        lists = self.granted or self.ended or self.start_failed or self.ending or self.refused
-        return bool(lists or self.resync or self.shut_down is not None)
 
 
 class YarnAmEngine:
@@ -125,16 +94,9 @@ class YarnAmEngine:
         self._said_last = ""
         # Under the lock from here on.
         self._wants = Wants()
-        self._news = _News()
-        self._live: dict[ContainerId, Granted] = {}
-        self._started: set[ContainerId] = set()
-        self._stopping: set[ContainerId] = set()
-        self._taken_away: dict[ContainerId, tuple[float, ContainerEnd]] = {}
-        self._ended_before_us: set[ContainerId] = set()
-        self._releases: set[ContainerId] = set()
+        self._patience = Patience()
+        self._holdings = Holdings(attempt, cluster.user)
         self._progress = 0.0
-        self._unmet_since: dict[int, float] = {}
-        self._refused_since: dict[int, float] = {}
 
     # ---- the engine's calls ----
 
@@ -153,45 +115,34 @@ class YarnAmEngine:
             registration = self._rm.register(*self._where(), control_url, timeout_s=REGISTER_TIMEOUT_S)
         live = registration.live if registration else ()
         with self._lock:
-            self._live = {one.container_id: one for one in live}
+            grants = self._holdings.hold(live)
         self._look_at_nodes()
         self._registered = True
         self._thread = threading.Thread(target=self._beat, name="am-heartbeat", daemon=True)
         self._thread.start()
         return Registered(
             limits=Limits(largest=registration.largest if registration else None),
-            live=tuple(map(self._grant_of, live)),
+            live=grants,
         )
 
     def heartbeat(self, asks: Sequence[Ask], releases: Sequence[ContainerId], progress: float) -> Heartbeat:
         """Say what is wanted, and learn what happened. Returns at once."""
         with self._lock:
-            news, self._news = self._news, _News()
+            news = self._holdings.take_news()
             # The asks know of what was told until now, not of what they are told by this answer.
             self._wants.want(asks, Counter(grant.request_id for grant in news.granted))
-            known = {one for one in releases if one in self._live}
-            new = known - self._releases
-            self._releases |= known
+            new = self._holdings.gives_back(releases)
             self._progress = progress
             if new or any(self._wants.rows_due(ask.request_id) for ask in asks):
                 self._be_busy()
-        return Heartbeat(
-            granted=tuple(news.granted),
-            ended=tuple(news.ended),
-            start_failed=tuple(news.start_failed),
-            ending=tuple(news.ending),
-            resync=news.resync,
-            shut_down=news.shut_down,
-            refused=tuple(news.refused),
-        )
+        return news.to_heartbeat()
 
     def start(self, grant: Grant, launch: TaskLaunch) -> None:
         """Start a task in a container; a failure comes with a later heartbeat as ``start_failed``."""
         with self._lock:
-            granted = self._live.get(grant.container_id)
-            if granted is None:
-                return  # it was taken away again; its end is told already
-            self._started.add(grant.container_id)
+            granted = self._holdings.starts(grant.container_id)
+        if granted is None:
+            return
         command, told = self._program.launch(grant, launch)
         credentials = Credentials(self._handed_on.tokens, {TASK_SECRET: told})
         self._nodes.order(
@@ -205,12 +156,9 @@ class YarnAmEngine:
     def stop(self, container_id: ContainerId) -> None:
         """End a container, whatever runs in it; its end comes by heartbeat. May be repeated."""
         with self._lock:
-            granted = self._live.get(container_id)
-            if granted is None and self._is_of_an_earlier_attempt(container_id):
-                self._releases.add(container_id)
-            elif granted is None or container_id in self._stopping:
+            granted = self._holdings.stops(container_id)
+            if granted is None and container_id not in self._holdings.releases:
                 return
-            self._stopping.add(container_id)
         if granted is not None:
             self._nodes.order(granted.node, container_id)
         self._be_busy()
@@ -265,7 +213,7 @@ class YarnAmEngine:
                 self._give_up_what_fits_nowhere()
                 self._tell_what_is_gone()
                 with self._lock:
-                    busy = bool(self._stopping or self._releases or self._taken_away)
+                    busy = self._holdings.change_under_way()
                     busy = busy or bool(self._wants.waiting() and self._clock() < self._busy_until)
                 if not self._closing:
                     self._changed.wait(BUSY_S if busy else QUIET_S)
@@ -303,7 +251,7 @@ class YarnAmEngine:
             roles: list[int | None] = [
                 one.request_id for one in self._wants.asks if self._wants.rows_due(one.request_id)
             ]
-            releases = sorted(self._releases)
+            releases = sorted(self._holdings.releases)
             progress = self._progress
         # A refusal is of the whole call: so roles go in calls of their own, but for the first, which is most often all.
         for request_id in roles or [None]:
@@ -332,72 +280,45 @@ class YarnAmEngine:
             self._said(releases, avoid, no_longer_avoid)
             releases, avoid, no_longer_avoid = [], [], []
             if request_id is not None:
-                self._refused_since.pop(request_id, None)
+                with self._lock:
+                    self._patience.taken(request_id)
             self._take_in(answer)
 
     def _said(self, releases: list[ContainerId], avoid: list[str], no_longer_avoid: list[str]) -> None:
         """The ResourceManager knows this, or will before anything else: calls without an answer are said again."""
         with self._lock:
-            self._releases.difference_update(releases)
+            self._holdings.releases.difference_update(releases)
             self._wants.said_avoid(avoid, no_longer_avoid)
 
     def _take_in(self, answer: Allocation) -> None:
         with self._lock:
-            for granted in (*answer.granted, *answer.live):
-                if granted.container_id in self._live:
-                    continue
-                self._live[granted.container_id] = granted
-                self._news.granted.append(self._grant_of(granted))
+            self._holdings.granted((*answer.granted, *answer.live))
             for granted in answer.granted:
                 self._wants.give(granted.priority)
                 self._check_gcores(granted)
                 self._busy_until = self._clock() + BUSY_FOR_S
             for status in answer.ended:
-                self._take_end(status)
+                self._holdings.ended(status, self._clock())
         if answer.nodes:
             self._look_at_nodes()
         self._tell()
 
-    def _take_end(self, status: Status) -> None:
-        container_id = status.container_id
-        earlier = self._is_of_an_earlier_attempt(container_id)
-        # After its restart the ResourceManager tells of some a second time. And a first heartbeat tells of those that
-        # ended, or were taken away, with their ApplicationMaster; the registration did not name them.
-        if self._live.pop(container_id, None) is None and (not earlier or container_id in self._ended_before_us):
-            return
-        if earlier:
-            self._ended_before_us.add(container_id)
-        self._stopping.discard(container_id)
-        self._releases.discard(container_id)
-        if was_taken_away(status) and (earlier or container_id in self._started):
-            self._taken_away[container_id] = self._clock() + TAKEN_AWAY_S, end_of(status)
-            self._news.ending.append(container_id)
-        else:
-            self._news.ended.append(end_of(status))
-        self._started.discard(container_id)
-
     def _tell_what_is_gone(self) -> None:
-        """Containers that were taken away, and whose processes are gone by now."""
         with self._lock:
-            gone = [one for one, (at, _) in self._taken_away.items() if at <= self._clock()]
-            self._news.ended += [self._taken_away.pop(one)[1] for one in gone]
+            self._holdings.tell_what_is_gone(self._clock())
         self._tell()
-
-    def _is_of_an_earlier_attempt(self, container_id: ContainerId) -> bool:
-        return container_id.attempt < self._attempt
 
     def _check_gcores(self, granted: Granted) -> None:
         """A ResourceManager that does not know our way to write gcores passes over them without a word."""
         asked = self._wants.size(granted.priority)
         if asked is None or granted.resources.gcores >= asked.gcores:
             return
-        self._releases.add(granted.container_id)
+        self._holdings.releases.add(granted.container_id)
         why = (
             f"asked for {asked.gcores} gcores, YARN gave a container with {granted.resources.gcores}: "
             f"it does not understand the dialect {self._cluster.dialect.value} ({SETTING})"
         )
-        self._news.refused.append((granted.priority, why))
-        self._wants.drop(granted.priority)
+        self._give_up(granted.priority, why)
 
     def _register_again(self) -> None:
         """The ResourceManager was restarted: say everything again, in its own thread, as long as it takes."""
@@ -408,10 +329,7 @@ class YarnAmEngine:
         self._registered = self._restarted = True
         with self._lock:
             self._wants.forget()
-            for granted in live:
-                if granted.container_id not in self._live:
-                    self._live[granted.container_id] = granted
-                    self._news.granted.append(self._grant_of(granted))
+            self._holdings.granted(live)
         self._look_at_nodes()
         self._tell()
 
@@ -419,31 +337,23 @@ class YarnAmEngine:
         with self._lock:
             # The refused rows are not in the ResourceManager's table, and are said again at the next heartbeat.
             self._wants.forget_role(request_id)
-            since = self._refused_since.setdefault(request_id, self._clock())
-            grace_s = NO_NODE_GRACE_S if self._restarted else REFUSED_GRACE_S
-            if not isinstance(error, AskRefused | AskTooLarge):
-                grace_s = ODD_GRACE_S
+            why = self._patience.refused(request_id, error, self._clock(), restarted=self._restarted)
+            if not is_expected(error):
                 self._say(f"the ResourceManager refuses the ask of role {request_id}: {error}")
-            if self._clock() - since < grace_s:
+            if why is None:
                 return
-            self._news.refused.append((request_id, _reason(error)))
-            self._wants.drop(request_id)
+            self._give_up(request_id, why)
         self._tell()
 
     def _give_up_what_fits_nowhere(self) -> None:
-        now = self._clock()
         with self._lock:
-            waiting = self._wants.waiting()
-            for request_id in set(self._unmet_since) - {ask.request_id for ask in waiting}:
-                del self._unmet_since[request_id]
-            for ask in waiting:
-                if self._wants.fits_a_node(ask):
-                    self._unmet_since.pop(ask.request_id, None)
-                elif now - self._unmet_since.setdefault(ask.request_id, now) >= NO_NODE_GRACE_S:
-                    why = f"{_where_in_words(ask)} has {_in_words(ask)}, in all, for one container"
-                    self._news.refused.append((ask.request_id, why))
-                    self._wants.drop(ask.request_id)
+            for request_id, why in self._patience.fits_nowhere(self._wants, self._clock()):
+                self._give_up(request_id, why)
         self._tell()
+
+    def _give_up(self, request_id: int, why: str) -> None:
+        self._holdings.news.refused.append((request_id, why))
+        self._wants.drop(request_id)
 
     def _look_at_nodes(self) -> None:
         self._look_at_nodes_at = self._clock() + NODES_EVERY_S
@@ -459,23 +369,9 @@ class YarnAmEngine:
     # ---- the nodes' threads ----
 
     def _on_failed(self, failed: Failed) -> None:
-        """A node did not do as it was told: the ResourceManager takes the container away."""
         with self._lock:
-            granted = self._live.get(failed.container_id)
-            if granted is None:
+            if not self._holdings.failed(failed.container_id, failed.error, start=failed.start):
                 return
-            self._releases.add(failed.container_id)
-            if failed.start:
-                # Its end is told by this; what the ResourceManager says of it later is no news.
-                del self._live[failed.container_id]
-                self._started.discard(failed.container_id)
-                end = ContainerEnd(
-                    container_id=failed.container_id,
-                    exit_status=-1,
-                    diagnostics=f"the container could not be started: {failed.error}",
-                    node_fault=True,
-                )
-                self._news.start_failed.append(end)
         self._changed.set()
         self._tell()
 
@@ -494,55 +390,11 @@ class YarnAmEngine:
     def _tell(self, *, shut_down: str | None = None) -> None:
         with self._lock:
             if shut_down is not None:
-                self._news.shut_down = shut_down
-            if not self._news:
+                self._holdings.news.shut_down = shut_down
+            if not self._holdings.news:
                 return
         self._wake()
-
-    def _grant_of(self, granted: Granted) -> Grant:
-        return Grant(
-            container_id=granted.container_id,
-            request_id=granted.priority,
-            node=granted.node.host,
-            resources=granted.resources,
-            log_url=log_url(granted, self._cluster.user),
-        )
 
     def _where(self) -> tuple[str, int]:
         parts = urlsplit(self._control_url)
         return parts.hostname or os.environ.get("NM_HOST") or socket.gethostname(), parts.port or 0
-
-
-def address(text: str) -> tuple[str, int]:
-    """Host and port of ``host:port``; an IPv6 address stands in brackets.
-
-    Raises:
-        ConfigError: it is not of that form.
-    """
-    host, _, port = text.rpartition(":")
-    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 1 << 16:
-        raise ConfigError(f"{text!r} is no address like resourcemanager.example:8030")
-    return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-def log_url(granted: Granted, user: str) -> str:
-    """The page of a running container's logs, on its node."""
-    return f"http://{granted.web}/node/containerlogs/{granted.container_id}/{user}"
-
-
-def _reason(error: DlappError) -> str:
-    """What the server said, without the name of our call and of its exception."""
-    return error.message.partition("\n")[0].strip() if isinstance(error, RemoteError) else str(error)
-
-
-def _where_in_words(ask: Ask) -> str:
-    place = ask.placement
-    if place.nodes:
-        return f"none of the nodes asked for ({', '.join(place.nodes)}) is there and"
-    others = f" but the excluded {', '.join(place.exclude_nodes)}" if place.exclude_nodes else ""
-    return f"no node of the cluster{others}"
-
-
-def _in_words(ask: Ask) -> str:
-    amounts = ask.resources
-    return f"{amounts.memory_mib} MiB, {amounts.vcores} vcores and {amounts.gcores} gcores"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from dlapp.cluster.yarn.dialect import Dialect
+from dlapp.errors import ConfigError
 from dlapp.ids import ContainerId
 from dlapp.spec import Resources
 
@@ -196,3 +197,15 @@ class Program:
 
     launch: ContainerLaunch
     resources: Mapping[str, LocalResource] = field(default_factory=dict)
+
+
+def address(text: str) -> tuple[str, int]:
+    """Host and port of ``host:port``; an IPv6 address stands in brackets.
+
+    Raises:
+        ConfigError: it is not of that form.
+    """
+    host, _, port = text.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 1 << 16:
+        raise ConfigError(f"{text!r} is no address like resourcemanager.example:8030")
+    return host.removeprefix("[").removesuffix("]"), int(port)

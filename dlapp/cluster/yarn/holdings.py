@@ -1,0 +1,173 @@
+"""The containers of one attempt and what there is to tell of them: plain sums, no I/O.
+
+Of a container that it takes away itself the ResourceManager says at once that it has ended (-100), and its node hears
+of it a heartbeat later. So of one that may have processes the end is told when they are gone, and until then that it is
+ending. That holds as well for those that were started in the last second before their ApplicationMaster died: the
+ResourceManager takes them away, and the next attempt hears of them in its first heartbeat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dlapp.cluster.engine import ContainerEnd, Grant, Heartbeat
+from dlapp.cluster.yarn.ends import end_of, was_taken_away
+from dlapp.cluster.yarn.values import Granted, Status
+from dlapp.ids import ContainerId
+
+TAKEN_AWAY_S = 5.0
+"""From the ResourceManager's word that it takes a container away to the end of its processes: a heartbeat of the node
+(1 s), SIGTERM, SIGKILL 250 ms later, and our own lifelines. Seen: up to 1.3 s."""
+
+
+class News:
+    """What came since the ApplicationMaster last asked."""
+
+    def __init__(self) -> None:
+        self.granted: list[Grant] = []
+        self.ended: list[ContainerEnd] = []
+        self.start_failed: list[ContainerEnd] = []
+        self.ending: list[ContainerId] = []
+        self.refused: list[tuple[int, str]] = []
+        self.shut_down: str | None = None
+
+    def __bool__(self) -> bool:
+        lists = self.granted or self.ended or self.start_failed or self.ending or self.refused
+        return bool(lists or self.shut_down is not None)
+
+    def to_heartbeat(self) -> Heartbeat:
+        """The same as the engine's answer."""
+        return Heartbeat(
+            granted=tuple(self.granted),
+            ended=tuple(self.ended),
+            start_failed=tuple(self.start_failed),
+            ending=tuple(self.ending),
+            shut_down=self.shut_down,
+            refused=tuple(self.refused),
+        )
+
+
+class Holdings:
+    """What an attempt holds. Its owner has the lock.
+
+    Attributes:
+        news: what is not told yet.
+        releases: containers that the ResourceManager is to take away, and does not know of it yet.
+
+    Args:
+        attempt: of the application; containers of earlier ones are told of too.
+        user: whose the application is.
+    """
+
+    def __init__(self, attempt: int, user: str) -> None:
+        self.news = News()
+        self.releases: set[ContainerId] = set()
+        self._attempt, self._user = attempt, user
+        self._live: dict[ContainerId, Granted] = {}
+        self._started: set[ContainerId] = set()
+        self._stopping: set[ContainerId] = set()
+        self._taken_away: dict[ContainerId, tuple[float, ContainerEnd]] = {}
+        self._ended_before_us: set[ContainerId] = set()
+
+    def hold(self, live: Iterable[Granted]) -> tuple[Grant, ...]:
+        """What an earlier attempt left running is ours from the first; no news."""
+        self._live = {one.container_id: one for one in live}
+        return tuple(map(self._grant_of, self._live.values()))
+
+    def take_news(self) -> News:
+        """What is not told yet; it is told by this."""
+        news, self.news = self.news, News()
+        return news
+
+    def change_under_way(self) -> bool:
+        """Whether something ends, or is to end, of which the end is not known yet."""
+        return bool(self._stopping or self.releases or self._taken_away)
+
+    # ---- what the ApplicationMaster wants ----
+
+    def starts(self, container_id: ContainerId) -> Granted | None:
+        """A task is about to be started; None: the container was taken away again, its end is told already."""
+        granted = self._live.get(container_id)
+        if granted is not None:
+            self._started.add(container_id)
+        return granted
+
+    def stops(self, container_id: ContainerId) -> Granted | None:
+        """A container is to end; the answer is the one whose node is to be told so."""
+        granted = self._live.get(container_id)
+        if granted is None and self._is_of_an_earlier_attempt(container_id):
+            self.releases.add(container_id)
+        elif granted is None or container_id in self._stopping:
+            return None
+        self._stopping.add(container_id)
+        return granted
+
+    def gives_back(self, containers: Iterable[ContainerId]) -> bool:
+        """Containers are to be taken away; whether one of them was not known as such."""
+        known = {one for one in containers if one in self._live}
+        new = known - self.releases
+        self.releases |= known
+        return bool(new)
+
+    # ---- what YARN says ----
+
+    def granted(self, containers: Iterable[Granted]) -> None:
+        """Containers came, or came to light; those that we have are no news."""
+        for granted in containers:
+            if granted.container_id not in self._live:
+                self._live[granted.container_id] = granted
+                self.news.granted.append(self._grant_of(granted))
+
+    def ended(self, status: Status, now: float) -> None:
+        """The ResourceManager says that a container has ended."""
+        container_id = status.container_id
+        earlier = self._is_of_an_earlier_attempt(container_id)
+        # After its restart the ResourceManager tells of some a second time. And a first heartbeat tells of those that
+        # ended, or were taken away, with their ApplicationMaster; the registration did not name them.
+        if self._live.pop(container_id, None) is None and (not earlier or container_id in self._ended_before_us):
+            return
+        if earlier:
+            self._ended_before_us.add(container_id)
+        self._stopping.discard(container_id)
+        self.releases.discard(container_id)
+        if was_taken_away(status) and (earlier or container_id in self._started):
+            self._taken_away[container_id] = now + TAKEN_AWAY_S, end_of(status)
+            self.news.ending.append(container_id)
+        else:
+            self.news.ended.append(end_of(status))
+        self._started.discard(container_id)
+
+    def tell_what_is_gone(self, now: float) -> None:
+        """Containers that were taken away, and whose processes are gone by now."""
+        gone = [one for one, (at, _) in self._taken_away.items() if at <= now]
+        self.news.ended += [self._taken_away.pop(one)[1] for one in gone]
+
+    def failed(self, container_id: ContainerId, error: Exception, *, start: bool) -> bool:
+        """A node did not do as it was told: the ResourceManager takes the container away. False: it has ended."""
+        if container_id not in self._live:
+            return False
+        self.releases.add(container_id)
+        if start:
+            # Its end is told by this; what the ResourceManager says of it later is no news.
+            del self._live[container_id]
+            self._started.discard(container_id)
+            end = ContainerEnd(
+                container_id=container_id,
+                exit_status=-1,
+                diagnostics=f"the container could not be started: {error}",
+                node_fault=True,
+            )
+            self.news.start_failed.append(end)
+        return True
+
+    def _is_of_an_earlier_attempt(self, container_id: ContainerId) -> bool:
+        return container_id.attempt < self._attempt
+
+    def _grant_of(self, granted: Granted) -> Grant:
+        return Grant(
+            container_id=granted.container_id,
+            request_id=granted.priority,
+            node=granted.node.host,
+            resources=granted.resources,
+            log_url=f"http://{granted.web}/node/containerlogs/{granted.container_id}/{self._user}",
+        )
