@@ -24,6 +24,10 @@ from dlapp.ids import ApplicationId
 from dlapp.report import FinalStatus, State
 
 SETTING = "yarn.resourcemanager.webapp.address"
+KIND = "DLAPP"
+"""YARN's type of our applications."""
+KILL_END_S = 60.0
+"""How long YARN may take to end an application."""
 _CLUSTER = "/ws/v1/cluster"
 _MAX_REDIRECTS = 3
 _KINDS: dict[int, type[RemoteError]] = {401: NotAllowed, 403: NotAllowed, 404: ApplicationNotFound}
@@ -56,7 +60,7 @@ class AppSubmission:
     memory_mib: int
     vcores: int = 1
     queue: str = "default"
-    kind: str = "DLAPP"
+    kind: str = KIND
     priority: int | None = None
     attempts: int = 2
     keep_containers: bool = True

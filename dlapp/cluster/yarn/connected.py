@@ -1,0 +1,90 @@
+"""What the rooms of the client's side share: the connections to a cluster, each made when it is first needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dlapp.cluster.yarn.dialect import FIELD3_LIMIT, Dialect, choose_dialect
+from dlapp.cluster.yarn.rest import NewApplication, YarnRest
+from dlapp.cluster.yarn.site import Site, hadoop_user, read_site
+from dlapp.cluster.yarn.staging import Files
+from dlapp.config import Config
+
+FilesOf = Callable[[dict[str, Any]], Files]
+"""Opens the file system that `Site.storage` describes."""
+
+
+class Connected:
+    """A cluster as one user reaches it.
+
+    Args:
+        open_files: gives the file system of the cluster as one user.
+        user: the Hadoop user that looks and kills; None: $HADOOP_USER_NAME, or the operating system's.
+
+    Raises:
+        ConfigError: nothing says where the cluster is.
+    """
+
+    def __init__(self, config: Config, open_files: FilesOf, user: str | None) -> None:
+        self.config = config
+        self.site: Site = read_site(config.yarn.conf_dir)
+        self.user = user or hadoop_user()
+        self._open_files = open_files
+        self._rest_by_user: dict[str, YarnRest] = {}
+        self._files_by_user: dict[str, Files] = {}
+        self._new: NewApplication | None = None
+        self._dialect: Dialect | None = None
+
+    def close(self) -> None:
+        """Close the connections."""
+        for rest in self._rest_by_user.values():
+            rest.close()
+        for files in self._files_by_user.values():
+            files.close()
+
+    def rest(self, user: str | None = None) -> YarnRest:
+        """The ResourceManager, as ``user``; None: as who looks."""
+        user = user or self.user
+        if user not in self._rest_by_user:
+            self._rest_by_user[user] = YarnRest(self.site.web_urls(), user)
+        return self._rest_by_user[user]
+
+    def files(self, user: str) -> Files:
+        """The file system, as ``user``."""
+        if user not in self._files_by_user:
+            self._files_by_user[user] = self._open_files(self.site.storage(user))
+        return self._files_by_user[user]
+
+    def own_files(self) -> Files:
+        """A connection of its own, for another thread, which closes it."""
+        return self._open_files(self.site.storage(self.user))
+
+    def ask_anew(self) -> None:
+        """What the ResourceManager said of its largest container is asked again."""
+        self._new = None
+
+    def largest(self) -> Mapping[str, int]:
+        """The most of each resource in one container; an id for an application comes with it."""
+        if self._new is None:
+            self._new = self.rest().new_application()
+        return self._new.largest
+
+    def take_id(self, rest: YarnRest) -> NewApplication:
+        """The id for an application; each is good for one."""
+        new, self._new = self._new or rest.new_application(), None
+        return new
+
+    def dialect(self) -> Dialect:
+        """How this cluster writes down GPUs. Raises ConfigError: not as configured."""
+        if self._dialect is None:
+            types = set(self.largest())
+            configured = self.config.yarn.dialect
+            maybe = configured == "field3" or (configured == "auto" and len(types) <= 2)
+            field3 = maybe and self.rest().configuration(FIELD3_LIMIT) is not None
+            self._dialect = choose_dialect(configured, types, has_field3=field3)
+        return self._dialect
+
+    def has_ledger(self) -> bool:
+        """Whether somebody knows which card is whose: our ledger, or with ``yarn.io/gpu`` each NodeManager."""
+        return self.dialect() is Dialect.YARN_GPU or self.config.gpuid.zookeeper.ensemble is not None
