@@ -279,16 +279,28 @@ class WebHdfs:
 
     def read_bytes(self, path: str, most: int = 256 << 20) -> bytes:
         """All of a small file. Raises NotFound; DlappError where it is larger than ``most`` or a directory."""
-        status = self.status(path)
-        if status is None:
-            raise NotFound(f"{shown(self.place.location + path)} is not there")
-        if status.is_dir or status.size_bytes > most:
-            raise DlappError(f"{shown(self.place.location + path)} is a directory, or larger than {most} bytes")
-        if status.size_bytes == 0:
-            return b""
+        while True:
+            status = self.status(path)
+            if status is None:
+                raise NotFound(f"{shown(self.place.location + path)} is not there")
+            if status.is_dir or status.size_bytes > most:
+                raise DlappError(f"{shown(self.place.location + path)} is a directory, or larger than {most} bytes")
+            if status.size_bytes == 0:
+                return b""
+            # By its name it could be another one by now, of which so many bytes are not all. One that was replaced is
+            # gone; each round more is another one that somebody put there, so this ends.
+            try:
+                return self._bytes_of(f"/.reserved/.inodes/{status.number}", status.size_bytes)
+            except NotFound:
+                continue
+            except Denied:
+                self.check_readable(path)  # to say it of the name
+                raise
+
+    def _bytes_of(self, path: str, size_bytes: int) -> bytes:
         memory = os.memfd_create("dlapp-hdfs", os.MFD_CLOEXEC)
         try:
-            self.fetch(path, memory, 0, status.size_bytes, _ignore)
+            self.fetch(path, memory, 0, size_bytes, _ignore)
             with open(memory, "rb", closefd=False) as file:
                 file.seek(0)
                 return file.read()

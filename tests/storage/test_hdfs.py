@@ -367,6 +367,22 @@ def test_a_read_goes_on_where_its_connection_broke(
         assert proxy.connections == 4
 
 
+def test_a_small_file_that_is_replaced_while_it_is_read_is_read_whole(
+    files: HdfsFiles, base: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files.write_atomic(f"{base}/x", b"short")
+    real, others = files.web.status, iter([b"much longer", b"tiny"])
+
+    def status(path: str) -> Any:
+        found = real(path)
+        if (other := next(others, None)) is not None:
+            HdfsFiles(files.place).write_atomic(f"{base}/x", other)
+        return found
+
+    monkeypatch.setattr(files.web, "status", status)
+    assert files.read_bytes(f"{base}/x") == b"tiny"
+
+
 def test_a_namenode_that_is_down_or_no_namenode_is_passed_over(hadoop: Hadoop, place: HdfsPlace, base: str) -> None:
     dead = "http://127.0.0.1:9"
     files = HdfsFiles(place._replace(web=(dead, *place.web)), WebHdfs(place._replace(web=(dead, *place.web))))
