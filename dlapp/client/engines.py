@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 LOCAL, YARN = "local", "yarn"
 PATIENCE_S = 20.0
 """How long somebody at a terminal waits for a NameNode; one takes over from another in 10 to 30 s."""
+STRANGER_S = 3.0
+"""How long where no NameNode answers at all: with its address, the configuration is to be looked at."""
 
 
 class Engines:
@@ -101,7 +103,7 @@ def open_yarn(config: Config) -> YarnEngine:
 
         return configured(config.gpuid)
 
-    return YarnEngine(config, lambda settings: StagedFiles(settings, PATIENCE_S), ledger_of=ledger_of)
+    return YarnEngine(config, lambda settings: StagedFiles(settings, PATIENCE_S, STRANGER_S), ledger_of=ledger_of)
 
 
 def _open(config: Config, name: str) -> Engine:

@@ -32,12 +32,15 @@ class StagedFiles:
     Args:
         settings: what `HdfsPlace.from_settings` takes.
         patience_s: how long a call is tried while no NameNode serves it.
+        stranger_s: how long where none has answered yet (`WebHdfs`); None: ``patience_s``.
     """
 
-    def __init__(self, settings: Mapping[str, Any], patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self, settings: Mapping[str, Any], patience_s: float = PATIENCE_S, stranger_s: float | None = None
+    ) -> None:
         self.settings = dict(settings)
         self._place = HdfsPlace.from_settings(settings)
-        self._web = WebHdfs(self._place, patience_s=patience_s)
+        self._web = WebHdfs(self._place, patience_s=patience_s, stranger_s=stranger_s)
         self._files = HdfsFiles(self._place, self._web)
 
     def close(self) -> None:

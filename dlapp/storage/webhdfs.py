@@ -97,6 +97,8 @@ class WebHdfs:
 
     Args:
         patience_s: how long one call is tried in all; reading and writing data may take longer as long as it goes on.
+        stranger_s: how long where no NameNode has answered yet, by whatever word: none is taking over from another,
+            which would say that it is on standby; they are down, or not at these addresses. None: ``patience_s``.
     """
 
     def __init__(
@@ -104,12 +106,15 @@ class WebHdfs:
         place: HdfsPlace,
         *,
         patience_s: float = PATIENCE_S,
+        stranger_s: float | None = None,
         timeout_s: tuple[float, float] = (CONNECT_TIMEOUT_S, READ_TIMEOUT_S),
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.place = place
         self._patience_s, self._timeout_s = patience_s, timeout_s
+        self._stranger_s = patience_s if stranger_s is None else stranger_s
+        self._answered = False
         self._clock, self._sleep = clock, sleep
         self._connections = Connections(*timeout_s)
         self._first = 0  # the NameNode that served last
@@ -447,7 +452,7 @@ class WebHdfs:
                     if not (answer.good or (redirected and answer.status == 307)):
                         raise self._refusal(answer, path, web)
                     found = _object(answer, web) if reads else _redirection(answer, web) if redirected else None
-                    self._first = number
+                    self._first, self._answered = number, True
                     return found
                 except Unreachable as error:
                     if error.doubtful and not repeatable:
@@ -470,6 +475,7 @@ class WebHdfs:
             if answer.status == 401:
                 return Denied(f"{server}: HDFS does not accept {self.place.user} (it asks for another authentication)")
             return _not_webhdfs(server)
+        self._answered = True
         return _ours(kind, message, shown(self.place.location + path), server)
 
     def _order(self) -> list[int]:
@@ -488,7 +494,7 @@ class WebHdfs:
             count += 1
             if progress:
                 began, pause = self._clock(), FIRST_PAUSE_S
-            if self._clock() - began + pause > self._patience_s:
+            if self._clock() - began + pause > (self._patience_s if self._answered else self._stranger_s):
                 tries = f"tried {count} times in {self._clock() - began:.0f} s"
                 raise Unreachable(f"{what}: {why} ({tries})", doubtful=why.doubtful) from why
             self._sleep(pause * random.uniform(0.5, 1.0))

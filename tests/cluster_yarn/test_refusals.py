@@ -123,12 +123,11 @@ def test_a_user_without_a_home_directory_is_told_what_to_ask_for(client_of: Make
     assert "hdfs dfs -mkdir -p /user/nobody9 && hdfs dfs -chown nobody9 /user/nobody9" in said
 
 
-def test_an_hdfs_that_is_not_there_is_refused_with_the_settings(
-    client_of: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("dlapp.client.engines.PATIENCE_S", 0.5)
+def test_an_hdfs_that_is_not_there_is_refused_in_seconds_with_the_settings(client_of: Make, tmp_path: Path) -> None:
     client = client_of({"dfs.namenode.http-address": "127.0.0.1:1"})  # read last, so it may stand there as well
+    began = time.monotonic()
     said = refused(client, properties(tmp_path), Unreachable)
+    assert time.monotonic() - began < 15
     assert "127.0.0.1:1 connection refused" in said
     assert said.endswith("see dfs.namenode.http-address and dfs.http.policy")
 

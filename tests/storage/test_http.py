@@ -296,6 +296,29 @@ GONE = java("FileNotFoundException", "no", b"404 Not Found")
 TAKEN = java("FileAlreadyExistsException", "the same")
 
 
+def test_a_takeover_is_waited_for_and_where_nobody_is_nobody_is_waited_for() -> None:
+    standby = java("StandbyException", "Operation category READ is not supported in state standby")
+    now = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    def stranger(*servers: str) -> WebHdfs:
+        place = HdfsPlace("hdfs://nn:8020", servers, "tony")
+        return WebHdfs(place, patience_s=20, stranger_s=3, timeout_s=(2, 5), clock=lambda: now, sleep=sleep)
+
+    nobody = "http://127.0.0.1:9"
+    with pytest.raises(AnyUnreachable, match=r"127\.0\.0\.1:9 connection refused \(tried \d+ times in [1-3] s\)"):
+        stranger(nobody).status("/x")
+    # One has died, and the other one says that it is on standby: it takes over in a moment.
+    with saying([[*[standby] * 8, FOUND]]) as (server, _):
+        began = now
+        found = stranger(nobody, server).status("/x")
+        assert found is not None
+        assert now - began > 3
+
+
 def test_a_name_that_was_taken_and_is_free_again_is_tried_again() -> None:
     with saying([[TAKEN, GONE, FOUND, sized(b"")]]) as (server, _):
         assert calling(server).rename("/old", "/new")
