@@ -54,18 +54,21 @@ class HdfsPlace(NamedTuple):
         web: the web address of each NameNode: ``http://namenode:9870``.
         user: the Hadoop user.
         token: a delegation token as WebHDFS takes it; None: simple authentication.
+        ca: file of the certificates that sign those of NameNodes and DataNodes (``https://``); None: what OpenSSL has.
     """
 
     location: str
     web: tuple[str, ...]
     user: str
     token: str | None = None
+    ca: str | None = None
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> HdfsPlace:
         """The place that a mapping of the same names describes; what else it holds is ignored."""
         web = tuple(str(one).rstrip("/") for one in settings["web"])
-        return cls(str(settings["location"]).rstrip("/"), web, str(settings["user"]), settings.get("token"))
+        where = str(settings["location"]).rstrip("/")
+        return cls(where, web, str(settings["user"]), settings.get("token"), settings.get("ca"))
 
     @property
     def home(self) -> str:

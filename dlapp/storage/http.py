@@ -35,11 +35,14 @@ class Broken(OSError):
         sent: the server may have seen the request.
         answered: the beginning of a good answer had come.
         received: bytes of its body that had come.
+        lasting: it will not come by waiting.
     """
 
-    def __init__(self, words: str, *, sent: bool, answered: bool = False, received: int = 0) -> None:
+    def __init__(
+        self, words: str, *, sent: bool, answered: bool = False, received: int = 0, lasting: bool = False
+    ) -> None:
         super().__init__(words)
-        self.sent, self.answered, self.received = sent, answered, received
+        self.sent, self.answered, self.received, self.lasting = sent, answered, received, lasting
 
 
 class SourceShrank(Exception):
@@ -90,10 +93,11 @@ class Connections:
 
     Args:
         connect_s, silence_s: how long to wait for a connection, and for the next byte of an answer.
+        ca: file of the certificates that servers are trusted by; None: what OpenSSL has.
     """
 
-    def __init__(self, connect_s: float, silence_s: float) -> None:
-        self._connect_s, self._silence_s = connect_s, silence_s
+    def __init__(self, connect_s: float, silence_s: float, ca: str | None = None) -> None:
+        self._connect_s, self._silence_s, self._ca = connect_s, silence_s, ca
         self._idle: dict[str, list[_Connection]] = {}
         self._busy: dict[_Connection, int] = {}  # with the thread that uses it
         self._lock = threading.Lock()
@@ -170,15 +174,22 @@ class Connections:
             except BaseException:
                 sock.close()
                 raise
+        except Broken:
+            raise
         except OSError as error:
-            raise Broken(_words(error), sent=False) from error
+            untrusted = getattr(error, "verify_message", "")
+            words = f"has a certificate that is not trusted ({untrusted})" if untrusted else _words(error)
+            raise Broken(words, sent=False, lasting=bool(untrusted)) from error
         return _Connection(sock, place, self._silence_s, in_kernel=scheme != "https")
 
     def _secured(self, sock: socket.socket, host: str) -> socket.socket:
         import ssl
 
         if self._tls is None:
-            self._tls = ssl.create_default_context()
+            try:
+                self._tls = ssl.create_default_context(cafile=self._ca)
+            except OSError as error:
+                raise Broken(f"cannot be trusted: {self._ca}: {_words(error)}", sent=False, lasting=True) from error
         secured: socket.socket = self._tls.wrap_socket(sock, server_hostname=host)
         return secured
 

@@ -116,7 +116,7 @@ class WebHdfs:
         self._stranger_s = patience_s if stranger_s is None else stranger_s
         self._answered = False
         self._clock, self._sleep = clock, sleep
-        self._connections = Connections(*timeout_s)
+        self._connections = Connections(*timeout_s, place.ca)
         self._first = 0  # the NameNode that served last
         self._lock = threading.Lock()
         self._datanodes: list[str] = []  # addresses that redirections led to
@@ -405,6 +405,8 @@ class WebHdfs:
             target = f"/webhdfs/v1{quote(path)}?{where.query}"
             answer = self._connections.ask(method, where.server, target, body, sink=sink)
         except Broken as broken:
+            if broken.lasting:
+                raise _untrusted(where.server, broken) from broken
             self._forget_datanode(where.server)
             raise _DataNodeFailed(
                 where.server, f"{host} {broken}", received=broken.received, answered=broken.answered
@@ -465,6 +467,8 @@ class WebHdfs:
         try:
             return self._connections.ask(method, web, target)
         except Broken as broken:
+            if broken.lasting:
+                raise _untrusted(web, broken) from broken
             raise Unreachable(f"{web.partition('://')[2]} {broken}", doubtful=broken.sent) from broken
 
     def _refusal(self, answer: Answer, path: str, server: str) -> DlappError:
@@ -559,6 +563,11 @@ def _redirection(answer: Answer, web: str) -> _Where:
 
 def _not_webhdfs(server: str) -> Unreachable:
     return Unreachable(f"{server.partition('://')[2]} answers, but does not speak WebHDFS", doubtful=True)
+
+
+def _untrusted(server: str, broken: Broken) -> _Unreachable:
+    """Not the Unreachable that is tried again."""
+    return _Unreachable(f"{server} {broken}; SSL_CERT_FILE names the file of your cluster's CA")
 
 
 def _is_quota(refused: DiskFull) -> bool:

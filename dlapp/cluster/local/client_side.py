@@ -248,7 +248,9 @@ class LocalEngine:
         hdfs, why = self._hdfs()
         if hdfs is None:
             raise ConfigError(why)
-        return {**hdfs, "user": spec.username}
+        # Named by a variable of OpenSSL's, as on a cluster's clients.
+        ca = os.environ.get("SSL_CERT_FILE")
+        return {**hdfs, "user": spec.username, **({"ca": os.path.abspath(ca)} if ca else {})}
 
     def _stage(self, submission: Any, secrets: Any, storage: dict[str, Any] | None) -> str:
         staging = os.path.join(self._state.staging, f"{os.getpid()}-{os.urandom(8).hex()}")
