@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dlapp.cluster.engine import Ask, ContainerEnd, Grant, Heartbeat, TaskLaunch
-from dlapp.cluster.yarn import patience
+from dlapp.cluster.yarn import holdings, patience
 from dlapp.cluster.yarn.am_side import YarnAmEngine
 from dlapp.cluster.yarn.dialect import Dialect
 from dlapp.cluster.yarn.resource_manager import ResourceManager
@@ -223,7 +223,10 @@ def test_answers_of_the_resourcemanager_that_are_lost_lose_nothing(attempt: Atte
         driver.engine.close()
 
 
-def test_what_is_started_and_taken_away_ends_when_its_processes_are_gone(driver: Driver, tmp_path: Path):
+def test_what_is_started_and_taken_away_ends_when_its_processes_are_gone(
+    driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(holdings, "TAKEN_AWAY_S", 1000.0)  # it is its node that says so
     driver.wanted = {1: 1}
     driver.until(lambda: driver.granted)
     (grant,) = driver.granted.values()

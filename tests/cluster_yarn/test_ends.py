@@ -59,4 +59,5 @@ def test_what_the_resourcemanager_takes_away_may_still_run():
     assert was_taken_away(status(-100, "Container released by application"))
     assert was_taken_away(status(-100, "Container of a completed application"))
     assert was_taken_away(status(-100, "Container released on a *lost* node"))
+    assert was_taken_away(status(-102, "Container preempted by scheduler"))
     assert not was_taken_away(status(-105, "Container killed by the ApplicationMaster."))

@@ -5,6 +5,8 @@
                     <── news ────   (wake)
     start, stop ─────────────────────────────────────────────────────>   startContainers, stopContainers
                     <── failed ───────────────────────────────────────   (wake)
+                                    of what YARN takes away ─────────>   getContainerStatuses
+                    <── ended ────────────────────────────────────────   (wake)
 
 The ResourceManager is called by one thread alone, every 0.1 s while something new is wanted or ending and every second
 otherwise, and for as long as it takes while it is away: the ApplicationMaster's own thread never waits for it. All that
@@ -35,7 +37,7 @@ from dlapp.cluster.yarn.errors import (
     YarnError,
 )
 from dlapp.cluster.yarn.holdings import Holdings
-from dlapp.cluster.yarn.nodes import Failed, Nodes, Start
+from dlapp.cluster.yarn.nodes import Failed, Look, Nodes, Start
 from dlapp.cluster.yarn.patience import Patience, is_expected
 from dlapp.cluster.yarn.resource_manager import ResourceManager, usable_nodes
 from dlapp.cluster.yarn.tokens import AM_RM_KIND, Credentials
@@ -82,7 +84,7 @@ class YarnAmEngine:
         self._cluster, self._attempt, self._program, self._wake, self._clock = cluster, attempt, program, wake, clock
         self._handed_on = credentials.without(AM_RM_KIND)
         self._rm = ResourceManager([address(one) for one in cluster.schedulers], token, cluster.dialect)
-        self._nodes = Nodes(self._rm.node_tokens.get, self._on_failed)
+        self._nodes = Nodes(self._rm.node_tokens.get, self._on_failed, self._on_seen)
         self._lock = threading.Lock()
         self._changed = threading.Event()
         self._thread: threading.Thread | None = None
@@ -305,7 +307,11 @@ class YarnAmEngine:
 
     def _tell_what_is_gone(self) -> None:
         with self._lock:
-            self._holdings.tell_what_is_gone(self._clock())
+            now = self._clock()
+            self._holdings.tell_what_is_gone(now)
+            looks = self._holdings.to_look_at(now)
+        for node, container_id in looks:
+            self._nodes.order(node, Look(container_id))
         self._tell()
 
     def _check_gcores(self, granted: Granted) -> None:
@@ -373,6 +379,11 @@ class YarnAmEngine:
             if not self._holdings.failed(failed.container_id, failed.error, start=failed.start):
                 return
         self._changed.set()
+        self._tell()
+
+    def _on_seen(self, container_id: ContainerId, ended: bool | None) -> None:
+        with self._lock:
+            self._holdings.seen(container_id, ended, self._clock())
         self._tell()
 
     # ---- small ----

@@ -20,6 +20,9 @@ NODE_FAULTS = {
     -106: "was ended by the ResourceManager",
     -108: "was ended by its node's scheduler",
 }
+TAKEN_AWAY = (ABORTED, -102, -106)
+"""What the ResourceManager says by itself; what a node says comes when the container has ended. Source: SchedulerUtils,
+createAbnormalContainerStatus, createPreemptedContainerStatus and createKilledContainerStatus."""
 MEMORY = (-103, -104)
 NO_PYTHON = (126, 127)
 """What a container's command exits with where its node has no Python for dlapp (`plan`, `travel`)."""
@@ -60,7 +63,7 @@ def was_taken_away(status: Status) -> bool:
     """Whether the ResourceManager says of a container that it takes it away: its node hears of that later, or, where
     the node is lost, never.
     """
-    return status.exit_status == ABORTED
+    return status.exit_status in TAKEN_AWAY
 
 
 def _our_words(diagnostics: str) -> str:

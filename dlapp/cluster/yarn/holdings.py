@@ -2,22 +2,29 @@
 
 Of a container that it takes away itself the ResourceManager says at once that it has ended (-100), and its node hears
 of it a heartbeat later. So of one that may have processes the end is told when they are gone, and until then that it is
-ending. That holds as well for those that were started in the last second before their ApplicationMaster died: the
-ResourceManager takes them away, and the next attempt hears of them in its first heartbeat.
+ending. That they are gone its node says (its state is COMPLETE once they are, and RUNNING between the order and that).
+
+That holds as well for those that were started in the last second before their ApplicationMaster died: the
+ResourceManager takes them away, and the next attempt hears of them in its first heartbeat. Of these nobody says on
+which node they were, nor gives a token for it: for them, as for those whose node does not answer, time has to do.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from dlapp.cluster.engine import ContainerEnd, Grant, Heartbeat
 from dlapp.cluster.yarn.ends import end_of, was_taken_away
-from dlapp.cluster.yarn.values import Granted, Status
+from dlapp.cluster.yarn.values import Granted, NodeId, Status
 from dlapp.ids import ContainerId
 
 TAKEN_AWAY_S = 5.0
 """From the ResourceManager's word that it takes a container away to the end of its processes: a heartbeat of the node
-(1 s), SIGTERM, SIGKILL 250 ms later, and our own lifelines. Seen: up to 1.3 s."""
+(1 s), SIGTERM, SIGKILL 250 ms later, and our own lifelines. Seen: up to 1.3 s. So long it is waited for where the node
+does not say it."""
+LOOK_EVERY_S = 0.25
 
 
 class News:
@@ -47,6 +54,21 @@ class News:
         )
 
 
+@dataclass(slots=True)
+class _TakenAway:
+    """A container that may have processes although YARN says that it has ended.
+
+    Args:
+        over_at: it counts as gone then, whatever we know.
+        look_at: its node is to be asked again then; infinity: it is being asked, or it is not known which one it is.
+    """
+
+    end: ContainerEnd
+    over_at: float
+    node: NodeId | None
+    look_at: float
+
+
 class Holdings:
     """What an attempt holds. Its owner has the lock.
 
@@ -66,7 +88,7 @@ class Holdings:
         self._live: dict[ContainerId, Granted] = {}
         self._started: set[ContainerId] = set()
         self._stopping: set[ContainerId] = set()
-        self._taken_away: dict[ContainerId, tuple[float, ContainerEnd]] = {}
+        self._taken_away: dict[ContainerId, _TakenAway] = {}
         self._ended_before_us: set[ContainerId] = set()
 
     def hold(self, live: Iterable[Granted]) -> tuple[Grant, ...]:
@@ -124,23 +146,46 @@ class Holdings:
         earlier = self._is_of_an_earlier_attempt(container_id)
         # After its restart the ResourceManager tells of some a second time. And a first heartbeat tells of those that
         # ended, or were taken away, with their ApplicationMaster; the registration did not name them.
-        if self._live.pop(container_id, None) is None and (not earlier or container_id in self._ended_before_us):
+        granted = self._live.pop(container_id, None)
+        if granted is None and (not earlier or container_id in self._ended_before_us):
             return
         if earlier:
             self._ended_before_us.add(container_id)
         self._stopping.discard(container_id)
         self.releases.discard(container_id)
         if was_taken_away(status) and (earlier or container_id in self._started):
-            self._taken_away[container_id] = now + TAKEN_AWAY_S, end_of(status)
+            node = granted.node if granted else None
+            look_at = now if node else math.inf
+            self._taken_away[container_id] = _TakenAway(end_of(status), now + TAKEN_AWAY_S, node, look_at)
             self.news.ending.append(container_id)
         else:
             self.news.ended.append(end_of(status))
         self._started.discard(container_id)
 
     def tell_what_is_gone(self, now: float) -> None:
-        """Containers that were taken away, and whose processes are gone by now."""
-        gone = [one for one, (at, _) in self._taken_away.items() if at <= now]
-        self.news.ended += [self._taken_away.pop(one)[1] for one in gone]
+        """Containers that were taken away, and whose processes must be gone by now."""
+        gone = [container_id for container_id, one in self._taken_away.items() if one.over_at <= now]
+        self.news.ended += [self._taken_away.pop(container_id).end for container_id in gone]
+
+    def to_look_at(self, now: float) -> list[tuple[NodeId, ContainerId]]:
+        """Containers that were taken away, and whose nodes are to be asked now; each is until `seen`."""
+        due = []
+        for container_id, one in self._taken_away.items():
+            if one.node is not None and one.look_at <= now:
+                one.look_at = math.inf
+                due.append((one.node, container_id))
+        return due
+
+    def seen(self, container_id: ContainerId, ended: bool | None, now: float) -> None:
+        """What its node says of a container that was taken away; None: nothing."""
+        one = self._taken_away.get(container_id)
+        if one is None:
+            return
+        one.look_at = now + LOOK_EVERY_S
+        if ended:
+            self.news.ended.append(self._taken_away.pop(container_id).end)
+        elif ended is not None:
+            one.over_at = now + TAKEN_AWAY_S
 
     def failed(self, container_id: ContainerId, error: Exception, *, start: bool) -> bool:
         """A node did not do as it was told: the ResourceManager takes the container away. False: it has ended."""

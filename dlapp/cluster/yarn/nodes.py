@@ -1,4 +1,4 @@
-"""Starting and stopping containers on their nodes, beside the ApplicationMaster's own thread.
+"""Starting and stopping containers on their nodes, and asking after them, beside the ApplicationMaster's own thread.
 
 A node may be slow or gone, and a thousand containers stand on hundreds of nodes. So orders go to a queue for each node,
 and a few threads, started when they are needed, take one node at a time and give it all of its orders in one call.
@@ -6,6 +6,7 @@ and a few threads, started when they are needed, take one node at a time and giv
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -14,14 +15,14 @@ from typing import NamedTuple
 from dlapp.cluster.yarn.errors import YarnError
 from dlapp.cluster.yarn.node_manager import NodeManager
 from dlapp.cluster.yarn.tokens import Token
-from dlapp.cluster.yarn.values import Granted, Launch, NodeId
+from dlapp.cluster.yarn.values import Granted, Launch, NodeId, Status
 from dlapp.errors import DlappError
 from dlapp.ids import ContainerId
 
 MOST_THREADS = 8
 MOST_STARTS = 50
 """In one call: the NodeManager writes each container's files before it answers."""
-START_TIMEOUT_S, STOP_TIMEOUT_S = 30.0, 10.0
+START_TIMEOUT_S, STOP_TIMEOUT_S, LOOK_TIMEOUT_S = 30.0, 10.0, 3.0
 
 
 class Start(NamedTuple):
@@ -29,6 +30,16 @@ class Start(NamedTuple):
 
     granted: Granted
     launch: Launch
+
+
+class Look(NamedTuple):
+    """See whether the processes of this container are gone."""
+
+    container_id: ContainerId
+
+
+Order = Start | ContainerId | Look
+"""A `ContainerId` by itself is to be stopped."""
 
 
 class Failed(NamedTuple):
@@ -44,20 +55,27 @@ class Nodes:
 
     Args:
         token_of: the token for a node, newest first known.
-        failed: called, from threads of ours, with each order that came to nothing.
+        failed: called, from threads of ours, with each start or stop that came to nothing.
+        seen: called likewise with what a `Look` saw: whether the container has ended, its processes and all; None: the
+            node does not say.
     """
 
-    def __init__(self, token_of: Callable[[NodeId], Token | None], failed: Callable[[Failed], None]) -> None:
-        self._token_of, self._failed = token_of, failed
-        self._orders: dict[NodeId, deque[Start | ContainerId]] = {}
+    def __init__(
+        self,
+        token_of: Callable[[NodeId], Token | None],
+        failed: Callable[[Failed], None],
+        seen: Callable[[ContainerId, bool | None], None],
+    ) -> None:
+        self._token_of, self._failed, self._seen = token_of, failed, seen
+        self._orders: dict[NodeId, deque[Order]] = {}
         self._free: deque[NodeId] = deque()
         self._changed = threading.Condition()
         self._threads: list[threading.Thread] = []
         self._idle = 0
         self._closed = False
 
-    def order(self, node: NodeId, what: Start | ContainerId) -> None:
-        """Start a container, or stop the one with this id. Returns at once."""
+    def order(self, node: NodeId, what: Order) -> None:
+        """Start a container, stop the one with this id, or look at one. Returns at once."""
         with self._changed:
             if self._closed:
                 return
@@ -102,23 +120,23 @@ class Nodes:
                         del self._orders[node]
 
     @staticmethod
-    def _next_batch(orders: deque[Start | ContainerId]) -> list[Start | ContainerId]:
+    def _next_batch(orders: deque[Order]) -> list[Order]:
         """The orders of one kind that stand first."""
         batch = [orders.popleft()]
         while orders and type(orders[0]) is type(batch[0]) and len(batch) < MOST_STARTS:
             batch.append(orders.popleft())
         return batch
 
-    def _carry_out(self, node: NodeId, batch: list[Start | ContainerId]) -> None:
+    def _carry_out(self, node: NodeId, batch: list[Order]) -> None:
+        if looks := [one.container_id for one in batch if isinstance(one, Look)]:
+            self._look(node, looks)
+            return
         starts = [one for one in batch if isinstance(one, Start)]
         stops = [one for one in batch if isinstance(one, ContainerId)]
         containers = [one.granted.container_id for one in starts] + stops
         outcome: dict[ContainerId, DlappError | None]
         try:
-            token = self._token_of(node)
-            if token is None:
-                raise YarnError(f"{node}: the ResourceManager gave no token for this node")
-            there = NodeManager(node, token)
+            there = self._there(node)
             if starts:
                 launches = [(one.granted, one.launch) for one in starts]
                 outcome = dict(there.start(launches, timeout_s=START_TIMEOUT_S))
@@ -134,3 +152,18 @@ class Nodes:
         for container_id, failure in outcome.items():
             if failure is not None:
                 self._failed(Failed(container_id, bool(starts), failure))
+
+    def _look(self, node: NodeId, containers: list[ContainerId]) -> None:
+        ended: dict[ContainerId, bool | None] = dict.fromkeys(containers)
+        # What cannot be asked is not known; a fault of ours ends no thread that other nodes need.
+        with contextlib.suppress(Exception):
+            found = self._there(node).statuses(containers, timeout_s=LOOK_TIMEOUT_S)
+            ended |= {one: status.ended for one, status in found.items() if isinstance(status, Status)}
+        for container_id, gone in ended.items():
+            self._seen(container_id, gone)
+
+    def _there(self, node: NodeId) -> NodeManager:
+        token = self._token_of(node)
+        if token is None:
+            raise YarnError(f"{node}: the ResourceManager gave no token for this node")
+        return NodeManager(node, token)

@@ -1,0 +1,96 @@
+"""What an attempt holds, and when it tells of what YARN took away: a clock that is set by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from dlapp.cluster.yarn.holdings import LOOK_EVERY_S, TAKEN_AWAY_S, Holdings
+from dlapp.cluster.yarn.values import Granted, NodeId, Status
+from dlapp.ids import ContainerId
+from dlapp.spec import Resources
+
+NODE = NodeId("node1", 8041)
+OURS = ContainerId.from_text("container_1700000000000_0042_02_000002")
+EARLIER = ContainerId.from_text("container_1700000000000_0042_01_000002")
+
+
+def granted(container_id: ContainerId) -> Granted:
+    return Granted(
+        container_id=container_id,
+        node=NODE,
+        web="node1:8042",
+        resources=Resources(memory_mib=256),
+        priority=1,
+        request_id=1,
+        token=b"",
+    )
+
+
+def taken_away(container_id: ContainerId) -> Status:
+    return Status(container_id=container_id, ended=True, exit_status=-100)
+
+
+@pytest.fixture
+def holdings() -> Holdings:
+    """It holds a container that was started, and of which the ResourceManager says at time 0 that it has ended."""
+    one = Holdings(2, "tony")
+    one.granted([granted(OURS)])
+    assert one.starts(OURS)
+    one.take_news()
+    one.ended(taken_away(OURS), 0.0)
+    news = one.take_news()
+    assert (news.ending, news.ended) == ([OURS], [])
+    return one
+
+
+def told(holdings: Holdings, now: float) -> list[ContainerId]:
+    holdings.tell_what_is_gone(now)
+    return [one.container_id for one in holdings.take_news().ended]
+
+
+def test_as_long_as_its_node_says_that_it_runs_it_runs(holdings: Holdings) -> None:
+    now = 0.0
+    while now < 10 * TAKEN_AWAY_S:
+        assert holdings.to_look_at(now) == [(NODE, OURS)]
+        assert holdings.to_look_at(now) == [], "asked again before it answered"
+        holdings.seen(OURS, False, now)
+        now += LOOK_EVERY_S
+        assert told(holdings, now) == []
+        assert holdings.change_under_way()
+    assert holdings.to_look_at(now) == [(NODE, OURS)]
+    holdings.seen(OURS, True, now)
+    assert told(holdings, now) == [OURS]
+    holdings.seen(OURS, True, now)
+    assert told(holdings, 10 * now) == []
+    assert not holdings.change_under_way()
+
+
+def test_where_its_node_does_not_say_time_has_to_do(holdings: Holdings) -> None:
+    holdings.to_look_at(0.0)
+    holdings.seen(OURS, None, 3.0)
+    assert holdings.to_look_at(3.0 + LOOK_EVERY_S) == [(NODE, OURS)]
+    assert told(holdings, 0.9 * TAKEN_AWAY_S) == []
+    assert told(holdings, TAKEN_AWAY_S) == [OURS]
+
+
+def test_of_an_earlier_attempts_container_nobody_knows_the_node(holdings: Holdings) -> None:
+    holdings.to_look_at(0.0)
+    holdings.ended(taken_away(EARLIER), 1.0)
+    assert holdings.take_news().ending == [EARLIER]
+    assert holdings.to_look_at(2.0) == []
+    assert told(holdings, 1.0 + TAKEN_AWAY_S) == [OURS, EARLIER]
+
+
+def test_an_earlier_attempts_container_that_the_registration_named_has_a_node() -> None:
+    holdings = Holdings(2, "tony")
+    assert [one.container_id for one in holdings.hold([granted(EARLIER)])] == [EARLIER]
+    holdings.ended(taken_away(EARLIER), 0.0)
+    assert holdings.to_look_at(0.0) == [(NODE, EARLIER)]
+
+
+def test_what_nothing_was_started_in_has_ended_at_once() -> None:
+    holdings = Holdings(1, "tony")
+    holdings.granted([granted(OURS)])
+    holdings.take_news()
+    holdings.ended(taken_away(OURS), 0.0)
+    assert told(holdings, 0.0) == [OURS]
