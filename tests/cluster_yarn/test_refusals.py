@@ -297,10 +297,23 @@ def test_what_the_resourcemanager_forgot_the_timeline_server_knows(
     assert [one.exit_code for one in seen.containers] == [0]
     assert later.kill(end.application_id) == f"{end.application_id} had already ended: FINISHED, SUCCEEDED"
     assert "is not known to YARN, nor to its timeline server" in not_found(later)
+    for listed in (later.list(), later.list(everybody=True)):
+        (one,) = [one for one in listed if one.application_id == end.application_id]
+        assert (one.state, one.final_status, one.appname) == (end.state, end.final_status, end.appname)
+    assert [one.application_id for one in later.list(finished=1)] == [later.list()[-1].application_id]
+    assert not later.list(user="nobody9")
     without = client_of(
         {"yarn.resourcemanager.webapp.address": address(others.fresh), "yarn.timeline-service.enabled": "false"}
     )
     assert "is not known to YARN (dlapp-list -a shows what is)" in not_found(without)
+    assert not without.list()
+    silent = client_of(
+        {
+            "yarn.resourcemanager.webapp.address": address(others.fresh),
+            "yarn.timeline-service.webapp.address": "127.0.0.1:1",
+        }
+    )
+    assert not silent.list()
 
 
 def not_found(client: Client) -> str:

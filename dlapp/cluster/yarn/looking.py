@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from dlapp.cluster.engine import LogFiles
 from dlapp.cluster.yarn import reports
@@ -47,14 +47,30 @@ class Looker:
     ) -> list[ApplicationView]:
         """What YARN knows of many, oldest first: the caller's own, one user's, or everybody's; without containers.
 
+        Where the ResourceManager has too few that have ended, it may have forgotten some: its timeline server is asked.
+
         Args:
             limit: how many of those that have ended, the latest; None: all.
         """
         whose = None if everybody else user or self._there.user
         found = self._there.rest().reports(user=whose, kind=KIND)
         ended = [one for one in found if one.state.ended]
+        if limit is None or len(ended) < limit:
+            forgotten = self._forgotten(whose, found)
+            # Its ids are of an earlier ResourceManager, or smaller.
+            found, ended = [*forgotten, *found], [*forgotten, *ended]
         kept = set(ended if limit is None else ended[len(ended) - limit :] if limit else ())
         return [reports.merged(one, None, None) for one in found if not one.state.ended or one in kept]
+
+    def _forgotten(self, whose: str | None, known: Sequence[AppReport]) -> list[AppReport]:
+        timeline = self._there.site.timeline_url()
+        if timeline is None:
+            return []
+        # What there is now is shown without it.
+        with contextlib.suppress(Unreachable):
+            ids = {one.application_id for one in known}
+            return reports.forgotten(timeline, self._there.user, whose=whose, known=ids)
+        return []
 
     def submission(self, application_id: ApplicationId) -> Submission:
         """What was submitted. Raises NotFound."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from dlapp.cluster.yarn.rest import AppReport
+from dlapp.cluster.yarn.rest import KIND, AppReport
 from dlapp.cluster.yarn.web import NoAddress, Web
 from dlapp.control import Phase
 from dlapp.errors import NotFound, Unreachable
@@ -17,6 +17,10 @@ from dlapp.report import ApplicationView, Cause, FinalStatus, State
 from dlapp.spec import Submission
 
 _TIMEOUT_S = 20.0
+_FORGOTTEN_TIMEOUT_S = 3.0
+_FORGOTTEN_MOST = 500
+"""So many of its latest applications the timeline server is asked for; only then it looks whose they are."""
+_ENDED = frozenset(state.value for state in State if state.ended)
 _NODE_LOGS = "/node/containerlogs/"
 _DATE = re.compile(r"^\[[^\]]*\]\s*")
 _CAUSES = {FinalStatus.SUCCEEDED: Cause.SUCCEEDED, FinalStatus.KILLED: Cause.KILLED, FinalStatus.FAILED: Cause.FAILED}
@@ -156,6 +160,42 @@ def from_timeline(url: str, application_id: ApplicationId, user: str) -> AppRepo
         raw = json.loads(answer.data)
     except (Unreachable, NoAddress, ValueError) as error:
         raise Unreachable(f"{url}: the timeline server does not answer for {application_id}: {error}") from error
+    return _of_history(raw, application_id)
+
+
+def forgotten(url: str, user: str, *, whose: str | None, known: Collection[ApplicationId]) -> list[AppReport]:
+    """The latest applications of ours that the timeline server has and the ResourceManager, which knows ``known``, not.
+
+    They have all ended: what that server takes for running, and no ResourceManager knows, is something that nobody ever
+    told the end of. It looks at the latest of everybody's, so of who is not among those there is nothing.
+
+    Args:
+        user: who asks.
+        whose: one user's; None: everybody's.
+
+    Raises:
+        Unreachable: it does not answer in a moment.
+    """
+    import json
+
+    target = f"{url}/ws/v1/applicationhistory/apps"
+    try:
+        with Web(_FORGOTTEN_TIMEOUT_S) as web:
+            answer = web.call("GET", target, {"limit": str(_FORGOTTEN_MOST), "user.name": user})
+        if answer.status != 200:
+            raise Unreachable(f"status {answer.status}")
+        raw = json.loads(answer.data).get("app") or []
+    except (Unreachable, NoAddress, ValueError, AttributeError) as error:
+        raise Unreachable(f"{url}: the timeline server does not answer: {error}") from error
+    found = [
+        _of_history(one, ApplicationId.from_text(str(one["appId"])))
+        for one in raw
+        if one.get("type") == KIND and whose in (None, one.get("user")) and one.get("appState") in _ENDED
+    ]
+    return sorted((one for one in found if one.application_id not in known), key=lambda one: one.application_id)
+
+
+def _of_history(raw: dict[str, Any], application_id: ApplicationId) -> AppReport:
     final = str(raw.get("finalAppStatus"))
     return AppReport(
         application_id=application_id,
