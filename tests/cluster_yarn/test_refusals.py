@@ -82,6 +82,23 @@ def test_a_queue_that_takes_nothing_is_refused(
     assert words in refused(client_of(), properties(tmp_path, f"queue={queue}"), kind)
 
 
+@pytest.mark.parametrize(
+    ("queue", "words"),
+    [
+        ("nowhere", "there is no queue 'nowhere' (yarn.scheduler.capacity.root.queues)"),
+        ("closed", "'closed' takes no applications, it is STOPPED (yarn.scheduler.capacity.root.closed.state)"),
+        ("full", "is full now: it has 0 applications (yarn.scheduler.capacity.root.full.maximum-applications)"),
+    ],
+)
+def test_a_queue_that_changed_since_it_was_looked_at_is_refused_in_the_same_words(
+    client_of: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, queue: str, words: str
+) -> None:
+    monkeypatch.setattr("dlapp.cluster.yarn.checks.check_queue", lambda *_: None)
+    said = refused(client_of(), properties(tmp_path, f"queue={queue}"), UsageError)
+    assert said.startswith("application.queue: ")
+    assert said.endswith(words)
+
+
 def test_a_queue_of_others_is_refused(client_of: Make, hadoop: Hadoop, tmp_path: Path) -> None:
     for change in ("op=MKDIRS", "op=SETOWNER&owner=tony"):
         url = f"{hadoop.hdfs_url}/webhdfs/v1/user/tony?{change}&user.name={getpass.getuser()}"

@@ -105,6 +105,7 @@ QUEUES = {
     f"{_QUEUE}.acl_submit_applications": " ",
     f"{_QUEUE}.default.acl_submit_applications": "*",
     f"{_QUEUE}.research.acl_submit_applications": "*",
+    f"{_QUEUE}.closed.acl_submit_applications": "*",
     f"{_QUEUE}.full.acl_submit_applications": "*",
     f"{_QUEUE}.locked.acl_submit_applications": "nobody",
 }

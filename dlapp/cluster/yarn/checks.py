@@ -20,6 +20,9 @@ _MAXIMUM = {
     "vcores": "yarn.scheduler.maximum-allocation-vcores",
 }
 _JAVA_CLASS = re.compile(r"^(?:[a-z]\w*\.)+[A-Z]\w*: ")
+_NOT_RUNNING = re.compile(r"Queue (\S+) is ([A-Z]+)\b")
+_FULL = re.compile(r"Queue (\S+) already has (\d+) applications")
+"""Of LeafQueue.validateSubmitApplication, 3.4.2."""
 _CAPACITY = "yarn.scheduler.capacity"
 HDFS_SETTINGS = "dfs.namenode.http-address and dfs.http.policy"
 
@@ -117,12 +120,23 @@ def check_queue(queues: Sequence[QueueInfo], name: str) -> None:
 
 
 def refusal(diagnostics: str, application_id: ApplicationId, queue: str, user: str) -> DlappError:
-    """What YARN refused an application for once it was submitted, in our words where we have any."""
+    """What YARN refused an application for once it was submitted, in our words where we have any.
+
+    A queue may have changed since it was looked at, and a scheduler need not show its queues before.
+    """
     words = diagnostics.partition("\n")[0]
     if "does not have permission to submit" in words:
         path = queue if queue.startswith("root") else f"root.{queue}"
         setting = f"{_CAPACITY}.{path}.acl_submit_applications"
         return Denied(f"application.queue: {user} may not submit to {queue!r} ({setting})")
+    if "submitted by user" in words and "to unknown queue" in words:
+        return UsageError(f"application.queue: there is no queue {queue!r} ({_CAPACITY}.root.queues)")
+    if stopped := _NOT_RUNNING.search(words):
+        setting = f"{_CAPACITY}.{stopped[1]}.state"
+        return UsageError(f"application.queue: {queue!r} takes no applications, it is {stopped[2]} ({setting})")
+    if full := _FULL.search(words):
+        setting = f"{_CAPACITY}.{full[1]}.maximum-applications"
+        return UsageError(f"application.queue: {queue!r} is full now: it has {full[2]} applications ({setting})")
     return UsageError(f"YARN refused {application_id}: {_JAVA_CLASS.sub('', words)}")
 
 
