@@ -7,6 +7,9 @@ An object store keeps no permissions, and not every one a time: files get the us
 Output does not go there: none of them can replace a directory in one step.
 
 Credentials are fsspec's affair: they are found, on the machine that fetches, where its libraries look for them.
+
+Where a location names a server (``ftp://host/name``), each thread has a connection of its own to it: not every library
+lets threads share one, nor makes a new one by itself where it broke.
 """
 
 from __future__ import annotations
@@ -53,13 +56,13 @@ class RemoteFiles:
         except ImportError:
             raise UsageError(f"{scheme}:// needs a library that is not here: pip install 'dlapp[fsspec]'") from None
         try:
-            self._fs: Any = fsspec.filesystem(scheme)
+            self._class: Any = fsspec.get_filesystem_class(scheme)
         except ImportError as missing:
             raise UsageError(f"{scheme}:// needs a library that is not here: {missing}") from None
         except ValueError:
             raise UsageError(f"there is no storage for {scheme}://") from None
-        except Exception as error:
-            raise DlappError(f"{scheme}:// cannot be used: {_line(error)}") from error
+        self._shared: Any = None
+        self._own = threading.local()
 
     # ---- FileSystem ----
 
@@ -148,7 +151,7 @@ class RemoteFiles:
 
     def _info(self, location: str) -> Mapping[str, Any] | None:
         try:
-            found: Mapping[str, Any] = self._asked(location, lambda: self._fs.info(location))
+            found: Mapping[str, Any] = self._asked(location, lambda fs: fs.info(location))
         except NotFound:
             return None
         return found
@@ -156,10 +159,10 @@ class RemoteFiles:
     def _list(self, location: str) -> list[tuple[str, Mapping[str, Any]]]:
         """Last name and description of all that is in a directory, sorted; of what is none, nothing."""
         try:
-            listed = self._asked(location, lambda: self._fs.ls(location, detail=True))
+            listed = self._asked(location, lambda fs: fs.ls(location, detail=True))
         except NotFound:
             return []
-        own = self._fs._strip_protocol(location).strip("/")
+        own = self._class._strip_protocol(location).strip("/")
         inner = {
             one["name"].rstrip("/").rpartition("/")[2]: one for one in listed if one["name"].strip("/") != own
         }  # a file, or the mark that a console makes for an empty directory, lists itself
@@ -168,12 +171,29 @@ class RemoteFiles:
                 raise DlappError(f"{shown(location)} has something that is named {shown(name)}; that is no file's name")
         return sorted(inner.items())
 
-    def _asked(self, location: str, call: Callable[[], Any]) -> Any:
+    def _fs(self, location: str) -> Any:
+        """fsspec's file system that a location is on."""
+        try:
+            options = self._class._get_kwargs_from_urls(location)
+            if not options:
+                self._shared = self._shared or self._class()
+                return self._shared
+            if getattr(self._own, "options", None) != options:
+                self._own.fs, self._own.options = self._class(**options, skip_instance_cache=True), options
+        except ImportError as missing:
+            raise UsageError(f"{self.scheme}:// needs a library that is not here: {missing}") from None
+        except TypeError as error:
+            raise UsageError(
+                f"{self.scheme}:// cannot be used: it needs more than a location ({_line(error)})"
+            ) from None
+        return self._own.fs
+
+    def _asked(self, location: str, call: Callable[[Any], Any]) -> Any:
         """What ``call`` gives, tried several times; its errors are ours."""
         pause_s = FIRST_PAUSE_S
         for left in reversed(range(TRIES)):
             try:
-                return call()
+                return call(self._fs(location))
             except (FileNotFoundError, NotADirectoryError) as error:
                 raise NotFound(f"{shown(location)}: nothing is there") from error
             except PermissionError as error:
@@ -182,6 +202,7 @@ class RemoteFiles:
                 raise
             except Exception as error:
                 # Each library has errors of its own; which of them pass, nobody can say for all.
+                self._own.options = None
                 if not left:
                     raise Unreachable(
                         f"{shown(location)} cannot be read: {_line(error)} (tried {TRIES} times)"
@@ -204,7 +225,7 @@ class RemoteFiles:
                 while not failures:
                     self._bring_file(*todo.get_nowait(), heard.put, failures)
             except queue.Empty:
-                pass
+                self._own.options = None
             except BaseException as error:
                 failures.append(error)
             finally:
@@ -238,7 +259,7 @@ class RemoteFiles:
             raise explained(error, path, "written") from error
         try:
             while at < node.size_bytes and not failures:
-                piece = self._asked(location, lambda: self._piece(node, at))  # noqa: B023
+                piece = self._asked(location, lambda fs: self._piece(fs, node, at))  # noqa: B023
                 _write_all(target, piece, path)
                 at += len(piece)
                 tell(len(piece))
@@ -251,9 +272,9 @@ class RemoteFiles:
         finally:
             os.close(target)
 
-    def _piece(self, node: Node, at: int) -> bytes:
+    def _piece(self, fs: Any, node: Node, at: int) -> bytes:
         end = min(at + RANGE_BYTES, node.size_bytes)
-        piece: bytes = self._fs.cat_file(node.source, start=at, end=end)
+        piece: bytes = fs.cat_file(node.source, start=at, end=end)
         if len(piece) == node.size_bytes != end - at:
             piece = piece[at:end]  # a server that does not know ranges
         if len(piece) != end - at:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -208,6 +209,105 @@ def test_a_web_address_is_one_file_named_by_its_path(
     assert (tmp_path / "data #1.bin").read_bytes() == Page.content
     with pytest.raises(NotFound, match="nothing is there"):
         fetch_sources([f"{web}/none"], str(tmp_path))
+
+
+# ---- a server that a location names ----
+
+
+class Shelf:
+    """A real FTP server of one directory, for the user tony."""
+
+    def __init__(self, directory: Path) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # asyncore, until Python 3.12
+            authorizers = pytest.importorskip("pyftpdlib.authorizers", reason="pyftpdlib is not installed")
+            from pyftpdlib.handlers import FTPHandler
+            from pyftpdlib.ioloop import IOLoop
+            from pyftpdlib.servers import FTPServer
+
+        shelf = self
+
+        class Handler(FTPHandler):  # type: ignore[misc]
+            def on_connect(self) -> None:
+                shelf.connections += 1
+
+            def ftp_RETR(self, file: str) -> object:
+                if shelf.breaks:
+                    shelf.breaks -= 1
+                    return self.close()
+                return super().ftp_RETR(file)
+
+        Handler.authorizer = authorizers.DummyAuthorizer()
+        Handler.authorizer.add_user("tony", "secret", str(directory))
+        self.connections, self.breaks = 0, 0
+        self._loop = IOLoop()
+        self._server = FTPServer(("127.0.0.1", 0), Handler, ioloop=self._loop)
+        self.location = f"ftp://tony:secret@127.0.0.1:{self._server.address[1]}"
+        self._ends = False
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while not self._ends:
+            self._loop.loop(timeout=0.02, blocking=False)
+        self._server.close_all()
+
+    def close(self) -> None:
+        self._ends = True
+        self._thread.join()
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Iterator[Shelf]:
+    (tmp_path / "shelf" / "set" / "deep").mkdir(parents=True)
+    one = Shelf(tmp_path / "shelf")
+    yield one
+    one.close()
+
+
+def test_a_tree_comes_from_a_server_that_the_location_names(
+    shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "RANGE_BYTES", 50_000)
+    contents = {f"set/{number}.jpg": os.urandom(100) for number in range(20)}
+    contents |= {"set/deep/a b+é": os.urandom(120_000), "set/empty": b"", "other": b"1"}
+    for name, content in contents.items():
+        (tmp_path / "shelf" / name).write_bytes(content)
+    fetch_sources([f"{shelf.location}/s*", f"{shelf.location}/set/deep/*"], str(tmp_path / "in"))
+    found = {str(p.relative_to(tmp_path / "in")): p.read_bytes() for p in (tmp_path / "in").rglob("*") if p.is_file()}
+    contents.pop("other")
+    assert found == contents | {"a b+é": contents["set/deep/a b+é"]}
+    with pytest.raises(NotFound, match="nothing is there"):
+        fetch_sources([f"{shelf.location}/none"], str(tmp_path / "in"))
+
+
+def test_a_server_that_breaks_off_is_connected_to_again(
+    shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "FIRST_PAUSE_S", 0.01)
+    (tmp_path / "shelf" / "x").write_bytes(content := os.urandom(1000))
+    shelf.breaks = 2
+    fetch_sources([f"{shelf.location}/x"], str(tmp_path / "in"))
+    assert (tmp_path / "in" / "x").read_bytes() == content
+    assert (shelf.breaks, shelf.connections) == (0, 4)  # one looks, one fetches, one more after each break
+
+
+def test_a_scheme_that_needs_more_than_a_location_is_refused() -> None:
+    files = open_location("github://inner/x")
+    with pytest.raises(UsageError, match=r"^github:// cannot be used: it needs more than a location \("):
+        files.matches("github://inner/x")
+
+
+@pytest.mark.parametrize(("scheme", "package"), [("s3", "s3fs"), ("gs", "gcsfs"), ("abfs", "adlfs")])
+def test_an_object_store_whose_library_is_missing_says_which_to_install(
+    scheme: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, package, None)
+    with pytest.raises(UsageError) as refusal:
+        open_location(f"{scheme}://bucket/x")
+    assert str(refusal.value).startswith(f"{scheme}:// needs a library that is not here: ")
+    assert package in str(refusal.value)
+    assert "\n" not in str(refusal.value)
 
 
 def test_the_name_that_things_land_under() -> None:
