@@ -33,7 +33,7 @@ from dlapp.runtime import container as containers
 from dlapp.runtime.container import Bind
 from dlapp.runtime.dockerd import Dockerd, DockerRefused, DockerSilent
 from dlapp.runtime.ending import Ending, ticks_now
-from dlapp.runtime.gpu_facts import driver_nodes
+from dlapp.runtime.gpu_facts import card_numbers
 from dlapp.runtime.gpu_modes import Facts, GpuPart, part_for
 from dlapp.runtime.images import digest_of, make_sure_of_image
 from dlapp.runtime.labels import (
@@ -220,7 +220,7 @@ class DockerRun:
                     raise self._ending.never_began(self._ending.settled_state())
             time.sleep(0.002)
         self._note("GPUs in the container: " + ", ".join(seen.splitlines()[:-1]))
-        if problem := sight.unlike(self._payload.gpus, seen, driver_nodes()):
+        if problem := sight.unlike(self._payload.gpus, seen, card_numbers()):
             raise PayloadError(Fault.NODE, f"{problem}; it was to have {sight.named(self._payload.gpus)}")
         os.truncate(self._payload.exit_file, 0)
         self._lifeline.say("go")

@@ -37,7 +37,7 @@ from dlapp.runtime import accounts, sight
 from dlapp.runtime import container as containers
 from dlapp.runtime.container import Bind
 from dlapp.runtime.dockerd import Dockerd, DockerRefused, DockerSilent
-from dlapp.runtime.gpu_facts import driver_nodes
+from dlapp.runtime.gpu_facts import card_numbers
 from dlapp.runtime.gpu_modes import GpuPart, part_for
 from dlapp.runtime.images import Progress, digest_of, make_sure_of_image
 from dlapp.runtime.labels import (
@@ -240,7 +240,7 @@ class DockerShell:
             if self._lifeline.payload_gone or time.monotonic() > deadline:
                 raise PayloadError(Fault.NODE, "the container did not say which GPUs it sees")
             time.sleep(0.01)
-        if problem := sight.unlike(self._cards, seen, driver_nodes()):
+        if problem := sight.unlike(self._cards, seen, card_numbers()):
             raise PayloadError(Fault.NODE, f"{problem}; it was to have {sight.named(self._cards)}")
         self._lifeline.say("go")
 

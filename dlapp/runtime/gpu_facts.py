@@ -5,6 +5,7 @@ It takes some 20 ms and is done for each container with GPUs: what it says is al
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -99,6 +100,18 @@ def driver_nodes(directory: str = "/dev") -> tuple[str, ...]:
         return tuple(sorted(f"/dev/{name}" for name in os.listdir(directory) if _NODE.fullmatch(name)))
     except OSError:
         return ()
+
+
+def card_numbers(directory: str = "/dev") -> dict[str, str]:
+    """The device nodes of cards -> their major and minor number, as ``195:4``."""
+    found = {}
+    for path in driver_nodes(directory):
+        name = path.removeprefix("/dev/")
+        if name.removeprefix("nvidia").isdigit():
+            with contextlib.suppress(OSError):
+                number = os.stat(os.path.join(directory, name)).st_rdev
+                found[path] = f"{os.major(number)}:{os.minor(number)}"
+    return found
 
 
 def driver_libraries() -> tuple[str, ...]:

@@ -17,6 +17,7 @@ toolkit, "Specialized configurations"; nvidia-docker 1.0.1 and 2.0.2.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ CDI_KIND = "nvidia.com/gpu"
 HOOKS = ("nvidia-container-runtime-hook", "nvidia-cdi-hook")
 NVIDIA_DOCKER = "nvidia-docker"
 DRIVER_DIRECTORY = "/dlapp/driver"
+_CARD_NODE = re.compile(r"/dev/nvidia\d+")
 _CAPABILITIES = "compute,utility"
 _CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 
@@ -70,7 +72,7 @@ class GpuPart(NamedTuple):
     Args:
         env: on top of everything else.
         mounts: (path on the host, path inside), read-only.
-        nodes: device nodes.
+        nodes: device nodes; where there is ``command_env``, those that version 1 of that command is to add.
         requests: HostConfig.DeviceRequests.
         runtime: HostConfig.Runtime; empty: Docker's default.
         command_env: for the host command ``nvidia-docker``.
@@ -232,11 +234,18 @@ def part_for(mode: str, cards: Sequence[Card], facts: Facts, image_env: Mapping[
             return GpuPart({**named, "NVIDIA_DRIVER_CAPABILITIES": capabilities}, runtime="nvidia")
         case "nvidia-docker":
             # Version 1 adds device nodes and a volume, version 2 the runtime and the variable.
-            return GpuPart({"NVIDIA_DRIVER_CAPABILITIES": capabilities}, command_env={"NV_GPU": ",".join(uuids)})
+            nodes = tuple(f"/dev/nvidia{card.minor}" for card in cards if card.minor >= 0)
+            env = {**named, "NVIDIA_DRIVER_CAPABILITIES": capabilities}
+            return GpuPart(env, nodes=nodes, command_env={"NV_GPU": ",".join(uuids)})
     nodes = (*(node for node in _CONTROL_NODES if node in facts.nodes), *(f"/dev/nvidia{card.minor}" for card in cards))
-    mounts = tuple((path, f"{DRIVER_DIRECTORY}/{path.rpartition('/')[2]}") for path in facts.libraries)
+    mounts = tuple((path, _place_of(path.rpartition("/")[2])) for path in facts.libraries)
     search = ":".join(filter(None, (DRIVER_DIRECTORY, image_env.get("LD_LIBRARY_PATH", ""))))
     return GpuPart({"NVIDIA_VISIBLE_DEVICES": "void", "LD_LIBRARY_PATH": search}, mounts=mounts, nodes=nodes)
+
+
+def _place_of(file: str) -> str:
+    """Where a file of the driver is seen inside; the program where NVIDIA's own tools put it, for scripts call it."""
+    return f"/usr/bin/{file}" if file == "nvidia-smi" else f"{DRIVER_DIRECTORY}/{file}"
 
 
 def _request(driver: str, ids: list[str], capabilities: list[list[str]]) -> dict[str, Any]:
@@ -246,15 +255,32 @@ def _request(driver: str, ids: list[str], capabilities: list[list[str]]) -> dict
 # ---- whether it is so ----
 
 
-def not_taken(part: GpuPart, host_config: Mapping[str, Any]) -> str:
-    """What of a `GpuPart` a container that was made does not have, by its HostConfig; empty: it has all of it."""
+def not_taken(part: GpuPart, host_config: Mapping[str, Any], *, podman: str = "") -> str:
+    """What of a `GpuPart` a container that was made does not have, by its HostConfig; empty: it has all of it.
+
+    Args:
+        podman: its version; it carries out device requests and does not show them (seen: 5.4.2).
+    """
     asked = sorted(one for request in part.requests for one in request["DeviceIDs"])
     got = sorted(one for request in host_config.get("DeviceRequests") or () for one in request.get("DeviceIDs") or ())
-    if asked != got:
+    if asked != got and not podman:
         return f"it was asked for {', '.join(asked) or 'no devices'} and took {', '.join(got) or 'none of it'}"
     if part.runtime and host_config.get("Runtime") != part.runtime:
         return f"it was asked for the runtime {part.runtime} and took {host_config.get('Runtime') or 'none'}"
     nodes = {one.get("PathOnHost") for one in host_config.get("Devices") or ()}
+    if part.command_env is not None:
+        return _not_added(part, host_config, nodes)
     if missing := [node for node in part.nodes if node not in nodes]:
         return f"it was asked for {missing[0]} and left it out"
     return ""
+
+
+def _not_added(part: GpuPart, host_config: Mapping[str, Any], nodes: Collection[str]) -> str:
+    """The same of what the command nvidia-docker made, which passes on what it does not understand."""
+    if host_config.get("Runtime") == "nvidia":
+        return ""
+    if missing := [node for node in part.nodes if node not in nodes]:
+        return f"{NVIDIA_DOCKER} added no {missing[0]} (version 1 needs the image's label com.nvidia.volumes.needed)"
+    if extra := sorted(node for node in nodes if _CARD_NODE.fullmatch(node) and node not in part.nodes):
+        return f"{NVIDIA_DOCKER} added {extra[0]}, which is another's"
+    return "" if part.nodes or nodes else f"{NVIDIA_DOCKER} added no GPU"

@@ -83,22 +83,22 @@ def chosen_mode(
 def make(
     docker: Dockerd, container: containers.Container, facts: Facts, directory: str, note: Callable[[str], None]
 ) -> None:
-    """Make a container in the way that its GPUs need, and see that Docker took notice of them.
+    """Make a container in the way that its GPUs need, and see that it was made with them.
 
     Raises:
-        PayloadError: it did not, or nvidia-docker failed; DockerRefused, DockerSilent.
+        PayloadError: it was not, or nvidia-docker failed; DockerRefused, DockerSilent.
     """
     if container.gpus.command_env is not None:
         from dlapp.runtime import nvidia_docker
 
         program = facts.programs[NVIDIA_DOCKER]
         nvidia_docker.create(container, program=program, host=docker.host, directory=directory, note=note)
-        return
-    docker.create(container.name, container.as_json())
-    if not (container.gpus.requests or container.gpus.runtime or container.gpus.nodes):
-        return
-    if problem := not_taken(container.gpus, docker.inspect(container.name)["HostConfig"]):
-        raise PayloadError(Fault.NODE, f"Docker did not take the GPUs of the container: {problem}")
+    else:
+        docker.create(container.name, container.as_json())
+        if not (container.gpus.requests or container.gpus.runtime or container.gpus.nodes):
+            return
+    if problem := not_taken(container.gpus, docker.inspect(container.name)["HostConfig"], podman=facts.podman):
+        raise PayloadError(Fault.NODE, f"the container was not made with its GPUs: {problem}")
 
 
 def account_binds(known: accounts.Accounts | None, directory: str) -> list[Bind]:

@@ -7,9 +7,12 @@
 exec 3<"$1" || exit 125
 read -r _dlapp_word <&3 && [ "$_dlapp_word" = go ] || exit 125
 if [ -n "$2" ]; then
-    {
+    (
         for _dlapp_node in /dev/nvidia[0-9]*; do
-            if [ -e "$_dlapp_node" ]; then echo "node ${_dlapp_node#/dev/nvidia}"; fi
+            [ -e "$_dlapp_node" ] || continue
+            # crw-rw-rw- 1 root root 195, 4 ...
+            set -- $(ls -ln "$_dlapp_node" 2>/dev/null)
+            echo "node ${_dlapp_node#/dev/nvidia} ${5%,}:${6-}"
         done
         if command -v nvidia-smi >/dev/null 2>&1; then
             nvidia-smi -L 2>&1 </dev/null
@@ -18,7 +21,7 @@ if [ -n "$2" ]; then
             echo "smi none"
         fi
         echo end
-    } >"$2"
+    ) >"$2"
     read -r _dlapp_word <&3 && [ "$_dlapp_word" = go ] || exit 125
 else
     for _dlapp_node in /dev/nvidia[0-9]*; do

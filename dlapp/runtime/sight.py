@@ -1,32 +1,46 @@
-"""What a container's first process says of the GPUs it sees, and whether these are the cards that it is to have."""
+"""What a container's first process says of the GPUs it sees, and whether these are the cards that it is to have.
+
+It says lines ``node N MAJOR:MINOR`` for each /dev/nvidiaN (the numbers where the image has ``ls``), and what
+``nvidia-smi -L`` says where the image has it, with its exit code. In any mode a container may be made as it was asked
+for and see something else: the hook or the specification may be of another day than the cards. So a payload begins only
+when this is as it should be.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 
 from dlapp.runtime.payload import Card
 
 TIMEOUT_S = 60.0
 """What a container may take to say which GPUs it sees: nvidia-smi takes seconds where no persistence daemon runs."""
+_NO_WITNESS = ("", "none", "126", "127")
+"""What stands for nvidia-smi's exit code where it is not there, or cannot be executed in this image (another libc)."""
 
 
-def unlike(cards: Sequence[Card], seen: str, host_nodes: Collection[str]) -> str:
+def unlike(cards: Sequence[Card], seen: str, host_nodes: Mapping[str, str]) -> str:
     """How what a container sees differs from the cards that it is to have; empty: it does not.
 
     Args:
-        seen: what the wrapper wrote: lines ``node N`` for each /dev/nvidiaN, and those of ``nvidia-smi -L``, if the
-            image has it.
-        host_nodes: the driver's device nodes outside.
+        seen: what the wrapper wrote.
+        host_nodes: the cards' device nodes outside -> major and minor number, ``195:4``.
     """
     lines = seen.splitlines()
-    nodes = {int(line[5:]) for line in lines if line.startswith("node ") and line[5:].isdigit()}
+    nodes = {int(words[1]): words[2] for words in map(str.split, lines) if _is_node(words)}
     minors = {card.minor for card in cards if card.minor >= 0}
     wanted = {card.uuid for card in cards}
-    if minors and (extra := nodes - minors):
+    if minors and (extra := nodes.keys() - minors):
         return f"the container sees /dev/nvidia{min(extra)}, which is not its own"
-    if missing := {minor for minor in minors - nodes if f"/dev/nvidia{minor}" in host_nodes}:
+    if missing := {minor for minor in minors - nodes.keys() if f"/dev/nvidia{minor}" in host_nodes}:
         return f"the container does not see its /dev/nvidia{min(missing)}"
-    if (code := next((line[4:] for line in lines if line.startswith("smi ")), "")) in ("", "none"):
+    for minor in sorted(minors & nodes.keys()):
+        inside, outside = nodes[minor], host_nodes.get(f"/dev/nvidia{minor}", "")
+        if inside != ":" and outside and inside != outside:
+            return f"/dev/nvidia{minor} in the container is another device than outside ({inside}, not {outside})"
+    if host_nodes and not nodes and not minors:
+        return "the container sees no card"
+    code = next((line[4:] for line in lines if line.startswith("smi ")), "")
+    if code in _NO_WITNESS:
         return ""
     if code != "0":
         words = next((line for line in lines if not line.startswith(("node ", "smi "))), f"exit code {code}")
@@ -40,6 +54,10 @@ def unlike(cards: Sequence[Card], seen: str, host_nodes: Collection[str]) -> str
     if missing_uuids := wanted - found:
         return f"the container does not see its {min(missing_uuids)}"
     return ""
+
+
+def _is_node(words: Sequence[str]) -> bool:
+    return len(words) == 3 and words[0] == "node" and words[1].isdigit()
 
 
 def named(cards: Sequence[Card]) -> str:

@@ -20,9 +20,12 @@ read -r _dlapp_word <&3 && [ "$_dlapp_word" = go ] || exit 125
 
 case $_dlapp_mode in
 look)
-    {
+    (
         for _dlapp_node in /dev/nvidia[0-9]*; do
-            if [ -e "$_dlapp_node" ]; then echo "node ${_dlapp_node#/dev/nvidia}"; fi
+            [ -e "$_dlapp_node" ] || continue
+            # crw-rw-rw- 1 root root 195, 4 ...
+            set -- $(ls -ln "$_dlapp_node" 2>/dev/null)
+            echo "node ${_dlapp_node#/dev/nvidia} ${5%,}:${6-}"
         done
         if command -v nvidia-smi >/dev/null 2>&1; then
             nvidia-smi -L 2>&1
@@ -31,7 +34,7 @@ look)
             echo "smi none"
         fi
         echo end
-    } >"$_dlapp_exit"
+    ) >"$_dlapp_exit"
     read -r _dlapp_word <&3 && [ "$_dlapp_word" = go ] || exit 125
     _dlapp_mode=wait
     ;;

@@ -47,6 +47,8 @@ class Driven:
         """Seconds to sleep, in a number that no other process has on its command line."""
         self.docker: dict[str, Any] = {}
         """What makes `run` use Docker; given to it by the test."""
+        self.within: list[str] = []
+        """What stands before the driver's command."""
         self._as_user = as_user
         self._env = env or {}
         self._heard = b""
@@ -81,7 +83,7 @@ class Driven:
             become = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups"]
             python = python_for_users()
         self.process = subprocess.Popen(
-            [*become, python, PROGRAM, str(described)],
+            [*self.within, *become, python, PROGRAM, str(described)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,

@@ -111,8 +111,9 @@ def test_exactly_the_leased_cards_are_named_by_uuid() -> None:
         "nvidia",
         {"NVIDIA_VISIBLE_DEVICES": "GPU-bb", "NVIDIA_DRIVER_CAPABILITIES": "video,utility"},
     )
-    part = part_for("nvidia-docker", [ONE, TWO], WRAPPED, {})
+    part = part_for("nvidia-docker", [ONE, TWO], WRAPPED, {"NVIDIA_VISIBLE_DEVICES": "all"})
     assert part.command_env == {"NV_GPU": "GPU-aa,GPU-bb"}
+    assert part.env["NVIDIA_VISIBLE_DEVICES"] == "GPU-aa,GPU-bb"
     part = part_for("devices", [ONE], NODES, {"LD_LIBRARY_PATH": "/opt"})
     assert part.nodes == ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia4")
     assert part.mounts == (("/lib/libcuda.so.1", "/dlapp/driver/libcuda.so.1"),)
@@ -139,10 +140,26 @@ def test_without_an_ask_no_image_gets_a_card() -> None:
         ("runtime", {"Runtime": "nvidia"}, ""),
         ("runtime", {"Runtime": "runc"}, "it was asked for the runtime nvidia and took runc"),
         ("devices", {"Devices": []}, "it was asked for /dev/nvidiactl and left it out"),
+        ("nvidia-docker", {"Runtime": "nvidia"}, ""),
+        ("nvidia-docker", {"Devices": [{"PathOnHost": "/dev/nvidiactl"}, {"PathOnHost": "/dev/nvidia4"}]}, ""),
+        (
+            "nvidia-docker",
+            {"Runtime": "runc", "Devices": []},
+            "nvidia-docker added no /dev/nvidia4 (version 1 needs the image's label com.nvidia.volumes.needed)",
+        ),
+        (
+            "nvidia-docker",
+            {"Devices": [{"PathOnHost": "/dev/nvidia4"}, {"PathOnHost": "/dev/nvidia1"}]},
+            "nvidia-docker added /dev/nvidia1, which is another's",
+        ),
     ],
 )
 def test_what_docker_did_not_take_notice_of_is_seen(mode: str, host_config: dict[str, object], problem: str) -> None:
     assert not_taken(part_for(mode, [ONE], NODES, {}), host_config) == problem
+
+
+def test_podman_shows_no_device_requests() -> None:
+    assert not_taken(part_for("cdi", [ONE], CDI, {}), {"DeviceRequests": None, "Runtime": "oci"}, podman="5.4.2") == ""
 
 
 OF_ONE = "GPU 0: NVIDIA A100 (UUID: GPU-aa)\n"
@@ -153,28 +170,37 @@ OF_PART = "  MIG 1g.5gb     Device  0: (UUID: MIG-cc)\n"
 @pytest.mark.parametrize(
     ("cards", "seen", "problem"),
     [
-        ([ONE], f"node 4\n{OF_ONE}smi 0\nend\n", ""),
-        ([ONE, TWO], f"node 1\nnode 4\n{OF_ONE}{OF_TWO}smi 0\nend\n", ""),
-        ([ONE], "node 4\nsmi none\nend\n", ""),
+        ([ONE], f"node 4 195:4\n{OF_ONE}smi 0\nend\n", ""),
+        ([ONE, TWO], f"node 1 195:1\nnode 4 195:4\n{OF_ONE}{OF_TWO}smi 0\nend\n", ""),
+        ([ONE], "node 4 195:4\nsmi none\nend\n", ""),
         ([ONE], "smi none\nend\n", "the container does not see its /dev/nvidia4"),
-        ([ONE], "node 1\nnode 4\nsmi none\nend\n", "the container sees /dev/nvidia1, which is not its own"),
-        ([ONE], f"node 4\n{OF_ONE}{OF_TWO}smi 0\nend\n", "the container sees GPU-bb, which is not its own"),
-        ([ONE], "node 4\nsmi 0\nend\n", "the container does not see its GPU-aa"),
-        ([Card("GPU-aa", 0)], f"node 7\n{OF_ONE}smi 0\nend\n", ""),
-        ([PART], f"node 2\nGPU 0: NVIDIA A100 (UUID: GPU-dd)\n{OF_PART}smi 0\nend\n", ""),
+        ([ONE], "node 1 195:1\nnode 4 195:4\nsmi none\nend\n", "the container sees /dev/nvidia1, which is not its own"),
+        ([ONE], f"node 4 195:4\n{OF_ONE}{OF_TWO}smi 0\nend\n", "the container sees GPU-bb, which is not its own"),
+        ([ONE], "node 4 195:4\nsmi 0\nend\n", "the container does not see its GPU-aa"),
+        ([Card("GPU-aa", 0)], f"node 7 1:3\n{OF_ONE}smi 0\nend\n", ""),
+        ([Card("GPU-aa", 0)], "smi none\nend\n", "the container sees no card"),
+        ([ONE], "node 4 :\nsmi none\nend\n", ""),
+        ([ONE], "node 4 195:4\nsmi 127\nend\n", ""),
         (
             [ONE],
-            "node 4\nFailed to initialize NVML: Unknown Error\nsmi 255\nend\n",
+            "node 4 195:1\nsmi none\nend\n",
+            "/dev/nvidia4 in the container is another device than outside (195:1, not 195:4)",
+        ),
+        ([PART], f"node 2 195:2\nGPU 0: NVIDIA A100 (UUID: GPU-dd)\n{OF_PART}smi 0\nend\n", ""),
+        (
+            [ONE],
+            "node 4 195:4\nFailed to initialize NVML: Unknown Error\nsmi 255\nend\n",
             "nvidia-smi does not work in the container: Failed to initialize NVML: Unknown Error",
         ),
     ],
 )
 def test_what_a_container_sees_is_compared_with_its_lease(cards: list[Card], seen: str, problem: str) -> None:
-    assert unlike(cards, seen, ("/dev/nvidia1", "/dev/nvidia2", "/dev/nvidia4")) == problem
+    host = {"/dev/nvidia1": "195:1", "/dev/nvidia2": "195:2", "/dev/nvidia4": "195:4"}
+    assert unlike(cards, seen, host) == problem
 
 
 def test_where_the_host_has_no_device_nodes_none_are_missed() -> None:
-    assert unlike([ONE], "smi none\nend\n", ()) == ""
+    assert unlike([ONE], "smi none\nend\n", {}) == ""
 
 
 def test_names_of_cards_are_read_from_specifications(tmp_path: Path) -> None:

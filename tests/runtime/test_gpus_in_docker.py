@@ -12,7 +12,7 @@ import pytest
 
 from tests.runtime.driver import Driven
 from tests.services import gpu_programs, newer_docker
-from tests.services.dockerd import GPU_IMAGE, Dockerd, own_daemon
+from tests.services.dockerd import GPU_IMAGE, IMAGE, Dockerd, own_daemon
 
 pytestmark = pytest.mark.docker
 
@@ -32,15 +32,19 @@ class Runner:
 
     def __init__(self, directory: Path, daemon: Dockerd) -> None:
         self.daemon, self._directory, self._made = daemon, directory, list[Driven]()
+        self.programs = [gpu_programs.nvidia_docker(daemon.directory)]
+        """Directories before all others on the task's PATH."""
 
     def start(self, script: str, *, mode: str, places: tuple[int, ...] = (), **options: Any) -> Driven:
         home = self._directory / str(len(self._made))
         home.mkdir()
-        path = os.pathsep.join([str(gpu_programs.nvidia_docker(self.daemon.directory)), os.environ["PATH"]])
+        path = os.pathsep.join([*map(str, self.programs), os.environ["PATH"]])
         driven = Driven(home, as_user=False, env={"PATH": path})
+        if self.daemon.within:
+            driven.within = ["nsenter", f"--mount=/proc/{self.daemon.pid}/ns/mnt"]
         self._made.append(driven)
-        resources = {"memory_mib": 64, "gcores": len(places)}
-        fields = {"image": GPU_IMAGE, "gpus": cards(*places), "resources": resources, "docker_gpu_mode": mode} | options
+        fields = {"image": GPU_IMAGE, "gpus": cards(*places), "docker_gpu_mode": mode} | options
+        fields["resources"] = {"memory_mib": 64, "gcores": len(fields["gpus"])}
         return driven.run(script, docker_host=self.daemon.host, docker_lock_dir=str(self._directory), **fields)
 
     def seen(self, script: str, **options: Any) -> list[str]:
@@ -93,6 +97,29 @@ def newer() -> Iterator[Dockerd]:
         yield daemon
 
 
+@pytest.fixture(scope="module")
+def driven_daemon() -> Iterator[Dockerd]:
+    """A Docker without NVIDIA's tools, on a machine with a driver and three cards."""
+    nodes = {"nvidia1": (1, 5), "nvidia4": (1, 3), "nvidia7": (1, 7), "nvidiactl": (1, 3), "nvidia-uvm": (1, 3)}
+    with own_daemon(driver=nodes, runtimes={}) as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def bare(place: Path, driven_daemon: Dockerd) -> Generator[Runner, None, None]:
+    runner = Runner(place, driven_daemon)
+    runner.programs = [driven_daemon.directory / "driver" / "bin"]
+    yield runner
+    runner.close()
+
+
+@pytest.fixture
+def first(bare: Runner) -> Runner:
+    """The same with version 1 of nvidia-docker."""
+    bare.programs.append(gpu_programs.nvidia_docker_1(bare.daemon.directory))
+    return bare
+
+
 def node(number: int | str) -> dict[str, object]:
     return {"path": f"/dev/nvidia{number}", "hostPath": "/dev/null", "type": "c", "major": 1, "minor": 3}
 
@@ -115,6 +142,37 @@ def test_exactly_the_leased_cards_arrive(old: Runner, mode: str) -> None:
     told = (old.daemon.directory / "hook.log").read_text().splitlines()[-1]
     assert told.split()[0] == uuids
     assert {"compute", "utility"} <= set(told.split()[1].split(","))
+
+
+OWN = [(uuid(4), 0, 4), (uuid(1), 2, 1)]
+"""Two cards whose minor numbers are not their places."""
+
+
+@pytest.mark.parametrize("mode", ["devices", "auto"])
+def test_device_nodes_and_the_drivers_files_arrive_by_ourselves(bare: Runner, mode: str) -> None:
+    script = f'{LOOK}; ls /dlapp/driver; echo "$LD_LIBRARY_PATH"; nvidia-smi -L | grep -c {uuid(4)}; : >/dev/nvidia4'
+    seen = bare.seen(script, mode=mode, gpus=OWN)
+    nodes = ["/dev/nvidia-uvm", "/dev/nvidia1", "/dev/nvidia4", "/dev/nvidiactl"]
+    assert seen == [*nodes, "[void]", "2", "libcuda.so.1", "libnvidia-ml.so.1", "/dlapp/driver", "1"]
+    assert bare.seen("ls /dev/nvidia[0-9]*", mode=mode, gpus=OWN[:1]) == ["/dev/nvidia4"]
+
+
+def test_nvidia_smi_is_the_machines_where_an_image_has_none(bare: Runner) -> None:
+    assert bare.seen("nvidia-smi -L | wc -l", mode="devices", gpus=OWN, image=IMAGE) == ["2"]
+
+
+@pytest.mark.parametrize("mode", ["nvidia-docker", "auto"])
+def test_exactly_the_leased_cards_arrive_by_version_1_of_nvidia_docker(first: Runner, mode: str) -> None:
+    uuids = f"[{uuid(4)},{uuid(1)}]"
+    seen = first.seen(f"{LOOK}; ls -d /usr/local/nvidia", mode=mode, gpus=OWN)
+    nodes = ["/dev/nvidia-uvm", "/dev/nvidia1", "/dev/nvidia4", "/dev/nvidiactl"]
+    assert seen == [*nodes, uuids, "2", "/usr/local/nvidia"]
+    assert first.seen("ls /dev/nvidia[0-9]*", mode=mode, gpus=OWN[1:]) == ["/dev/nvidia1"]
+
+
+@pytest.mark.parametrize("mode", ["devices", "nvidia-docker", "gpus", "auto"])
+def test_without_an_ask_no_device_of_the_machine_arrives(first: Runner, mode: str) -> None:
+    assert first.seen(LOOK, mode=mode) == ["[void]", "0"]
 
 
 def test_auto_takes_what_is_there(old: Runner) -> None:
@@ -170,9 +228,36 @@ def test_a_card_that_the_specification_does_not_have_is_named(cdi: Runner) -> No
 
 
 def test_a_card_that_nvidias_tools_do_not_know_is_told_in_their_words(old: Runner) -> None:
-    fault, problem = old.refused(mode="gpus", gpus=[("GPU-gone", 0, 0)], resources={"memory_mib": 64, "gcores": 1})
+    fault, problem = old.refused(mode="gpus", gpus=[("GPU-gone", 0, 0)])
     assert fault == "node"
     assert "GPU-gone: unknown device" in problem
+
+
+def test_what_version_1_of_nvidia_docker_passes_over_in_silence_is_not_started(first: Runner) -> None:
+    fault, problem = first.refused(mode="nvidia-docker", gpus=OWN, image=IMAGE)
+    assert fault == "node"
+    assert problem == (
+        "the container was not made with its GPUs: nvidia-docker added no /dev/nvidia4 "
+        "(version 1 needs the image's label com.nvidia.volumes.needed)"
+    )
+
+
+def test_a_card_that_nvidia_docker_does_not_know_is_told_in_its_words(first: Runner) -> None:
+    fault, problem = first.refused(mode="nvidia-docker", gpus=[(uuid(5), 0, 5)])
+    assert fault == "node"
+    assert problem.endswith(f"Error: invalid device: {uuid(5)}")
+
+
+def test_a_card_without_a_device_node_is_named(bare: Runner) -> None:
+    fault, problem = bare.refused(mode="devices", gpus=[*OWN, (uuid(5), 3, 5)])
+    assert (fault, problem) == ("node", f"runtime.docker.gpu_mode is devices: no /dev/nvidia5 ({uuid(5)})")
+
+
+def test_a_node_of_the_right_name_that_is_another_device_is_seen(bare: Runner) -> None:
+    # NVIDIA's hook of the tests gives 1:3 for any card; outside, this one is 1:5.
+    fault, problem = bare.refused(mode="gpus", gpus=OWN[1:])
+    assert fault == "node"
+    assert problem.startswith("/dev/nvidia1 in the container is another device than outside (1:3, not 1:5); it was to")
 
 
 def test_a_container_that_sees_anothers_card_never_runs_its_payload(cdi: Runner) -> None:

@@ -18,7 +18,7 @@ import subprocess
 import tarfile
 import tempfile
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from pathlib import Path
 
 import pytest
@@ -49,6 +49,8 @@ class Dockerd:
         self.host = f"unix://{self.socket}"
         self.config: dict[str, object] = {}
         """daemon.json, for the next start."""
+        self.within: list[str] = []
+        """What stands before its command, for the next start."""
         self._search = SEARCH if programs is None else os.pathsep.join([str(programs), SEARCH])
         self._driver: str | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -74,6 +76,7 @@ class Dockerd:
         with open(self.directory / "dockerd.log", "ab") as log:
             self._process = subprocess.Popen(
                 [
+                    *self.within,
                     program,
                     f"--config-file={self.directory}/daemon.json",
                     f"--data-root={self.directory}/data",
@@ -115,7 +118,12 @@ class Dockerd:
         assert busybox is not None
         self.docker("import", "-", IMAGE, stdin=_root_with(Path(busybox).read_bytes()))
         self.docker("import", "-", BARE_IMAGE, stdin=_root_with(None))
-        changes = ["--change", "ENV NVIDIA_VISIBLE_DEVICES=all", "--change", "LABEL com.nvidia.volumes.needed=x"]
+        changes = [
+            "--change",
+            "ENV NVIDIA_VISIBLE_DEVICES=all",
+            "--change",
+            "LABEL com.nvidia.volumes.needed=nvidia_driver",
+        ]
         smi = {"bin/nvidia-smi": gpu_programs.NVIDIA_SMI.encode()}
         self.docker("import", *changes, "-", GPU_IMAGE, stdin=_root_with(Path(busybox).read_bytes(), smi))
 
@@ -211,14 +219,26 @@ _shared: Dockerd | None = None
 
 
 @contextlib.contextmanager
-def own_daemon(programs: Path | None = None, *, data_mib: int = 0, **config: object) -> Generator[Dockerd, None, None]:
-    """A daemon for one test, which may kill it; ``config`` is of its daemon.json, ``data_mib`` its disk's size."""
+def own_daemon(
+    programs: Path | None = None,
+    *,
+    data_mib: int = 0,
+    driver: Mapping[str, tuple[int, int]] | None = None,
+    **config: object,
+) -> Generator[Dockerd, None, None]:
+    """A daemon for one test, which may kill it; ``config`` is of its daemon.json, ``data_mib`` its disk's size.
+
+    Args:
+        driver: the device nodes of a driver that this daemon sees; see `gpu_programs.with_driver`.
+    """
     if reason := why_not():
         pytest.skip(reason)
     directory = Path(tempfile.mkdtemp(prefix="dlapp-dockerd-"))
     daemon = Dockerd(directory, programs)
     daemon.config = config
     try:
+        if driver is not None:
+            daemon.within = gpu_programs.with_driver(directory, driver)
         if data_mib:
             (directory / "data").mkdir()
             subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={data_mib}m", "dlapp", directory / "data"], check=True)
