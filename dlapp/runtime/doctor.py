@@ -59,7 +59,10 @@ def _docker(host: str) -> Iterator[Finding]:
     except (docker.errors.DockerException, OSError) as error:
         yield failed("docker", f"{host} does not answer: {str(error).partition(chr(10))[0]}", "start dockerd")
         return
-    yield passed("docker", f"Docker {version.get('Version')}, interface {version.get('ApiVersion')}, at {host}")
+    from dlapp.runtime.gpu_facts import podman_version
+
+    who = f"Podman {podman}" if (podman := podman_version(version)) else f"Docker {version.get('Version')}"
+    yield passed("docker", f"{who}, interface {version.get('ApiVersion')}, at {host}")
 
 
 def _gpu_mode(configured: DockerConfig) -> Iterator[Finding]:

@@ -31,6 +31,7 @@ ZOOKEEPER_JAR = "/usr/share/java/zookeeper.jar"
 NEEDS = (
     Need("dockerd", "docker.io", "payloads in Docker"),
     Need("busybox", "busybox-static", "payloads in Docker (the tests build their image from it)"),
+    Need("podman", "podman", "Podman in the place of Docker"),
     Need("setpriv", "util-linux", "two users on one machine"),
     Need("java", "default-jre-headless", "a real Hadoop"),
     Need("mvn", "maven", "a real Hadoop (its jars come from Maven Central, once)"),

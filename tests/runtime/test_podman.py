@@ -1,0 +1,97 @@
+"""A real Podman behind Docker's socket: it is recognised, and refused where GPUs would be lost on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dlapp.runtime.dockerd import Dockerd
+from dlapp.runtime.gpu_facts import facts_of
+from dlapp.runtime.gpu_modes import Facts, not_taken, part_for
+from dlapp.runtime.payload import Card
+from tests.runtime.driver import Driven
+from tests.services.dockerd import busybox_root
+from tests.services.podman import Podman, own_podman
+
+pytestmark = pytest.mark.docker
+
+IMAGE = "localhost/dlapp-test/busybox:1"
+CARD = Card("GPU-aa", 0, 0)
+
+
+@pytest.fixture(scope="module")
+def podman() -> Iterator[Podman]:
+    with own_podman() as podman:
+        podman.podman("import", "-", IMAGE, stdin=busybox_root())
+        yield podman
+
+
+@pytest.fixture
+def docker(podman: Podman) -> Dockerd:
+    return Dockerd(podman.host, 20)
+
+
+def carries_out_requests(podman: Podman) -> bool:
+    return tuple(map(int, podman.version.split(".")[:2])) >= (5, 4)
+
+
+def test_podman_is_recognised_by_its_answers(podman: Podman, docker: Dockerd) -> None:
+    facts = facts_of(docker)
+    assert facts.podman == podman.version
+    assert "nvidia" not in facts.runtimes
+
+
+def test_podman_says_no_word_of_device_requests(podman: Podman, docker: Dockerd) -> None:
+    part = part_for("cdi", [CARD], Facts(cdi_names=frozenset({"GPU-aa"})), {})
+    requests = {"NetworkMode": "none", "DeviceRequests": list(part.requests)}
+    docker.create("asks", {"Image": IMAGE, "Cmd": ["true"], "HostConfig": requests})
+    made = docker.inspect("asks")["HostConfig"]
+    docker.remove("asks")
+    assert not_taken(part, made) == "it was asked for nvidia.com/gpu=GPU-aa and took none of it"
+    assert not_taken(part, made, podman=podman.version) == ""
+
+
+@pytest.mark.parametrize("mode", ["cdi", "gpus", "runtime", "auto"])
+def test_a_way_that_podman_would_drop_is_refused(podman: Podman, place: Path, mode: str) -> None:
+    driven = Driven(place, as_user=False)
+    driven.run(
+        "echo it ran",
+        image=IMAGE,
+        gpus=[(CARD.uuid, CARD.index, CARD.minor)],
+        resources={"memory_mib": 64, "gcores": 1},
+        docker_host=podman.host,
+        docker_gpu_mode=mode,
+        docker_lock_dir=str(place),
+    )
+    try:
+        said = driven.hear("refused")
+        assert driven.out() == b""
+    finally:
+        driven.close()
+    who = f"Podman {podman.version}"
+    drops = f"{who} drops GPUs from what its Docker interface is asked without a word; 5.4 does not"
+    cdi = "no nvidia.com/gpu in /etc/cdi" if carries_out_requests(podman) else drops
+    words = {"cdi": cdi, "auto": f"no way to give a container GPUs is there: cdi: {cdi}"}
+    assert said["fault"] == "node"
+    assert words.get(mode, f"runtime.docker.gpu_mode is {mode}: {who} takes no notice of it") in said["problem"]
+    assert podman.podman("ps", "-a", "--format={{.Names}}") == ""
+
+
+def test_the_doctor_calls_it_by_its_name(podman: Podman, tmp_path: Path) -> None:
+    env = {
+        **os.environ,
+        "DLAPP_LOCAL_STATE_DIR": str(tmp_path),
+        "DLAPP_RUNTIME_DOCKER_HOST": podman.host,
+        "DLAPP_RUNTIME_DOCKER_GPU_MODE": "gpus",
+    }
+    done = subprocess.run([sys.executable, "-m", "dlapp.tools.doctor", "--json"], env=env, capture_output=True)
+    found = {one["subject"]: one for one in json.loads(done.stdout)["findings"]}
+    assert found["docker"]["found"].startswith(f"Podman {podman.version}, interface 1.")
+    problem = f"runtime.docker.gpu_mode is gpus: Podman {podman.version} takes no notice of it"
+    assert (found["docker.gpus"]["verdict"], found["docker.gpus"]["found"]) == ("fail", problem)
