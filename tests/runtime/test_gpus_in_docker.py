@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.runtime.driver import Driven
+from dlapp.runtime.dockerd import Dockerd as Client
+from dlapp.runtime.gpu_facts import facts_of
+from tests.runtime.driver import Driven, wait_until
 from tests.services import gpu_programs, newer_docker
 from tests.services.dockerd import GPU_IMAGE, IMAGE, Dockerd, own_daemon
 
@@ -40,8 +45,7 @@ class Runner:
         home.mkdir()
         path = os.pathsep.join([*map(str, self.programs), os.environ["PATH"]])
         driven = Driven(home, as_user=False, env={"PATH": path})
-        if self.daemon.within:
-            driven.within = ["nsenter", f"--mount=/proc/{self.daemon.pid}/ns/mnt"]
+        driven.within = self.within
         self._made.append(driven)
         fields = {"image": GPU_IMAGE, "gpus": cards(*places), "docker_gpu_mode": mode} | options
         fields["resources"] = {"memory_mib": 64, "gcores": len(fields["gpus"])}
@@ -62,6 +66,24 @@ class Runner:
         assert driven.out() == b""
         assert self.daemon.containers() == []
         return message["fault"], message["problem"]
+
+    def doctor(self, mode: str) -> tuple[str, str]:
+        """The verdict and the words of dlapp-doctor's line on the GPUs of containers."""
+        own = {
+            "PATH": os.pathsep.join([*map(str, self.programs), os.environ["PATH"]]),
+            "DLAPP_LOCAL_STATE_DIR": str(self._directory),
+            "DLAPP_RUNTIME_DOCKER_HOST": self.daemon.host,
+            "DLAPP_RUNTIME_DOCKER_GPU_MODE": mode,
+        }
+        command = [*self.within, sys.executable, "-m", "dlapp.tools.doctor", "--json"]
+        done = subprocess.run(command, env={**os.environ, **own}, capture_output=True, timeout=60)
+        found = {one["subject"]: one for one in json.loads(done.stdout)["findings"]}["docker.gpus"]
+        return found["verdict"], found["found"]
+
+    @property
+    def within(self) -> list[str]:
+        """What stands before a command that is to see the machine as the daemon does."""
+        return ["nsenter", f"--mount=/proc/{self.daemon.pid}/ns/mnt"] if self.daemon.within else []
 
     def close(self) -> None:
         for driven in self._made:
@@ -210,6 +232,54 @@ def test_odd_variables_pass_through_nvidia_docker(old: Runner) -> None:
     driven = old.start(script, mode="nvidia-docker", places=(0,), env=env)
     assert driven.end()["code"] == 0
     assert driven.out().decode() == "one\n two\n|a=b 'c' \"d\" $e #f||/bin|"
+
+
+# ---- which way it is, and why ----
+
+
+def test_the_doctor_says_which_way_and_why(old: Runner, bare: Runner) -> None:
+    verdict, words = old.doctor("auto")
+    assert verdict == "pass"
+    assert words.startswith("runtime: Docker 20.10.")
+    assert "has the runtime nvidia; cdi: Docker 20.10." in words
+    assert words.endswith("has no CDI; 25.0 has; gpus: no nvidia-container-runtime-hook on PATH")
+    verdict, words = bare.doctor("auto")
+    assert verdict == "pass"
+    assert words.startswith("devices: the driver's device nodes and libraries are there; cdi: Docker 20.10.")
+    verdict, words = bare.doctor("runtime")
+    assert verdict == "fail"
+    assert words.startswith("runtime.docker.gpu_mode is runtime: dockerd has no runtime nvidia")
+
+
+def test_auto_follows_a_daemon_that_is_told_otherwise_while_it_runs(bare: Runner) -> None:
+    daemon, pid = bare.daemon, bare.daemon.pid
+    card = OWN[:1]
+    assert bare.seen('echo "[$NVIDIA_VISIBLE_DEVICES]"', mode="auto", gpus=card) == ["[void]"]  # the mode devices
+    path = daemon.directory / "daemon.json"
+    before = path.read_text()
+    try:
+        path.write_text(json.dumps({"runtimes": {"nvidia": {"path": str(gpu_programs.runtime(daemon.directory))}}}))
+        os.kill(pid, signal.SIGHUP)
+        wait_until(lambda: b"nvidia" in daemon.docker("info", "--format={{.Runtimes}}").stdout, "dockerd reads it")
+        assert bare.seen('echo "[$NVIDIA_VISIBLE_DEVICES]"', mode="auto", gpus=card) == [f"[{uuid(4)}]"]
+    finally:
+        path.write_text(before)
+        os.kill(pid, signal.SIGHUP)
+        wait_until(lambda: b"nvidia" not in daemon.docker("info", "--format={{.Runtimes}}").stdout, "and this")
+    assert bare.seen('echo "[$NVIDIA_VISIBLE_DEVICES]"', mode="auto", gpus=card) == ["[void]"]
+    assert daemon.pid == pid
+
+
+def test_looking_asks_two_questions_and_changes_nothing(dockerd: Dockerd) -> None:
+    asked = []
+
+    class Asked(Client):
+        def call(self, method: str, path: str, **options: Any) -> Any:
+            asked.append(f"{method} {path}")
+            return super().call(method, path, **options)
+
+    assert facts_of(Asked(dockerd.host, 20)).version.startswith("20.10.")
+    assert asked == ["GET /version", "GET /info"]
 
 
 # ---- what is refused, before the payload runs ----
