@@ -1,4 +1,4 @@
-"""The GPU ledger of a cluster, in ZooKeeper: one znode for each host; the one user of kazoo.
+"""The GPU ledger of a cluster, in ZooKeeper: one znode for each host.
 
     <root>/hosts/<host>     the host's record (`dlapp.gpuid.rules`), as JSON
 
@@ -12,34 +12,29 @@ application of the embedded engine on the same host gets it besides, and that th
 descriptors hold the lock is evidence.
 
 An answer can be lost after the write was done. The next read tells: the lease is there, with our token. What was
-written by a call that gave up is released by a later one of this process, or by evidence.
-
-Source: ZooKeeper Programmer's Guide, "Consistency Guarantees" (a conditional write is decided by the leader; a read may
-be old, sync brings the server up to date).
+written by a call that gave up is released by a later one of this process (`dlapp.gpuid.later`), or by evidence.
 """
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import logging
 import os
 import random
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
-from dlapp.errors import Denied, NotFound, TimedOut, Unreachable
+from dlapp.errors import NotFound, TimedOut, Unreachable
 from dlapp.gpuid import evidence as witness
 from dlapp.gpuid import nvml, rules
 from dlapp.gpuid.choice import choose
 from dlapp.gpuid.devices import Device, Holder
+from dlapp.gpuid.ensemble import Ensemble, Overtaken, Unsure
 from dlapp.gpuid.evidence import Witnesses
 from dlapp.gpuid.finding import ALIVE, GONE
+from dlapp.gpuid.later import Later
 from dlapp.gpuid.ledger import Inspect, Looked, uninspected
 from dlapp.gpuid.machine import Held, MachineLedger
 from dlapp.gpuid.rules import Ask, HostRecord, LeaseRecord, LedgerError, NotEnough
@@ -48,8 +43,6 @@ LEAST_WAIT_S = 5.0
 """What an answer of the ensemble may take even where no wait for devices was asked for."""
 RELEASE_WAIT_S = 10.0
 """How long a release waits for the ensemble before it is left for later."""
-LIST_AT_ONCE = 256
-"""Records of hosts that are asked for at the same time."""
 _CONFLICT_S = 0.05
 _LOOK_S = (0.05, 1.0)
 _TRIES = 5
@@ -74,10 +67,6 @@ class Settings(NamedTuple):
     credentials: str = ""
     session_timeout_s: float = 10.0
     lock_dir: str = "/run/lock/dlapp"
-
-
-class _Unsure(Exception):
-    """The connection was lost while a write was on its way."""
 
 
 class ZooKeeperLease:
@@ -155,11 +144,18 @@ class ZooKeeperLedger:
         self._machine = MachineLedger(settings.lock_dir, discover=discover, witnesses=self._witnesses)
         self._clock, self._sleep = clock, sleep
         self._hosts_path = f"{settings.root.rstrip('/')}/hosts"
+        self._ensemble = Ensemble(
+            settings.ensemble,
+            root=settings.root,
+            credentials=settings.credentials,
+            session_timeout_s=settings.session_timeout_s,
+            clock=clock,
+            sleep=sleep,
+        )
         self._lock = threading.Lock()
-        self._client: Any = None
         self._known: dict[str, tuple[HostRecord, int]] = {}
         self._open: dict[str, ZooKeeperLease] = {}
-        self._later = _Later(self._release_now)
+        self._later = Later(self._release_now, at_once_s=LEAST_WAIT_S)
 
     # ---- taking and giving back ----
 
@@ -220,7 +216,7 @@ class ZooKeeperLedger:
                 # A card that was seen to be ill is the reason, maybe: others are to find that written.
                 self._change(self.host, lambda record: self._seen(record, devices), deadline)
                 # Whose payload is gone? Only now is it worth asking: it can take a while (dockerd).
-                self._sync(deadline)
+                self._ensemble.sync(self._hosts_path, deadline)
                 freed = any(one.state == GONE for one in self._collect(deadline))
                 holding.look_again()
                 if not freed and self._clock() >= wait_until:
@@ -321,29 +317,12 @@ class ZooKeeperLedger:
         Raises:
             Unreachable: the ensemble does not answer.
         """
-        from kazoo.exceptions import NoNodeError
-
-        try:
-            names = self._call(lambda client: client.get_children_async(self._hosts_path), self._clock() + timeout_s)
-        except NoNodeError:
-            return
-        waiting: deque[tuple[str, Any]] = deque()
-        client = self._connected(self._clock() + timeout_s)
-        for name in [*sorted(names), None]:
-            if name is not None:
-                waiting.append((name, client.get_async(f"{self._hosts_path}/{name}")))
-            while waiting and (name is None or len(waiting) >= LIST_AT_ONCE):
-                host, answer = waiting.popleft()
-                # For each anew: who looks at them may take a pause.
-                deadline = self._clock() + timeout_s
-                try:
-                    data = self._answer(answer, deadline)[0]
-                except _Unsure:
-                    data = self._call(functools.partial(_get, f"{self._hosts_path}/{host}"), deadline)[0]
-                try:
-                    yield host, rules.from_bytes(data, host)
-                except LedgerError as error:
-                    yield host, error
+        records = self._ensemble.read_children(self._hosts_path, lambda: self._clock() + timeout_s)
+        for host, data in records:
+            try:
+                yield host, rules.from_bytes(data, host)
+            except LedgerError as error:
+                yield host, error
 
     def elsewhere(self) -> dict[str, Holder]:
         """Who holds cards of this machine, by uuid, as it itself knows: the embedded engine's applications, too."""
@@ -420,11 +399,7 @@ class ZooKeeperLedger:
     def close(self) -> None:
         """End the connection. Leases stay; releases that could not be done are left to evidence."""
         self._later.close()
-        with self._lock:
-            client, self._client = self._client, None
-        if client is not None:
-            client.stop()
-            client.close()
+        self._ensemble.close()
 
     def __enter__(self) -> Self:
         return self
@@ -462,8 +437,6 @@ class ZooKeeperLedger:
 
     def _try_to_change(self, host: str, change: Change, deadline: float) -> HostRecord | None:
         """The record as it is now; None: somebody else wrote it meanwhile."""
-        from kazoo.exceptions import BadVersionError, NodeExistsError
-
         while True:
             with self._lock:
                 kept = self._known.pop(host, None)
@@ -480,9 +453,9 @@ class ZooKeeperLedger:
                 return record
             try:
                 written = self._write(host, rules.to_bytes(new), version, deadline)
-            except (BadVersionError, NodeExistsError):
+            except Overtaken:
                 return None
-            except _Unsure:
+            except Unsure:
                 continue
             with self._lock:
                 self._known[host] = (new, written)
@@ -490,132 +463,17 @@ class ZooKeeperLedger:
 
     def _read(self, host: str, deadline: float) -> tuple[HostRecord, int]:
         """The record and its version; -1: there is none yet."""
-        from kazoo.exceptions import NoNodeError
-
-        try:
-            data, stat = self._call(functools.partial(_get, f"{self._hosts_path}/{host}"), deadline)
-        except NoNodeError:
+        found = self._ensemble.read(f"{self._hosts_path}/{host}", deadline)
+        if found is None:
             return HostRecord(host), -1
-        return rules.from_bytes(data, host), stat.version
+        return rules.from_bytes(found[0], host), found[1]
 
     def _write(self, host: str, data: bytes, version: int, deadline: float) -> int:
-        """Write where the version is still ``version``; the new version.
-
-        Raises:
-            BadVersionError, NodeExistsError: it is not.
-            _Unsure: it may have been written.
-        """
-        from kazoo.exceptions import NoAuthError
-
+        """Write where the version is still ``version``; the new version. Raises Overtaken, Unsure."""
         path = f"{self._hosts_path}/{host}"
-        try:
-            if version >= 0:
-                stat = self._answer(self._connected(deadline).set_async(path, data, version), deadline)
-                return int(stat.version)
-            self._make_hosts(deadline)
-            acl = self._acl()
-            self._answer(self._connected(deadline).create_async(path, data, acl=acl), deadline)
-            return 0
-        except NoAuthError as error:
-            raise Denied(
-                f"ZooKeeper at {self.settings.ensemble}: {path} may not be written with these credentials "
-                f"(gpuid.zookeeper.credentials)"
-            ) from error
-
-    def _make_hosts(self, deadline: float) -> None:
-        from kazoo.exceptions import NodeExistsError
-
-        path = ""
-        for name in self._hosts_path.strip("/").split("/"):
-            path += f"/{name}"
-            if self._call(functools.partial(_exists, path), deadline) is None:
-                ours = path.startswith(self.settings.root.rstrip("/"))
-                acl = self._acl(parent=path == self._hosts_path) if ours else None
-                with contextlib.suppress(NodeExistsError, _Unsure):
-                    self._answer(self._connected(deadline).create_async(path, b"", acl=acl), deadline)
-
-    def _acl(self, *, parent: bool = False) -> list[Any] | None:
-        """Everybody reads, the holder of the credentials writes, and nobody deletes a host (a right on its parent)."""
-        from kazoo.security import OPEN_ACL_UNSAFE, make_acl, make_digest_acl
-
-        if not self.settings.credentials:
-            return list(OPEN_ACL_UNSAFE)
-        user, _, password = self.settings.credentials.partition(":")
-        ours = make_digest_acl(user, password, read=True, write=True, create=True, delete=not parent, admin=True)
-        return [ours, make_acl("world", "anyone", read=True)]
-
-    # ---- the ensemble ----
-
-    def _connected(self, deadline: float) -> Any:
-        """The client, when it is connected. Raises Unreachable."""
-        with self._lock:
-            if self._client is None:
-                self._client = self._start()
-            client = self._client
-        while not client.connected:
-            if self._clock() >= deadline:
-                raise Unreachable(f"no ZooKeeper answered in time: {self.settings.ensemble}")
-            self._sleep(0.005)
-        return client
-
-    def _start(self) -> Any:
-        from kazoo.client import KazooClient
-
-        logger = logging.getLogger("dlapp.gpuid.zookeeper")
-        logger.addHandler(logging.NullHandler())
-        logger.propagate = False
-        credentials = self.settings.credentials
-        try:
-            client = KazooClient(
-                hosts=self.settings.ensemble,
-                timeout=self.settings.session_timeout_s,
-                auth_data=[("digest", credentials)] if credentials else [],
-                connection_retry={"max_tries": -1, "delay": 0.05, "max_delay": 1.0},
-                logger=logger,
-            )
-        except ValueError as error:
-            raise LedgerError(f"gpuid.zookeeper.ensemble: {self.settings.ensemble}: {error}") from error
-        client.start_async()
-        return client
-
-    def _call(self, ask: Callable[[Any], Any], deadline: float) -> Any:
-        """A call that may be repeated, until it is answered."""
-        while True:
-            try:
-                return self._answer(ask(self._connected(deadline)), deadline)
-            except _Unsure as error:
-                if self._clock() >= deadline:
-                    raise Unreachable(f"no ZooKeeper answered in time: {self.settings.ensemble}") from error
-                self._sleep(random.uniform(0.01, 0.05))
-
-    def _answer(self, pending: Any, deadline: float) -> Any:
-        from kazoo.exceptions import (
-            AuthFailedError,
-            ConnectionClosedError,
-            ConnectionLoss,
-            OperationTimeoutError,
-            SessionExpiredError,
-            SessionMovedError,
-        )
-        from kazoo.handlers.threading import KazooTimeoutError
-
-        try:
-            return pending.get(timeout=max(0.01, deadline - self._clock()))
-        except KazooTimeoutError as error:
-            raise Unreachable(f"no ZooKeeper answered in time: {self.settings.ensemble}") from error
-        except AuthFailedError as error:
-            raise Denied(f"ZooKeeper at {self.settings.ensemble} refuses the credentials") from error
-        except (
-            ConnectionLoss,
-            ConnectionClosedError,
-            OperationTimeoutError,
-            SessionExpiredError,
-            SessionMovedError,
-        ) as error:
-            raise _Unsure from error
-
-    def _sync(self, deadline: float) -> None:
-        self._call(lambda client: client.sync_async(self._hosts_path), deadline)
+        if version < 0:
+            return self._ensemble.make(path, data, deadline)
+        return self._ensemble.write(path, data, version, deadline)
 
 
 class _Holding:
@@ -675,66 +533,6 @@ class _Holding:
         if self.held is not None:
             self.held.release()
             self.held = None
-
-
-class _Later:
-    """Releases that could not be done yet, and the thread that does them; it runs only while there are some."""
-
-    def __init__(self, release: Callable[[LeaseRecord, float], None]) -> None:
-        self._release = release
-        self._waiting: dict[str, LeaseRecord] = {}
-        self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
-        self._closed = False
-
-    def put(self, lease: LeaseRecord) -> None:
-        with self._changed:
-            self._waiting[lease.token] = lease
-            if self._thread is None and not self._closed:
-                self._thread = threading.Thread(target=self._run, name="gpuid-release", daemon=True)
-                self._thread.start()
-
-    def flush(self, container: str) -> None:
-        """Try the releases of a container at once; it asks anew."""
-        with self._changed:
-            mine = [one for one in self._waiting.values() if one.container == container]
-        for one in mine:
-            self._release(one, LEAST_WAIT_S)
-            with self._changed:
-                self._waiting.pop(one.token, None)
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                if self._closed or not self._waiting:
-                    self._thread = None
-                    return
-                one = next(iter(self._waiting.values()))
-            try:
-                self._release(one, 1.0)
-            except (Unreachable, TimedOut):
-                with self._changed:
-                    self._changed.wait(0.2)
-                continue
-            except Exception:
-                pass  # it is another's now, or the record cannot be written by us: evidence is left
-            with self._changed:
-                self._waiting.pop(one.token, None)
-
-    def close(self) -> None:
-        with self._changed:
-            self._closed, thread = True, self._thread
-            self._changed.notify_all()
-        if thread is not None:
-            thread.join()
-
-
-def _get(path: str, client: Any) -> Any:
-    return client.get_async(path)
-
-
-def _exists(path: str, client: Any) -> Any:
-    return client.exists_async(path)
 
 
 def _machine_id() -> str:

@@ -50,18 +50,18 @@ class OnZooKeeper(ZooKeeperLedger):
         path = f"/sessions/{container}"
         deadline = self._clock() + 60
         with contextlib.suppress(NodeExistsError):  # by a call whose answer was lost
-            self._call(lambda client: client.create_async(path, b"", ephemeral=True, makepath=True), deadline)
+            self._ensemble._call(lambda client: client.create_async(path, b"", ephemeral=True, makepath=True), deadline)
         return {"session": path}
 
     def is_over(self, path: str) -> bool:
         """Whether the session that made a node is."""
-        return self._call(lambda client: client.exists_async(path), self._clock() + 60) is None
+        return self._ensemble._call(lambda client: client.exists_async(path), self._clock() + 60) is None
 
     def _release_now(self, lease: LeaseRecord, wait_s: float) -> None:
         super()._release_now(lease, wait_s)
         if self.plant == "recreate" and not self.record().leases:
             with contextlib.suppress(Exception):
-                self._client.delete(f"{self._hosts_path}/{self.host}")
+                self._ensemble._client.delete(f"{self._hosts_path}/{self.host}")
 
 
 class OnMachine(MachineLedger):

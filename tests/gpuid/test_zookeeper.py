@@ -307,7 +307,7 @@ def test_an_answer_that_is_lost_does_not_cost_or_double_a_lease(on_zookeeper: Op
     on_zookeeper().acquire(ask("c0", 1)).release()
     proxy.plan = Plan(cut_call=call)
     ledger = on_zookeeper(over=through(proxy))
-    ledger._client = ledger._start()
+    ledger._ensemble._client = ledger._ensemble._start()
     wait_until(lambda: proxy.connections > 0)
     proxy.plan = Plan()  # the first connection keeps its own
     for number in range(3):
@@ -322,16 +322,16 @@ def test_an_answer_that_is_lost_does_not_cost_or_double_a_lease(on_zookeeper: Op
 def test_a_session_that_expired_frees_nothing(on_zookeeper: Open, proxy: Proxy, zookeeper: ZooKeeper) -> None:
     holder = on_zookeeper(over=through(proxy))
     lease = holder.acquire(ask("c1", 4))
-    old = holder._client.client_id[0]
+    old = holder._ensemble._client.client_id[0]
     proxy.plan = Plan(refuse=True)
     proxy.cut_all()
     time.sleep(2.5)  # beyond the session's timeout, which nothing else can be asked about
     with pytest.raises(NotEnough, match="0 free"):
         on_zookeeper().acquire(ask("c2", 1, OTHER))
     proxy.plan = Plan()
-    wait_until(lambda: holder._client.connected)
+    wait_until(lambda: holder._ensemble._client.connected)
     assert holder.record().leases[0].container == "c1"
-    assert holder._client.client_id[0] != old
+    assert holder._ensemble._client.client_id[0] != old
     assert lease.release()
 
 
