@@ -23,6 +23,7 @@ import itertools
 import json
 import os
 import random
+import select
 import signal
 import struct
 import subprocess
@@ -183,6 +184,10 @@ class _Run:
         for host in range(hosts):
             (directory / f"witness-{host}").mkdir(parents=True)
         (directory / "lives").mkdir()
+        # Everything that is started inherits the writing end: at its end of file none is left.
+        self.all_gone, self.there = os.pipe()
+        stack.callback(os.close, self.all_gone)
+        stack.callback(self.let_go)
 
     def plan(self, address: str, leases: int, host: int) -> dict[str, Any]:
         self.started += 1
@@ -228,6 +233,7 @@ class _Run:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                pass_fds=(self.there,),
             )
         self.stack.callback(_end, process)
         return process
@@ -272,6 +278,7 @@ class _Run:
             _end(process)
         for _, _, back in wake:
             back()
+        self.wait_for_payloads()
         if self.zookeeper:
             self.zookeeper.wait_until_ready()
         return self.check(crashed)
@@ -313,10 +320,26 @@ class _Run:
         name = Path(str(process.args[3])).stem  # type: ignore[index]
         return (self.directory / f"{name}.log").read_text(errors="replace")[-600:]
 
+    def let_go(self) -> None:
+        """Close our end of what all inherit."""
+        if self.there >= 0:
+            os.close(self.there)
+            self.there = -1
+
+    def wait_for_payloads(self) -> None:
+        """Until the last has ended; on a machine that is busy with other things that takes a while."""
+        self.let_go()
+        deadline = time.monotonic() + 120
+        while not select.select([self.all_gone], [], [], 0.05)[0]:
+            assert time.monotonic() < deadline, "payloads do not end"
+            # One whose task was killed before it opened the lifeline still waits for that.
+            for life in (self.directory / "lives").iterdir():
+                with contextlib.suppress(OSError):
+                    os.close(os.open(life, os.O_WRONLY | os.O_NONBLOCK))
+
     # ---- the check ----
 
     def check(self, crashed: str) -> History:
-        time.sleep(0.3)  # the longest that a payload lingers, plus its end
         events = [json.loads(line) for line in self.events.read_text().splitlines()]
         writes = []
         if self.zookeeper:
