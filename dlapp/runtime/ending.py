@@ -80,7 +80,7 @@ class Ending:
             if ended.exit_code == _CODE_OF_SIGKILL:
                 ended = Ended(None, signal.SIGKILL)
             return ended._replace(problem=f"killed for memory: it used more than its {limit} MiB")
-        if not sent and (number := _signal_in(ended)) is not None and _docker_ended(state, began_ticks):
+        if not sent and (number := _signal_in(ended)) is not None and self._docker_ended(state, began_ticks):
             return Ended(
                 None,
                 number,
@@ -96,6 +96,14 @@ class Ending:
         while (state := self.state()).get("Running") and time.monotonic() < deadline:
             time.sleep(0.01)
         return state
+
+    def _docker_ended(self, state: Mapping[str, Any], began_ticks: int) -> bool:
+        """Whether dockerd is away, or is another than the one that started the container."""
+        began = _dockerds_began()
+        ours = self._docker.process_id()
+        # Where systemd opened the socket it is behind it, and any dockerd may be the one.
+        asked = began if ours not in began else {ours: began[ours]}
+        return not state or any(ticks > began_ticks for ticks in asked.values())
 
     def _ran_out_of_memory(self, state: dict[str, Any], ended: Ended, *, killed: bool) -> bool:
         # dockerd 20.10 hears of the exit and of the reason in either order (seen: 1 of 10 exits came first).
@@ -127,19 +135,15 @@ def ticks_now() -> int:
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
 
 
-def _docker_ended(state: Mapping[str, Any], began_ticks: int) -> bool:
-    """Whether dockerd is away, or is another than the one that started the container."""
-    return not state or any(ticks > began_ticks for ticks in _dockerds_began())
-
-
-def _dockerds_began() -> list[int]:
-    found = []
+def _dockerds_began() -> dict[int, int]:
+    """Each dockerd of the machine, by its process -> when it began."""
+    found = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
             with contextlib.suppress(OSError), open(f"/proc/{name}/stat", encoding="ascii", errors="replace") as file:
                 head, _, rest = file.read().rpartition(")")
                 if head.endswith("(dockerd"):
-                    found.append(int(rest.split()[19]))
+                    found[int(name)] = int(rest.split()[19])
     return found
 
 

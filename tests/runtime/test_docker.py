@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -66,6 +68,21 @@ def test_an_end_is_told(docker: Driven, script: str, code: int | None, number: i
     end = docker.end()
     assert (end["code"], end["signal"]) == (code, number)
     assert docker.err() == b"", "nothing of ours is written there"
+
+
+def test_a_docker_of_somebody_elses_that_starts_meanwhile_has_no_part_in_it(docker: Driven) -> None:
+    docker.run("while ! [ -e go ]; do sleep 0.05; done; kill -9 $$", **docker.docker)
+    docker.hear("started")
+    time.sleep(0.05)  # the kernel counts starts in hundredths of a second
+    other = docker.home / "dockerd"
+    shutil.copy2(os.path.realpath(shutil.which("sleep") or ""), other)
+    with subprocess.Popen([other, "60"]) as running:
+        try:
+            (docker.home / "workspace" / "go").touch()
+            end = docker.end()
+        finally:
+            running.kill()
+    assert (end["code"], end["signal"], end["fault"]) == (137, None, "user")
 
 
 def test_standard_input_is_empty_and_output_goes_to_the_files(docker: Driven) -> None:
