@@ -8,12 +8,14 @@ when this is as it should be.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from dlapp.runtime.payload import Card
 
 TIMEOUT_S = 60.0
 """What a container may take to say which GPUs it sees: nvidia-smi takes seconds where no persistence daemon runs."""
+_NUMBERS = re.compile(r"\d+:\d+")
 _NO_WITNESS = ("", "none", "126", "127")
 """What stands for nvidia-smi's exit code where it is not there, or cannot be executed in this image (another libc)."""
 
@@ -35,7 +37,7 @@ def unlike(cards: Sequence[Card], seen: str, host_nodes: Mapping[str, str]) -> s
         return f"the container does not see its /dev/nvidia{min(missing)}"
     for minor in sorted(minors & nodes.keys()):
         inside, outside = nodes[minor], host_nodes.get(f"/dev/nvidia{minor}", "")
-        if inside != ":" and outside and inside != outside:
+        if _NUMBERS.fullmatch(inside) and outside and inside != outside:
             return f"/dev/nvidia{minor} in the container is another device than outside ({inside}, not {outside})"
     if host_nodes and not nodes and not minors:
         return "the container sees no card"

@@ -180,6 +180,7 @@ OF_PART = "  MIG 1g.5gb     Device  0: (UUID: MIG-cc)\n"
         ([Card("GPU-aa", 0)], f"node 7 1:3\n{OF_ONE}smi 0\nend\n", ""),
         ([Card("GPU-aa", 0)], "smi none\nend\n", "the container sees no card"),
         ([ONE], "node 4 :\nsmi none\nend\n", ""),
+        ([ONE], "node 4 195:Nov\nsmi none\nend\n", ""),
         ([ONE], "node 4 195:4\nsmi 127\nend\n", ""),
         (
             [ONE],
