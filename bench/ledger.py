@@ -22,7 +22,8 @@ from typing import Any
 
 from bench import Row
 from dlapp.gpuid.devices import Device
-from dlapp.gpuid.rules import Ask, DeviceRecord, HostRecord, LeaseRecord, to_bytes
+from dlapp.gpuid.rules import Ask, DeviceRecord, HostRecord, LeaseRecord
+from dlapp.gpuid.stored import to_bytes
 from dlapp.gpuid.zookeeper import Settings, ZooKeeperLedger
 from tests.services.zookeeper import ZooKeeper
 

@@ -25,6 +25,7 @@ from dlapp.gpuid import rules
 from dlapp.gpuid.choice import choose
 from dlapp.gpuid.ledger import collected
 from dlapp.gpuid.rules import HostRecord, LedgerError
+from dlapp.gpuid.stored import quarantine_to_json
 from dlapp.gpuid.stores import ZOOKEEPER, configured, open_ledger
 
 if TYPE_CHECKING:
@@ -189,7 +190,7 @@ def _host_view(record: HostRecord, *, here: bool, elsewhere: Mapping[str, Holder
                 "user": holder.user if holder else "",
                 "since_ms": holder.since_ms if holder else 0,
                 "doubt": holder.doubt if holder else "",
-                "quarantine": rules.quarantine_to_json(one.quarantine) if one.quarantine else None,
+                "quarantine": quarantine_to_json(one.quarantine) if one.quarantine else None,
                 "utilization": reading.utilization if reading else None,
                 "used_mib": reading.used_mib if reading else None,
                 "temperature_c": reading.temperature_c if reading else None,

@@ -30,7 +30,8 @@ from typing import Any, Self
 from dlapp.errors import Unreachable
 from dlapp.gpuid import nvml
 from dlapp.gpuid.devices import Device
-from dlapp.gpuid.machine import Held, MachineLedger
+from dlapp.gpuid.holds import Held
+from dlapp.gpuid.machine import MachineLedger
 from dlapp.gpuid.rules import Ask, HostRecord, LedgerError
 
 _PATH = "/ws/v1/node/resources/yarn.io%2Fgpu"

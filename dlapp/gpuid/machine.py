@@ -32,112 +32,20 @@ from dlapp.gpuid.choice import choose
 from dlapp.gpuid.devices import Device, Holder
 from dlapp.gpuid.evidence import Witnesses
 from dlapp.gpuid.finding import ALIVE, GONE, UNKNOWN, Finding
+from dlapp.gpuid.holds import Held, Lease, Reservation, Ticket
 from dlapp.gpuid.ledger import Inspect, Looked, uninspected
 from dlapp.gpuid.records import HEALTH, LEASED, RESERVED, Record
 from dlapp.gpuid.rules import Ask, DeviceRecord, HostRecord, LeaseRecord, LedgerError, NotEnough, Quarantine
+from dlapp.gpuid.stored import quarantine_from_json, quarantine_to_json
 
 DEVICES_LAST_S = 30.0
 """How long what NVML said is good: initializing it can take a second."""
 _RETRY_S = (0.005, 0.03)
 _CLEAR_EVERY_S = 0.5
-_LOOKED_EVERY_S = 1.0
 PASSED_OVER_S = 15.0
 """Who waits and has not looked for so long (it is stopped, or hangs) keeps its place and holds up nobody meanwhile."""
 _TICKET = "ticket-"
 _CARD = re.compile(r"(GPU|MIG)-[A-Za-z0-9_.-]+", re.ASCII)
-
-
-class _Held:
-    """Locked cards. Closing lets go of this process's part; the cards are free when every process that inherited the
-    descriptors has done so, or is gone."""
-
-    def __init__(self, devices: Sequence[Device], fds: Sequence[int], byte: int) -> None:
-        self.devices, self.fds = tuple(devices), tuple(fds)
-        self._byte, self._open = byte, True
-
-    def close(self) -> None:
-        """Close the descriptors. May be repeated."""
-        if self._open:
-            self._open = False
-            for fd in self.fds:
-                os.close(fd)
-
-    def __enter__(self) -> Any:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class Reservation(_Held):
-    """Devices that are reserved for an application; ``fds`` (not inherited unless passed on) hold them."""
-
-
-class Lease(_Held):
-    """Devices that a container has; ``fds`` (not inherited unless passed on) hold them."""
-
-    def __init__(
-        self, devices: Sequence[Device], fds: Sequence[int], byte: int, reservation: Reservation | None = None
-    ) -> None:
-        super().__init__(devices, (*fds, *(reservation.fds if reservation else ())), byte)
-        self._own = tuple(fds)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether this object still holds it."""
-        return self._open
-
-    def release(self) -> bool:
-        """Give the devices back: the payload is gone, its evidence need not be looked at. May be repeated."""
-        if self._open:
-            for fd in self._own:
-                records.write_record(fd, self._byte, {})
-        self.close()
-        return True
-
-
-class Held(_Held):
-    """Cards that are locked for a lease of a cluster's ledger; ``evidence``: where to look whether they still are."""
-
-    def __init__(self, devices: Sequence[Device], fds: Sequence[int], evidence: Record) -> None:
-        super().__init__(devices, fds, LEASED)
-        self.evidence = evidence
-
-    def release(self) -> None:
-        """Let go of them, and of what stands in their files: the payload is gone. May be repeated."""
-        if self._open:
-            for fd in self.fds:
-                records.write_record(fd, LEASED, {})
-        self.close()
-
-
-class Ticket:
-    """A place in the machine's queue for GPUs, held until it is closed or the process ends."""
-
-    def __init__(self, directory: str, name: str, fd: int, record: Record, clock: Callable[[], float]) -> None:
-        self._path, self.name, self._fd = os.path.join(directory, name), name, fd
-        self._record, self._clock, self._looked_s = record, clock, -_LOOKED_EVERY_S
-        self.looks()
-
-    def looks(self) -> None:
-        """Say that whoever waits here is at it."""
-        if (now_s := self._clock()) - self._looked_s >= _LOOKED_EVERY_S:
-            self._looked_s = now_s
-            records.write_record(self._fd, RESERVED, {**self._record, "looked_s": now_s})
-
-    def close(self) -> None:
-        """Leave the queue. May be repeated."""
-        if self._fd >= 0:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._path)
-            os.close(self._fd)
-            self._fd = -1
-
-    def __enter__(self) -> Ticket:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class MachineLedger:
@@ -610,7 +518,7 @@ class MachineLedger:
                         self._sleep(random.uniform(*_RETRY_S))
                     page: Record = {"failures": one.failures} if one.failures else {}
                     if one.quarantine is not None:
-                        page["quarantine"] = rules.quarantine_to_json(one.quarantine)
+                        page["quarantine"] = quarantine_to_json(one.quarantine)
                     records.write_record(fd, HEALTH, page)
 
     def _refuse_other_host(self, host: str | None) -> None:
@@ -773,7 +681,7 @@ def _health(fd: int) -> tuple[Quarantine | None, int]:
             raise ValueError("is no object")
         failures = page.get("failures", 0)
         raw = page.get("quarantine")
-        return None if raw is None else rules.quarantine_from_json(raw), failures if isinstance(failures, int) else 0
+        return None if raw is None else quarantine_from_json(raw), failures if isinstance(failures, int) else 0
     except ValueError as error:
         return Quarantine("unreadable", f"its state cannot be read: {error}"), 0
 

@@ -34,10 +34,12 @@ from dlapp.gpuid.devices import Device, Holder
 from dlapp.gpuid.ensemble import Ensemble, Overtaken, Unsure
 from dlapp.gpuid.evidence import Witnesses
 from dlapp.gpuid.finding import ALIVE, GONE
+from dlapp.gpuid.holds import Held
 from dlapp.gpuid.later import Later
 from dlapp.gpuid.ledger import Inspect, Looked, uninspected
-from dlapp.gpuid.machine import Held, MachineLedger
+from dlapp.gpuid.machine import MachineLedger
 from dlapp.gpuid.rules import Ask, HostRecord, LeaseRecord, LedgerError, NotEnough
+from dlapp.gpuid.stored import from_bytes, to_bytes
 
 LEAST_WAIT_S = 5.0
 """What an answer of the ensemble may take even where no wait for devices was asked for."""
@@ -320,7 +322,7 @@ class ZooKeeperLedger:
         records = self._ensemble.read_children(self._hosts_path, lambda: self._clock() + timeout_s)
         for host, data in records:
             try:
-                yield host, rules.from_bytes(data, host)
+                yield host, from_bytes(data, host)
             except LedgerError as error:
                 yield host, error
 
@@ -452,7 +454,7 @@ class ZooKeeperLedger:
                     continue
                 return record
             try:
-                written = self._write(host, rules.to_bytes(new), version, deadline)
+                written = self._write(host, to_bytes(new), version, deadline)
             except Overtaken:
                 return None
             except Unsure:
@@ -466,7 +468,7 @@ class ZooKeeperLedger:
         found = self._ensemble.read(f"{self._hosts_path}/{host}", deadline)
         if found is None:
             return HostRecord(host), -1
-        return rules.from_bytes(found[0], host), found[1]
+        return from_bytes(found[0], host), found[1]
 
     def _write(self, host: str, data: bytes, version: int, deadline: float) -> int:
         """Write where the version is still ``version``; the new version. Raises Overtaken, Unsure."""

@@ -35,7 +35,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dlapp.errors import DlappError
-from dlapp.gpuid.rules import Ask, HostRecord, from_bytes
+from dlapp.gpuid.rules import Ask, HostRecord
+from dlapp.gpuid.stored import from_bytes
 from tests.gpuid.planted import open_planted
 from tests.services.proxy import Plan, Proxy
 from tests.services.zookeeper import ZooKeeper

@@ -21,7 +21,8 @@ from dlapp.gpuid import evidence
 from dlapp.gpuid.containers import DockerSilent, Found
 from dlapp.gpuid.evidence import Witnesses
 from dlapp.gpuid.finding import ALIVE, GONE, UNKNOWN, Finding
-from dlapp.gpuid.machine import Held, MachineLedger
+from dlapp.gpuid.holds import Held
+from dlapp.gpuid.machine import MachineLedger
 from dlapp.gpuid.rules import Ask
 from tests.services.dockerd import IMAGE, own_daemon
 from tests.services.install import SEARCH

@@ -14,7 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from dlapp.errors import Denied, DlappError, NotFound
 from dlapp.gpuid import rules
 from dlapp.gpuid.devices import Device
-from dlapp.gpuid.rules import Ask, HostRecord, LedgerError, NotEnough, from_bytes, to_bytes
+from dlapp.gpuid.rules import Ask, HostRecord, LedgerError, NotEnough
+from dlapp.gpuid.stored import MOST_BYTES, from_bytes, to_bytes
 from tests.services.ledger_process import cards
 
 APP, OTHER = "application_1700000000000_0042", "application_1700000000000_0043"
@@ -90,9 +91,9 @@ def test_looking_again_without_news_changes_nothing() -> None:
 
 
 def test_a_record_that_is_too_long_is_refused() -> None:
-    record = replace(record_of(), unknown={"long": "x" * rules.MOST_BYTES})
+    record = replace(record_of(), unknown={"long": "x" * MOST_BYTES})
     with pytest.raises(LedgerError, match="are most"):
-        rules.to_bytes(record)
+        to_bytes(record)
 
 
 JSON: Any = st.recursive(
@@ -105,22 +106,22 @@ JSON: Any = st.recursive(
 @given(JSON)
 def test_what_is_no_record_is_refused_in_a_line(data: Any) -> None:
     with pytest.raises(LedgerError, match="host03: its record in the GPU ledger cannot be read"):
-        rules.from_bytes(json.dumps(data).encode(), "host03")
+        from_bytes(json.dumps(data).encode(), "host03")
 
 
 @given(st.binary(min_size=1, max_size=40))
 def test_bytes_that_are_no_record_are_refused_in_a_line(data: bytes) -> None:
     with pytest.raises(LedgerError):
-        rules.from_bytes(data, "host03")
+        from_bytes(data, "host03")
 
 
 @given(st.dictionaries(st.text(min_size=1, max_size=6).map(lambda name: f"x-{name}"), JSON, max_size=3))
 def test_unknown_fields_travel_everywhere(unknown: dict[str, Any]) -> None:
     record = rules.quarantine(leased(record_of(), "c1", 2), "gpu3", cause="ecc", now_ms=1)
-    whole = json.loads(rules.to_bytes(record))
+    whole = json.loads(to_bytes(record))
     for place in (whole, whole["devices"][0], whole["devices"][3]["quarantine"], whole["leases"][0]):
         place.update(unknown)
-    again = json.loads(rules.to_bytes(rules.from_bytes(json.dumps(whole).encode(), "host03")))
+    again = json.loads(to_bytes(from_bytes(json.dumps(whole).encode(), "host03")))
     assert again == whole
 
 
@@ -205,7 +206,7 @@ class Rules(RuleBasedStateMachine):
 
     @rule()
     def store(self) -> None:
-        assert rules.from_bytes(rules.to_bytes(self.record), "host03") == self.record
+        assert from_bytes(to_bytes(self.record), "host03") == self.record
 
     @invariant()
     def nobody_shares_a_card(self) -> None:

@@ -58,7 +58,8 @@ from dlapp.errors import DlappError, Unreachable
 if TYPE_CHECKING:
     from dlapp.cluster.local.spare import Spare
     from dlapp.cluster.local.strays import Left
-    from dlapp.gpuid.machine import MachineLedger, Reservation, Ticket
+    from dlapp.gpuid.holds import Reservation, Ticket
+    from dlapp.gpuid.machine import MachineLedger
 
 MAX_STARTS = 3
 MAX_AFTERMATHS = 3
