@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import select
 import socket
 import threading
@@ -23,6 +24,9 @@ MOST_BODY = 256 << 20
 PIECE = 1 << 20
 IDLE_S = 20.0
 """A connection that was not used for this long is not used again: servers close theirs in time (Jetty after 30 s)."""
+ADDRESS_S = 30.0
+"""How long a host's addresses are taken for its own: a DataNode makes us connect anew for each file."""
+_HEADERS = re.compile(r"\r\n(connection|transfer-encoding|content-length|location)[ \t]*:[ \t]*([^\r]*[^\r \t])", re.I)
 _EARLY = "closed the connection in the middle of an answer"
 _HASTE_S = 2.0
 """How long a server that breaks off the sending of a body has to say why."""
@@ -72,9 +76,11 @@ class Sink(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A server's answer: names of headers in small letters; ``body`` is empty where it went to a file.
+    """A server's answer; ``body`` is empty where it went to a file.
 
-    ``received`` counts the body's bytes.
+    Args:
+        headers: those that matter here, names in small letters.
+        received: bytes of the body.
     """
 
     status: int
@@ -102,6 +108,7 @@ class Connections:
         self._busy: dict[_Connection, int] = {}  # with the thread that uses it
         self._lock = threading.Lock()
         self._tls: Any = None
+        self._addresses: dict[tuple[str, int], tuple[list[tuple[int, Any]], float]] = {}
 
     def ask(
         self, method: str, server: str, target: str, body: bytes | Source | None = None, *, sink: Sink | None = None
@@ -165,7 +172,7 @@ class Connections:
         if not host or not port.isdigit():
             host, port = place, "443" if scheme == "https" else "80"
         try:
-            sock = socket.create_connection((host.strip("[]"), int(port)), timeout=self._connect_s)
+            sock = self._connected(host.strip("[]"), int(port))
             try:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 if scheme == "https":
@@ -181,6 +188,28 @@ class Connections:
             words = f"has a certificate that is not trusted ({untrusted})" if untrusted else _words(error)
             raise Broken(words, sent=False, lasting=bool(untrusted)) from error
         return _Connection(sock, place, self._silence_s, in_kernel=scheme != "https")
+
+    def _connected(self, host: str, port: int) -> socket.socket:
+        """A socket at the first of a host's addresses that takes it."""
+        found, since = self._addresses.get((host, port), ([], 0.0))
+        if not found or time.monotonic() - since > ADDRESS_S:
+            found = [(one[0], one[4]) for one in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+            self._addresses[host, port] = (found, time.monotonic())
+        failure = OSError("has no address")
+        for family, address in found:
+            sock = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                sock.settimeout(self._connect_s)
+                sock.connect(address)
+            except BaseException as error:
+                sock.close()
+                if not isinstance(error, OSError):
+                    raise
+                failure = error
+            else:
+                return sock
+        self._addresses.pop((host, port), None)
+        raise failure
 
     def _secured(self, sock: socket.socket, host: str) -> socket.socket:
         import ssl
@@ -295,15 +324,12 @@ class _Connection:
             if len(self._buffer) > MOST_HEAD:
                 raise ValueError("a head without end")
             self._buffer += self._some()
-        lines = self._buffer[:end].decode("latin-1").split("\r\n")
+        head = self._buffer[:end].decode("latin-1")
         self._buffer = self._buffer[end + 4 :]
-        version, _, rest = lines[0].partition(" ")
+        version, _, rest = head.partition(" ")
         if not version.startswith("HTTP/1."):
             raise ValueError("no HTTP")
-        headers = {}
-        for line in lines[1:]:
-            name, _, value = line.partition(":")
-            headers[name.lower()] = value.strip()
+        headers = {name.lower(): value for name, value in _HEADERS.findall(head)}
         return int(rest[:3]), headers, version != "HTTP/1.0"
 
     def _body(self, method: str, status: int, headers: dict[str, str], out: _Body) -> bool:

@@ -23,11 +23,12 @@ import contextlib
 import json
 import os
 import random
+import re
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
-from urllib.parse import quote, unquote, urlencode
+from urllib.parse import quote, unquote
 
 from dlapp.errors import Denied, DlappError, NotFound
 from dlapp.errors import Unreachable as _Unreachable
@@ -42,6 +43,7 @@ PATIENCE_S = 60.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 3.0
 STRAIGHT_AFTER = 16
 """So many redirections are followed before small files go straight to DataNodes: by then some are known."""
+_PLAIN = re.compile(r"[A-Za-z0-9_.~/-]*")
 _MOST_KNOWN = 64
 _MOST_DEAD_ENDS = 4
 """How often a DataNode that answers may end a file at the same byte; a block that none has will not come by waiting."""
@@ -358,7 +360,7 @@ class WebHdfs:
         if straight and self.place.token is None and (server := self._next_known()):
             query = {"op": operation, "user.name": self.place.user, "namenoderpcaddress": self._namenode_rpc}
             created = {"createflag": "", "createparent": "true"} if operation == "CREATE" else {}
-            return _Where(server, urlencode(query | created | parameters))
+            return _Where(server, _encoded(query | created | parameters))
         method = "PUT" if operation == "CREATE" else "GET"
         excluded = {"excludedatanodes": ",".join(sorted(_address(one) for one in bad))} if bad else {}
         try:
@@ -402,7 +404,7 @@ class WebHdfs:
         body = None if isinstance(content, Sink) else content
         host = where.server.partition("://")[2]
         try:
-            target = f"/webhdfs/v1{quote(path)}?{where.query}"
+            target = f"/webhdfs/v1{_quoted(path)}?{where.query}"
             answer = self._connections.ask(method, where.server, target, body, sink=sink)
         except Broken as broken:
             if broken.lasting:
@@ -444,7 +446,7 @@ class WebHdfs:
     ) -> Any:
         """One call to the NameNodes: its JSON with ``reads``, `_Where` with ``redirected``, else nothing."""
         who = {"delegation": self.place.token} if self.place.token else {"user.name": self.place.user}
-        target = f"/webhdfs/v1{quote(path)}?{urlencode({'op': operation, **who, **(parameters or {})})}"
+        target = f"/webhdfs/v1{_quoted(path)}?{_encoded({'op': operation, **who, **(parameters or {})})}"
         for again in self._rounds(shown(self.place.location + path)):
             said: list[str] = []
             for number in self._order():
@@ -535,6 +537,16 @@ class _DataNodeFailed(Exception):
     ) -> None:
         super().__init__(words)
         self.server, self.received, self.answered, self.refused = server, received, answered, refused
+
+
+def _quoted(text: str, safe: str = "/") -> str:
+    """A path, or a value, as an address can have it."""
+    # Usually there is nothing to quote, and urllib takes its time to find that out.
+    return text if _PLAIN.fullmatch(text) else quote(text, safe)
+
+
+def _encoded(parameters: Mapping[str, str]) -> str:
+    return "&".join(f"{name}={_quoted(value, '')}" for name, value in parameters.items())
 
 
 def _object(answer: Answer, web: str) -> dict[str, Any]:

@@ -163,6 +163,43 @@ def test_nobody_there_means_that_nothing_was_sent(connections: Connections) -> N
         assert not broken.value.sent
 
 
+def test_a_host_is_looked_up_once_for_many_connections_and_again_where_nobody_answers(
+    connections: Connections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_up: list[str] = []
+    real = socket.getaddrinfo
+
+    def getaddrinfo(host: str, port: int, **options: int) -> object:
+        looked_up.append(host)
+        found = real("127.0.0.1", port, **options)  # type: ignore[arg-type]
+        return [(*found[0][:4], ("127.0.0.2", port)), *found] if host == "two.example" else found
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    closing = sized(b"1", b"Connection: close")
+    with saying([[closing]] * 5) as (server, _):
+        port = server.rpartition(":")[2]
+        for _ in range(3):
+            assert connections.ask("GET", f"http://one.example:{port}", "/").good
+        assert looked_up == ["one.example"]
+        for _ in range(2):  # nobody is at its first address
+            assert connections.ask("GET", f"http://two.example:{port}", "/").good
+        assert looked_up == ["one.example", "two.example"]
+    for _ in range(2):
+        with pytest.raises(Broken, match="refused"):
+            connections.ask("GET", f"http://one.example:{port}", "/")
+    assert looked_up == ["one.example", "two.example", "one.example"]
+
+
+def test_headers_are_found_in_any_case_and_none_in_the_middle_of_another(connections: Connections) -> None:
+    odd = (
+        b"HTTP/1.1 200 OK\r\nX: content-length: 9\r\nCONTENT-LENGTH : 2 \t\r\nX-Location: /n\r\nLOCATION:/y z\r\n\r\nok"
+    )
+    with saying([[odd]]) as (server, _):
+        answer = connections.ask("GET", server, "/")
+    assert answer.body == b"ok"
+    assert answer.headers == {"content-length": "2", "location": "/y z"}
+
+
 def test_a_server_that_is_silent_is_waited_for_only_so_long() -> None:
     connections = Connections(2, 0.2)
     with socket.create_server(("127.0.0.1", 0)) as mute, pytest.raises(Broken, match="timed out") as broken:
