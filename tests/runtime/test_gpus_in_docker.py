@@ -16,7 +16,7 @@ import pytest
 from dlapp.runtime.dockerd import Dockerd as Client
 from dlapp.runtime.gpu_facts import facts_of
 from tests.runtime.driver import Driven, wait_until
-from tests.services import gpu_programs, newer_docker
+from tests.services import gpu_programs, newer_debian
 from tests.services.dockerd import GPU_IMAGE, IMAGE, Dockerd, own_daemon
 
 pytestmark = pytest.mark.docker
@@ -102,8 +102,8 @@ def old(place: Path, dockerd: Dockerd) -> Generator[Runner, None, None]:
 def newer() -> Iterator[Dockerd]:
     """A Docker with CDI, and two cards in its specification; a third name there leads to another's card."""
     try:
-        programs = newer_docker.programs()
-    except newer_docker.NoNewerDocker as reason:
+        programs = newer_debian.docker()
+    except newer_debian.NotToBeHad as reason:
         pytest.skip(str(reason))
     with own_daemon(programs, features={"cdi": True}) as daemon:
         directory = daemon.directory / "cdi"

@@ -11,48 +11,39 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.runtime.dockerd import Dockerd
 from dlapp.runtime.gpu_facts import facts_of
 from dlapp.runtime.gpu_modes import Facts, not_taken, part_for
 from dlapp.runtime.payload import Card
 from tests.runtime.driver import Driven
-from tests.services.dockerd import busybox_root
-from tests.services.podman import Podman, own_podman
+from tests.services.podman import IMAGE, Podman, own_podman
 
 pytestmark = pytest.mark.docker
 
-IMAGE = "localhost/dlapp-test/busybox:1"
 CARD = Card("GPU-aa", 0, 0)
 
 
 @pytest.fixture(scope="module")
 def podman() -> Iterator[Podman]:
     with own_podman() as podman:
-        podman.podman("import", "-", IMAGE, stdin=busybox_root())
         yield podman
-
-
-@pytest.fixture
-def docker(podman: Podman) -> Dockerd:
-    return Dockerd(podman.host, 20)
 
 
 def carries_out_requests(podman: Podman) -> bool:
     return tuple(map(int, podman.version.split(".")[:2])) >= (5, 4)
 
 
-def test_podman_is_recognised_by_its_answers(podman: Podman, docker: Dockerd) -> None:
-    facts = facts_of(docker)
+def test_podman_is_recognised_by_its_answers(podman: Podman) -> None:
+    facts = facts_of(podman.docker)
     assert facts.podman == podman.version
     assert "nvidia" not in facts.runtimes
 
 
-def test_podman_says_no_word_of_device_requests(podman: Podman, docker: Dockerd) -> None:
+def test_podman_says_no_word_of_device_requests(podman: Podman) -> None:
     part = part_for("cdi", [CARD], Facts(cdi_names=frozenset({"GPU-aa"})), {})
     requests = {"NetworkMode": "none", "DeviceRequests": list(part.requests)}
-    docker.create("asks", {"Image": IMAGE, "Cmd": ["true"], "HostConfig": requests})
-    made = docker.inspect("asks")["HostConfig"]
-    docker.remove("asks")
+    podman.docker.create("asks", {"Image": IMAGE, "Cmd": ["true"], "HostConfig": requests})
+    made = podman.docker.inspect("asks")["HostConfig"]
+    podman.docker.remove("asks")
     assert not_taken(part, made) == "it was asked for nvidia.com/gpu=GPU-aa and took none of it"
     assert not_taken(part, made, podman=podman.version) == ""
 
@@ -80,7 +71,7 @@ def test_a_way_that_podman_would_drop_is_refused(podman: Podman, place: Path, mo
     words = {"cdi": cdi, "auto": f"no way to give a container GPUs is there: cdi: {cdi}"}
     assert said["fault"] == "node"
     assert words.get(mode, f"runtime.docker.gpu_mode is {mode}: {who} takes no notice of it") in said["problem"]
-    assert podman.podman("ps", "-a", "--format={{.Names}}") == ""
+    assert podman.containers() == []
 
 
 def test_the_doctor_calls_it_by_its_name(podman: Podman, tmp_path: Path) -> None:
