@@ -18,7 +18,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import lru_cache
 from queue import Empty, SimpleQueue
+from typing import Any
 
 from dlapp.am import events
 from dlapp.am.home import Home, Journal, Superseded
@@ -29,7 +31,7 @@ from dlapp.am.page import page
 from dlapp.am.server import Call, Control, What
 from dlapp.am.view import of as view_of
 from dlapp.cluster import AmEngine, ContainerEnd, Heartbeat, TaskLaunch
-from dlapp.control import Hello, Report, StopRequest, derive_token
+from dlapp.control import Hello, Orders, Report, StopRequest, derive_token
 from dlapp.errors import DlappError
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.jsonform import to_json
@@ -122,6 +124,9 @@ class Loop:
                 if woken or time.monotonic() >= heartbeat_at:
                     heartbeat_at = time.monotonic() + QUIET_HEARTBEAT_S
                     self._heartbeat()
+                    # Those that are due before the next one, too: many together cost half of what each costs alone,
+                    # and who is answered together asks together again.
+                    self._release_held(heartbeat_at)
                 self._note_down()
                 self._answer_recorded()
             self._end()
@@ -221,7 +226,7 @@ class Loop:
 
     def _answer_report(self, call: Call, container_id: ContainerId) -> None:
         if (orders := self._master.orders_of(container_id)) is not None:
-            call.answer(to_json(orders))
+            call.answer(_json_of(orders))
         else:
             call.refuse(404, f"{container_id} is not a container of this application that has work")
 
@@ -247,7 +252,8 @@ class Loop:
 
     def _handle(self, event: events.Event) -> None:
         actions = self._master.handle(event, int(self._clock() * 1000))
-        self._changed = self._changed or bool(actions) or self._is_news(event)
+        # Asked first: it takes note of what was reported, also where the view is to be written anyway.
+        self._changed = self._is_news(event) or bool(actions) or self._changed
         for action in actions:
             self._carry_out(action)
 
@@ -368,6 +374,12 @@ class Loop:
         self._on_record = self._engine.finish(ending.final_status, ending.cause, ending.diagnostics)
         for call in self._stop_calls:
             call.refuse(409, "the application has ended")
+
+
+@lru_cache(maxsize=64)
+def _json_of(orders: Orders) -> Any:
+    """Orders in their JSON form; those of most containers are the same."""
+    return to_json(orders)
 
 
 def _log(line: str) -> None:
