@@ -18,7 +18,7 @@ from functools import partial
 
 from dlapp.errors import DlappError
 from dlapp.spec import AppSpec, InputSpec
-from dlapp.storage import HdfsPlace, shown
+from dlapp.storage import HdfsPlace, Moved, shown
 from dlapp.storage.fetching import Plan
 from dlapp.storage.inputs import PlannedInput, plan_input
 
@@ -31,8 +31,12 @@ def bring(
     note: Callable[[str], None],
     progress: Callable[[int, int], None] | None = None,
     hdfs: HdfsPlace | None = None,
+    fetch: Callable[..., Moved] = Plan.fetch,
 ) -> list[str]:
     """Bring all input into ``workspace``, as its only container has it; the paths of what was brought now, relative.
+
+    Args:
+        fetch: takes a `Plan` and ``progress``; one that goes by way of a cache, for instance.
 
     Raises:
         NotFound: a source matches nothing.
@@ -44,7 +48,7 @@ def bring(
         for one in inputs
         if not _is_there(one, workspace, note)
     ]
-    return [path for one in planned for path in _bring(one, workspace, note, progress)]
+    return [path for one in planned for path in _bring(one, workspace, note, progress, fetch)]
 
 
 def _into(one: InputSpec, workspace: str) -> str:
@@ -68,6 +72,7 @@ def _bring(
     workspace: str,
     note: Callable[[str], None],
     progress: Callable[[int, int], None] | None,
+    fetch: Callable[..., Moved],
 ) -> list[str]:
     one = planned.section
     into = _into(one, workspace)
@@ -85,7 +90,7 @@ def _bring(
     lock = _locked(staging)
     try:
         fresh = os.path.join(staging, os.path.basename(into) if one.as_list else "input")
-        planned.bring(fresh, partial(Plan.fetch, progress=progress), os.path.join(staging, "archives"), progress)
+        planned.bring(fresh, partial(fetch, progress=progress), os.path.join(staging, "archives"), progress)
         found = staging if one.as_list else fresh
         names = sorted(os.listdir(found))
         for name in names:

@@ -10,6 +10,7 @@ keeper (`dlapp.client.plain_shell`), a container by its lifeline.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
 import signal
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from dlapp.config import Config
     from dlapp.gpuid.devices import Device
     from dlapp.runtime.docker_shell import DockerShell
+    from dlapp.task.inputs import Inputs
 
 NO_CONTAINER = ContainerId(ApplicationId(0, 0), 1, 1)
 """DLAPP_CONTAINER_ID and DLAPP_APP_ID inside: the form of ids, and nobody's."""
@@ -82,9 +84,12 @@ def open_shell(
         name = os.path.basename(directory)
         evidence = _evidence_of_docker(client.config, directory) if image else None
         devices, kept_fds = stack.enter_context(leased(client.config, wanted, name, evidence))
+        cached: Inputs | None = None
         if fetch_input and spec.inputs:
+            cached = stack.enter_context(contextlib.closing(_by_way_of_the_cache(client, note)))
+            fetch = functools.partial(cached.bring, may_mount=False)  # the user may write to all of the workspace
             with fetching() as progress:
-                now = brought.bring(spec.inputs, spec.workspace, note, progress, _hdfs_of(client, spec))
+                now = brought.bring(spec.inputs, spec.workspace, note, progress, _hdfs_of(client, spec), fetch)
             brought.remember(brought.records_below(client.state_path), spec.workspace, now)
         note(_greeting(spec, devices, image))
         command = [*PYTHON, "-m", "dlapp.tools.run"]
@@ -119,7 +124,9 @@ def open_shell(
             shell = PlainShell([find_shell(inside["PATH"])], inside, spec.workspace, kept_fds)
             stack.callback(shell.close)
             shell.start()
-        # The desk has threads, so it comes after the forks; and it closes before what it serves.
+        # These have threads, so they come after the forks; and the desk closes before what it serves.
+        if cached is not None:
+            cached.settle_later()
         stack.enter_context(Desk(directory, command, desk_env, os.getcwd()))
         with _interrupts_passed_over():
             return shell.wait()
@@ -128,6 +135,18 @@ def open_shell(
 def _hdfs_of(client: Client, spec: AppSpec) -> HdfsPlace | None:
     settings = client.engine.info().hdfs
     return HdfsPlace.from_settings(settings)._replace(user=spec.username) if settings else None
+
+
+def _by_way_of_the_cache(client: Client, note: Note) -> Inputs:
+    """The cache that the caller's runs on this machine have, too."""
+    from dlapp.client.inputs import cache_directory
+    from dlapp.task.inputs import Inputs
+
+    storage = client.config.storage
+    directory = cache_directory(client.config, client.state_path)
+    return Inputs(
+        {"directory": directory, "limit_bytes": storage.cache_limit_bytes, "age_s": storage.cache_age_s}, note
+    )
 
 
 def environment(
