@@ -17,8 +17,9 @@ A lease names the witnesses that can be heard about it, as JSON:
 
 One that says alive is believed. Else one that says unknown is: a pid of another pid namespace, a /proc that hides other
 users' processes, a dockerd that is down, an NVML that fails. Gone is gone only by all of them, with one exception: a
-lifeline that was removed together with its directory, as a NodeManager does after a container, says nothing; what
-dockerd says of the label stands for it.
+lifeline that was removed together with its directory, as a NodeManager does after a container, or that lies in the home
+of another user, says nothing; what dockerd says of the label stands for it. Its only writer was the task, and who reads
+it ends when the task does.
 
 A session of ZooKeeper that expired is no witness. Nothing outlives its boot: another boot id ends every lease.
 
@@ -282,7 +283,7 @@ def _fifo(path: Any) -> Finding | _Silent:
             return Finding(GONE)
         # Not there, or not to be seen by us, is no proof: somebody may have it open.
         why = f"its lifeline {path}: {error.strerror}"
-        return _Silent(why) if error.errno == errno.ENOENT else Finding(UNKNOWN, why)
+        return _Silent(why) if error.errno in (errno.ENOENT, errno.EACCES) else Finding(UNKNOWN, why)
     is_fifo = stat.S_ISFIFO(os.fstat(fd).st_mode)
     os.close(fd)
     return Finding(ALIVE, "its payload is still running") if is_fifo else Finding(UNKNOWN, f"{path} is no lifeline")

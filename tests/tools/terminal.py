@@ -37,6 +37,7 @@ class Terminal:
                 os.execve(argv[0], argv, whole)
             finally:
                 os._exit(126)
+        os.set_inheritable(self._master, False)  # another terminal's command would keep this one open
         self.raw = b""
         self._status: int | None = None
         self.resize(40, 120)
