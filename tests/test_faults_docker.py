@@ -17,6 +17,7 @@ from tests.applications import application_dir, ended, launch, processes, proper
 from tests.runtime.driver import command_line, pids
 from tests.services import gpu_programs
 from tests.services.dockerd import GPU_IMAGE, IMAGE, Dockerd, busybox_root, dockerd, own_daemon
+from tests.services.file_gate import FileGate
 from tests.services.nvml_stub import Card, seen_by_all
 from tests.services.registry import Registry
 from tests.services.unix_proxy import UnixProxy
@@ -36,7 +37,7 @@ class Box:
         self.marker = f"1000.{int.from_bytes(os.urandom(6), 'big')}"
         self.locks = directory / "gpus"
 
-    def launch(self, image: str = GPU_IMAGE, script: str = "", **application: object) -> str:
+    def launch(self, image: str = GPU_IMAGE, script: str = "", **sections: Any) -> str:
         """An application that sleeps, with old output that must stay."""
         target = self.directory / "result"
         target.mkdir(exist_ok=True)
@@ -46,9 +47,10 @@ class Box:
             self.directory,
             text,
             name="killed",
-            application={"docker_image": image, **application},
+            application={"docker_image": image},
             resources={"gcores": 1, "memory": 64},
             to_hdfs={"hdfs": target, "output_path": "out", "overwrite": "true"},
+            **sections,
         )
         return launch(file)
 
@@ -64,6 +66,10 @@ class Box:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
+    def beside_the_target(self) -> set[str]:
+        """What kinds of things lie there for a while, or for who wants them."""
+        return {one.name.rpartition(".")[2] for one in self.directory.glob("result.*")}
+
     def nothing_is_left(self, application: str) -> dict[str, Any]:
         """Wait for the end and look at all that must be gone; the status."""
         end = ended(application)
@@ -72,6 +78,7 @@ class Box:
         wait_for("no process", lambda: not processes(application_dir(self.state_dir, application)))
         ledger = MachineLedger(str(self.locks), discover=tuple)
         wait_for("no lease", lambda: (ledger.collect(), not ledger.holders())[1])
+        wait_for("nothing half beside the target", lambda: self.beside_the_target() <= {"partial"})
         wanted = "new\n" if end["final_status"] == "SUCCEEDED" else "old\n"
         assert (self.directory / "result" / "a").read_text() == wanted
         return end
@@ -125,7 +132,12 @@ WHO = {
     "all": ("runner", "am", "task", "payload"),
     "payload": ("payload",),
 }
-PHASES = ("making", "starting", "running")
+CALLS = {"making": b"POST /containers/create", "started": b"/start"}
+"""Phases in which dockerd got a call, and its answer does not come back; the others are `dlapp.control.Phase`'s."""
+PHASES = (
+    *("starting", "leasing", "unpacking", "fetching", "making", "waiting", "started"),
+    *("running", "storing", "releasing"),
+)
 ALL = [
     (who, number, phase)
     for phase in PHASES
@@ -134,35 +146,107 @@ ALL = [
     if not (who == "payload" and phase != "running") and not (who == "payload" and number == signal.SIGTERM)
 ]
 FEW = [
-    ("task", signal.SIGKILL, "starting"),
     ("am+task", signal.SIGKILL, "making"),
+    ("am", signal.SIGKILL, "waiting"),
+    ("task", signal.SIGKILL, "started"),
     ("all", signal.SIGKILL, "running"),
     ("am", signal.SIGTERM, "running"),
+    ("all", signal.SIGKILL, "storing"),
+    ("task", signal.SIGTERM, "storing"),
+    ("task", signal.SIGKILL, "releasing"),
 ]
 
 
-@pytest.mark.parametrize(("who", "number", "phase"), ALL if FULL else FEW)
-def test_whoever_is_killed_nothing_is_left(box: Box, who: str, number: signal.Signals, phase: str) -> None:
-    # dockerd gets the call, and its answer does not come back.
-    box.proxy.hang_at = {"making": b"POST /containers/create", "starting": b"/start"}.get(phase, b"")
-    application = box.launch()
-    if phase == "running":
+@pytest.fixture
+def gate() -> Iterator[FileGate]:
+    with FileGate() as one:
+        yield one
+
+
+def is_task(pid: int) -> bool:
+    words = command_line(pid).split("\0")
+    return "dlapp" in words and words[words.index("dlapp") + 1] == "task"
+
+
+def launched_and_held(box: Box, gate: FileGate, phase: str) -> tuple[str, Path]:
+    """An application in a phase: its task waits at a file that it opens there, or for an answer; and its container."""
+    source = box.directory / "source"
+    source.mkdir()
+    (source / "data").write_text("1")
+    box.locks.mkdir()
+    box.locks.chmod(0o1777)
+    for place in (source, box.locks):
+        gate.watch(place)
+
+    def hold(*places: Path) -> None:
+        gate.open(lambda pid, path: Path(path) in places and is_task(pid))
+
+    box.proxy.hang_at = CALLS.get(phase, b"")
+    match phase:
+        case "starting" | "unpacking":
+            hold(source)
+        case "leasing":
+            gate.open(lambda pid, path: path.startswith(str(box.locks)) and is_task(pid))
+        case "fetching" | "waiting":
+            hold(source / "data")
+    wait = f"trap '' TERM; exec sh -c 'until [ -e finish ]; do sleep 0.02; done' {box.marker}"
+    application = box.launch(
+        script=f"mkdir -p out more; echo new > out/a; echo new > more/b; {wait}",
+        from_hdfs={"hdfs": source, "input_path": "in"},
+        **{"to_hdfs more": {"hdfs": box.directory / "more", "output_path": "more", "overwrite": "true"}},
+    )
+    containers = application_dir(box.state_dir, application) / "containers"
+    home = containers / wait_for("the container", lambda: containers.is_dir() and os.listdir(containers))[0]
+    if phase in CALLS:
+        wait_for("the call", lambda: box.proxy.held)
+        box.proxy.hang_at = b""
+        return application, home
+    if phase in ("running", "storing", "releasing"):
         wait_for("its payload", lambda: in_phase(application, "running")() and box.payloads())
+        if phase == "running":
+            return application, home
+        place = home / "workspace" / "out" / "a" if phase == "storing" else home / "workspace"
+        gate.watch(place)
+        hold(place)
+        (home / "workspace" / "finish").touch()
+    wait_for("the task at the gate", lambda: gate.held)
+    if phase == "unpacking":
+        (archives,) = box.state_dir.glob(f"*/cache/{os.getuid()}")
+        gate.watch(archives)
+        gate.open(lambda pid, path: path.startswith(str(archives)) and is_task(pid))
+        wait_for("the task at the archive", lambda: gate.held)
+    if phase == "waiting":
+        # The ApplicationMaster says at once that the payload may start; so it must not hear the question.
+        box.kill(signal.SIGSTOP, "am")
+        gate.open()
+        wait_for("it is waiting", lambda: " waiting\n" in (home / "dlapp.log").read_text())
     else:
-        wait_for("the call", lambda: box.proxy.held, 30)
-    box.proxy.hang_at = b""
+        wait_for(f"it is {phase}", in_phase(application, phase))
+    return application, home
+
+
+@pytest.mark.parametrize(("who", "number", "phase"), ALL if FULL else FEW)
+def test_whoever_is_killed_nothing_is_left(
+    box: Box, gate: FileGate, who: str, number: signal.Signals, phase: str
+) -> None:
+    application, home = launched_and_held(box, gate, phase)
     box.kill(number, *WHO[who])
-    if (who, number) == ("task", signal.SIGTERM):
+    gate.open()
+    with contextlib.suppress(AssertionError):  # it is gone
+        box.kill(signal.SIGCONT, "am")
+    as_wanted = {"FAILED", "KILLED"}
+    if (who, number, phase) == ("task", signal.SIGTERM, "releasing"):
+        as_wanted = {"SUCCEEDED"}  # all that was to be done is done
+    elif (who, number) == ("task", signal.SIGTERM):
         # As a node does that takes a container away: it is tried again.
-        before = container_of(application)
-        wait_for("the next one", lambda: container_of(application) != before and box.payloads(), 60)
+        wait_for("the next one", lambda: container_of(application) != home.name and box.payloads(), 60)
         assert run("dlapp-kill", application).code == 0
     elif who != "payload":
         # The promise is a second; the machine may be busy with other tests.
         wait_for("the payload's end", lambda: not box.payloads(), 10)
     end = box.nothing_is_left(application)
-    assert end["final_status"] in ("FAILED", "KILLED"), end
-    assert end["diagnostics"]
+    assert end["final_status"] in as_wanted, end
+    assert bool(end["diagnostics"]) is (end["final_status"] != "SUCCEEDED")
 
 
 def test_killed_while_an_image_is_pulled_the_next_one_pulls_it(box: Box, dockerd: Dockerd) -> None:
