@@ -51,6 +51,8 @@ class Registry:
         ).encode()
         self.digest = _digest(manifest)
         self.layers_sent = 0
+        self.slow_s = slow_s
+        """May be changed, also while a layer is on its way."""
         self.break_off = False
         """Whether a layer ends in the middle."""
         registry, blobs = self, {_digest(one): one for one in (layer, config)}
@@ -84,7 +86,7 @@ class Registry:
                 size = -(-len(blob) // parts)
                 for number in range(parts):
                     if blob is layer:
-                        time.sleep(slow_s / parts)
+                        time.sleep(registry.slow_s / parts)
                         if registry.break_off and number == parts // 2:
                             self.close_connection = True
                             return

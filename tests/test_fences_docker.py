@@ -1,0 +1,258 @@
+"""Whole applications in Docker under an operator's node.yaml: from the ApplicationMaster to what the container is.
+
+The file is /etc/dlapp/node.yaml, so what looks at it runs in a mount namespace of its own, in which /etc is a copy.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.applications import Done, ended, properties, run, status, wait_for
+from tests.services.dockerd import IMAGE, Dockerd, busybox_root, dockerd
+from tests.services.install import SEARCH
+from tests.services.registry import Registry
+from tests.services.users import interpreter_for_everybody
+
+__all__ = ["dockerd"]
+
+pytestmark = [
+    pytest.mark.docker,
+    pytest.mark.two_users,
+    pytest.mark.skipif(
+        os.geteuid() != 0 or shutil.which("setpriv", path=SEARCH) is None, reason="only root can become two users"
+    ),
+]
+
+ROOT, TONY = 0, 12_345
+
+
+class Node:
+    """A machine with an operator, in ``place``, which every user may look into."""
+
+    def __init__(self, place: Path, daemon: Dockerd) -> None:
+        self.place, self.daemon = place, daemon
+        self._etc = place / "etc"
+        subprocess.run(["cp", "-a", "/etc", self._etc], check=True)
+        (self._etc / "dlapp").mkdir(exist_ok=True)
+        (place / "gpus").mkdir()
+        (place / "gpus").chmod(0o1777)
+        self._python = interpreter_for_everybody(place)
+        self.policy("")
+
+    def policy(self, text: str, owner: int = ROOT) -> None:
+        """Write node.yaml."""
+        file = self._etc / "dlapp" / "node.yaml"
+        file.write_text(text)
+        os.chown(file, owner, owner)
+
+    @property
+    def words(self) -> list[str]:
+        """What a command begins with that is to see this /etc."""
+        mount = 'mount --bind "$0" /etc && exec "$@"'
+        return ["unshare", "--mount", "--propagation", "private", "sh", "-c", mount, str(self._etc)]
+
+    def home(self, uid: int) -> Path:
+        path = self.place / f"home-{uid}"
+        if not path.exists():
+            path.mkdir(mode=0o700)
+            os.chown(path, uid, uid)
+        return path
+
+    def env(self, uid: int) -> dict[str, str]:
+        return {
+            "HOME": str(self.home(uid)),
+            "DLAPP_LOCAL_STATE_DIR": f"{self.home(uid)}/state",
+            "DLAPP_GPUID_LOCK_DIR": f"{self.place}/gpus",
+            "DLAPP_RUNTIME_DOCKER_HOST": self.daemon.host,
+            "DLAPP_RUNTIME_DOCKER_NETWORK": "none",
+        }
+
+    def look_as(self, uid: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Let the commands of the test see the applications of a user."""
+        for name, value in self.env(uid).items():
+            monkeypatch.setenv(name, value)
+
+    def launch(self, uid: int, script: str, image: str = IMAGE, containers: int = 1, **env: str) -> str:
+        """Submit an application in Docker as a user; its id."""
+        home = self.home(uid)
+        file = properties(
+            home,
+            script,
+            application={"docker_image": image},
+            resources={"containers": containers},
+            to_hdfs={"hdfs": home / "result", "output_path": "out"},
+        )
+        for path in home.rglob("test*"):
+            os.chown(path, uid, uid)
+        become = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"] if uid else []
+        done = subprocess.run(
+            [*self.words, *become, self._python, "-m", "dlapp.tools.launcher", file],
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=60,
+            env={**os.environ, **self.env(uid), **env},
+            cwd=home,
+        )
+        assert done.returncode == 0, done.stderr
+        return next(line.partition(" = ")[2] for line in done.stdout.splitlines() if line.startswith("DL App ID"))
+
+    def container(self, application: str) -> dict[str, Any]:
+        """What dockerd says of the application's only container."""
+        (name,) = self.daemon.containers(f"label=dlapp.app={application}")
+        return dict(json.loads(self.daemon.docker("inspect", name).stdout)[0])
+
+
+@pytest.fixture
+def node(dockerd: Dockerd) -> Iterator[Node]:
+    dockerd.socket.chmod(0o666)
+    dockerd.socket.parent.chmod(0o755)
+    place = Path(tempfile.mkdtemp(prefix="dlapp-node-"))
+    place.chmod(0o755)
+    yield Node(place, dockerd)
+    shutil.rmtree(place)
+
+
+LOOK = """
+echo user $(id -u) $(id -g); grep CapEff /proc/self/status; grep NoNewPrivs /proc/self/status
+cat DATA; touch DATA 2>/dev/null || echo read-only
+mkdir -p out; echo kept > out/a
+seq 1 5000 >&2
+trap '' TERM; echo ready; while :; do sleep 0.1; done
+"""
+
+
+@pytest.mark.parametrize("uid", [ROOT, TONY], ids=["root", "user"])
+def test_what_the_operator_caps_holds_for_the_application_of_whoever_submits(
+    node: Node, uid: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = node.place / "data"
+    data.write_text("the operator's\n")
+    node.policy(f"kill_grace_max: 1s\nlog_limit: 4k\ndocker: {{networks: [none], pids_limit: 77, mounts: [{data}]}}\n")
+    node.look_as(uid, monkeypatch)
+    application = node.launch(uid, LOOK.replace("DATA", str(data)))
+
+    def printed() -> list[str]:
+        return run("dlapp-logs", "--container", "0", "--stdout", application).out.splitlines()
+
+    wait_for("its payload", lambda: printed()[-1:] == ["ready"])
+    user, capabilities, privileges, *rest = printed()
+    assert user == f"user {uid} {uid}"
+    effective = int(capabilities.split()[1], 16)
+    # Of root's: neither mknod (27), raw sockets (13), nor anything of the administrator's (21).
+    assert effective & (1 << 27 | 1 << 13 | 1 << 21) == 0
+    assert (effective != 0) is (uid == ROOT)
+    assert privileges.split()[1] == "1"
+    assert rest == ["the operator's", "read-only", "ready"]
+
+    about = node.container(application)
+    host = about["HostConfig"]
+    assert (host["NetworkMode"], host["PidsLimit"], host["Memory"]) == ("none", 77, 64 << 20)
+    assert (host["Privileged"], host["CapAdd"], host["Init"]) == (False, None, True)
+    assert about["Config"]["User"].split(":")[0] == str(uid)
+    assert {one["Destination"]: one["RW"] for one in about["Mounts"]}[str(data)] is False
+    assert not any("docker.sock" in one["Source"] for one in about["Mounts"])
+
+    assert run("dlapp-softkill", application).code == 0
+    end = ended(application)
+    assert end["final_status"] == "KILLED", end
+    (container,) = end["containers"]
+    directory = Path(container["log_url"].removeprefix("file://"))
+    assert "SIGTERM, and SIGKILL in 1 s" in (directory / "dlapp.log").read_text()
+    assert (directory / "stderr").stat().st_size == 4096
+    assert "stderr cut to 4096 bytes" in container["message"]
+    kept = node.home(uid) / "result" / "a"
+    assert (kept.read_text(), kept.stat().st_uid) == ("kept\n", uid)
+    assert node.daemon.containers(f"label=dlapp.app={application}") == []
+
+
+@pytest.mark.parametrize(
+    ("policy", "owner", "network", "said"),
+    [
+        ("docker: {networks: [none]}", ROOT, "host", "runtime.docker.network is host: this node allows none (docker."),
+        ("docker: {networks: [host]}", TONY, "none", "/etc/dlapp/node.yaml: must be a file of root that nobody else"),
+        ("docker: {privileged: true}", ROOT, "none", "/etc/dlapp/node.yaml:1: docker.privileged: is not known"),
+    ],
+    ids=["network", "owner", "unknown key"],
+)
+def test_what_the_operator_does_not_allow_ends_the_application_with_the_line_before_there_is_a_container(
+    node: Node, policy: str, owner: int, network: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.policy(policy + "\n", owner)
+    node.look_as(TONY, monkeypatch)
+    application = node.launch(TONY, "mkdir out; echo it ran", DLAPP_RUNTIME_DOCKER_NETWORK=network)
+    end = ended(application)
+    assert end["final_status"] == "FAILED"
+    assert said in end["diagnostics"]
+    assert run("dlapp-logs", "--container", "0", "--stdout", application).out == ""
+    assert node.daemon.containers(f"label=dlapp.app={application}") == []
+
+
+def test_of_the_containers_of_two_users_one_pulls_the_image(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Registry(busybox_root({"ballast": os.urandom(1 << 20)}), slow_s=30.0) as registry:
+        started = {uid: node.launch(uid, "mkdir out", registry.image, containers=2) for uid in (ROOT, TONY)}
+        for uid, application in started.items():
+            node.look_as(uid, monkeypatch)
+            wait_for("all wait", lambda a=application: phases(a) == ["pulling"] * 2)  # type: ignore[misc]
+        registry.slow_s = 0.0
+        for uid, application in started.items():
+            node.look_as(uid, monkeypatch)
+            assert ended(application)["final_status"] == "SUCCEEDED"
+        assert registry.layers_sent == 1
+        logs = [one.read_text() for one in node.place.glob("home-*/state/*/applications/*/containers/*/dlapp.log")]
+        assert sum(f"image {registry.image}: pulling\n" in log for log in logs) == 1
+        assert sum(f"image {registry.image}: another task is pulling it\n" in log for log in logs) == 3
+        node.daemon.docker("rmi", registry.image)
+
+
+def phases(application: str) -> list[str]:
+    return [one["phase"] for one in status(application)["containers"]]
+
+
+@pytest.mark.yarn
+@pytest.mark.parametrize("allowed", [False, True], ids=["by default", "docker.root"])
+def test_on_a_cluster_a_task_that_is_root_starts_a_container_only_where_the_operator_lets_it(
+    node: Node, request: pytest.FixtureRequest, allowed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hadoop = request.getfixturevalue("hadoop")
+    cache = Path(os.environ["HOME"], ".cache", "dlapp")
+    cache.mkdir(parents=True, exist_ok=True)
+    if not (cache / "travel").exists():
+        (cache / "travel").symlink_to(request.getfixturevalue("travel_cache"))
+    node.policy("docker: {root: true}\n" if allowed else "")
+    python = node.place / "python-there"
+    words = " ".join(f"'{word}'" for word in node.words)
+    python.write_text(f'#!/bin/sh\nexec {words} {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    for name, value in {
+        "DLAPP_CLUSTER": "yarn",
+        "DLAPP_YARN_CONF_DIR": str(hadoop.configuration),
+        "DLAPP_YARN_PYTHON": str(python),
+        "HADOOP_USER_NAME": getpass.getuser(),
+        "DLAPP_RUNTIME_DOCKER_HOST": node.daemon.host,
+        "DLAPP_RUNTIME_DOCKER_NETWORK": "none",
+    }.items():
+        monkeypatch.setenv(name, value)
+    file = properties(node.place, "echo user $(id -u)", application={"docker_image": IMAGE})
+    done: Done = run("dlapp-launcher", "--wait", file, timeout_s=120)
+    end = status("last")
+    assert done.code == (0 if allowed else 1), done.err
+    if allowed:
+        out = wait_for("its log", lambda: run("dlapp-logs", "--container", "0", "--stdout").out, 60)
+        assert out == "user 0\n"
+    else:
+        assert (
+            "a payload in Docker would be root on this node (docker.root of /etc/dlapp/node.yaml)" in end["diagnostics"]
+        )
+    assert node.daemon.containers(f"label=dlapp.app={end['application_id']}") == []
