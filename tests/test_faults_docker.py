@@ -250,11 +250,13 @@ def test_whoever_is_killed_nothing_is_left(
 
 
 def test_killed_while_an_image_is_pulled_the_next_one_pulls_it(box: Box, dockerd: Dockerd) -> None:
-    with Registry(busybox_root({"bin/x": os.urandom(1 << 20)}), slow_s=3.0) as registry:
+    with Registry(busybox_root({"bin/x": os.urandom(8 << 20)}), slow_s=30.0) as registry:
         first = box.launch(image=registry.image)
         wait_for("the pull", in_phase(first, "pulling"))
         wait_for("the layer", lambda: registry.layers_sent)
+        wait_for("how far it is", lambda: 0 < (status(first)["containers"][0]["progress"] or 0) < 1)
         box.kill(signal.SIGKILL, "am", "task")
+        registry.slow_s = 0.0
         box.nothing_is_left(first)
         second = launch(properties(box.directory, "exit 0", name="next", application={"docker_image": registry.image}))
         assert ended(second)["final_status"] == "SUCCEEDED"

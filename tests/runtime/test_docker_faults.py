@@ -245,6 +245,13 @@ def test_a_full_disk_of_dockers_is_the_nodes_fault_in_its_words(here: Make) -> N
         one.run.prepare()
         one.run.start()
         assert one.end().exit_code == 0
+        with Registry(busybox_root({"ballast": os.urandom(80 << 20)})) as registry:
+            larger = here(daemon.host, registry.image)
+            larger.script("echo it ran")
+            with pytest.raises(PayloadError, match="cannot be pulled: Docker's disk is full") as full:
+                larger.run.prepare()
+            assert full.value.fault is Fault.NODE
+        assert not (larger.directory / "stdout").exists() or larger.out() == ""
 
 
 def test_an_image_that_is_removed_under_a_payload_changes_nothing_for_it(place: Path) -> None:
@@ -297,11 +304,14 @@ def test_nothing_outlives_a_payload_that_made_itself_a_daemon(here: Make, docker
 
 
 def test_an_unterminated_last_line_is_kept_always(here: Make, dockerd: Dockerd) -> None:
-    for number in range(3):
+    for last, code in (("", 0), ("; exit 3", 3), ("; kill -9 0", None), ("; sleep 1000", None)):
         one = here(dockerd.host)
-        one.script(f"seq 1 5000; printf 'the last {number}'")
+        one.script(f"seq 1 5000; printf 'the last'{last}")
         one.run.prepare()
         one.run.start()
-        assert one.end().exit_code == 0
+        if "sleep" in last:
+            wait_until(lambda one=one: one.out().endswith("the last"), "it has printed")  # type: ignore[misc]
+            one.run.kill()
+        assert one.end().exit_code == code
         one.run.close()
-        assert one.out().endswith(f"5000\nthe last {number}")
+        assert one.out().endswith("5000\nthe last")
