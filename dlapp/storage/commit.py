@@ -110,9 +110,14 @@ class _Plan:
 
 def part_location(target: str, app_id: ApplicationId, container_id: ContainerId) -> str:
     """Where a container's task stores its part of the output."""
+    return f"{parts_location(target, app_id)}/{container_id}"
+
+
+def parts_location(target: str, app_id: ApplicationId) -> str:
+    """The directory of all containers' parts."""
     if target.startswith(HDFS):
-        return f"{target.rstrip('/')}.{app_id}.tmp/{container_id}"
-    return file_location(f"{_names(target, app_id).parts}/{container_id}")
+        return f"{target.rstrip('/')}.{app_id}.tmp"
+    return file_location(_names(target, app_id).parts)
 
 
 def commit(

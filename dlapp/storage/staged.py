@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from dlapp.errors import NotFound
+from dlapp.ids import ApplicationId
 from dlapp.storage import HdfsPlace, shown
 from dlapp.storage.hdfs import HdfsFiles
 from dlapp.storage.http import Source
@@ -114,3 +115,19 @@ class StagedFiles:
     def remove(self, location: str) -> None:
         """Remove a file, or a directory with all in it; nothing there is no error."""
         self._files.remove(location)
+
+    def settle_output(self, target: str, application_id: ApplicationId, *, keep: bool) -> None:
+        """End what an application without an ApplicationMaster left beside an output's target.
+
+        A commit that was begun is finished. Else what containers stored is put aside or removed; aside it has the names
+        of the containers, for nobody is left who knows what it was to be called, and which of it is whole.
+        """
+        from dlapp.storage import commit
+
+        commit.finish_interrupted(target, hdfs=self._place)
+        above = commit.parts_location(target, application_id)
+        parts = [(name, f"{above}/{name}") for name in self.names(above) if name.startswith("container_")]
+        if keep and parts:
+            commit.keep_partial(target, application_id, parts, hdfs=self._place)
+        else:
+            commit.drop(target, application_id, hdfs=self._place)

@@ -60,11 +60,13 @@ class Run:
     nth: int = 1
     do: str = am_at_points.KILL
     outlives: bool = False
+    attempts: int = 2
     application_id: ApplicationId = field(init=False)
 
     def __post_init__(self) -> None:
         python = am_at_points.install(self.directory, self.point, nth=self.nth, do=self.do, outlives=self.outlives)
         options = {"cluster": "yarn", "yarn.conf_dir": str(self.hadoop.configuration), "yarn.python": str(python)}
+        options["yarn.am_attempts"] = str(self.attempts)
         environ = {name: text for name, text in os.environ.items() if not name.startswith("DLAPP_")}
         self.client = Client(load_config(options, environ))
         self.files = StagedFiles(read_site(str(self.hadoop.configuration)).storage(getpass.getuser()))
@@ -155,9 +157,11 @@ class Runs:
     def __init__(self, hadoop: Hadoop, directory: Path) -> None:
         self.hadoop, self.directory, self.all = hadoop, directory, list[Run]()
 
-    def submit(self, point: str = "", nth: int = 1, *, do: str = am_at_points.KILL, outlives: bool = False) -> Run:
+    def submit(
+        self, point: str = "", nth: int = 1, *, do: str = am_at_points.KILL, outlives: bool = False, attempts: int = 2
+    ) -> Run:
         name = f"run-{time.time_ns():x}-{len(self.all)}"
-        one = Run(self.hadoop, self.directory / name, point, nth, do, outlives)
+        one = Run(self.hadoop, self.directory / name, point, nth, do, outlives, attempts)
         self.all.append(one)
         one.submit()
         return one
@@ -211,6 +215,25 @@ def test_killed_at_a_point_of_its_run_it_ends_right_all_the_same(
     for one in batch:
         one.check_its_end()
         assert one.point in one.points(), str(one)
+
+
+def test_what_the_last_master_left_of_its_output_the_next_look_at_it_settles(runs: Runs) -> None:
+    cut, stored = runs.submit("commit old aside", attempts=1), runs.submit("before claim", attempts=1)
+    for one in (cut, stored):
+        one.go()
+    for one in (cut, stored):
+        until(lambda: one.view().state is State.FAILED, 90)  # noqa: B023
+        assert one.point in one.points(), str(one)
+    texts = [cut.files.read(f"{cut.target}/{index}/x") for index in range(CONTAINERS)]
+    assert texts == [f"new {index}\n".encode() for index in range(CONTAINERS)]
+    cut.check_what_is_left()
+    assert stored.files.read(f"{stored.target}/0/x") == b"old\n"
+    partial = f"{stored.target}.{stored.application_id}.partial"
+    kept = [stored.files.read(f"{partial}/{name}/x") for name in stored.files.names(partial)]
+    assert sorted(kept) == sorted(texts)
+    results = f"{stored.files.home}/results"
+    beside = [one for one in stored.files.names(results) if one.startswith(f"{stored.directory.name}.")]
+    assert beside == [partial.rpartition("/")[2]]
 
 
 def alive(pid: int) -> bool:

@@ -12,6 +12,7 @@ from dlapp.cluster.yarn.staging import Places
 from dlapp.cluster.yarn.sweeping import Limits, mark_use, settle, sweep, sweep_cache
 from dlapp.errors import NotFound
 from dlapp.ids import ApplicationId
+from dlapp.report import State
 
 DAY_MS = 86_400_000
 NOW_MS = 1_000 * DAY_MS
@@ -28,6 +29,7 @@ class Memory:
         self.files: dict[str, tuple[bytes, int]] = {}
         self.now_ms = NOW_MS
         self.home = HOME
+        self.settled: list[tuple[str, str, bool]] = []
 
     def put(self, location: str, size: int = 10, days_old: float = 0, text: object = None) -> None:
         data = b"x" * size if text is None else json.dumps(text).encode()
@@ -61,6 +63,10 @@ class Memory:
             raise NotFound(location)
         return self.files[location][0]
 
+    def settle_output(self, target: str, application_id: ApplicationId, *, keep: bool) -> None:
+        assert self.look(PLACES.staging(application_id)), "the plan was removed first"
+        self.settled.append((target, str(application_id), keep))
+
     def remove(self, location: str) -> None:
         self.files = {
             name: file for name, file in self.files.items() if name != location and not name.startswith(f"{location}/")
@@ -77,22 +83,35 @@ def left(files: Memory, place: str) -> list[str]:
 
 
 def swept(files: Memory, *ended: ApplicationId) -> int:
-    return sweep(files, PLACES, ended, LIMITS, NOW_MS)  # type: ignore[arg-type]
+    return sweep(files, PLACES, dict.fromkeys(ended, State.KILLED), LIMITS, NOW_MS)  # type: ignore[arg-type]
 
 
 def test_an_application_that_others_ended_keeps_its_last_words_and_no_staging_directory(files: Memory) -> None:
     staging = PLACES.staging(APP)
     files.put(f"{staging}/view.json", text={"phase": "running"})
     files.put(f"{staging}/submission.json", text={"submitted_ms": 5})
-    settle(files, PLACES, APP)  # type: ignore[arg-type]
+    settle(files, PLACES, APP, State.KILLED)  # type: ignore[arg-type]
     assert left(files, staging) == []
     assert json.loads(files.read(PLACES.history(APP))) == {
         "view": {"phase": "running"},
         "submission": {"submitted_ms": 5},
     }
     before = dict(files.files)
-    settle(files, PLACES, APP)  # type: ignore[arg-type]
+    settle(files, PLACES, APP, State.KILLED)  # type: ignore[arg-type]
     assert files.files == before
+
+
+@pytest.mark.parametrize(
+    ("state", "keeps"),
+    [(State.FAILED, [True, False]), (State.KILLED, [False, False]), (State.FINISHED, [False, False])],
+)
+def test_its_outputs_are_settled_before_anything_is_removed(files: Memory, state: State, keeps: list[bool]) -> None:
+    outputs = [{"target": "hdfs://nn/a", "on_failure": "keep"}, {"target": "hdfs://nn/b", "on_failure": "drop"}]
+    files.put(f"{PLACES.staging(APP)}/submission.json", text={"spec": {"outputs": outputs}})
+    settle(files, PLACES, APP, state)  # type: ignore[arg-type]
+    assert files.settled == [("hdfs://nn/a", str(APP), keeps[0]), ("hdfs://nn/b", str(APP), keeps[1])]
+    settle(files, PLACES, APP, state)  # type: ignore[arg-type]
+    assert len(files.settled) == 2
 
 
 def test_what_the_master_itself_wrote_stays(files: Memory) -> None:

@@ -11,6 +11,7 @@ from dlapp.ids import ApplicationId, ContainerId
 from dlapp.storage import HdfsPlace, commit
 from dlapp.storage.commit import CommitRefused, drop, finish_interrupted, keep_partial, part_location
 from dlapp.storage.hdfs import HdfsFiles
+from dlapp.storage.staged import StagedFiles
 from dlapp.storage.webhdfs import Status, WebHdfs
 
 pytestmark = pytest.mark.hadoop
@@ -251,6 +252,37 @@ def test_who_is_overtaken_while_looking_never_moves_the_new_target_away(
     found = files.web.status(place.path(target))
     assert found is not None
     assert f"/.reserved/.inodes/{found.number}" not in [old for old, _ in renamed]
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_what_nobody_is_left_for_is_finished_kept_aside_or_removed(
+    place: HdfsPlace, files: HdfsFiles, target: str, keep: bool
+) -> None:
+    settings = {"location": place.location, "web": place.web, "user": place.user}
+    staged, old = StagedFiles(settings), old_target(files, target)
+    plant(files, target, ["0", "1"])
+    for _ in range(2):
+        staged.settle_output(target, APP, keep=keep)
+        assert tree(files, target) == old
+        assert len(beside(files, target)) == keep
+    if keep:
+        names = [str(ContainerId(APP, 1, number)) for number in (2, 3)]
+        models = {f"{name}/model": f"model {number}" for number, name in enumerate(names)}
+        kept = tree(files, f"{target}.{APP}.partial")
+        assert kept is not None
+        assert {name: text for name, text in kept.items() if text} == models
+
+    def dies(step: str) -> None:
+        if step == "old aside":
+            raise Killed
+
+    parts = plant(files, target, ["0", "1"], OTHER)
+    with pytest.raises(Killed):
+        commit.commit(target, OTHER, parts, overwrite=True, hdfs=place, step=dies)
+    assert tree(files, target) is None
+    staged.settle_output(target, OTHER, keep=keep)
+    assert tree(files, target) == new_tree(["0", "1"])
+    assert len(beside(files, target)) == keep
 
 
 def test_a_failed_run_is_kept_aside_with_the_parts_that_there_are(

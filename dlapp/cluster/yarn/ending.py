@@ -74,7 +74,7 @@ class Ender:
                 self._wait_for_end(application_id, KILL_ASK_S)
         rest = self._there.rest(report.user)
         state = rest.kill(application_id, timeout_s=KILL_END_S)
-        settle(files, Places(files.home), application_id)
+        settle(files, Places(files.home), application_id, state)
         if state is State.KILLED:
             return f"{application_id} was killed, no output kept"
         ended = self._looker.view(application_id)

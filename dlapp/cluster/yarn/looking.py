@@ -141,8 +141,9 @@ class Looker:
             return kept
         if report.state in (State.KILLED, State.FAILED) and report.user == self._there.user:
             # Others ended it, and its ApplicationMaster had no time.
-            with contextlib.suppress(Denied, Unreachable):
-                settle(files, places, report.application_id)
+            # What cannot be settled now is left for later, and shown all the same.
+            with contextlib.suppress(DlappError):
+                settle(files, places, report.application_id, report.state)
             if (kept := _history(files, places, report.application_id)) is not None:
                 return kept
         with contextlib.suppress(NotFound, Denied, ValueError):

@@ -70,6 +70,12 @@ class Files(Protocol):
     def remove(self, location: str) -> None:
         """Remove a file, or a directory with all in it; nothing there is no error."""
 
+    def settle_output(self, target: str, application_id: ApplicationId, *, keep: bool) -> None:
+        """End what an application without an ApplicationMaster left beside an output's target.
+
+        A commit that was begun is finished. Else what containers stored is put aside, or removed.
+        """
+
 
 class Places(NamedTuple):
     """Where one user's things are."""

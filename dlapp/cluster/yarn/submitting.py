@@ -73,7 +73,8 @@ class Submitter:
         try:
             # A session of its own: this is another thread.
             with YarnRest(self._there.site.web_urls(), self._there.user) as rest:
-                ended = [one.application_id for one in rest.reports(user=self._there.user) if one.state.ended]
+                reports = rest.reports(user=self._there.user)
+                ended = {one.application_id: one.state for one in reports if one.state.ended}
             sweep(files, Places(files.home), ended, limits, int(time.time() * 1000))
         finally:
             files.close()

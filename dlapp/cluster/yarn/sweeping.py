@@ -1,8 +1,8 @@
 """Removing what is left on the file system: of applications that others ended, and what is older than it may be.
 
-An ApplicationMaster writes its history and removes its staging directory itself. YARN gives one that is killed a
-quarter of a second, so the next command of its user does it. Archives and histories have an age and a size, as on one
-machine.
+An ApplicationMaster settles its outputs, writes its history and removes its staging directory itself. YARN gives one
+that is killed a quarter of a second, so the next command of its user does it: one that looks at the application or ends
+it, and each that submits. Archives and histories have an age and a size, as on one machine.
 
 When an archive was used last is the time of a file beside it, ``<name>.used``, renewed once a day: the archive's own
 time must never change, because YARN fails every container that was promised the file as it was.
@@ -14,12 +14,14 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from dlapp.cluster.yarn.staging import OWN_MODE, SUBMISSION, VIEW, Files, Places
 from dlapp.errors import NotFound
 from dlapp.ids import ApplicationId
+from dlapp.report import State
+from dlapp.spec import OnFailure
 
 USED = ".used"
 USED_EVERY_S = 86_400.0
@@ -48,8 +50,12 @@ class Limits(NamedTuple):
     history_bytes: int
 
 
-def settle(files: Files, places: Places, application_id: ApplicationId) -> None:
-    """Keep what an application told before it was ended by others, and remove its staging directory."""
+def settle(files: Files, places: Places, application_id: ApplicationId, state: State) -> None:
+    """Keep what an application told before it was ended by others, and remove its staging directory.
+
+    Its outputs come first: a commit that was cut off is finished. What was stored and not committed is kept aside where
+    the application failed, and goes where it was killed.
+    """
     staging, history = places.staging(application_id), places.history(application_id)
     if files.look(staging) is None:
         return
@@ -60,22 +66,25 @@ def settle(files: Files, places: Places, application_id: ApplicationId) -> None:
                 told[what] = json.loads(files.read(f"{staging}/{name}"))
         if "submission" in told:
             files.make(places.all_history, OWN_MODE)
+            for output in told["submission"].get("spec", {}).get("outputs", ()):
+                keep = state is State.FAILED and output.get("on_failure") != OnFailure.DROP.value
+                files.settle_output(output["target"], application_id, keep=keep)
             # The ApplicationMaster may be just doing the same: its words are the later ones.
             files.write(history, json.dumps({"view": None, **told}).encode(), 0o600, once=True)
     files.remove(staging)
 
 
-def sweep(files: Files, places: Places, ended: Iterable[ApplicationId], limits: Limits, now_ms: int) -> int:
+def sweep(files: Files, places: Places, ended: Mapping[ApplicationId, State], limits: Limits, now_ms: int) -> int:
     """Remove all that need not stay; the answer is how many things that was.
 
     Args:
-        ended: the user's applications that have ended, as this cluster knows them.
+        ended: the user's applications that have ended, as this cluster knows them, and how.
     """
     over = {str(one): one for one in ended}
     staged = [name for name in files.names(places.all_staging) if name.startswith("application_")]
     count = 0
     for name in [name for name in staged if name in over][:MOST_AT_ONCE]:
-        settle(files, places, over[name])
+        settle(files, places, over[name], ended[over[name]])
         count += 1
     cache = _entries(files, places.cache)
     names = archives_to_remove(cache, limits.cache_age_s, limits.cache_bytes, now_ms, now_ms)
