@@ -146,9 +146,18 @@ def _gpus(facts: Facts, _cards: Sequence[Card], by_order: bool) -> str:
         return f"Podman {facts.podman} takes no notice of it"
     if facts.api < (1, 40):
         return f"Docker {facts.version} has no device requests; 19.03 has"
-    if not by_order and not any(hook in facts.programs for hook in HOOKS):
+    if not by_order and not _hook(facts):
         return f"no {HOOKS[0]} on PATH"
     return ""
+
+
+def _hook(facts: Facts) -> str:
+    """The program by which dockerd carries out device requests, as far as it was found; empty: none.
+
+    The second alone comes with nvidia-container-toolkit-base, and no Docker before 29.2 looks for it.
+    """
+    known = HOOKS if _number(facts.version) >= (29, 2) else HOOKS[:1]
+    return next((facts.programs[hook] for hook in known if hook in facts.programs), "")
 
 
 def _runtime(facts: Facts, _cards: Sequence[Card], _by_order: bool) -> str:
@@ -187,7 +196,7 @@ def _why(mode: str, facts: Facts) -> str:
         case "cdi":
             return f"{who} has CDI, with {len(facts.cdi_names or ())} names of {CDI_KIND}"
         case "gpus":
-            return f"{who} has device requests, and {next(facts.programs[h] for h in HOOKS if h in facts.programs)}"
+            return f"{who} has device requests, and {_hook(facts)}"
         case "runtime":
             return f"{who} has the runtime nvidia"
         case "nvidia-docker":

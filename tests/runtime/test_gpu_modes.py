@@ -18,6 +18,7 @@ PART = Card("MIG-cc", 1, 2, 5)
 OLD = Facts(version="18.09", api=(1, 39))
 PLAIN = Facts(version="20.10.24", api=(1, 41))
 HOOKED = PLAIN._replace(programs={"nvidia-container-runtime-hook": "/usr/bin/nvidia-container-runtime-hook"})
+BASE = PLAIN._replace(programs={"nvidia-cdi-hook": "/usr/bin/nvidia-cdi-hook"})
 CDI = Facts(
     version="28.2", api=(1, 50), cdi_directories=("/etc/cdi",), cdi_names=frozenset({"GPU-aa", "GPU-bb", "all"})
 )
@@ -34,6 +35,12 @@ NODES = OLD._replace(
         (CDI, "cdi", "Docker 28.2 has CDI, with 3 names of nvidia.com/gpu"),
         (CDI._replace(cdi_names=frozenset({"0", "3"})), "cdi", "Docker 28.2 has CDI"),
         (HOOKED, "gpus", "Docker 20.10.24 has device requests, and /usr/bin/nvidia-container-runtime-hook"),
+        (
+            BASE._replace(version="29.2.1", api=(1, 53)),
+            "gpus",
+            "Docker 29.2.1 has device requests, and /usr/bin/nvidia-cdi-hook",
+        ),
+        (BASE._replace(runtimes=frozenset({"nvidia"})), "runtime", "Docker 20.10.24 has the runtime nvidia"),
         (PLAIN._replace(runtimes=frozenset({"runc", "nvidia"})), "runtime", "Docker 20.10.24 has the runtime nvidia"),
         (WRAPPED, "nvidia-docker", "there is /usr/bin/nvidia-docker"),
         (NODES, "devices", "the driver's device nodes and libraries are there"),
