@@ -48,6 +48,9 @@ _MOST_KNOWN = 64
 _MOST_DEAD_ENDS = 4
 """How often a DataNode that answers may end a file at the same byte; a block that none has will not come by waiting."""
 _NO_NODE = "No active nodes contain this block"
+_NO_NODE_YET = re.compile(r"Failed to find datanode\b.*\bexcludeDatanodes=null")
+"""What a NameNode says that has just taken over, or started, and that no DataNode has told of itself; of one that was
+told to leave DataNodes out it means those. Source: NamenodeWebHdfsMethods.redirectURI."""
 _AGAIN = frozenset({"StandbyException", "RetriableException"})
 _DENIED = frozenset({"AccessControlException", "SecurityException", "AuthorizationException"})
 _NO_ROOM = ("QuotaExceededException", "DSQuotaExceededException", "NSQuotaExceededException")
@@ -590,6 +593,8 @@ def _ours(kind: str, message: str, where: str, server: str) -> DlappError:
     line = message.partition("\n")[0][:500]
     if kind in _AGAIN:
         return Unreachable(f"{server.partition('://')[2]} {'is on standby' if kind == 'StandbyException' else line}")
+    if _NO_NODE_YET.match(line):
+        return Unreachable(f"{server.partition('://')[2]} knows of no DataNode that lives")
     if kind == "FileNotFoundException":
         return NotFound(f"{where} is not there")
     if kind in _DENIED:

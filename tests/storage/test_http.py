@@ -373,3 +373,20 @@ def test_a_block_whose_datanode_is_still_starting_is_waited_for(tmp_path: Path) 
         there = there.replace(b"200 OK", b"307 Temporary Redirect")
         with saying([[FOUND, nowhere, there]]) as (server, _):
             assert calling(server).read_bytes("/x") == b"12345"
+
+
+def test_a_namenode_that_no_datanode_has_told_of_itself_is_asked_again_for_a_while() -> None:
+    nobody = java("IOException", "Failed to find datanode, suggest to check cluster health. excludeDatanodes=null")
+    with saying([[sized(b"", b"Connection: close", status=b"201 Created")]]) as (datanode, heard):
+        there = sized(b"", b"Location: %s/webhdfs/v1/x?op=CREATE&namenoderpcaddress=nn:8020" % datanode.encode())
+        there = there.replace(b"200 OK", b"307 Temporary Redirect")
+        with saying([[nobody, nobody, there]]) as (server, _):
+            calling(server).write("/x", b"12345")
+        assert heard[0].startswith(b"PUT /webhdfs/v1/x?op=CREATE")
+    with saying([[nobody] * 50]) as (server, _):
+        clock: Callable[[], float] = iter(range(0, 1000, 1)).__next__
+        place = HdfsPlace("hdfs://nn:8020", (server,), "tony")
+        web = WebHdfs(place, patience_s=5, timeout_s=(2, 5), clock=clock, sleep=lambda seconds: None)
+        with pytest.raises(AnyUnreachable, match=r"knows of no DataNode that lives \(tried \d+ times in"):
+            web.write("/x", b"12345")
+        web.close()
