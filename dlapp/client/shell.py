@@ -269,6 +269,7 @@ def leased(
     from dlapp.gpuid.health import Inspector
     from dlapp.gpuid.rules import Ask
     from dlapp.gpuid.stores import configured, open_ledger
+    from dlapp.task.cards import Cards
 
     ledger = open_ledger(configured(config.gpuid), inspect=Inspector())
     try:
@@ -278,6 +279,8 @@ def leased(
         try:
             yield lease.devices, lease.fds
         finally:
+            # Its terminal may be gone: what is found stands in the ledger.
+            Cards(ledger, lease.devices, lambda line: None).look_after()
             lease.release()
     finally:
         ledger.close()

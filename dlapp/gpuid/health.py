@@ -17,7 +17,9 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from dlapp.gpuid import rules
 from dlapp.gpuid.readings import Fault, Reading
+from dlapp.gpuid.rules import PROBE_LAST_S
 
 if TYPE_CHECKING:
     from dlapp.gpuid.devices import Device
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
 
 ALLOWED = ("Xorg", "Xwayland", "gnome-shell", "nvidia-cuda-mps-server", "nvidia-persistenced", "nv-hostengine", "dcgmi")
 """Programs that always run on cards and harm nobody; the default of gpuid.allowed_processes."""
-PROBE_FIRST_S, PROBE_LAST_S = 60.0, 6 * 3600.0
 
 
 class Limits(NamedTuple):
@@ -136,17 +137,6 @@ def check(
 # ---- quarantine ----
 
 
-def next_probe_ms(now_ms: int, *, since_ms: int, count: int) -> int:
-    """When to look again at a card that is ill since ``since_ms``, for the ``count``-th time [ms since 1970].
-
-    The wait is as long as it was ill so far, at least `PROBE_FIRST_S`, twice that for each time before, at most
-    `PROBE_LAST_S`.
-    """
-    first_s = PROBE_FIRST_S * 2.0 ** min(max(count, 1) - 1, 16)
-    wait_s = min(max(first_s, (now_ms - since_ms) / 1000), PROBE_LAST_S)
-    return now_ms + int(wait_s * 1000)
-
-
 def is_due(quarantine: Quarantine | None, now_ms: int) -> bool:
     """Whether a card may be looked at: it is not in quarantine, or has waited long enough; never if an operator put it
     there. A clock that was set back makes nobody wait longer than `PROBE_LAST_S`."""
@@ -173,20 +163,12 @@ def apply(record: HostRecord, looked_at: Iterable[str], faults: Mapping[str, Fau
     Args:
         looked_at: uuids; ``faults`` says what is wrong with some of them.
     """
-    from dlapp.gpuid import rules
-
     known = {one.uuid: one for one in record.devices}
     for uuid in looked_at:
         if (one := known.get(uuid)) is None or (one.quarantine is not None and one.quarantine.by):
             continue
         if (fault := faults.get(uuid)) is not None:
-            old = one.quarantine
-            probe_at_ms = next_probe_ms(
-                now_ms, since_ms=old.since_ms if old else now_ms, count=old.count if old else one.failures + 1
-            )
-            record = rules.quarantine(
-                record, uuid, cause=fault.cause, detail=fault.detail, now_ms=now_ms, probe_at_ms=probe_at_ms
-            )
+            record = rules.quarantine(record, uuid, cause=fault.cause, detail=fault.detail, now_ms=now_ms)
         elif one.quarantine is not None:
             record = rules.heal(record, uuid)
     return record

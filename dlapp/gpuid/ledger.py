@@ -102,13 +102,13 @@ class Ledger(Protocol):
         cause: str,
         detail: str = "",
         by: str = "",
-        probe_at_ms: int = 0,
         host: str | None = None,
     ) -> None:
         """Give a device out no more; ``name``: uuid, ``gpu0`` or PCI bus id. Raises NotFound.
 
         Args:
-            probe_at_ms: when it is to be looked at again; 0: an operator must heal it.
+            by: the operator, who must heal it; empty: dlapp itself, and it is looked at again, the later the more
+                often it was ill.
         """
 
     def heal(self, name: str, *, forgive: bool = True, host: str | None = None) -> None:

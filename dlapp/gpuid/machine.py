@@ -435,14 +435,13 @@ class MachineLedger:
         cause: str,
         detail: str = "",
         by: str = "",
-        probe_at_ms: int = 0,
         host: str | None = None,
     ) -> None:
         """See `dlapp.gpuid.ledger.Ledger`."""
         self._refuse_other_host(host)
         now_ms = time.time_ns() // 1_000_000
         old = self.record()
-        new = rules.quarantine(old, name, cause=cause, detail=detail, by=by, now_ms=now_ms, probe_at_ms=probe_at_ms)
+        new = rules.quarantine(old, name, cause=cause, detail=detail, by=by, now_ms=now_ms)
         self._write_health(old, new)
 
     def heal(self, name: str, *, forgive: bool = True, host: str | None = None) -> None:

@@ -24,6 +24,8 @@ from dlapp.gpuid.devices import Device, Holder
 
 FORMAT = 1
 """The format that this version writes."""
+PROBE_FIRST_S, PROBE_LAST_S = 60.0, 6 * 3600.0
+"""Between two looks at a card in quarantine, at least and at most."""
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?", re.ASCII)
 
 Unknown = Mapping[str, Any]
@@ -376,11 +378,13 @@ def quarantine(
     cause: str,
     detail: str = "",
     now_ms: int,
-    probe_at_ms: int = 0,
     by: str = "",
 ) -> HostRecord:
     """Give a device out no more; who holds it keeps it. One that is in quarantine keeps its time and its count, and an
     operator's word stands before what dlapp itself finds.
+
+    Args:
+        by: the operator, who alone takes it out again; empty: dlapp itself found it, and it is looked at again.
 
     Raises:
         NotFound: there is no such device.
@@ -389,16 +393,28 @@ def quarantine(
     old = one.quarantine
     if old is not None and old.by and not by:
         return record
+    since_ms, count = (old.since_ms, old.count) if old else (now_ms, one.failures + 1)
     new = Quarantine(
         cause=cause,
         detail=detail,
-        since_ms=old.since_ms if old else now_ms,
-        count=old.count if old else one.failures + 1,
-        probe_at_ms=probe_at_ms,
+        since_ms=since_ms,
+        count=count,
+        probe_at_ms=0 if by else next_probe_ms(now_ms, since_ms=since_ms, count=count),
         by=by,
         unknown=old.unknown if old else {},
     )
     return _with_device(record, replace(one, quarantine=new, failures=new.count))
+
+
+def next_probe_ms(now_ms: int, *, since_ms: int, count: int) -> int:
+    """When to look again at a card that is ill since ``since_ms``, for the ``count``-th time [ms since 1970].
+
+    The wait is as long as it was ill so far, at least `PROBE_FIRST_S`, twice that for each time before, at most
+    `PROBE_LAST_S`.
+    """
+    first_s = PROBE_FIRST_S * 2.0 ** min(max(count, 1) - 1, 16)
+    wait_s = min(max(first_s, (now_ms - since_ms) / 1000), PROBE_LAST_S)
+    return now_ms + int(wait_s * 1000)
 
 
 def heal(record: HostRecord, name: str, *, forgive: bool = False) -> HostRecord:

@@ -364,15 +364,12 @@ class ZooKeeperLedger:
         cause: str,
         detail: str = "",
         by: str = "",
-        probe_at_ms: int = 0,
         host: str | None = None,
     ) -> None:
         """See `dlapp.gpuid.ledger.Ledger`."""
         self._change_known(
             host or self.host,
-            lambda record: rules.quarantine(
-                record, name, cause=cause, detail=detail, by=by, now_ms=_now_ms(), probe_at_ms=probe_at_ms
-            ),
+            lambda record: rules.quarantine(record, name, cause=cause, detail=detail, by=by, now_ms=_now_ms()),
         )
 
     def heal(self, name: str, *, forgive: bool = True, host: str | None = None) -> None:

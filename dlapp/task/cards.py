@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -61,11 +60,9 @@ class Cards:
             known = health.check(self._devices, read=nvml.read, limits=health.limits_here()) | known
         except DlappError as error:
             self._note(f"the GPUs could not be looked at: {error}")
-        now_ms = time.time_ns() // 1_000_000
         for uuid, fault in known.items():
-            probe_at_ms = health.next_probe_ms(now_ms, since_ms=now_ms, count=1)
             try:
-                self._ledger.quarantine(uuid, cause=fault.cause, detail=fault.detail, probe_at_ms=probe_at_ms)
+                self._ledger.quarantine(uuid, cause=fault.cause, detail=fault.detail)
                 self._note(f"{uuid} is in quarantine: {fault.detail}")
             except DlappError as error:
                 self._note(f"{uuid} could not be put into quarantine: {error}")

@@ -135,6 +135,19 @@ def test_who_holds_a_card_keeps_it_when_it_goes_into_quarantine(store: Open) -> 
         store().acquire(ask("c2", 4))
 
 
+def test_the_more_often_a_card_fails_the_later_it_is_looked_at_again(store: Open) -> None:
+    ledger = store()
+    ledger.acquire(ask("c1", 1)).release()
+    for wait_s in (60, 120, 240):
+        ledger.quarantine("GPU-1", cause="lost", detail="it fell off the bus")
+        [found] = [one.quarantine for one in store().record().devices if one.quarantine]
+        assert found.probe_at_ms - found.since_ms == wait_s * 1000
+        ledger.heal("GPU-1", forgive=False)  # as a look does that finds it well
+    ledger.quarantine("GPU-1", cause="operator", by="root")
+    [found] = [one.quarantine for one in store().record().devices if one.quarantine]
+    assert found.probe_at_ms == 0
+
+
 def test_a_quarantine_of_a_card_that_is_not_there_is_refused(store: Open) -> None:
     ledger = store()
     ledger.acquire(ask("c1", 1)).release()

@@ -12,18 +12,15 @@ from hypothesis import strategies as st
 from dlapp.gpuid import rules
 from dlapp.gpuid.devices import Device
 from dlapp.gpuid.health import (
-    PROBE_FIRST_S,
-    PROBE_LAST_S,
     Inspector,
     Limits,
     apply,
     check,
     is_due,
     judge,
-    next_probe_ms,
 )
 from dlapp.gpuid.readings import Fault, Process, Reading, xid_fault
-from dlapp.gpuid.rules import Ask, HostRecord, Quarantine
+from dlapp.gpuid.rules import PROBE_FIRST_S, PROBE_LAST_S, Ask, HostRecord, Quarantine, next_probe_ms
 from dlapp.gpuid.watch import CardWatch
 
 CARDS = tuple(Device(f"GPU-{place}", place, place) for place in range(4))

@@ -17,7 +17,7 @@ import pytest
 import dlapp
 from tests.applications import BIN, Done, ended, processes, properties, run, status, wait_for
 from tests.services.dockerd import GPU_IMAGE, IMAGE, Dockerd
-from tests.services.nvml_stub import Card, with_cards
+from tests.services.nvml_stub import MIB, Card, with_cards
 from tests.tools.terminal import Terminal
 
 
@@ -242,6 +242,18 @@ def test_more_gpus_than_are_free_are_refused_with_who_has_them(tmp_path: Path) -
         terminal.type("exit 0\n")
         assert terminal.wait() == 0
     assert shell(file, "", "--gcores", "2", env=env).code == 2
+
+
+def test_the_cards_of_a_shell_are_looked_at_before_others_get_them(tmp_path: Path) -> None:
+    env = {**with_cards(tmp_path, [Card()]), "DLAPP_GPUID_LOCK_DIR": str(tmp_path / "gpus")}
+    file = properties(tmp_path, "true")
+    with Terminal("dlapp-shell", "--gcores", 1, file, env=env) as terminal:
+        terminal.expect("GPU 0")
+        with_cards(tmp_path, [Card(used=700 * MIB)])
+        terminal.type("exit 0\n")
+        assert terminal.wait() == 0
+    listed = run("dlapp-gpu", "list", env=env)
+    assert "quarantined (700 MiB are held by nobody" in listed.out, listed
 
 
 def test_sh_serves_where_there_is_no_bash(tmp_path: Path) -> None:
