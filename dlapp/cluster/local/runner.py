@@ -442,13 +442,16 @@ class Runner:
     def _start_spare(self) -> None:
         from dlapp.cluster.local.spare import Spare
 
-        try:
-            spare = Spare(self._settings.program, self._state.path, self._state.runner_log(self._uid))
-        except OSError as error:
-            say(f"no spare ApplicationMaster could be started: {error}")
-            return
-        self._spare = os.pidfd_open(spare.pid), spare
-        self._poll.register(self._spare[0], select.POLLIN)
+        with contextlib.ExitStack() as tried:
+            try:
+                spare = Spare(self._settings.program, self._state.path, self._state.runner_log(self._uid))
+                tried.callback(spare.close)
+                self._spare = os.pidfd_open(spare.pid), spare
+            except OSError as error:
+                say(f"no spare ApplicationMaster could be started: {error}")
+                return
+            self._poll.register(self._spare[0], select.POLLIN)
+            tried.pop_all()
 
     def _use_spare(self, row: Row, home: str, words: Sequence[str], keep: Sequence[int], log: str) -> bool:
         """Make the spare this row's ApplicationMaster. False: it did not take that, and ends."""

@@ -69,11 +69,13 @@ def awaited(fd: int) -> list[str] | None:
     """
     with socket.socket(fileno=fd) as channel:
         try:
-            text, fds, _, _ = socket.recv_fds(channel, _MOST_BYTES, MOST_KEPT)
+            text, fds, flags, _ = socket.recv_fds(channel, _MOST_BYTES, MOST_KEPT)
         except ConnectionError:
             return None
         if not text:
             return None
+        if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+            raise OSError("what came for the spare ApplicationMaster was cut short")
         argv, log = json.loads(text)
         out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for one in (1, 2):
