@@ -5,6 +5,7 @@ The file is /etc/dlapp/node.yaml, so what looks at it runs in a mount namespace 
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import json
 import os
@@ -13,14 +14,16 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.applications import Done, ended, properties, run, status, wait_for
-from tests.services.dockerd import IMAGE, Dockerd, busybox_root, dockerd
+from tests.services.dockerd import GPU_IMAGE, IMAGE, Dockerd, busybox_root, dockerd
 from tests.services.install import SEARCH
+from tests.services.nvml_stub import Card, seen_by_all
 from tests.services.registry import Registry
 from tests.services.users import interpreter_for_everybody
 
@@ -83,34 +86,66 @@ class Node:
         for name, value in self.env(uid).items():
             monkeypatch.setenv(name, value)
 
-    def launch(self, uid: int, script: str, image: str = IMAGE, containers: int = 1, **env: str) -> str:
-        """Submit an application in Docker as a user; its id."""
+    def file(self, uid: int, script: str, image: str = IMAGE, **resources: int) -> Path:
+        """A user's properties file of an application in Docker."""
         home = self.home(uid)
         file = properties(
             home,
             script,
             application={"docker_image": image},
-            resources={"containers": containers},
+            resources=dict(resources),
             to_hdfs={"hdfs": home / "result", "output_path": "out"},
         )
         for path in home.rglob("test*"):
             os.chown(path, uid, uid)
+        return file
+
+    def command(self, uid: int, tool: str, file: Path) -> list[str]:
+        """What a user says here about a properties file."""
         become = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"] if uid else []
+        return [*self.words, *become, str(self._python), "-m", f"dlapp.tools.{tool}", str(file)]
+
+    def launch(self, uid: int, script: str, image: str = IMAGE, containers: int = 1, **env: str) -> str:
+        """Submit an application in Docker as a user; its id."""
+        return self.submit(uid, self.file(uid, script, image, containers=containers), **env)
+
+    def submit(self, uid: int, file: Path, **env: str) -> str:
+        """The same with a properties file that is there."""
         done = subprocess.run(
-            [*self.words, *become, self._python, "-m", "dlapp.tools.launcher", file],
+            self.command(uid, "launcher", file),
             capture_output=True,
             text=True,
             stdin=subprocess.DEVNULL,
             timeout=60,
             env={**os.environ, **self.env(uid), **env},
-            cwd=home,
+            cwd=self.home(uid),
         )
         assert done.returncode == 0, done.stderr
         return next(line.partition(" = ")[2] for line in done.stdout.splitlines() if line.startswith("DL App ID"))
 
-    def container(self, application: str) -> dict[str, Any]:
-        """What dockerd says of the application's only container."""
-        (name,) = self.daemon.containers(f"label=dlapp.app={application}")
+    @contextlib.contextmanager
+    def shell(self, uid: int, file: Path, script: str, **env: str) -> Iterator[list[str]]:
+        """A shell without a terminal that has done ``script``: the lines of that. The block's end closes it."""
+        process = subprocess.Popen(
+            self.command(uid, "shell", file),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **self.env(uid), **env},
+            cwd=self.home(uid),
+        )
+        with process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(script + "echo ready\n")
+            process.stdin.flush()
+            yield [line.rstrip("\n") for line in takewhile(lambda line: line != "ready\n", process.stdout)]
+            process.stdin.close()
+            assert process.wait(timeout=60) == 0
+
+    def container(self, filtered: str) -> dict[str, Any]:
+        """What dockerd says of the only container that the filter leaves."""
+        (name,) = self.daemon.containers(filtered)
         return dict(json.loads(self.daemon.docker("inspect", name).stdout)[0])
 
 
@@ -156,7 +191,7 @@ def test_what_the_operator_caps_holds_for_the_application_of_whoever_submits(
     assert privileges.split()[1] == "1"
     assert rest == ["the operator's", "read-only", "ready"]
 
-    about = node.container(application)
+    about = node.container(f"label=dlapp.app={application}")
     host = about["HostConfig"]
     assert (host["NetworkMode"], host["PidsLimit"], host["Memory"]) == ("none", 77, 64 << 20)
     assert (host["Privileged"], host["CapAdd"], host["Init"]) == (False, None, True)
@@ -175,6 +210,72 @@ def test_what_the_operator_caps_holds_for_the_application_of_whoever_submits(
     kept = node.home(uid) / "result" / "a"
     assert (kept.read_text(), kept.stat().st_uid) == ("kept\n", uid)
     assert node.daemon.containers(f"label=dlapp.app={application}") == []
+
+
+INSIDE = """
+id; pwd; ulimit -a -H; ulimit -a -S
+grep -E '^(Cap|NoNewPrivs|Seccomp)' /proc/self/status
+echo shm $(df -k /dev/shm | tail -n 1); ls /dev
+cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory/memory.limit_in_bytes 2>/dev/null
+cat /sys/fs/cgroup/pids.max /sys/fs/cgroup/pids/pids.max 2>/dev/null
+ls /var/run/docker.sock /run/docker.sock 2>/dev/null
+cat DATA; touch DATA 2>/dev/null || echo read-only
+"""
+
+
+@pytest.mark.parametrize("uid", [ROOT, TONY], ids=["root", "user"])
+def test_a_shell_has_the_fences_of_a_payload_of_the_same_file(
+    node: Node, uid: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = node.place / "data"
+    data.write_text("the operator's\n")
+    node.policy(f"docker: {{networks: [none], pids_limit: 77, mounts: [{data}]}}\n")
+    node.look_as(uid, monkeypatch)
+    (cards := node.place / "cards").mkdir(mode=0o755)
+    env = {**seen_by_all(cards, [Card()]), "DLAPP_RUNTIME_DOCKER_GPU_MODE": "gpus"}
+    look = INSIDE.replace("DATA", str(data))
+    file = node.file(uid, f"{look}echo ready; exec sleep 1000", GPU_IMAGE, memory=96, gcores=1)
+
+    application = node.submit(uid, file, **env)
+
+    def printed() -> list[str]:
+        return run("dlapp-logs", "--container", "0", "--stdout", application).out.splitlines()
+
+    wait_for("its payload", lambda: printed()[-1:] == ["ready"])
+    payloads, payload = printed()[:-1], node.container(f"label=dlapp.app={application}")
+    assert run("dlapp-kill", application).code == 0
+    ended(application)
+    # There is one card, so the shell gets the same.
+    with node.shell(uid, file, look, **env) as shells:
+        shell = node.container("name=dlapp-shell-")
+    wait_for("the shell's container is removed", lambda: not node.daemon.containers("name=dlapp-shell-"))
+
+    assert shells == payloads
+    assert shells[0].startswith(f"uid={uid}(")
+    assert shells[1] == "/workspace"
+    assert "NoNewPrivs:\t1" in shells
+    assert "nvidia0" in shells
+    assert shells[-2:] == ["the operator's", "read-only"]
+    assert not any("docker.sock" in line for line in shells)
+
+    host = shell["HostConfig"]
+    assert (host["Memory"], host["MemorySwap"], host["PidsLimit"]) == (96 << 20, 96 << 20, 77)
+    assert (host["Privileged"], host["CapAdd"], host["SecurityOpt"]) == (False, None, ["no-new-privileges"])
+    # Docker itself removes a shell's container; a payload's is asked first how it ended.
+    own = ("AutoRemove", "Mounts")
+    assert {key: value for key, value in host.items() if key not in own} == {
+        key: value for key, value in payload["HostConfig"].items() if key not in own
+    }
+    assert shell["Image"] == payload["Image"]
+    assert shell["Config"]["User"] == payload["Config"]["User"] == f"{uid}:{uid}"
+    assert not any("docker.sock" in one["Source"] for one in shell["Mounts"])
+    assert seen_of_the_host(shell) == seen_of_the_host(payload) == {"/workspace": True, str(data): False}
+
+
+def seen_of_the_host(about: dict[str, Any]) -> dict[str, bool]:
+    """Where something of the host is mounted -> whether it may be written; without what dlapp brings."""
+    ours = ("/dlapp/", "/etc/passwd", "/etc/group")
+    return {one["Destination"]: one["RW"] for one in about["Mounts"] if not one["Destination"].startswith(ours)}
 
 
 @pytest.mark.parametrize(
