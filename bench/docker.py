@@ -6,6 +6,8 @@
 - ``log-rate``: what a payload can print in a second, to the files that the runtime gives it, over the rate through
   ``docker run`` to a file, which has Docker's json-file log on the way.
 - ``task-memory``: resident memory of a whole task process while its payload runs, over an empty Python process.
+- ``end-after-kill``: seconds from the SIGKILL of everything of the application but its payload until no process of the
+  payload's container is there. ``end-after-kill-dead``: the same where dockerd and its containerd were killed before.
 
 dockerd is one of our own (`tests.services.dockerd`) with an image of busybox; it needs root.
 """
@@ -14,12 +16,15 @@ from __future__ import annotations
 
 import json
 import os
+import select
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from statistics import median
 
@@ -31,6 +36,7 @@ from dlapp.runtime.docker import DockerRun
 from dlapp.runtime.making import DockerSettings
 from dlapp.runtime.payload import Card, Payload
 from dlapp.spec import Resources
+from tests.applications import processes
 from tests.services.dockerd import GPU_IMAGE, IMAGE, Dockerd, own_daemon, why_not
 from tests.services.gpu_programs import hooks
 from tests.services.install import install
@@ -42,7 +48,7 @@ LINES = "yes 0123456789012345678901234567890123456789012345678901234567890123456
 
 
 def rows() -> list[Row]:
-    """Measure the three."""
+    """Measure all of them."""
     if why_not() is not None:
         install(["docker.io", "busybox-static"])
     if (reason := why_not()) is not None:
@@ -50,7 +56,8 @@ def rows() -> list[Row]:
     with own_daemon() as daemon, tempfile.TemporaryDirectory(prefix="dlapp-bench-") as name:
         os.environ["PATH"] = os.pathsep.join([str(hooks(daemon.directory)), os.environ["PATH"]])
         root = Path(name)
-        return [*overhead(root, daemon), log_rate(root, daemon), task_memory(daemon)]
+        # What kills the daemon comes last.
+        return [*overhead(root, daemon), log_rate(root, daemon), task_memory(daemon), *ends_after_kill(daemon)]
 
 
 # ---- overhead ----
@@ -148,8 +155,6 @@ def wait_for_end(run: DockerRun) -> None:
     Raises:
         SystemExit: the payload failed.
     """
-    import select
-
     while (ended := run.ended()) is None:
         poll = select.poll()
         watched = run.watched_fds()
@@ -216,22 +221,9 @@ gcores=0
 
 
 def task_memory(daemon: Dockerd) -> Row:
-    """VmRSS of the task of a container that sleeps.
-
-    Raises:
-        SystemExit: it does not run in time.
-    """
-    with own_state() as (root, environment):
-        environment |= {"DLAPP_RUNTIME_DOCKER_HOST": daemon.host, "DLAPP_RUNTIME_DOCKER_NETWORK": "none"}
-        (root / "workspace").mkdir()
-        (root / "workspace" / "sleep.sh").write_text("#!/bin/sh\nexec sleep 1000\n")
-        (root / "workspace" / "sleep.sh").chmod(0o755)
-        (root / "dl_app.properties").write_text(PROPERTIES.format(image=IMAGE))
-        printed = command(environment, "dlapp-launcher", str(root / "dl_app.properties"))
-        application = next(word for word in printed.split() if word.startswith("application_"))
-        home = next(Path(environment["DLAPP_LOCAL_STATE_DIR"]).glob(f"*/applications/{application}"))
-        pid = _task_of(home)
-        kib = resident_kib(pid)
+    """VmRSS of the task of a container that sleeps."""
+    with running(daemon) as (environment, application, home):
+        kib = resident_kib(_task_of(home))
         command(environment, "dlapp-kill", application)
     empty_kib = empty_python_kib()
     return Row(
@@ -243,20 +235,87 @@ def task_memory(daemon: Dockerd) -> Row:
     )
 
 
+@contextmanager
+def running(daemon: Dockerd) -> Iterator[tuple[dict[str, str], str, Path]]:
+    """An application whose payload sleeps: the environment of its commands, its id, its directory.
+
+    Raises:
+        SystemExit: it does not run in time.
+    """
+    with own_state() as (root, environment):
+        environment |= {"DLAPP_RUNTIME_DOCKER_HOST": daemon.host, "DLAPP_RUNTIME_DOCKER_NETWORK": "none"}
+        (root / "workspace").mkdir()
+        (root / "workspace" / "sleep.sh").write_text("#!/bin/sh\ntrap '' TERM\nexec sleep 1000\n")
+        (root / "workspace" / "sleep.sh").chmod(0o755)
+        (root / "dl_app.properties").write_text(PROPERTIES.format(image=IMAGE))
+        printed = command(environment, "dlapp-launcher", str(root / "dl_app.properties"))
+        application = next(word for word in printed.split() if word.startswith("application_"))
+        home = next(Path(environment["DLAPP_LOCAL_STATE_DIR"]).glob(f"*/applications/{application}"))
+        view, deadline = home / "view.json", time.monotonic() + DEADLINE_S
+        while not view.exists() or _phases(view) != ["running"]:
+            if time.monotonic() > deadline:
+                raise SystemExit("Error: the container does not run")
+            time.sleep(0.1)
+        yield environment, application, home
+
+
+def _phases(view: Path) -> list[str]:
+    return [one["phase"] for one in json.loads(view.read_text())["containers"]]
+
+
 def _task_of(home: Path) -> int:
-    deadline = time.monotonic() + DEADLINE_S
-    view = home / "view.json"
-    while time.monotonic() < deadline:
-        if view.exists() and [one["phase"] for one in json.loads(view.read_text())["containers"]] == ["running"]:
-            for name in filter(str.isdigit, os.listdir("/proc")):
-                try:
-                    words = Path("/proc", name, "cmdline").read_bytes().split(b"\0")
-                except OSError:
-                    continue
-                if b"task" in words and any(word.startswith(os.fsencode(home)) for word in words):
-                    return int(name)
-        time.sleep(0.1)
-    raise SystemExit("Error: the container does not run")
+    (pid,) = (one.pid for one in processes(home) if one.role == "task")
+    return pid
+
+
+# ---- everything killed ----
+
+
+def ends_after_kill(daemon: Dockerd) -> Iterator[Row]:
+    """With dockerd alive and dead; in seconds, for the promise is one."""
+    rounds = max(3, ROUNDS // 3)
+    for name, dead in (("end-after-kill", False), ("end-after-kill-dead", True)):
+        taken = [end_after_kill(daemon, dead) for _ in range(rounds + 1)][1:]
+        yield Row(
+            name=name,
+            ratio=median(taken),
+            goal=1.0,
+            better="less",
+            conditions={"unit": "s", "rounds": rounds, "longest_s": max(taken)},
+        )
+
+
+def end_after_kill(daemon: Dockerd, dead: bool) -> float:
+    """Seconds from the SIGKILL to the end of the last process in the container.
+
+    Raises:
+        SystemExit: one of them does not end.
+    """
+    with running(daemon) as (environment, application, _):
+        (name,) = daemon.containers(f"label=dlapp.app={application}")
+        inside = [int(word) for word in daemon.docker("top", name, "-o", "pid").stdout.split()[1:]]
+        ends = [os.pidfd_open(pid) for pid in inside]
+        ours = [one for one in processes(Path(environment["DLAPP_LOCAL_STATE_DIR"])) if one.pid not in inside]
+        if not inside or not {"am", "task"} <= {one.role for one in ours}:
+            raise SystemExit(f"Error: of the application there is only {ours}, and in its container {inside}")
+        if dead:
+            daemon.kill()
+        began = time.perf_counter()
+        for one in ours:
+            with suppress(ProcessLookupError):
+                os.kill(one.pid, signal.SIGKILL)
+        for fd in ends:
+            if not select.select([fd], [], [], DEADLINE_S)[0]:
+                raise SystemExit("Error: a payload outlives its application")
+        taken = time.perf_counter() - began
+        for fd in ends:
+            os.close(fd)
+        if dead:
+            daemon.stop()
+            shutil.rmtree(daemon.directory / "exec")
+            daemon.start()
+        daemon.docker("rm", "--force", name)
+    return taken
 
 
 if __name__ == "__main__":
