@@ -41,6 +41,7 @@ class DockerPolicy(NamedTuple):
     mounts: tuple[Mount, ...]
     root: bool
     pids_limit: int
+    shm_percent: int
 
 
 class NodePolicy(NamedTuple):
@@ -115,6 +116,10 @@ def _read_pids(text: str) -> int:
     return read_count(text, 16)
 
 
+def _read_percent(text: str) -> int:
+    return read_count(text, 1, 100)
+
+
 KEYS: tuple[Key, ...] = (
     Key("kill_grace_max", "kill_grace_max_s", _one(read_duration_s), "", "duration", "the longest grace time"),
     Key("log_limit", "log_limit_bytes", _one(read_size_bytes), "", "size", "the most of a payload's stdout or stderr"),
@@ -124,6 +129,7 @@ KEYS: tuple[Key, ...] = (
     Key("docker.mounts", "mounts", _read_mounts, "", "list of paths", "what every container sees of the host besides"),
     Key("docker.root", "root", _one(read_boolean), "false", "true or false", "payloads of a cluster may be uid 0"),
     Key("docker.pids_limit", "pids_limit", _one(_read_pids), "16384", "count", "processes and threads in a container"),
+    Key("docker.shm_percent", "shm_percent", _one(_read_percent), "50", "count", "of a container's memory in /dev/shm"),
 )
 
 

@@ -229,7 +229,7 @@ def test_a_shell_has_the_fences_of_a_payload_of_the_same_file(
 ) -> None:
     data = node.place / "data"
     data.write_text("the operator's\n")
-    node.policy(f"docker: {{networks: [none], pids_limit: 77, mounts: [{data}]}}\n")
+    node.policy(f"docker: {{networks: [none], pids_limit: 77, shm_percent: 75, mounts: [{data}]}}\n")
     node.look_as(uid, monkeypatch)
     (cards := node.place / "cards").mkdir(mode=0o755)
     env = {**seen_by_all(cards, [Card()]), "DLAPP_RUNTIME_DOCKER_GPU_MODE": "gpus"}
@@ -260,6 +260,8 @@ def test_a_shell_has_the_fences_of_a_payload_of_the_same_file(
 
     host = shell["HostConfig"]
     assert (host["Memory"], host["MemorySwap"], host["PidsLimit"]) == (96 << 20, 96 << 20, 77)
+    assert host["ShmSize"] == 72 << 20
+    assert f"shm shm {72 << 10}" in " ".join(shells), "as the operator says"
     assert (host["Privileged"], host["CapAdd"], host["SecurityOpt"]) == (False, None, ["no-new-privileges"])
     # Docker itself removes a shell's container; a payload's is asked first how it ended.
     own = ("AutoRemove", "Mounts")

@@ -23,7 +23,7 @@ def policy_of(directory: Path, text: str, mode: int = 0o644) -> object:
 def test_without_a_file_the_strict_defaults_hold(tmp_path: Path) -> None:
     policy = node_policy(str(tmp_path / "node.yaml"))
     assert (policy.kill_grace_max_s, policy.log_limit_bytes, policy.cache_dir) == (None, None, None)
-    assert policy.docker == (GPU_MODES, ("host", "bridge", "none"), (), False, 16384)
+    assert policy.docker == (GPU_MODES, ("host", "bridge", "none"), (), False, 16384, 50)
 
 
 def test_a_file_says_what_is_allowed(tmp_path: Path) -> None:
@@ -39,10 +39,11 @@ docker:
     - /scratch:rw
   root: true
   pids_limit: 100
+  shm_percent: 90
 """
     policy = policy_of(tmp_path, text)
     mounts = (Mount("/data/sets", False), Mount("/scratch", True))
-    assert policy == (600.0, 100 << 20, "/var/cache/dlapp", (("cdi",), ("host",), mounts, True, 100))
+    assert policy == (600.0, 100 << 20, "/var/cache/dlapp", (("cdi",), ("host",), mounts, True, 100, 90))
 
 
 @pytest.mark.parametrize("text", ["", "docker:\n", "docker: {mounts: []}\n", "docker:\n  root: false\n"])
@@ -61,6 +62,9 @@ def test_what_a_file_does_not_say_is_as_without_it(tmp_path: Path, text: str) ->
         ("docker: {mounts: [/etc/../etc/ssl]}", "'/etc/ssl': /etc and what is in it stays outside of containers"),
         ("docker: {mounts: [/workspace/x]}", "'/workspace/x' is where dlapp puts its own"),
         ("docker: {pids_limit: [1, 2]}", ":1: docker.pids_limit: must be a single value"),
+        ("docker: {shm_percent: 0}", ":1: docker.shm_percent: is 0, the least is 1"),
+        ("docker: {shm_percent: 101}", ":1: docker.shm_percent: is 101, the most is 100"),
+        ("docker: {shm_percent: 50%}", ":1: docker.shm_percent: '50%' is not a whole number"),
         ("docker: {root: {a: b}}", ":1: docker.root: must be a value or a list of values"),
         ("kill_grace_max:\n", ":1: kill_grace_max: is empty"),
         ("[", "is no YAML"),
@@ -100,6 +104,6 @@ def test_the_documentation_has_the_table_of_keys() -> None:
 def test_the_example_is_a_file_that_is_taken(tmp_path: Path) -> None:
     text = (DOCS / "node.yaml").read_text()
     policy = policy_of(tmp_path, text)
-    assert policy == (3600.0, 1 << 30, None, (("cdi", "gpus"), ("host", "none"), (), False, 16384))
+    assert policy == (3600.0, 1 << 30, None, (("cdi", "gpus"), ("host", "none"), (), False, 16384, 50))
     for key in KEYS:
         assert f"{key.name.rpartition('.')[2]}:" in text

@@ -184,7 +184,7 @@ def fences(docker: Dockerd, resources: Resources, network: str, policy: DockerPo
         # Docker refuses more cpus than there are; vcores are shares of a node, and may be more.
         "cpus": min(resources.vcores, os.cpu_count() or 1),
         # Pages in it count as memory of the container; PyTorch's data loaders pass their batches through it.
-        "shm_bytes": max(memory // 2, min(_LEAST_SHM_BYTES, memory)),
+        "shm_bytes": max(memory * policy.shm_percent // 100, min(_LEAST_SHM_BYTES, memory)),
         "pids_limit": policy.pids_limit,
         "ulimits": _ulimits(docker),
         "drop": ("ALL",) if os.getuid() else NO_USE_TO_ROOT,
