@@ -8,10 +8,10 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dlapp.tools.common import note
+from dlapp.tools.common import note, one_line
 from dlapp.tools.show import View, elapsed_of, ended, phase_text
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ PHASES = (
     *("waiting", "running", "storing", "releasing", "ended"),
 )
 """`dlapp.control.Phase`, in its order."""
+NAME_WIDTH = 10
 BAR_WIDTH = 30
 SLOW_BYTES = 32 << 20
 """What has this size [bytes] takes long enough to be worth a bar."""
@@ -114,17 +115,34 @@ class Picture:
 
 
 def picture_lines(view: View, now_ms: int) -> list[str]:
-    """The picture as text.
+    """The picture as text; under a phase is what its container that is least far says, named if it is one of several.
 
-    application_1700000000000_0042 RUNNING 0:00:12.34 running 3 of 4
-    unpacking  ███████                         1 of 4
-    running    ██████████████████████          3 of 4
+    application_1700000000000_0042 RUNNING 0:00:12.34 running 1 of 4, 3 fetching
+    fetching   ███████████░░░░░░░░░░░░░░░░░░░ 3 of 4, 38%
+               worker_2: 1.2 GiB of 5.0 GiB, 310.5 MiB/s, 13 s left
+    running    ███████                        1 of 4
     """
     lines = [f"{view['application_id']} {view['state']} {elapsed_of(view, now_ms)} {phase_text(view)}"]
     containers = view["containers"]
     total = max(view["total_containers"], len(containers), 1)
     for phase in PHASES:
-        if count := sum(one["phase"] == phase for one in containers):
-            bar = "█" * max(1, BAR_WIDTH * count // total)
-            lines.append(f"{phase:<10} {bar:<{BAR_WIDTH}} {count} of {total}")
+        if there := [one for one in containers if one["phase"] == phase]:
+            lines += _phase_lines(phase, there, total)
+    return lines
+
+
+def _phase_lines(phase: str, there: Sequence[Mapping[str, Any]], total: int) -> list[str]:
+    """A bar of how many are in the phase or, where they tell, of how far they are with it; and what there is to say."""
+    at_it = [one for one in there if one["finished_ms"] is None]
+    shares = [one["progress"] for one in at_it if one["progress"] is not None]
+    if shares:
+        mean = min(max(sum(shares) / len(shares), 0.0), 1.0)
+        bar, far = f"{'█' * int(BAR_WIDTH * mean):░<{BAR_WIDTH}}", f", {mean:.0%}"
+    else:
+        bar, far = f"{'█' * max(1, BAR_WIDTH * len(there) // total):<{BAR_WIDTH}}", ""
+    lines = [f"{phase:<{NAME_WIDTH}} {bar} {len(there)} of {total}{far}"]
+    if telling := [one for one in at_it if one["detail"]]:
+        least = min(telling, key=lambda one: 1.0 if one["progress"] is None else one["progress"])
+        who = f"{least['role']}_{least['role_index']}: " if len(there) > 1 else ""
+        lines.append(f"{'':<{NAME_WIDTH}} {who}{one_line(least['detail'])}")
     return lines

@@ -13,6 +13,8 @@ import pytest
 
 from dlapp.client import caller
 from tests.applications import BIN, application_dir, ended, launch, processes, properties, run, status, wait_for
+from tests.services.dockerd import Dockerd, busybox_root
+from tests.services.registry import Registry
 from tests.tools.terminal import Terminal
 
 
@@ -190,6 +192,17 @@ def test_on_a_terminal_waiting_is_a_live_picture(tmp_path: Path) -> None:
         assert terminal.wait() == 0
         assert "is FINISHED, succeeded" in terminal.text
         assert terminal.raw.rstrip().endswith(b"\x1b[?25h") or b"\x1b[?25h" in terminal.raw  # the cursor is back
+
+
+@pytest.mark.docker
+def test_on_a_terminal_a_pull_is_a_bar_of_how_far_it_is(dockerd: Dockerd, tmp_path: Path) -> None:
+    env = {"DLAPP_RUNTIME_DOCKER_HOST": dockerd.host, "DLAPP_RUNTIME_DOCKER_NETWORK": "none"}
+    with Registry(busybox_root({"ballast": os.urandom(8 << 20)}), slow_s=3.0) as registry:
+        file = properties(tmp_path, "true", application={"docker_image": registry.image})
+        with Terminal("dlapp-launcher", "--wait", file, env=env) as terminal:
+            terminal.expect(r"^pulling +█+░+ 1 of 1, [1-9]\d?%")
+            assert terminal.wait(60) == 0
+        dockerd.docker("rmi", registry.image)
 
 
 def test_ctrl_c_on_a_terminal_detaches_too(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from dlapp.control import Phase
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.jsonform import to_json
 from dlapp.report import ApplicationView, Cause, ContainerView, FinalStatus, OutputView, State
+from dlapp.tools.progress import PlainLines, picture_lines
 from dlapp.tools.show import (
     derived,
     elapsed,
@@ -230,3 +231,63 @@ def test_the_json_of_a_view_has_the_exit_code_only_once_it_ended() -> None:
     running = derived(view(state=State.RUNNING, cause=None, finished_ms=None), START_MS + 12)
     assert running["exit_code"] is None
     assert running["elapsed_ms"] == 12
+
+
+def waiting_view(*containers: ContainerView, phase: str, total: int) -> Any:
+    more = {"state": State.RUNNING, "final_status": FinalStatus.UNDEFINED, "cause": None, "finished_ms": None}
+    return view(**more, containers=containers, phase=phase, total_containers=total)
+
+
+def at_it(index: int, phase: Phase, **more: Any) -> ContainerView:
+    return container(index, phase=phase, finished_ms=None, **more)
+
+
+def test_the_picture_has_a_bar_of_how_many_containers_are_in_each_phase() -> None:
+    ended = container(0, progress=0.5, detail="removing the workspace")  # the last that it told
+    now = waiting_view(ended, at_it(1, Phase.RUNNING), at_it(2, Phase.RUNNING), phase="running 2 of 4", total=4)
+    assert picture_lines(now, START_MS + 12340) == [
+        "application_1474893803111_0042 RUNNING 0:00:12.34 running 2 of 4",
+        "running    ███████████████                2 of 4",
+        "ended      ███████                        1 of 4",
+    ]
+
+
+def test_the_picture_has_a_bar_with_rate_and_time_left_of_the_only_container() -> None:
+    one = at_it(0, Phase.FETCHING, progress=0.24, detail="1.2 GiB of 5.0 GiB, 310.5 MiB/s, 13 s left")
+    lines = picture_lines(waiting_view(one, phase="fetching", total=1), START_MS)
+    assert lines[1:] == [
+        "fetching   ███████░░░░░░░░░░░░░░░░░░░░░░░ 1 of 1, 24%",
+        "           1.2 GiB of 5.0 GiB, 310.5 MiB/s, 13 s left",
+    ]
+
+
+def test_several_containers_share_a_bar_that_is_their_mean_and_the_one_that_is_least_far_says_its_time() -> None:
+    containers = (
+        at_it(0, Phase.FETCHING, progress=0.75, detail="3.0 GiB of 4.0 GiB, 1.0 GiB/s, 1 s left"),
+        at_it(1, Phase.FETCHING, progress=0.25, detail="1.0 GiB of 4.0 GiB, 300.0 MiB/s, 10 s left"),
+        at_it(2, Phase.FETCHING),  # it has told nothing yet
+        at_it(3, Phase.PULLING, progress=1.0),
+        at_it(4, Phase.RUNNING, detail="a\x1b[2Jb"),
+        at_it(5, Phase.STARTING, progress=0.0),
+    )
+    now = waiting_view(*containers, phase="running 1 of 6, 1 pulling, 3 fetching, 1 starting", total=6)
+    assert picture_lines(now, START_MS)[1:] == [
+        "starting   ░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░ 1 of 6, 0%",
+        "fetching   ███████████████░░░░░░░░░░░░░░░ 3 of 6, 50%",
+        "           worker_1: 1.0 GiB of 4.0 GiB, 300.0 MiB/s, 10 s left",
+        "pulling    ██████████████████████████████ 1 of 6, 100%",
+        "running    █████                          1 of 6",
+        "           a\\x1b[2Jb",
+    ]
+
+
+def test_without_a_terminal_each_phase_is_one_line_however_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    plain = PlainLines()
+    for share in (0.1, 0.5, 0.9):
+        one = at_it(0, Phase.FETCHING, progress=share, detail=f"{share} GiB of 1.0 GiB")
+        plain.show(waiting_view(one, phase="fetching", total=1))
+    plain.show(waiting_view(at_it(0, Phase.RUNNING), phase="running", total=1))
+    assert [line.split(" ", 1)[1] for line in capsys.readouterr().err.splitlines()] == [
+        "RUNNING fetching",
+        "RUNNING running",
+    ]
