@@ -61,14 +61,15 @@ def open_shell(
     gcores: int | None = None,
     fetch_input: bool = True,
     note: Note = lambda _: None,
-    fetching: Callable[[], contextlib.AbstractContextManager[Progress | None]] = contextlib.nullcontext,
+    copying: Callable[[str], contextlib.AbstractContextManager[Progress | None]] = lambda _: contextlib.nullcontext(),
 ) -> int:
     """Open the shell of a properties file on this terminal; its exit code once it is closed.
 
     Args:
         gcores: GPUs; None: as many as a container of the application has.
         fetch_input: bring the input into the workspace, as far as it is not there.
-        fetching: around that; what it gives is told how many bytes are there, of how many.
+        copying: around fetching the input and pulling the image, with that word; what it gives is told how many bytes
+            are there, of how many.
 
     Raises:
         FileRefused: the file has faults; all are named.
@@ -88,7 +89,7 @@ def open_shell(
         if fetch_input and spec.inputs:
             cached = stack.enter_context(contextlib.closing(_by_way_of_the_cache(client, note)))
             fetch = functools.partial(cached.bring, may_mount=False)  # the user may write to all of the workspace
-            with fetching() as progress:
+            with copying("fetching") as progress:
                 now = brought.bring(spec.inputs, spec.workspace, note, progress, _hdfs_of(client, spec), fetch)
             brought.remember(brought.records_below(client.state_path), spec.workspace, now)
         note(_greeting(spec, devices, image))
@@ -102,19 +103,21 @@ def open_shell(
 
             inside = environment(spec, directory, devices, user_env, in_docker=True)
             docker = client.config.runtime.docker
-            shell: DockerShell | PlainShell = DockerShell(
-                settings=DockerSettings(docker.host, docker.network, docker.gpu_mode, client.config.gpuid.lock_dir),
-                policy=node_policy().docker,
-                image=image,
-                workspace=spec.workspace,
-                session_dir=directory,
-                env=inside,
-                resources=spec.roles[0].resources,
-                cards=[Card(one.uuid, one.index, one.minor, one.mig) for one in devices],
-                note=note,
-            )
-            stack.callback(shell.close)
-            shell.start()
+            with copying("pulling") as progress:
+                shell: DockerShell | PlainShell = DockerShell(
+                    settings=DockerSettings(docker.host, docker.network, docker.gpu_mode, client.config.gpuid.lock_dir),
+                    policy=node_policy().docker,
+                    image=image,
+                    workspace=spec.workspace,
+                    session_dir=directory,
+                    env=inside,
+                    resources=spec.roles[0].resources,
+                    cards=[Card(one.uuid, one.index, one.minor, one.mig) for one in devices],
+                    note=note,
+                    progress=progress,
+                )
+                stack.callback(shell.close)
+                shell.start()
         else:
             from dlapp.client.plain_shell import PlainShell
 

@@ -35,7 +35,10 @@ def on_terminal() -> bool:
 
 @contextlib.contextmanager
 def copying_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
-    """A callback for bytes done and bytes in all that draws a bar; None without a terminal."""
+    """A callback for bytes done and bytes in all that draws a bar; None without a terminal.
+
+    Both may grow: the bar goes once all is done, and comes back if it was not all.
+    """
     if not on_terminal():
         yield None
         return
@@ -43,19 +46,25 @@ def copying_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
 
     def progress(done: int, total: int) -> None:
         nonlocal bar
+        if done >= total:
+            stop()
+            return
         if bar is None:
             if total < SLOW_BYTES:
                 return
             bar = _bytes_bar(what, total)
         bar.update(bar.task_ids[0], completed=done, total=total)
-        if done >= total:
+
+    def stop() -> None:
+        nonlocal bar
+        if bar is not None:
             bar.stop()
+            bar = None
 
     try:
         yield progress
     finally:
-        if bar is not None:
-            bar.stop()
+        stop()
 
 
 def _bytes_bar(what: str, total: int) -> Any:

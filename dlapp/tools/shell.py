@@ -29,7 +29,7 @@ def shell(file: str, gcores: int | None, no_input: bool, as_json: bool) -> int:
             gcores=gcores,
             fetch_input=not no_input,
             note=note,
-            fetching=lambda: copying_bar("fetching"),
+            copying=copying_bar,
         )
     except ShellClosed as closed:
         code = 128 + closed.number

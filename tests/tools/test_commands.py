@@ -205,6 +205,21 @@ def test_on_a_terminal_a_pull_is_a_bar_of_how_far_it_is(dockerd: Dockerd, tmp_pa
         dockerd.docker("rmi", registry.image)
 
 
+def test_a_bar_comes_back_when_there_is_more_to_bring_than_was_known() -> None:
+    script = (
+        "from dlapp.tools.progress import copying_bar\n"
+        "with copying_bar('pulling') as progress:\n"
+        "    for done, total in ((20, 40), (40, 40), (40, 40), (50, 80), (80, 80)):\n"
+        "        progress(done * 10**6, total * 10**6)\n"
+        "        print('told', done)\n"
+    )
+    with Terminal("python", "-c", script) as terminal:
+        terminal.expect(r"pulling [━╸╺]+ 20\.0/40\.0 MB")
+        terminal.expect(r"^told 40\n+told 40\n+pulling ")
+        terminal.expect(r"pulling [━╸╺]+ 50\.0/80\.0 MB")
+        assert terminal.wait() == 0
+
+
 def test_ctrl_c_on_a_terminal_detaches_too(tmp_path: Path) -> None:
     with Terminal("dlapp-launcher", "--wait", properties(tmp_path, "sleep 30")) as terminal:
         terminal.expect("running +█")

@@ -16,8 +16,9 @@ import pytest
 
 import dlapp
 from tests.applications import BIN, Done, ended, processes, properties, run, status, wait_for
-from tests.services.dockerd import GPU_IMAGE, IMAGE, Dockerd
+from tests.services.dockerd import GPU_IMAGE, IMAGE, Dockerd, busybox_root
 from tests.services.nvml_stub import MIB, Card, with_cards
+from tests.services.registry import Registry
 from tests.tools.terminal import Terminal
 
 
@@ -321,6 +322,23 @@ def test_in_docker_on_a_terminal_nothing_is_left_however_it_closes(dockerd: Dock
             case _:
                 os.kill(terminal.pid, signal.SIGKILL)
         wait_for("the container is removed", lambda: not dockerd.containers("label=dlapp.container"))
+
+
+@pytest.mark.docker
+def test_in_docker_a_pull_is_a_bar_until_the_shell_opens(dockerd: Dockerd, tmp_path: Path) -> None:
+    env = {"DLAPP_RUNTIME_DOCKER_HOST": dockerd.host, "DLAPP_RUNTIME_DOCKER_NETWORK": "none"}
+    with Registry(busybox_root({"ballast": os.urandom(33 << 20)}), slow_s=3.0) as registry:
+        file = properties(tmp_path, "true", application={"docker_image": registry.image})
+        with Terminal("dlapp-shell", file, env=env) as terminal:
+            terminal.expect(r"pulling [━╸╺]+ +[1-9][\d.]*/[\d.]+ MB +[\d.]+ MB/s +0:00:\d\d")
+            terminal.expect("[#$] ")
+            opened = len(terminal.text)
+            terminal.type("echo $((40 + 2)); exit 6\n")
+            terminal.expect("^42")
+            assert terminal.wait() == 6
+            assert "pulling" not in terminal.text[opened:]
+        wait_for("the container is removed", lambda: not dockerd.containers("label=dlapp.container"))
+        dockerd.docker("rmi", registry.image)
 
 
 @pytest.mark.docker
