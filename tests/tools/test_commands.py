@@ -205,6 +205,23 @@ def test_on_a_terminal_a_pull_is_a_bar_of_how_far_it_is(dockerd: Dockerd, tmp_pa
         dockerd.docker("rmi", registry.image)
 
 
+@pytest.mark.parametrize("mebibytes", [33, 31])
+def test_on_a_terminal_packing_what_takes_long_is_a_bar_that_goes_again(tmp_path: Path, mebibytes: int) -> None:
+    file = properties(tmp_path, "true")
+    (tmp_path / "test_workspace" / "ballast").write_bytes(b"x" * (mebibytes << 20))
+    with Terminal("dlapp-launcher", "--wait", file) as terminal:
+        if mebibytes > 32:
+            terminal.expect(r"packing ━+ 0\.0/34\.6 MB")
+            terminal.expect(r"packing [━╸╺]+ +34\.6/34\.6 MB +[\d.]+ [MG]B/s +0:00:\d\d")
+        terminal.expect("^DL App Submission : OK")
+        assert terminal.wait() == 0
+    assert ("packing ━" in terminal.text) == (mebibytes > 32)
+    if mebibytes > 32:
+        after = terminal.raw.partition(b"DL App Submission")[0].rpartition(b"B/s")[2]
+        assert b"\x1b[2K" in after  # its line is erased
+        assert b"\x1b[?25h" in after  # the cursor is back
+
+
 def test_a_bar_comes_back_when_there_is_more_to_bring_than_was_known() -> None:
     script = (
         "from dlapp.tools.progress import copying_bar\n"
