@@ -236,11 +236,11 @@ class DockerRun:
         now = time.monotonic()
         if self._result is None and self._lifeline is not None:
             if self._lifeline.payload_gone:
-                self._result = self._read_end(taken=True)
+                self._result = self._read_end()
             elif not self._lifeline.taken and now >= self._look_at:
                 self._look_at = now + _LOOK_EVERY_S
                 if self._ending.state().get("Status") in ("exited", "dead"):
-                    self._result = self._read_end(taken=False)
+                    self._result = self._read_end()
             elif self._kill_help_at is not None and now >= self._kill_help_at:
                 self._kill_help_at = now + _KILL_HELP_AFTER_S
                 self._kill_by_docker()
@@ -259,8 +259,10 @@ class DockerRun:
             self._sent.add(signal.SIGKILL)
             self._lifeline.say("kill")
 
-    def _read_end(self, *, taken: bool) -> Ended:
-        return self._ending.read(taken=taken, sent=self._sent, began_ticks=self._began_ticks)
+    def _read_end(self) -> Ended:
+        lifeline = self._lifeline
+        assert lifeline is not None
+        return self._ending.read(taken=lambda: lifeline.taken, sent=self._sent, began_ticks=self._began_ticks)
 
     def _kill_by_docker(self) -> None:
         self._note(f"container {self._name} does not end by itself: asking Docker to kill it")

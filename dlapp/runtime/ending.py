@@ -43,11 +43,12 @@ class Ending:
         with open(self._payload.exit_file, encoding="utf-8", errors="replace") as file:
             return file.read(65536)
 
-    def read(self, *, taken: bool, sent: Collection[int], began_ticks: int) -> Ended:
+    def read(self, *, taken: Callable[[], bool], sent: Collection[int], began_ticks: int) -> Ended:
         """How it ended.
 
         Args:
-            taken: the wrapper began.
+            taken: whether the wrapper began. Asked once dockerd has told of the end: a payload that is over in a moment
+                begins and ends while dockerd is asked.
             sent: the signals that were sent to it.
             began_ticks: when it was started, as `ticks_now` had it.
 
@@ -64,10 +65,10 @@ class Ending:
         if word == "exited" and code == "0":
             return Ended(0, None)
         state = self.settled_state()
-        if not taken:
-            raise self.never_began(state)
         if word == "exited" and code.isdigit():
             ended = ended_with_code(int(code), sent)
+        elif not taken():
+            raise self.never_began(state)
         elif state.get("Error"):
             return Ended(None, None, Fault.NODE, f"the container did not run: {state['Error']}")
         elif "ExitCode" in state:
