@@ -214,9 +214,10 @@ class DockerRun:
                 raise PayloadError(
                     Fault.NODE, f"the container did not say in {sight.TIMEOUT_S:g} s which GPUs it sees: {seen!r:.200}"
                 )
-            if self._lifeline.payload_gone or (not self._lifeline.taken and now >= look_at):
+            gone = self._lifeline.payload_gone
+            if gone or (not self._lifeline.taken and now >= look_at):
                 look_at = now + _LOOK_EVERY_S
-                if self._lifeline.taken or self._ending.state().get("Status") in ("exited", "dead"):
+                if gone or self._ending.state().get("Status") in ("exited", "dead"):
                     raise self._ending.never_began(self._ending.settled_state())
             time.sleep(0.002)
         self._note("GPUs in the container: " + ", ".join(seen.splitlines()[:-1]))

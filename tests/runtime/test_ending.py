@@ -34,6 +34,10 @@ class Wrapper:
             self._fd = os.open(self.payload.life, os.O_RDONLY | os.O_NONBLOCK)
             assert os.read(self._fd, 3) == b"go\n"
 
+    def hear(self) -> bytes:
+        """What it reads next."""
+        return os.read(self._fd, 16)
+
     def say(self, words: str) -> None:
         """It writes down how the payload ended, or what it sees."""
         Path(self.payload.exit_file).write_text(words)
@@ -160,3 +164,33 @@ def test_a_container_whose_wrapper_never_read_its_lifeline_never_began(
         one.run.ended()
     assert refused.value.fault is fault
     assert not one.lifeline.taken
+
+
+class Preempted(Lifeline):
+    """A lifeline in which something happens right after it was asked for the second time whether it was taken."""
+
+    def __init__(self, path: str, then: Callable[[], None]) -> None:
+        super().__init__(path)
+        self._asked, self._then = 0, then
+
+    @property
+    def taken(self) -> bool:
+        answer = super().taken
+        self._asked += 1
+        if self._asked == 2:
+            self._then()
+        return answer
+
+
+def test_a_wrapper_that_reads_its_lifeline_between_two_looks_at_it_is_there(
+    container: Callable[..., Started], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dlapp.runtime.docker.card_numbers", dict)
+    one = container(Card("GPU-aa", 0))
+    one.lifeline.close()
+    lifeline = one.run._lifeline = Preempted(one.wrapper.payload.life, one.wrapper.take_go)
+    one.daemon.state = {"Status": "running", "Running": True}
+    one.daemon.meanwhile = lambda: one.wrapper.say("smi none\nend\n")
+    one.run.start()
+    assert one.wrapper.hear() == b"go\n", "it may begin"
+    assert lifeline.taken
