@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -162,12 +163,65 @@ def test_of_a_lock_that_was_removed_nothing_is_known(tmp_path: Path) -> None:
         assert judge({"lock": odd, "task": {}}).state == UNKNOWN
 
 
-def test_a_lifeline_that_was_removed_is_unknown_unless_dockerd_stands_for_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("task", "containers", "state"),
+    [
+        (None, "unasked", UNKNOWN),
+        (None, "silent", UNKNOWN),
+        (None, "none", GONE),
+        ("gone", "unasked", UNKNOWN),
+        ("gone", "silent", UNKNOWN),
+        ("gone", "none", GONE),
+        ("alive", "none", ALIVE),
+        ("gone", "running", ALIVE),
+    ],
+)
+@pytest.mark.parametrize("error", [errno.ENOENT, errno.EACCES])
+def test_a_lifeline_that_is_not_to_be_seen_is_unknown_unless_dockerd_stands_for_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sleeper: subprocess.Popen[bytes],
+    error: int,
+    task: str | None,
+    containers: str,
+    state: str,
+) -> None:
+    fifo = str(tmp_path / "home" / "life")
+    opened = os.open
+
+    def open_for_another(path: str, flags: int, *more: Any, **named: Any) -> int:
+        if path == fifo:
+            raise OSError(error, os.strerror(error), path)
+        return opened(path, flags, *more, **named)
+
+    monkeypatch.setattr(os, "open", open_for_another)
+    found: dict[str, Any] = {"fifo": fifo}
+    if task is not None:
+        found["task"] = task_of(sleeper.pid) | ({"start_time": 1} if task == "gone" else {})
+    if containers != "unasked":
+        found["docker"] = {"host": "unix:///nowhere", "label": LABEL}
+    daemon = Daemon({"silent": None, "none": [], "running": [("0123456789abcdef", "running")]}.get(containers))
+    said = judge(found, docker=lambda host: daemon)
+    assert said.state == state
+    if containers == "unasked":
+        assert said.why == f"its lifeline {fifo}: {os.strerror(error)}"
+
+
+@pytest.mark.parametrize("error", [errno.ELOOP, errno.EIO])
+def test_a_lifeline_that_cannot_be_opened_for_another_reason_is_unknown_whatever_dockerd_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    def refuse(*_: Any, **__: Any) -> int:
+        raise OSError(error, os.strerror(error))
+
+    found = {"fifo": str(tmp_path / "life"), "docker": {"host": "unix:///nowhere", "label": LABEL}}
+    monkeypatch.setattr(os, "open", refuse)
+    assert judge(found, docker=lambda host: Daemon([])).state == UNKNOWN
+
+
+def test_a_lifeline_that_is_there_is_gone_when_nobody_reads_it_and_alive_when_somebody_does(tmp_path: Path) -> None:
     fifo = str(tmp_path / "life")
     docker = {"host": "unix:///nowhere", "label": LABEL}
-    assert judge({"fifo": fifo}).state == UNKNOWN
-    assert judge({"fifo": fifo, "docker": docker}, docker=lambda host: Daemon([])).state == GONE
-    assert judge({"fifo": fifo, "docker": docker}, docker=lambda host: Daemon(None)).state == UNKNOWN
     os.mkfifo(fifo)
     assert judge({"fifo": fifo}).state == GONE
     reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
