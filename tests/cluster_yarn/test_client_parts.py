@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import subprocess
 import sys
+import threading
 import zipfile
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dlapp.cluster.yarn import am_side, task_side, travel
 from dlapp.cluster.yarn.log_pages import read_page, rest_url
-from dlapp.cluster.yarn.reports import completed_log_url, first_line, merged
+from dlapp.cluster.yarn.reports import completed_log_url, first_line, forgotten, from_timeline, merged
 from dlapp.cluster.yarn.rest import AppReport
 from dlapp.cluster.yarn.site import Site, parse_properties, read_site
-from dlapp.errors import ConfigError
+from dlapp.errors import ConfigError, Unreachable
 from dlapp.ids import ApplicationId
 from dlapp.report import ApplicationView, Cause, FinalStatus, State
 
@@ -187,6 +193,69 @@ def test_the_content_behind_a_page_of_a_log_is_found() -> None:
     )
     text = b"Container: c1\nLogType:stdout\nLogLength:3\nLogContents:\nab\n\nEnd of LogType:stdout"
     assert read_page(text) == (3, b"ab\n\nEnd of LogType:stdout")
+
+
+# ---- the timeline server ----
+
+
+ROW = {"appId": str(APP), "type": "DLAPP", "user": "tony", "appState": "KILLED", "finalAppStatus": "KILLED"}
+OTHER = ROW | {"appId": "application_1700000000000_0008"}
+
+
+@contextlib.contextmanager
+def timeline(answer: Any) -> Iterator[str]:
+    """A timeline server with one answer to everything."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            data = json.dumps(answer).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    ("answer", "numbers"),
+    [
+        ({"app": [OTHER, ROW]}, [7, 8]),
+        ({"app": ROW}, [7]),
+        ({}, []),
+        ({"app": None}, []),
+        # Of these only the good one counts.
+        ({"app": [{**ROW, "appId": "application_x"}, OTHER]}, [8]),
+        ({"app": [{name: ROW[name] for name in ROW if name != "appId"}, OTHER]}, [8]),
+        ({"app": ["odd", None, {**ROW, "appState": ["KILLED"]}, OTHER]}, [8]),
+        ({"app": [{**ROW, "finishedTime": [1]}, {**ROW, "startedTime": float("inf")}, OTHER]}, [8]),
+    ],
+)
+def test_an_odd_row_of_the_timeline_server_does_not_hide_the_others(answer: Any, numbers: list[int]) -> None:
+    with timeline(answer) as url:
+        found = forgotten(url, "tony", whose="tony", known=())
+    assert [one.application_id.number for one in found] == numbers
+
+
+@pytest.mark.parametrize("answer", [[], "odd", 3, None, {"app": 3}])
+def test_an_odd_answer_of_the_timeline_server_is_none(answer: Any) -> None:
+    with timeline(answer) as url, pytest.raises(Unreachable, match=f"{url}: the timeline server does not answer: "):
+        forgotten(url, "tony", whose="tony", known=())
+
+
+@pytest.mark.parametrize("answer", [[], None, {}, {**ROW, "appState": "ODD"}, {**ROW, "finishedTime": [1]}])
+def test_an_odd_answer_of_the_timeline_server_for_one_application_is_none(answer: Any) -> None:
+    with timeline(answer) as url, pytest.raises(Unreachable, match=f"does not answer for {APP}: "):
+        from_timeline(url, APP, "tony")
 
 
 def test_a_task_looks_for_its_secret_where_its_master_puts_it() -> None:

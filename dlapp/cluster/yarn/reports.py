@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -23,6 +24,8 @@ _FORGOTTEN_MOST = 500
 _ENDED = frozenset(state.value for state in State if state.ended)
 _NODE_LOGS = "/node/containerlogs/"
 _DATE = re.compile(r"^\[[^\]]*\]\s*")
+_ODD = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
+"""What reading an answer ends with that is not of the form that we know."""
 _CAUSES = {FinalStatus.SUCCEEDED: Cause.SUCCEEDED, FinalStatus.KILLED: Cause.KILLED, FinalStatus.FAILED: Cause.FAILED}
 
 
@@ -145,7 +148,7 @@ def from_timeline(url: str, application_id: ApplicationId, user: str) -> AppRepo
 
     Raises:
         NotFound: it does not know it either.
-        Unreachable: it does not answer.
+        Unreachable: it does not answer, or not in a form that we know.
     """
     import json
 
@@ -157,10 +160,9 @@ def from_timeline(url: str, application_id: ApplicationId, user: str) -> AppRepo
             raise NotFound(f"{application_id} is not known to YARN, nor to its timeline server")
         if answer.status != 200:
             raise Unreachable(f"status {answer.status}")
-        raw = json.loads(answer.data)
-    except (Unreachable, NoAddress, ValueError) as error:
+        return _of_history(json.loads(answer.data), application_id)
+    except (Unreachable, NoAddress, *_ODD) as error:
         raise Unreachable(f"{url}: the timeline server does not answer for {application_id}: {error}") from error
-    return _of_history(raw, application_id)
 
 
 def forgotten(url: str, user: str, *, whose: str | None, known: Collection[ApplicationId]) -> list[AppReport]:
@@ -174,7 +176,7 @@ def forgotten(url: str, user: str, *, whose: str | None, known: Collection[Appli
         whose: one user's; None: everybody's.
 
     Raises:
-        Unreachable: it does not answer in a moment.
+        Unreachable: it does not answer in a moment, or not in a form that we know.
     """
     import json
 
@@ -184,14 +186,17 @@ def forgotten(url: str, user: str, *, whose: str | None, known: Collection[Appli
             answer = web.call("GET", target, {"limit": str(_FORGOTTEN_MOST), "user.name": user})
         if answer.status != 200:
             raise Unreachable(f"status {answer.status}")
-        raw = json.loads(answer.data).get("app") or []
-    except (Unreachable, NoAddress, ValueError, AttributeError) as error:
+        answered = json.loads(answer.data).get("app") or []
+        # A list of one may come as the one.
+        rows = [answered] if isinstance(answered, dict) else list(answered)
+    except (Unreachable, NoAddress, *_ODD) as error:
         raise Unreachable(f"{url}: the timeline server does not answer: {error}") from error
-    found = [
-        _of_history(one, ApplicationId.from_text(str(one["appId"])))
-        for one in raw
-        if one.get("type") == KIND and whose in (None, one.get("user")) and one.get("appState") in _ENDED
-    ]
+    found = []
+    for one in rows:
+        # One that is not of the form that we know does not hide the others.
+        with contextlib.suppress(*_ODD):
+            if one.get("type") == KIND and whose in (None, one.get("user")) and one.get("appState") in _ENDED:
+                found.append(_of_history(one, ApplicationId.from_text(str(one["appId"]))))
     return sorted((one for one in found if one.application_id not in known), key=lambda one: one.application_id)
 
 
