@@ -127,7 +127,7 @@ def commit(
     *,
     overwrite: bool,
     again: bool = False,
-    hdfs: HdfsPlace | None = None,
+    hdfs: HdfsPlace | HdfsFiles | None = None,
     step: Step | None = None,
 ) -> str | None:
     """Make the parts the target. A commit that was begun is finished with the parts of its first call.
@@ -136,7 +136,7 @@ def commit(
         overwrite: replace a target that is there.
         again: an earlier call may have got through. Then parts that are all gone, with nothing of this application
             beside a target that is there, are parts that were committed.
-        hdfs: the HDFS that is configured, if one is; so in the functions below.
+        hdfs: the HDFS that is configured, if one is, or our connections to it; so in the functions below.
 
     Returns:
         Where the rest of the old target lies if it could not be removed; usually None. The output is in place then.
@@ -179,7 +179,9 @@ def commit(
         return _finish(names, plan, step)
 
 
-def finish_interrupted(target: str, *, but: ApplicationId | None = None, hdfs: HdfsPlace | None = None) -> list[str]:
+def finish_interrupted(
+    target: str, *, but: ApplicationId | None = None, hdfs: HdfsPlace | HdfsFiles | None = None
+) -> list[str]:
     """Finish the commits to this target whose processes died; the ids of their applications.
 
     A commit that is still going on, or another user's, is left alone. One that is refused now is settled as well: its
@@ -206,7 +208,9 @@ def finish_interrupted(target: str, *, but: ApplicationId | None = None, hdfs: H
     return finished
 
 
-def keep_partial(target: str, app_id: ApplicationId, parts: Parts, *, hdfs: HdfsPlace | None = None) -> str | None:
+def keep_partial(
+    target: str, app_id: ApplicationId, parts: Parts, *, hdfs: HdfsPlace | HdfsFiles | None = None
+) -> str | None:
     """Put the output of a failed application aside; its location, or None where there is none.
 
     Parts that are not there are passed over. A commit that was begun and has not reached the target is undone; one
@@ -237,7 +241,7 @@ def keep_partial(target: str, app_id: ApplicationId, parts: Parts, *, hdfs: Hdfs
     return file_location(names.partial) if os.path.lexists(names.partial) else None
 
 
-def drop(target: str, app_id: ApplicationId, *, hdfs: HdfsPlace | None = None) -> None:
+def drop(target: str, app_id: ApplicationId, *, hdfs: HdfsPlace | HdfsFiles | None = None) -> None:
     """Remove all that an application left beside the target but its partial output. May be repeated.
 
     A commit that was begun and has not reached the target is given up; one that has reached it is finished.
@@ -284,15 +288,15 @@ def _ignore(_step: str) -> None:
     pass
 
 
-def _hdfs_files(target: str, hdfs: HdfsPlace | None) -> HdfsFiles:
+def _hdfs_files(target: str, hdfs: HdfsPlace | HdfsFiles | None) -> HdfsFiles:
     if hdfs is None:
         raise UsageError(f"{shown(target)}: no HDFS is configured; HADOOP_CONF_DIR says where one is")
     from dlapp.storage.hdfs import HdfsFiles
 
-    return HdfsFiles(hdfs)
+    return hdfs if isinstance(hdfs, HdfsFiles) else HdfsFiles(hdfs)
 
 
-def _on_hdfs(target: str, app: str, hdfs: HdfsPlace | None) -> HdfsCommit:
+def _on_hdfs(target: str, app: str, hdfs: HdfsPlace | HdfsFiles | None) -> HdfsCommit:
     from dlapp.storage.hdfs_commit import HdfsCommit
 
     return HdfsCommit(_hdfs_files(target, hdfs), target, app)

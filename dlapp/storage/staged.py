@@ -6,7 +6,7 @@ Every file is written under another name first and then renamed, so a reader see
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dlapp.errors import NotFound
@@ -116,18 +116,34 @@ class StagedFiles:
         """Remove a file, or a directory with all in it; nothing there is no error."""
         self._files.remove(location)
 
-    def settle_output(self, target: str, application_id: ApplicationId, *, keep: bool) -> None:
-        """End what an application without an ApplicationMaster left beside an output's target.
+    def finish_output(
+        self, target: str, application_id: ApplicationId, parts: Sequence[tuple[str, str]], *, overwrite: bool
+    ) -> bool:
+        """Commit an output of an application without an ApplicationMaster, which had decided to.
 
-        A commit that was begun is finished. Else what containers stored is put aside or removed; aside it has the names
-        of the containers, for nobody is left who knows what it was to be called, and which of it is whole.
+        Returns:
+            False: that is not possible, and for good; what there is of it is kept aside.
         """
         from dlapp.storage import commit
 
-        commit.finish_interrupted(target, hdfs=self._place)
+        try:
+            commit.commit(target, application_id, parts, overwrite=overwrite, again=True, hdfs=self._files)
+        except (commit.CommitRefused, NotFound):
+            commit.keep_partial(target, application_id, parts, hdfs=self._files)
+            return False
+        return True
+
+    def leave_output(self, target: str, application_id: ApplicationId, *, keep: bool) -> bool:
+        """Put aside, or remove, what an application without an ApplicationMaster stored; whether anything is kept.
+
+        Aside it has the names of the containers, for nobody is left who knows what it was to be called, and which of it
+        is whole.
+        """
+        from dlapp.storage import commit
+
         above = commit.parts_location(target, application_id)
         parts = [(name, f"{above}/{name}") for name in self.names(above) if name.startswith("container_")]
-        if keep and parts:
-            commit.keep_partial(target, application_id, parts, hdfs=self._place)
-        else:
-            commit.drop(target, application_id, hdfs=self._place)
+        if keep:
+            return commit.keep_partial(target, application_id, parts, hdfs=self._files) is not None
+        commit.drop(target, application_id, hdfs=self._files)
+        return False

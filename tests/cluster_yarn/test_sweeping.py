@@ -9,8 +9,18 @@ from pathlib import Path
 import pytest
 
 from dlapp.cluster.yarn.staging import Places
-from dlapp.cluster.yarn.sweeping import Limits, mark_use, settle, sweep, sweep_cache
-from dlapp.errors import NotFound
+from dlapp.cluster.yarn.sweeping import (
+    COMMITTED,
+    GONE_AFTER_S,
+    NOTHING_KEPT,
+    Ended,
+    Limits,
+    mark_use,
+    settle,
+    sweep,
+    sweep_cache,
+)
+from dlapp.errors import Denied, NotFound, Unreachable
 from dlapp.ids import ApplicationId
 from dlapp.report import State
 
@@ -20,6 +30,9 @@ HOME = "hdfs://nn/user/tony"
 PLACES = Places(HOME)
 LIMITS = Limits(30 * 86_400.0, 1000, 90 * 86_400.0, 1000)
 APP = ApplicationId(1700000000000, 7)
+OTHER = ApplicationId(1700000000000, 8)
+A, B = "hdfs://nn/a", "hdfs://nn/b"
+OUTPUTS = [{"target": A, "on_failure": "keep"}, {"target": B, "on_failure": "drop"}]
 
 
 class Memory:
@@ -29,7 +42,8 @@ class Memory:
         self.files: dict[str, tuple[bytes, int]] = {}
         self.now_ms = NOW_MS
         self.home = HOME
-        self.settled: list[tuple[str, str, bool]] = []
+        self.settled: list[tuple[object, ...]] = []
+        self.refuses: dict[str, Exception] = {}
 
     def put(self, location: str, size: int = 10, days_old: float = 0, text: object = None) -> None:
         data = b"x" * size if text is None else json.dumps(text).encode()
@@ -63,9 +77,21 @@ class Memory:
             raise NotFound(location)
         return self.files[location][0]
 
-    def settle_output(self, target: str, application_id: ApplicationId, *, keep: bool) -> None:
+    def finish_output(
+        self, target: str, application_id: ApplicationId, parts: list[tuple[str, str]], *, overwrite: bool
+    ) -> bool:
+        self._settle(target, application_id, parts, overwrite)
+        return not overwrite
+
+    def leave_output(self, target: str, application_id: ApplicationId, *, keep: bool) -> bool:
+        self._settle(target, application_id, keep)
+        return keep
+
+    def _settle(self, target: str, application_id: ApplicationId, *how: object) -> None:
         assert self.look(PLACES.staging(application_id)), "the plan was removed first"
-        self.settled.append((target, str(application_id), keep))
+        if target in self.refuses:
+            raise self.refuses[target]
+        self.settled.append((target, *how))
 
     def remove(self, location: str) -> None:
         self.files = {
@@ -83,42 +109,107 @@ def left(files: Memory, place: str) -> list[str]:
 
 
 def swept(files: Memory, *ended: ApplicationId) -> int:
-    return sweep(files, PLACES, dict.fromkeys(ended, State.KILLED), LIMITS, NOW_MS)  # type: ignore[arg-type]
+    over = dict.fromkeys(ended, Ended(State.KILLED, 60.0))
+    return sweep(files, PLACES, over, LIMITS, NOW_MS)  # type: ignore[arg-type]
+
+
+def settled(files: Memory, state: State = State.KILLED, ago_s: float = GONE_AFTER_S) -> str | None:
+    return settle(files, PLACES, APP, Ended(state, ago_s))  # type: ignore[arg-type]
+
+
+def stage(files: Memory, app: ApplicationId = APP, claim: list[dict[str, object]] | None = None) -> str:
+    """What an ApplicationMaster that died leaves."""
+    staging = PLACES.staging(app)
+    files.put(f"{staging}/submission.json", text={"spec": {"outputs": OUTPUTS}})
+    files.put(f"{staging}/secrets.json", text={})
+    if claim is not None:
+        files.put(f"{staging}/commit.json", text={"final_status": "SUCCEEDED", "outputs": claim})
+    return staging
 
 
 def test_an_application_that_others_ended_keeps_its_last_words_and_no_staging_directory(files: Memory) -> None:
     staging = PLACES.staging(APP)
     files.put(f"{staging}/view.json", text={"phase": "running"})
     files.put(f"{staging}/submission.json", text={"submitted_ms": 5})
-    settle(files, PLACES, APP, State.KILLED)  # type: ignore[arg-type]
+    # Without output it need not be waited for.
+    assert settled(files, ago_s=0.0) == NOTHING_KEPT
     assert left(files, staging) == []
     assert json.loads(files.read(PLACES.history(APP))) == {
         "view": {"phase": "running"},
         "submission": {"submitted_ms": 5},
     }
     before = dict(files.files)
-    settle(files, PLACES, APP, State.KILLED)  # type: ignore[arg-type]
+    settled(files)
     assert files.files == before
 
 
 @pytest.mark.parametrize(
     ("state", "keeps"),
-    [(State.FAILED, [True, False]), (State.KILLED, [False, False]), (State.FINISHED, [False, False])],
+    [(State.FAILED, [True, False]), (State.KILLED, [False, False]), (State.FINISHED, [True, False])],
 )
 def test_its_outputs_are_settled_before_anything_is_removed(files: Memory, state: State, keeps: list[bool]) -> None:
-    outputs = [{"target": "hdfs://nn/a", "on_failure": "keep"}, {"target": "hdfs://nn/b", "on_failure": "drop"}]
-    files.put(f"{PLACES.staging(APP)}/submission.json", text={"spec": {"outputs": outputs}})
-    settle(files, PLACES, APP, state)  # type: ignore[arg-type]
-    assert files.settled == [("hdfs://nn/a", str(APP), keeps[0]), ("hdfs://nn/b", str(APP), keeps[1])]
-    settle(files, PLACES, APP, state)  # type: ignore[arg-type]
+    staging = stage(files)
+    assert settled(files, state) == ("its output is kept aside" if any(keeps) else NOTHING_KEPT)
+    assert files.settled == [(A, keeps[0]), (B, keeps[1])]
+    assert left(files, staging) == []
+    settled(files, state)
     assert len(files.settled) == 2
 
 
+@pytest.mark.parametrize("state", [State.FAILED, State.KILLED])
+def test_what_was_to_be_committed_is_whatever_became_of_the_application(files: Memory, state: State) -> None:
+    claim: list[dict[str, object]] = [
+        {"target": A, "overwrite": False, "parts": {"0": "hdfs://nn/p0", "1": "hdfs://nn/p1"}},
+        {"target": B, "overwrite": False, "parts": {"": "hdfs://nn/p"}},
+    ]
+    stage(files, claim=claim)
+    assert settled(files, state) == COMMITTED
+    parts = [("0", "hdfs://nn/p0"), ("1", "hdfs://nn/p1")]
+    assert files.settled == [(A, parts, False), (B, [("", "hdfs://nn/p")], False)]
+    stage(files, OTHER, [{**claim[0], "overwrite": True}])
+    said = settle(files, PLACES, OTHER, Ended(state, 60.0))  # type: ignore[arg-type]
+    assert said == "its output could not be committed and is kept aside"
+
+
+def test_who_may_still_be_at_its_output_is_left_alone(files: Memory) -> None:
+    staging = stage(files, claim=[])
+    before = dict(files.files)
+    assert settled(files, ago_s=GONE_AFTER_S - 0.1) is None
+    assert files.files == before
+    assert not files.settled
+    assert settled(files) is not None
+    assert left(files, staging) == []
+
+
+def test_a_commit_that_the_master_itself_had_finished_is_said(files: Memory) -> None:
+    stage(files)
+    files.put(PLACES.history(APP), text={"view": {"outputs": [{"target": A, "committed": True}]}})
+    assert settled(files, ago_s=0.0) == COMMITTED
+    assert not files.settled
+
+
+def test_an_output_that_cannot_be_settled_stops_no_other_and_is_tried_again(files: Memory) -> None:
+    staging = stage(files)
+    stage(files, OTHER)
+    files.refuses[A] = Denied("not yours")
+    assert swept(files, APP, OTHER) == 0
+    assert files.settled == [(B, False), (B, False)]
+    assert left(files, staging) == ["submission.json"]
+    with pytest.raises(Denied):
+        settled(files)
+    files.refuses[A] = Unreachable("no NameNode")
+    with pytest.raises(Unreachable):
+        swept(files, APP, OTHER)
+    files.refuses.clear()
+    assert swept(files, APP, OTHER) == 2
+    assert left(files, PLACES.all_staging) == []
+
+
 def test_what_the_master_itself_wrote_stays(files: Memory) -> None:
-    files.put(PLACES.history(APP), text={"view": "its own"})
+    files.put(PLACES.history(APP), text={"view": {"phase": "its own"}})
     files.put(f"{PLACES.staging(APP)}/submission.json", text={})
     assert swept(files, APP) == 1
-    assert json.loads(files.read(PLACES.history(APP))) == {"view": "its own"}
+    assert json.loads(files.read(PLACES.history(APP))) == {"view": {"phase": "its own"}}
     assert left(files, PLACES.all_staging) == []
 
 

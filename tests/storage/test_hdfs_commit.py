@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from dlapp.errors import DlappError, NotFound
+from dlapp.errors import DlappError, NotFound, Unreachable
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.storage import HdfsPlace, commit
 from dlapp.storage.commit import CommitRefused, drop, finish_interrupted, keep_partial, part_location
@@ -255,14 +257,14 @@ def test_who_is_overtaken_while_looking_never_moves_the_new_target_away(
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_what_nobody_is_left_for_is_finished_kept_aside_or_removed(
+def test_what_nobody_is_left_for_is_kept_aside_or_removed(
     place: HdfsPlace, files: HdfsFiles, target: str, keep: bool
 ) -> None:
     settings = {"location": place.location, "web": place.web, "user": place.user}
     staged, old = StagedFiles(settings), old_target(files, target)
     plant(files, target, ["0", "1"])
     for _ in range(2):
-        staged.settle_output(target, APP, keep=keep)
+        assert staged.leave_output(target, APP, keep=keep) == keep
         assert tree(files, target) == old
         assert len(beside(files, target)) == keep
     if keep:
@@ -271,18 +273,51 @@ def test_what_nobody_is_left_for_is_finished_kept_aside_or_removed(
         kept = tree(files, f"{target}.{APP}.partial")
         assert kept is not None
         assert {name: text for name, text in kept.items() if text} == models
+    staged.close()
 
+
+@pytest.mark.parametrize("point", ["", "marker written", "marker", "part 0", "old aside", "swapped", "done"])
+def test_what_was_decided_somebody_else_commits(place: HdfsPlace, files: HdfsFiles, target: str, point: str) -> None:
     def dies(step: str) -> None:
-        if step == "old aside":
+        if step == point:
             raise Killed
 
-    parts = plant(files, target, ["0", "1"], OTHER)
-    with pytest.raises(Killed):
-        commit.commit(target, OTHER, parts, overwrite=True, hdfs=place, step=dies)
-    assert tree(files, target) is None
-    staged.settle_output(target, OTHER, keep=keep)
-    assert tree(files, target) == new_tree(["0", "1"])
-    assert len(beside(files, target)) == keep
+    staged = StagedFiles({"location": place.location, "web": place.web, "user": place.user})
+    old_target(files, target)
+    parts = plant(files, target, ["0", "1"])
+    if point:
+        with contextlib.suppress(Killed):
+            commit.commit(target, APP, parts, overwrite=True, hdfs=place, step=dies)
+    for _ in range(2):
+        assert staged.finish_output(target, APP, parts, overwrite=True)
+        assert tree(files, target) == new_tree(["0", "1"])
+        assert beside(files, target) == []
+    staged.close()
+
+
+def test_what_was_decided_and_cannot_be_is_kept_aside(place: HdfsPlace, files: HdfsFiles, target: str) -> None:
+    staged = StagedFiles({"location": place.location, "web": place.web, "user": place.user})
+    old = old_target(files, target)
+    refused = plant(files, target, ["0", "1"])
+    assert not staged.finish_output(target, APP, refused, overwrite=False)
+    lacking = plant(files, target, ["0", "1"], OTHER)
+    files.remove(lacking[0][1])
+    assert not staged.finish_output(target, OTHER, lacking, overwrite=True)
+    assert tree(files, target) == old
+    assert tree(files, f"{target}.{APP}.partial") == new_tree(["0", "1"])
+    assert tree(files, f"{target}.{OTHER}.partial") == new_tree(["1"])
+    assert len(beside(files, target)) == 2
+    staged.close()
+
+
+def test_who_settles_has_the_patience_of_who_asked_it_to() -> None:
+    settings = {"location": "hdfs://nn", "web": ["http://127.0.0.1:1"], "user": "tony"}
+    staged, began = StagedFiles(settings, patience_s=0.1), time.monotonic()
+    with pytest.raises(Unreachable):
+        staged.finish_output("hdfs://nn/run", APP, [("", "hdfs://nn/part")], overwrite=True)
+    with pytest.raises(Unreachable):
+        staged.leave_output("hdfs://nn/run", APP, keep=False)
+    assert time.monotonic() - began < 30
 
 
 def test_a_failed_run_is_kept_aside_with_the_parts_that_there_are(

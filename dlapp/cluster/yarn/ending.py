@@ -10,8 +10,8 @@ from dlapp.cluster.yarn.connected import Connected
 from dlapp.cluster.yarn.looking import Looker
 from dlapp.cluster.yarn.masters import ASK_S, Masters
 from dlapp.cluster.yarn.rest import KILL_END_S, AppReport
-from dlapp.cluster.yarn.staging import KILL, OWN_MODE, SOFT_KILL, Places
-from dlapp.cluster.yarn.sweeping import settle
+from dlapp.cluster.yarn.staging import KILL, OWN_MODE, SOFT_KILL, Files, Places
+from dlapp.cluster.yarn.sweeping import GONE_AFTER_S, NOTHING_KEPT, Ended, settle
 from dlapp.control import StopAnswer, StopRequest
 from dlapp.errors import Denied, DlappError, Unreachable
 from dlapp.ids import ApplicationId
@@ -74,13 +74,28 @@ class Ender:
                 self._wait_for_end(application_id, KILL_ASK_S)
         rest = self._there.rest(report.user)
         state = rest.kill(application_id, timeout_s=KILL_END_S)
-        settle(files, Places(files.home), application_id, state)
         if state is State.KILLED:
-            return f"{application_id} was killed, no output kept"
+            return f"{application_id} was killed, {self._settled(files, application_id)}"
+        # Most often it did that itself; else what it was just doing is over when the next command looks at it.
+        with contextlib.suppress(DlappError, OSError):
+            settle(files, Places(files.home), application_id, Ended(state, 0.0))
         ended = self._looker.view(application_id)
         if ended.state is State.KILLED:
             return f"{application_id} was killed, no output kept"
         return f"{application_id} had ended before the kill: {ended.state.value}, {ended.diagnostics}"
+
+    def _settled(self, files: Files, application_id: ApplicationId) -> str:
+        """What became of the output of one that was just killed, in words."""
+        places = Places(files.home)
+        try:
+            said = settle(files, places, application_id, Ended(State.KILLED, 0.0))
+            if said is None:
+                # Its ApplicationMaster may be at the commit at this moment, and its tasks store.
+                time.sleep(GONE_AFTER_S)
+                said = settle(files, places, application_id, Ended(State.KILLED, GONE_AFTER_S))
+        except (DlappError, OSError) as error:
+            said = f"but its output cannot be settled now: {error}; your next command tries it again"
+        return said or NOTHING_KEPT
 
     def _wait_for_end(self, application_id: ApplicationId, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s

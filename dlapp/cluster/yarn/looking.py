@@ -17,7 +17,7 @@ from dlapp.cluster.yarn.errors import ApplicationNotFound
 from dlapp.cluster.yarn.masters import ASK_S, Masters
 from dlapp.cluster.yarn.rest import KIND, AppReport
 from dlapp.cluster.yarn.staging import SUBMISSION, VIEW, Files, Places
-from dlapp.cluster.yarn.sweeping import settle
+from dlapp.cluster.yarn.sweeping import Ended, settle
 from dlapp.errors import Denied, DlappError, NotFound, Unreachable
 from dlapp.ids import ApplicationId
 from dlapp.jsonform import from_json
@@ -142,8 +142,9 @@ class Looker:
         if report.state in (State.KILLED, State.FAILED) and report.user == self._there.user:
             # Others ended it, and its ApplicationMaster had no time.
             # What cannot be settled now is left for later, and shown all the same.
-            with contextlib.suppress(DlappError):
-                settle(files, places, report.application_id, report.state)
+            ended = Ended(report.state, self._there.rest().ended_ago_s(report))
+            with contextlib.suppress(DlappError, OSError):
+                settle(files, places, report.application_id, ended)
             if (kept := _history(files, places, report.application_id)) is not None:
                 return kept
         with contextlib.suppress(NotFound, Denied, ValueError):

@@ -307,6 +307,11 @@ class YarnRest:
         answer = self._call("GET", f"{_CLUSTER}/apps/{application_id}/appattempts")
         return _list(_object(answer.get("appAttempts")).get("appAttempt"))
 
+    def ended_ago_s(self, report: AppReport) -> float:
+        """How long ago an application ended, by the clock of who just told of it; 0 where that is not said."""
+        now_s = time.time() if self.server_time_s is None else self.server_time_s
+        return now_s - report.finished_ms / 1000 if report.finished_ms else 0.0
+
     def kill(self, application_id: ApplicationId, *, timeout_s: float) -> State:
         """Kill an application and wait for its end; one that has ended already is left as it is.
 

@@ -10,6 +10,7 @@ This room uses no storage of its own: who makes an engine gives it the `Files` t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from dlapp.ids import ApplicationId
@@ -18,6 +19,7 @@ DIRECTORY = ".dlapp"
 CACHE_MODE, OWN_MODE = 0o711, 0o700
 VIEW, SUBMISSION, SECRETS, AM = "view.json", "submission.json", "secrets.json", "am.json"
 KILL, SOFT_KILL = "kill.json", "softkill.json"
+COMMIT = "commit.json"
 
 
 class Found(Protocol):
@@ -70,11 +72,17 @@ class Files(Protocol):
     def remove(self, location: str) -> None:
         """Remove a file, or a directory with all in it; nothing there is no error."""
 
-    def settle_output(self, target: str, application_id: ApplicationId, *, keep: bool) -> None:
-        """End what an application without an ApplicationMaster left beside an output's target.
+    def finish_output(
+        self, target: str, application_id: ApplicationId, parts: Sequence[tuple[str, str]], *, overwrite: bool
+    ) -> bool:
+        """Commit an output of an application without an ApplicationMaster, which had decided to.
 
-        A commit that was begun is finished. Else what containers stored is put aside, or removed.
+        Returns:
+            False: that is not possible, and for good; what there is of it is kept aside.
         """
+
+    def leave_output(self, target: str, application_id: ApplicationId, *, keep: bool) -> bool:
+        """Put aside, or remove, what an application without an ApplicationMaster stored; whether anything is kept."""
 
 
 class Places(NamedTuple):

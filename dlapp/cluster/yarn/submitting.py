@@ -24,7 +24,7 @@ from dlapp.cluster.yarn.plan import WORKSPACE, Plan, environment_of, python_comm
 from dlapp.cluster.yarn.remembered import local_cache, remember
 from dlapp.cluster.yarn.rest import KILL_END_S, KIND, AppSubmission, YarnRest
 from dlapp.cluster.yarn.staging import CACHE_MODE, Files, Places
-from dlapp.cluster.yarn.sweeping import Limits, mark_use, sweep, sweep_cache
+from dlapp.cluster.yarn.sweeping import Ended, Limits, mark_use, sweep, sweep_cache
 from dlapp.cluster.yarn.task_side import NODE_MANAGER
 from dlapp.cluster.yarn.values import Cluster, Launch, LocalResource
 from dlapp.config import Config
@@ -74,7 +74,9 @@ class Submitter:
             # A session of its own: this is another thread.
             with YarnRest(self._there.site.web_urls(), self._there.user) as rest:
                 reports = rest.reports(user=self._there.user)
-                ended = {one.application_id: one.state for one in reports if one.state.ended}
+                ended = {
+                    one.application_id: Ended(one.state, rest.ended_ago_s(one)) for one in reports if one.state.ended
+                }
             sweep(files, Places(files.home), ended, limits, int(time.time() * 1000))
         finally:
             files.close()

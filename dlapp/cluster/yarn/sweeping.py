@@ -14,11 +14,12 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
-from dlapp.cluster.yarn.staging import OWN_MODE, SUBMISSION, VIEW, Files, Places
-from dlapp.errors import NotFound
+from dlapp.cluster.yarn.staging import COMMIT, OWN_MODE, SECRETS, SUBMISSION, VIEW, Files, Places
+from dlapp.errors import DlappError, NotFound, Unreachable
 from dlapp.ids import ApplicationId
 from dlapp.report import State
 from dlapp.spec import OnFailure
@@ -31,6 +32,11 @@ _TEMPORARY_S = 86_400.0
 _BUSY_S = 3600.0
 MOST_AT_ONCE = 100
 """Whoever submits waits for the sweep."""
+GONE_AFTER_S = 5.0
+"""From the ResourceManager's word that an application has ended to the end of its processes: the node hears of it with
+its next heartbeat (1 s), and SIGKILL follows SIGTERM after 250 ms. Seen: up to 1.3 s. Until then its ApplicationMaster
+may still commit, and its tasks store."""
+NOTHING_KEPT, COMMITTED = "no output kept", "the commit of its output, which had begun, is finished"
 
 
 class Entry(NamedTuple):
@@ -50,42 +56,104 @@ class Limits(NamedTuple):
     history_bytes: int
 
 
-def settle(files: Files, places: Places, application_id: ApplicationId, state: State) -> None:
+class Ended(NamedTuple):
+    """How an application has ended, and how long ago."""
+
+    state: State
+    ago_s: float
+
+
+def settle(files: Files, places: Places, application_id: ApplicationId, ended: Ended) -> str | None:
     """Keep what an application told before it was ended by others, and remove its staging directory.
 
-    Its outputs come first: a commit that was cut off is finished. What was stored and not committed is kept aside where
-    the application failed, and goes where it was killed.
+    Its outputs come first. Where it was decided that they are committed, they are, whatever became of the application
+    since. Else what was stored is kept aside, or goes where the application was killed.
+
+    Returns:
+        What became of its outputs, in words; None: it has outputs and ended so lately that it may still be at them,
+        and nothing was done.
+
+    Raises:
+        DlappError, OSError: an output cannot be settled. All that a later try needs stays.
     """
     staging, history = places.staging(application_id), places.history(application_id)
+    said = NOTHING_KEPT
     if files.look(staging) is None:
-        return
+        return said
     if files.look(history) is None:
         told = {}
         for name, what in ((VIEW, "view"), (SUBMISSION, "submission")):
             with contextlib.suppress(NotFound, ValueError):
                 told[what] = json.loads(files.read(f"{staging}/{name}"))
         if "submission" in told:
+            outputs = told["submission"].get("spec", {}).get("outputs", ())
+            if outputs:
+                if ended.ago_s < GONE_AFTER_S:
+                    return None
+                files.remove(f"{staging}/{SECRETS}")  # Nobody needs them now, however often the rest is tried.
+                said = _settle_outputs(files, staging, application_id, outputs, ended.state)
             files.make(places.all_history, OWN_MODE)
-            for output in told["submission"].get("spec", {}).get("outputs", ()):
-                keep = state is State.FAILED and output.get("on_failure") != OnFailure.DROP.value
-                files.settle_output(output["target"], application_id, keep=keep)
             # The ApplicationMaster may be just doing the same: its words are the later ones.
             files.write(history, json.dumps({"view": None, **told}).encode(), 0o600, once=True)
+    else:
+        with contextlib.suppress(NotFound, ValueError):
+            view = json.loads(files.read(history)).get("view") or {}
+            if any(one.get("committed") for one in view.get("outputs", ())):
+                said = COMMITTED
     files.remove(staging)
+    return said
 
 
-def sweep(files: Files, places: Places, ended: Mapping[ApplicationId, State], limits: Limits, now_ms: int) -> int:
+def _settle_outputs(
+    files: Files, staging: str, application_id: ApplicationId, outputs: Sequence[Mapping[str, Any]], state: State
+) -> str:
+    """Do what the commit claim says, or without one put aside or remove; each output, also after one that cannot be."""
+    try:
+        claim = json.loads(files.read(f"{staging}/{COMMIT}"))
+    except NotFound:
+        claim = None
+    except ValueError as error:
+        raise DlappError(f"{staging}/{COMMIT} cannot be read: {error}") from error
+    works: list[Callable[[], bool]] = []
+    if claim is not None:
+        for one in claim["outputs"]:
+            parts, overwrite = list(one["parts"].items()), bool(one["overwrite"])
+            works.append(partial(files.finish_output, one["target"], application_id, parts, overwrite=overwrite))
+    else:
+        for one in outputs:
+            keep = state is not State.KILLED and one.get("on_failure") != OnFailure.DROP.value
+            works.append(partial(files.leave_output, one["target"], application_id, keep=keep))
+    done, problem = list[bool](), None
+    for work in works:
+        try:
+            done.append(work())
+        except Unreachable:
+            raise  # Nor will it take the others.
+        except (DlappError, OSError) as error:
+            problem = problem or error
+    if problem is not None:
+        raise problem
+    if claim is None:
+        return "its output is kept aside" if any(done) else NOTHING_KEPT
+    return COMMITTED if all(done) else "its output could not be committed and is kept aside"
+
+
+def sweep(files: Files, places: Places, ended: Mapping[ApplicationId, Ended], limits: Limits, now_ms: int) -> int:
     """Remove all that need not stay; the answer is how many things that was.
 
     Args:
-        ended: the user's applications that have ended, as this cluster knows them, and how.
+        ended: the user's applications that have ended, as this cluster knows them, how, and how long ago.
     """
     over = {str(one): one for one in ended}
     staged = [name for name in files.names(places.all_staging) if name.startswith("application_")]
     count = 0
     for name in [name for name in staged if name in over][:MOST_AT_ONCE]:
-        settle(files, places, over[name], ended[over[name]])
-        count += 1
+        try:
+            count += settle(files, places, over[name], ended[over[name]]) is not None
+        except Unreachable:
+            raise
+        except (DlappError, OSError):
+            continue  # That one's rights, or a damaged marker; the others need not wait for it.
     cache = _entries(files, places.cache)
     names = archives_to_remove(cache, limits.cache_age_s, limits.cache_bytes, now_ms, now_ms)
     if names:
