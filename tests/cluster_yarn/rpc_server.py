@@ -30,10 +30,21 @@ class Refuse(Exception):
 
 
 class RpcServer:
-    """Answers ``handler(method, request) -> answer`` to whoever knows ``token``; counts connections and calls."""
+    """Answers ``handler(method, request) -> answer`` to whoever knows ``token``; counts connections and calls.
 
-    def __init__(self, handler: Handler, token: Token | None = None, qop: str = "auth") -> None:
-        self.handler, self.token, self.qop = handler, token, qop
+    Args:
+        qop: the protection that it offers.
+        offers: method and mechanism of each way in, in the server's order; DIGEST-MD5 is the one that it can do.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        token: Token | None = None,
+        qop: str = "auth",
+        offers: tuple[tuple[str, str], ...] = (("TOKEN", "DIGEST-MD5"),),
+    ) -> None:
+        self.handler, self.token, self.qop, self.offers = handler, token, qop, offers
         self.connections, self.calls = 0, 0
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.address: tuple[str, int] = self._listening.getsockname()
@@ -110,9 +121,10 @@ class _Session:
             f'realm="default",nonce="{NONCE}",qop="{self.server.qop}",charset=utf-8,cipher="rc4",algorithm=md5-sess'
         )
         offer = RpcSaslProto(state=RpcSaslProto.NEGOTIATE)
-        offer.auths.add(
-            method="TOKEN", mechanism="DIGEST-MD5", protocol="", serverId="default", challenge=challenge.encode()
-        )
+        for method, mechanism in self.server.offers:
+            auth = offer.auths.add(method=method, mechanism=mechanism, protocol="", serverId="default")
+            if mechanism == "DIGEST-MD5":
+                auth.challenge = challenge.encode()
         self._answer_sasl(offer)
         _, rest = self._next()
         said = RpcSaslProto.FromString(rest[0])

@@ -84,6 +84,33 @@ def test_a_wrong_password_is_refused_at_once():
         assert server.connections == 1
 
 
+def test_of_several_mechanisms_the_one_that_we_speak_is_taken():
+    offers = (("KERBEROS", "GSSAPI"), ("TOKEN", "SCRAM-SHA-256"), ("TOKEN", "DIGEST-MD5"))
+    with RpcServer(lambda method, data: ANSWER, TOKEN, offers=offers) as server, rpc(server.address) as client:
+        assert allocate(client) == 7
+
+
+@pytest.mark.parametrize(
+    ("offers", "named"),
+    [
+        ((("TOKEN", "SCRAM-SHA-256"),), "TOKEN SCRAM-SHA-256"),
+        ((("KERBEROS", "GSSAPI"), ("TOKEN", "SCRAM-SHA-256")), "KERBEROS GSSAPI, TOKEN SCRAM-SHA-256"),
+        ((("KERBEROS", "DIGEST-MD5"),), "KERBEROS DIGEST-MD5"),
+        ((("SIMPLE", ""),), "SIMPLE"),
+        ((), "SIMPLE"),
+    ],
+)
+def test_a_server_that_offers_other_mechanisms_is_refused_at_once_with_their_names(
+    offers: tuple[tuple[str, str], ...], named: str
+):
+    with RpcServer(lambda method, data: ANSWER, TOKEN, offers=offers) as server, rpc(server.address) as client:
+        with pytest.raises(YarnError) as caught:
+            allocate(client)
+        host, port = server.address
+        assert str(caught.value) == (f"{host}:{port}: it offers {named}; what dlapp speaks there is TOKEN DIGEST-MD5")
+        assert (server.connections, server.calls) == (1, 0)
+
+
 def test_coming_without_proof_where_it_is_wanted_is_said_so():
     with (
         RpcServer(lambda method, data: ANSWER, TOKEN) as server,
