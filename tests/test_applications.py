@@ -11,7 +11,7 @@ are those of cluster_yarn where no other directory is named.
 | timeout                                    | what_takes_too_long_is_stopped_with_its_output_kept |
 | num_containers, shell_args, _env, _script  | every_container_is_given_its_place_its_arguments_and_environment |
 | localize_files                             | every_container_... (input); launcher/test_submit.py (not there) |
-| the same file again                        | test_client_engine.py, the_same_workspace_is_sent_once |
+| the same file again                        | test_client_engine.py, ..._is_sent_once, what_a_node_has_of_... |
 | memory, resources above the maximum        | test_refusals.py, an_ask_above_a_maximum_names_its_setting |
 | keep_containers, attempts                  | test_killed_masters.py; test_client_engine.py |
 | a master that exits early                  | test_pythons.py, a_python_that_is_too_old_... |

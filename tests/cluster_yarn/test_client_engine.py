@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from dlapp.client import Client
+from dlapp.cluster.yarn import travel
 from dlapp.cluster.yarn.rest import YarnRest
 from dlapp.cluster.yarn.site import read_site
 from dlapp.config import load_config
@@ -139,6 +140,38 @@ def test_the_same_workspace_is_sent_once(client: Client, tmp_path: Path, monkeyp
     assert sent == []
     for application_id in (first, second):
         assert client.wait(application_id, timeout_s=180).final_status is FinalStatus.SUCCEEDED
+
+
+def test_what_a_node_has_of_dlapp_and_the_workspace_the_next_application_takes(
+    client: Client, hadoop: Hadoop, travel_cache: Path, tmp_path: Path
+) -> None:
+    path = properties(tmp_path, f"{HELLO} # {os.urandom(6).hex()}")
+
+    def run() -> str:
+        application_id = client.submit(path)
+        end = client.wait(application_id, timeout_s=180)
+        assert end.final_status is FinalStatus.SUCCEEDED, end.diagnostics
+        return client.engine.submission(application_id).workspace_archive.rpartition("/")[2]
+
+    def copies(name: str, below: str) -> dict[str, tuple[int, int]]:
+        """Each copy that the NodeManagers have: which file it is, and since when."""
+        found = hadoop.directory.glob(f"local-*/{below}filecache/*/{name}")
+        return {str(one): (one.stat().st_ino, one.stat().st_ctime_ns) for one in found}
+
+    workspace = run()
+    program = travel.packed(str(travel_cache))[1]
+    places = ((program, ""), (workspace, f"usercache/{getpass.getuser()}/"))
+    kept = [copies(*place) for place in places]
+    assert all(kept), kept
+    assert run() == workspace
+    for place, before in zip(places, kept, strict=True):
+        after = copies(*place)
+        assert before.items() <= after.items()
+        # What is not taken from there comes beside it, in a directory of its own.
+        nodes = [one.removeprefix(f"{hadoop.directory}/").partition("/")[0] for one in after]
+        assert len(nodes) == len(set(nodes)), after
+    own = [one for one in hadoop.directory.glob("local-*/usercache/**/dlapp-*.pyz") if one.name == program]
+    assert own == []
 
 
 def test_input_stays_on_the_nodes_with_what_yarn_keeps_for_the_user(

@@ -217,7 +217,7 @@ class Submitter:
         location = f"{self._there.site.storage(user)['location']}/{archive.removeprefix('hdfs://').lstrip('/')}"
         if archive.startswith("hdfs://") and not archive.startswith("hdfs:///"):
             location = archive
-        return {PYTHON_DIRECTORY: archive_resource(files, location, public=_all_may_pass(files, location))}
+        return {PYTHON_DIRECTORY: archive_resource(files, location, public=_all_may_read(files, location))}
 
     def _staged(self, files: Files, user: str, path: str, location: str, mode: int, visibility: str) -> LocalResource:
         """A file of ours on the cluster, brought there if it is not there already.
@@ -241,7 +241,7 @@ class Submitter:
             found = files.send(path, location, mode)
         else:
             mark_use(files, location, found.modified_ms, int(time.time() * 1000))
-        if visibility == "PUBLIC" and not _all_may_pass(files, location):
+        if visibility == "PUBLIC" and not _all_may_read(files, location):
             visibility = "PRIVATE"
         return LocalResource(url=location, size=found.size_bytes, timestamp_ms=found.modified_ms, visibility=visibility)
 
@@ -268,14 +268,17 @@ def _tags(spec: AppSpec) -> tuple[str, ...]:
     return (*spec.tags, *((f"project:{spec.project}",) if spec.project else ()))
 
 
-def _all_may_pass(files: Files, location: str) -> bool:
-    """Whether everybody may read a file: YARN makes it public only then, and else fails the container."""
+def _all_may_read(files: Files, location: str) -> bool:
+    """Whether everybody may read a file: YARN makes it public only then, and else fails the container.
+
+    Source: FSDownload.isPublic. The root is taken for granted: whom it keeps out has nothing on HDFS.
+    """
     scheme, _, rest = location.partition("://")
     place, _, path = rest.partition("/")
     names = path.split("/")
-    for count in range(1, len(names)):
+    for count in range(1, len(names) + 1):
         found = files.look(f"{scheme}://{place}/{'/'.join(names[:count])}")
-        if found is None or not found.mode & 0o001:
+        if found is None or not found.mode & (0o004 if count == len(names) else 0o001):
             return False
     return True
 
