@@ -28,6 +28,12 @@ ADDRESS_S = 30.0
 """How long a host's addresses are taken for its own: a DataNode makes us connect anew for each file."""
 _HEADERS = re.compile(r"\r\n(connection|transfer-encoding|content-length|location)[ \t]*:[ \t]*([^\r]*[^\r \t])", re.I)
 _EARLY = "closed the connection in the middle of an answer"
+PLAIN, TLS = "speaks plain HTTP, and not TLS", "speaks TLS, and not plain HTTP"
+"""Words of `Broken` where one side speaks TLS and the other does not."""
+_ALERT = 21
+"""The first byte of what a server of TLS says to one who does not speak it (RFC 8446, 5.1), if it says anything."""
+_PROBE_S = 3.0
+"""How long a server is tried in TLS that did not answer in plain HTTP."""
 _HASTE_S = 2.0
 """How long a server that breaks off the sending of a body has to say why."""
 
@@ -106,6 +112,7 @@ class Connections:
         self._connect_s, self._silence_s, self._ca = connect_s, silence_s, ca
         self._idle: dict[str, list[_Connection]] = {}
         self._busy: dict[_Connection, int] = {}  # with the thread that uses it
+        self._known: set[str] = set()  # servers that have answered
         self._lock = threading.Lock()
         self._tls: Any = None
         self._addresses: dict[tuple[str, int], tuple[list[tuple[int, Any]], float]] = {}
@@ -125,12 +132,15 @@ class Connections:
         self._busy[connection] = threading.get_ident()
         try:
             answer, again = connection.ask(method, target, body, sink)
-        except BaseException:
+        except BaseException as error:
             # Also where a signal cut us off: what comes next on it is not known.
             connection.close()
+            if isinstance(error, Broken) and connection.may_be_tls and self._wants_tls(server, error):
+                raise Broken(TLS, sent=False, lasting=True) from error
             raise
         finally:
             self._busy.pop(connection, None)
+        self._known.add(server)
         if again:
             connection.used_at = time.monotonic()
             with self._lock:
@@ -184,10 +194,34 @@ class Connections:
         except Broken:
             raise
         except OSError as error:
-            untrusted = getattr(error, "verify_message", "")
-            words = f"has a certificate that is not trusted ({untrusted})" if untrusted else _words(error)
-            raise Broken(words, sent=False, lasting=bool(untrusted)) from error
+            if untrusted := getattr(error, "verify_message", ""):
+                words = f"has a certificate that is not trusted ({untrusted})"
+                raise Broken(words, sent=False, lasting=True) from error
+            # OpenSSL's names for what is no TLS; they differ between its versions.
+            if getattr(error, "reason", "") in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
+                raise Broken(PLAIN, sent=False, lasting=True) from error
+            raise Broken(_words(error), sent=False) from error
         return _Connection(sock, place, self._silence_s, in_kernel=scheme != "https")
+
+    def _wants_tls(self, server: str, broken: Broken) -> bool:
+        """Whether a server that gave no answer to plain HTTP would have given one in TLS."""
+        scheme, _, place = server.partition("://")
+        if scheme == "https" or server in self._known or isinstance(broken.__cause__, TimeoutError):
+            return False
+        import ssl
+
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        # It is told nothing, so its certificate does not matter.
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        host, _, port = place.rpartition(":")
+        try:
+            with (
+                socket.create_connection((host.strip("[]"), int(port)), timeout=min(_PROBE_S, self._connect_s)) as sock,
+                context.wrap_socket(sock, server_hostname=host.strip("[]")),
+            ):
+                return True
+        except (OSError, ValueError):
+            return False
 
     def _connected(self, host: str, port: int) -> socket.socket:
         """A socket at the first of a host's addresses that takes it."""
@@ -230,6 +264,7 @@ class _Connection:
         self._sock, self._host, self._silence_s, self._in_kernel = sock, host, silence_s, in_kernel
         self._buffer = b""
         self._body_of: _Body | None = None
+        self.may_be_tls = True  # nothing but an alert of TLS came, and we did not end it ourselves
         self.used_at = time.monotonic()
 
     def close(self) -> None:
@@ -238,6 +273,7 @@ class _Connection:
 
     def cut(self) -> None:
         """Let a thread that waits on it go on; for any other thread."""
+        self.may_be_tls = False
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
 
@@ -401,6 +437,7 @@ class _Connection:
         piece = self._sock.recv(MOST_HEAD)
         if not piece:
             raise ConnectionResetError(_EARLY)
+        self.may_be_tls = self.may_be_tls and piece[0] == _ALERT
         return piece
 
     def _wait(self, event: int) -> None:

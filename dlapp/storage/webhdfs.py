@@ -33,7 +33,7 @@ from urllib.parse import quote, unquote
 from dlapp.errors import Denied, DlappError, NotFound
 from dlapp.errors import Unreachable as _Unreachable
 from dlapp.storage import DiskFull, HdfsPlace, shown
-from dlapp.storage.http import Answer, Broken, Connections, Sink, Source, SourceShrank
+from dlapp.storage.http import PLAIN, TLS, Answer, Broken, Connections, Sink, Source, SourceShrank
 
 CONNECT_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 60.0
@@ -411,7 +411,7 @@ class WebHdfs:
             answer = self._connections.ask(method, where.server, target, body, sink=sink)
         except Broken as broken:
             if broken.lasting:
-                raise _untrusted(where.server, broken) from broken
+                raise _lasting(where.server, broken) from broken
             self._forget_datanode(where.server)
             raise _DataNodeFailed(
                 where.server, f"{host} {broken}", received=broken.received, answered=broken.answered
@@ -473,7 +473,7 @@ class WebHdfs:
             return self._connections.ask(method, web, target)
         except Broken as broken:
             if broken.lasting:
-                raise _untrusted(web, broken) from broken
+                raise _lasting(web, broken) from broken
             raise Unreachable(f"{web.partition('://')[2]} {broken}", doubtful=broken.sent) from broken
 
     def _refusal(self, answer: Answer, path: str, server: str) -> DlappError:
@@ -580,9 +580,11 @@ def _not_webhdfs(server: str) -> Unreachable:
     return Unreachable(f"{server.partition('://')[2]} answers, but does not speak WebHDFS", doubtful=True)
 
 
-def _untrusted(server: str, broken: Broken) -> _Unreachable:
+def _lasting(server: str, broken: Broken) -> _Unreachable:
     """Not the Unreachable that is tried again."""
-    return _Unreachable(f"{server} {broken}; SSL_CERT_FILE names the file of your cluster's CA")
+    policy = {PLAIN: "HTTP_ONLY", TLS: "HTTPS_ONLY"}.get(str(broken))
+    mend = f"set dfs.http.policy to {policy}" if policy else "SSL_CERT_FILE names the file of your cluster's CA"
+    return _Unreachable(f"{server} {broken}; {mend}")
 
 
 def _is_quota(refused: DiskFull) -> bool:

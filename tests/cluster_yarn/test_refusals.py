@@ -149,6 +149,18 @@ def test_an_hdfs_that_is_not_there_is_refused_in_seconds_with_the_settings(clien
     assert said.endswith("see dfs.namenode.http-address and dfs.http.policy")
 
 
+def test_an_hdfs_that_speaks_tls_on_one_side_alone_is_refused_with_the_policy(
+    client_of: Make, hadoop: Hadoop, tmp_path: Path
+) -> None:
+    where = address(hadoop, "nn_http")
+    client = client_of({"dfs.http.policy": "HTTPS_ONLY", "dfs.namenode.https-address": where})
+    said = refused(client, properties(tmp_path), Unreachable)
+    assert said == f"https://{where} speaks plain HTTP, and not TLS; set dfs.http.policy to HTTP_ONLY"
+    with tls_in_front(tmp_path, ("127.0.0.1", hadoop.ports["nn_http"])) as where:
+        said = refused(client_of({"dfs.namenode.http-address": where}), properties(tmp_path), Unreachable)
+    assert said == f"http://{where} speaks TLS, and not plain HTTP; set dfs.http.policy to HTTPS_ONLY"
+
+
 def test_an_hdfs_in_safe_mode_takes_nothing(hadoop: Hadoop, client_of: Make, tmp_path: Path) -> None:
     client = client_of()
     set_safe_mode(hadoop, on=True)

@@ -107,6 +107,22 @@ def test_a_server_that_is_not_trusted_is_named_at_once(secured: Secured) -> None
         HdfsFiles(secured.place._replace(ca="/nowhere.pem")).exists(f"{secured.place.location}/")
 
 
+def test_tls_on_one_side_alone_is_named_at_once_with_the_policy(secured: Secured) -> None:
+    ports = secured.hadoop.ports
+    for web, words in (
+        (f"https://127.0.0.1:{ports['nn_http']}", "speaks plain HTTP, and not TLS; set dfs.http.policy to HTTP_ONLY"),
+        (
+            secured.place.web[0].replace("https://", "http://"),
+            "speaks TLS, and not plain HTTP; set dfs.http.policy to HTTPS_ONLY",
+        ),
+    ):
+        began = time.monotonic()
+        with pytest.raises(Unreachable) as refusal:
+            HdfsFiles(secured.place._replace(web=(web,))).exists(f"{secured.place.location}/")
+        assert str(refusal.value) == f"{web} {words}"
+        assert time.monotonic() - began < 10  # it would be asked again for a minute
+
+
 def test_an_application_on_one_machine_goes_by_the_ca_of_who_submits_it(
     secured: Secured, tmp_path: Path, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

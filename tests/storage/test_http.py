@@ -19,6 +19,7 @@ from dlapp.errors import Unreachable as AnyUnreachable
 from dlapp.storage import HdfsPlace
 from dlapp.storage.http import Broken, Connections, Sink, Source, SourceShrank
 from dlapp.storage.webhdfs import WebHdfs
+from tests.services.tls import tls_in_front
 
 Script = list[list[bytes]]
 """For each connection the answers that it gives, in order; then it is closed."""
@@ -319,6 +320,21 @@ def test_what_is_no_namenode_is_said(answer: bytes) -> None:
         place = HdfsPlace("hdfs://nn:8020", (server,), "tony")
         with pytest.raises(AnyUnreachable, match=r"does not speak WebHDFS|another language than HTTP"):
             WebHdfs(place, patience_s=0.1, timeout_s=(2, 5), clock=clock).status("/x")
+
+
+def test_a_server_that_speaks_tls_alone_is_named_at_once_with_what_to_set(tmp_path: Path) -> None:
+    with tls_in_front(tmp_path, ("127.0.0.1", 1)) as where, pytest.raises(AnyUnreachable) as refused:
+        WebHdfs(HdfsPlace("hdfs://nn:8020", (f"http://{where}",), "tony"), patience_s=60).status("/x")
+    assert str(refused.value) == (f"http://{where} speaks TLS, and not plain HTTP; set dfs.http.policy to HTTPS_ONLY")
+
+
+def test_a_server_that_only_hangs_up_is_not_said_to_speak_tls() -> None:
+    clock: Callable[[], float] = iter(range(0, 1000, 1)).__next__
+    with saying([[b""], []]) as (server, heard):  # asked, and asked for TLS
+        place = HdfsPlace("hdfs://nn:8020", (server,), "tony")
+        with pytest.raises(AnyUnreachable, match="closed the connection in the middle of an answer"):
+            WebHdfs(place, patience_s=0.1, timeout_s=(2, 5), clock=clock).status("/x")
+    assert len(heard) == 1
 
 
 def java(kind: str, message: str, status: bytes = b"403 Forbidden") -> bytes:
