@@ -12,8 +12,9 @@ from queue import SimpleQueue
 
 import pytest
 
+from dlapp.am import loop as loop_module
 from dlapp.am.home import Home
-from dlapp.am.loop import Item, Loop
+from dlapp.am.loop import WAKE, Item, Loop
 from dlapp.cluster.engine import Ask, Grant, Heartbeat, Limits, Registered, TaskLaunch
 from dlapp.control import Assignment, Hello, Orders, Phase, Report, derive_token
 from dlapp.control_http import ControlConnection
@@ -25,6 +26,8 @@ from dlapp.spec import AppSpec, Resources, RoleSpec, Secrets, Submission
 APP = ApplicationId(1_700_000_000_000, 1)
 SECRET = "ab" * 32
 TASKS = 10
+QUIET_S = 30.0
+"""Between two heartbeats that nobody asks for: longer than a test."""
 
 
 class Engine:
@@ -32,13 +35,14 @@ class Engine:
 
     def __init__(self) -> None:
         self.numbers = itertools.count(2)
-        self.given = 0
+        self.given = self.beats = 0
         self.over = False
 
     def register(self, control_url: str) -> Registered:
         return Registered(limits=Limits())
 
     def heartbeat(self, asks: Sequence[Ask], releases: Sequence[ContainerId], progress: float) -> Heartbeat:
+        self.beats += 1
         if self.over:
             return Heartbeat(shut_down="the test is over")
         granted = tuple(
@@ -68,13 +72,15 @@ class Engine:
 
 
 class Watched(Home):
-    """A home that counts the views."""
+    """A home that keeps the views."""
 
-    views = 0
+    def __init__(self, directory: str) -> None:
+        super().__init__(directory)
+        self.views: list[ApplicationView] = []
 
     def write_view(self, view: ApplicationView) -> None:
-        self.views += 1
         super().write_view(view)
+        self.views.append(view)
 
 
 class Task:
@@ -98,44 +104,59 @@ class Task:
         return self._link.call("POST", f"/v1/tasks/{self.container_id}/{word}", to_json(message), timeout_s=60)
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Watched:
-    return Watched(str(tmp_path))
+class World:
+    """A loop whose heart beats when the test says so, and the tasks of its application."""
+
+    def __init__(self, home: Watched) -> None:
+        role = RoleSpec(name="worker", instances=TASKS, resources=Resources(memory_mib=1))
+        spec = AppSpec(username="tony", appname="a", workspace="/w", script="run.sh", roles=(role,))
+        submission = Submission(
+            spec=spec, submitter="tony", submitted_ms=1, workspace_archive="/w.tar.gz", workspace_digest="0"
+        )
+        self.home, self.engine = home, Engine()
+        self.wakes: SimpleQueue[Item] = SimpleQueue()
+        self.loop = Loop(
+            home=home,
+            submission=submission,
+            secrets=Secrets(control_secret=SECRET),
+            application_id=APP,
+            attempt=1,
+            engine=self.engine,
+            wakes=self.wakes,
+        )
+        self.tasks: list[Task] = []
+
+    def beat(self) -> None:
+        """One heartbeat. The round that it is in may not be over, those before it are."""
+        before = self.engine.beats
+        self.wakes.put(WAKE)
+        until(lambda: self.engine.beats > before)
+
+    def held(self) -> int:
+        """How many tasks wait for news."""
+        return len(self.loop._held)
 
 
 @pytest.fixture
-def tasks(home: Watched) -> Iterator[list[Task]]:
-    """The tasks of an application, each of which has said once that it runs."""
-    role = RoleSpec(name="worker", instances=TASKS, resources=Resources(memory_mib=1))
-    spec = AppSpec(username="tony", appname="a", workspace="/w", script="run.sh", roles=(role,))
-    submission = Submission(
-        spec=spec, submitter="tony", submitted_ms=1, workspace_archive="/w.tar.gz", workspace_digest="0"
-    )
-    wakes: SimpleQueue[Item] = SimpleQueue()
-    engine = Engine()
-    loop = Loop(
-        home=home,
-        submission=submission,
-        secrets=Secrets(control_secret=SECRET),
-        application_id=APP,
-        attempt=1,
-        engine=engine,
-        wakes=wakes,
-    )
-    thread = threading.Thread(target=loop.run)
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    """Its tasks run, each has said so once, and the view that shows it is written."""
+    monkeypatch.setattr(loop_module, "QUIET_HEARTBEAT_S", QUIET_S)
+    monkeypatch.setattr(loop_module, "VIEW_EVERY_S", 0.0)
+    made = World(Watched(str(tmp_path)))
+    thread = threading.Thread(target=made.loop.run)
     thread.start()
-    made: list[Task] = []
     try:
-        until(lambda: engine.given == TASKS)
-        made += [Task(loop.control_url, 2 + number) for number in range(TASKS)]
-        for one in made:
+        until(lambda: made.engine.given == TASKS)
+        made.tasks += [Task(made.loop.control_url, 2 + number) for number in range(TASKS)]
+        for one in made.tasks:
             one.report()
+        until(lambda: [one.phase for one in made.home.views[-1].containers] == [Phase.RUNNING] * TASKS)
         yield made
     finally:
-        engine.over = True
-        wakes.put(None)
+        made.engine.over = True
+        made.wakes.put(WAKE)
         thread.join(30)
-        for one in made:
+        for one in made.tasks:
             one.close()
 
 
@@ -146,37 +167,38 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-def all_at_once(tasks: list[Task], work: Callable[[Task], None]) -> None:
-    threads = [threading.Thread(target=work, args=(one,)) for one in tasks]
+def test_reports_of_nothing_new_write_no_view(world: World) -> None:
+    before = len(world.home.views)
+    for _ in range(3):
+        for one in world.tasks:
+            one.report()
+    world.beat()
+    world.beat()
+    assert len(world.home.views) == before
+
+
+def test_those_that_wait_are_answered_together_by_the_last_heartbeat_before_it_is_time(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered: list[int] = []
+
+    def wait(number: int) -> None:
+        # Half of them would be due before the next heartbeat, at moments of their own.
+        world.tasks[number].report(wait_s=QUIET_S - 5 + number / TASKS if number % 2 else 60.0)
+        answered.append(number)
+
+    threads = [threading.Thread(target=wait, args=(number,)) for number in range(TASKS)]
     for thread in threads:
         thread.start()
+    until(lambda: world.held() == TASKS)
+    assert answered == []
+    world.beat()
+    until(lambda: len(answered) == TASKS // 2)
+    world.beat()
+    assert world.held() == TASKS // 2
+    assert sorted(answered) == list(range(1, TASKS, 2))
+    monkeypatch.setattr(loop_module, "QUIET_HEARTBEAT_S", 1000.0)
+    world.beat()
     for thread in threads:
-        thread.join(60)
-
-
-def test_reports_of_nothing_new_write_no_view(home: Watched, tasks: list[Task]) -> None:
-    time.sleep(0.5)  # what was new is written
-    before = home.views
-    assert before
-    for _ in range(3):
-        for one in tasks:
-            one.report()
-            time.sleep(0.03)
-    assert home.views == before
-
-
-def test_those_that_wait_are_answered_together(tasks: list[Task]) -> None:
-    answered: list[float] = []
-
-    def wait(task: Task) -> None:
-        time.sleep(0.1 * tasks.index(task))
-        for _ in range(2):
-            task.report(wait_s=2.0)
-        answered.append(time.monotonic())
-
-    all_at_once(tasks, wait)
-    answered.sort()
-    # They asked 0.1 s after one another. Two heartbeats are enough for all of them.
-    apart = [later - earlier for earlier, later in itertools.pairwise(answered)]
-    assert len(apart) == TASKS - 1
-    assert sum(one > 0.06 for one in apart) <= 4
+        thread.join(20)
+    assert len(answered) == TASKS
