@@ -12,7 +12,7 @@ from dataclasses import replace
 from dlapp.am.events import Ending, Part
 from dlapp.am.home import Home
 from dlapp.am.journal import records, replay
-from dlapp.am.outputs import carry_out, leave
+from dlapp.am.outputs import carry_out_patiently, leave
 from dlapp.cluster import AmEngine
 from dlapp.control import Phase
 from dlapp.errors import DlappError
@@ -24,7 +24,11 @@ from dlapp.spec import Submission
 def settle_what_is_left(
     home: Home, application_id: ApplicationId, attempt: int, engine: AmEngine, now_ms: int, why: str
 ) -> None:
-    """Bring the application to its end, in place of its ApplicationMaster; ``why`` it died, in a line."""
+    """Bring the application to its end, in place of its ApplicationMaster; ``why`` it died, in a line.
+
+    Raises:
+        Unreachable: as `decide`.
+    """
     submission = home.submission()
     ending, outputs = decide(home, submission, application_id, why)
     home.write_view(_last_view(home, submission, application_id, attempt, ending, outputs, now_ms))
@@ -38,9 +42,12 @@ def decide(
 
     A commit that was begun is finished: that decision had been made. Otherwise what was stored is put aside, or
     removed where somebody had asked for a kill.
+
+    Raises:
+        Unreachable: a file system does not answer. Nothing is decided by that: whoever cleans up next does the rest.
     """
     if (claim := home.claimed()) is not None:
-        settled = carry_out(claim, submission, application_id, again=True, hdfs=home.hdfs)
+        settled = carry_out_patiently(home, claim, submission, application_id, again=True, give_up=False)
         if settled.error is not None:
             return Ending(FinalStatus.FAILED, Cause.FAILED, settled.error), settled.outputs
         note = "the ApplicationMaster died while it committed the output; the commit was finished after it"

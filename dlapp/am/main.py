@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from dlapp.am.home import Home
 from dlapp.am.loop import Item, Loop
-from dlapp.errors import UsageError
+from dlapp.errors import Unreachable, UsageError
 from dlapp.ids import ApplicationId
 
 if TYPE_CHECKING:
@@ -39,7 +39,11 @@ def main(argv: Sequence[str]) -> int:
     if "aftermath" in options:
         from dlapp.am.aftermath import settle_what_is_left
 
-        settle_what_is_left(home, application_id, attempt, engine, engine.ended_ms(), engine.why_it_died())
+        try:
+            settle_what_is_left(home, application_id, attempt, engine, engine.ended_ms(), engine.why_it_died())
+        except Unreachable as error:
+            print(error, flush=True)  # the next one tries it again
+            return 1
         return 0
     loop = Loop(
         home=home,

@@ -36,7 +36,7 @@ def settle(
     home.check_ours()
     if (earlier := home.claimed()) is not None:
         # An attempt before us decided; whatever we know, what it claimed is neither dropped nor put aside.
-        settled = _patiently_carried_out(home, earlier, submission, application_id, again=True)
+        settled = carry_out_patiently(home, earlier, submission, application_id, again=True, give_up=True)
         return settled._replace(ended=Ending(earlier.final_status, earlier.cause, earlier.diagnostics))
     if wanted.how is not Settlement.COMMIT:
         keep = wanted.how is Settlement.KEEP
@@ -58,15 +58,22 @@ def settle(
         )
     )
     if claim.attempt == attempt:
-        return _patiently_carried_out(home, claim, submission, application_id, again=False)
-    settled = _patiently_carried_out(home, claim, submission, application_id, again=True)
+        return carry_out_patiently(home, claim, submission, application_id, again=False, give_up=True)
+    settled = carry_out_patiently(home, claim, submission, application_id, again=True, give_up=True)
     return settled._replace(ended=Ending(claim.final_status, claim.cause, claim.diagnostics))
 
 
-def _patiently_carried_out(
-    home: Home, claim: CommitClaim, submission: Submission, application_id: ApplicationId, *, again: bool
+def carry_out_patiently(
+    home: Home, claim: CommitClaim, submission: Submission, application_id: ApplicationId, *, again: bool, give_up: bool
 ) -> OutputsSettled:
-    """`carry_out`, again while the file system does not answer and the home has patience."""
+    """`carry_out`, again while the file system does not answer and the home has patience.
+
+    Args:
+        give_up: what does not answer even then counts as a commit that failed.
+
+    Raises:
+        Unreachable: it does not answer even then, and another try by somebody else is to come.
+    """
     deadline = time.monotonic() + home.patience_s
     while time.monotonic() < deadline:
         try:
@@ -75,7 +82,7 @@ def _patiently_carried_out(
             print(f"the output: {error}; it is tried again", flush=True)
         again = True
         time.sleep(AGAIN_S)
-    return carry_out(claim, submission, application_id, again=again, hdfs=home.hdfs)
+    return carry_out(claim, submission, application_id, again=again, hdfs=home.hdfs, wait=not give_up)
 
 
 def carry_out(

@@ -176,22 +176,52 @@ def test_without_a_claim_the_aftermath_keeps_what_was_stored_unless_a_kill_was_a
         assert world.beside() == ["partial"]
 
 
-def test_a_commit_waits_for_a_file_system_that_is_away_for_a_while(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world, away = World(tmp_path), [True, True]
-    world.home.patience_s = 60.0
+@pytest.fixture
+def away(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """One for each commit that finds no file system; those after a first try are to know that it was not the first."""
+    times: list[bool] = []
     monkeypatch.setattr(outputs, "AGAIN_S", 0.001)
     real = outputs.commit.commit
 
     def commit(*args: Any, **options: Any) -> Any:
-        if away:
-            away.pop()
+        if times:
+            times.pop()
             raise Unreachable("no NameNode answers")
         assert options["again"]
         return real(*args, **options)
 
     monkeypatch.setattr(outputs.commit, "commit", commit)
+    return times
+
+
+def test_a_commit_waits_for_a_file_system_that_is_away_for_a_while(tmp_path: Path, away: list[bool]) -> None:
+    world = World(tmp_path)
+    world.home.patience_s = 60.0
+    away += [True, True]
     settled = settle(world.home, world.submission, APP, 1, SettleOutputs(Settlement.COMMIT, GOOD, world.parts))
     assert settled.error is None
     assert (world.target / "model").read_text() == "from 0"
+
+
+def test_the_aftermath_waits_for_a_file_system_as_well(tmp_path: Path, away: list[bool]) -> None:
+    world = World(tmp_path)
+    world.home.patience_s = 60.0
+    claim_only(world)
+    away += [True, True]
+    ending, (view,) = decide(world.home, world.submission, APP, "died")
+    assert (away, ending.final_status, view.committed) == ([], FinalStatus.SUCCEEDED, True)
+
+
+def test_a_file_system_that_stays_away_decides_nothing_and_the_next_aftermath_finishes_what_was_claimed(
+    tmp_path: Path, away: list[bool]
+) -> None:
+    world = World(tmp_path)
+    claim_only(world)
+    away += [True]
+    with pytest.raises(Unreachable, match="no NameNode answers"):
+        decide(world.home, world.submission, APP, "died")
+    assert "partial" not in world.beside()
+    ending, (view,) = decide(world.home, world.submission, APP, "died")
+    assert (ending.final_status, view.committed) == (FinalStatus.SUCCEEDED, True)
+    assert (world.target / "model").read_text() == "from 0"
+    assert world.beside() == []
