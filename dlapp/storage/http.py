@@ -229,9 +229,14 @@ class Connections:
         if not found or time.monotonic() - since > ADDRESS_S:
             found = [(one[0], one[4]) for one in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
             self._addresses[host, port] = (found, time.monotonic())
-        failure = OSError("has no address")
+        failure: OSError | None = None
         for family, address in found:
-            sock = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                sock = socket.socket(family, socket.SOCK_STREAM)
+            except OSError as error:
+                # This machine has no IPv6, say. Where another address says more, that counts.
+                failure = failure or error
+                continue
             try:
                 sock.settimeout(self._connect_s)
                 sock.connect(address)
@@ -243,7 +248,7 @@ class Connections:
             else:
                 return sock
         self._addresses.pop((host, port), None)
-        raise failure
+        raise failure or OSError("has no address")
 
     def _secured(self, sock: socket.socket, host: str) -> socket.socket:
         import ssl

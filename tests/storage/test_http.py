@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import threading
@@ -9,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -40,7 +42,7 @@ def saying(script: Script, *, read_all: bool = True) -> Iterator[tuple[str, list
                     for piece in (answer[: len(answer) // 2], answer[len(answer) // 2 :]):
                         client.sendall(piece)
 
-    thread = threading.Thread(target=serve)
+    thread = threading.Thread(target=serve, daemon=True)  # a client that did not come would keep it for ever
     thread.start()
     try:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}", heard
@@ -189,6 +191,41 @@ def test_a_host_is_looked_up_once_for_many_connections_and_again_where_nobody_an
         with pytest.raises(Broken, match="refused"):
             connections.ask("GET", f"http://one.example:{port}", "/")
     assert looked_up == ["one.example", "two.example", "one.example"]
+
+
+def test_an_address_of_a_kind_that_this_machine_has_not_is_passed_over_and_says_less_than_another(
+    connections: Connections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_up, order = [], [socket.AF_INET6, socket.AF_INET]
+    real = socket.socket
+
+    def getaddrinfo(host: str, port: int, **_options: int) -> object:
+        looked_up.append(host)
+        ours = {socket.AF_INET: ("127.0.0.1", port), socket.AF_INET6: ("::1", port, 0, 0)}
+        return [(one, socket.SOCK_STREAM, 6, "", ours[one]) for one in order]
+
+    def without_ipv6(family: int = -1, *args: Any, **options: Any) -> socket.socket:
+        if family == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
+        return real(family, *args, **options)
+
+    with saying([[sized(b"1", b"Connection: close")]] * 2) as (server, _):
+        port = server.rpartition(":")[2]
+        monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+        monkeypatch.setattr("dlapp.storage.http.socket.socket", without_ipv6)
+        for _ in range(2):
+            assert connections.ask("GET", f"http://both.example:{port}", "/").good
+    assert looked_up == ["both.example"]
+    order.reverse()
+    with pytest.raises(Broken, match="refused"):  # known by the addresses of before
+        connections.ask("GET", f"http://both.example:{port}", "/")
+    with pytest.raises(Broken, match="refused"):
+        connections.ask("GET", f"http://both.example:{port}", "/")
+    order.remove(socket.AF_INET)
+    for _ in range(2):
+        with pytest.raises(Broken, match="family not supported"):
+            connections.ask("GET", f"http://six.example:{port}", "/")
+    assert looked_up == ["both.example", "both.example", "six.example", "six.example"]
 
 
 def test_headers_are_found_in_any_case_and_none_in_the_middle_of_another(connections: Connections) -> None:
@@ -341,10 +378,15 @@ def java(kind: str, message: str, status: bytes = b"403 Forbidden") -> bytes:
     return sized(f'{{"RemoteException":{{"exception":"{kind}","message":"{message}"}}}}'.encode(), status=status)
 
 
-FOUND = sized(
-    b'{"FileStatus":{"pathSuffix":"","type":"FILE","length":5,"fileId":7,"permission":"644","modificationTime":1,'
-    b'"owner":"tony"}}'
-)
+def found(number: int) -> bytes:
+    """The status of a file of 5 bytes that has this number."""
+    return sized(
+        b'{"FileStatus":{"pathSuffix":"","type":"FILE","length":5,"fileId":%d,"permission":"644",'
+        b'"modificationTime":1,"owner":"tony"}}' % number
+    )
+
+
+FOUND = found(7)
 GONE = java("FileNotFoundException", "no", b"404 Not Found")
 TAKEN = java("FileAlreadyExistsException", "the same")
 
@@ -367,8 +409,7 @@ def test_a_takeover_is_waited_for_and_where_nobody_is_nobody_is_waited_for() -> 
     # One has died, and the other one says that it is on standby: it takes over in a moment.
     with saying([[*[standby] * 8, FOUND]]) as (server, _):
         began = now
-        found = stranger(nobody, server).status("/x")
-        assert found is not None
+        assert stranger(nobody, server).status("/x") is not None
         assert now - began > 3
 
 
