@@ -289,7 +289,7 @@ class WebHdfs:
 
     def read_bytes(self, path: str, most: int = 256 << 20) -> bytes:
         """All of a small file. Raises NotFound; DlappError where it is larger than ``most`` or a directory."""
-        while True:
+        for again in self._rounds(f"{shown(path)} cannot be read"):
             status = self.status(path)
             if status is None:
                 raise NotFound(f"{shown(self.place.location + path)} is not there")
@@ -297,15 +297,23 @@ class WebHdfs:
                 raise DlappError(f"{shown(self.place.location + path)} is a directory, or larger than {most} bytes")
             if status.size_bytes == 0:
                 return b""
-            # By its name it could be another one by now, of which so many bytes are not all. One that was replaced is
-            # gone; each round more is another one that somebody put there, so this ends.
+            # By its name it could be another one by now, of which so many bytes are not all.
             try:
                 return self._bytes_of(f"/.reserved/.inodes/{status.number}", status.size_bytes)
             except NotFound:
-                continue
+                pass
             except Denied:
                 self.check_readable(path)  # to say it of the name
                 raise
+            # One that was replaced is gone. One that has its name still has a number that is not served: of a snapshot,
+            # or behind a router. No number is used twice: who has the name before and after had it in between.
+            if self.status(path) == status:
+                with contextlib.suppress(NotFound):
+                    content = self._bytes_of(path, status.size_bytes)
+                    if self.status(path) == status:
+                        return content
+            again(Unreachable("it is another file each time"))
+        raise AssertionError
 
     def _bytes_of(self, path: str, size_bytes: int) -> bytes:
         memory = os.memfd_create("dlapp-hdfs", os.MFD_CLOEXEC)

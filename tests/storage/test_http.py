@@ -432,6 +432,35 @@ def test_a_block_whose_datanode_is_still_starting_is_waited_for(tmp_path: Path) 
             assert calling(server).read_bytes("/x") == b"12345"
 
 
+def test_a_file_whose_number_is_not_served_is_read_by_its_name_unless_it_changes_meanwhile() -> None:
+    other = found(8)
+    with saying([[sized(b"1234x", b"Connection: close")], [sized(b"12345", b"Connection: close")]]) as (datanode, _):
+        there = sized(b"", b"Location: %s/webhdfs/v1/x?op=OPEN&namenoderpcaddress=nn:8020" % datanode.encode())
+        there = there.replace(b"200 OK", b"307 Temporary Redirect")
+        # The second look after the name was opened finds that it has been replaced; then all is well.
+        first, second = [FOUND, GONE, FOUND, there, other], [other, GONE, other, there, other]
+        with saying([[*first, *second]]) as (server, heard):
+            assert calling(server).read_bytes("/x") == b"12345"
+    opened = [one.split(b"?")[0] for one in heard if b"op=OPEN" in one]
+    assert opened == [
+        b"GET /webhdfs/v1/.reserved/.inodes/7",
+        b"GET /webhdfs/v1/x",
+        b"GET /webhdfs/v1/.reserved/.inodes/8",
+        b"GET /webhdfs/v1/x",
+    ]
+
+
+def test_a_file_that_is_another_one_at_each_look_is_given_up() -> None:
+    script = [one for number in range(0, 200, 2) for one in (found(number), GONE, found(number + 1))]
+    with saying([script]) as (server, _):
+        clock: Callable[[], float] = iter(range(0, 1000, 1)).__next__
+        place = HdfsPlace("hdfs://nn:8020", (server,), "tony")
+        web = WebHdfs(place, patience_s=20, timeout_s=(2, 0.5), clock=clock, sleep=lambda seconds: None)
+        with pytest.raises(AnyUnreachable, match=r"/x cannot be read: it is another file each time \(tried \d+ times"):
+            web.read_bytes("/x")
+        web.close()
+
+
 def test_a_namenode_that_no_datanode_has_told_of_itself_is_asked_again_for_a_while() -> None:
     nobody = java("IOException", "Failed to find datanode, suggest to check cluster health. excludeDatanodes=null")
     with saying([[sized(b"", b"Connection: close", status=b"201 Created")]]) as (datanode, heard):
