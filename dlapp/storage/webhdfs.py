@@ -297,16 +297,18 @@ class WebHdfs:
                 raise DlappError(f"{shown(self.place.location + path)} is a directory, or larger than {most} bytes")
             if status.size_bytes == 0:
                 return b""
-            # By its name it could be another one by now, of which so many bytes are not all.
+            # By its name it could be another one by now, of which so many bytes are not all. In a snapshot it cannot,
+            # and there the number leads to what has the name today.
+            numbered = path if "/.snapshot/" in path else f"/.reserved/.inodes/{status.number}"
             try:
-                return self._bytes_of(f"/.reserved/.inodes/{status.number}", status.size_bytes)
+                return self._bytes_of(numbered, status.size_bytes)
             except NotFound:
                 pass
             except Denied:
                 self.check_readable(path)  # to say it of the name
                 raise
-            # One that was replaced is gone. One that has its name still has a number that is not served: of a snapshot,
-            # or behind a router. No number is used twice: who has the name before and after had it in between.
+            # One that was replaced is gone. One that has its name still has a number that is not served, as behind a
+            # router. No number is used twice: who has the name before and after had it in between.
             if self.status(path) == status:
                 with contextlib.suppress(NotFound):
                     content = self._bytes_of(path, status.size_bytes)

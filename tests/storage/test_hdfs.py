@@ -383,6 +383,20 @@ def test_a_small_file_that_is_replaced_while_it_is_read_is_read_whole(
     assert files.read_bytes(f"{base}/x") == b"tiny"
 
 
+def test_a_file_of_a_snapshot_is_what_it_was(files: HdfsFiles, base: str) -> None:
+    files.make_directory(f"{base}/d")
+    path = files.place.path(f"{base}/d")
+    files.web._call("ALLOWSNAPSHOT", path, method="PUT")
+    files.write_atomic(f"{base}/d/x", b"of before")
+    files.web._call("CREATESNAPSHOT", path, {"snapshotname": "s"}, method="PUT")
+    files.write_atomic(f"{base}/d/x", b"of today!")
+    try:
+        assert files.read_bytes(f"{base}/d/.snapshot/s/x") == b"of before"
+        assert files.read_bytes(f"{base}/d/x") == b"of today!"
+    finally:
+        files.web._call("DELETESNAPSHOT", path, {"snapshotname": "s"}, method="DELETE")
+
+
 def test_a_namenode_that_is_down_or_no_namenode_is_passed_over(hadoop: Hadoop, place: HdfsPlace, base: str) -> None:
     dead = "http://127.0.0.1:9"
     files = HdfsFiles(place._replace(web=(dead, *place.web)), WebHdfs(place._replace(web=(dead, *place.web))))
