@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from dlapp.cluster.yarn.errors import RemoteError, YarnError
 from dlapp.cluster.yarn.holdings import LOOK_EVERY_S, TAKEN_AWAY_S, Holdings
+from dlapp.cluster.yarn.node_manager import NodeManager
 from dlapp.cluster.yarn.values import Granted, NodeId, Status
 from dlapp.ids import ContainerId
 from dlapp.spec import Resources
@@ -94,3 +96,26 @@ def test_what_nothing_was_started_in_has_ended_at_once() -> None:
     holdings.take_news()
     holdings.ended(taken_away(OURS), 0.0)
     assert told(holdings, 0.0) == [OURS]
+
+
+def exception(message: str) -> RemoteError:
+    return RemoteError("getContainerStatuses", "org.apache.hadoop.yarn.exceptions.YarnException", message)
+
+
+@pytest.mark.parametrize(
+    ("answer", "gone"),
+    [
+        (Status(container_id=OURS, ended=False, exit_status=-1000), False),
+        (taken_away(OURS), True),
+        (exception(f"Container {OURS} was recently stopped on node manager."), True),
+        (exception(f"Container {OURS} is not handled by this NodeManager"), None),
+        (YarnError("node1: said nothing of it"), None),
+    ],
+)
+def test_what_a_node_cleared_away_has_ended_and_what_it_never_had_proves_nothing(
+    monkeypatch: pytest.MonkeyPatch, answer: Status | YarnError, gone: bool | None
+) -> None:
+    monkeypatch.setattr(
+        NodeManager, "statuses", lambda self, containers, *, timeout_s: dict.fromkeys(containers, answer)
+    )
+    assert NodeManager(NODE, None).ended([OURS], timeout_s=1) == {OURS: gone}  # type: ignore[arg-type]

@@ -2,7 +2,8 @@
 
 Of a container that it takes away itself the ResourceManager says at once that it has ended (-100), and its node hears
 of it a heartbeat later. So of one that may have processes the end is told when they are gone, and until then that it is
-ending. That they are gone its node says (its state is COMPLETE once they are, and RUNNING between the order and that).
+ending. That they are gone its node says: the container's state is RUNNING between the order and that, then COMPLETE,
+and then it was "recently stopped".
 
 That holds as well for those that were started in the last second before their ApplicationMaster died: the
 ResourceManager takes them away, and the next attempt hears of them in its first heartbeat. Of these nobody says on

@@ -29,6 +29,10 @@ PROTOCOL = "org.apache.hadoop.yarn.api.ContainerManagementProtocolPB"
 _M = TypeVar("_M", bound=Message)
 STARTED_BEFORE = "Attempt to relaunch the same container"
 """In the answer to a start that got through before, without its answer. Source: ContainerManagerImpl, 3.4.2."""
+STOPPED_BEFORE = "was recently stopped on node manager"
+"""In the answer on a container whose end the node has told already and which it has cleared away: for ten minutes, or
+until it is restarted. Of others that it does not have it says that they are "not handled", which proves nothing: a node
+that was killed and came back without recovery says so of what still runs. Source: ContainerManagerImpl, 3.4.2."""
 
 
 class NodeManager:
@@ -86,6 +90,13 @@ class NodeManager:
         known = {status.container_id: status for status in map(status_from_proto, answer.status)}
         failed = self._failed("getContainerStatuses", answer.failed_requests)
         return {one: known.get(one) or failed.get(one) or self._silent(one) for one in containers}
+
+    def ended(self, containers: Sequence[ContainerId], *, timeout_s: float) -> dict[ContainerId, bool | None]:
+        """Whether the processes of containers are gone; None: the node does not know. Raises as `statuses` does."""
+        return {
+            one: status.ended if isinstance(status, Status) else True if STOPPED_BEFORE in str(status) else None
+            for one, status in self.statuses(containers, timeout_s=timeout_s).items()
+        }
 
     def _call(self, method: str, request: Message, answer: type[_M], timeout_s: float) -> _M:
         with Rpc(f"NodeManager {self.node}", [self.node], PROTOCOL, token=self._token) as rpc:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from dlapp.cluster.yarn.errors import YarnError
 from dlapp.cluster.yarn.node_manager import NodeManager
 from dlapp.cluster.yarn.tokens import Token
-from dlapp.cluster.yarn.values import Granted, Launch, NodeId, Status
+from dlapp.cluster.yarn.values import Granted, Launch, NodeId
 from dlapp.errors import DlappError
 from dlapp.ids import ContainerId
 
@@ -157,8 +157,7 @@ class Nodes:
         ended: dict[ContainerId, bool | None] = dict.fromkeys(containers)
         # What cannot be asked is not known; a fault of ours ends no thread that other nodes need.
         with contextlib.suppress(Exception):
-            found = self._there(node).statuses(containers, timeout_s=LOOK_TIMEOUT_S)
-            ended |= {one: status.ended for one, status in found.items() if isinstance(status, Status)}
+            ended |= self._there(node).ended(containers, timeout_s=LOOK_TIMEOUT_S)
         for container_id, gone in ended.items():
             self._seen(container_id, gone)
 
