@@ -33,19 +33,9 @@ from dlapp.runtime import container as containers
 from dlapp.runtime.container import Bind
 from dlapp.runtime.dockerd import Dockerd, DockerRefused, DockerSilent
 from dlapp.runtime.ending import Ending, ticks_now
-from dlapp.runtime.gpu_facts import card_numbers
 from dlapp.runtime.gpu_modes import Facts, GpuPart, part_for
 from dlapp.runtime.images import digest_of, make_sure_of_image
-from dlapp.runtime.labels import (
-    LABEL_APP,
-    LABEL_CONTAINER,
-    LABEL_DIRECTORY,
-    LABEL_GPUS,
-    LABEL_HOST,
-    LABEL_IMAGE,
-    LABEL_UID,
-    remove_what_is_left,
-)
+from dlapp.runtime.labels import LABEL_APP, LABEL_IMAGE, labels_of, remove_what_is_left
 from dlapp.runtime.lifeline import Lifeline
 from dlapp.runtime.making import (
     HOME,
@@ -150,7 +140,11 @@ class DockerRun:
             entrypoint=("/bin/sh", _WRAPPER),
             command=tuple(words),
             env=env,
-            labels={**self._labels(), LABEL_IMAGE: self.image_digest},
+            labels={
+                **labels_of(payload.container_id, payload.directory, payload.gpus),
+                LABEL_APP: payload.application_id,
+                LABEL_IMAGE: self.image_digest,
+            },
             working_dir=WORKSPACE,
             binds=(
                 Bind(payload.workspace, WORKSPACE),
@@ -181,17 +175,6 @@ class DockerRun:
             for source, path in self._payload.mounts
         ]
 
-    def _labels(self) -> dict[str, str]:
-        payload = self._payload
-        return {
-            LABEL_APP: payload.application_id,
-            LABEL_CONTAINER: payload.container_id,
-            LABEL_GPUS: ",".join(card.uuid for card in payload.gpus),
-            LABEL_DIRECTORY: payload.directory,
-            LABEL_HOST: os.uname().nodename,
-            LABEL_UID: str(os.getuid()),
-        }
-
     # ---- while it runs ----
 
     def start(self) -> None:
@@ -221,8 +204,7 @@ class DockerRun:
                     raise self._ending.never_began(self._ending.settled_state())
             time.sleep(0.002)
         self._note("GPUs in the container: " + ", ".join(seen.splitlines()[:-1]))
-        if problem := sight.unlike(self._payload.gpus, seen, card_numbers()):
-            raise PayloadError(Fault.NODE, f"{problem}; it was to have {sight.named(self._payload.gpus)}")
+        sight.check(self._payload.gpus, seen)
         os.truncate(self._payload.exit_file, 0)
         self._lifeline.say("go")
 

@@ -37,18 +37,9 @@ from dlapp.runtime import accounts, sight
 from dlapp.runtime import container as containers
 from dlapp.runtime.container import Bind
 from dlapp.runtime.dockerd import Dockerd, DockerRefused, DockerSilent
-from dlapp.runtime.gpu_facts import card_numbers
 from dlapp.runtime.gpu_modes import GpuPart, part_for
 from dlapp.runtime.images import Progress, digest_of, make_sure_of_image
-from dlapp.runtime.labels import (
-    LABEL_CONTAINER,
-    LABEL_DIRECTORY,
-    LABEL_GPUS,
-    LABEL_HOST,
-    LABEL_IMAGE,
-    LABEL_UID,
-    remove_what_is_left,
-)
+from dlapp.runtime.labels import LABEL_IMAGE, labels_of, remove_what_is_left
 from dlapp.runtime.lifeline import Lifeline
 from dlapp.runtime.making import (
     HOME,
@@ -187,12 +178,8 @@ class DockerShell:
                 "DLAPP_SHELL_DIR": DESK,
             },
             labels={
-                LABEL_CONTAINER: os.path.basename(self._session_dir),
-                LABEL_DIRECTORY: self._session_dir,
-                LABEL_GPUS: ",".join(card.uuid for card in self._cards),
-                LABEL_HOST: os.uname().nodename,
+                **labels_of(os.path.basename(self._session_dir), self._session_dir, self._cards),
                 LABEL_IMAGE: digest_of(dict(image)),
-                LABEL_UID: str(os.getuid()),
             },
             working_dir=WORKSPACE,
             binds=(
@@ -240,8 +227,7 @@ class DockerShell:
             if self._lifeline.payload_gone or time.monotonic() > deadline:
                 raise PayloadError(Fault.NODE, "the container did not say which GPUs it sees")
             time.sleep(0.01)
-        if problem := sight.unlike(self._cards, seen, card_numbers()):
-            raise PayloadError(Fault.NODE, f"{problem}; it was to have {sight.named(self._cards)}")
+        sight.check(self._cards, seen)
         self._lifeline.say("go")
 
     def _wait_for_code(self, asked: threading.Event) -> None:

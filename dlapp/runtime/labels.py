@@ -9,9 +9,10 @@ import contextlib
 import fcntl
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from dlapp.runtime.dockerd import Dockerd, DockerRefused
+from dlapp.runtime.payload import Card
 
 LABEL_APP = "dlapp.app"
 LABEL_CONTAINER = "dlapp.container"
@@ -20,6 +21,17 @@ LABEL_DIRECTORY = "dlapp.directory"
 LABEL_HOST = "dlapp.host"
 LABEL_UID = "dlapp.uid"
 LABEL_IMAGE = "dlapp.image"
+
+
+def labels_of(container_id: str, directory: str, cards: Sequence[Card]) -> dict[str, str]:
+    """What every container of ours is labelled with."""
+    return {
+        LABEL_CONTAINER: container_id,
+        LABEL_DIRECTORY: directory,
+        LABEL_GPUS: ",".join(card.uuid for card in cards),
+        LABEL_HOST: os.uname().nodename,
+        LABEL_UID: str(os.getuid()),
+    }
 
 
 def remove_what_is_left(docker: Dockerd, note: Callable[[str], None], *, application: str = "", but: str = "") -> None:

@@ -11,13 +11,22 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from dlapp.runtime.payload import Card
+from dlapp.control import Fault
+from dlapp.runtime.gpu_facts import card_numbers
+from dlapp.runtime.payload import Card, PayloadError
 
 TIMEOUT_S = 60.0
 """What a container may take to say which GPUs it sees: nvidia-smi takes seconds where no persistence daemon runs."""
 _NUMBERS = re.compile(r"\d+:\d+")
 _NO_WITNESS = ("", "none", "126", "127")
 """What stands for nvidia-smi's exit code where it is not there, or cannot be executed in this image (another libc)."""
+
+
+def check(cards: Sequence[Card], seen: str) -> None:
+    """Raise PayloadError, as the node's fault, where a container does not see the cards that it is to have."""
+    if problem := unlike(cards, seen, card_numbers()):
+        named = ", ".join(f"gpu{card.index} ({card.uuid})" for card in cards)
+        raise PayloadError(Fault.NODE, f"{problem}; it was to have {named}")
 
 
 def unlike(cards: Sequence[Card], seen: str, host_nodes: Mapping[str, str]) -> str:
@@ -60,8 +69,3 @@ def unlike(cards: Sequence[Card], seen: str, host_nodes: Mapping[str, str]) -> s
 
 def _is_node(words: Sequence[str]) -> bool:
     return len(words) == 3 and words[0] == "node" and words[1].isdigit()
-
-
-def named(cards: Sequence[Card]) -> str:
-    """Cards, for people."""
-    return ", ".join(f"gpu{card.index} ({card.uuid})" for card in cards)

@@ -185,7 +185,7 @@ class Preempted(Lifeline):
 def test_a_wrapper_that_reads_its_lifeline_between_two_looks_at_it_is_there(
     container: Callable[..., Started], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dlapp.runtime.docker.card_numbers", dict)
+    monkeypatch.setattr("dlapp.runtime.sight.card_numbers", dict)
     one = container(Card("GPU-aa", 0))
     one.lifeline.close()
     lifeline = one.run._lifeline = Preempted(one.wrapper.payload.life, one.wrapper.take_go)
