@@ -177,16 +177,13 @@ class Connections:
             one.close()
 
     def _new(self, server: str) -> _Connection:
-        scheme, _, place = server.partition("://")
-        host, _, port = place.rpartition(":")
-        if not host or not port.isdigit():
-            host, port = place, "443" if scheme == "https" else "80"
+        scheme, host, port = _address(server)
         try:
-            sock = self._connected(host.strip("[]"), int(port))
+            sock = self._connected(host, port)
             try:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 if scheme == "https":
-                    sock = self._secured(sock, host.strip("[]"))
+                    sock = self._secured(sock, host)
                 sock.settimeout(self._silence_s)
             except BaseException:
                 sock.close()
@@ -201,11 +198,11 @@ class Connections:
             if getattr(error, "reason", "") in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
                 raise Broken(PLAIN, sent=False, lasting=True) from error
             raise Broken(_words(error), sent=False) from error
-        return _Connection(sock, place, self._silence_s, in_kernel=scheme != "https")
+        return _Connection(sock, server.partition("://")[2], self._silence_s, in_kernel=scheme != "https")
 
     def _wants_tls(self, server: str, broken: Broken) -> bool:
         """Whether a server that gave no answer to plain HTTP would have given one in TLS."""
-        scheme, _, place = server.partition("://")
+        scheme, host, port = _address(server)
         if scheme == "https" or server in self._known or isinstance(broken.__cause__, TimeoutError):
             return False
         import ssl
@@ -213,11 +210,10 @@ class Connections:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         # It is told nothing, so its certificate does not matter.
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        host, _, port = place.rpartition(":")
         try:
             with (
-                socket.create_connection((host.strip("[]"), int(port)), timeout=min(_PROBE_S, self._connect_s)) as sock,
-                context.wrap_socket(sock, server_hostname=host.strip("[]")),
+                socket.create_connection((host, port), timeout=min(_PROBE_S, self._connect_s)) as sock,
+                context.wrap_socket(sock, server_hostname=host),
             ):
                 return True
         except (OSError, ValueError):
@@ -260,6 +256,15 @@ class Connections:
                 raise Broken(f"cannot be trusted: {self._ca}: {_words(error)}", sent=False, lasting=True) from error
         secured: socket.socket = self._tls.wrap_socket(sock, server_hostname=host)
         return secured
+
+
+def _address(server: str) -> tuple[str, str, int]:
+    """Scheme, host and port of a server, ``http://host:port``."""
+    scheme, _, place = server.partition("://")
+    host, _, port = place.rpartition(":")
+    if not host or not port.isdigit():
+        host, port = place, "443" if scheme == "https" else "80"
+    return scheme, host.strip("[]"), int(port)
 
 
 class _Connection:
