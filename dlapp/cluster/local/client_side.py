@@ -11,6 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from dlapp import __version__
@@ -103,9 +104,10 @@ class LocalEngine:
         from dlapp.cluster import EngineInfo
 
         self._queue().count_unsettled(self._uid)
-        hdfs, why = self._hdfs()
+        hdfs, why = self._hdfs
         return EngineInfo(name="local", version=__version__, has_gpus=self._gcores() > 0, hdfs=hdfs, no_hdfs=why)
 
+    @cached_property
     def _hdfs(self) -> tuple[dict[str, Any] | None, str]:
         """The HDFS that this machine is told of, and where it is told of none, why."""
         from dlapp.cluster.yarn.site import hadoop_user, read_site
@@ -245,7 +247,7 @@ class LocalEngine:
         named = [source for one in spec.inputs for source in one.sources] + [one.target for one in spec.outputs]
         if not any(one.startswith("hdfs://") for one in named):
             return None
-        hdfs, why = self._hdfs()
+        hdfs, why = self._hdfs
         if hdfs is None:
             raise ConfigError(why)
         # Named by a variable of OpenSSL's, as on a cluster's clients.

@@ -138,16 +138,7 @@ class YarnEngine:
         return self._submitter.submit(submission, secrets)
 
     def run_on_a_node(self, word: str, secret: str, told: Mapping[str, Any], *, timeout_s: float) -> str:
-        """Run a process of dlapp's alone in a container (`dlapp.cluster.yarn.probe`); what it said at its end.
-
-        Args:
-            word: names the process (`dlapp.__main__`).
-            secret: the name under which its credentials have ``told``.
-
-        Raises:
-            TimedOut: it did not end in time; it was killed.
-            DlappError: YARN does not take it.
-        """
+        """See `Submitter.run_on_a_node`."""
         return self._submitter.run_on_a_node(word, secret, told, timeout_s=timeout_s)
 
     def tend(self) -> None:

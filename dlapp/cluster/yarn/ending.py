@@ -81,7 +81,7 @@ class Ender:
             settle(files, Places(files.home), application_id, Ended(state, 0.0))
         ended = self._looker.view(application_id)
         if ended.state is State.KILLED:
-            return f"{application_id} was killed, no output kept"
+            return f"{application_id} was killed, {NOTHING_KEPT}"
         return f"{application_id} had ended before the kill: {ended.state.value}, {ended.diagnostics}"
 
     def _settled(self, files: Files, application_id: ApplicationId) -> str:
