@@ -9,10 +9,8 @@ import contextlib
 import getpass
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
@@ -22,19 +20,16 @@ import pytest
 
 from tests.applications import Done, ended, properties, run, status, wait_for
 from tests.services.dockerd import GPU_IMAGE, IMAGE, Dockerd, busybox_root, dockerd
-from tests.services.install import SEARCH
 from tests.services.nvml_stub import Card, seen_by_all
 from tests.services.registry import Registry
-from tests.services.users import interpreter_for_everybody
+from tests.services.users import ONLY_ROOT, interpreter_for_everybody, place_for_everybody
 
 __all__ = ["dockerd"]
 
 pytestmark = [
     pytest.mark.docker,
     pytest.mark.two_users,
-    pytest.mark.skipif(
-        os.geteuid() != 0 or shutil.which("setpriv", path=SEARCH) is None, reason="only root can become two users"
-    ),
+    ONLY_ROOT,
 ]
 
 ROOT, TONY = 0, 12_345
@@ -153,10 +148,8 @@ class Node:
 def node(dockerd: Dockerd) -> Iterator[Node]:
     dockerd.socket.chmod(0o666)
     dockerd.socket.parent.chmod(0o755)
-    place = Path(tempfile.mkdtemp(prefix="dlapp-node-"))
-    place.chmod(0o755)
-    yield Node(place, dockerd)
-    shutil.rmtree(place)
+    with place_for_everybody("node") as place:
+        yield Node(place, dockerd)
 
 
 LOOK = """

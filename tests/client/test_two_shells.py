@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,16 +17,14 @@ from tests.services import dockerd as docker_service
 from tests.services.dockerd import GPU_IMAGE, Dockerd
 from tests.services.install import SEARCH
 from tests.services.nvml_stub import Card, seen_by_all
-from tests.services.users import interpreter_for_everybody
+from tests.services.users import ONLY_ROOT, interpreter_for_everybody, place_for_everybody
 from tests.tools.terminal import Terminal
 
 dockerd = docker_service.dockerd
 pytestmark = [
     pytest.mark.docker,
     pytest.mark.two_users,
-    pytest.mark.skipif(
-        os.geteuid() != 0 or shutil.which("setpriv", path=SEARCH) is None, reason="only root can become two users"
-    ),
+    ONLY_ROOT,
 ]
 
 ANN, TONY = 12_345, 12_346
@@ -65,10 +62,8 @@ class User:
 @pytest.fixture
 def place() -> Iterator[Path]:
     """A directory that every user may look into, as pytest's own is not."""
-    top = Path(tempfile.mkdtemp(prefix="dlapp-shells-"))
-    top.chmod(0o755)
-    yield top
-    shutil.rmtree(top)
+    with place_for_everybody("shells") as top:
+        yield top
 
 
 @pytest.fixture

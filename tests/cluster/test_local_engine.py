@@ -131,6 +131,10 @@ def kill_runner(engine: LocalEngine) -> None:
     wait_until(lambda: runner_of(engine) is None)
 
 
+def am_of(engine: LocalEngine, application_id: ApplicationId) -> int:
+    return int((home(engine, application_id) / "am.pid").read_text().split()[0])
+
+
 def kill_am(engine: LocalEngine, application_id: ApplicationId) -> None:
     pid, started = map(int, (home(engine, application_id) / "am.pid").read_text().split())
     pidfd = open_process(pid, started)
@@ -196,7 +200,7 @@ def test_closing_the_terminal_and_killing_the_submitter_change_nothing(engine: L
             os.killpg(submitter.pid, number)
     submitter.communicate()
     running(engine, application_id)
-    pid = int((home(engine, application_id) / "am.pid").read_text().split()[0])
+    pid = am_of(engine, application_id)
     assert os.getsid(pid) == pid
     runner = runner_of(engine) or 0
     assert os.getsid(runner) == runner
@@ -281,10 +285,6 @@ def with_spare(engine: LocalEngine) -> int:
     engine.prepare()
     wait_until(lambda: process_with(engine, b"--spare-fd"))
     return process_with(engine, b"--spare-fd") or 0
-
-
-def am_of(engine: LocalEngine, application_id: ApplicationId) -> int:
-    return int((home(engine, application_id) / "am.pid").read_text().split()[0])
 
 
 def test_an_application_master_started_ahead_takes_the_first_application_and_no_other(

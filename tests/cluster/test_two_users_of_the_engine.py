@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,17 +16,14 @@ import pytest
 
 from dlapp.cluster.local.state import StateDir, is_locked, machine_id
 from tests.services import small_app
-from tests.services.install import SEARCH
-from tests.services.users import interpreter_for_everybody
+from tests.services.users import ONLY_ROOT, interpreter_for_everybody, place_for_everybody
 
 GROUP = 60_100
 ROOT, ANN, TONY = 0, 60_101, 60_102
 
 pytestmark = [
     pytest.mark.two_users,
-    pytest.mark.skipif(
-        os.geteuid() != 0 or shutil.which("setpriv", path=SEARCH) is None, reason="only root can become two users"
-    ),
+    ONLY_ROOT,
 ]
 
 
@@ -106,18 +101,16 @@ class Place:
 @pytest.fixture
 def make_place() -> Iterator[Callable[[bool], Place]]:
     """Make a place, shared or not, that every user may look into."""
-    top = Path(tempfile.mkdtemp(prefix="dlapp-engine-"))
-    top.chmod(0o1777)
     made: list[Place] = []
+    with place_for_everybody("engine", 0o1777) as top:
 
-    def make(shared: bool) -> Place:
-        made.append(Place(top, shared))
-        return made[-1]
+        def make(shared: bool) -> Place:
+            made.append(Place(top, shared))
+            return made[-1]
 
-    yield make
-    for place in made:
-        place.clear()
-    shutil.rmtree(top)
+        yield make
+        for place in made:
+            place.clear()
 
 
 def test_a_private_directory_is_closed_to_others_and_open_to_root(make_place: Callable[[bool], Place]) -> None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,9 +22,8 @@ from dlapp.gpuid.finding import ALIVE, GONE
 from dlapp.gpuid.machine import MachineLedger, NotEnough
 from dlapp.gpuid.rules import LedgerError
 from tests.services import ledger_process
-from tests.services.install import SEARCH
 from tests.services.ledger_process import cards
-from tests.services.users import interpreter_for_everybody
+from tests.services.users import ONLY_ROOT, interpreter_for_everybody, place_for_everybody
 
 APP, OTHER = "application_1700000000000_0001", "application_1700000000000_0002"
 ANN, TONY = 60001, 60002
@@ -35,10 +32,8 @@ ANN, TONY = 60001, 60002
 @pytest.fixture
 def directory() -> Iterator[Path]:
     """A place that every user of the machine may look into, as /run/lock is."""
-    top = Path(tempfile.mkdtemp(prefix="dlapp-ledger-"))
-    top.chmod(0o1777)
-    yield top / "locks"
-    shutil.rmtree(top)
+    with place_for_everybody("ledger", 0o1777) as top:
+        yield top / "locks"
 
 
 @pytest.fixture
@@ -414,12 +409,7 @@ def test_no_card_is_ever_held_by_two_of_eight_processes(directory: Path, tmp_pat
 # ---- other users, other people's tricks ----
 
 
-needs_root = pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("setpriv", path=SEARCH) is None, reason="only root can become two users"
-)
-
-
-@needs_root
+@ONLY_ROOT
 @pytest.mark.two_users
 def test_two_users_never_hold_one_card(ledger: MachineLedger, user: Callable[..., User]) -> None:
     ann, tony = user(ANN), user(TONY)
@@ -434,7 +424,7 @@ def test_two_users_never_hold_one_card(ledger: MachineLedger, user: Callable[...
     assert len(ledger.holders()) == 4
 
 
-@needs_root
+@ONLY_ROOT
 @pytest.mark.two_users
 def test_evidence_that_another_user_may_not_look_at_frees_nothing(
     user: Callable[..., User], directory: Path, tmp_path: Path

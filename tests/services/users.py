@@ -1,4 +1,4 @@
-"""An interpreter that every user of the machine may run, with dlapp and its dependencies."""
+"""What tests with several users need: to be root, an interpreter and a directory that are everybody's."""
 
 from __future__ import annotations
 
@@ -8,9 +8,29 @@ import shutil
 import stat
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from tests.services.install import SEARCH
+
+ONLY_ROOT = pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("setpriv", path=SEARCH) is None, reason="only root can become two users"
+)
+
+
+@contextmanager
+def place_for_everybody(what: str, mode: int = 0o755) -> Iterator[Path]:
+    """A directory that every user may look into, as pytest's own is not."""
+    top = Path(tempfile.mkdtemp(prefix=f"dlapp-{what}-"))
+    top.chmod(mode)
+    try:
+        yield top
+    finally:
+        shutil.rmtree(top)
 
 
 def interpreter_for_everybody(place: Path) -> Path:

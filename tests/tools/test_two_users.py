@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.applications import Done, properties, wait_for
-from tests.services.install import SEARCH
-from tests.services.users import interpreter_for_everybody
+from tests.services.users import ONLY_ROOT, interpreter_for_everybody, place_for_everybody
 
 GROUP = 12_340
 ANN, TONY = 12_345, 12_346
 
 pytestmark = [
     pytest.mark.two_users,
-    pytest.mark.skipif(
-        os.geteuid() != 0 or shutil.which("setpriv", path=SEARCH) is None, reason="only root can become two users"
-    ),
+    ONLY_ROOT,
 ]
 
 Run = Callable[..., Done]
@@ -31,10 +26,8 @@ Run = Callable[..., Done]
 @pytest.fixture
 def place() -> Iterator[Path]:
     """A directory that every user may look into, as pytest's own is not."""
-    top = Path(tempfile.mkdtemp(prefix="dlapp-users-"))
-    top.chmod(0o1777)
-    yield top
-    shutil.rmtree(top)
+    with place_for_everybody("users", 0o1777) as top:
+        yield top
 
 
 @pytest.fixture
