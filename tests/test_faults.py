@@ -225,7 +225,7 @@ def test_many_submissions_at_once_all_run_each_exactly_once(directory: Path) -> 
             )
     assert len(set(ids)) == count
     for application in ids:
-        assert ended(application, 300)["final_status"] == "SUCCEEDED"
+        assert ended(application, 300)["final_status"] == "SUCCEEDED", status(application)
     assert sorted(p.name for p in witness.iterdir()) == sorted(ids)
 
 

@@ -42,10 +42,12 @@ class Guardian:
         return self._channel.fileno()
 
     def order(self, do: str, fds: tuple[int, ...] = (), **details: Any) -> None:
-        """Tell inner what to do. Raises OSError if it is gone."""
+        """Tell inner what to do. Raises OSError if it is gone and has not heard all of it."""
         data = json.dumps({"do": do, **details}).encode() + b"\n"
-        sent = socket.send_fds(self._channel, [data], list(fds)) if fds else 0
-        self._channel.sendall(data[sent:])
+        rest = data[socket.send_fds(self._channel, [data], list(fds)) :] if fds else data
+        # Inner may have obeyed and ended by now, and even nothing cannot be sent to who is gone.
+        if rest:
+            self._channel.sendall(rest)
 
     def news(self) -> dict[str, Any] | None:
         """The next message from inner that has arrived, if any; sets ``gone`` when none can follow."""

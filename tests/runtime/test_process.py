@@ -6,10 +6,13 @@ import contextlib
 import hashlib
 import os
 import signal
+import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from dlapp.runtime.process import Guardian
 from tests.runtime.driver import Driven, children, wait_until
 
 FAMILY = """
@@ -328,6 +331,23 @@ def test_in_a_namespace_nothing_outlives_a_sigkill_of_all_at_once(place: Path) -
         kill_all(driven, ("task", "outer", "inner", "payload"))
     finally:
         driven.close()
+
+
+def test_an_order_that_was_obeyed_before_the_task_went_on_was_given() -> None:
+    class Slow(socket.socket):
+        """Of a task that is put aside when it has sent its message; all that follows happens meanwhile."""
+
+        def sendmsg(self, *arguments: Any) -> int:
+            sent = super().sendmsg(*arguments)
+            theirs.sendall(theirs.recv(65536) and b'{"ended": 0}\n')
+            theirs.close()
+            return sent
+
+    ours, theirs = socket.socketpair()
+    with Slow(fileno=ours.detach()) as channel:
+        guardian = Guardian(0, channel)
+        guardian.order("start", (0,), argv=["true"])
+        assert guardian.news() == {"ended": 0}
 
 
 def test_a_guardian_that_was_stopped_still_ends_its_payload(runner: Driven) -> None:
