@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,20 +20,20 @@ class Row:
         name: what it is called in tables and in bench/results.
         ratio: ours over the yardstick's, or the other way round where more is better.
         goal: where the ratio should be.
-        better: ``less`` or ``more``: on which side of the goal is good.
+        better: ``lower`` or ``higher``: on which side of the goal is good.
         conditions: what was measured and how, with units in the names.
     """
 
     name: str
     ratio: float
     goal: float
-    better: str
+    better: Literal["lower", "higher"]
     conditions: dict[str, Any] = field(default_factory=dict)
 
     @property
     def met(self) -> bool:
         """Whether the goal is reached."""
-        return self.ratio <= self.goal if self.better == "less" else self.ratio >= self.goal
+        return self.ratio <= self.goal if self.better == "lower" else self.ratio >= self.goal
 
 
 def alternately(measures: Sequence[Callable[[], float]], rounds: int) -> list[list[float]]:

@@ -10,6 +10,7 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from bench import Row
 
@@ -25,24 +26,11 @@ def main(argv: list[str]) -> int:
     for name in argv:
         began = time.time()
         rows: list[Row] = importlib.import_module(f"bench.{name}").rows()
-        machine = {
-            "cores": os.cpu_count(),
-            "kernel": platform.release(),
-            "python": platform.python_version(),
-            "cpu": _cpu(),
-        }
-        print(f"{name}: {machine['cpu']}, {machine['cores']} cores, Python {machine['python']}")
+        print(f"{name}: {_cpu()}, {os.cpu_count()} cores, Python {platform.python_version()}")
         print(table(rows))
-        kept = {
-            "bench": name,
-            "began": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began)),
-            "took_s": round(time.time() - began, 1),
-            "machine": machine,
-            "rows": [asdict(row) | {"met": row.met} for row in rows],
-        }
         target = HERE / "results" / f"{name}.json"
         target.parent.mkdir(exist_ok=True)
-        target.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
+        target.write_text(json.dumps(kept(rows, began), indent=2) + "\n", encoding="utf-8")
         print(f"written: {target}")
     return 0
 
@@ -51,13 +39,32 @@ def table(rows: list[Row]) -> str:
     """The figures as text, one line each."""
     lines = [("name", "ratio", "goal", "", "conditions")]
     for row in rows:
-        sign = "<=" if row.better == "less" else ">="
+        sign = "<=" if row.better == "lower" else ">="
         conditions = ", ".join(f"{key}={_short(value)}" for key, value in row.conditions.items())
         lines.append((row.name, f"{row.ratio:.2f}", f"{sign} {row.goal:g}", "ok" if row.met else "MISSED", conditions))
     widths = [max(len(line[column]) for line in lines) for column in range(4)]
     return "\n".join(
         "  ".join([*(cell.ljust(width) for cell, width in zip(line, widths, strict=False)), line[4]]) for line in lines
     )
+
+
+def kept(rows: list[Row], began: float) -> list[dict[str, Any]]:
+    """What is kept of the figures: an object for each, its conditions with those of the machine and the time.
+
+    Args:
+        began: when the measuring did [s since 1970].
+    """
+    of_all = {
+        "began": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began)),
+        "took_s": round(time.time() - began, 1),
+        "machine": {
+            "cores": os.cpu_count(),
+            "cpu": _cpu(),
+            "kernel": platform.release(),
+            "python": platform.python_version(),
+        },
+    }
+    return [asdict(row) | {"conditions": row.conditions | of_all} for row in rows]
 
 
 def _short(value: object) -> str:

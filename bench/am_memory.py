@@ -54,7 +54,7 @@ def rows() -> list[Row]:
             name="am-memory",
             ratio=am_kib / empty_kib,
             goal=6.0,
-            better="less",
+            better="lower",
             conditions={
                 "containers": CONTAINERS,
                 "am_mib": am_kib / 1024,

@@ -58,7 +58,7 @@ def processes(environment: dict[str, str]) -> list[Row]:
             name=name,
             ratio=median_ratio(times, yardstick),
             goal=goal,
-            better="less",
+            better="lower",
             conditions={
                 "command": " ".join(argv),
                 "ms": 1000 * statistics.median(times),
@@ -87,7 +87,7 @@ def submission(environment: dict[str, str], properties: Path) -> list[Row]:
             name="submit",
             ratio=median_ratio(until_id, yardstick),
             goal=12.0,
-            better="less",
+            better="lower",
             conditions={
                 "ms": 1000 * statistics.median(until_id),
                 "until_the_launcher_ended_ms": 1000 * statistics.median(whole),
@@ -98,7 +98,7 @@ def submission(environment: dict[str, str], properties: Path) -> list[Row]:
             name="first-line",
             ratio=median_ratio(until_line, yardstick),
             goal=25.0,
-            better="less",
+            better="lower",
             conditions={"ms": 1000 * statistics.median(until_line), **conditions},
         ),
     ]

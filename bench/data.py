@@ -166,7 +166,7 @@ class _Bench:
             for peer, times in seconds.items():
                 conditions[f"{peer}_s"] = statistics.median(times)
             ratio = median_ratio(seconds["java"], seconds["ours"])
-            found.append(Row(name=f"{do}-{name}", ratio=ratio, goal=goal, better="more", conditions=conditions))
+            found.append(Row(name=f"{do}-{name}", ratio=ratio, goal=goal, better="higher", conditions=conditions))
         if files == 1:
             ours, theirs = taken["get", "ours"], taken["get", "java"]
             cpu = [one.cpu_s for one in ours], [one.cpu_s for one in theirs]
@@ -197,7 +197,7 @@ class _Bench:
                 shutil.rmtree(got)
         medians = {f"{how}_s": statistics.median(times) for how, times in seconds.items()}
         ratio = median_ratio(seconds["mount"], seconds["fetch"])
-        return Row(name="cache-hit", ratio=ratio, goal=0.05, better="less", conditions={"bytes": size, **medians})
+        return Row(name="cache-hit", ratio=ratio, goal=0.05, better="lower", conditions={"bytes": size, **medians})
 
     # ---- clients ----
 
@@ -219,7 +219,7 @@ class _Bench:
 def _less(name: str, goal: float, taken: tuple[list[float], list[float]], unit: str, divisor: int) -> Row:
     ours, theirs = (statistics.median(one) / divisor for one in taken)
     conditions = {f"ours_{unit}": ours, f"java_{unit}": theirs}
-    return Row(name=name, ratio=ours / theirs, goal=goal, better="less", conditions=conditions)
+    return Row(name=name, ratio=ours / theirs, goal=goal, better="lower", conditions=conditions)
 
 
 def _run(words: list[str]) -> Taken:

@@ -78,7 +78,7 @@ def overhead(root: Path, daemon: Dockerd) -> Iterator[Row]:
             name=name,
             ratio=median_ratio(ours, their),
             goal=1.3,
-            better="less",
+            better="lower",
             conditions={
                 "rounds": ROUNDS,
                 "dlapp_s": sorted(ours)[ROUNDS // 2],
@@ -193,7 +193,7 @@ def log_rate(root: Path, daemon: Dockerd) -> Row:
         name="log-rate",
         ratio=rates[0] / rates[1],
         goal=1.5,
-        better="more",
+        better="higher",
         conditions={
             "printed_mib": PRINTED >> 20,
             "dlapp_mib_s": rates[0] / 2**20,
@@ -230,7 +230,7 @@ def task_memory(daemon: Dockerd) -> Row:
         name="task-memory",
         ratio=kib / empty_kib,
         goal=6.0,
-        better="less",
+        better="lower",
         conditions={"task_mib": kib / 1024, "empty_python_mib": empty_kib / 1024},
     )
 
@@ -280,7 +280,7 @@ def ends_after_kill(daemon: Dockerd) -> Iterator[Row]:
             name=name,
             ratio=median(taken),
             goal=1.0,
-            better="less",
+            better="lower",
             conditions={"unit": "s", "rounds": rounds, "longest_s": max(taken)},
         )
 

@@ -58,7 +58,7 @@ def rows() -> list[Row]:
                 name="write-share",
                 ratio=2 * statistics.median(ours) / statistics.median(raw),
                 goal=0.7,
-                better="more",
+                better="higher",
                 conditions={"raw_writes_per_s": statistics.median(raw), "original_32_per_s": original32},
             )
         )
@@ -73,7 +73,7 @@ def _pairs(name: str, ours: list[float], theirs: list[float], goal: float) -> Ro
         name=name,
         ratio=a / b,
         goal=goal,
-        better="more",
+        better="higher",
         conditions={"ours_per_s": a, "original_per_s": b, "rounds": ROUNDS},
     )
 
@@ -202,7 +202,7 @@ def _acquire_p99(ensemble: str, scratch: str) -> Row:
         name="acquire-p99",
         ratio=ours / raw,
         goal=4.0,
-        better="less",
+        better="lower",
         conditions={
             "acquire_p99_ms": 1000 * ours,
             "write_p99_ms": 1000 * raw,
@@ -254,8 +254,8 @@ def _list_10000(ensemble: str, scratch: str) -> list[Row]:
         raise SystemExit(f"Error: {cards} cards were listed, not 80000")
     conditions = {"hosts": 10_000, "cards": cards, "command": "dlapp-gpu list"}
     return [
-        Row(name="list-10000", ratio=seconds, goal=5.0, better="less", conditions={"unit": "s", **conditions}),
-        Row(name="list-10000-memory", ratio=mib, goal=150.0, better="less", conditions={"unit": "MiB", **conditions}),
+        Row(name="list-10000", ratio=seconds, goal=5.0, better="lower", conditions={"unit": "s", **conditions}),
+        Row(name="list-10000-memory", ratio=mib, goal=150.0, better="lower", conditions={"unit": "MiB", **conditions}),
     ]
 
 

@@ -83,7 +83,7 @@ def rows() -> list[Row]:
             name="pack",
             ratio=1 / median_ratio(ours_s, peer_s),
             goal=1.5,
-            better="more",
+            better="higher",
             conditions=conditions
             | {
                 "ours_mb_per_s": total_mb / sorted(ours_s)[ROUNDS // 2],
@@ -95,7 +95,7 @@ def rows() -> list[Row]:
             name="pack-memory",
             ratio=peak_mib / MEMORY_GOAL_MIB,
             goal=1.0,
-            better="less",
+            better="lower",
             conditions=conditions | {"peak_mib": peak_mib},
         ),
     ]

@@ -160,7 +160,7 @@ def _row(name: str, goal: float, taken: Sequence[list[float]], unit: str = "s") 
         name=name,
         ratio=median_ratio(ours, theirs),
         goal=goal,
-        better="less",
+        better="lower",
         conditions={
             f"ours_{unit}": statistics.median(ours),
             f"peer_{unit}": statistics.median(theirs),
@@ -299,7 +299,7 @@ def _idle(there: Bed) -> Row:
         name="am-idle",
         ratio=share,
         goal=0.01,
-        better="less",
+        better="lower",
         conditions={"unit": "cores", "containers": IDLE, "seconds": IDLE_S},
     )
 

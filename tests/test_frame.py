@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench import Row
-from bench.__main__ import table
+from bench.__main__ import kept, table
 from dlapp.config import keys_as_markdown
 from dlapp.control import Assignment
 from dlapp.ids import ApplicationId, ContainerId
@@ -77,10 +78,24 @@ def test_the_page_on_payloads_names_every_variable_that_one_gets() -> None:
 
 def test_a_table_of_figures_says_which_goals_were_missed() -> None:
     rows = [
-        Row(name="fast", ratio=1.5, goal=7, better="less", conditions={"ms": 16.25}),
-        Row(name="slow", ratio=1.2, goal=1.5, better="more"),
+        Row(name="fast", ratio=1.5, goal=7, better="lower", conditions={"ms": 16.25}),
+        Row(name="slow", ratio=1.2, goal=1.5, better="higher"),
     ]
     heading, first, second = (line.split() for line in table(rows).splitlines())
     assert heading == ["name", "ratio", "goal", "conditions"]
     assert first == ["fast", "1.50", "<=", "7", "ok", "ms=16.25"]
     assert second == ["slow", "1.20", ">=", "1.5", "MISSED"]
+
+
+def test_what_is_kept_of_figures_is_a_list_that_says_which_side_of_the_goal_is_good() -> None:
+    rows = [
+        Row(name="fast", ratio=1.5, goal=7, better="lower", conditions={"ms": 16.25}),
+        Row(name="slow", ratio=1.2, goal=1.5, better="higher"),
+    ]
+    first, second = kept(rows, 0.0)
+    assert first["conditions"].pop("ms") == 16.25
+    conditions = first["conditions"]
+    assert conditions["began"] == "1970-01-01T00:00:00Z"
+    assert conditions["machine"]["cores"] == os.cpu_count()
+    assert first == {"name": "fast", "ratio": 1.5, "goal": 7, "better": "lower", "conditions": conditions}
+    assert second == {"name": "slow", "ratio": 1.2, "goal": 1.5, "better": "higher", "conditions": second["conditions"]}
