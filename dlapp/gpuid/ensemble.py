@@ -62,10 +62,16 @@ class Ensemble:
         self._lock = threading.Lock()
         self._client: Any = None
 
-    def read(self, path: str, deadline: float) -> tuple[bytes, int] | None:
-        """A node's content and its version; None: there is no such node."""
+    def read(self, path: str, deadline: float, *, newest: bool = False) -> tuple[bytes, int] | None:
+        """A node's content and its version; None: there is no such node.
+
+        Args:
+            newest: all that was written to the ensemble until now, not only what the server that answers has heard of.
+        """
         from kazoo.exceptions import NoNodeError
 
+        if newest:
+            self._call(functools.partial(_sync, path), deadline)
         try:
             data, stat = self._call(functools.partial(_get, path), deadline)
         except NoNodeError:
@@ -168,10 +174,6 @@ class Ensemble:
                 f"(gpuid.zookeeper.credentials)"
             ) from error
 
-    def sync(self, path: str, deadline: float) -> None:
-        """Have the server that answers us know all that was written to the ensemble."""
-        self._call(lambda client: client.sync_async(path), deadline)
-
     def close(self) -> None:
         """End the connection."""
         with self._lock:
@@ -252,6 +254,10 @@ class Ensemble:
 
 def _get(path: str, client: Any) -> Any:
     return client.get_async(path)
+
+
+def _sync(path: str, client: Any) -> Any:
+    return client.sync_async(path)
 
 
 def _exists(path: str, client: Any) -> Any:

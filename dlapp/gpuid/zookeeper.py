@@ -218,7 +218,6 @@ class ZooKeeperLedger:
                 # A card that was seen to be ill is the reason, maybe: others are to find that written.
                 self._change(self.host, lambda record: self._seen(record, devices), deadline)
                 # Whose payload is gone? Only now is it worth asking: it can take a while (dockerd).
-                self._ensemble.sync(self._hosts_path, deadline)
                 freed = any(one.state == GONE for one in self._collect(deadline))
                 holding.look_again()
                 if not freed and self._clock() >= wait_until:
@@ -308,7 +307,7 @@ class ZooKeeperLedger:
 
     def record_of(self, host: str, *, timeout_s: float = RELEASE_WAIT_S) -> HostRecord:
         """All that is known of a host; nothing is known of one that has no record."""
-        return self._read(rules.check_host(host), self._clock() + timeout_s)[0]
+        return self._read(rules.check_host(host), self._clock() + timeout_s, newest=True)[0]
 
     def hosts(self, *, timeout_s: float = 30.0) -> Iterator[tuple[str, HostRecord | LedgerError]]:
         """All hosts by name, each with its record or what is wrong with it; forgotten ones too.
@@ -339,7 +338,7 @@ class ZooKeeperLedger:
         return [*looked, *(one for one in self._machine.collect() if one.container not in known)]
 
     def _collect(self, deadline: float) -> list[Looked]:
-        record = self._read(self.host, deadline)[0]
+        record = self._read(self.host, deadline, newest=True)[0]
         looked, gone, doubts = [], [], {}
         for one in record.leases:
             found = self._witnesses.judge(one.evidence, one.boot_id, one.devices)
@@ -418,7 +417,8 @@ class ZooKeeperLedger:
         """Change a host's record, however often somebody else comes in between.
 
         What we wrote last ourselves is taken for the newest where it was so the last time: that saves the read. Were
-        it old, the write fails, and nothing is refused on the ground of it.
+        it old, the write fails. Nothing is refused or left undone on the ground of it, nor of a read: a server of the
+        ensemble may be behind the others. That takes the newest.
 
         Raises:
             Unreachable: no answer in time.
@@ -436,33 +436,41 @@ class ZooKeeperLedger:
 
     def _try_to_change(self, host: str, change: Change, deadline: float) -> HostRecord | None:
         """The record as it is now; None: somebody else wrote it meanwhile."""
+        with self._lock:
+            kept = self._known.pop(host, None)
+        record, version = kept or self._read(host, deadline)
+        is_newest = False
         while True:
-            with self._lock:
-                kept = self._known.pop(host, None)
-            record, version = kept or self._read(host, deadline)
+            new, refusal = record, None
             try:
                 new = change(record)
-            except Exception:
-                if kept:
-                    continue
-                raise
+            except Exception as error:
+                refusal = error
             if new is record:
-                if kept:
-                    continue
+                if not is_newest:
+                    before, is_newest = version, True
+                    found, version = self._read(host, deadline, newest=True)
+                    if version != before:
+                        record = found
+                        continue
+                if refusal is not None:
+                    raise refusal
                 return record
             try:
                 written = self._write(host, to_bytes(new), version, deadline)
             except Overtaken:
                 return None
             except Unsure:
+                record, version = self._read(host, deadline, newest=True)
+                is_newest = True
                 continue
             with self._lock:
                 self._known[host] = (new, written)
             return new
 
-    def _read(self, host: str, deadline: float) -> tuple[HostRecord, int]:
+    def _read(self, host: str, deadline: float, *, newest: bool = False) -> tuple[HostRecord, int]:
         """The record and its version; -1: there is none yet."""
-        found = self._ensemble.read(f"{self._hosts_path}/{host}", deadline)
+        found = self._ensemble.read(f"{self._hosts_path}/{host}", deadline, newest=newest)
         if found is None:
             return HostRecord(host), -1
         return from_bytes(found[0], host), found[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -39,11 +40,16 @@ def ensemble() -> Iterator[ZooKeeper]:
         pytest.skip(f"no ZooKeeper: {missing}")
 
 
+def _settings(servers: ZooKeeper, tmp_path: Path) -> Settings:
+    """A ledger of one test alone."""
+    root = f"/test-{next(_NUMBERS)}/dlapp"
+    return Settings(servers.ensemble, root, credentials="dlapp:secret", lock_dir=str(tmp_path / "locks"))
+
+
 @pytest.fixture
 def settings(zookeeper: ZooKeeper, tmp_path: Path) -> Settings:
     """A ledger of this test alone."""
-    root = f"/test-{next(_NUMBERS)}/dlapp"
-    return Settings(zookeeper.ensemble, root, credentials="dlapp:secret", lock_dir=str(tmp_path / "locks"))
+    return _settings(zookeeper, tmp_path)
 
 
 Open = Callable[..., Any]
@@ -52,6 +58,19 @@ Open = Callable[..., Any]
 @pytest.fixture
 def on_zookeeper(settings: Settings) -> Iterator[Open]:
     """Open the test's ledger on ZooKeeper: ``on_zookeeper(host="node7", devices=…)``; closed at the end."""
+    with _opening(settings) as open_one:
+        yield open_one
+
+
+@pytest.fixture
+def on_ensemble(ensemble: ZooKeeper, tmp_path: Path) -> Iterator[Open]:
+    """The same on three servers: each user has its connection to one of them, and reads what that one has."""
+    with _opening(_settings(ensemble, tmp_path)) as open_one:
+        yield open_one
+
+
+@contextlib.contextmanager
+def _opening(settings: Settings) -> Iterator[Open]:
     opened: list[ZooKeeperLedger] = []
 
     def open_one(
@@ -74,11 +93,11 @@ def on_zookeeper(settings: Settings) -> Iterator[Open]:
         one.close()
 
 
-@pytest.fixture(params=["machine", "zookeeper"])
+@pytest.fixture(params=["machine", "zookeeper", "ensemble"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     """Open the test's ledger on each of the two stores in turn; each call is another user of it."""
-    if request.param == "zookeeper":
-        found: Open = request.getfixturevalue("on_zookeeper")
+    if request.param != "machine":
+        found: Open = request.getfixturevalue(f"on_{request.param}")
         return found
 
     def open_one(*, devices: tuple[Device, ...] | None = None, **more: Any) -> MachineLedger:

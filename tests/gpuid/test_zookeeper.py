@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -352,6 +354,95 @@ def test_the_death_of_the_leader_loses_no_lease_and_doubles_none(ensemble: ZooKe
             wait_until(lease.release, 60)
         wait_until(lambda: [one.container for one in ledger.record().leases] == ["held"])
         held.release()
+
+
+def test_a_leader_that_dies_in_the_middle_of_an_operation_divides_none(ensemble: ZooKeeper, tmp_path: Path) -> None:
+    """What a stopped leader has not answered is written or not when it is dead; each operation ends as it should."""
+    with contextlib.ExitStack() as opened:
+
+        def use(host: str) -> ZooKeeperLedger:
+            settings = Settings(ensemble.ensemble, "/middle/dlapp", "dlapp:secret", 10.0, str(tmp_path / host))
+            ledger = ZooKeeperLedger(settings, host=host, discover=lambda: store_cards(4))
+            return opened.enter_context(ledger)
+
+        hosts = ("acquired", "released", "quarantined", "healed", "collected")
+        users = {host: use(host) for host in hosts} | {"rival": use("acquired")}
+        gone = subprocess.Popen(["/bin/true"])
+        gone.wait()
+        ended = {"task": {"pid": gone.pid, "start_time": 1, "pid_ns": os.stat("/proc/self/ns/pid").st_ino}}
+        for one in users.values():
+            one.look()
+        users["healed"].quarantine("gpu1", cause="operator", by="root")
+        for number in range(2):
+            held = users["released"].acquire(ask("c1", 4))
+            users["collected"].acquire(ask("c1", 4, evidence=ended)).close()
+            operations: dict[str, Callable[[], Any]] = {
+                "acquired": lambda: users["acquired"].acquire(ask("c1", 3), timeout_s=30),
+                "rival": lambda: users["rival"].acquire(ask("c2", 3, OTHER), timeout_s=0),
+                "released": held.release,
+                "quarantined": lambda: users["quarantined"].quarantine("gpu1", cause="lost"),
+                "healed": lambda: users["healed"].heal("gpu1"),
+                "collected": users["collected"].collect,
+            }
+            leader = ensemble.leader()
+            ensemble.pause_server(leader)
+            with ThreadPoolExecutor(len(operations)) as pool:
+                # One that is told that the cards are the other's, or that nobody answered yet, tries again.
+                running = {name: pool.submit(again, one) for name, one in operations.items()}
+                time.sleep(0.3)
+                assert not any(one.done() for one in running.values())
+                ensemble.kill_server(leader)
+                rivals = {running[name]: name for name in ("acquired", "rival")}
+                first = rivals[next(iter(wait(rivals, 60, FIRST_COMPLETED).done))]
+                [lease] = users["acquired"].record().leases
+                assert (lease.application, len(lease.devices)) == (OTHER if first == "rival" else APP, 3)
+                assert running[first].result().release()
+                second = running["rival" if first == "acquired" else "acquired"].result(60)
+                assert second.release()
+            wait_until(lambda: not any(users[host].record().leases for host in hosts), 60)
+            [ill] = [one.quarantine for one in users["quarantined"].record().devices if one.quarantine]
+            assert ill.count == number + 1
+            assert not any(one.quarantine for one in users["healed"].record().devices)
+            users["quarantined"].heal("gpu1", forgive=False)
+            users["healed"].quarantine("gpu1", cause="operator", by="root")
+            ensemble.start_server(leader)
+            ensemble.wait_until_ready()
+
+
+def again(operation: Callable[[], Any]) -> Any:
+    """Its answer, when there is one."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            return operation()
+        except (NotEnough, Unreachable):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def test_a_server_that_is_behind_has_nothing_shown_or_left_undone(ensemble: ZooKeeper, tmp_path: Path) -> None:
+    follower = next(name for name in ensemble.servers if ensemble.mode(name) == "follower")
+    addresses = dict(zip(ensemble.servers, [f"{host}:{port}" for host, port in ensemble.addresses], strict=True))
+    settings = Settings(addresses[ensemble.leader()], "/behind/dlapp", "dlapp:secret", 10.0, str(tmp_path))
+    behind = settings._replace(ensemble=addresses[follower])
+    with (
+        ZooKeeperLedger(settings, host="node7", discover=lambda: store_cards(4)) as ledger,
+        ZooKeeperLedger(behind, host="node7", discover=lambda: store_cards(4)) as other,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        ledger.acquire(ask("c0", 1)).release()
+        other.record()
+        for number in range(12):
+            ensemble.pause_server(follower)
+            try:
+                lease = ledger.acquire(ask(f"c{number}", 1))
+                asked = pool.submit(other.record) if number % 2 else pool.submit(other.release, APP, f"c{number}")
+                time.sleep(0.1)  # so that what it asks waits there, beside what the leader says
+            finally:
+                ensemble.resume_server(follower)
+            found = asked.result(20) or ledger.record()
+            assert [one.container for one in found.leases] == ([f"c{number}"] if number % 2 else [])
+            lease.release()
 
 
 def test_the_host_of_the_ledger_is_not_kept_waiting_by_a_paused_writer(on_zookeeper: Open, settings: Settings) -> None:
