@@ -33,6 +33,7 @@ import select
 import signal
 import socket
 import time
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from dlapp.runtime import kernel
@@ -44,8 +45,11 @@ _LEAST_KEPT_FD = 20
 _KILL_AGAIN_MS = 20
 
 
-def fork_guardian() -> tuple[int, socket.socket]:
+def fork_guardian(closed: Sequence[int] = ()) -> tuple[int, socket.socket]:
     """Fork the guardian; to be called while the task is small and has one thread.
+
+    Args:
+        closed: descriptors that it is not to have.
 
     Returns:
         The process id of outer, and the socket to inner.
@@ -61,6 +65,8 @@ def fork_guardian() -> tuple[int, socket.socket]:
     # Whatever goes wrong in here, the task's own code above must never go on in this copy of it.
     try:
         ours.close()
+        for fd in closed:
+            os.close(fd)
         _be_outer(theirs, task)
     finally:
         os._exit(70)

@@ -1,5 +1,7 @@
 """The process of one task: ``python -I -m dlapp task --engine local --home DIR --lifeline-fd L --keep-fds A,B``.
 
+With ``--loading-fd N`` it closes that descriptor when all that it needs is loaded.
+
 It exits with 0 when the ApplicationMaster has its result, whatever that is, and with 1 when it does not.
 """
 
@@ -18,19 +20,22 @@ def main(argv: Sequence[str]) -> int:
         # On YARN a task outlives its ApplicationMaster; the NodeManager ends it.
         lifeline_fd = int(options["--lifeline-fd"]) if options["--engine"] != "yarn" else _never_ending()
         keep_fds = tuple(int(fd) for fd in options.get("--keep-fds", "").split(",") if fd)
+        loading_fds = tuple(int(fd) for fd in options.get("--loading-fd", "").split(",") if fd)
     except (KeyError, ValueError):
         print("Error: dlapp task: needs --home DIR --lifeline-fd N, and perhaps --keep-fds N,N", file=sys.stderr)
         return 2
     _inherit(options)
     # What a payload is to inherit is passed on by name; nothing else may reach it.
-    for fd in (lifeline_fd, *keep_fds):
+    for fd in (lifeline_fd, *keep_fds, *loading_fds):
         os.set_inheritable(fd, False)
     # Forked before all else is loaded: it stays as small as this process is now.
     from dlapp.runtime.guardian import fork_guardian
 
-    outer, channel = fork_guardian()
+    outer, channel = fork_guardian(closed=loading_fds)
     from dlapp.task.steps import Task
 
+    for fd in loading_fds:
+        os.close(fd)  # the next task may load
     return Task(home, lifeline_fd, keep_fds, outer, channel).run()
 
 

@@ -267,6 +267,39 @@ def test_a_container_that_is_stopped_before_it_was_started_ends_as_well(am: Am) 
     assert not (am.home / "containers" / str(grant.container_id)).exists()
 
 
+def test_no_more_tasks_load_at_a_time_than_there_are_cores(
+    make_am: Callable[..., Am], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dlapp.cluster.local.am_side.cores", lambda: 2)
+    monkeypatch.setattr("dlapp.cluster.local.am_side.LOADING_S", 600.0)
+    am = make_am(containers=5)
+    grants = am.beat(ask(5))
+    homes = [am.start(grant, "load") for grant in grants]
+    wait_until(lambda: told(homes[0]) and told(homes[1]))
+    assert [home.exists() for home in homes] == [True, True, False, False, False]
+    (homes[0] / "loaded").touch()
+    wait_until(lambda: told(homes[2]))
+    assert not homes[3].exists()
+    os.kill(int(told(homes[1])[0][1]), signal.SIGKILL)
+    wait_until(lambda: told(homes[3]))
+    am.engine.stop(grants[4].container_id)
+    assert am.end_of(grants[4]).exit_status == -signal.SIGTERM
+    (homes[2] / "loaded").touch()
+    (homes[3] / "loaded").touch()
+    wait_until(lambda: am.engine._loading == 0)
+    assert not homes[4].exists()
+
+
+def test_a_task_that_hangs_while_it_loads_keeps_others_waiting_for_a_moment_only(
+    make_am: Callable[..., Am], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dlapp.cluster.local.am_side.cores", lambda: 1)
+    monkeypatch.setattr("dlapp.cluster.local.am_side.LOADING_S", 0.1)
+    am = make_am()
+    homes = [am.start(grant, "load") for grant in am.beat(ask(3))]
+    wait_until(lambda: told(homes[2]))
+
+
 def test_a_task_that_cannot_be_started_is_the_nodes_fault(make_am: Callable[..., Am]) -> None:
     am = make_am(program=("/nowhere/python",))
     (grant,) = am.beat(ask(1))

@@ -125,10 +125,13 @@ def task(argv: list[str]) -> int:
     keep = [int(fd) for fd in argv[argv.index("--keep-fds") + 1].split(",")]
     what = launch["env"]["DO"]
     witness(home, f"task {os.getpid()} {keep}\n")
+    while what == "load" and not os.path.exists(os.path.join(home, "loaded")):
+        time.sleep(0.005)
+    os.close(int(argv[argv.index("--loading-fd") + 1]))
     match what:
         case "exit":
             return int(launch["env"].get("CODE", "0"))
-        case "wait":
+        case "wait" | "load":
             os.read(lifeline, 1)
             witness(home, "lifeline closed\n")
         case "stubborn":

@@ -20,6 +20,7 @@ from typing import Any
 
 from dlapp.cluster import Ask, ContainerEnd, Grant, Heartbeat, Limits, Registered, TaskLaunch, Wake
 from dlapp.cluster.local import outcome as outcomes
+from dlapp.cluster.local.capacity import cores
 from dlapp.cluster.local.election import ensure_runner
 from dlapp.cluster.local.settings import Settings
 from dlapp.cluster.local.spawn import FIRST_KEPT, spawn
@@ -42,6 +43,8 @@ TERM_GRACE_S = 2.0
 """Between SIGTERM and SIGKILL to a task that is to stop; its guardian clears the payload in any case."""
 STRAYS_AFTER_S, STRAYS_EVERY_S = 2.0, 5.0
 """How long what a dead task left may take to end by itself before it is looked for and killed; and then again."""
+LOADING_S = 2.0
+"""How long a task may keep others from being started while it loads: one that was stopped must not do so for ever."""
 LOOK_S = (0.002, 0.1)
 """Between two looks at a container whose task has ended and whose last processes are just ending."""
 FIRST_CONTAINER = 2
@@ -49,11 +52,14 @@ FIRST_CONTAINER = 2
 
 
 class _Container:
-    """A container that was granted; ``pidfd`` is -1 until its task runs and after the task has been collected."""
+    """A container that was granted; ``pidfd`` is -1 until its task runs and after the task has been collected,
+    ``loading`` the descriptor whose end says that it is loaded, -1 before and after."""
 
     def __init__(self, grant: Grant, directory: str) -> None:
         self.grant, self.directory = grant, directory
-        self.pid, self.pidfd, self.lifeline = 0, -1, -1
+        self.pid, self.pidfd, self.lifeline, self.loading = 0, -1, -1, -1
+        self.loading_until = 0.0
+        self.launch: TaskLaunch | None = None
         self.stopping = False
         self.kill_at: float | None = None
         self.status: int | None = None  # of its task, once that has ended
@@ -63,6 +69,9 @@ class _Container:
 
 class LocalAmEngine:
     """The ApplicationMaster's side of the embedded engine.
+
+    A task's process first loads our modules, which keeps a core busy for longer than all else before its payload. No
+    more of them load at a time than there are cores: the others would only make each other late.
 
     Args:
         home: the application's directory.
@@ -93,6 +102,8 @@ class LocalAmEngine:
         self._asks: dict[int, Ask] = {}
         self._next = FIRST_CONTAINER
         self._containers: dict[ContainerId, _Container] = {}
+        self._to_start: deque[_Container] = deque()
+        self._loading, self._cores = 0, cores()
         self._lock = threading.Lock()
         self._ended: deque[ContainerEnd] = deque()
         self._start_failed: deque[ContainerEnd] = deque()
@@ -155,18 +166,11 @@ class LocalAmEngine:
         """Start a task in a granted container; a failure comes with a later heartbeat."""
         with self._lock:
             container = self._containers.get(grant.container_id)
-        if container is None or container.pidfd >= 0:
-            return  # released or started already: said twice, done once
-        try:
-            self._spawn(container, launch)
-        except OSError as error:
-            self._give_back(container)
-            why = f"the task could not be started: {error.strerror}"
-            end = ContainerEnd(container_id=grant.container_id, exit_status=-1, diagnostics=why, node_fault=True)
-            self._start_failed.append(end)
-            self._wake()
-            return
-        self._nudge_reaper()
+            if container is None or container.launch is not None:
+                return  # released or started already: said twice, done once
+            container.launch = launch
+            self._to_start.append(container)
+        self._start_some()
 
     def stop(self, container_id: ContainerId) -> None:
         """End a container, whatever runs in it. May be repeated."""
@@ -174,7 +178,8 @@ class LocalAmEngine:
             container = self._containers.get(container_id)
         if container is None or container.stopping:
             return
-        container.stopping = True
+        with self._lock:  # nor is it being started just now
+            container.stopping = True
         if container.pidfd < 0:
             if container.status is None:  # granted, never started
                 self._end(container, ContainerEnd(container_id=container_id, exit_status=-signal.SIGTERM))
@@ -243,9 +248,10 @@ class LocalAmEngine:
     def _release(self, container_id: ContainerId) -> None:
         with self._lock:
             container = self._containers.get(container_id)
-        if container is None:
-            return
-        if container.pidfd < 0 and container.status is None:
+            unstarted = container is not None and container.pidfd < 0 and container.status is None
+            if container is not None and unstarted:
+                container.stopping = True
+        if container is not None and unstarted:
             self._give_back(container)
         else:
             self.stop(container_id)
@@ -261,6 +267,42 @@ class LocalAmEngine:
         self._give_back(container)
         self._ended.append(end)
         self._wake()
+
+    def _start_some(self) -> None:
+        """Start those whose turn it is, from any thread."""
+        while True:
+            with self._lock:
+                if not self._to_start or self._loading >= self._cores:
+                    return
+                container = self._to_start.popleft()
+                if container.stopping or container.launch is None:
+                    continue
+                problem: OSError | None = None
+                try:
+                    # With the lock, so that whoever ends it finds it either started, or not to be started any more.
+                    self._spawn(container, container.launch)
+                except OSError as error:
+                    problem = error
+                else:
+                    self._loading += 1
+            if problem is None:
+                self._nudge_reaper()
+                continue
+            self._give_back(container)
+            why = f"the task could not be started: {problem.strerror}"
+            end = ContainerEnd(
+                container_id=container.grant.container_id, exit_status=-1, diagnostics=why, node_fault=True
+            )
+            self._start_failed.append(end)
+            self._wake()
+
+    def _loaded(self, container: _Container) -> None:
+        """It loads no more, or is no more, or takes too long."""
+        os.close(container.loading)
+        container.loading = -1
+        with self._lock:
+            self._loading -= 1
+        self._start_some()
 
     def _spawn(self, container: _Container, launch: TaskLaunch) -> None:
         directory = container.directory
@@ -292,26 +334,30 @@ class LocalAmEngine:
             value["storage"] = self.storage
         write_whole(os.path.join(directory, "launch.json"), json.dumps(value), mode=0o600)
         alive = os.open(os.path.join(directory, "alive"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
-        reading, lifeline = -1, -1
+        reading, lifeline, loading, loaded = -1, -1, -1, -1
         try:
             try_lock(alive)
             reading, lifeline = os.pipe()
+            loading, loaded = os.pipe()
             # The lifeline is the first, so that its number does not depend on how much is held.
-            keep = [reading, alive, self._alive_fd, *self._hold_fds]
-            numbers = ",".join(str(FIRST_KEPT + place) for place in range(1, len(keep)))
+            keep = [reading, alive, self._alive_fd, *self._hold_fds, loaded]
+            *numbers, last = (str(FIRST_KEPT + place) for place in range(1, len(keep)))
             words = [*settings.program, "task", "--engine", "local", "--home", directory]
-            words += ["--lifeline-fd", str(FIRST_KEPT), "--keep-fds", numbers]
+            words += ["--lifeline-fd", str(FIRST_KEPT), "--keep-fds", ",".join(numbers), "--loading-fd", last]
             words += ["--umask", f"{self._umask:o}", "--open-files", str(self._open_files)]
             pid = spawn(words, keep=keep, log=os.path.join(directory, "dlapp.log"))
         except OSError:
-            if lifeline >= 0:
-                os.close(lifeline)
+            for fd in (lifeline, loading):
+                if fd >= 0:
+                    os.close(fd)
             raise
         finally:
             os.close(alive)
-            if reading >= 0:
-                os.close(reading)
-        container.pid, container.lifeline = pid, lifeline
+            for fd in (reading, loaded):
+                if fd >= 0:
+                    os.close(fd)
+        container.pid, container.lifeline, container.loading = pid, lifeline, loading
+        container.loading_until = time.monotonic() + LOADING_S
         container.pidfd = os.pidfd_open(pid)  # our child: the pid is its until it is collected
 
     def _signal(self, container: _Container, number: int) -> None:
@@ -341,23 +387,30 @@ class LocalAmEngine:
         poll = select.poll()
         poll.register(self._nudge[0], select.POLLIN)
         watched: dict[int, _Container] = {}
+        loading: dict[int, _Container] = {}
         ending: list[_Container] = []
         while not self._finished:
             with self._lock:
                 new = [one for one in self._containers.values() if one.pidfd >= 0 and one.pidfd not in watched]
             for container in new:
-                watched[container.pidfd] = container
+                watched[container.pidfd], loading[container.loading] = container, container
                 poll.register(container.pidfd, select.POLLIN)
-            for fd, _ in poll.poll(self._pause_ms(watched, ending)):
+                poll.register(container.loading, select.POLLIN)
+            for fd, _ in poll.poll(self._pause_ms(watched, loading, ending)):
                 if fd == self._nudge[0]:
                     with contextlib.suppress(BlockingIOError):
                         os.read(fd, 4096)
-                    continue
-                poll.unregister(fd)
-                container = watched.pop(fd)
-                self._collect(container)
-                ending.append(container)
+                elif fd in loading:
+                    loading[fd].loading_until = 0.0
+                else:
+                    poll.unregister(fd)
+                    container = watched.pop(fd)
+                    self._collect(container)
+                    ending.append(container)
             now = time.monotonic()
+            for fd in [fd for fd, one in loading.items() if one.loading_until <= now]:
+                poll.unregister(fd)
+                self._loaded(loading.pop(fd))
             for container in list(watched.values()):
                 if container.kill_at is not None and container.kill_at <= now:
                     container.kill_at = None
@@ -366,9 +419,12 @@ class LocalAmEngine:
         os.close(self._nudge[0])
         os.close(self._nudge[1])
 
-    def _pause_ms(self, watched: dict[int, _Container], ending: list[_Container]) -> float | None:
+    def _pause_ms(
+        self, watched: dict[int, _Container], loading: dict[int, _Container], ending: list[_Container]
+    ) -> float | None:
         now = time.monotonic()
-        pauses = [one.kill_at - now for one in watched.values() if one.kill_at is not None]
+        pauses = [one.loading_until - now for one in loading.values()]
+        pauses += [one.kill_at - now for one in watched.values() if one.kill_at is not None]
         pauses += [one.look_s for one in ending]
         return max(0.0, min(pauses) * 1000) if pauses else None
 
