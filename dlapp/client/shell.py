@@ -18,10 +18,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from dlapp import ofd
 from dlapp.client import brought
 from dlapp.client.desk import BIN, DIRECTORY_VARIABLE, FILE_VARIABLE, Desk, furnish
 from dlapp.cluster.local.spawn import PYTHON
-from dlapp.cluster.local.state import is_locked, open_lock, open_state, try_lock
+from dlapp.cluster.local.state import is_locked, open_lock, open_state
 from dlapp.errors import NotFound
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.spec import AppSpec
@@ -233,7 +234,7 @@ def session(config: Config) -> Iterator[str]:
     os.mkdir(hidden, 0o700)
     lock = open_lock(os.path.join(hidden, LOG))
     try:
-        try_lock(lock)
+        ofd.try_lock(lock)
         furnish(hidden)
         os.rename(hidden, directory)
         yield directory

@@ -20,19 +20,16 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import stat
-import struct
 from typing import Any
 
+from dlapp import ofd
 from dlapp.gpuid.rules import LedgerError
 
 RESERVED, LEASED, HEALTH = 0, 1, 2
 PAGE = 4096
-_FLOCK = struct.Struct("hhqqi4x")
-"""struct flock where off_t has 64 bits: l_type, l_whence, l_start, l_len, l_pid."""
 
 Record = dict[str, Any]
 
@@ -96,20 +93,12 @@ def is_current(fd: int, directory: int, name: str) -> bool:
 
 def try_lock(fd: int, byte: int, count: int = 1) -> bool:
     """Take the lock on a byte, or on ``count`` from there on, without waiting; False: somebody else has one."""
-    try:
-        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, count, 0))
-    except OSError as error:
-        if error.errno in (errno.EAGAIN, errno.EACCES):
-            return False
-        raise
-    return True
+    return ofd.try_lock(fd, byte, count)
 
 
 def is_locked(fd: int, byte: int) -> bool:
     """Whether anybody has the byte locked through another open file than this one."""
-    answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0))
-    kind: int = _FLOCK.unpack(answer)[0]
-    return kind != fcntl.F_UNLCK
+    return bool(ofd.held(fd, byte, 1))
 
 
 def read_record(fd: int, byte: int) -> Record | None:

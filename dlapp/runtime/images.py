@@ -7,14 +7,13 @@ looks first if the image is there by now. A pull that dies lets go of the lock.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
-import struct
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from dlapp import ofd
 from dlapp.control import Fault
 from dlapp.runtime.dockerd import Dockerd, DockerRefused
 from dlapp.runtime.payload import PayloadError
@@ -25,7 +24,6 @@ _STALL_S = 600.0
 _LOOK_EVERY_S = 0.2
 _LONGEST_WAIT_S = 1800.0
 """Another user's task may be stopped while it holds the lock; dockerd joins two pulls of one image anyway."""
-_FLOCK = struct.Struct("hhqqi4x")
 
 
 def make_sure_of_image(
@@ -107,10 +105,9 @@ def _open_shared(path: str) -> int:
 
 def _try_lock(fd: int) -> bool:
     try:
-        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, 0, 0, 0, 0))
+        return ofd.try_lock(fd)
     except OSError:
         return False
-    return True
 
 
 def _pull(docker: Dockerd, image: str, progress: Progress | None) -> None:

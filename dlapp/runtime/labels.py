@@ -6,11 +6,10 @@ By them the containers of dead tasks are found and removed, also those that were
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-import struct
 from collections.abc import Callable, Sequence
 
+from dlapp import ofd
 from dlapp.runtime.dockerd import Dockerd, DockerRefused
 from dlapp.runtime.payload import Card
 
@@ -62,9 +61,6 @@ def task_is_gone(directory: str) -> bool:
     except OSError:
         return False
     try:
-        # struct flock on 64-bit Linux: type, whence, start, length, pid.
-        answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0, 0, 0))
+        return not ofd.held(fd)
     finally:
         os.close(fd)
-    kind: int = struct.unpack("hhqqi4x", answer)[0]
-    return kind == fcntl.F_UNLCK

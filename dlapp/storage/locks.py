@@ -1,20 +1,14 @@
 """Lock files that may be removed: who holds one knows that it is the file that others will look at.
 
-The locks are of open file descriptions: they end with the last descriptor of one, so with the processes that inherited
-it, however these end. Nobody waits in the kernel, so an order to stop is heard between two tries.
-
-Source: fcntl_locking(2), "Open file description locks".
+They end with the processes that inherited them, however these end (`dlapp.ofd`). Nobody waits in the kernel, so an
+order to stop is heard between two tries.
 """
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
-import struct
 
-# struct flock on 64-bit Linux: type, whence, start, length, pid.
-_FLOCK = struct.Struct("hhqqi4x")
+from dlapp import ofd
 
 
 def take(path: str, *, shared: bool) -> int | None:
@@ -26,7 +20,7 @@ def take(path: str, *, shared: bool) -> int | None:
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            if not _set(fd, fcntl.F_RDLCK if shared else fcntl.F_WRLCK):
+            if not ofd.try_lock(fd, shared=shared):
                 os.close(fd)
                 return None
             # It may have been removed between the two calls; then others lock the next one of its name.
@@ -40,12 +34,12 @@ def take(path: str, *, shared: bool) -> int | None:
 
 def share(fd: int) -> None:
     """Turn the holder's exclusive lock into a shared one; nobody gets in between."""
-    _set(fd, fcntl.F_RDLCK)
+    ofd.try_lock(fd, shared=True)
 
 
 def make_exclusive(fd: int) -> bool:
     """Turn the holder's lock into an exclusive one; False: others hold it too, and it stays as it was."""
-    return _set(fd, fcntl.F_WRLCK)
+    return ofd.try_lock(fd)
 
 
 def drop(fd: int, path: str) -> None:
@@ -63,10 +57,9 @@ def kind_held(path: str) -> str:
     except FileNotFoundError:
         return ""
     try:
-        answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+        return ofd.held(fd)
     finally:
         os.close(fd)
-    return {fcntl.F_RDLCK: "shared", fcntl.F_WRLCK: "exclusive"}.get(_FLOCK.unpack(answer)[0], "")
 
 
 def _is_file(fd: int, path: str) -> bool:
@@ -74,13 +67,3 @@ def _is_file(fd: int, path: str) -> bool:
         return os.path.samestat(os.stat(path), os.fstat(fd))
     except FileNotFoundError:
         return False
-
-
-def _set(fd: int, kind: int) -> bool:
-    try:
-        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, 0, 0, 0))
-    except OSError as error:
-        if error.errno in (errno.EAGAIN, errno.EACCES):
-            return False
-        raise
-    return True

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import errno
 import os
-import struct
 import time
 from types import TracebackType
 
+from dlapp import ofd
 from dlapp.runtime.kernel import watch_writes
 
 _LOOK_S = (0.02, 1.0)
@@ -25,7 +25,8 @@ class TaskLog:
 
     def __init__(self, path: str) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0, 0, 0))
+        if not ofd.try_lock(self._fd):
+            raise BlockingIOError(errno.EAGAIN, "another task writes it", path)
 
     def note(self, line: str) -> None:
         """Add a line; from any thread."""

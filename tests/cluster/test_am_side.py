@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from dlapp import ofd
 from dlapp.am.verdict import of_end
 from dlapp.cluster import Ask, ContainerEnd, Grant, TaskLaunch
 from dlapp.cluster.local.am_side import LocalAmEngine
 from dlapp.cluster.local.settings import settings_of
-from dlapp.cluster.local.state import is_locked, try_lock
+from dlapp.cluster.local.state import is_locked
 from dlapp.config import load_config
 from dlapp.ids import ContainerId
 from dlapp.jsonform import to_json
@@ -46,7 +47,7 @@ class Am:
         )
         (home / "submission.json").write_text(json.dumps(to_json(submission)))
         self.alive = os.open(home / "alive", os.O_RDWR | os.O_CREAT)
-        try_lock(self.alive)
+        ofd.try_lock(self.alive)
         self.woken = threading.Event()
         self.engine = LocalAmEngine(str(home), attempt, self.alive, [], self.woken.set)
         self.ended: dict[ContainerId, ContainerEnd] = {}

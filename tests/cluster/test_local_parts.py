@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dlapp import ofd
 from dlapp.cluster.local import capacity, history, outcome
 from dlapp.cluster.local.queue import Queue, Row
 from dlapp.cluster.local.schedule import Amounts, lack, shown_memory, too_large
@@ -28,7 +29,6 @@ from dlapp.cluster.local.state import (
     machine_id,
     open_state,
     start_time,
-    try_lock,
     write_whole,
 )
 from dlapp.config import load_config
@@ -130,7 +130,7 @@ def test_a_machine_without_an_id_is_named_by_its_host_name(tmp_path: Path) -> No
 def test_a_lock_is_free_when_all_that_inherited_it_are_gone(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     fd = os.open(path, os.O_RDWR | os.O_CREAT)
-    assert try_lock(fd)
+    assert ofd.try_lock(fd)
     assert is_locked(str(path))
     child = spawn(["/bin/sleep", "60"], keep=[fd], log=str(tmp_path / "log"))
     os.close(fd)
@@ -144,10 +144,10 @@ def test_a_lock_is_taken_once_and_looking_at_it_takes_nothing(tmp_path: Path) ->
     path = tmp_path / "lock"
     first, second = (os.open(path, os.O_RDWR | os.O_CREAT) for _ in range(2))
     assert not is_locked(str(path))
-    assert try_lock(first)
-    assert not try_lock(second)
+    assert ofd.try_lock(first)
+    assert not ofd.try_lock(second)
     os.close(first)
-    assert try_lock(second)
+    assert ofd.try_lock(second)
     os.close(second)
     assert not is_locked(str(tmp_path / "nothing"))
 

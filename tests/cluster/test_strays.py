@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from dlapp import ofd
 from dlapp.cluster.local import strays
-from dlapp.cluster.local.state import is_locked, try_lock
+from dlapp.cluster.local.state import is_locked
 
 NAME = "application_1_0001"
 CONTAINER = "container_1_0001_01_000002"
@@ -49,7 +50,7 @@ class Place:
 
     def locked(self, path: Path) -> int:
         fd = os.open(path, os.O_RDWR)
-        assert try_lock(fd)
+        assert ofd.try_lock(fd)
         return fd
 
     def found(self) -> list[int]:

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+from dlapp import ofd
 from dlapp.cluster import Ask, ContainerEnd, Grant, Heartbeat, Limits, Registered, TaskLaunch, Wake
 from dlapp.cluster.local import outcome as outcomes
 from dlapp.cluster.local.capacity import cores
@@ -31,7 +32,6 @@ from dlapp.cluster.local.state import (
     is_locked,
     read_json,
     start_time,
-    try_lock,
     write_whole,
 )
 from dlapp.errors import DlappError
@@ -336,7 +336,7 @@ class LocalAmEngine:
         alive = os.open(os.path.join(directory, "alive"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         reading, lifeline, loading, loaded = -1, -1, -1, -1
         try:
-            try_lock(alive)
+            ofd.try_lock(alive)
             reading, lifeline = os.pipe()
             loading, loaded = os.pipe()
             # The lifeline is the first, so that its number does not depend on how much is held.

@@ -6,7 +6,7 @@ import functools
 import os
 from collections.abc import Iterator
 
-from dlapp import __version__
+from dlapp import __version__, ofd
 from dlapp.config import Config
 from dlapp.findings import Check, Finding, Ground, failed, passed, warned
 
@@ -24,7 +24,7 @@ def checks(ground: Ground) -> list[Check]:
 
 def _state(config: Config) -> Iterator[Finding]:
     from dlapp.cluster.local.queue import Queue
-    from dlapp.cluster.local.state import file_system_of, is_locked, open_lock, open_state, try_lock
+    from dlapp.cluster.local.state import file_system_of, is_locked, open_lock, open_state
 
     # Refuses a network file system, another user's directory and one that is none, each with the key that mends it.
     state = open_state(config.local.state_dir, shared=config.local.shared)
@@ -43,7 +43,7 @@ def _state(config: Config) -> Iterator[Finding]:
     try:
         other = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            works = try_lock(mine) and not try_lock(other) and is_locked(path)
+            works = ofd.try_lock(mine) and not ofd.try_lock(other) and is_locked(path)
         finally:
             os.close(other)
     finally:

@@ -13,9 +13,10 @@ import contextlib
 import errno
 import os
 
+from dlapp import ofd
 from dlapp.cluster.local.settings import Settings
 from dlapp.cluster.local.spawn import FIRST_KEPT, spawn
-from dlapp.cluster.local.state import StateDir, is_locked, open_lock, try_lock
+from dlapp.cluster.local.state import StateDir, is_locked, open_lock
 
 
 def ensure_runner(state: StateDir, settings: Settings, *, wake: bool = True, stay: bool = False) -> None:
@@ -33,7 +34,7 @@ def ensure_runner(state: StateDir, settings: Settings, *, wake: bool = True, sta
     uid = os.geteuid()
     lock = open_lock(state.runner_lock(uid), 0o640)
     try:
-        if not try_lock(lock):
+        if not ofd.try_lock(lock):
             if wake:
                 wake_runner(state, uid)
             return

@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from dlapp import ofd
 from dlapp.cluster.local import schedule
 from dlapp.cluster.local.capacity import memory_mib, vcores
 from dlapp.cluster.local.election import open_fifo, runner_lives, wake_runner
@@ -50,7 +51,6 @@ from dlapp.cluster.local.state import (
     open_process,
     read_json,
     start_time,
-    try_lock,
     write_whole,
 )
 from dlapp.errors import DlappError, Unreachable
@@ -357,7 +357,7 @@ class Runner:
                 self._end_unstarted(row, failed(f"{home}: {error.strerror}", now_ms()))
                 return None
             held.callback(os.close, alive)
-            if not try_lock(alive):
+            if not ofd.try_lock(alive):
                 self._pause_s = min(self._pause_s, self._lingering_s)
                 return "processes of an earlier start are just ending"
             if not self._mark_started(row, capacity):
@@ -409,7 +409,7 @@ class Runner:
             # The row first, then the lock: who sees the lock held and the row unchanged sees an ApplicationMaster.
             with self._queue.change():
                 self._queue.update(row.number, aftermaths=row.aftermaths + 1)
-            if not try_lock(alive):
+            if not ofd.try_lock(alive):
                 self._pause_s = min(self._pause_s, self._lingering_s)
                 return
             # What closed the lock to become a daemon lets go of the directory, too, before that is cleared.

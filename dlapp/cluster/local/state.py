@@ -1,23 +1,17 @@
 """Where the embedded engine keeps its state, and the locks that say who is alive.
 
-A lock is an open file description lock (fcntl.F_OFD_SETLK) over a whole file: it belongs to every process that
-inherited the descriptor and is free exactly when the last of them has closed it or died. So it needs no pids and
-survives no reboot. Nobody learns if a lock is held by taking it: F_OFD_GETLK asks without disturbing anything.
-Source: fcntl(2), "Open file description locks".
+The locks are those of `dlapp.ofd`, over whole files.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import os
 import stat
-import struct
 
+from dlapp import ofd
 from dlapp.errors import ConfigError, Denied, DlappError, Unreachable
 
-_FLOCK = struct.Struct("hhqqi4x")
 """struct flock where off_t has 64 bits: l_type, l_whence, l_start, l_len, l_pid. Source: fcntl(2)."""
 
 _NETWORK = """
@@ -196,21 +190,6 @@ def _unescape(text: str) -> str:
 # ---- locks ----
 
 
-def try_lock(fd: int, start: int = 0, length: int = 0) -> bool:
-    """Take the lock on a range of an open file (length 0: to its end, however it grows), without waiting.
-
-    Returns:
-        False: somebody else holds it.
-    """
-    try:
-        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0))
-    except OSError as error:
-        if error.errno in (errno.EAGAIN, errno.EACCES):
-            return False
-        raise
-    return True
-
-
 def is_locked(path: str) -> bool:
     """Whether anybody holds the lock on a file; one that is not there is not locked."""
     try:
@@ -218,16 +197,9 @@ def is_locked(path: str) -> bool:
     except FileNotFoundError:
         return False
     try:
-        return is_locked_fd(fd)
+        return bool(ofd.held(fd))
     finally:
         os.close(fd)
-
-
-def is_locked_fd(fd: int, start: int = 0, length: int = 0) -> bool:
-    """Whether anybody but the holders of this very description has the range locked."""
-    answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0))
-    kind: int = _FLOCK.unpack(answer)[0]
-    return kind != fcntl.F_UNLCK
 
 
 def open_lock(path: str, mode: int = 0o600) -> int:
