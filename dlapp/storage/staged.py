@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from dlapp.errors import NotFound
 from dlapp.ids import ApplicationId
+from dlapp.report import OutputView
 from dlapp.storage import HdfsPlace, shown
 from dlapp.storage.hdfs import HdfsFiles
 from dlapp.storage.http import Source
@@ -118,23 +119,23 @@ class StagedFiles:
 
     def finish_output(
         self, target: str, application_id: ApplicationId, parts: Sequence[tuple[str, str]], *, overwrite: bool
-    ) -> bool:
+    ) -> OutputView:
         """Commit an output of an application without an ApplicationMaster, which had decided to.
 
         Returns:
-            False: that is not possible, and for good; what there is of it is kept aside.
+            Not committed: that is not possible, and for good; what there is of it is kept aside.
         """
         from dlapp.storage import commit
 
         try:
             commit.commit(target, application_id, parts, overwrite=overwrite, again=True, hdfs=self._files)
         except (commit.CommitRefused, NotFound):
-            commit.keep_partial(target, application_id, parts, hdfs=self._files)
-            return False
-        return True
+            kept = commit.keep_partial(target, application_id, parts, hdfs=self._files)
+            return OutputView(name="", target=target, partial=kept)
+        return OutputView(name="", target=target, committed=True)
 
-    def leave_output(self, target: str, application_id: ApplicationId, *, keep: bool) -> bool:
-        """Put aside, or remove, what an application without an ApplicationMaster stored; whether anything is kept.
+    def leave_output(self, target: str, application_id: ApplicationId, *, keep: bool) -> OutputView:
+        """Put aside, or remove, what an application without an ApplicationMaster stored.
 
         Aside it has the names of the containers, for nobody is left who knows what it was to be called, and which of it
         is whole.
@@ -143,7 +144,9 @@ class StagedFiles:
 
         above = commit.parts_location(target, application_id)
         parts = [(name, f"{above}/{name}") for name in self.names(above) if name.startswith("container_")]
+        kept = None
         if keep:
-            return commit.keep_partial(target, application_id, parts, hdfs=self._files) is not None
-        commit.drop(target, application_id, hdfs=self._files)
-        return False
+            kept = commit.keep_partial(target, application_id, parts, hdfs=self._files)
+        else:
+            commit.drop(target, application_id, hdfs=self._files)
+        return OutputView(name="", target=target, partial=kept)

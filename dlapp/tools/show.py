@@ -9,6 +9,7 @@ would take a command longer than all that it does with them.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -17,6 +18,10 @@ View = Mapping[str, Any]
 
 ENDED = ("FINISHED", "FAILED", "KILLED")
 NOTHING = "-"
+_FAILED = re.compile(
+    r"container \d+ \(\S+ \d+\) failed(?: \d+ times, the last time)?: (?:exit code (\d+)|killed by signal (\d+))"
+)
+"""Source: dlapp.am.verdict, `failure` and `of_result`."""
 
 
 def local_time(ms: int | None) -> str:
@@ -138,7 +143,11 @@ def payload_exit_text(view: View) -> str:
         return "0"
     failed = [one for one in view["containers"] if one["exit_code"] or one["signal"] is not None]
     failed.sort(key=lambda one: (not one["exit_code"], one["finished_ms"] or 0))
-    return exit_text(failed[0]) if failed else NOTHING
+    if failed:
+        return exit_text(failed[0])
+    # A list of a cluster has no containers; what the ApplicationMaster told of the end names the one that decided it.
+    said = None if view["containers"] else _FAILED.match(view["diagnostics"])
+    return said[1] or f"signal {said[2]}" if said else NOTHING
 
 
 def phase_text(view: View) -> str:

@@ -18,7 +18,7 @@ import pytest
 
 from dlapp.cluster.yarn import am_side, task_side, travel
 from dlapp.cluster.yarn.log_pages import read_page, rest_url
-from dlapp.cluster.yarn.reports import completed_log_url, first_line, forgotten, from_timeline, merged
+from dlapp.cluster.yarn.reports import Told, completed_log_url, first_line, forgotten, from_timeline, merged
 from dlapp.cluster.yarn.rest import AppReport
 from dlapp.cluster.yarn.site import Site, parse_properties, read_site
 from dlapp.errors import ConfigError, Unreachable
@@ -155,7 +155,7 @@ def report(state: State, final: FinalStatus = FinalStatus.UNDEFINED, diagnostics
 
 def test_an_application_whose_master_died_is_not_shown_as_running() -> None:
     view = ApplicationView(application_id=APP, attempt=1, state=State.RUNNING, phase="running 1 of 1")
-    shown = merged(report(State.FAILED, FinalStatus.FAILED, "it failed 2 times\nmore"), view, None)
+    shown = merged(report(State.FAILED, FinalStatus.FAILED, "it failed 2 times\nmore"), Told(view))
     assert (shown.state, shown.cause, shown.phase) == (State.FAILED, Cause.FAILED, "")
     assert (shown.diagnostics, shown.finished_ms) == ("it failed 2 times", 9)
 
@@ -164,8 +164,24 @@ def test_the_end_is_only_shown_when_yarn_has_it_on_record() -> None:
     view = ApplicationView(
         application_id=APP, attempt=1, state=State.FINISHED, final_status=FinalStatus.SUCCEEDED, finished_ms=8
     )
-    shown = merged(report(State.RUNNING), view, None)
+    shown = merged(report(State.RUNNING), Told(view))
     assert (shown.state, shown.final_status, shown.finished_ms) == (State.RUNNING, FinalStatus.UNDEFINED, None)
+    assert shown.phase == "ending"
+
+
+def test_a_list_and_a_status_tell_the_same_times() -> None:
+    master = ApplicationView(
+        application_id=APP,
+        attempt=1,
+        state=State.FINISHED,
+        final_status=FinalStatus.FAILED,
+        submitted_ms=3,
+        finished_ms=8,
+    )
+    for state in (State.RUNNING, State.FINISHED):
+        of_yarn = report(state, FinalStatus.FAILED)
+        seen = [merged(of_yarn, Told(view)) for view in (None, master)]
+        assert len({(one.submitted_ms, one.finished_ms) for one in seen}) == 1
 
 
 def test_of_diagnostics_our_own_line_counts() -> None:

@@ -22,7 +22,7 @@ from dlapp.cluster.yarn.sweeping import (
 )
 from dlapp.errors import Denied, NotFound, Unreachable
 from dlapp.ids import ApplicationId
-from dlapp.report import State
+from dlapp.report import OutputView, State
 
 DAY_MS = 86_400_000
 NOW_MS = 1_000 * DAY_MS
@@ -32,7 +32,7 @@ LIMITS = Limits(30 * 86_400.0, 1000, 90 * 86_400.0, 1000)
 APP = ApplicationId(1700000000000, 7)
 OTHER = ApplicationId(1700000000000, 8)
 A, B = "hdfs://nn/a", "hdfs://nn/b"
-OUTPUTS = [{"target": A, "on_failure": "keep"}, {"target": B, "on_failure": "drop"}]
+OUTPUTS = [{"name": "", "target": A, "on_failure": "keep"}, {"name": "more", "target": B, "on_failure": "drop"}]
 
 
 class Memory:
@@ -79,13 +79,13 @@ class Memory:
 
     def finish_output(
         self, target: str, application_id: ApplicationId, parts: list[tuple[str, str]], *, overwrite: bool
-    ) -> bool:
+    ) -> OutputView:
         self._settle(target, application_id, parts, overwrite)
-        return not overwrite
+        return OutputView(name="", target=target, committed=not overwrite, partial=f"{target}~" if overwrite else None)
 
-    def leave_output(self, target: str, application_id: ApplicationId, *, keep: bool) -> bool:
+    def leave_output(self, target: str, application_id: ApplicationId, *, keep: bool) -> OutputView:
         self._settle(target, application_id, keep)
-        return keep
+        return OutputView(name="", target=target, partial=f"{target}~" if keep else None)
 
     def _settle(self, target: str, application_id: ApplicationId, *how: object) -> None:
         assert self.look(PLACES.staging(application_id)), "the plan was removed first"
@@ -115,6 +115,12 @@ def swept(files: Memory, *ended: ApplicationId) -> int:
 
 def settled(files: Memory, state: State = State.KILLED, ago_s: float = GONE_AFTER_S) -> str | None:
     return settle(files, PLACES, APP, Ended(state, ago_s))  # type: ignore[arg-type]
+
+
+def told_of_outputs(files: Memory) -> list[tuple[object, ...]]:
+    """What the history says of them: name, target, whether it is committed, and where it is kept else."""
+    found = json.loads(files.read(PLACES.history(APP)))["outputs"]
+    return [tuple(one[key] for key in ("name", "target", "committed", "partial")) for one in found]
 
 
 def stage(files: Memory, app: ApplicationId = APP, claim: list[dict[str, object]] | None = None) -> str:
@@ -151,6 +157,10 @@ def test_its_outputs_are_settled_before_anything_is_removed(files: Memory, state
     staging = stage(files)
     assert settled(files, state) == ("its output is kept aside" if any(keeps) else NOTHING_KEPT)
     assert files.settled == [(A, keeps[0]), (B, keeps[1])]
+    assert told_of_outputs(files) == [
+        ("", A, False, f"{A}~" if keeps[0] else None),
+        ("more", B, False, f"{B}~" if keeps[1] else None),
+    ]
     assert left(files, staging) == []
     settled(files, state)
     assert len(files.settled) == 2
@@ -166,6 +176,7 @@ def test_what_was_to_be_committed_is_whatever_became_of_the_application(files: M
     assert settled(files, state) == COMMITTED
     parts = [("0", "hdfs://nn/p0"), ("1", "hdfs://nn/p1")]
     assert files.settled == [(A, parts, False), (B, [("", "hdfs://nn/p")], False)]
+    assert told_of_outputs(files) == [("", A, True, None), ("more", B, True, None)]
     stage(files, OTHER, [{**claim[0], "overwrite": True}])
     said = settle(files, PLACES, OTHER, Ended(state, 60.0))  # type: ignore[arg-type]
     assert said == "its output could not be committed and is kept aside"

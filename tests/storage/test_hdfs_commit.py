@@ -264,7 +264,7 @@ def test_what_nobody_is_left_for_is_kept_aside_or_removed(
     staged, old = StagedFiles(settings), old_target(files, target)
     plant(files, target, ["0", "1"])
     for _ in range(2):
-        assert staged.leave_output(target, APP, keep=keep) == keep
+        assert (staged.leave_output(target, APP, keep=keep).partial is not None) == keep
         assert tree(files, target) == old
         assert len(beside(files, target)) == keep
     if keep:
@@ -289,7 +289,7 @@ def test_what_was_decided_somebody_else_commits(place: HdfsPlace, files: HdfsFil
         with contextlib.suppress(Killed):
             commit.commit(target, APP, parts, overwrite=True, hdfs=place, step=dies)
     for _ in range(2):
-        assert staged.finish_output(target, APP, parts, overwrite=True)
+        assert staged.finish_output(target, APP, parts, overwrite=True).committed
         assert tree(files, target) == new_tree(["0", "1"])
         assert beside(files, target) == []
     staged.close()
@@ -299,10 +299,10 @@ def test_what_was_decided_and_cannot_be_is_kept_aside(place: HdfsPlace, files: H
     staged = StagedFiles({"location": place.location, "web": place.web, "user": place.user})
     old = old_target(files, target)
     refused = plant(files, target, ["0", "1"])
-    assert not staged.finish_output(target, APP, refused, overwrite=False)
+    assert not staged.finish_output(target, APP, refused, overwrite=False).committed
     lacking = plant(files, target, ["0", "1"], OTHER)
     files.remove(lacking[0][1])
-    assert not staged.finish_output(target, OTHER, lacking, overwrite=True)
+    assert not staged.finish_output(target, OTHER, lacking, overwrite=True).committed
     assert tree(files, target) == old
     assert tree(files, f"{target}.{APP}.partial") == new_tree(["0", "1"])
     assert tree(files, f"{target}.{OTHER}.partial") == new_tree(["1"])

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlapp.control import Phase
+from dlapp.am.verdict import Verdict, container_name, failure, of_end, of_result
+from dlapp.cluster import ContainerEnd
+from dlapp.control import Fault, Phase, TaskResult
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.jsonform import to_json
 from dlapp.report import ApplicationView, Cause, ContainerView, FinalStatus, OutputView, State
@@ -207,6 +209,26 @@ def test_the_exit_of_an_application_is_that_of_the_first_container_that_failed()
     assert payload_exit_text(view(**failed, containers=(container(0, signal=11),))) == "signal 11"
     assert payload_exit_text(view(**failed)) == "-"
     assert payload_exit_text(view(state=State.RUNNING, final_status=FinalStatus.UNDEFINED)) == "-"
+
+
+@pytest.mark.parametrize(
+    ("said", "exit_"),
+    [
+        (of_result(TaskResult(fault=Fault.USER, exit_code=3)), "3"),
+        (of_result(TaskResult(fault=Fault.USER, signal=11)), "signal 11"),
+        (of_result(TaskResult(fault=Fault.USER, exit_code=137, message="the kernel ended it")), "137"),
+        (of_end(ContainerEnd(container_id=container(0).container_id, exit_status=9)), "-"),
+        (of_result(TaskResult(fault=Fault.DATA, message="no input")), "-"),
+    ],
+)
+@pytest.mark.parametrize("times", [1, 3])
+def test_where_the_containers_are_not_known_the_exit_is_in_what_was_said_of_the_end(
+    said: Verdict, exit_: str, times: int
+) -> None:
+    diagnostics = failure(container_name(7, "worker", 7), said, user_faults=times, node_faults=0)
+    ended = view(final_status=FinalStatus.FAILED, cause=Cause.FAILED, diagnostics=diagnostics)
+    assert payload_exit_text(ended) == exit_
+    assert payload_exit_text({**ended, "containers": to_json(view(containers=(container(7),)))["containers"]}) == "-"
 
 
 def test_the_phase_of_one_that_waits_is_its_reason_and_of_one_that_ended_its_cause() -> None:

@@ -15,13 +15,14 @@ from dlapp.cluster.yarn import reports
 from dlapp.cluster.yarn.connected import Connected
 from dlapp.cluster.yarn.errors import ApplicationNotFound
 from dlapp.cluster.yarn.masters import ASK_S, Masters
+from dlapp.cluster.yarn.reports import Told
 from dlapp.cluster.yarn.rest import KIND, AppReport
 from dlapp.cluster.yarn.staging import SUBMISSION, VIEW, Files, Places
 from dlapp.cluster.yarn.sweeping import Ended, settle
 from dlapp.errors import Denied, DlappError, NotFound, Unreachable
 from dlapp.ids import ApplicationId
 from dlapp.jsonform import from_json
-from dlapp.report import ApplicationView, State
+from dlapp.report import ApplicationView, OutputView, State
 from dlapp.spec import Submission
 
 
@@ -39,8 +40,8 @@ class Looker:
     def view(self, application_id: ApplicationId) -> ApplicationView:
         """What is known of it now. Raises NotFound."""
         report = self.report(application_id)
-        view, submission = self._told(report)
-        return reports.merged(report, view, submission, self._log_url_of(report, view))
+        told = self._told(report)
+        return reports.merged(report, told, self._log_url_of(report, told.view))
 
     def views(
         self, *, everybody: bool = False, user: str | None = None, limit: int | None = None
@@ -60,7 +61,7 @@ class Looker:
             # Its ids are of an earlier ResourceManager, or smaller.
             found, ended = [*forgotten, *found], [*forgotten, *ended]
         kept = set(ended if limit is None else ended[len(ended) - limit :] if limit else ())
-        return [reports.merged(one, None, None) for one in found if not one.state.ended or one in kept]
+        return [reports.merged(one, Told()) for one in found if not one.state.ended or one in kept]
 
     def _forgotten(self, whose: str | None, known: Sequence[AppReport]) -> list[AppReport]:
         timeline = self._there.site.timeline_url()
@@ -75,7 +76,7 @@ class Looker:
     def submission(self, application_id: ApplicationId) -> Submission:
         """What was submitted. Raises NotFound."""
         report = self.report(application_id)
-        _, submission = self._told(report, live=False)
+        submission = self._told(report, live=False).submission
         if submission is None:
             files = self._there.files(report.user)
             place = f"{Places(files.home).staging(application_id)}/{SUBMISSION}"
@@ -127,7 +128,7 @@ class Looker:
                 raise NotFound(f"{application_id} is not known to YARN (dlapp-list -a shows what is)") from missing
             return reports.from_timeline(timeline, application_id, self._there.user)
 
-    def _told(self, report: AppReport, *, live: bool = True) -> tuple[ApplicationView | None, Submission | None]:
+    def _told(self, report: AppReport, *, live: bool = True) -> Told:
         """What the application's own ApplicationMaster says or said of it, and what was submitted, where known."""
         files = self._there.files(report.user)
         places = Places(files.home)
@@ -135,7 +136,7 @@ class Looker:
             self._masters.leave()
         elif live and report.tracking_url:
             with contextlib.suppress(DlappError):
-                return from_json(ApplicationView, self._masters.ask(report, "GET", "view", None, timeout_s=ASK_S)), None
+                return Told(from_json(ApplicationView, self._masters.ask(report, "GET", "view", None, timeout_s=ASK_S)))
         # It is written before YARN is told of the end, and the staging directory removed after that.
         if (kept := _history(files, places, report.application_id)) is not None:
             return kept
@@ -149,8 +150,8 @@ class Looker:
                 return kept
         with contextlib.suppress(NotFound, Denied, ValueError):
             place = f"{places.staging(report.application_id)}/{VIEW}"
-            return from_json(ApplicationView, json.loads(files.read(place))), None
-        return None, None
+            return Told(from_json(ApplicationView, json.loads(files.read(place))))
+        return Told()
 
     def _log_url_of(self, report: AppReport, view: ApplicationView | None) -> Callable[[str], str]:
         """What a log URL is after the end: the history server's, which the node's is turned into."""
@@ -161,11 +162,10 @@ class Looker:
         return lambda url: reports.completed_log_url(url, server, nodes)
 
 
-def _history(
-    files: Files, places: Places, application_id: ApplicationId
-) -> tuple[ApplicationView | None, Submission] | None:
+def _history(files: Files, places: Places, application_id: ApplicationId) -> Told | None:
     with contextlib.suppress(NotFound, Denied):
         kept = json.loads(files.read(places.history(application_id)))
         view = from_json(ApplicationView, kept["view"]) if kept.get("view") else None
-        return view, from_json(Submission, kept["submission"])
+        outputs = tuple(from_json(OutputView, one) for one in kept.get("outputs", ()))
+        return Told(view, from_json(Submission, kept["submission"]), outputs)
     return None

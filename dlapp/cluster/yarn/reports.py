@@ -6,7 +6,7 @@ import contextlib
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from dlapp.cluster.yarn.rest import KIND, AppReport
@@ -14,7 +14,7 @@ from dlapp.cluster.yarn.web import NoAddress, Web
 from dlapp.control import Phase
 from dlapp.errors import NotFound, Unreachable
 from dlapp.ids import ApplicationId
-from dlapp.report import ApplicationView, Cause, FinalStatus, State
+from dlapp.report import ApplicationView, Cause, FinalStatus, OutputView, State
 from dlapp.spec import Submission
 
 _TIMEOUT_S = 20.0
@@ -29,17 +29,27 @@ _ODD = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
 _CAUSES = {FinalStatus.SUCCEEDED: Cause.SUCCEEDED, FinalStatus.KILLED: Cause.KILLED, FinalStatus.FAILED: Cause.FAILED}
 
 
-def merged(
-    report: AppReport,
-    view: ApplicationView | None,
-    submission: Submission | None,
-    log_url: Callable[[str], str] = lambda url: url,
-) -> ApplicationView:
-    """One view of both. The state is YARN's; all that only the ApplicationMaster knows is from ``view``.
+class Told(NamedTuple):
+    """What is known of an application beside YARN's own report.
+
+    Args:
+        view: what its ApplicationMaster said last.
+        submission: what was submitted.
+        outputs: what became of its outputs without an ApplicationMaster; empty: that is in ``view``.
+    """
+
+    view: ApplicationView | None = None
+    submission: Submission | None = None
+    outputs: tuple[OutputView, ...] = ()
+
+
+def merged(report: AppReport, told: Told, log_url: Callable[[str], str] = lambda url: url) -> ApplicationView:
+    """One view of both. State and times are YARN's; all that only the ApplicationMaster knows is from its own.
 
     Args:
         log_url: makes of a container's log URL the one that is good now.
     """
+    view, submission = told.view, told.submission
     if view is None:
         view = _of_report(report)
         if submission is not None:
@@ -56,9 +66,13 @@ def merged(
             )
     changes: dict[str, Any] = {
         "queue": report.queue.removeprefix("root.") or view.queue,
+        # By one clock for all: a list has no view, and must not tell another time than the status.
+        "submitted_ms": report.started_ms or view.submitted_ms,
         "tracking_url": report.tracking_url,
         "containers": tuple(replace(one, log_url=log_url(one.log_url)) for one in view.containers),
     }
+    if told.outputs:
+        changes["outputs"] = told.outputs
     if report.state.ended and not view.state.ended:
         # It was killed, or its last ApplicationMaster died: what it said last is no longer so.
         end = _of_report(report)
@@ -82,10 +96,14 @@ def merged(
             )
             for one in changes["containers"]
         )
-    elif not report.state.ended:
+    elif report.state.ended:
+        changes["finished_ms"] = report.finished_ms or view.finished_ms
+    else:
         changes |= {"state": report.state, "final_status": FinalStatus.UNDEFINED, "cause": None, "finished_ms": None}
         if report.state is not State.RUNNING:
             changes |= {"diagnostics": first_line(report.diagnostics), "phase": "waiting for its ApplicationMaster"}
+        elif view.state.ended:
+            changes["phase"] = "ending"
     return replace(view, **changes)
 
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from dlapp.ids import ApplicationId
+from dlapp.report import OutputView
 
 DIRECTORY = ".dlapp"
 CACHE_MODE, OWN_MODE = 0o711, 0o700
@@ -74,15 +75,15 @@ class Files(Protocol):
 
     def finish_output(
         self, target: str, application_id: ApplicationId, parts: Sequence[tuple[str, str]], *, overwrite: bool
-    ) -> bool:
+    ) -> OutputView:
         """Commit an output of an application without an ApplicationMaster, which had decided to.
 
         Returns:
-            False: that is not possible, and for good; what there is of it is kept aside.
+            Not committed: that is not possible, and for good; what there is of it is kept aside.
         """
 
-    def leave_output(self, target: str, application_id: ApplicationId, *, keep: bool) -> bool:
-        """Put aside, or remove, what an application without an ApplicationMaster stored; whether anything is kept."""
+    def leave_output(self, target: str, application_id: ApplicationId, *, keep: bool) -> OutputView:
+        """Put aside, or remove, what an application without an ApplicationMaster stored."""
 
 
 class Places(NamedTuple):

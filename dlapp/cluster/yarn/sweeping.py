@@ -15,13 +15,15 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 from dlapp.cluster.yarn.staging import COMMIT, OWN_MODE, SECRETS, SUBMISSION, VIEW, Files, Places
 from dlapp.errors import DlappError, NotFound, Unreachable
 from dlapp.ids import ApplicationId
-from dlapp.report import State
+from dlapp.jsonform import to_json
+from dlapp.report import OutputView, State
 from dlapp.spec import OnFailure
 
 USED = ".used"
@@ -81,7 +83,7 @@ def settle(files: Files, places: Places, application_id: ApplicationId, ended: E
     if files.look(staging) is None:
         return said
     if files.look(history) is None:
-        told = {}
+        told: dict[str, Any] = {}
         for name, what in ((VIEW, "view"), (SUBMISSION, "submission")):
             with contextlib.suppress(NotFound, ValueError):
                 told[what] = json.loads(files.read(f"{staging}/{name}"))
@@ -91,7 +93,8 @@ def settle(files: Files, places: Places, application_id: ApplicationId, ended: E
                 if ended.ago_s < GONE_AFTER_S:
                     return None
                 files.remove(f"{staging}/{SECRETS}")  # Nobody needs them now, however often the rest is tried.
-                said = _settle_outputs(files, staging, application_id, outputs, ended.state)
+                said, views = _settle_outputs(files, staging, application_id, outputs, ended.state)
+                told["outputs"] = to_json(views)
             files.make(places.all_history, OWN_MODE)
             # The ApplicationMaster may be just doing the same: its words are the later ones.
             files.write(history, json.dumps({"view": None, **told}).encode(), 0o600, once=True)
@@ -106,15 +109,19 @@ def settle(files: Files, places: Places, application_id: ApplicationId, ended: E
 
 def _settle_outputs(
     files: Files, staging: str, application_id: ApplicationId, outputs: Sequence[Mapping[str, Any]], state: State
-) -> str:
-    """Do what the commit claim says, or without one put aside or remove; each output, also after one that cannot be."""
+) -> tuple[str, tuple[OutputView, ...]]:
+    """Do what the commit claim says, or without one put aside or remove; each output, also after one that cannot be.
+
+    Returns:
+        What became of them, in words and one by one.
+    """
     try:
         claim = json.loads(files.read(f"{staging}/{COMMIT}"))
     except NotFound:
         claim = None
     except ValueError as error:
         raise DlappError(f"{staging}/{COMMIT} cannot be read: {error}") from error
-    works: list[Callable[[], bool]] = []
+    works: list[Callable[[], OutputView]] = []
     if claim is not None:
         for one in claim["outputs"]:
             parts, overwrite = list(one["parts"].items()), bool(one["overwrite"])
@@ -123,10 +130,11 @@ def _settle_outputs(
         for one in outputs:
             keep = state is not State.KILLED and one.get("on_failure") != OnFailure.DROP.value
             works.append(partial(files.leave_output, one["target"], application_id, keep=keep))
-    done, problem = list[bool](), None
-    for work in works:
+    done, problem = list[OutputView](), None
+    # A claim has the outputs in the order of the submission.
+    for work, one in zip(works, outputs, strict=False):
         try:
-            done.append(work())
+            done.append(replace(work(), name=str(one.get("name", ""))))
         except Unreachable:
             raise  # Nor will it take the others.
         except (DlappError, OSError) as error:
@@ -134,8 +142,12 @@ def _settle_outputs(
     if problem is not None:
         raise problem
     if claim is None:
-        return "its output is kept aside" if any(done) else NOTHING_KEPT
-    return COMMITTED if all(done) else "its output could not be committed and is kept aside"
+        said = "its output is kept aside" if any(one.partial for one in done) else NOTHING_KEPT
+    elif all(one.committed for one in done):
+        said = COMMITTED
+    else:
+        said = "its output could not be committed and is kept aside"
+    return said, tuple(done)
 
 
 def sweep(files: Files, places: Places, ended: Mapping[ApplicationId, Ended], limits: Limits, now_ms: int) -> int:
