@@ -35,7 +35,7 @@ class Done:
     err: str
 
 
-def run(command: str, *args: object, env: dict[str, str] | None = None, timeout_s: float = 60.0) -> Done:
+def run(command: str, *args: object, env: dict[str, str] | None = None, timeout_s: float = 120.0) -> Done:
     """Run one of our commands to its end."""
     done = subprocess.run(
         [BIN / command, *map(str, args)],
@@ -86,7 +86,7 @@ def status(application: str) -> dict[str, Any]:
     return dict(json.loads(done.out))
 
 
-def ended(application: str, timeout_s: float = 60.0) -> dict[str, Any]:
+def ended(application: str, timeout_s: float = 120.0) -> dict[str, Any]:
     """Wait for the end; the status then."""
 
     def look() -> dict[str, Any] | None:
@@ -113,10 +113,17 @@ class Process:
 
 def processes(under: Path) -> list[Process]:
     """The living processes whose command line, working directory or environment names a place under ``under``."""
-    return list(_processes(os.fsencode(str(under))))
+    base = os.fsencode(str(under))
+    return list(_processes(lambda command, where, rest: base in command or where.startswith(base) or base in rest))
 
 
-def _processes(base: bytes) -> Iterator[Process]:
+def processes_of(application: str) -> list[Process]:
+    """The living processes of an application of YARN that work, or did, in the directories of its containers here."""
+    base = f"/appcache/{application}/".encode()
+    return list(_processes(lambda *texts: any(base in text for text in texts)))
+
+
+def _processes(is_one: Callable[[bytes, bytes, bytes], bool]) -> Iterator[Process]:
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == os.getpid():
             continue
@@ -127,12 +134,11 @@ def _processes(base: bytes) -> Iterator[Process]:
             environment = Path("/proc", name, "environ").read_bytes()
         except OSError:
             continue
-        if stat.rpartition(b") ")[2][:1] in (b"Z", b"X"):
-            continue
-        if not (base in command or where.startswith(base) or base in environment):
+        if stat.rpartition(b") ")[2][:1] in (b"Z", b"X") or not is_one(command, where + b"/", environment):
             continue
         words = command.split(b"\0")
         role = "payload"
-        if b"dlapp" in words:
-            role = words[words.index(b"dlapp") + 1].decode()
+        for program in (b"dlapp", b"dlapp.pyz"):
+            if program in words:
+                role = words[words.index(program) + 1].decode()
         yield Process(int(name), role, command.replace(b"\0", b" ").decode(errors="replace"))

@@ -9,6 +9,7 @@ import platform
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ import pytest
 from tests.services.install import SEARCH, required
 
 if TYPE_CHECKING:
+    from tests.engines import Engine
     from tests.services.hadoop import Hadoop
 
 hypothesis.settings.register_profile("quick", deadline=None, print_blob=True)
@@ -93,6 +95,28 @@ def _own_environment(
 def state_dir(_own_environment: Path) -> Path:
     """Where the embedded engine keeps this test's applications; not made yet."""
     return _own_environment / "state"
+
+
+@pytest.fixture(params=["local", pytest.param("yarn", marks=pytest.mark.yarn)])
+def engine(
+    request: pytest.FixtureRequest, tmp_path: Path, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Engine]:
+    """Each engine in turn, which the commands use in this test; nothing that it ran there outlives it."""
+    from tests.engines import Engine
+
+    hadoop: Hadoop | None = None
+    if request.param == "yarn":
+        hadoop = request.getfixturevalue("hadoop")
+        cache = Path(os.environ["HOME"], ".cache", "dlapp")
+        cache.mkdir(parents=True)
+        (cache / "travel").symlink_to(request.getfixturevalue("travel_cache"))
+        monkeypatch.setenv("DLAPP_YARN_CONF_DIR", str(hadoop.configuration))
+        monkeypatch.setenv("DLAPP_YARN_PYTHON", sys.executable)
+        monkeypatch.setenv("HADOOP_USER_NAME", getpass.getuser())
+    monkeypatch.setenv("DLAPP_CLUSTER", request.param)
+    one = Engine(tmp_path, state_dir, hadoop)
+    yield one
+    one.close()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,8 +1,8 @@
 """Whole applications, on every engine that there is: what a user's program is given, and how its end is told.
 
-The tests are the same for all engines; what differs between them is in `Place`. Hadoop's own example, the distributed
-shell, has tests for what a user may expect of YARN. Each behaviour that they check, and where it is checked here; files
-are those of cluster_yarn where no other directory is named.
+The tests are the same for all engines; what differs between them is in `tests.engines`. Hadoop's own example, the
+distributed shell, has tests for what a user may expect of YARN. Each behaviour that they check, and where it is checked
+here; files are those of cluster_yarn where no other directory is named.
 
 | distributed shell                          | here |
 |--------------------------------------------|------|
@@ -46,103 +46,16 @@ import os
 import re
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import pytest
-
-from dlapp.client import Client
-from dlapp.config import load_config
 from dlapp.ids import ApplicationId
 from dlapp.report import Cause
 from dlapp.spec import Secrets, Submission
 from tests.applications import BIN, Done, ended, launch, properties, run, status, wait_for
+from tests.engines import Engine
 
 END_S = 120.0
-
-
-class Place:
-    """One engine with the place where its applications' input and output lie."""
-
-    def __init__(self, engine: str, directory: Path, conf_dir: Path | None) -> None:
-        self.engine, self.directory, self._conf_dir = engine, directory, conf_dir
-        self._files: Any = None
-        self.root = str(directory / "files")
-        if conf_dir is not None:
-            from dlapp.cluster.yarn.site import read_site
-            from dlapp.storage.staged import StagedFiles
-
-            self._files = StagedFiles(read_site(str(conf_dir)).storage(getpass.getuser()))
-            self.root = f"/user/{getpass.getuser()}/tests/{time.time_ns():x}"
-
-    def close(self) -> None:
-        if self._files is not None:
-            self._files.close()
-
-    def _location(self, path: str) -> str:
-        return f"{self._files.home.rpartition('/user/')[0]}{self.root}/{path}"
-
-    def put(self, path: str, content: str) -> str:
-        """Write a file where input comes from; what to call it in a properties file."""
-        if self._files is None:
-            Path(self.root, path).parent.mkdir(parents=True, exist_ok=True)
-            Path(self.root, path).write_text(content)
-        else:
-            self._files.make(self._location(path).rpartition("/")[0], 0o755)
-            self._files.write(self._location(path), content.encode(), 0o644)
-        return f"{self.root}/{path}"
-
-    def tree(self, path: str) -> dict[str, str]:
-        """Relative path -> content of all files of a directory."""
-        if self._files is None:
-            root = Path(self.root, path)
-            return {str(one.relative_to(root)): one.read_text() for one in sorted(root.rglob("*")) if one.is_file()}
-        found: dict[str, str] = {}
-
-        def walk(below: str) -> None:
-            here = self._location(path + below)
-            names = self._files.names(here)
-            if names == [""]:  # so WebHDFS lists a file
-                found[below.lstrip("/")] = self._files.read(here).decode()
-                return
-            for name in names:
-                walk(f"{below}/{name}")
-
-        walk("")
-        return found
-
-    def beside(self, path: str) -> list[str]:
-        """Names that lie beside a target and begin with its name."""
-        if self._files is None:
-            names = [one.name for one in Path(self.root, path).parent.iterdir()]
-        else:
-            names = self._files.names(self._location(path).rpartition("/")[0])
-        return [name for name in names if name.startswith(f"{path.rpartition('/')[2]}.")]
-
-    def client(self) -> Client:
-        return Client(load_config())
-
-
-@pytest.fixture(params=["local", pytest.param("yarn", marks=pytest.mark.yarn)])
-def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    """An engine, which the commands use in this test."""
-    conf_dir = None
-    if request.param == "yarn":
-        hadoop = request.getfixturevalue("hadoop")
-        conf_dir = hadoop.configuration
-        cache = Path(os.environ["HOME"], ".cache", "dlapp")
-        cache.mkdir(parents=True)
-        (cache / "travel").symlink_to(request.getfixturevalue("travel_cache"))
-        monkeypatch.setenv("DLAPP_YARN_CONF_DIR", str(conf_dir))
-        monkeypatch.setenv("DLAPP_YARN_PYTHON", sys.executable)
-        monkeypatch.setenv("HADOOP_USER_NAME", getpass.getuser())
-    monkeypatch.setenv("DLAPP_CLUSTER", request.param)
-    one = Place(request.param, tmp_path, conf_dir)
-    yield one
-    one.close()
 
 
 def waited(file: Path) -> Done:
@@ -165,8 +78,8 @@ def is_running(application: str, containers: int = 1) -> bool:
     return phases == ["running"] * containers
 
 
-def test_every_container_is_given_its_place_its_arguments_and_environment(place: Place, tmp_path: Path) -> None:
-    data = place.put("data/words", "of input\n")
+def test_every_container_is_given_its_place_its_arguments_and_environment(engine: Engine, tmp_path: Path) -> None:
+    data = engine.put("data/words", "of input\n")
     script = (
         'echo "$CONTAINER_INDEX of $NUM_CONTAINERS, $DLAPP_ROLE $DLAPP_ROLE_INDEX of $DLAPP_ROLE_SIZE: $COLOUR"\n'
         'printf "<%s>" "$@"; echo; cat; cat input/words; test "$PWD" = "$DLAPP_WORKSPACE"; echo "here: $?"\n'
@@ -197,28 +110,28 @@ def test_every_container_is_given_its_place_its_arguments_and_environment(place:
     assert "red" not in json.dumps(status(application))
 
 
-def test_output_of_all_containers_replaces_the_old_at_once(place: Place, tmp_path: Path) -> None:
-    place.put("result/0/old", "old\n")
+def test_output_of_all_containers_replaces_the_old_at_once(engine: Engine, tmp_path: Path) -> None:
+    engine.put("result/0/old", "old\n")
     script = 'mkdir -p output/deep; echo "new $CONTAINER_INDEX" >output/deep/x'
-    output = {"output_path": "output", "hdfs": f"{place.root}/result"}
+    output = {"output_path": "output", "hdfs": f"{engine.root}/result"}
     refused = run("dlapp-launcher", properties(tmp_path, script, to_hdfs=output))
     assert refused.code == 2, refused.out
     assert "overwrite" in refused.err
     done = waited(properties(tmp_path, script, resources={"containers": 2}, to_hdfs={**output, "overwrite": "true"}))
     assert done.code == 0, done.err
-    assert place.tree("result") == {"0/deep/x": "new 0\n", "1/deep/x": "new 1\n"}
-    wait_for("nothing beside it", lambda: not place.beside("result"))
+    assert engine.tree("result") == {"0/deep/x": "new 0\n", "1/deep/x": "new 1\n"}
+    wait_for("nothing beside it", lambda: not engine.beside("result"))
 
 
-def test_the_exit_code_of_a_program_decides(place: Place, tmp_path: Path) -> None:
-    place.put("kept/somewhere/else", "")
+def test_the_exit_code_of_a_program_decides(engine: Engine, tmp_path: Path) -> None:
+    engine.put("kept/somewhere/else", "")
     script = "mkdir output; echo half >output/x; echo $CONTAINER_INDEX; [ $CONTAINER_INDEX = 0 ] || exit 7; sleep 60"
     done = waited(
         properties(
             tmp_path,
             script,
             resources={"containers": 2},
-            to_hdfs={"output_path": "output", "hdfs": f"{place.root}/kept/result"},
+            to_hdfs={"output_path": "output", "hdfs": f"{engine.root}/kept/result"},
         )
     )
     assert done.code == 1, done.out
@@ -227,15 +140,15 @@ def test_the_exit_code_of_a_program_decides(place: Place, tmp_path: Path) -> Non
     assert seen["diagnostics"].startswith("container 1 (worker 1) failed: exit code 7")
     assert seen["containers"][1]["exit_code"] == 7
     partial = seen["outputs"][0]["partial"].rpartition("/")[2]
-    assert place.tree(f"kept/{partial}") == {"0/x": "half\n", "1/x": "half\n"}
-    assert place.tree("kept/result") == {}
+    assert engine.tree(f"kept/{partial}") == {"0/x": "half\n", "1/x": "half\n"}
+    assert engine.tree("kept/result") == {}
 
 
-def test_a_program_that_fails_is_started_again_as_often_as_its_role_says(place: Place, tmp_path: Path) -> None:
+def test_a_program_that_fails_is_started_again_as_often_as_its_role_says(engine: Engine, tmp_path: Path) -> None:
     witness = tmp_path / "starts"
     script = f'echo start >>{witness}; [ $(wc -l <{witness}) -ge 3 ] || exit 9; echo "at last"'
     file = properties(tmp_path, script)
-    client = place.client()
+    client = engine.client()
     real = client.engine.submit
 
     def with_retries(submission: Submission, secrets: Secrets) -> ApplicationId:
@@ -252,46 +165,46 @@ def test_a_program_that_fails_is_started_again_as_often_as_its_role_says(place: 
         client.engine.close()
 
 
-def test_what_takes_too_long_is_stopped_with_its_output_kept(place: Place, tmp_path: Path) -> None:
-    limit_s = 2 if place.engine == "local" else 8  # from the start of its ApplicationMaster
+def test_what_takes_too_long_is_stopped_with_its_output_kept(engine: Engine, tmp_path: Path) -> None:
+    limit_s = 2 if engine.name == "local" else 8  # from the start of its ApplicationMaster
     script = "mkdir output; echo half >output/x; exec sleep 60"
     file = properties(
         tmp_path,
         script,
         application={"max_runtime": f"{limit_s}s", "kill_grace": "1s"},
-        to_hdfs={"output_path": "output", "hdfs": f"{place.root}/late"},
+        to_hdfs={"output_path": "output", "hdfs": f"{engine.root}/late"},
     )
     done = waited(file)
     assert done.code == 6, done.out + done.err
     seen = status(id_of(done))
     assert (seen["final_status"], seen["cause"]) == ("KILLED", "timed out")
     assert seen["diagnostics"].startswith(f"timed out after {limit_s} s, output kept aside")
-    assert place.tree(seen["outputs"][0]["partial"].rpartition("/")[2]) == {"x": "half\n"}
+    assert engine.tree(seen["outputs"][0]["partial"].rpartition("/")[2]) == {"x": "half\n"}
 
 
-def test_a_soft_kill_lets_every_container_end_and_commits_their_output(place: Place, tmp_path: Path) -> None:
+def test_a_soft_kill_lets_every_container_end_and_commits_their_output(engine: Engine, tmp_path: Path) -> None:
     script = (
         'mkdir output; trap "echo saved >output/$CONTAINER_INDEX; exit 0" TERM; echo up; while :; do sleep 0.05; done'
     )
     file = properties(
-        tmp_path, script, resources={"containers": 2}, to_hdfs={"output_path": "output", "hdfs": f"{place.root}/soft"}
+        tmp_path, script, resources={"containers": 2}, to_hdfs={"output_path": "output", "hdfs": f"{engine.root}/soft"}
     )
     application = launch(file)
     wait_for("both run", lambda: is_running(application, 2), END_S)
     assert run("dlapp-softkill", application).code == 0
     seen = ended(application, END_S)
     assert (seen["state"], seen["final_status"], seen["cause"]) == ("FINISHED", "KILLED", "soft-killed")
-    assert place.tree("soft") == {"0/0": "saved\n", "1/1": "saved\n"}
+    assert engine.tree("soft") == {"0/0": "saved\n", "1/1": "saved\n"}
     assert run("dlapp-logs", "-f", application, timeout_s=END_S).code == 7
 
 
-def test_a_kill_keeps_nothing_and_who_waits_is_told(place: Place, tmp_path: Path) -> None:
+def test_a_kill_keeps_nothing_and_who_waits_is_told(engine: Engine, tmp_path: Path) -> None:
     mark = f"sleep 6543{os.getpid()}"
-    place.put("killed/somewhere/else", "")
+    engine.put("killed/somewhere/else", "")
     file = properties(
         tmp_path,
         f"mkdir output; echo half >output/x; exec {mark}",
-        to_hdfs={"output_path": "output", "hdfs": f"{place.root}/killed/result"},
+        to_hdfs={"output_path": "output", "hdfs": f"{engine.root}/killed/result"},
     )
     with subprocess.Popen(
         [BIN / "dlapp-launcher", "--wait", file], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -305,13 +218,13 @@ def test_a_kill_keeps_nothing_and_who_waits_is_told(place: Place, tmp_path: Path
     assert launcher.returncode == 7
     assert status(application)["state"] == "KILLED"
     wait_for("its end", lambda: subprocess.run(["pgrep", "-fx", mark], capture_output=True).returncode == 1)
-    wait_for("no output of it", lambda: not place.beside("killed/result") and not place.tree("killed/result"))
+    wait_for("no output of it", lambda: not engine.beside("killed/result") and not engine.tree("killed/result"))
 
 
 def test_a_program_that_takes_more_memory_than_it_asked_for_is_ended_with_the_numbers(
-    place: Place, tmp_path: Path
+    engine: Engine, tmp_path: Path
 ) -> None:
-    if place.engine == "local":
+    if engine.name == "local":
         return  # there nothing watches it
     script = f"exec {sys.executable} -c \"import time; held = b'x' * (400 << 20); time.sleep(60)\""
     done = waited(properties(tmp_path, script, resources={"memory": 256}))
@@ -322,7 +235,7 @@ def test_a_program_that_takes_more_memory_than_it_asked_for_is_ended_with_the_nu
     )
 
 
-def test_what_identifies_it_is_shown_by_yarn_itself(place: Place, tmp_path: Path) -> None:
+def test_what_identifies_it_is_shown_by_yarn_itself(engine: Engine, tmp_path: Path) -> None:
     file = properties(
         tmp_path,
         "true",
@@ -333,7 +246,7 @@ def test_what_identifies_it_is_shown_by_yarn_itself(place: Place, tmp_path: Path
     seen = status(id_of(done))
     assert seen["appname"] == "named"
     assert run("dlapp-list").out.splitlines()[-1].split()[:2] == [id_of(done), "named"]
-    if place.engine == "yarn":
+    if engine.name == "yarn":
         from dlapp.cluster.yarn.rest import YarnRest
         from dlapp.cluster.yarn.site import read_site
 

@@ -1,4 +1,8 @@
-"""Whole applications on the embedded engine, killed in every way: nothing is left or half, the rest goes on."""
+"""Whole applications, killed in every way: nothing is left or half, the rest goes on.
+
+On every engine, where there is one ApplicationMaster for each application: of what the next one does on YARN there are
+tests in cluster_yarn. And of the embedded engine what it alone has: its runner, its queue, its files.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,6 @@ import json
 import os
 import pty
 import random
-import shutil
 import signal
 import subprocess
 import time
@@ -23,6 +26,7 @@ from dlapp.control_http import ControlConnection
 from dlapp.errors import Denied
 from tests.applications import (
     BIN,
+    Process,
     application_dir,
     ended,
     launch,
@@ -32,10 +36,11 @@ from tests.applications import (
     status,
     wait_for,
 )
+from tests.engines import FULL, Engine, on_yarn_when_full
 
-FULL = os.environ.get("DLAPP_FAULTS") == "full"
 OUTPUT = {"output_path": "output", "hdfs": "result", "overwrite": "true"}
 SLEEPER = "echo up; mkdir -p output; echo new > output/a; echo new > output/b; setsid sleep 300 & exec sleep 300"
+END_S = 120.0
 WRITER = "mkdir -p output; echo new > output/a; echo new > output/b; sleep 0.1"
 
 
@@ -60,13 +65,29 @@ def content(target: Path) -> dict[str, str]:
     return {str(p.relative_to(target)): p.read_text() for p in sorted(target.rglob("*")) if p.is_file()}
 
 
+@pytest.fixture
+def with_one_master(monkeypatch: pytest.MonkeyPatch) -> None:
+    """YARN starts no second ApplicationMaster either."""
+    monkeypatch.setenv("DLAPP_YARN_AM_ATTEMPTS", "1")
+
+
+def output_of(engine: Engine) -> dict[str, str]:
+    """What a properties file says of its output."""
+    return {**OUTPUT, "hdfs": f"{engine.root}/result"}
+
+
+def put_old_output(engine: Engine) -> None:
+    engine.put("result/a", "old\n")
+    engine.put("result/b", "old\n")
+
+
 def is_running(application: str) -> bool:
     return any(one["phase"] == "running" for one in status(application)["containers"])
 
 
-def kill(state_dir: Path, *roles: str) -> None:
+def kill(found: list[Process], *roles: str) -> None:
     """SIGKILL everything of these roles at once."""
-    victims = [one.pid for one in processes(state_dir) if one.role in roles]
+    victims = [one.pid for one in found if one.role in roles]
     assert victims
     for pid in victims:
         with contextlib.suppress(ProcessLookupError):
@@ -75,6 +96,22 @@ def kill(state_dir: Path, *roles: str) -> None:
 
 EVERYTHING = ("runner", "am", "task", "payload")
 KILLS = [("am",), ("task",), ("am", "task"), ("runner", "am"), ("runner", "am", "task"), EVERYTHING]
+
+
+@pytest.mark.usefixtures("with_one_master")
+@pytest.mark.parametrize("victims", [("am", "task"), *([("am",), ("task",), EVERYTHING] * FULL)], ids="+".join)
+def test_what_is_killed_is_failed_with_a_reason_and_its_output_is_the_old(
+    victims: tuple[str, ...], engine: Engine, tmp_path: Path
+) -> None:
+    put_old_output(engine)
+    application = launch(properties(tmp_path, SLEEPER, to_hdfs=output_of(engine)))
+    wait_for("its payload", lambda: is_running(application), END_S)
+    kill(engine.processes(application), *victims)
+    seen = wait_for("FAILED", lambda: (s := status(application))["state"] in ("FAILED", "FINISHED") and s, END_S)
+    assert seen["final_status"] == "FAILED"
+    assert seen["diagnostics"]
+    wait_for("no process of it", lambda: not engine.processes(application))
+    assert engine.tree("result") == {"a": "old\n", "b": "old\n"}
 
 
 @pytest.mark.parametrize("victims", KILLS, ids="+".join)
@@ -87,7 +124,7 @@ def test_what_is_killed_is_failed_with_a_reason_and_leaves_nothing_and_the_queue
     second = launch(properties(directory, "echo second", name="second"), **one_at_a_time)
     wait_for("its payload", lambda: is_running(first))
     assert status(second)["state"] == "ACCEPTED"
-    kill(state_dir, *victims)
+    kill(processes(state_dir), *victims)
     seen = wait_for("FAILED", lambda: (s := status(first))["state"] in ("FAILED", "FINISHED") and s, 10)
     assert seen["final_status"] == "FAILED"
     assert seen["diagnostics"]
@@ -105,43 +142,52 @@ def test_a_killed_runner_is_no_matter_for_what_runs_and_the_next_command_starts_
     first = launch(properties(directory, wait, name="first"), **one_at_a_time)
     second = launch(properties(directory, "echo second", name="second"), **one_at_a_time)
     wait_for("its payload", lambda: is_running(first))
-    kill(state_dir, "runner")
+    kill(processes(state_dir), "runner")
     flag.touch()
     assert ended(first)["final_status"] == "SUCCEEDED"
     assert ended(second)["final_status"] == "SUCCEEDED"
 
 
+@pytest.mark.usefixtures("with_one_master")
+@on_yarn_when_full
 def test_killed_at_any_moment_the_output_is_the_old_or_the_new_and_the_state_says_which(
-    directory: Path, state_dir: Path
+    engine: Engine, tmp_path: Path
 ) -> None:
     seed = int(os.environ.get("DLAPP_SEED", time.time_ns() % 1_000_000))
     print(f"DLAPP_SEED={seed}")
     chance = random.Random(seed)
-    for round_ in range(40 if FULL else 6):
-        target = directory / "result"
-        shutil.rmtree(target, ignore_errors=True)
-        old_output(directory)
-        application = launch(properties(directory, WRITER, name="writer", to_hdfs=OUTPUT))
-        time.sleep(chance.uniform(0, 0.7))
+    rounds, whole_s = (40 if FULL else 6, 0.7) if engine.name == "local" else (10, 4.0)
+    engine.put("somewhere else", "")
+    for round_ in range(rounds):
+        engine.remove("result")
+        put_old_output(engine)
+        application = launch(properties(tmp_path, WRITER, name="writer", to_hdfs=output_of(engine)))
+        time.sleep(chance.uniform(0, whole_s))
         victims = chance.choice([("am",), ("runner", "am"), EVERYTHING])
         with contextlib.suppress(AssertionError):  # it may have ended already
-            kill(state_dir, *victims)
+            kill([*engine.processes(application), *engine.runners()], *victims)
         end = ended(application)
         where = f"seed {seed}, round {round_}, killed {victims}: {end['diagnostics']}"
-        wait_for(f"no process of it; {where}", lambda a=application: not processes(application_dir(state_dir, a)))
-        wanted = "new\n" if end["final_status"] == "SUCCEEDED" else "old\n"
-        assert content(target) == {"a": wanted, "b": wanted}, where
+        wait_for(f"no process of it; {where}", lambda a=application: not engine.processes(a))
         wait_for(
             f"what lay beside the target is gone; {where}",
-            lambda: {p.name.rpartition(".")[2] for p in directory.glob("result.*")} <= {"partial"},
+            lambda a=application: (
+                status(a) and {name.rpartition(".")[2] for name in engine.beside("result")} <= {"partial"}
+            ),
         )
-        for partial in directory.glob("result.*.partial"):
-            assert set(content(partial).values()) <= {"new\n"}, where
-            shutil.rmtree(partial)
+        seen = status(application)
+        committed = any(one["committed"] for one in seen["outputs"])
+        # YARN has no other word for an application whose last ApplicationMaster died between claim and farewell.
+        assert committed == (seen["final_status"] == "SUCCEEDED") or (committed and engine.name == "yarn"), where
+        wanted = "new\n" if committed else "old\n"
+        assert engine.tree("result") == {"a": wanted, "b": wanted}, where
+        for partial in engine.beside("result"):
+            assert set(engine.tree(partial).values()) <= {"new\n"}, where
+            engine.remove(partial)
 
 
-def test_closing_the_terminal_changes_nothing_for_what_runs(directory: Path) -> None:
-    file = properties(directory, "sleep 1; echo done", name="slow")
+def test_closing_the_terminal_changes_nothing_for_what_runs(engine: Engine, tmp_path: Path) -> None:
+    file = properties(tmp_path, "sleep 1; echo done", name="slow")
     pid, terminal = pty.fork()
     if pid == 0:
         os.execv(BIN / "dlapp-launcher", ["dlapp-launcher", "--wait", str(file)])
@@ -155,8 +201,9 @@ def test_closing_the_terminal_changes_nothing_for_what_runs(directory: Path) -> 
     assert ended(application)["final_status"] == "SUCCEEDED"
 
 
-def test_sigkill_of_the_waiting_launcher_changes_nothing_for_what_runs(directory: Path) -> None:
-    file = properties(directory, "sleep 1; echo done", name="slow")
+@on_yarn_when_full
+def test_sigkill_of_the_waiting_launcher_changes_nothing_for_what_runs(engine: Engine, tmp_path: Path) -> None:
+    file = properties(tmp_path, "sleep 1; echo done", name="slow")
     waiting = subprocess.Popen([BIN / "dlapp-launcher", "--wait", file], stdout=subprocess.PIPE, text=True)
     assert waiting.stdout is not None
     with waiting.stdout:
@@ -166,12 +213,10 @@ def test_sigkill_of_the_waiting_launcher_changes_nothing_for_what_runs(directory
     assert ended(application)["final_status"] == "SUCCEEDED"
 
 
-def test_a_wrong_or_missing_token_gets_401_and_changes_nothing(directory: Path, state_dir: Path) -> None:
-    application = launch(properties(directory, SLEEPER, name="guarded"))
-    wait_for("its payload", lambda: is_running(application))
-    home = application_dir(state_dir, application)
-    url = json.loads((home / "am.json").read_text())["control_url"]
-    secret = json.loads((home / "secrets.json").read_text())["control_secret"]
+def test_a_wrong_or_missing_token_gets_401_and_changes_nothing(engine: Engine, tmp_path: Path) -> None:
+    application = launch(properties(tmp_path, SLEEPER, name="guarded"))
+    wait_for("its payload", lambda: is_running(application), END_S)
+    url, secret = engine.control(application)
     (container,) = [one["container_id"] for one in status(application)["containers"]]
     before = status(application)
     for token in (None, "", "wrong", derive_token(secret, "another purpose"), derive_token(secret, container)):
@@ -201,11 +246,12 @@ def test_only_who_may_read_the_secrets_finds_the_page(directory: Path, state_dir
         assert "looked at" in answer.read().decode()
 
 
-def test_many_submissions_at_once_all_run_each_exactly_once(directory: Path) -> None:
-    count = 200 if FULL else 24
-    witness = directory / "witness"
+@on_yarn_when_full
+def test_many_submissions_at_once_all_run_each_exactly_once(engine: Engine, tmp_path: Path) -> None:
+    count = 200 if FULL and engine.name == "local" else 24
+    witness = tmp_path / "witness"
     witness.mkdir()
-    file = properties(directory, f"mkdir {witness}/$DLAPP_APP_ID", name="one")
+    file = properties(tmp_path, f"mkdir {witness}/$DLAPP_APP_ID", name="one")
     started = [
         subprocess.Popen([BIN / "dlapp-launcher", file], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         for _ in range(8)
@@ -229,14 +275,17 @@ def test_many_submissions_at_once_all_run_each_exactly_once(directory: Path) -> 
     assert sorted(p.name for p in witness.iterdir()) == sorted(ids)
 
 
-def test_of_a_failed_run_what_every_container_had_is_kept_aside(directory: Path) -> None:
+@on_yarn_when_full
+def test_of_a_failed_run_what_every_container_had_is_kept_aside(engine: Engine, tmp_path: Path) -> None:
+    engine.put("somewhere else", "")
     script = (
         "mkdir output; echo $CONTAINER_INDEX > output/x; [ $CONTAINER_INDEX != 0 ] || { sleep 0.5; exit 3; }; sleep 300"
     )
-    file = properties(directory, script, resources={"containers": 3}, to_hdfs=OUTPUT)
+    file = properties(tmp_path, script, resources={"containers": 3}, to_hdfs=output_of(engine))
     end = ended(launch(file))
     assert end["diagnostics"] == "container 0 (worker 0) failed: exit code 3"
-    assert content(Path(end["outputs"][0]["partial"].removeprefix("file://"))) == {f"{n}/x": f"{n}\n" for n in range(3)}
+    partial = end["outputs"][0]["partial"].rpartition("/")[2]
+    assert engine.tree(partial) == {f"{n}/x": f"{n}\n" for n in range(3)}
 
 
 def test_a_low_limit_of_open_files_is_raised_for_us_and_kept_for_the_payload(directory: Path) -> None:

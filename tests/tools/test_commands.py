@@ -1,4 +1,4 @@
-"""The commands on real applications of the embedded engine."""
+"""The commands on real applications: on every engine, and of the embedded one what it alone has."""
 
 from __future__ import annotations
 
@@ -12,13 +12,20 @@ from pathlib import Path
 import pytest
 
 from dlapp.client import caller
-from tests.applications import BIN, application_dir, ended, launch, processes, properties, run, status, wait_for
+from tests.applications import BIN, ended, launch, properties, run, status, wait_for
+from tests.engines import Engine, on_yarn_when_full
 from tests.services.dockerd import Dockerd, busybox_root
 from tests.services.registry import Registry
 from tests.tools.terminal import Terminal
 
 
-def test_an_application_from_its_file_to_its_logs(tmp_path: Path, state_dir: Path) -> None:
+def listed(application: str) -> str:
+    """Its line in the list."""
+    (line,) = [line for line in run("dlapp-list").out.splitlines() if line.startswith(f"{application} ")]
+    return line
+
+
+def test_an_application_from_its_file_to_its_logs(engine: Engine, tmp_path: Path) -> None:
     file = properties(
         tmp_path, 'echo "hello $CONTAINER_INDEX"; echo oh >&2; printf "no end"', resources={"containers": 2}
     )
@@ -43,7 +50,6 @@ def test_an_application_from_its_file_to_its_logs(tmp_path: Path, state_dir: Pat
     assert "\x1b" not in done.err
 
     shown = run("dlapp-status").out.splitlines()
-    base = f"file://{application_dir(state_dir, application)}/containers"
     containers = [one["container_id"] for one in status("last")["containers"]]
     assert shown[:4] == [
         f"DL App {application} is FINISHED",
@@ -51,13 +57,10 @@ def test_an_application_from_its_file_to_its_logs(tmp_path: Path, state_dir: Pat
         f"DL App ID : {application}",
         "DL App Name : test",
     ]
-    assert shown[7:15] == [
-        line
-        for container in containers
-        for stream in ("stdout", "stderr")
-        for line in (stream, f"{base}/{container}/{stream}")
-    ]
-    assert run("dlapp-list").out.splitlines()[1].split() == [
+    for at, (container, stream) in enumerate((one, name) for one in containers for name in ("stdout", "stderr")):
+        assert shown[7 + 2 * at] == stream
+        assert re.fullmatch(engine.log_page(application, container, stream), shown[8 + 2 * at])
+    assert listed(application).split() == [
         *(application, "test", caller(), "FINISHED", "succeeded", shown[6].removeprefix("elapsedTime : "), "0")
     ]
     logs = run("dlapp-logs", application[-4:])
@@ -67,7 +70,7 @@ def test_an_application_from_its_file_to_its_logs(tmp_path: Path, state_dir: Pat
     ]
 
 
-def test_a_failed_application_is_1_for_who_waits_and_0_for_who_looks(tmp_path: Path) -> None:
+def test_a_failed_application_is_1_for_who_waits_and_0_for_who_looks(engine: Engine, tmp_path: Path) -> None:
     done = run("dlapp-launcher", "--wait", "--json", properties(tmp_path, "exit 3"))
     assert done.code == 1
     told = json.loads(done.out)
@@ -76,13 +79,13 @@ def test_a_failed_application_is_1_for_who_waits_and_0_for_who_looks(tmp_path: P
     assert "DL App Submission : OK" in done.err
     assert f"dlapp-logs {told['application_id']} shows what it printed" in done.err
     assert run("dlapp-status", "last").code == 0
-    assert run("dlapp-list").out.splitlines()[1].split()[-1] == "3"
+    assert listed(told["application_id"]).split()[-1] == "3"
     assert run("dlapp-logs", "-f").code == 1
-    (listed,) = json.loads(run("dlapp-list", "--json").out)["applications"]
-    assert (listed["application_id"], listed["exit_code"]) == (told["application_id"], 1)
+    last = json.loads(run("dlapp-list", "--json").out)["applications"][-1]
+    assert (last["application_id"], last["exit_code"]) == (told["application_id"], 1)
 
 
-def test_logs_of_one_container_are_its_very_bytes(tmp_path: Path) -> None:
+def test_logs_of_one_container_are_its_very_bytes(engine: Engine, tmp_path: Path) -> None:
     file = properties(tmp_path, r"printf 'a\000\377\r\n\nb'; printf 'e1\ne2\ne3' >&2", resources={"containers": 2})
     assert run("dlapp-launcher", "--wait", file).code == 0
 
@@ -103,14 +106,23 @@ def test_logs_of_one_container_are_its_very_bytes(tmp_path: Path) -> None:
     assert b"[0 dlapp] " in raw("--own")[0]
 
 
-def test_what_cannot_be_shown_has_its_own_exit_code(tmp_path: Path) -> None:
-    assert run("dlapp-status").code == 3
+@on_yarn_when_full
+def test_what_cannot_be_shown_has_its_own_exit_code(engine: Engine, tmp_path: Path) -> None:
     assert run("dlapp-logs", "application_1700000000000_0042").code == 3
     assert run("dlapp-status", "tony").code == 2
     run("dlapp-launcher", "--wait", properties(tmp_path, "true"))
     assert run("dlapp-logs", "--container", "1").code == 3
     assert run("dlapp-logs", "--container", "x").code == 2
     assert run("dlapp-logs", "--stdout", "--stderr").code == 2
+
+
+def test_who_has_no_application_is_told_so(state_dir: Path) -> None:
+    assert run("dlapp-status").code == 3
+    assert len(run("dlapp-list").out.splitlines()) == 1
+
+
+def test_a_cluster_that_nobody_said_the_place_of_is_refused_with_the_setting(tmp_path: Path) -> None:
+    properties(tmp_path, "true")
     refused = run("dlapp-launcher", "--cluster", "yarn", tmp_path / "test.properties")
     assert (refused.code, refused.out) == (2, "")
     assert "yarn.conf_dir" in refused.err
@@ -132,7 +144,7 @@ def test_the_spec_is_printed_and_nothing_submitted(tmp_path: Path) -> None:
     assert len(run("dlapp-list").out.splitlines()) == 1
 
 
-def test_following_shows_lines_as_they_come_and_ends_with_the_application(tmp_path: Path) -> None:
+def test_following_shows_lines_as_they_come_and_ends_with_the_application(engine: Engine, tmp_path: Path) -> None:
     go = tmp_path / "go"
     file = properties(tmp_path, f'echo first; until [ -e "{go}" ]; do sleep 0.02; done; printf "the last, cut"; exit 4')
     launch(file)
@@ -165,7 +177,7 @@ def test_following_one_that_waits_says_why_and_follows_it_once_it_runs(tmp_path:
     assert follower.returncode == 0
 
 
-def test_ctrl_c_while_waiting_detaches_and_says_how_to_return(tmp_path: Path) -> None:
+def test_ctrl_c_while_waiting_detaches_and_says_how_to_return(engine: Engine, tmp_path: Path) -> None:
     go = tmp_path / "go"
     file = properties(tmp_path, f'until [ -e "{go}" ]; do sleep 0.02; done')
     command = [BIN / "dlapp-launcher", "--wait", file]
@@ -185,7 +197,8 @@ def test_ctrl_c_while_waiting_detaches_and_says_how_to_return(tmp_path: Path) ->
     assert ended(application)["final_status"] == "SUCCEEDED"
 
 
-def test_on_a_terminal_waiting_is_a_live_picture(tmp_path: Path) -> None:
+@on_yarn_when_full
+def test_on_a_terminal_waiting_is_a_live_picture(engine: Engine, tmp_path: Path) -> None:
     file = properties(tmp_path, "sleep 0.5", resources={"containers": 2})
     with Terminal("dlapp-launcher", "--wait", file, env={"DLAPP_LOCAL_VCORES": "2"}) as terminal:
         terminal.expect(r"^running +█+ +[12] of 2")
@@ -205,8 +218,11 @@ def test_on_a_terminal_a_pull_is_a_bar_of_how_far_it_is(dockerd: Dockerd, tmp_pa
         dockerd.docker("rmi", registry.image)
 
 
+@on_yarn_when_full
 @pytest.mark.parametrize("mebibytes", [33, 31])
-def test_on_a_terminal_packing_what_takes_long_is_a_bar_that_goes_again(tmp_path: Path, mebibytes: int) -> None:
+def test_on_a_terminal_packing_what_takes_long_is_a_bar_that_goes_again(
+    engine: Engine, tmp_path: Path, mebibytes: int
+) -> None:
     file = properties(tmp_path, "true")
     (tmp_path / "test_workspace" / "ballast").write_bytes(b"x" * (mebibytes << 20))
     with Terminal("dlapp-launcher", "--wait", file) as terminal:
@@ -237,7 +253,8 @@ def test_a_bar_comes_back_when_there_is_more_to_bring_than_was_known() -> None:
         assert terminal.wait() == 0
 
 
-def test_ctrl_c_on_a_terminal_detaches_too(tmp_path: Path) -> None:
+@on_yarn_when_full
+def test_ctrl_c_on_a_terminal_detaches_too(engine: Engine, tmp_path: Path) -> None:
     with Terminal("dlapp-launcher", "--wait", properties(tmp_path, "sleep 30")) as terminal:
         terminal.expect("running +█")
         terminal.type("\x03")
@@ -247,7 +264,7 @@ def test_ctrl_c_on_a_terminal_detaches_too(tmp_path: Path) -> None:
     assert killed.code == 0, killed.err
 
 
-def test_a_kill_leaves_nothing_and_who_waits_gets_7(tmp_path: Path, state_dir: Path) -> None:
+def test_a_kill_leaves_nothing_and_who_waits_gets_7(engine: Engine, tmp_path: Path) -> None:
     file = properties(tmp_path, "sleep 60")
     command = [BIN / "dlapp-launcher", "--wait", file]
     with subprocess.Popen(
@@ -271,11 +288,12 @@ def test_a_kill_leaves_nothing_and_who_waits_gets_7(tmp_path: Path, state_dir: P
         launcher.stderr.read()
     assert launcher.returncode == 7
     assert status("last")["state"] == "KILLED"
-    wait_for("no process is left", lambda: not [p for p in processes(state_dir) if p.role != "runner"])
+    wait_for("no process is left", lambda: not engine.processes(application))
     assert run("dlapp-kill", "last").code == 0  # once more changes nothing
 
 
-def test_a_soft_kill_lets_the_program_end_by_itself(tmp_path: Path) -> None:
+@on_yarn_when_full
+def test_a_soft_kill_lets_the_program_end_by_itself(engine: Engine, tmp_path: Path) -> None:
     file = properties(tmp_path, 'trap "echo saved; exit 0" TERM; echo up; while :; do sleep 0.05; done')
     launch(file)
     wait_for("it runs", lambda: run("dlapp-logs").out == "[0] up\n")
@@ -286,15 +304,18 @@ def test_a_soft_kill_lets_the_program_end_by_itself(tmp_path: Path) -> None:
     assert run("dlapp-logs", "--stdout").out == "[0] up\n[0] saved\n"
 
 
-def test_following_ends_when_the_application_master_is_killed(tmp_path: Path, state_dir: Path) -> None:
-    launch(properties(tmp_path, "echo up; sleep 60"))
+def test_following_ends_when_the_last_application_master_is_killed(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DLAPP_YARN_AM_ATTEMPTS", "1")  # on one machine there is never another
+    application = launch(properties(tmp_path, "echo up; sleep 60"))
     command = [BIN / "dlapp-logs", "-f", "last"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
     ) as follower:
         assert follower.stdout is not None
         assert follower.stdout.readline() == b"[0] up\n"
-        (am,) = [one for one in processes(state_dir) if one.role == "am"]
+        (am,) = [one for one in engine.processes(application) if one.role == "am"]
         os.kill(am.pid, signal.SIGKILL)
         assert follower.stdout.read() == b""
         assert follower.stderr is not None
@@ -302,8 +323,9 @@ def test_following_ends_when_the_application_master_is_killed(tmp_path: Path, st
     assert follower.returncode == 1
 
 
-@pytest.mark.parametrize("ending", ["last", "1", "_0001"])
-def test_an_application_is_found_by_its_ending(tmp_path: Path, ending: str) -> None:
+@on_yarn_when_full
+def test_an_application_is_found_by_its_ending(engine: Engine, tmp_path: Path) -> None:
     application = launch(properties(tmp_path, "true"))
-    assert run("dlapp-status", ending).out.startswith(f"DL App {application} is ")
+    for ending in ("last", application[-4:], application[-5:]):
+        assert run("dlapp-status", ending).out.startswith(f"DL App {application} is ")
     ended(application)

@@ -1,0 +1,168 @@
+"""Every engine that there is, as tests of whole applications see it: one test runs on each, by the fixture `engine`.
+
+Slow ones run on YARN in a full run alone: they are marked `on_yarn_when_full`.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import re
+import shutil
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from dlapp.client import Client
+from dlapp.config import load_config
+from tests.applications import Process, application_dir, processes, processes_of, run, wait_for
+from tests.services.hadoop import Hadoop
+
+FULL = os.environ.get("DLAPP_FAULTS") == "full"
+on_yarn_when_full = pytest.mark.parametrize(
+    "engine", ["local", *([pytest.param("yarn", marks=pytest.mark.yarn)] if FULL else [])], indirect=True
+)
+
+
+class Control(NamedTuple):
+    """Where an ApplicationMaster listens, and the secret that its tokens are made of."""
+
+    url: str
+    secret: str
+
+
+class Engine:
+    """One engine, which the commands use in this test, with the place where its applications' input and output lie.
+
+    Args:
+        directory: of the test.
+        state_dir: of the embedded engine.
+        hadoop: the cluster; None: it is the embedded one.
+    """
+
+    def __init__(self, directory: Path, state_dir: Path, hadoop: Hadoop | None) -> None:
+        self.name = "local" if hadoop is None else "yarn"
+        self.directory, self.state_dir, self.hadoop = directory, state_dir, hadoop
+        self._began_ms = time.time_ns() // 1_000_000
+        self._files: Any = None
+        self.root = str(directory / "files")
+        if hadoop is not None:
+            from dlapp.cluster.yarn.site import read_site
+            from dlapp.storage.staged import StagedFiles
+
+            self._files = StagedFiles(read_site(str(hadoop.configuration)).storage(getpass.getuser()))
+            self.root = f"/user/{getpass.getuser()}/tests/{time.time_ns():x}"
+
+    def close(self) -> None:
+        """End what the test left running, and see that nothing of it stays."""
+        if self.hadoop is None:
+            left = [path.name for path in self.state_dir.glob("*/applications/application_*")]
+        else:
+            left = self._unfinished()
+        for application in left:
+            run("dlapp-kill", application)
+        if self.hadoop is None:
+            wait_for("the end of all processes", lambda: not processes(self.state_dir))
+        else:
+            for application in left:
+                wait_for(f"the end of all processes of {application}", lambda a=application: not self.processes(a))
+        if self._files is not None:
+            self._files.remove(self._location("").rstrip("/"))
+            self._files.close()
+
+    def _unfinished(self) -> list[str]:
+        assert self.hadoop is not None
+        query = f"user={getpass.getuser()}&startedTimeBegin={self._began_ms}&states=NEW,SUBMITTED,ACCEPTED,RUNNING"
+        found = self.hadoop.get(f"{self.hadoop.rm_url}/ws/v1/cluster/apps?{query}")["apps"]
+        return [one["id"] for one in (found or {}).get("app", ())]
+
+    def client(self) -> Client:
+        """One that uses it."""
+        return Client(load_config())
+
+    # ---- input and output ----
+
+    def _location(self, path: str) -> str:
+        return f"{self._files.home.rpartition('/user/')[0]}{self.root}/{path}"
+
+    def put(self, path: str, content: str) -> str:
+        """Write a file where input comes from; what to call it in a properties file."""
+        if self._files is None:
+            Path(self.root, path).parent.mkdir(parents=True, exist_ok=True)
+            Path(self.root, path).write_text(content)
+        else:
+            self._files.make(self._location(path).rpartition("/")[0], 0o755)
+            self._files.write(self._location(path), content.encode(), 0o644)
+        return f"{self.root}/{path}"
+
+    def tree(self, path: str) -> dict[str, str]:
+        """Relative path -> content of all files of a directory."""
+        if self._files is None:
+            root = Path(self.root, path)
+            return {str(one.relative_to(root)): one.read_text() for one in sorted(root.rglob("*")) if one.is_file()}
+        found: dict[str, str] = {}
+
+        def walk(below: str) -> None:
+            here = self._location(path + below)
+            names = self._files.names(here)
+            if names == [""]:  # so WebHDFS lists a file
+                found[below.lstrip("/")] = self._files.read(here).decode()
+                return
+            for name in names:
+                walk(f"{below}/{name}")
+
+        walk("")
+        return found
+
+    def beside(self, path: str) -> list[str]:
+        """Names that lie beside a target and begin with its name."""
+        if self._files is None:
+            names = [one.name for one in Path(self.root, path).parent.iterdir()]
+        else:
+            names = self._files.names(self._location(path).rpartition("/")[0])
+        return [name for name in names if name.startswith(f"{path.rpartition('/')[2]}.")]
+
+    def remove(self, path: str) -> None:
+        """Remove what lies there."""
+        if self._files is None:
+            shutil.rmtree(Path(self.root, path), ignore_errors=True)
+        else:
+            self._files.remove(self._location(path))
+
+    # ---- what there is of an application ----
+
+    def processes(self, application: str) -> list[Process]:
+        """The living processes of an application's containers: am, task, payload (all else in them).
+
+        Of the embedded engine those of all applications, but its runner: an ApplicationMaster that was started before
+        it was needed does not show whose it became.
+        """
+        if self.hadoop is None:
+            return [one for one in processes(self.state_dir) if one.role != "runner"]
+        return processes_of(application)
+
+    def runners(self) -> list[Process]:
+        """The embedded engine's runner, where it runs."""
+        return [one for one in processes(self.state_dir) if one.role == "runner"]
+
+    def log_page(self, application: str, container: str, stream: str) -> str:
+        """A pattern for where ``dlapp-status`` says that the log of a container is, once the application has ended."""
+        if self.hadoop is None:
+            home = application_dir(self.state_dir, application)
+            return re.escape(f"file://{home}/containers/{container}/{stream}")
+        nodes = "|".join(map(re.escape, self.hadoop.nodes))
+        server = re.escape(f"{self.hadoop.timeline_url}/applicationhistory/logs")
+        return rf"{server}/({nodes})/{container}/{container}/{getpass.getuser()}/{stream}/\?start=-4096"
+
+    def control(self, application: str) -> Control:
+        """Where its ApplicationMaster listens, as those find it who may."""
+        if self.hadoop is None:
+            home = application_dir(self.state_dir, application)
+            url = json.loads((home / "am.json").read_text())["control_url"]
+            return Control(url, json.loads((home / "secrets.json").read_text())["control_secret"])
+        staging = f"{self._files.home}/.dlapp/staging/{application}"
+        url = json.loads(self._files.read(f"{staging}/am.json"))["control_url"]
+        return Control(url, json.loads(self._files.read(f"{staging}/secrets.json"))["control_secret"])
