@@ -43,6 +43,8 @@ QUIET_HEARTBEAT_S = 1.0
 """Between two heartbeats while nothing is wanted; the engine wakes us when there is something to learn."""
 DISK_AGAIN_S = 1.0
 """Between two tries to write while the disk is full."""
+SETTLING_S = 300.0
+"""How long an attempt that was told to end lets its outputs be settled; what it leaves undone the next one does."""
 VIEW_EVERY_S = 0.2
 """The least time between two views written while containers report progress."""
 WAKE = None
@@ -131,7 +133,7 @@ class Loop:
                 self._answer_recorded()
             self._end()
         if self._settling is not None:
-            self._settling.join()
+            self._settling.join(SETTLING_S)
         with contextlib.suppress(OSError):  # it has been said
             self._journal.close()
 
@@ -332,8 +334,8 @@ class Loop:
                 settled = events.OutputsSettled((), f"the output could not be stored: {error}")
             self._queue.put(settled)
 
-        if not self._submission.spec.outputs:
-            # Nothing to move, so no thread, but the claim stands all the same: it is what decides.
+        if not self._submission.spec.outputs and not self._home.patience_s:
+            # Nothing to move or to wait for, so no thread, but the claim stands all the same: it is what decides.
             work()
             return
         self._settling = threading.Thread(target=work, name="am-outputs", daemon=True)

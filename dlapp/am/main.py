@@ -21,6 +21,10 @@ from dlapp.ids import ApplicationId
 if TYPE_CHECKING:
     from dlapp.cluster.local.am_side import LocalAmEngine
 
+AFTERMATH_PATIENCE_S = 300.0
+"""How long one that cleans up waits for an HDFS that does not answer; the runner starts some of them in turn, and the
+others of its queue wait for that."""
+
 
 def main(argv: Sequence[str]) -> int:
     """Run one attempt of one application, or settle what a dead attempt left (``--aftermath``)."""
@@ -35,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
     attempt = int(options["attempt"])
     wakes: SimpleQueue[Item] = SimpleQueue()
     engine = _engine(options, attempt, wakes)
-    home = _home(options["home"], engine)
+    home = _home(options["home"], engine, is_aftermath="aftermath" in options)
     if "aftermath" in options:
         from dlapp.am.aftermath import settle_what_is_left
 
@@ -77,14 +81,13 @@ def _engine(options: dict[str, str], attempt: int, wakes: SimpleQueue[Item]) -> 
     return LocalAmEngine(options["home"], attempt, int(options["alive-fd"]), holds, lambda: wakes.put(None))
 
 
-def _home(directory: str, engine: LocalAmEngine) -> Home:
+def _home(directory: str, engine: LocalAmEngine, *, is_aftermath: bool) -> Home:
     if engine.storage is None:
         return Home(directory)
-    from dlapp.am.staged_home import PATIENCE_S
-    from dlapp.storage import HdfsPlace
+    from dlapp.storage import OUTPUT_PATIENCE_S, HdfsPlace
 
     home = Home(directory, HdfsPlace.from_settings(engine.storage))
-    home.patience_s = PATIENCE_S
+    home.patience_s = AFTERMATH_PATIENCE_S if is_aftermath else OUTPUT_PATIENCE_S
     return home
 
 

@@ -29,7 +29,7 @@ from dlapp.ids import ApplicationId
 from dlapp.jsonform import from_json, to_json
 from dlapp.report import ApplicationView
 from dlapp.spec import Secrets, Submission
-from dlapp.storage import HdfsPlace
+from dlapp.storage import OUTPUT_PATIENCE_S, HdfsPlace
 
 T = TypeVar("T")
 
@@ -39,8 +39,8 @@ GROUP_EVERY_S = 1.0
 LOOK_EVERY_S = 5.0
 """For the marks of who cannot reach the control address, and for another attempt; each look is 2 ms of the NameNode."""
 PATIENCE_S, AGAIN_S = 300.0, 1.0
-"""So long, and so often, what decides something is tried again while the file system does not answer: a NameNode that
-is started again takes a minute, and what an application has computed is worth more."""
+"""So long, and so often, what an attempt begins and ends with is tried again while the file system does not answer;
+the outputs have `dlapp.storage.OUTPUT_PATIENCE_S`."""
 _FILE_MODE = 0o600
 
 
@@ -64,7 +64,7 @@ class StagedHome(Home):
         self._files, self._application_id, self._attempt = files, application_id, attempt
         self._submission, self._secrets = submission, secrets
         self._places = Places(files.home)
-        self.patience_s = PATIENCE_S
+        self.patience_s = OUTPUT_PATIENCE_S
         super().__init__(self._places.staging(application_id), hdfs)
         self._changed = threading.Condition()
         self._view: ApplicationView | None = None
@@ -116,7 +116,10 @@ class StagedHome(Home):
 
     def check_ours(self) -> None:
         """Raise `Superseded` where another attempt has taken over, or has ended the application."""
-        if (why := _patiently(self._other)) is not None:
+        self._check_ours(self.patience_s)
+
+    def _check_ours(self, patience_s: float) -> None:
+        if (why := _patiently(self._other, patience_s)) is not None:
             raise Superseded(why)
 
     def claim(self, claim: CommitClaim) -> CommitClaim:
@@ -126,19 +129,20 @@ class StagedHome(Home):
             Superseded: another attempt has the application, or had it and has ended it.
         """
         self.check_ours()
-        if _patiently(lambda: self._files.write(self._place("commit.json"), _as_json(claim), _FILE_MODE, once=True)):
+        place, data = self._place("commit.json"), _as_json(claim)
+        if _patiently(lambda: self._files.write(place, data, _FILE_MODE, once=True), self.patience_s):
             # Had we slept before the write, the whole directory might have been settled and removed, and made anew by
             # it. Where that is not so by now, this claim is there for whoever takes over.
             self.check_ours()
             return claim
         found = self.claimed()
         if found is None:
-            raise Superseded(f"{self._place('commit.json')} was there and is gone: the application has ended")
+            raise Superseded(f"{place} was there and is gone: the application has ended")
         return found
 
     def claimed(self) -> CommitClaim | None:
         """The commit claim; None: nobody made one."""
-        return _patiently(lambda: self._read_if_there("commit.json", CommitClaim))
+        return _patiently(lambda: self._read_if_there("commit.json", CommitClaim), self.patience_s)
 
     def kill_request(self) -> str | None:
         """Who asked for dlapp-kill; None: nobody."""
@@ -177,7 +181,7 @@ class StagedHome(Home):
             Superseded: it is another attempt's to say how it ended.
         """
         self.close()
-        self.check_ours()
+        self._check_ours(PATIENCE_S)
         history = {"view": self._last_view, "submission": self._submission}
 
         def keep() -> None:
@@ -351,9 +355,9 @@ class StagedJournal(Journal):
         self.write()
 
 
-def _patiently(work: Callable[[], T], sleep: Callable[[float], None] = time.sleep) -> T:
+def _patiently(work: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
     """Do it, again and again while the file system does not answer; what it refuses is raised."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + patience_s
     while True:
         try:
             return work()
@@ -361,7 +365,7 @@ def _patiently(work: Callable[[], T], sleep: Callable[[float], None] = time.slee
             if time.monotonic() >= deadline:
                 raise
             print(f"the staging directory: {error}; it is tried again", flush=True)
-        sleep(AGAIN_S)
+        time.sleep(AGAIN_S)
 
 
 def _as_json(value: Any) -> bytes:

@@ -26,6 +26,11 @@ HDFS = "hdfs://"
 Progress = Callable[[int, int], None]
 """Called with the bytes that are done and the bytes in all, from the caller's thread."""
 
+OUTPUT_PATIENCE_S = 86_400.0
+"""How long what an application has computed waits for a file system that does not answer, or takes no changes, before
+it is given up: a NameNode with much to read is in safe mode for an hour, and a night may pass until somebody sees that
+it is down."""
+
 
 class DiskFull(DlappError):
     """There is no room, or no more quota, where something was to be written; another machine may have it."""

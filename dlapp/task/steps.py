@@ -29,12 +29,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dlapp.control import Assignment, Fault, Phase, Stop, StoredOutput, TaskResult
-from dlapp.errors import Denied, DlappError, NotFound, UsageError
+from dlapp.errors import Denied, DlappError, NotFound, Unreachable, UsageError
 from dlapp.ids import ContainerId
 from dlapp.node import NodePolicy, node_policy
 from dlapp.runtime.payload import Card, Ended, Payload, PayloadError, Running
 from dlapp.runtime.process import Guardian, PlainRun
-from dlapp.storage import DiskFull, HdfsPlace, open_location, shown
+from dlapp.storage import OUTPUT_PATIENCE_S, DiskFull, HdfsPlace, Moved, open_location, shown
 from dlapp.storage.tree import Pace, remove_tree
 from dlapp.task.environment import payload_environment
 from dlapp.task.inputs import Inputs
@@ -55,6 +55,8 @@ RESULT_ON_A_CLUSTER_S = 7 * 86_400.0
 there be none any more, YARN ends the container."""
 LEASE_TIMEOUT_S = 30.0
 """The engine reserved the devices before it started us; what is waited for is a former payload's last breath."""
+_STORE_AGAIN_S = 1.0, 30.0
+"""Between two tries to store what cannot be stored just now: doubled from the first to the second."""
 _PROGRESS_EVERY_S = 0.5
 _TAKEN_EVERY_S = 0.005
 
@@ -497,13 +499,7 @@ class Task:
                             continue  # it did not come so far
                         section = f"to_hdfs {output.name}".rstrip()
                         raise NotFound(f"the script made no {output.output_path!r} in its workspace ({section})")
-                    moved = open_location(part, self._hdfs).store(
-                        local,
-                        part,
-                        move=len(one.outputs) == 1,
-                        seen_as=self._seen_as(output.output_path),
-                        note=self._note,
-                    )
+                    moved = self._stored(local, output.output_path, part)
                     stored.append(
                         StoredOutput(name=output.name, part=part, files=moved.files, size_bytes=moved.size_bytes)
                     )
@@ -515,6 +511,21 @@ class Task:
         except Stopped as error:
             return _changed(result, fault=Fault.STOPPED, message=str(error))
         return _changed(result, outputs=tuple(stored))
+
+    def _stored(self, local: str, path: str, part: str) -> Moved:
+        """Store one output. A file system that is away, or takes no changes for a while, is waited for."""
+        move = len(self._assignment.outputs) == 1
+        until, pause_s = time.monotonic() + OUTPUT_PATIENCE_S, _STORE_AGAIN_S[0]
+        while True:
+            try:
+                files = open_location(part, self._hdfs)
+                return files.store(local, part, move=move, seen_as=self._seen_as(path), note=self._note)
+            except Unreachable as error:
+                if time.monotonic() + pause_s >= until:
+                    raise
+                self._say(Phase.STORING, detail=f"it is tried again: {error}")
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _STORE_AGAIN_S[1])
 
     def _seen_as(self, path: str) -> tuple[str, ...]:
         if self._assignment.docker_image is None:

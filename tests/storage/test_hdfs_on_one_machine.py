@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from dlapp.cluster.local.client_side import LocalEngine
 from dlapp.config import load_config
 from dlapp.storage import HdfsPlace, commit
 from dlapp.storage.hdfs import HdfsFiles
-from tests.applications import ended, launch, processes, properties, run, wait_for
+from tests.applications import ended, launch, processes, properties, run, status, wait_for
 from tests.services.hadoop import Hadoop
 from tests.storage.test_hdfs_commit import APP, Killed, beside, new_tree, old_target, plant, tree
 
@@ -93,6 +93,31 @@ def test_a_failed_one_leaves_what_it_wrote_beside_the_target(files: HdfsFiles, t
     assert tree(files, target) == old
     assert tree(files, f"{target}.{application}.partial") == {"model": "half\n"}
     assert beside(files, target) == [f"run 1 100%.{application}.partial"]
+
+
+def test_what_was_computed_waits_for_an_hdfs_that_takes_no_changes(
+    files: HdfsFiles, target: str, tmp_path: Path, admin: Callable[..., None]
+) -> None:
+    script = f"mkdir output; echo new > output/model; until [ -e '{tmp_path}/go' ]; do sleep 0.1; done"
+    application = launch(properties(tmp_path, script, to_hdfs=to(target)))
+    wait_for("the payload", lambda: details(application, "running"))
+    admin("-safemode", "enter")
+    try:
+        (tmp_path / "go").touch()
+        (said,) = wait_for("a word on it", lambda: details(application, "storing", "safe mode"))
+        assert said.startswith("it is tried again: ")
+    finally:
+        admin("-safemode", "leave")
+    end = ended(application)
+    assert end["final_status"] == "SUCCEEDED", end["diagnostics"]
+    assert tree(files, target) == {"model": "new\n"}
+    assert beside(files, target) == []
+
+
+def details(application: str, phase: str, words: str = "") -> list[str]:
+    """What the containers in a phase say of it, of those that have these words."""
+    containers = status(application)["containers"]
+    return [one["detail"] for one in containers if one["phase"] == phase and words in one["detail"]]
 
 
 @pytest.mark.parametrize("step", ["marker", "old aside", "swapped"])
