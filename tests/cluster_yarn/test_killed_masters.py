@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,8 @@ from dlapp.client import Client
 from dlapp.cluster.yarn.site import read_site
 from dlapp.config import load_config
 from dlapp.control import Phase
+from dlapp.gpuid.rules import Ask, HostRecord, NotEnough
+from dlapp.gpuid.zookeeper import Settings, ZooKeeperLedger
 from dlapp.ids import ApplicationId
 from dlapp.report import ApplicationView, Cause, State
 from dlapp.storage.staged import StagedFiles
@@ -29,6 +32,8 @@ from tests.cluster_yarn.on_yarn import until
 from tests.services import am_at_points
 from tests.services.am_at_points import STOP
 from tests.services.hadoop import NODES, Hadoop
+from tests.services.nvml_stub import Card, with_cards
+from tests.services.zookeeper import NoZooKeeper, ZooKeeper
 
 pytestmark = [pytest.mark.yarn, pytest.mark.slow]
 FULL = os.environ.get("DLAPP_FAULTS") == "full"
@@ -61,11 +66,21 @@ class Run:
     do: str = am_at_points.KILL
     outlives: bool = False
     attempts: int = 2
+    gcores: int = 0
+    cards: Cards | None = None
     application_id: ApplicationId = field(init=False)
 
     def __post_init__(self) -> None:
-        python = am_at_points.install(self.directory, self.point, nth=self.nth, do=self.do, outlives=self.outlives)
+        python = am_at_points.install(
+            self.directory,
+            self.point,
+            nth=self.nth,
+            do=self.do,
+            outlives=self.outlives,
+            environment=self.cards.environment if self.cards else None,
+        )
         options = {"cluster": "yarn", "yarn.conf_dir": str(self.hadoop.configuration), "yarn.python": str(python)}
+        options |= self.cards.options if self.cards else {}
         options["yarn.am_attempts"] = str(self.attempts)
         environ = {name: text for name, text in os.environ.items() if not name.startswith("DLAPP_")}
         self.client = Client(load_config(options, environ))
@@ -82,7 +97,11 @@ class Run:
             "#!/bin/sh\n"
             f'exec 9>"{here}/lock.$CONTAINER_INDEX"\n'
             f'flock -n 9 || echo "$CONTAINER_INDEX $DLAPP_ATTEMPT" >>"{here}/twice"\n'
-            f'echo begun >>"{here}/begun.$CONTAINER_INDEX"\n'
+            # Whoever has a card has its lock too: nobody else may.
+            "n=3; for card in $(echo $CUDA_VISIBLE_DEVICES | tr , ' '); do\n"
+            f'    eval "exec $n>{here.parent}/$card"; flock -n $n || echo "$card" >>"{here}/twice"; n=$((n + 1))\n'
+            "done\n"
+            f'echo "$CUDA_VISIBLE_DEVICES" >>"{here}/begun.$CONTAINER_INDEX"\n'
             f'until [ -e "{here}/go" ]; do sleep 0.05; done\n'
             "mkdir -p output\n"
             'echo "new $CONTAINER_INDEX" >output/x\n'
@@ -95,6 +114,7 @@ class Run:
         file.write_text(
             f"[application]\nappname={here.name}\nuser_dev_workspace_path=./workspace\nuser_shell_script=run.sh\n"
             f"username={getpass.getuser()}\n[resources]\ncontainers={CONTAINERS}\nmemory=256m\n"
+            f"gcores={self.gcores}\n"
             f"[to_hdfs]\noutput_path=output\nhdfs={self.target}\noverwrite=true\n"
         )
         self.application_id = self.client.submit(str(file))
@@ -160,10 +180,10 @@ class Runs:
         self.hadoop, self.directory, self.all = hadoop, directory, list[Run]()
 
     def submit(
-        self, point: str = "", nth: int = 1, *, do: str = am_at_points.KILL, outlives: bool = False, attempts: int = 2
+        self, point: str = "", nth: int = 1, *, do: str = am_at_points.KILL, outlives: bool = False, **more: Any
     ) -> Run:
         name = f"run-{time.time_ns():x}-{len(self.all)}"
-        one = Run(self.hadoop, self.directory / name, point, nth, do, outlives, attempts)
+        one = Run(self.hadoop, self.directory / name, point, nth, do, outlives, **more)
         self.all.append(one)
         one.submit()
         return one
@@ -240,6 +260,109 @@ def test_what_the_last_master_left_of_its_output_the_next_look_at_it_settles(run
     results = f"{stored.files.home}/results"
     beside = [one for one in stored.files.names(results) if one.startswith(f"{stored.directory.name}.")]
     assert beside == [partial.rpartition("/")[2]]
+
+
+# ---- GPUs ----
+
+
+class Cards:
+    """Cards of this machine, which is both nodes, and the ledger of them on ZooKeeper, as somebody else sees it."""
+
+    def __init__(self, zookeeper: ZooKeeper, directory: Path, count: int) -> None:
+        self.environment = with_cards(directory, [Card() for _ in range(count)])
+        credentials = directory / "credentials"
+        credentials.write_text("dlapp:secret\n")
+        credentials.chmod(0o600)
+        self.options = {
+            "gpuid.zookeeper.ensemble": zookeeper.ensemble,
+            "gpuid.zookeeper.root": f"/{directory.parent.name}-{directory.name}",
+            "gpuid.zookeeper.credentials": str(credentials),
+            "gpuid.lock_dir": str(directory / "locks"),
+        }
+        settings = Settings(
+            zookeeper.ensemble,
+            self.options["gpuid.zookeeper.root"],
+            "dlapp:secret",
+            lock_dir=self.options["gpuid.lock_dir"],
+        )
+        self.ledger = ZooKeeperLedger(settings, discover=lambda: tuple(one.device for one in self.record().devices))
+
+    def record(self) -> HostRecord:
+        return self.ledger.record()
+
+    def leases(self) -> dict[str, tuple[str, tuple[str, ...], str]]:
+        """Container -> the application that holds, its cards, and what tells the lease from an earlier one."""
+        return {one.container: (one.application, one.devices, one.token) for one in self.record().leases}
+
+    def are_refused(self) -> bool:
+        """Whether another application that asks for one now is told that there is none."""
+        with pytest.raises(NotEnough, match="0 free"):
+            self.ledger.acquire(Ask("application_1_0001", "container_1_0001_01_000002", "ann", 1))
+        return True
+
+
+@pytest.fixture(scope="module")
+def zookeeper() -> Iterator[ZooKeeper]:
+    try:
+        with ZooKeeper.start() as server:
+            yield server
+    except NoZooKeeper as missing:
+        pytest.skip(f"no ZooKeeper: {missing}")
+
+
+@pytest.fixture
+def cards(zookeeper: ZooKeeper, tmp_path: Path) -> Iterator[Cards]:
+    """Four, of eight that YARN counts: so another application gets its containers at once, and waits for the ledger."""
+    directory = tmp_path / "gpus"
+    directory.mkdir()
+    some = Cards(zookeeper, directory, 2 * CONTAINERS)
+    yield some
+    some.ledger.close()
+
+
+def test_leases_outlive_the_master_and_nobody_else_is_given_the_cards(runs: Runs, cards: Cards) -> None:
+    one = runs.submit(gcores=2, cards=cards)
+    before = until(one.running, 90)
+    held = cards.leases()
+    assert sorted(held) == sorted(str(container.container_id) for container in before.containers)
+    assert {(application, len(devices)) for application, devices, _ in held.values()} == {(str(one.application_id), 2)}
+    time.sleep(1.5)  # YARN takes away what was started in the last second of its master
+    other = runs.submit(gcores=1, cards=cards)
+    other.go()
+    os.kill(one.master(), signal.SIGKILL)
+    until(lambda: cards.are_refused() and cards.leases() == held and one.running(attempt=2), 90)
+    until(lambda: cards.are_refused() and Phase.LEASING in [task.phase for task in other.view().containers], 90)
+    after = one.running(attempt=2)
+    assert after is not None
+    assert [(task.container_id, task.gpus) for task in after.containers] == [
+        (task.container_id, task.gpus) for task in before.containers
+    ]
+    assert cards.leases() == held
+    assert not list(other.directory.glob("begun.*"))
+    one.go()
+    assert one.check_its_end().attempt == 2
+    other.check_its_end()
+    until(lambda: not cards.leases(), 30)
+
+
+@pytest.mark.parametrize("point", POINTS[1:] if FULL else [])
+def test_killed_at_a_point_of_its_run_it_leaves_no_lease_and_no_card_is_anybody_elses_meanwhile(
+    runs: Runs, cards: Cards, point: str
+) -> None:
+    one = runs.submit(point, gcores=2, cards=cards)
+    other = runs.submit(gcores=2, cards=cards)
+    one.go()
+    other.go()
+    for each in (one, other):
+        each.check_its_end()
+    assert one.point in one.points(), str(one)
+    for each in (one, other):
+        for path in each.directory.glob("begun.*"):
+            assert all(len(line.split(",")) == 2 for line in path.read_text().splitlines()), str(each)
+    until(lambda: not cards.leases(), 30)
+
+
+# ---- two masters ----
 
 
 def alive(pid: int) -> bool:

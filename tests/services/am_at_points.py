@@ -16,17 +16,26 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 KILL, STOP = "kill", "stop"
 
 
-def install(directory: Path, point: str = "", *, nth: int = 1, do: str = KILL, outlives: bool = False) -> Path:
+def install(
+    directory: Path,
+    point: str = "",
+    *,
+    nth: int = 1,
+    do: str = KILL,
+    outlives: bool = False,
+    environment: Mapping[str, str] | None = None,
+) -> Path:
     """Write the script; its path.
 
     Args:
@@ -34,12 +43,14 @@ def install(directory: Path, point: str = "", *, nth: int = 1, do: str = KILL, o
         point: where the first attempt is harmed, when it passes there for the ``nth`` time; empty: nowhere.
         do: `KILL`, or `STOP`: it is stopped (SIGSTOP), and its container killed.
         outlives: its ApplicationMasters live on when their containers are killed.
+        environment: variables for all processes of the application.
     """
     directory.mkdir(parents=True, exist_ok=True)
     plan = {"point": point, "nth": nth, "do": do, "outlives": outlives or do == STOP}
     (directory / "plan.json").write_text(json.dumps(plan))
     script = directory / "python"
-    script.write_text(f'#!/bin/sh\nexec {sys.executable} -I {__file__} {directory} "$@"\n')
+    exports = "".join(f"export {name}={shlex.quote(text)}\n" for name, text in (environment or {}).items())
+    script.write_text(f'#!/bin/sh\n{exports}exec {sys.executable} -I {__file__} {directory} "$@"\n')
     script.chmod(0o755)
     return script
 
