@@ -1,7 +1,8 @@
 # What there is to do with a clone. Needs Python 3.11 or later with its venv module; everything else comes by itself.
 #
 #   make demo              install into .venv and run examples/digits
-#   make yarn-up           a real Hadoop on this machine, from Maven Central (needs Java and Maven); yarn-down ends it
+#   make yarn-up           a real Hadoop on this machine, from Maven Central (needs Java and Maven), and ZooKeeper where
+#                          it is installed; yarn-down ends them
 #   make demo-yarn         examples/digits on that Hadoop
 #   make demo-caffe        examples/caffe_mnist in Docker, image and all from Debian's packages (root; a minute or two)
 #   make images [NAME=]    build the Docker images, or one of them, and try each (needs a registry)

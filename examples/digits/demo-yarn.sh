@@ -9,6 +9,10 @@ if [ ! -e "$HADOOP_CONF_DIR/core-site.xml" ]; then
     echo "Error: no Hadoop is up; make yarn-up starts one" >&2
     exit 1
 fi
+if [ -e "$HADOOP_CONF_DIR/../dlapp.yaml" ]; then
+    : "${DLAPP_CONFIG:=$HADOOP_CONF_DIR/../dlapp.yaml}"
+    export DLAPP_CONFIG
+fi
 export HADOOP_CONF_DIR DLAPP_CLUSTER=yarn
 
 run() {
@@ -16,10 +20,11 @@ run() {
     "$@"
 }
 
-# The nodes are this machine here, so its python3 is theirs; on a cluster an image or a module would bring numpy.
+# The nodes are this machine here, so its python3 is theirs; on a cluster an image or a module would bring numpy. It
+# computes without GPUs, and a cluster that counts them would give each container one.
 there=$(mktemp -d)
 trap 'rm -rf "$there"' EXIT
-sed "s|^\[resources\]|env.PATH=$PATH\n\n[resources]|; s|=\./workspace|=$PWD/workspace|" dl_app.properties \
+sed "s|^\[resources\]|env.PATH=$PATH\n\n[resources]\ngcores=0|; s|=\./workspace|=$PWD/workspace|" dl_app.properties \
     >"$there/dl_app.properties"
 python3 put_on_hdfs.py data/digits.csv.gz
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.applications import properties, run
+from tests.engines import FULL
 from tests.services import keeper
 from tests.services.hadoop import NODE_GCORES, USUAL_PORTS, Hadoop, read_configuration
 
@@ -65,6 +69,41 @@ def test_a_cluster_on_the_usual_ports_is_configured_on_them(hadoop: Hadoop, tmp_
         properties = read_configuration(usual.configuration / "yarn-site.xml")
         assert properties["yarn.resourcemanager.webapp.address"] == "127.0.0.1:8088"
         assert usual.hdfs_url == "http://127.0.0.1:9870"
+
+
+if FULL:
+
+    @pytest.mark.yarn
+    @pytest.mark.slow
+    @pytest.mark.skipif(bool(list(Path("/dev").glob("nvidia[0-9]*"))), reason="root may not hide a card that is there")
+    def test_what_stays_up_for_a_user_has_a_ledger_and_says_that_there_is_no_card(tmp_path: Path, monkeypatch):
+        # Names of sockets are short.
+        directory = Path(tempfile.mkdtemp(prefix="dlapp-up-"))
+        environment = {**os.environ, "TMPDIR": str(directory)}
+
+        def do(words: str) -> str:
+            program = f"from tests.services import hadoop; hadoop.{words}"
+            done = subprocess.run(
+                [sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=170
+            )
+            assert done.returncode == 0, done.stderr
+            return done.stdout
+
+        try:
+            printed = do("up()")
+            config = printed.partition("export DLAPP_CONFIG=")[2].partition("\n")[0]
+            monkeypatch.setenv("DLAPP_CONFIG", config)
+            monkeypatch.setenv("HADOOP_USER_NAME", getpass.getuser())
+            monkeypatch.setenv("DLAPP_GPUID_LOCK_DIR", str(directory / "locks"))
+            done = run("dlapp-launcher", "--wait", properties(tmp_path, "true", resources={"gcores": 1}))
+            assert done.code == 1, done.err
+            assert "GPUs could not be leased: " in done.err
+            assert "asked for 1 gcores, it has 0" in done.err
+        finally:
+            do("down()")
+        assert list(directory.glob("dlapp-hadoop-*")) == []
+        assert keeper._working_in(directory) == []
+        shutil.rmtree(directory)
 
 
 @pytest.fixture

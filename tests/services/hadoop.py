@@ -8,8 +8,9 @@ The configuration is docs/hadoop/*.xml, the files that operators copy, with addr
 small machine over it: so what the documentation says is what the tests run on. The nodes have addresses of their own
 (127.0.1.1 and 127.0.1.2), which are their host names too; each offers 4 GiB, 8 vcores and 4 gcores.
 
-``up`` uses YARN's usual ports and stays until ``down``. Tests get a cluster of their own on free ports, or the one that
-is up; parts can be killed and started again by both.
+``up`` uses YARN's usual ports and stays until ``down``; a ZooKeeper comes with it, and a configuration of dlapp that
+names both. Tests get a cluster of their own on free ports, or the one that is up; parts can be killed and started again
+by both.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import getpass
 import json
 import os
 import re
+import secrets
 import shutil
 import socket
 import subprocess
@@ -34,11 +36,15 @@ from typing import Any
 from xml.etree import ElementTree
 
 from tests.services import keeper
+from tests.services.zookeeper import NoZooKeeper, ZooKeeper
 
 VERSION = os.environ.get("DLAPP_TEST_HADOOP", "3.4.2")
 # Read at import: the tests give each test a home of its own.
 CACHE = Path(os.environ.get("DLAPP_TEST_CACHE") or Path.home() / ".cache" / "dlapp-tests")
 UP_DIRECTORY = Path(tempfile.gettempdir()) / f"dlapp-hadoop-{os.getuid()}"
+UP_ZOOKEEPER, UP_ZOOKEEPER_PORT = "zookeeper", 2181
+UP_CONFIG = "dlapp.yaml"
+"""In `UP_DIRECTORY`: what makes dlapp use the cluster that is up."""
 ROOT = Path(__file__).resolve().parents[2]
 NODES = {"nm1": "127.0.1.1", "nm2": "127.0.1.2"}
 NODE_MEMORY_MIB, NODE_VCORES, NODE_GCORES = 4096, 8, 4
@@ -613,28 +619,59 @@ def cluster_for_tests() -> Iterator[Hadoop]:
         yield cluster
 
 
+def up(ports: dict[str, int] | None = None) -> int:
+    """A cluster that stays, with a ZooKeeper, and the configuration of both; the exit code."""
+    with contextlib.suppress(OSError, ValueError):
+        Hadoop(UP_DIRECTORY).status()
+        print(f"Error: a cluster is up already, in {UP_DIRECTORY}", file=sys.stderr)
+        return 1
+    down()
+    began = time.monotonic()
+    try:
+        cluster = Hadoop.start(UP_DIRECTORY, ports=ports, detached=True)
+    except (NoHadoop, TimeoutError) as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return 1
+    gpuid = ""
+    try:
+        zookeeper = ZooKeeper.start(
+            durable=True, directory=UP_DIRECTORY / UP_ZOOKEEPER, port=UP_ZOOKEEPER_PORT, detached=True
+        )
+    except (NoZooKeeper, TimeoutError) as error:
+        print(f"Warning: applications that ask for gcores will be refused: {error}", file=sys.stderr)
+    else:
+        credentials = UP_DIRECTORY / "credentials"
+        credentials.touch(mode=0o600)
+        credentials.write_text(f"dlapp:{secrets.token_hex(16)}\n")
+        gpuid = f"gpuid:\n  zookeeper:\n    ensemble: {zookeeper.ensemble}\n    credentials: {credentials}\n"
+    # The nodes are this machine, so they have the Python that this runs on.
+    config = UP_DIRECTORY / UP_CONFIG
+    config.write_text(f"cluster: yarn\nyarn:\n  conf_dir: {cluster.configuration}\n  python: {sys.executable}\n{gpuid}")
+    print(f"Hadoop {VERSION} is up after {time.monotonic() - began:.0f} s: {cluster.rm_url}")
+    print(f"export DLAPP_CONFIG={config}")
+    print(f"export HADOOP_CONF_DIR={cluster.configuration}")
+    return 0
+
+
+def down() -> bool:
+    """End the cluster that is up, and its ZooKeeper, and remove their files; False: there is none."""
+    if not UP_DIRECTORY.is_dir():
+        return False
+    # Each on its own: one of them may not have come up.
+    ZooKeeper(UP_DIRECTORY / UP_ZOOKEEPER, []).down()
+    with contextlib.suppress(FileNotFoundError):
+        Hadoop(UP_DIRECTORY).down()
+    shutil.rmtree(UP_DIRECTORY, ignore_errors=True)
+    return True
+
+
 def main(argv: list[str]) -> int:
     """The command line."""
     match argv:
         case ["up"]:
-            with contextlib.suppress(OSError, ValueError):
-                Hadoop(UP_DIRECTORY).status()
-                print(f"Error: a cluster is up already, in {UP_DIRECTORY}", file=sys.stderr)
-                return 1
-            shutil.rmtree(UP_DIRECTORY, ignore_errors=True)
-            began = time.monotonic()
-            try:
-                cluster = Hadoop.start(UP_DIRECTORY, ports=USUAL_PORTS, detached=True)
-            except (NoHadoop, TimeoutError) as error:
-                print(f"Error: {error}", file=sys.stderr)
-                return 1
-            print(f"Hadoop {VERSION} is up after {time.monotonic() - began:.0f} s: {cluster.rm_url}")
-            print(f"export HADOOP_CONF_DIR={cluster.configuration}")
-            return 0
+            return up(USUAL_PORTS)
         case ["down"]:
-            try:
-                Hadoop(UP_DIRECTORY).down()
-            except FileNotFoundError:
+            if not down():
                 print("no cluster is up")
             return 0
         case ["status"]:

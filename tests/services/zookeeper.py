@@ -56,12 +56,23 @@ class ZooKeeper:
     # ---- life ----
 
     @classmethod
-    def start(cls, servers: int = 1, *, durable: bool = False) -> ZooKeeper:
+    def start(
+        cls,
+        servers: int = 1,
+        *,
+        durable: bool = False,
+        directory: Path | None = None,
+        port: int | None = None,
+        detached: bool = False,
+    ) -> ZooKeeper:
         """Bring an ensemble up.
 
         Args:
             durable: each write is forced to the disk, as it must be where a machine may fail. Tests only kill
                 processes, and should not take as long as others keep the disk busy.
+            directory: for its files; default: a new temporary one. It goes with the ensemble.
+            port: where the first answers clients, if it is free; default: any.
+            detached: it stays when this process ends, until `down`.
 
         Raises:
             NoZooKeeper: Java or the package is missing.
@@ -70,8 +81,13 @@ class ZooKeeper:
         java = shutil.which("java")
         if java is None or not JAR.exists():
             raise NoZooKeeper(f"no {'java' if java is None else JAR}: apt-get install zookeeper")
-        directory = Path(tempfile.mkdtemp(prefix="dlapp-zookeeper-"))
+        if directory is None:
+            directory = Path(tempfile.mkdtemp(prefix="dlapp-zookeeper-"))
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         held = [socket.create_server(("127.0.0.1", 0)) for _ in range(3 * servers)]
+        if port is not None:
+            with contextlib.suppress(OSError):
+                held.insert(0, socket.create_server(("127.0.0.1", port)))
         ports = [one.getsockname()[1] for one in held]
         for one in held:
             one.close()
@@ -99,7 +115,7 @@ class ZooKeeper:
             ]
             parts[name] = {"command": command, "environment": {"PATH": os.defpath, "LANG": "C.UTF-8"}}
         (directory / "parts.json").write_text(json.dumps(parts))
-        zookeeper._start_keeper()
+        zookeeper._start_keeper(detached)
         try:
             for name in zookeeper.servers:
                 zookeeper.start_server(name)
@@ -109,19 +125,23 @@ class ZooKeeper:
             raise
         return zookeeper
 
-    def _start_keeper(self) -> None:
-        end, self._lifeline = os.pipe()
+    def _start_keeper(self, detached: bool) -> None:
+        command, keep = [sys.executable, "-m", "tests.services.keeper", str(self.directory)], tuple[int, ...]()
+        if not detached:
+            end, self._lifeline = os.pipe()
+            command, keep = [*command, str(end)], (end,)
         with open(self.directory / "keeper.log", "ab") as log:
             self._keeper = subprocess.Popen(
-                [sys.executable, "-m", "tests.services.keeper", str(self.directory), str(end)],
+                command,
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                pass_fds=(end,),
+                pass_fds=keep,
             )
-        os.close(end)
+        for one in keep:
+            os.close(one)
         self._until("the keeper", (self.directory / "control").exists, 10)
 
     def __enter__(self) -> ZooKeeper:
