@@ -18,7 +18,7 @@ import pytest
 
 from dlapp.client import Client
 from dlapp.config import load_config
-from tests.applications import Process, application_dir, processes, processes_of, run, wait_for
+from tests.applications import Process, application_dir, processes, processes_of, run, status, wait_for
 from tests.services.hadoop import Hadoop
 
 FULL = os.environ.get("DLAPP_FAULTS") == "full"
@@ -156,6 +156,12 @@ class Engine:
         nodes = "|".join(map(re.escape, self.hadoop.nodes))
         server = re.escape(f"{self.hadoop.timeline_url}/applicationhistory/logs")
         return rf"{server}/({nodes})/{container}/{container}/{getpass.getuser()}/{stream}/\?start=-4096"
+
+    def is_settled(self, application: str) -> bool:
+        """Whether what is left of an application that has ended was looked after; on YARN who looks at it does that."""
+        if self.hadoop is None:
+            return True
+        return bool(status(application)) and application not in self._files.names(f"{self._files.home}/.dlapp/staging")
 
     def control(self, application: str) -> Control:
         """Where its ApplicationMaster listens, as those find it who may."""

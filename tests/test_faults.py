@@ -169,11 +169,10 @@ def test_killed_at_any_moment_the_output_is_the_old_or_the_new_and_the_state_say
         end = ended(application)
         where = f"seed {seed}, round {round_}, killed {victims}: {end['diagnostics']}"
         wait_for(f"no process of it; {where}", lambda a=application: not engine.processes(a))
+        wait_for(f"its output is settled; {where}", lambda a=application: engine.is_settled(a))
         wait_for(
             f"what lay beside the target is gone; {where}",
-            lambda a=application: (
-                status(a) and {name.rpartition(".")[2] for name in engine.beside("result")} <= {"partial"}
-            ),
+            lambda: {name.rpartition(".")[2] for name in engine.beside("result")} <= {"partial"},
         )
         seen = status(application)
         committed = any(one["committed"] for one in seen["outputs"])
