@@ -16,6 +16,7 @@ import pytest
 
 import dlapp
 from tests.applications import BIN, Done, ended, processes, properties, run, status, wait_for
+from tests.engines import Engine, on_yarn_when_full
 from tests.services.dockerd import GPU_IMAGE, IMAGE, Dockerd, busybox_root
 from tests.services.nvml_stub import MIB, Card, with_cards
 from tests.services.registry import Registry
@@ -58,12 +59,11 @@ def test_the_shell_is_the_payloads_environment_in_the_users_own_workspace(tmp_pa
     assert left(state_dir) == []
 
 
-def test_input_is_brought_once_and_what_stands_there_is_kept(tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    (source / "deep").mkdir(parents=True)
-    (source / "one").write_text("1")
-    (source / "deep" / "two").write_text("2")
-    file = properties(tmp_path, "true", from_hdfs={"hdfs": f"{source}/*", "input_path": "data"})
+@on_yarn_when_full
+def test_input_is_brought_once_and_what_stands_there_is_kept(engine: Engine, tmp_path: Path) -> None:
+    engine.put("source/one", "1")
+    engine.put("source/deep/two", "2")
+    file = properties(tmp_path, "true", from_hdfs={"hdfs": f"{engine.root}/source/*", "input_path": "data"})
     data = tmp_path / "test_workspace" / "data"
     assert shell(file, "", "--no-input").code == 0
     assert not data.exists()
@@ -76,9 +76,9 @@ def test_input_is_brought_once_and_what_stands_there_is_kept(tmp_path: Path) -> 
     assert sorted(os.listdir(data)) == ["deep", "one"]
 
 
-def test_dlapp_run_submits_the_workspace_as_it_is_now(tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    source.write_text("from the source")
+@on_yarn_when_full
+def test_dlapp_run_submits_the_workspace_as_it_is_now(engine: Engine, tmp_path: Path) -> None:
+    source = engine.put("source", "from the source")
     file = properties(tmp_path, "exit 9", from_hdfs={"hdfs": source, "input_path": "."})
     done = shell(
         file,
@@ -138,7 +138,8 @@ def test_dlapp_run_works_where_pip_put_dlapp_into_the_users_own_site(tmp_path: P
     assert "is FINISHED, succeeded" in done.stderr
 
 
-def test_ctrl_c_in_dlapp_run_detaches(tmp_path: Path) -> None:
+@on_yarn_when_full
+def test_ctrl_c_in_dlapp_run_detaches(engine: Engine, tmp_path: Path) -> None:
     file = properties(tmp_path, "sleep 30")
     with Terminal("dlapp-shell", file) as terminal:
         terminal.type("dlapp-run --wait\n")
@@ -183,7 +184,8 @@ def test_what_was_started_in_the_shell_ends_with_it(tmp_path: Path, state_dir: P
     assert left(state_dir) == []
 
 
-def test_an_application_that_was_submitted_inside_goes_on_when_the_shell_closes(tmp_path: Path) -> None:
+@on_yarn_when_full
+def test_an_application_that_was_submitted_inside_goes_on_when_the_shell_closes(engine: Engine, tmp_path: Path) -> None:
     go = tmp_path / "go"
     file = properties(tmp_path, f'until [ -e "{go}" ]; do sleep 0.02; done', name="inside")
     done = shell(properties(tmp_path, "true"), f"dlapp-launcher {file}; exit 0", env=_with_our_commands())
