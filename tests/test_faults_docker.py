@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,14 +16,27 @@ from typing import Any
 import pytest
 
 from dlapp.gpuid.machine import MachineLedger
-from tests.applications import application_dir, ended, launch, processes, properties, run, status, wait_for
+from dlapp.gpuid.zookeeper import Settings, ZooKeeperLedger
+from tests.applications import (
+    application_dir,
+    ended,
+    launch,
+    processes,
+    processes_of,
+    properties,
+    run,
+    status,
+    wait_for,
+)
 from tests.runtime.driver import command_line, pids
 from tests.services import gpu_programs
 from tests.services.dockerd import GPU_IMAGE, IMAGE, Dockerd, busybox_root, dockerd, own_daemon
 from tests.services.file_gate import FileGate
+from tests.services.hadoop import Hadoop
 from tests.services.nvml_stub import Card, seen_by_all
 from tests.services.registry import Registry
 from tests.services.unix_proxy import UnixProxy
+from tests.services.zookeeper import NoZooKeeper, ZooKeeper
 
 __all__ = ["dockerd"]
 
@@ -330,3 +346,69 @@ def test_a_docker_that_does_not_answer_holds_up_nobody(
     assert "Traceback" not in log.read_text()
     for name in dockerd.containers(f"label=dlapp.app={first}"):
         dockerd.docker("rm", "-f", name)
+
+
+# ---- on a cluster ----
+
+if FULL:
+
+    @pytest.fixture
+    def zookeeper() -> Iterator[ZooKeeper]:
+        try:
+            with ZooKeeper.start() as server:
+                yield server
+        except NoZooKeeper as missing:
+            pytest.skip(f"no ZooKeeper: {missing}")
+
+    @pytest.mark.yarn
+    @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to show its tasks another /etc")
+    @pytest.mark.parametrize("who", ["task", "am+task", "all"])
+    def test_killed_on_yarn_its_payload_is_gone_at_once_and_card_and_container_with_the_next_application(
+        who: str, box: Box, hadoop: Hadoop, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        python, credentials = box.directory / "python3", box.directory / "credentials"
+        exports = "".join(f"export {name}='{os.environ[name]}'\n" for name in ("PATH", "LD_LIBRARY_PATH"))
+        # A task that is root starts containers only where the node's operator says so, in an /etc of the test's own.
+        etc = box.directory / "etc"
+        subprocess.run(["cp", "-a", "/etc", etc], check=True)
+        (etc / "dlapp").mkdir(exist_ok=True)
+        (etc / "dlapp" / "node.yaml").write_text("docker: {root: true}\n")
+        there = f'unshare --mount --propagation private sh -c \'mount --bind "$0" /etc && exec "$@"\' {etc}'
+        python.write_text(f'#!/bin/sh\n{exports}exec {there} {sys.executable} "$@"\n')
+        python.chmod(0o755)
+        credentials.write_text("dlapp:secret\n")
+        credentials.chmod(0o600)
+        for name, text in {
+            "DLAPP_CLUSTER": "yarn",
+            "DLAPP_YARN_CONF_DIR": str(hadoop.configuration),
+            "DLAPP_YARN_PYTHON": str(python),
+            "DLAPP_YARN_AM_ATTEMPTS": "1",
+            "DLAPP_GPUID_ZOOKEEPER_ENSEMBLE": zookeeper.ensemble,
+            "DLAPP_GPUID_ZOOKEEPER_CREDENTIALS": str(credentials),
+            "HADOOP_USER_NAME": getpass.getuser(),
+        }.items():
+            monkeypatch.setenv(name, text)
+
+        def file(script: str) -> Path:
+            sections = {"application": {"docker_image": GPU_IMAGE}, "resources": {"gcores": 1, "memory": 64}}
+            return properties(box.directory, script, **sections)
+
+        first = launch(file(f"trap '' TERM; sleep {box.marker}"))
+        wait_for("its payload", lambda: in_phase(first, "running")() and box.payloads(), 60)
+        victims = [one.pid for one in processes_of(first) if one.role in (*WHO[who], *(["payload"] * (who == "all")))]
+        assert victims
+        for pid in victims:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        wait_for("no payload", lambda: not box.payloads(), 5)
+        assert ended(first)["final_status"] == "FAILED"
+        # There is one card: the next one waits until this is known to be free.
+        second = launch(file('test "$(echo "$CUDA_VISIBLE_DEVICES" | tr , "\\n" | wc -l)" = 1'))
+        end = ended(second)
+        assert end["final_status"] == "SUCCEEDED", end["diagnostics"]
+        for one in (first, second):
+            wait_for("no container", lambda one=one: not box.daemon.containers(f"label=dlapp.app={one}"))
+            wait_for("no process", lambda one=one: not processes_of(one))
+        settings = Settings(zookeeper.ensemble, "/dlapp", "dlapp:secret", lock_dir=str(box.locks))
+        with ZooKeeperLedger(settings, discover=tuple) as ledger:
+            wait_for("no lease", lambda: not ledger.record().leases)
