@@ -23,6 +23,7 @@ import errno
 import json
 import os
 import stat
+import time
 from typing import Any
 
 from dlapp import ofd
@@ -30,6 +31,7 @@ from dlapp.gpuid.rules import LedgerError
 
 RESERVED, LEASED, HEALTH = 0, 1, 2
 PAGE = 4096
+_MADE_IN_S = 0.5
 
 Record = dict[str, Any]
 
@@ -62,6 +64,10 @@ def open_card(directory: int, name: str, where: str, *, write: bool, create: boo
         what = "is a symbolic link; remove it" if error.errno == errno.ELOOP else error.strerror
         raise LedgerError(f"{where}/{name}: {what}") from error
     found = os.fstat(fd)
+    until_s = time.monotonic() + _MADE_IN_S
+    while stat.S_ISREG(found.st_mode) and found.st_nlink > 1 and time.monotonic() < until_s:
+        time.sleep(0.001)  # whoever makes it has not yet removed the name under which it was made
+        found = os.fstat(fd)
     if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
         os.close(fd)
         what = "has a second name" if stat.S_ISREG(found.st_mode) else "is not a plain file"

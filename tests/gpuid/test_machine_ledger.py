@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -463,6 +464,15 @@ def test_a_card_that_is_a_link_is_refused_and_what_it_leads_to_is_untouched(
     with pytest.raises(LedgerError, match="GPU-0: is a symbolic link; remove it"):
         ledger.reserve(APP, "tony", 1)
     assert victim.read_text() == "precious"
+
+
+def test_a_card_whose_file_another_process_is_making_is_waited_for(ledger: MachineLedger, directory: Path) -> None:
+    ledger.reserve(APP, "tony", 1).close()
+    name_of_its_making = directory / ".GPU-0.4711.0badcafe"
+    os.link(directory / "GPU-0", name_of_its_making)
+    threading.Timer(0.1, name_of_its_making.unlink).start()
+    ledger.reserve(APP, "tony", 1).close()
+    assert not name_of_its_making.exists()
 
 
 @pytest.mark.parametrize("trick", ["a second name", "a FIFO", "a directory"])
