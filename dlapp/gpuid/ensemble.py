@@ -13,6 +13,7 @@ import contextlib
 import functools
 import logging
 import random
+import select
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -208,6 +209,7 @@ class Ensemble:
                 timeout=self._session_timeout_s,
                 auth_data=[("digest", self._credentials)] if self._credentials else [],
                 connection_retry={"max_tries": -1, "delay": 0.05, "max_delay": 1.0},
+                handler=_threads(),
                 logger=logger,
             )
         except ValueError as error:
@@ -250,6 +252,24 @@ class Ensemble:
             SessionMovedError,
         ) as error:
             raise Unsure from error
+
+
+def _threads() -> Any:
+    """As kazoo has them, but for the waits: it makes an epoll set for each, four for an operation, and spends more than
+    a third of its time on that."""
+    from kazoo.handlers.threading import SequentialThreadingHandler
+
+    handler = SequentialThreadingHandler()
+    kazoos = handler.select
+
+    def wait(*args: Any) -> Any:
+        try:
+            return select.select(*args)
+        except ValueError:  # a descriptor that is too high for it
+            return kazoos(*args)
+
+    handler.select = wait
+    return handler
 
 
 def _get(path: str, client: Any) -> Any:
