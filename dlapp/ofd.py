@@ -37,6 +37,11 @@ def try_lock(fd: int, start: int = 0, length: int = 0, *, shared: bool = False) 
     return True
 
 
+def unlock(fd: int, start: int = 0, length: int = 0) -> None:
+    """Let go of a range, also for all who inherited the description. Raises OSError."""
+    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, start, length, 0))
+
+
 def held(fd: int, start: int = 0, length: int = 0) -> str:
     """How anybody but the holders of this very description has the range locked: ``exclusive``, ``shared``, or empty
     for not at all."""

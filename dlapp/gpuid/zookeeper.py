@@ -17,6 +17,7 @@ written by a call that gave up is released by a later one of this process (`dlap
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import threading
@@ -40,6 +41,7 @@ from dlapp.gpuid.ledger import Inspect, Looked, uninspected
 from dlapp.gpuid.machine import MachineLedger
 from dlapp.gpuid.rules import Ask, HostRecord, LeaseRecord, LedgerError, NotEnough
 from dlapp.gpuid.stored import from_bytes, to_bytes
+from dlapp.gpuid.turns import Turn, Turns
 
 LEAST_WAIT_S = 5.0
 """What an answer of the ensemble may take even where no wait for devices was asked for."""
@@ -154,6 +156,7 @@ class ZooKeeperLedger:
             clock=clock,
             sleep=sleep,
         )
+        self._turns = Turns(settings.lock_dir, clock=clock, sleep=sleep)
         self._lock = threading.Lock()
         self._known: dict[str, tuple[HostRecord, int]] = {}
         self._open: dict[str, ZooKeeperLease] = {}
@@ -398,6 +401,7 @@ class ZooKeeperLedger:
         """End the connection. Leases stay; releases that could not be done are left to evidence."""
         self._later.close()
         self._ensemble.close()
+        self._turns.close()
 
     def __enter__(self) -> Self:
         return self
@@ -426,18 +430,23 @@ class ZooKeeperLedger:
             Denied: the credentials are not the ledger's.
         """
         tries = 0
-        while (changed := self._try_to_change(host, change, deadline)) is None:
+        while True:
+            with self._turns.take() if host == self.host else contextlib.nullcontext(Turn()) as turn:
+                changed = self._try_to_change(host, change, turn, deadline)
+            if changed is not None:
+                return changed
             tries += 1
             if self._clock() >= deadline:
                 raise TimedOut(f"{host}: its record in the GPU ledger changed {tries} times while we tried")
             # A long pause is the best for all: whoever is not interrupted needs one write for a change and no read.
             self._sleep(random.uniform(0, _CONFLICT_S * min(tries, 8)))
-        return changed
 
-    def _try_to_change(self, host: str, change: Change, deadline: float) -> HostRecord | None:
+    def _try_to_change(self, host: str, change: Change, turn: Turn, deadline: float) -> HostRecord | None:
         """The record as it is now; None: somebody else wrote it meanwhile."""
         with self._lock:
             kept = self._known.pop(host, None)
+        if kept and turn.is_old(kept[1]):
+            kept = None
         record, version = kept or self._read(host, deadline)
         is_newest = False
         while True:
@@ -464,6 +473,7 @@ class ZooKeeperLedger:
                 record, version = self._read(host, deadline, newest=True)
                 is_newest = True
                 continue
+            turn.wrote(written)
             with self._lock:
                 self._known[host] = (new, written)
             return new

@@ -450,7 +450,7 @@ def test_the_host_of_the_ledger_is_not_kept_waiting_by_a_paused_writer(on_zookee
     ledger = on_zookeeper()
     ledger.acquire(ask("c0", 1)).release()
     stale: HostRecord = ledger.record()
-    late = on_zookeeper()
+    late = on_zookeeper(over={"lock_dir": f"{settings.lock_dir}-elsewhere"})  # where nothing tells it that it is late
     late._known["node7"] = (stale, 1)
     lease = ledger.acquire(ask("c1", 4))
     with pytest.raises(NotEnough):
