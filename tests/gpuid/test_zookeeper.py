@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -149,6 +150,22 @@ def test_another_machine_of_the_same_name_is_refused_until_the_first_is_forgotte
     lease.release()
     on_zookeeper().forget("node7", by="root")
     on_zookeeper(machine="second").acquire(ask("c2", 1)).release()
+
+
+def test_a_process_with_many_open_files_can_lease_as_well(on_zookeeper: Open) -> None:
+    """Beyond descriptor 1023 select(2) is of no use."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2048:
+        pytest.skip(f"this machine lets a process open {hard} files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    with contextlib.ExitStack() as opened:
+        opened.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        while opened.enter_context(open(os.devnull)).fileno() < 1024:
+            pass
+        ledger = on_zookeeper()
+        opened.callback(ledger.close)
+        assert ledger.acquire(ask("c1", 4), timeout_s=5).release()
+        assert ledger._ensemble._client._connection._socket.fileno() > 1023
 
 
 # ---- hosts ----
