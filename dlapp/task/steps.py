@@ -93,6 +93,7 @@ class Task:
         self._cards: Cards | None = None
         self._planned: list[PlannedInput] = []
         self._inputs: Inputs | None = None
+        self._ran_s = 0.0  # the payload
         self._link: AmLink
         self._launch: dict[str, Any]
         self._assignment: Assignment
@@ -181,7 +182,9 @@ class Task:
         try:
             self._wait()
             with self._cards.watched(self._stopper.wake) if self._cards else nullcontext():
+                began = time.monotonic()
                 ended, soft, cut = self._run(run)
+                self._ran_s = time.monotonic() - began
                 card = self._cards.why_it_failed() if self._cards and ended.exit_code != 0 else ""
         finally:
             run.close()
@@ -513,15 +516,19 @@ class Task:
         return _changed(result, outputs=tuple(stored))
 
     def _stored(self, local: str, path: str, part: str) -> Moved:
-        """Store one output. A file system that is away, or takes no changes for a while, is waited for."""
+        """Store one output. A file system that is away, or takes no changes for a while, is waited for, and one that
+        is full for as long as the payload ran: what took days is worth an answer of an operator, a trial is not."""
         move = len(self._assignment.outputs) == 1
-        until, pause_s = time.monotonic() + OUTPUT_PATIENCE_S, _STORE_AGAIN_S[0]
+        began, pause_s = time.monotonic(), _STORE_AGAIN_S[0]
         while True:
             try:
                 files = open_location(part, self._hdfs)
                 return files.store(local, part, move=move, seen_as=self._seen_as(path), note=self._note)
-            except Unreachable as error:
-                if time.monotonic() + pause_s >= until:
+            except (Unreachable, DiskFull) as error:
+                patience_s = OUTPUT_PATIENCE_S
+                if isinstance(error, DiskFull):
+                    patience_s = min(patience_s, self._ran_s)
+                if time.monotonic() + pause_s - began >= patience_s:
                     raise
                 self._say(Phase.STORING, detail=f"it is tried again: {error}")
             time.sleep(pause_s)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +162,39 @@ def test_an_output_that_was_never_made_is_the_users_loss(place: Path) -> None:
         result = am.result()
         assert result.fault is Fault.DATA
         assert "output" in result.message
+
+
+@pytest.fixture
+def small_disk(place: Path) -> Iterator[Path]:
+    """A file system of 2 MiB, and nearly all of it taken by the file ``much``."""
+    disk = place / "disk"
+    disk.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", "size=2m,mode=777", "dlapp-test", str(disk)]
+    if subprocess.run(words, capture_output=True).returncode:
+        pytest.skip("root may mount a small file system; this user may not")
+    (disk / "much").write_bytes(bytes(1_500_000))
+    yield disk
+    subprocess.run(["umount", "-l", disk], check=True)
+
+
+def test_what_took_its_time_to_compute_waits_for_room(place: Path, small_disk: Path) -> None:
+    script = "sleep 6; head -c 1000000 /dev/zero > output/model"
+    with fake_am(place, script, {"output/.keep": ""}, **output_of(small_disk)) as am:
+        am.start()
+        am.wait_until(lambda: any("it is tried again: the output has" in one.detail for one in list(am.reports)))
+        (small_disk / "much").unlink()
+        result = am.result()
+        assert (result.fault, len(result.outputs)) == (Fault.NONE, 1)
+        assert (part_of(small_disk) / "model").stat().st_size == 1_000_000
+
+
+def test_what_took_no_time_is_told_at_once_that_there_is_no_room(place: Path, small_disk: Path) -> None:
+    script = "head -c 1000000 /dev/zero > output/model"
+    with fake_am(place, script, {"output/.keep": ""}, **output_of(small_disk)) as am:
+        am.start()
+        result = am.result()
+        assert (result.fault, result.outputs) == (Fault.NODE, ())
+        assert "the output could not be stored: the output has" in result.message
 
 
 def test_missing_input_is_a_fault_of_the_data_and_nothing_runs(place: Path) -> None:
