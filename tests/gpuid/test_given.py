@@ -105,6 +105,12 @@ def test_a_node_without_the_plug_in_is_refused(node: Node, tmp_path: Path) -> No
         open_ledger({"kind": "nodemanager", "web": node.web, "lock_dir": str(tmp_path)}).acquire(ask(1))
 
 
+def test_a_node_that_counts_gpus_without_the_plug_in_is_refused(node: Node, tmp_path: Path) -> None:
+    node.body = b"{}"
+    with pytest.raises(LedgerError, match="tells of no GPUs; it has no plug-in"):
+        GivenByNode(node.web, str(tmp_path), discover=lambda: CARDS).acquire(ask(1))
+
+
 def test_a_node_that_does_not_answer_is_asked_again_until_the_time_is_over(tmp_path: Path) -> None:
     waits: list[float] = []
     with pytest.raises(Unreachable, match="resources/yarn"):
