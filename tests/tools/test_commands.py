@@ -328,6 +328,6 @@ def test_following_ends_when_the_last_application_master_is_killed(
 @on_yarn_when_full
 def test_an_application_is_found_by_its_ending(engine: Engine, tmp_path: Path) -> None:
     application = launch(properties(tmp_path, "true"))
-    for ending in ("last", application[-4:], application[-5:]):
+    for ending in ("last", application[-11:], application[-12:]):
         assert run("dlapp-status", ending).out.startswith(f"DL App {application} is ")
     ended(application)
