@@ -23,6 +23,8 @@ def main(argv: list[str]) -> int:
     if not argv or any(name not in names for name in argv):
         print(f"Usage: make bench NAME=...   one or more of: {', '.join(names)}", file=sys.stderr)
         return 2
+    # What is installed is compiled; where this is set, each start of ours would compile it all again.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     for name in argv:
         began = time.time()
         rows: list[Row] = importlib.import_module(f"bench.{name}").rows()
