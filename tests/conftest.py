@@ -23,6 +23,7 @@ from tests.services.install import SEARCH, required
 if TYPE_CHECKING:
     from tests.engines import Engine
     from tests.services.hadoop import Hadoop
+    from tests.services.zookeeper import ZooKeeper
 
 hypothesis.settings.register_profile("quick", deadline=None, print_blob=True)
 hypothesis.settings.register_profile("full", deadline=None, print_blob=True, max_examples=500)
@@ -65,6 +66,15 @@ def hadoop() -> Iterator[Hadoop]:
             yield cluster
     except NoHadoop as missing:
         pytest.skip(f"no Hadoop: {missing}")
+
+
+@pytest.fixture(scope="session")
+def zookeeper() -> Iterator[ZooKeeper]:
+    """One server, shared: each test has a root of its own, and one that harms the server brings it back."""
+    from tests.services.zookeeper import zookeeper_for_tests
+
+    with zookeeper_for_tests() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -36,7 +36,7 @@ from tests.services.hadoop import Hadoop
 from tests.services.nvml_stub import Card, seen_by_all
 from tests.services.registry import Registry
 from tests.services.unix_proxy import UnixProxy
-from tests.services.zookeeper import NoZooKeeper, ZooKeeper
+from tests.services.zookeeper import ZooKeeper
 
 __all__ = ["dockerd"]
 
@@ -216,6 +216,8 @@ def launched_and_held(box: Box, gate: FileGate, phase: str) -> tuple[str, Path]:
     if phase in CALLS:
         wait_for("the call", lambda: box.proxy.held)
         box.proxy.hang_at = b""
+        # The call may be quicker than the view, which is written a few times a second at most.
+        wait_for("the status names it", lambda: status(application)["containers"])
         return application, home
     if phase in ("running", "storing", "releasing"):
         wait_for("its payload", lambda: in_phase(application, "running")() and box.payloads())
@@ -352,15 +354,6 @@ def test_a_docker_that_does_not_answer_holds_up_nobody(
 
 if FULL:
 
-    @pytest.fixture
-    def zookeeper() -> Iterator[ZooKeeper]:
-        try:
-            with ZooKeeper.start() as server:
-                yield server
-        except NoZooKeeper as missing:
-            pytest.skip(f"no ZooKeeper: {missing}")
-
-    @pytest.mark.yarn
     @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to show its tasks another /etc")
     @pytest.mark.parametrize("who", ["task", "am+task", "all"])
     def test_killed_on_yarn_its_payload_is_gone_at_once_and_card_and_container_with_the_next_application(
@@ -384,6 +377,7 @@ if FULL:
             "DLAPP_YARN_PYTHON": str(python),
             "DLAPP_YARN_AM_ATTEMPTS": "1",
             "DLAPP_GPUID_ZOOKEEPER_ENSEMBLE": zookeeper.ensemble,
+            "DLAPP_GPUID_ZOOKEEPER_ROOT": f"/{box.directory.name}",
             "DLAPP_GPUID_ZOOKEEPER_CREDENTIALS": str(credentials),
             "HADOOP_USER_NAME": getpass.getuser(),
         }.items():
@@ -409,6 +403,6 @@ if FULL:
         for one in (first, second):
             wait_for("no container", lambda one=one: not box.daemon.containers(f"label=dlapp.app={one}"))
             wait_for("no process", lambda one=one: not processes_of(one))
-        settings = Settings(zookeeper.ensemble, "/dlapp", "dlapp:secret", lock_dir=str(box.locks))
+        settings = Settings(zookeeper.ensemble, f"/{box.directory.name}", "dlapp:secret", lock_dir=str(box.locks))
         with ZooKeeperLedger(settings, discover=tuple) as ledger:
             wait_for("no lease", lambda: not ledger.record().leases)

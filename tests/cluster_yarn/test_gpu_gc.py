@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,20 +16,11 @@ from dlapp.gpuid.evidence import this_task
 from dlapp.gpuid.rules import Ask
 from dlapp.gpuid.zookeeper import Settings, ZooKeeperLedger
 from tests.services.hadoop import NODES, Hadoop
-from tests.services.zookeeper import NoZooKeeper, ZooKeeper
+from tests.services.zookeeper import ZooKeeper
 
 pytestmark = pytest.mark.yarn
 HERE = os.uname().nodename
 SECRET = "dlapp:secret"
-
-
-@pytest.fixture(scope="module")
-def zookeeper() -> Iterator[ZooKeeper]:
-    try:
-        with ZooKeeper.start() as server:
-            yield server
-    except NoZooKeeper as missing:
-        pytest.skip(f"no ZooKeeper: {missing}")
 
 
 @pytest.fixture

@@ -15,29 +15,16 @@ from dlapp.gpuid.evidence import Witnesses
 from dlapp.gpuid.machine import MachineLedger
 from dlapp.gpuid.zookeeper import Settings, ZooKeeperLedger
 from tests.services.ledger_process import cards
-from tests.services.zookeeper import NoZooKeeper, ZooKeeper
+from tests.services.zookeeper import ZooKeeper, zookeeper_for_tests
 
 _NUMBERS = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
-def zookeeper() -> Iterator[ZooKeeper]:
-    """One server, shared: each test has a root of its own, and one that harms the server brings it back."""
-    try:
-        with ZooKeeper.start() as server:
-            yield server
-    except NoZooKeeper as missing:
-        pytest.skip(f"no ZooKeeper: {missing}")
-
-
-@pytest.fixture(scope="session")
 def ensemble() -> Iterator[ZooKeeper]:
     """Three servers."""
-    try:
-        with ZooKeeper.start(3) as servers:
-            yield servers
-    except NoZooKeeper as missing:
-        pytest.skip(f"no ZooKeeper: {missing}")
+    with zookeeper_for_tests(3) as servers:
+        yield servers
 
 
 def _settings(servers: ZooKeeper, tmp_path: Path) -> Settings:

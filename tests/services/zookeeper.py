@@ -16,8 +16,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+import pytest
 
 from tests.services import keeper
 from tests.services.install import ZOOKEEPER_JAR
@@ -221,3 +223,13 @@ class ZooKeeper:
                 logs = "".join(one.read_text(errors="replace")[-1500:] for one in sorted(self.directory.glob("*.log")))
                 raise TimeoutError(f"{what}: not ready after {timeout_s:.0f} s\n{logs}")
             time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def zookeeper_for_tests(servers: int = 1) -> Iterator[ZooKeeper]:
+    """An ensemble for a fixture: where it cannot be had its tests are skipped, with what is missing."""
+    try:
+        with ZooKeeper.start(servers) as ensemble:
+            yield ensemble
+    except NoZooKeeper as missing:
+        pytest.skip(f"no ZooKeeper: {missing}")

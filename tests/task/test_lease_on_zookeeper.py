@@ -15,7 +15,7 @@ from dlapp.gpuid.rules import Ask, NotEnough
 from dlapp.gpuid.zookeeper import Settings, ZooKeeperLedger
 from dlapp.spec import Resources
 from tests.services.nvml_stub import Card, with_cards
-from tests.services.zookeeper import NoZooKeeper, ZooKeeper
+from tests.services.zookeeper import ZooKeeper, zookeeper_for_tests
 from tests.task.fake_am import FakeAm, workspace_archive
 
 DEVICES = tuple(Device(f"GPU-{place}", place, place) for place in range(2))
@@ -25,11 +25,8 @@ SCRIPT = "echo $CUDA_VISIBLE_DEVICES; while [ ! -e $TMPDIR/finish ]; do sleep 0.
 @pytest.fixture
 def zookeeper() -> Iterator[ZooKeeper]:
     """One server, which the test may harm."""
-    try:
-        with ZooKeeper.start() as server:
-            yield server
-    except NoZooKeeper as missing:
-        pytest.skip(f"no ZooKeeper: {missing}")
+    with zookeeper_for_tests() as server:
+        yield server
 
 
 def where(zookeeper: ZooKeeper, place: Path) -> dict[str, Any]:

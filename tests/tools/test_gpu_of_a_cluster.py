@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ from dlapp.gpuid.rules import Ask
 from dlapp.gpuid.zookeeper import Settings, ZooKeeperLedger
 from tests.applications import properties, run, wait_for
 from tests.services.nvml_stub import Card, with_cards
-from tests.services.zookeeper import NoZooKeeper, ZooKeeper
+from tests.services.zookeeper import ZooKeeper
 from tests.tools.terminal import Terminal
 
 HERE = os.uname().nodename
@@ -79,18 +78,9 @@ class Cluster:
             client.close()
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[ZooKeeper]:
-    try:
-        with ZooKeeper.start() as one:
-            yield one
-    except NoZooKeeper as missing:
-        pytest.skip(f"no ZooKeeper: {missing}")
-
-
 @pytest.fixture
-def cluster(server: ZooKeeper, tmp_path: Path, request: pytest.FixtureRequest) -> Cluster:
-    return Cluster(server, tmp_path, f"/{request.node.name}")
+def cluster(zookeeper: ZooKeeper, tmp_path: Path, request: pytest.FixtureRequest) -> Cluster:
+    return Cluster(zookeeper, tmp_path, f"/{request.node.name}")
 
 
 def test_all_hosts_are_listed_with_who_holds_what(cluster: Cluster) -> None:
