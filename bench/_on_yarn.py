@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from dlapp.cluster.yarn.rest import AppReport, YarnRest
 from dlapp.ids import ApplicationId
+from dlapp.login import Login
 from tests.services.hadoop import Hadoop, java, library
 
 # As many containers as are asked for run at once, on however small a machine.
@@ -70,7 +71,7 @@ class Bed:
     def __init__(self, cluster: Hadoop, root: Path, records: Path, python: Path) -> None:
         self.cluster, self.root, self._records, self.python = cluster, root, records, python
         self.user = os.environ.get("HADOOP_USER_NAME") or _user()
-        self.rest = YarnRest([cluster.rm_url], self.user)
+        self.rest = YarnRest([cluster.rm_url], Login(self.user))
         self.environment = {
             key: value for key, value in os.environ.items() if not key.startswith(("DLAPP_", "XDG_", "JAVA_HOME"))
         } | {

@@ -18,6 +18,7 @@ import pytest
 
 from dlapp.client import Client
 from dlapp.config import load_config
+from dlapp.login import Login
 from tests.applications import Process, application_dir, processes, processes_of, run, status, wait_for
 from tests.services.hadoop import Hadoop
 
@@ -53,7 +54,7 @@ class Engine:
             from dlapp.cluster.yarn.site import read_site
             from dlapp.storage.staged import StagedFiles
 
-            self._files = StagedFiles(read_site(str(hadoop.configuration)).storage(getpass.getuser()))
+            self._files = StagedFiles(read_site(str(hadoop.configuration)).storage(Login(getpass.getuser())))
             self.root = f"/user/{getpass.getuser()}/tests/{time.time_ns():x}"
 
     def close(self) -> None:

@@ -50,6 +50,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dlapp.ids import ApplicationId
+from dlapp.login import Login
 from dlapp.report import Cause
 from dlapp.spec import Secrets, Submission
 from tests.applications import BIN, Done, ended, launch, properties, run, status, wait_for
@@ -251,7 +252,7 @@ def test_what_identifies_it_is_shown_by_yarn_itself(engine: Engine, tmp_path: Pa
         from dlapp.cluster.yarn.site import read_site
 
         site = read_site(os.environ["DLAPP_YARN_CONF_DIR"])
-        with YarnRest(site.web_urls(), getpass.getuser()) as rest:
+        with YarnRest(site.web_urls(), Login(getpass.getuser())) as rest:
             report = rest.report(ApplicationId.from_text(id_of(done)))
         assert (report.name, report.queue) == ("named", "root.research")
         assert set(report.tags) == {"one", "two", "project:cats"}

@@ -279,6 +279,7 @@ class Client:
                 last_lines,
                 lambda log, stream: collected(latest, log, stream) if collected else None,
                 lambda: COLLECTED_S + (latest.finished_ms or 0) / 1000 - time.time(),
+                lambda: self._engines.login,
             ),
             follow=follow,
             pause=lambda: time.sleep(LOOK_EVERY_S),

@@ -39,8 +39,9 @@ def diagnosis(*, cluster: str | None = None, defaults: bool = False, node: bool 
 def _on_a_node(config: Config) -> Iterator[Finding]:
     from dlapp.client.doctor_on_node import on_a_node
     from dlapp.client.engines import open_yarn
+    from dlapp.login import own_login
 
-    with open_yarn(config) as engine:
+    with open_yarn(config, own_login()) as engine:
         for one in on_a_node(config, engine):
             subject = one.subject if one.subject.startswith("node") else f"node.{one.subject}"
             yield one._replace(subject=subject)
@@ -87,10 +88,11 @@ def _input_cache(config: Config) -> Iterator[Finding]:
 
 
 def _hdfs_of(config: Config) -> dict[str, object] | None:
-    from dlapp.cluster.yarn.site import hadoop_user, read_site
+    from dlapp.cluster.yarn.site import read_site
+    from dlapp.login import own_login
 
     try:
-        return read_site(config.yarn.conf_dir).storage(hadoop_user())
+        return read_site(config.yarn.conf_dir).storage(own_login())
     except DlappError:
         return None  # the engine's own checks say so
 

@@ -7,12 +7,14 @@ looks at an application without saying where it runs.
 from __future__ import annotations
 
 import os
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dlapp.cluster.local.client_side import LocalEngine
     from dlapp.cluster.yarn.client_side import YarnEngine
     from dlapp.config import Config
+    from dlapp.login import Login
 
     Engine = LocalEngine | YarnEngine
 
@@ -32,7 +34,7 @@ class Engines:
 
     def __init__(self, config: Config, engine: Engine | None = None) -> None:
         self._config, self._only = config, engine is not None
-        self.configured = engine if engine is not None else _open(config, config.cluster)
+        self.configured = engine if engine is not None else self._open(config.cluster)
         self._by_name = {config.cluster: self.configured}
 
     def of(self, application_id: str) -> Engine:
@@ -58,6 +60,13 @@ class Engines:
         engine = self._named(LOCAL)
         mine = engine.ids()
         return (mine[-1], int(engine.view_json(mine[-1])["submitted_ms"])) if mine else None
+
+    @cached_property
+    def login(self) -> Login:
+        """As whom a cluster is used from here. Raises ConfigError: we have no name."""
+        from dlapp.login import own_login
+
+        return own_login()
 
     def close(self) -> None:
         """Close the connections of all that were opened here."""
@@ -89,12 +98,19 @@ class Engines:
 
     def _named(self, name: str) -> Engine:
         if name not in self._by_name:
-            self._by_name[name] = _open(self._config, name)
+            self._by_name[name] = self._open(name)
         return self._by_name[name]
 
+    def _open(self, name: str) -> Engine:
+        if name == YARN:
+            return open_yarn(self._config, self.login)
+        from dlapp.cluster.local.client_side import LocalEngine
 
-def open_yarn(config: Config) -> YarnEngine:
-    """The engine of the cluster that the configuration names."""
+        return LocalEngine(self._config)
+
+
+def open_yarn(config: Config, login: Login) -> YarnEngine:
+    """The engine of the cluster that the configuration names, as ``login``."""
     from dlapp.cluster.yarn.client_side import YarnEngine
     from dlapp.storage.staged import StagedFiles
 
@@ -103,12 +119,7 @@ def open_yarn(config: Config) -> YarnEngine:
 
         return configured(config.gpuid)
 
-    return YarnEngine(config, lambda settings: StagedFiles(settings, PATIENCE_S, STRANGER_S), ledger_of=ledger_of)
+    def open_files(settings: dict[str, Any]) -> StagedFiles:
+        return StagedFiles(settings, PATIENCE_S, STRANGER_S)
 
-
-def _open(config: Config, name: str) -> Engine:
-    if name == YARN:
-        return open_yarn(config)
-    from dlapp.cluster.local.client_side import LocalEngine
-
-    return LocalEngine(config)
+    return YarnEngine(config, open_files, login, ledger_of=ledger_of)

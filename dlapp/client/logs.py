@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from dlapp.cluster import LogFiles
 from dlapp.errors import NotFound, UsageError
 from dlapp.ids import ContainerId
+from dlapp.login import Login, own_login
 
 if TYPE_CHECKING:
     from dlapp.cluster.yarn.web import Web
@@ -103,6 +104,7 @@ class Logs:
         last_lines: begin with so many lines of each; None: with all.
         collected: the whole of a container's log where no server shows it any more; None: it is not there.
         patience_s: how long from now a log of an application that has ended may be nowhere, while it is collected.
+        login: as whom pages are asked for.
     """
 
     def __init__(
@@ -110,8 +112,10 @@ class Logs:
         last_lines: int | None = None,
         collected: Callable[[LogFiles, str], Iterator[bytes] | None] = lambda _log, _stream: None,
         patience_s: Callable[[], float] = lambda: 0.0,
+        login: Callable[[], Login] = own_login,
     ) -> None:
         self._last_lines, self._collected, self._patience_s = last_lines, collected, patience_s
+        self._login = login
         self._web: Web | None = None
 
     def open(self, log: LogFiles, stream: str) -> Growing:
@@ -120,13 +124,12 @@ class Logs:
         if not url.startswith(("http://", "https://")):
             return GrowingFile(path_of(url), last_lines=self._last_lines)
         from dlapp.cluster.yarn.log_pages import TIMEOUT_S, GrowingPage
-        from dlapp.cluster.yarn.site import hadoop_user
         from dlapp.cluster.yarn.web import Web
 
         self._web = self._web or Web(TIMEOUT_S, accept="text/plain")
         return GrowingPage(
             url,
-            hadoop_user(),
+            self._login(),
             self._web,
             last_lines=self._last_lines,
             collected=lambda: self._collected(log, stream),

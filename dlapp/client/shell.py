@@ -138,7 +138,10 @@ def open_shell(
 
 def _hdfs_of(client: Client, spec: AppSpec) -> HdfsPlace | None:
     settings = client.engine.info().hdfs
-    return HdfsPlace.from_settings(settings)._replace(user=spec.username) if settings else None
+    if not settings:
+        return None
+    place = HdfsPlace.from_settings(settings)
+    return place._replace(login=place.login.as_user(spec.username))
 
 
 def _by_way_of_the_cache(client: Client, note: Note) -> Inputs:

@@ -170,7 +170,7 @@ class _Maker:
         self.hdfs: HdfsPlace | None = None
         if engine.hdfs is not None:
             place = HdfsPlace.from_settings(engine.hdfs)
-            self.hdfs = place._replace(user=self._application("username") or place.user)
+            self.hdfs = place._replace(login=place.login.as_user(self._application("username") or place.login.user))
 
     def make(self) -> tuple[AppSpec, dict[str, str]] | None:
         """The spec and the variables; None: there are faults."""

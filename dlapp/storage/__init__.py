@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from dlapp.errors import DlappError, UsageError
+from dlapp.login import Login
 
 if TYPE_CHECKING:
     from dlapp.storage.fetching import Landing
@@ -57,15 +58,13 @@ class HdfsPlace(NamedTuple):
     Args:
         location: what stands before a path: ``hdfs://namenode:8020`` or ``hdfs://nameservice``.
         web: the web address of each NameNode: ``http://namenode:9870``.
-        user: the Hadoop user.
-        token: a delegation token as WebHDFS takes it; None: simple authentication.
+        login: the Hadoop user, whose home relative paths begin at, with the proof.
         ca: file of the certificates that sign those of NameNodes and DataNodes (``https://``); None: what OpenSSL has.
     """
 
     location: str
     web: tuple[str, ...]
-    user: str
-    token: str | None = None
+    login: Login
     ca: str | None = None
 
     @classmethod
@@ -73,12 +72,12 @@ class HdfsPlace(NamedTuple):
         """The place that a mapping of the same names describes; what else it holds is ignored."""
         web = tuple(str(one).rstrip("/") for one in settings["web"])
         where = str(settings["location"]).rstrip("/")
-        return cls(where, web, str(settings["user"]), settings.get("token"), settings.get("ca"))
+        return cls(where, web, Login.from_settings(settings), settings.get("ca"))
 
     @property
     def home(self) -> str:
         """The location of the user's home directory."""
-        return f"{self.location}/user/{self.user}"
+        return f"{self.location}/user/{self.login.user}"
 
     def resolve(self, path: str) -> str:
         """The location of a path as HDFS takes it: absolute, or relative to the home; one with a scheme stays."""
@@ -97,7 +96,7 @@ class HdfsPlace(NamedTuple):
         """
         authority, slash, rest = location.removeprefix(HDFS).partition("/")
         if not location.startswith(HDFS) or not slash:
-            raise UsageError(f"{shown(location)}: is no location on HDFS, as {self.location}/user/{self.user} is one")
+            raise UsageError(f"{shown(location)}: is no location on HDFS, as {self.home} is one")
         if authority and authority.removesuffix(":8020") != self.location.removeprefix(HDFS).removesuffix(":8020"):
             raise UsageError(f"{shown(location)}: the HDFS that is configured is {self.location}")
         if not rest.isascii():

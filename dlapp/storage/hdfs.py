@@ -134,7 +134,7 @@ class HdfsFiles:
         finally:
             self.web.delete(probe)
         there = self.web.status(path)
-        if there and found.mode & stat.S_ISVTX and self.place.user not in (there.owner, found.owner):
+        if there and found.mode & stat.S_ISVTX and self.place.login.user not in (there.owner, found.owner):
             raise Denied(f"{shown(target)} belongs to {there.owner}, and {shown(above)} lets only owners replace")
 
     def remove(self, location: str) -> None:

@@ -370,8 +370,8 @@ class WebHdfs:
 
     def _datanode(self, operation: str, path: str, bad: set[str], *, straight: bool, **parameters: str) -> _Where:
         """Which DataNode to ask for content, and how; not one of ``bad`` if there is another."""
-        if straight and self.place.token is None and (server := self._next_known()):
-            query = {"op": operation, "user.name": self.place.user, "namenoderpcaddress": self._namenode_rpc}
+        if straight and self.place.login.hdfs_token is None and (server := self._next_known()):
+            query = {"op": operation, **self.place.login.query, "namenoderpcaddress": self._namenode_rpc}
             created = {"createflag": "", "createparent": "true"} if operation == "CREATE" else {}
             return _Where(server, _encoded(query | created | parameters))
         method = "PUT" if operation == "CREATE" else "GET"
@@ -458,7 +458,7 @@ class WebHdfs:
         redirected: bool = False,
     ) -> Any:
         """One call to the NameNodes: its JSON with ``reads``, `_Where` with ``redirected``, else nothing."""
-        who = {"delegation": self.place.token} if self.place.token else {"user.name": self.place.user}
+        who = self.place.login.webhdfs_query
         target = f"/webhdfs/v1{_quoted(path)}?{_encoded({'op': operation, **who, **(parameters or {})})}"
         for again in self._rounds(shown(self.place.location + path)):
             said: list[str] = []
@@ -492,7 +492,8 @@ class WebHdfs:
             kind, message = str(said["exception"]), str(said["message"])
         except (ValueError, KeyError, TypeError):
             if answer.status == 401:
-                return Denied(f"{server}: HDFS does not accept {self.place.user} (it asks for another authentication)")
+                user = self.place.login.user
+                return Denied(f"{server}: HDFS does not accept {user} (it asks for another authentication)")
             return _not_webhdfs(server)
         self._answered = True
         return _ours(kind, message, shown(self.place.location + path), server)

@@ -7,10 +7,11 @@ import os
 import sys
 
 from dlapp.cluster.yarn.site import read_site
+from dlapp.login import own_login
 from dlapp.storage.staged import StagedFiles
 
 path = sys.argv[1]
-files = StagedFiles(read_site(None).storage(os.environ.get("HADOOP_USER_NAME") or getpass.getuser()))
+files = StagedFiles(read_site(None).storage(own_login()))
 target = f"{files.home}/{path}"
 files.make(target.rpartition("/")[0], 0o755)
 files.send(path, target, 0o644)

@@ -57,8 +57,8 @@ def view(application_id: str, submitted_ms: int) -> dict[str, Any]:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """What there is for the name yarn; this machine's engine is the real one."""
-    one, real = Cluster(), engines._open
-    monkeypatch.setattr(engines, "_open", lambda config, name: one if name == "yarn" else real(config, name))
+    one = Cluster()
+    monkeypatch.setattr(engines, "open_yarn", lambda config, login: one)
     monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop/conf")
     return one
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dlapp.cluster.yarn.rest import YarnRest
+from dlapp.login import Login
 from tests.cluster_yarn.on_yarn import Attempt, submission, token_of_attempt
 from tests.services.hadoop import Hadoop
 from tests.services.keeper import end_all_in
@@ -16,7 +17,7 @@ from tests.services.keeper import end_all_in
 
 @pytest.fixture
 def rest(hadoop: Hadoop) -> Iterator[YarnRest]:
-    with YarnRest([hadoop.rm_url], getpass.getuser()) as one:
+    with YarnRest([hadoop.rm_url], Login(getpass.getuser())) as one:
         yield one
 
 

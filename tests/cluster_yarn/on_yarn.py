@@ -16,6 +16,7 @@ from dlapp.cluster.yarn.rest import AppSubmission
 from dlapp.cluster.yarn.tokens import AM_RM_KIND, Credentials, Token
 from dlapp.cluster.yarn.values import Launch
 from dlapp.ids import ApplicationId
+from dlapp.login import Login
 from tests.services.hadoop import Hadoop
 
 T = TypeVar("T")
@@ -27,6 +28,15 @@ def until(condition: Callable[[], T], timeout_s: float = 40) -> T:
         assert time.monotonic() < deadline, f"did not come true in {timeout_s} s"
         time.sleep(0.05)
     return value
+
+
+def set_safe_mode(hadoop: Hadoop, *, on: bool) -> None:
+    """Let HDFS take changes, or none."""
+    # ClientNamenodeProtocol.proto, SetSafeModeRequestProto: action (1): SAFEMODE_LEAVE = 1, SAFEMODE_ENTER = 2.
+    protocol, deadline = "org.apache.hadoop.hdfs.protocol.ClientProtocol", time.monotonic() + 20
+    address = ("127.0.0.1", hadoop.ports["nn"])
+    with Connection(address, protocol, proof=Login(getpass.getuser()), deadline=deadline) as connection:
+        connection.call("setSafeMode", bytes([0x08, 2 if on else 1]), deadline)
 
 
 def submission(application_id: ApplicationId, command: tuple[str, ...], **others: Any) -> AppSubmission:

@@ -21,6 +21,7 @@ from dlapp.cluster.yarn.rest import YarnRest
 from dlapp.cluster.yarn.tokens import Credentials, Token
 from dlapp.cluster.yarn.values import TASK_SECRET, Cluster, Program
 from dlapp.ids import ContainerId
+from dlapp.login import Login
 from dlapp.report import Cause, FinalStatus, State
 from dlapp.spec import Placement, Resources
 from tests.cluster_yarn.on_yarn import Attempt, kill_attempt, token_of_attempt, until
@@ -98,7 +99,7 @@ def engine_of(attempt: Attempt, token: Token, number: int, scheduler: tuple[str,
     cluster = Cluster(
         schedulers=(f"{host}:{port}",),
         clients=(f"127.0.0.1:{attempt.hadoop.ports['rm']}",),
-        user=getpass.getuser(),
+        login=Login(getpass.getuser()),
         dialect=Dialect.GCORES,
     )
     credentials = Credentials({"": token, "other": Token(b"i", b"p", "OTHER")})

@@ -15,6 +15,7 @@ from dlapp.cluster.yarn.dialect import Dialect
 from dlapp.cluster.yarn.proto import yarn_pb2 as pb
 from dlapp.cluster.yarn.tokens import AM_RM_KIND, Credentials, Token
 from dlapp.cluster.yarn.values import Cluster, Program
+from dlapp.login import Login
 from dlapp.report import Cause, FinalStatus
 from dlapp.spec import Resources
 from tests.cluster_yarn.on_yarn import until
@@ -51,7 +52,7 @@ def scheduler() -> Scheduler:
 @pytest.fixture
 def engine(scheduler: Scheduler) -> Iterator[YarnAmEngine]:
     with RpcServer(scheduler, TOKEN) as server:
-        cluster = Cluster(schedulers=(f"127.0.0.1:{server.address[1]}",))
+        cluster = Cluster(schedulers=(f"127.0.0.1:{server.address[1]}",), login=Login("tony"))
         one = YarnAmEngine(
             cluster, Credentials({"": TOKEN}), 1, Program(launch=lambda _grant, _launch: ((), b"")), lambda: None
         )

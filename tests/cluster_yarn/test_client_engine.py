@@ -24,6 +24,7 @@ from dlapp.config import load_config
 from dlapp.control import Phase
 from dlapp.errors import AskTooLarge, FileRefused, NotFound
 from dlapp.ids import ApplicationId
+from dlapp.login import Login
 from dlapp.report import ApplicationView, Cause, FinalStatus, State
 from dlapp.storage.staged import StagedFiles
 from tests.cluster_yarn.on_yarn import until
@@ -179,7 +180,7 @@ def test_input_stays_on_the_nodes_with_what_yarn_keeps_for_the_user(
 ) -> None:
     there = f"/user/{getpass.getuser()}/input-{os.getpid()}-{tmp_path.name}"
     (tmp_path / "data").write_text("42\n")
-    files = StagedFiles(read_site(str(hadoop.configuration)).storage(getpass.getuser()))
+    files = StagedFiles(read_site(str(hadoop.configuration)).storage(Login(getpass.getuser())))
     files.send(str(tmp_path / "data"), files.home + there.removeprefix(f"/user/{getpass.getuser()}"), 0o644)
     path = properties(tmp_path, f"cat data/{there.rpartition('/')[2]}", containers=2)
     with open(path, "a") as file:
@@ -211,7 +212,7 @@ def test_a_kill_leaves_nothing_of_it(client: Client, hadoop: Hadoop, tmp_path: P
     assert client.kill(application_id) == f"{application_id} was killed, no output kept"
     assert client.status(application_id).state is State.KILLED
     until(lambda: subprocess.run(["pgrep", "-fx", mark], capture_output=True).returncode == 1)
-    files = StagedFiles(read_site(str(hadoop.configuration)).storage(getpass.getuser()))
+    files = StagedFiles(read_site(str(hadoop.configuration)).storage(Login(getpass.getuser())))
     assert str(application_id) not in files.names(f"{files.home}/.dlapp/staging")
     files.close()
 
@@ -221,7 +222,7 @@ def test_what_an_application_leaves_that_others_killed_the_next_command_removes(
 ) -> None:
     application_id = client.submit(properties(tmp_path, WAITS))
     until(lambda: running(client, application_id))
-    files = StagedFiles(read_site(str(hadoop.configuration)).storage(getpass.getuser()))
+    files = StagedFiles(read_site(str(hadoop.configuration)).storage(Login(getpass.getuser())))
     staging = f"{files.home}/.dlapp/staging/{application_id}"
     # What is told afterwards is what its ApplicationMaster wrote last.
     until(lambda: "view.json" in files.names(staging) and json.loads(files.read(f"{staging}/view.json"))["containers"])
@@ -245,7 +246,7 @@ def test_a_mark_in_the_staging_directory_stops_it_for_who_cannot_reach_it(
 ) -> None:
     application_id = client.submit(properties(tmp_path, WAITS))
     until(lambda: running(client, application_id))
-    files = StagedFiles(read_site(str(hadoop.configuration)).storage(getpass.getuser()))
+    files = StagedFiles(read_site(str(hadoop.configuration)).storage(Login(getpass.getuser())))
     files.write(f"{files.home}/.dlapp/staging/{application_id}/softkill.json", b'{"by": "tony"}', 0o600)
     files.close()
     end = client.wait(application_id, timeout_s=40)

@@ -23,6 +23,7 @@ from dlapp.cluster.yarn.rest import AppReport
 from dlapp.cluster.yarn.site import Site, parse_properties, read_site
 from dlapp.errors import ConfigError, Unreachable
 from dlapp.ids import ApplicationId
+from dlapp.login import Login
 from dlapp.report import ApplicationView, Cause, FinalStatus, State
 
 APP = ApplicationId(1700000000000, 7)
@@ -41,7 +42,7 @@ def test_the_files_that_operators_copy_say_where_everything_is() -> None:
     assert found.web_urls() == ["http://resourcemanager.example:8088"]
     assert found.resource_managers("scheduler.address") == ["resourcemanager.example:8030"]
     assert found.timeline_url() == "http://timeline.example:8188"
-    assert found.storage("tony") == {
+    assert found.storage(Login("tony")) == {
         "location": "hdfs://namenode.example:8020",
         "web": ["http://namenode.example:9870"],
         "user": "tony",
@@ -73,7 +74,7 @@ def test_of_a_nameservice_all_namenodes_are_found() -> None:
         },
         "here",
     )
-    assert found.storage("tony")["web"] == ["http://nn1:9870", "http://nn2:9870"]
+    assert found.storage(Login("tony"))["web"] == ["http://nn1:9870", "http://nn2:9870"]
 
 
 def test_references_are_resolved_and_a_circle_is_refused() -> None:
@@ -86,7 +87,7 @@ def test_a_cluster_that_nobody_named_is_refused_by_the_name_of_the_property() ->
     with pytest.raises(ConfigError, match=r"neither yarn.resourcemanager.hostname nor"):
         site().web_urls()
     with pytest.raises(ConfigError, match=r"fs.defaultFS is not set"):
-        site().storage("tony")
+        site().storage(Login("tony"))
 
 
 def test_a_directory_without_the_files_and_a_file_that_is_no_xml_are_refused(tmp_path: Path) -> None:
@@ -258,20 +259,46 @@ def timeline(answer: Any) -> Iterator[str]:
 )
 def test_an_odd_row_of_the_timeline_server_does_not_hide_the_others(answer: Any, numbers: list[int]) -> None:
     with timeline(answer) as url:
-        found = forgotten(url, "tony", whose="tony", known=())
+        found = forgotten(url, Login("tony"), whose="tony", known=())
     assert [one.application_id.number for one in found] == numbers
 
 
 @pytest.mark.parametrize("answer", [[], "odd", 3, None, {"app": 3}])
 def test_an_odd_answer_of_the_timeline_server_is_none(answer: Any) -> None:
     with timeline(answer) as url, pytest.raises(Unreachable, match=f"{url}: the timeline server does not answer: "):
-        forgotten(url, "tony", whose="tony", known=())
+        forgotten(url, Login("tony"), whose="tony", known=())
 
 
 @pytest.mark.parametrize("answer", [[], None, {}, {**ROW, "appState": "ODD"}, {**ROW, "finishedTime": [1]}])
 def test_an_odd_answer_of_the_timeline_server_for_one_application_is_none(answer: Any) -> None:
     with timeline(answer) as url, pytest.raises(Unreachable, match=f"does not answer for {APP}: "):
-        from_timeline(url, APP, "tony")
+        from_timeline(url, APP, Login("tony"))
+
+
+@pytest.mark.parametrize("state", ["NEWER", None])
+@pytest.mark.parametrize(
+    ("rest", "shown"),
+    [
+        ({"finalStatus": "UNDEFINED", "finishedTime": 0}, State.ACCEPTED),
+        ({"finalStatus": "UNDEFINED", "trackingUrl": "http://rm:8088/proxy/a/"}, State.RUNNING),
+        ({"finalStatus": "SUCCEEDED", "finishedTime": 9}, State.FINISHED),
+        ({"finalStatus": "FAILED"}, State.FAILED),
+        ({"finalStatus": "KILLED"}, State.KILLED),
+        ({"finalStatus": "NEWER", "finishedTime": 9}, State.FINISHED),
+    ],
+)
+def test_a_state_that_only_a_newer_yarn_knows_does_not_hide_the_others(
+    state: str | None, rest: dict[str, Any], shown: State
+) -> None:
+    known = {"id": OTHER["appId"], "state": "RUNNING"}
+    apps = [{"id": str(APP), **rest} | ({"state": state} if state else {}), known]
+    with timeline({"apps": {"app": apps}}) as url, YarnRest([url], Login("tony")) as yarn:
+        assert [one.state for one in yarn.reports()] == [shown, State.RUNNING]
+
+
+def test_a_state_that_only_a_newer_timeline_server_knows_is_read_from_the_rest() -> None:
+    with timeline({**ROW, "appState": "NEWER"}) as url:
+        assert from_timeline(url, APP, Login("tony")).state is State.KILLED
 
 
 def test_a_task_looks_for_its_secret_where_its_master_puts_it() -> None:

@@ -10,10 +10,13 @@ from dlapp.cluster.yarn.dialect import Dialect
 from dlapp.cluster.yarn.values import Cluster, address
 from dlapp.errors import ConfigError
 from dlapp.jsonform import from_json, to_json
+from dlapp.login import Login
 
 
 def test_it_survives_its_way_as_json():
-    cluster = Cluster(schedulers=("rm1:8030", "rm2:8030"), clients=("rm1:8032",), user="tony", dialect=Dialect.FIELD3)
+    cluster = Cluster(
+        schedulers=("rm1:8030", "rm2:8030"), clients=("rm1:8032",), login=Login("tony"), dialect=Dialect.FIELD3
+    )
     assert from_json(Cluster, json.loads(json.dumps(to_json(cluster)))) == cluster
 
 

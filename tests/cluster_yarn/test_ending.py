@@ -11,9 +11,11 @@ from dlapp.cluster.yarn import ending
 from dlapp.cluster.yarn.ending import Ender
 from dlapp.cluster.yarn.rest import AppReport, YarnRest
 from dlapp.cluster.yarn.sweeping import COMMITTED, GONE_AFTER_S
-from dlapp.errors import Denied
-from dlapp.report import FinalStatus, State
-from tests.cluster_yarn.test_sweeping import APP, A, Memory, stage
+from dlapp.errors import Denied, TimedOut, Unreachable
+from dlapp.ids import ApplicationId
+from dlapp.login import Login
+from dlapp.report import ApplicationView, FinalStatus, State
+from tests.cluster_yarn.test_sweeping import APP, PLACES, A, Memory, stage
 
 RUNNING = AppReport(
     application_id=APP, user="tony", name="", queue="", state=State.RUNNING, final_status=FinalStatus.UNDEFINED
@@ -74,7 +76,7 @@ def test_what_cannot_be_settled_does_not_hide_that_it_was_killed(files: Memory, 
 
 def test_how_long_ago_is_by_the_resourcemanagers_clock() -> None:
     now_ms = int(time.time() * 1000)
-    with YarnRest(["http://127.0.0.1:1"], "tony") as rest:
+    with YarnRest(["http://127.0.0.1:1"], Login("tony")) as rest:
         ended = AppReport(
             application_id=APP,
             user="tony",

@@ -26,6 +26,7 @@ from dlapp.control import Phase
 from dlapp.gpuid.rules import Ask, HostRecord, NotEnough
 from dlapp.gpuid.zookeeper import Settings, ZooKeeperLedger
 from dlapp.ids import ApplicationId
+from dlapp.login import Login
 from dlapp.report import ApplicationView, Cause, State
 from dlapp.storage.staged import StagedFiles
 from tests.cluster_yarn.on_yarn import until
@@ -84,7 +85,7 @@ class Run:
         options["yarn.am_attempts"] = str(self.attempts)
         environ = {name: text for name, text in os.environ.items() if not name.startswith("DLAPP_")}
         self.client = Client(load_config(options, environ))
-        self.files = StagedFiles(read_site(str(self.hadoop.configuration)).storage(getpass.getuser()))
+        self.files = StagedFiles(read_site(str(self.hadoop.configuration)).storage(Login(getpass.getuser())))
         self.target = f"{self.files.home}/results/{self.directory.name}"
 
     def __str__(self) -> str:

@@ -13,6 +13,7 @@ import pytest
 from dlapp.cluster.yarn.log_pages import GrowingPage
 from dlapp.cluster.yarn.web import Web
 from dlapp.errors import NotFound, Unreachable
+from dlapp.login import Login
 
 
 class Node:
@@ -67,7 +68,7 @@ def node() -> Node:
 @pytest.fixture
 def page(node: Node) -> Iterator[Callable[..., GrowingPage]]:
     with serving(node) as url, Web(5) as web:
-        yield lambda **options: GrowingPage(options.pop("url", url), "tony", web, **options)
+        yield lambda **options: GrowingPage(options.pop("url", url), Login("tony"), web, **options)
 
 
 def read(page: GrowingPage, **options: bool) -> bytes:

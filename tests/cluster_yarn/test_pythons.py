@@ -17,6 +17,7 @@ from dlapp.cluster.yarn.interpreter import archive_resource, check_archive, inte
 from dlapp.cluster.yarn.site import read_site
 from dlapp.config import load_config
 from dlapp.errors import ConfigError, Denied
+from dlapp.login import Login
 from dlapp.report import ApplicationView, Cause
 from dlapp.storage.staged import StagedFiles
 from tests.services.hadoop import Hadoop
@@ -80,7 +81,7 @@ def test_a_python_that_is_an_archive_on_hdfs_runs_master_and_tasks(hadoop: Hadoo
         entry = tarfile.TarInfo("bin/python3")
         entry.mode, entry.size = 0o755, len(script)
         tar.addfile(entry, io.BytesIO(script))
-    files = StagedFiles(read_site(str(hadoop.configuration)).storage(getpass.getuser()))
+    files = StagedFiles(read_site(str(hadoop.configuration)).storage(Login(getpass.getuser())))
     name = f"{time.time_ns()}.tar.gz"
     place = f"{files.home}/pythons/{name}"
     files.make(f"{files.home}/pythons", 0o755)

@@ -36,6 +36,7 @@ from dlapp.cluster.yarn.tokens import AM_RM_KIND, Credentials, Token
 from dlapp.cluster.yarn.values import Allocation, Granted, Launch, Row, Status
 from dlapp.errors import Denied, Unreachable
 from dlapp.ids import ApplicationId, ContainerId
+from dlapp.login import Login
 from dlapp.report import FinalStatus, State
 from dlapp.spec import Resources
 from tests.cluster_yarn.on_yarn import Attempt, submission, until
@@ -333,7 +334,7 @@ def test_the_cluster_is_read(hadoop: Hadoop, rest: YarnRest):
 
 
 def test_the_nodes_are_read_by_rpc_as_well(hadoop: Hadoop):
-    nodes = usable_nodes([("127.0.0.1", hadoop.ports["rm"])], getpass.getuser(), Dialect.GCORES, timeout_s=10)
+    nodes = usable_nodes([("127.0.0.1", hadoop.ports["rm"])], Login(getpass.getuser()), Dialect.GCORES, timeout_s=10)
     assert sorted(str(one.node) for one in nodes) == hadoop.nodes
     assert all(one.usable and one.rack == "/default-rack" and one.capability.gcores == 4 for one in nodes)
 
@@ -369,7 +370,7 @@ def test_applications_are_listed_and_killed(rest: YarnRest, attempt: Attempt):
 
 
 def test_another_users_application_is_theirs_where_acls_are_on(hadoop: Hadoop, attempt: Attempt):
-    with YarnRest([hadoop.rm_url], "somebody") as other:
+    with YarnRest([hadoop.rm_url], Login("somebody")) as other:
         if other.configuration("yarn.acl.enable") == "true":
             with pytest.raises(NotAllowed):
                 other.kill(attempt.application_id, timeout_s=5)
@@ -380,7 +381,7 @@ def test_another_users_application_is_theirs_where_acls_are_on(hadoop: Hadoop, a
 @pytest.mark.parametrize("part", ["rm", "ahs_http"])
 def test_a_wrong_port_is_one_line_with_the_setting(hadoop: Hadoop, part: str):
     url = f"http://127.0.0.1:{hadoop.ports[part]}"
-    with YarnRest([url], "u", timeout_s=5) as wrong, pytest.raises((Unreachable, ApplicationNotFound)) as caught:
+    with YarnRest([url], Login("u"), timeout_s=5) as wrong, pytest.raises((Unreachable, ApplicationNotFound)) as caught:
         wrong.info()
     assert "\n" not in str(caught.value)
     assert url in str(caught.value) or part == "ahs_http"
@@ -389,18 +390,18 @@ def test_a_wrong_port_is_one_line_with_the_setting(hadoop: Hadoop, part: str):
 def test_tls_where_plain_is_spoken_is_one_line_with_the_setting(hadoop: Hadoop):
     url = hadoop.rm_url.replace("http:", "https:")
     with (
-        YarnRest([url], "u", timeout_s=5) as wrong,
+        YarnRest([url], Login("u"), timeout_s=5) as wrong,
         pytest.raises(Unreachable, match=r"plain HTTP, and not TLS; set yarn\.http\.policy"),
     ):
         wrong.info()
 
 
 def test_of_several_resourcemanagers_the_active_one_is_found(hadoop: Hadoop):
-    with YarnRest(["http://127.0.0.1:1", hadoop.rm_url], os.environ.get("USER", "u")) as rest:
+    with YarnRest(["http://127.0.0.1:1", hadoop.rm_url], Login(os.environ.get("USER", "u"))) as rest:
         assert rest.active_url() == hadoop.rm_url
         assert rest.info()["haState"] == "ACTIVE"
     with (
-        YarnRest(["http://127.0.0.1:1", "http://127.0.0.1:2"], "u") as none,
+        YarnRest(["http://127.0.0.1:1", "http://127.0.0.1:2"], Login("u")) as none,
         pytest.raises(Unreachable, match="no active"),
     ):
         none.info()

@@ -14,6 +14,7 @@ from dlapp.cluster.yarn.errors import NotHadoop
 from dlapp.cluster.yarn.rest import YarnRest
 from dlapp.cluster.yarn.web import NoAddress, Web
 from dlapp.errors import Unreachable
+from dlapp.login import Login
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
@@ -118,7 +119,7 @@ def test_what_is_no_web_address_is_said_so(url: str) -> None:
 
 
 def test_nobody_there_is_one_line_with_the_address_and_the_setting() -> None:
-    with YarnRest(["http://127.0.0.1:1"], "tony") as rest, pytest.raises(Unreachable) as caught:
+    with YarnRest(["http://127.0.0.1:1"], Login("tony")) as rest, pytest.raises(Unreachable) as caught:
         rest.info()
     assert str(caught.value) == "http://127.0.0.1:1: connection refused; see yarn.resourcemanager.webapp.address"
 
@@ -126,12 +127,12 @@ def test_nobody_there_is_one_line_with_the_address_and_the_setting() -> None:
 def test_a_redirection_is_followed_and_a_circle_of_them_is_not() -> None:
     with server(says(OK)) as active:
         there = f"HTTP/1.1 307 X\r\nLocation: {active}/ws/v1/cluster/info\r\nContent-Length: 0\r\n\r\n".encode()
-        with server(says(there)) as standby, YarnRest([standby], "tony") as rest:
+        with server(says(there)) as standby, YarnRest([standby], Login("tony")) as rest:
             assert rest.info() == {}
     around = b"HTTP/1.1 307 X\r\nLocation: /ws\r\nContent-Length: 0\r\n\r\n"
     with (
         server(says(around, around, around)) as url,
-        YarnRest([url], "tony") as rest,
+        YarnRest([url], Login("tony")) as rest,
         pytest.raises(Unreachable, match=r"circles|standby"),
     ):
         rest.info()

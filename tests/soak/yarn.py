@@ -30,6 +30,7 @@ from dlapp.config import load_config
 from dlapp.gpuid.rules import HostRecord
 from dlapp.gpuid.stores import configured, open_ledger
 from dlapp.ids import ApplicationId
+from dlapp.login import Login
 from dlapp.report import Cause
 from dlapp.storage.staged import StagedFiles
 from tests.services.hadoop import NODES, Hadoop
@@ -118,8 +119,8 @@ class Soak:
         self._ledger = configured(config.gpuid)
         self._client = Client(config)
         self._user = getpass.getuser()
-        self._rest = YarnRest([hadoop.rm_url], self._user)
-        self._files = StagedFiles(read_site(str(hadoop.configuration)).storage(self._user))
+        self._rest = YarnRest([hadoop.rm_url], Login(self._user))
+        self._files = StagedFiles(read_site(str(hadoop.configuration)).storage(Login(self._user)))
 
     def __enter__(self) -> Soak:
         return self

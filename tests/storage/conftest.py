@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from dlapp.login import Login
 from dlapp.storage import HdfsPlace
 from dlapp.storage.hdfs import HdfsFiles
 from tests.services.hadoop import DATANODES, JAVA_OPTIONS, Hadoop, NoHadoop, java, library
@@ -46,7 +47,7 @@ def hadoop() -> Iterator[Hadoop]:
 @pytest.fixture
 def place(hadoop: Hadoop) -> HdfsPlace:
     """The HDFS, as the user of the tests, who is its superuser."""
-    return HdfsPlace(f"hdfs://127.0.0.1:{hadoop.ports['nn']}", (hadoop.hdfs_url,), getpass.getuser())
+    return HdfsPlace(f"hdfs://127.0.0.1:{hadoop.ports['nn']}", (hadoop.hdfs_url,), Login(getpass.getuser()))
 
 
 @pytest.fixture

@@ -52,7 +52,7 @@ class Node:
         am.__enter__()
         am.start(
             **(launch or {}),
-            storage={"location": self._hdfs.location, "web": list(self._hdfs.web), "user": self._hdfs.user},
+            storage={"location": self._hdfs.location, "web": list(self._hdfs.web), "user": self._hdfs.login.user},
             cache={"directory": self.cache.place.directory, "limit_bytes": 1 << 30, "age_s": 86400.0},
         )
         return am

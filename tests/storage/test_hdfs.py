@@ -16,6 +16,7 @@ from hypothesis import strategies
 
 from dlapp.errors import Denied, DlappError, NotFound, UsageError
 from dlapp.errors import Unreachable as AnyUnreachable
+from dlapp.login import Login
 from dlapp.storage import DiskFull, HdfsPlace, fetch_sources, open_location
 from dlapp.storage.hdfs import HdfsFiles
 from dlapp.storage.webhdfs import WebHdfs
@@ -75,7 +76,7 @@ def test_a_tree_comes_back_as_it_was(files: HdfsFiles, base: str, tmp_path: Path
 def test_a_tree_that_may_not_be_written_can_be_stored_over_and_removed(place: HdfsPlace, base: str) -> None:
     files = HdfsFiles(place)
     files.web.set_mode(place.path(base), 0o777)
-    other = HdfsFiles(place._replace(user="somebody"))
+    other = HdfsFiles(place._replace(login=Login("somebody")))
     other.make_directory(f"{base}/kept/inner")
     other.write_atomic(f"{base}/kept/inner/file", b"x")
     for name in ("kept/inner", "kept"):
@@ -213,7 +214,7 @@ def test_another_hdfs_or_none_is_refused(place: HdfsPlace) -> None:
 
 
 def test_paths_without_a_scheme_are_resolved_as_hdfs_takes_them() -> None:
-    place = HdfsPlace("hdfs://nn:8020", ("http://nn:9870",), "tony")
+    place = HdfsPlace("hdfs://nn:8020", ("http://nn:9870",), Login("tony"))
     assert place.resolve("/data/x y") == "hdfs://nn:8020/data/x y"
     assert place.resolve("data/*") == "hdfs://nn:8020/user/tony/data/*"
     assert place.resolve("hdfs:///data") == place.resolve("hdfs:/data") == "hdfs://nn:8020/data"
@@ -224,7 +225,7 @@ def test_paths_without_a_scheme_are_resolved_as_hdfs_takes_them() -> None:
 def test_a_target_that_could_not_be_written_is_refused_at_once(place: HdfsPlace, files: HdfsFiles, base: str) -> None:
     files.check_writable(f"{base}/new/run")
     assert files.names(base) == []
-    somebody = HdfsFiles(place._replace(user="somebody"))
+    somebody = HdfsFiles(place._replace(login=Login("somebody")))
     with pytest.raises(Denied, match="Permission denied: user=somebody"):
         somebody.check_writable(f"{base}/run")
     files.write_atomic(f"{base}/file", b"")

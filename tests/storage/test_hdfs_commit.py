@@ -260,7 +260,7 @@ def test_who_is_overtaken_while_looking_never_moves_the_new_target_away(
 def test_what_nobody_is_left_for_is_kept_aside_or_removed(
     place: HdfsPlace, files: HdfsFiles, target: str, keep: bool
 ) -> None:
-    settings = {"location": place.location, "web": place.web, "user": place.user}
+    settings = {"location": place.location, "web": place.web, "user": place.login.user}
     staged, old = StagedFiles(settings), old_target(files, target)
     plant(files, target, ["0", "1"])
     for _ in range(2):
@@ -282,7 +282,7 @@ def test_what_was_decided_somebody_else_commits(place: HdfsPlace, files: HdfsFil
         if step == point:
             raise Killed
 
-    staged = StagedFiles({"location": place.location, "web": place.web, "user": place.user})
+    staged = StagedFiles({"location": place.location, "web": place.web, "user": place.login.user})
     old_target(files, target)
     parts = plant(files, target, ["0", "1"])
     if point:
@@ -296,7 +296,7 @@ def test_what_was_decided_somebody_else_commits(place: HdfsPlace, files: HdfsFil
 
 
 def test_what_was_decided_and_cannot_be_is_kept_aside(place: HdfsPlace, files: HdfsFiles, target: str) -> None:
-    staged = StagedFiles({"location": place.location, "web": place.web, "user": place.user})
+    staged = StagedFiles({"location": place.location, "web": place.web, "user": place.login.user})
     old = old_target(files, target)
     refused = plant(files, target, ["0", "1"])
     assert not staged.finish_output(target, APP, refused, overwrite=False).committed

@@ -22,6 +22,7 @@ import pytest
 from hypothesis import strategies as st
 
 from dlapp.errors import Denied, DlappError
+from dlapp.login import Login
 from dlapp.storage import DiskFull, HdfsPlace
 from dlapp.storage.fetching import plan_fetch
 from dlapp.storage.hdfs import HdfsFiles
@@ -397,7 +398,7 @@ def test_a_place_that_is_read_only_is_said_with_its_path(
 ) -> None:
     (tmp_path / "model").write_bytes(b"x")
     files.web.set_mode(place.path(base), 0o555)
-    somebody = HdfsFiles(place._replace(user="somebody"))
+    somebody = HdfsFiles(place._replace(login=Login("somebody")))
     with pytest.raises(Denied, match=rf"{place.path(base)}.*Permission denied: user=somebody"):
         somebody.store(str(tmp_path / "model"), f"{base}/out/model")
 
@@ -408,7 +409,7 @@ def test_a_file_that_may_not_be_read_is_named_before_anything_is_fetched(
     files.make_directory(f"{base}/set")
     files.write_atomic(f"{base}/set/open", b"1")
     files.write_atomic(f"{base}/set/secret", b"2", 0o600)
-    somebody = HdfsFiles(place._replace(user="somebody"))
+    somebody = HdfsFiles(place._replace(login=Login("somebody")))
     with pytest.raises(Denied, match="/set/secret"):
         somebody.fetch(somebody.matches(f"{base}/set"), str(tmp_path / "in"))
     assert not (tmp_path / "in").exists()

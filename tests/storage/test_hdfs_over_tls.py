@@ -14,6 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from dlapp.errors import Unreachable
+from dlapp.login import Login
 from dlapp.storage import HdfsPlace
 from dlapp.storage.hdfs import HdfsFiles
 from tests.applications import ended, launch, processes, properties, wait_for
@@ -60,7 +61,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     try:
         with Hadoop.start(cluster, ports=ports, parts=("nn", "dn"), settings={"hdfs-site.xml": settings}) as hadoop:
             location = f"hdfs://127.0.0.1:{hadoop.ports['nn']}"
-            yield Secured(hadoop, HdfsPlace(location, (f"https://{web}",), getpass.getuser(), ca=str(ca)), ca)
+            yield Secured(hadoop, HdfsPlace(location, (f"https://{web}",), Login(getpass.getuser()), ca=str(ca)), ca)
     except NoHadoop as missing:
         pytest.skip(f"no Hadoop: {missing}")
 

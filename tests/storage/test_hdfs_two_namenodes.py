@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from dlapp.login import Login
 from dlapp.storage import HdfsPlace
 from dlapp.storage.hdfs import HdfsFiles
 from tests.services.hadoop import NAMESERVICE, Hadoop, NoHadoop
@@ -35,7 +36,7 @@ def two() -> Iterator[Hadoop]:
 @pytest.fixture
 def nameservice(two: Hadoop) -> HdfsPlace:
     web = tuple(f"http://127.0.0.1:{two.ports[port]}" for port in ("nn2_http", "nn_http"))
-    return HdfsPlace(f"hdfs://{NAMESERVICE}", web, getpass.getuser())
+    return HdfsPlace(f"hdfs://{NAMESERVICE}", web, Login(getpass.getuser()))
 
 
 def contents(top: Path) -> dict[str, bytes]:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from dlapp.errors import Denied, DlappError, NotFound
 from dlapp.errors import Unreachable as AnyUnreachable
+from dlapp.login import Login
 from dlapp.storage import HdfsPlace
 from dlapp.storage.http import Broken, Connections, Sink, Source, SourceShrank
 from dlapp.storage.webhdfs import WebHdfs
@@ -305,7 +306,7 @@ def test_who_waits_can_be_cut_off(connections: Connections) -> None:
 
 
 def calling(server: str) -> WebHdfs:
-    place = HdfsPlace("hdfs://nn:8020", (server,), "tony")
+    place = HdfsPlace("hdfs://nn:8020", (server,), Login("tony"))
     return WebHdfs(place, patience_s=0.3, timeout_s=(2, 5), sleep=lambda seconds: None)
 
 
@@ -332,7 +333,7 @@ def test_refusals_are_told_apart(answer: bytes, kind: type[Exception], words: st
 
 def test_the_path_and_the_user_are_escaped_and_nothing_else_is_done_to_them() -> None:
     with saying([[sized(b'{"FileStatus":{}}', b"Connection: close")]]) as (server, heard):
-        web = WebHdfs(HdfsPlace("hdfs://nn", (server,), "t&y"), patience_s=0.1)
+        web = WebHdfs(HdfsPlace("hdfs://nn", (server,), Login("t&y")), patience_s=0.1)
         with pytest.raises(KeyError):
             web.status("/a b/%41#é\n")
     assert heard[0].startswith(b"GET /webhdfs/v1/a%20b/%2541%23%C3%A9%0A?op=GETFILESTATUS&user.name=t%26y HTTP/1.1\r\n")
@@ -340,7 +341,7 @@ def test_the_path_and_the_user_are_escaped_and_nothing_else_is_done_to_them() ->
 
 def test_a_token_takes_the_place_of_the_user_and_is_in_no_message() -> None:
     with saying([[sized(b"<html>", status=b"401 Unauthorized")]]) as (server, heard):
-        web = WebHdfs(HdfsPlace("hdfs://nn", (server,), "tony", "t0ken+/="), patience_s=0.1)
+        web = WebHdfs(HdfsPlace("hdfs://nn", (server,), Login("tony", "t0ken+/=")), patience_s=0.1)
         with pytest.raises(Denied) as denied:
             web.status("/x")
     assert b"delegation=t0ken%2B%2F%3D" in heard[0]
@@ -354,21 +355,21 @@ def test_a_token_takes_the_place_of_the_user_and_is_in_no_message() -> None:
 def test_what_is_no_namenode_is_said(answer: bytes) -> None:
     clock: Callable[[], float] = iter(range(0, 1000, 1)).__next__
     with saying([[answer]]) as (server, _):
-        place = HdfsPlace("hdfs://nn:8020", (server,), "tony")
+        place = HdfsPlace("hdfs://nn:8020", (server,), Login("tony"))
         with pytest.raises(AnyUnreachable, match=r"does not speak WebHDFS|another language than HTTP"):
             WebHdfs(place, patience_s=0.1, timeout_s=(2, 5), clock=clock).status("/x")
 
 
 def test_a_server_that_speaks_tls_alone_is_named_at_once_with_what_to_set(tmp_path: Path) -> None:
     with tls_in_front(tmp_path, ("127.0.0.1", 1)) as where, pytest.raises(AnyUnreachable) as refused:
-        WebHdfs(HdfsPlace("hdfs://nn:8020", (f"http://{where}",), "tony"), patience_s=60).status("/x")
+        WebHdfs(HdfsPlace("hdfs://nn:8020", (f"http://{where}",), Login("tony")), patience_s=60).status("/x")
     assert str(refused.value) == (f"http://{where} speaks TLS, and not plain HTTP; set dfs.http.policy to HTTPS_ONLY")
 
 
 def test_a_server_that_only_hangs_up_is_not_said_to_speak_tls() -> None:
     clock: Callable[[], float] = iter(range(0, 1000, 1)).__next__
     with saying([[b""], []]) as (server, heard):  # asked, and asked for TLS
-        place = HdfsPlace("hdfs://nn:8020", (server,), "tony")
+        place = HdfsPlace("hdfs://nn:8020", (server,), Login("tony"))
         with pytest.raises(AnyUnreachable, match="closed the connection in the middle of an answer"):
             WebHdfs(place, patience_s=0.1, timeout_s=(2, 5), clock=clock).status("/x")
     assert len(heard) == 1
@@ -400,7 +401,7 @@ def test_a_takeover_is_waited_for_and_where_nobody_is_nobody_is_waited_for() -> 
         now += seconds
 
     def stranger(*servers: str) -> WebHdfs:
-        place = HdfsPlace("hdfs://nn:8020", servers, "tony")
+        place = HdfsPlace("hdfs://nn:8020", servers, Login("tony"))
         return WebHdfs(place, patience_s=20, stranger_s=3, timeout_s=(2, 5), clock=lambda: now, sleep=sleep)
 
     nobody = "http://127.0.0.1:9"
@@ -454,7 +455,7 @@ def test_a_file_that_is_another_one_at_each_look_is_given_up() -> None:
     script = [one for number in range(0, 200, 2) for one in (found(number), GONE, found(number + 1))]
     with saying([script]) as (server, _):
         clock: Callable[[], float] = iter(range(0, 1000, 1)).__next__
-        place = HdfsPlace("hdfs://nn:8020", (server,), "tony")
+        place = HdfsPlace("hdfs://nn:8020", (server,), Login("tony"))
         web = WebHdfs(place, patience_s=20, timeout_s=(2, 0.5), clock=clock, sleep=lambda seconds: None)
         with pytest.raises(AnyUnreachable, match=r"/x cannot be read: it is another file each time \(tried \d+ times"):
             web.read_bytes("/x")
@@ -471,7 +472,7 @@ def test_a_namenode_that_no_datanode_has_told_of_itself_is_asked_again_for_a_whi
         assert heard[0].startswith(b"PUT /webhdfs/v1/x?op=CREATE")
     with saying([[nobody] * 50]) as (server, _):
         clock: Callable[[], float] = iter(range(0, 1000, 1)).__next__
-        place = HdfsPlace("hdfs://nn:8020", (server,), "tony")
+        place = HdfsPlace("hdfs://nn:8020", (server,), Login("tony"))
         web = WebHdfs(place, patience_s=5, timeout_s=(2, 5), clock=clock, sleep=lambda seconds: None)
         with pytest.raises(AnyUnreachable, match=r"knows of no DataNode that lives \(tried \d+ times in"):
             web.write("/x", b"12345")

@@ -110,10 +110,11 @@ class LocalEngine:
     @cached_property
     def _hdfs(self) -> tuple[dict[str, Any] | None, str]:
         """The HDFS that this machine is told of, and where it is told of none, why."""
-        from dlapp.cluster.yarn.site import hadoop_user, read_site
+        from dlapp.cluster.yarn.site import read_site
+        from dlapp.login import own_login
 
         try:
-            return read_site(self._config.yarn.conf_dir).storage(hadoop_user()), ""
+            return read_site(self._config.yarn.conf_dir).storage(own_login()), ""
         except ConfigError as error:
             return None, str(error)  # who names no place there needs none
 

@@ -97,7 +97,7 @@ class YarnAmEngine:
         # Under the lock from here on.
         self._wants = Wants()
         self._patience = Patience()
-        self._holdings = Holdings(attempt, cluster.user)
+        self._holdings = Holdings(attempt, cluster.login.user)
         self._progress = 0.0
 
     # ---- the engine's calls ----
@@ -368,7 +368,7 @@ class YarnAmEngine:
         # Without the nodes' names everything works, only slower: a cluster that wants proof for them is no fault.
         with contextlib.suppress(DlappError):
             clients = [address(one) for one in self._cluster.clients]
-            nodes = usable_nodes(clients, self._cluster.user, self._cluster.dialect, timeout_s=NODES_TIMEOUT_S)
+            nodes = usable_nodes(clients, self._cluster.login, self._cluster.dialect, timeout_s=NODES_TIMEOUT_S)
             with self._lock:
                 self._wants.know_nodes(nodes)
 

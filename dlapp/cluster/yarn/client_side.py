@@ -23,6 +23,7 @@ from dlapp.config import Config
 from dlapp.errors import ConfigError, Unreachable
 from dlapp.ids import ApplicationId
 from dlapp.jsonform import to_json
+from dlapp.login import Login
 from dlapp.report import ApplicationView
 from dlapp.spec import AppSpec, Secrets, Submission
 
@@ -32,6 +33,7 @@ class YarnEngine:
 
     Args:
         open_files: gives the file system of the cluster as one user.
+        login: as whom we submit, look and kill.
         ledger_of: describes the configured ledger of GPUs for `dlapp.gpuid.stores.open_ledger`.
         user: the Hadoop user that looks and kills; None: $HADOOP_USER_NAME, or the operating system's.
 
@@ -43,11 +45,12 @@ class YarnEngine:
         self,
         config: Config,
         open_files: FilesOf,
+        login: Login,
         *,
         ledger_of: Callable[[Config], dict[str, Any]] | None = None,
         user: str | None = None,
     ) -> None:
-        self._there = Connected(config, open_files, user)
+        self._there = Connected(config, open_files, login)
         self._masters = Masters(self._there)
         self._submitter = Submitter(self._there, ledger_of)
         self._looker = Looker(self._there, self._masters)
@@ -80,7 +83,7 @@ class YarnEngine:
         dialect = self._there.dialect()
         gcores = self._there.largest().get(dialect.value, 0) if dialect is not Dialect.FIELD3 else 1
         has_gpus = dialect is not Dialect.NONE and gcores > 0 and self._there.has_ledger()
-        hdfs = self._there.site.storage(self._there.user)
+        hdfs = self._there.storage(self._there.user)
         return EngineInfo(name="yarn", version=version, has_gpus=has_gpus, hdfs=hdfs, paths_on_hdfs=True)
 
     def check(self, spec: AppSpec) -> list[str]:

@@ -7,9 +7,10 @@ from typing import Any
 
 from dlapp.cluster.yarn.dialect import FIELD3_LIMIT, Dialect, choose_dialect
 from dlapp.cluster.yarn.rest import NewApplication, YarnRest
-from dlapp.cluster.yarn.site import Site, hadoop_user, read_site
+from dlapp.cluster.yarn.site import Site, read_site
 from dlapp.cluster.yarn.staging import Files
 from dlapp.config import Config
+from dlapp.login import Login
 
 FilesOf = Callable[[dict[str, Any]], Files]
 """Opens the file system that `Site.storage` describes."""
@@ -20,21 +21,26 @@ class Connected:
 
     Args:
         open_files: gives the file system of the cluster as one user.
-        user: the Hadoop user that looks and kills; None: $HADOOP_USER_NAME, or the operating system's.
+        login: as whom we look and kill.
 
     Raises:
         ConfigError: nothing says where the cluster is.
     """
 
-    def __init__(self, config: Config, open_files: FilesOf, user: str | None) -> None:
+    def __init__(self, config: Config, open_files: FilesOf, login: Login) -> None:
         self.config = config
         self.site: Site = read_site(config.yarn.conf_dir)
-        self.user = user or hadoop_user()
+        self.login = login
         self._open_files = open_files
         self._rest_by_user: dict[str, YarnRest] = {}
         self._files_by_user: dict[str, Files] = {}
         self._new: NewApplication | None = None
         self._dialect: Dialect | None = None
+
+    @property
+    def user(self) -> str:
+        """The Hadoop user that looks and kills."""
+        return self.login.user
 
     def close(self) -> None:
         """Close the connections."""
@@ -47,18 +53,26 @@ class Connected:
         """The ResourceManager, as ``user``; None: as who looks."""
         user = user or self.user
         if user not in self._rest_by_user:
-            self._rest_by_user[user] = YarnRest(self.site.web_urls(), user)
+            self._rest_by_user[user] = self.own_rest(user)
         return self._rest_by_user[user]
 
     def files(self, user: str) -> Files:
         """The file system, as ``user``."""
         if user not in self._files_by_user:
-            self._files_by_user[user] = self._open_files(self.site.storage(user))
+            self._files_by_user[user] = self._open_files(self.storage(user))
         return self._files_by_user[user]
+
+    def own_rest(self, user: str | None = None) -> YarnRest:
+        """A connection of its own, as `rest` has one, for another thread, which closes it."""
+        return YarnRest(self.site.web_urls(), self.login.as_user(user or self.user))
 
     def own_files(self) -> Files:
         """A connection of its own, for another thread, which closes it."""
-        return self._open_files(self.site.storage(self.user))
+        return self._open_files(self.storage(self.user))
+
+    def storage(self, user: str) -> dict[str, Any]:
+        """How the file system is reached, as ``user`` (`Site.storage`)."""
+        return self.site.storage(self.login.as_user(user))
 
     def ask_anew(self) -> None:
         """What the ResourceManager said of its largest container is asked again."""

@@ -40,6 +40,7 @@ from dlapp.cluster.yarn.proto.rpc_pb2 import (
 )
 from dlapp.cluster.yarn.sasl import MECHANISM, DigestMd5, Security
 from dlapp.cluster.yarn.tokens import Token
+from dlapp.login import Login
 
 _CLIENT_ID = os.urandom(16)
 _call_ids = itertools.count()
@@ -56,7 +57,7 @@ class Connection:
     Args:
         address: host and port.
         protocol: the Java name, ``org.apache.hadoop.yarn.api.ApplicationMasterProtocolPB``.
-        token: proves who we are; None: SIMPLE, as ``user``.
+        proof: of who we are: a token, or the login by whose name alone SIMPLE goes.
         deadline: for the connection and the handshake.
         limit: the most bytes of one answer.
 
@@ -71,8 +72,7 @@ class Connection:
         address: tuple[str, int],
         protocol: str,
         *,
-        token: Token | None = None,
-        user: str = "",
+        proof: Token | Login,
         deadline: float,
         limit: int = MAX_FRAME,
     ) -> None:
@@ -88,7 +88,7 @@ class Connection:
             raise ConnectionLost(f"{self.name}: {_reason(error)}", sent=False) from error
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._open(token, user, deadline)
+            self._open(proof, deadline)
         except BaseException:
             self.close()
             raise
@@ -132,14 +132,14 @@ class Connection:
 
     # ---- the handshake ----
 
-    def _open(self, token: Token | None, user: str, deadline: float) -> None:
+    def _open(self, proof: Token | Login, deadline: float) -> None:
         context = IpcConnectionContextProto(protocol=self._protocol)
-        if token is None:
-            self._send_raw(preamble(AUTH_NONE), deadline)
-            context.userInfo.effectiveUser = user
-        else:
+        if isinstance(proof, Token):
             self._send_raw(preamble(AUTH_SASL), deadline)
-            self._authenticate(token, deadline)
+            self._authenticate(proof, deadline)
+        else:
+            self._send_raw(preamble(AUTH_NONE), deadline)
+            context.userInfo.effectiveUser = proof.user
         # Without an effective user the server takes it from the token; it answers a context only when it refuses it.
         header = _request_header(CALL_CONTEXT, retries=-1)
         self._send(encode_frame(header, context.SerializeToString()), deadline)
@@ -187,8 +187,9 @@ class Connection:
             self._socket.sendall(data)
         except OSError as error:
             # A server that refuses us says why and closes; its words may lie there, unread, behind the broken pipe.
-            with suppress(ConnectionLost):
-                self._next_header(self._reader, time.monotonic() + _READ_BEFORE_GIVING_UP_S, "connect")
+            if not isinstance(error, TimeoutError):
+                with suppress(ConnectionLost):
+                    self._next_header(self._reader, time.monotonic() + _READ_BEFORE_GIVING_UP_S, "connect")
             raise ConnectionLost(f"{self.name}: {_reason(error)}", sent=self._sent) from error
 
     def _answer(self, method: str, call_id: int, deadline: float) -> bytes:
@@ -258,8 +259,12 @@ def _parse(name: str, message: _M, data: bytes) -> _M:
 
 
 def _left(deadline: float) -> float:
-    # A timeout of 0 would make the socket non-blocking, with an error of another name.
-    return max(0.001, deadline - time.monotonic())
+    """What is left until then [s], more than 0. Raises TimeoutError: nothing."""
+    left = deadline - time.monotonic()
+    # The socket alone would not find out: a server that trickles has a byte for however short a wait.
+    if left <= 0:
+        raise TimeoutError
+    return left
 
 
 def _reason(error: OSError) -> str:

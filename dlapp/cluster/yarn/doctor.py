@@ -10,11 +10,12 @@ from collections.abc import Generator, Iterator, Sequence
 
 from dlapp.cluster.yarn.dialect import FIELD3_LIMIT, FIELD3_SETTINGS, SETTING, Dialect, choose_dialect
 from dlapp.cluster.yarn.rest import NodeInfo, QueueInfo, YarnRest, version_of
-from dlapp.cluster.yarn.site import USER_VARIABLE, Site, hadoop_user, read_site
+from dlapp.cluster.yarn.site import Site, read_site
 from dlapp.cluster.yarn.web import NoAddress, Web
 from dlapp.config import Config
 from dlapp.errors import ConfigError, DlappError, Unreachable
 from dlapp.findings import ASK_S, Check, Finding, Ground, failed, passed, warned
+from dlapp.login import USER_VARIABLE, own_login
 
 LEAST_VERSION = (2, 7)
 CLOCKS_APART_S = 30.0
@@ -30,10 +31,10 @@ def checks(ground: Ground) -> list[Check]:
 def _cluster(config: Config) -> Iterator[Finding]:
     site = read_site(config.yarn.conf_dir)
     yield passed("hadoop.conf", f"{site.origin}: {', '.join(site.files)}")
-    urls, user = site.web_urls(), hadoop_user()
+    login = own_login()
     origin = USER_VARIABLE if os.environ.get(USER_VARIABLE) else "the operating system"
-    yield passed("hadoop.user", f"{user} (from {origin})")
-    with YarnRest(urls, user, timeout_s=ASK_S) as rest:
+    yield passed("hadoop.user", f"{login.user} (from {origin})")
+    with YarnRest(site.web_urls(), login, timeout_s=ASK_S) as rest:
         yield from _resource_manager(config, rest)
     yield from _history(site)
 

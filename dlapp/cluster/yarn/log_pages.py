@@ -16,6 +16,7 @@ from urllib.parse import urljoin, urlsplit
 
 from dlapp.cluster.yarn.web import NoAddress, Stream, Web
 from dlapp.errors import DlappError, NotFound, Unreachable
+from dlapp.login import Login
 
 TIMEOUT_S = 20.0
 _CONTENTS = b"\nLogContents:\n"
@@ -40,7 +41,7 @@ class GrowingPage:
     def __init__(
         self,
         url: str,
-        user: str,
+        login: Login,
         web: Web,
         *,
         last_lines: int | None = None,
@@ -48,7 +49,7 @@ class GrowingPage:
         patience_s: Callable[[], float] = lambda: 0.0,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._url, self._user, self._last_lines = rest_url(url), user, last_lines
+        self._url, self._login, self._last_lines = rest_url(url), login, last_lines
         self._collected, self._patience_s, self._sleep = collected, patience_s, sleep
         self._offset = 0
         self._web = web
@@ -161,7 +162,7 @@ class GrowingPage:
 
     def _open(self, parameters: dict[str, str]) -> _Content | None:
         """What the server has of the file; None: there is no such file."""
-        url, query = self._url, {"user.name": self._user, **parameters}
+        url, query = self._url, {**self._login.query, **parameters}
         try:
             for _ in range(_MOST_REDIRECTIONS):
                 answer = self._web.stream(url, query)

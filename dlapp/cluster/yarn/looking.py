@@ -70,7 +70,7 @@ class Looker:
         # What there is now is shown without it.
         with contextlib.suppress(Unreachable):
             ids = {one.application_id for one in known}
-            return reports.forgotten(timeline, self._there.user, whose=whose, known=ids)
+            return reports.forgotten(timeline, self._there.login, whose=whose, known=ids)
         return []
 
     def submission(self, application_id: ApplicationId) -> Submission:
@@ -106,7 +106,7 @@ class Looker:
         """
         from dlapp.cluster.yarn.collected import Collected
 
-        root = str(self._there.site.storage(self._there.user)["location"])
+        root = str(self._there.storage(self._there.user)["location"])
         # Collected logs are their owner's; what a node is called there is the host name that it reports.
         found = Collected(self._there.files(view.username), self._there.site, root, view.username, view.application_id)
         host = next((one.host for one in view.containers if one.container_id == log.container_id), "")
@@ -126,7 +126,7 @@ class Looker:
             timeline = self._there.site.timeline_url()
             if timeline is None:
                 raise NotFound(f"{application_id} is not known to YARN (dlapp-list -a shows what is)") from missing
-            return reports.from_timeline(timeline, application_id, self._there.user)
+            return reports.from_timeline(timeline, application_id, self._there.login)
 
     def _told(self, report: AppReport, *, live: bool = True) -> Told:
         """What the application's own ApplicationMaster says or said of it, and what was submitted, where known."""

@@ -99,7 +99,7 @@ class NodeManager:
         }
 
     def _call(self, method: str, request: Message, answer: type[_M], timeout_s: float) -> _M:
-        with Rpc(f"NodeManager {self.node}", [self.node], PROTOCOL, token=self._token) as rpc:
+        with Rpc(f"NodeManager {self.node}", [self.node], PROTOCOL, self._token) as rpc:
             return rpc.call(method, request, answer, timeout_s=timeout_s)
 
     def _outcome(

@@ -14,6 +14,7 @@ from dlapp.cluster.yarn.web import NoAddress, Web
 from dlapp.control import Phase
 from dlapp.errors import NotFound, Unreachable
 from dlapp.ids import ApplicationId
+from dlapp.login import Login
 from dlapp.report import ApplicationView, Cause, FinalStatus, OutputView, State
 from dlapp.spec import Submission
 
@@ -161,7 +162,7 @@ def completed_log_url(url: str, server: str, nodes: Mapping[str, str]) -> str:
     return f"{server.rstrip('/')}/{nodes[parts.netloc]}/{container}/{container}/{user}"
 
 
-def from_timeline(url: str, application_id: ApplicationId, user: str) -> AppReport:
+def from_timeline(url: str, application_id: ApplicationId, login: Login) -> AppReport:
     """What the timeline server has of an application that the ResourceManager forgot.
 
     Raises:
@@ -173,7 +174,7 @@ def from_timeline(url: str, application_id: ApplicationId, user: str) -> AppRepo
     target = f"{url}/ws/v1/applicationhistory/apps/{application_id}"
     try:
         with Web(_TIMEOUT_S) as web:
-            answer = web.call("GET", target, {"user.name": user})
+            answer = web.call("GET", target, login.query)
         if answer.status == 404:
             raise NotFound(f"{application_id} is not known to YARN, nor to its timeline server")
         if answer.status != 200:
@@ -183,14 +184,14 @@ def from_timeline(url: str, application_id: ApplicationId, user: str) -> AppRepo
         raise Unreachable(f"{url}: the timeline server does not answer for {application_id}: {error}") from error
 
 
-def forgotten(url: str, user: str, *, whose: str | None, known: Collection[ApplicationId]) -> list[AppReport]:
+def forgotten(url: str, login: Login, *, whose: str | None, known: Collection[ApplicationId]) -> list[AppReport]:
     """The latest applications of ours that the timeline server has and the ResourceManager, which knows ``known``, not.
 
     They have all ended: what that server takes for running, and no ResourceManager knows, is something that nobody ever
     told the end of. It looks at the latest of everybody's, so of who is not among those there is nothing.
 
     Args:
-        user: who asks.
+        login: as whom we ask.
         whose: one user's; None: everybody's.
 
     Raises:
@@ -201,7 +202,7 @@ def forgotten(url: str, user: str, *, whose: str | None, known: Collection[Appli
     target = f"{url}/ws/v1/applicationhistory/apps"
     try:
         with Web(_FORGOTTEN_TIMEOUT_S) as web:
-            answer = web.call("GET", target, {"limit": str(_FORGOTTEN_MOST), "user.name": user})
+            answer = web.call("GET", target, {"limit": str(_FORGOTTEN_MOST), **login.query})
         if answer.status != 200:
             raise Unreachable(f"status {answer.status}")
         answered = json.loads(answer.data).get("app") or []

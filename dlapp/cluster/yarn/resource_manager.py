@@ -24,12 +24,13 @@ from dlapp.cluster.yarn.convert import (
     token_from_proto,
 )
 from dlapp.cluster.yarn.dialect import Dialect
-from dlapp.cluster.yarn.errors import AttemptOver, NotRegistered, RemoteError
+from dlapp.cluster.yarn.errors import AttemptOver, NotRegistered, RemoteError, WrongRequest
 from dlapp.cluster.yarn.proto import yarn_pb2 as pb
 from dlapp.cluster.yarn.rpc import Rpc
 from dlapp.cluster.yarn.tokens import Token
 from dlapp.cluster.yarn.values import Allocation, Granted, Node, NodeId, Registration, Row
 from dlapp.ids import ContainerId
+from dlapp.login import Login
 from dlapp.report import FinalStatus
 
 PROTOCOL = "org.apache.hadoop.yarn.api.ApplicationMasterProtocolPB"
@@ -56,7 +57,7 @@ class ResourceManager:
     def __init__(self, addresses: Sequence[tuple[str, int]], token: Token, dialect: Dialect) -> None:
         self.dialect = dialect
         self.node_tokens: dict[NodeId, Token] = {}
-        self._rpc = Rpc("ResourceManager", addresses, PROTOCOL, token=token)
+        self._rpc = Rpc("ResourceManager", addresses, PROTOCOL, token)
         self._response_id = 0
         self._unanswered: deque[pb.AllocateRequestProto] = deque()
         self._news: list[Allocation] = []
@@ -79,11 +80,14 @@ class ResourceManager:
             ConnectionLost: no ResourceManager answered in ``timeout_s``.
         """
         request = pb.RegisterApplicationMasterRequestProto(host=host, rpc_port=port, tracking_url=tracking_url)
-        answer = self._rpc.call(
-            "registerApplicationMaster", request, pb.RegisterApplicationMasterResponseProto, timeout_s=timeout_s
-        )
-        self._response_id = 0
-        self._unanswered.clear()
+        try:
+            answer = self._rpc.call(
+                "registerApplicationMaster", request, pb.RegisterApplicationMasterResponseProto, timeout_s=timeout_s
+            )
+        except WrongRequest:
+            self._begin_again()
+            raise
+        self._begin_again()
         self._keep_node_tokens(answer.nm_tokens_from_previous_attempts)
         return Registration(
             largest=self.dialect.decode(answer.maximumCapability),
@@ -91,6 +95,11 @@ class ResourceManager:
             resource_types=tuple(kind.name for kind in answer.resource_types),
             live=self._granted(answer.containers_from_previous_attempts),
         )
+
+    def _begin_again(self) -> None:
+        """The ResourceManager has us as new: it counts from 0, and knows nothing of what we said before."""
+        self._response_id = 0
+        self._unanswered.clear()
 
     def allocate(
         self,
@@ -186,8 +195,10 @@ class ResourceManager:
             self.node_tokens[node_from_proto(one.nodeId)] = token_from_proto(one.token)
 
 
-def usable_nodes(addresses: Sequence[tuple[str, int]], user: str, dialect: Dialect, *, timeout_s: float) -> list[Node]:
-    """The nodes that run now, asked of the ResourceManager's client port (8032) as ``user``, without proof.
+def usable_nodes(
+    addresses: Sequence[tuple[str, int]], login: Login, dialect: Dialect, *, timeout_s: float
+) -> list[Node]:
+    """The nodes that run now, asked of the ResourceManager's client port (8032) as ``login``.
 
     An ask that names hosts is met in one heartbeat of theirs, one that does not takes a second for each container.
 
@@ -195,7 +206,7 @@ def usable_nodes(addresses: Sequence[tuple[str, int]], user: str, dialect: Diale
         NotAllowed: the cluster wants proof.
         ConnectionLost: no ResourceManager answered in ``timeout_s``.
     """
-    with Rpc("ResourceManager", addresses, CLIENT_PROTOCOL, user=user) as rpc:
+    with Rpc("ResourceManager", addresses, CLIENT_PROTOCOL, login) as rpc:
         request = pb.GetClusterNodesRequestProto(nodeStates=[pb.NS_RUNNING])
         answer = rpc.call("getClusterNodes", request, pb.GetClusterNodesResponseProto, timeout_s=timeout_s)
     return [node_report_from_proto(one, dialect) for one in answer.nodeReports]

@@ -21,6 +21,7 @@ from dlapp.cluster.yarn.values import Launch, LocalResource
 from dlapp.cluster.yarn.web import Answer, NoAddress, Web, WrongScheme
 from dlapp.errors import TimedOut, Unreachable
 from dlapp.ids import ApplicationId
+from dlapp.login import Login
 from dlapp.report import FinalStatus, State
 
 SETTING = "yarn.resourcemanager.webapp.address"
@@ -149,20 +150,20 @@ class YarnRest:
 
     Args:
         urls: ``http://host:8088``, one for each ResourceManager.
-        user: the Hadoop user that asks (simple authentication).
+        login: as whom we ask.
         timeout_s: for each request.
     """
 
     def __init__(
         self,
         urls: Sequence[str],
-        user: str,
+        login: Login,
         *,
         timeout_s: float = 20.0,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._urls, self._user = [url.rstrip("/") for url in urls], user
+        self._urls, self._login = [url.rstrip("/") for url in urls], login
         self._clock, self._sleep = clock, sleep
         self._web = Web(timeout_s, clock=clock)
         self._active: str | None = None
@@ -349,7 +350,7 @@ class YarnRest:
         query: Mapping[str, str] | None = None,
         body: Any = None,
     ) -> dict[str, Any]:
-        params = {**(query or {}), "user.name": self._user}
+        params = {**(query or {}), **self._login.query}
         sent = None if body is None else json.dumps(body).encode()
         try:
             answer = self._sent_on(method, url + path, params, sent)

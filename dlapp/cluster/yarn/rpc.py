@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError, Message
 from dlapp.cluster.yarn.connection import Connection
 from dlapp.cluster.yarn.errors import ConnectionLost, NotHadoop, TryAgain, YarnError
 from dlapp.cluster.yarn.tokens import Token
+from dlapp.login import Login
 
 _M = TypeVar("_M", bound=Message)
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 2.0
@@ -26,7 +27,7 @@ class Rpc:
     Args:
         what: the servers' name in messages, ``ResourceManager``.
         addresses: of servers of which one serves at a time.
-        token: proves who we are; None: SIMPLE, as ``user``.
+        proof: of who we are: a token, or the login by whose name alone SIMPLE goes.
         try_s: the longest that one server is waited for in one try.
     """
 
@@ -35,23 +36,22 @@ class Rpc:
         what: str,
         addresses: Sequence[tuple[str, int]],
         protocol: str,
+        proof: Token | Login,
         *,
-        token: Token | None = None,
-        user: str = "",
         try_s: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self._what, self._addresses, self._protocol = what, list(addresses), protocol
-        self._token, self._user, self._try_s = token, user, try_s
+        self._proof, self._try_s = proof, try_s
         self._clock, self._sleep, self._jitter = clock, sleep, jitter
         self._connection: Connection | None = None
         self._turn = 0
 
     def use_token(self, token: Token) -> None:
         """From the next connection on; the one in use stays what it is."""
-        self._token = token
+        self._proof = token
 
     def close(self) -> None:
         """Close the connection. May be repeated; a later call opens another one."""
@@ -99,9 +99,7 @@ class Rpc:
         deadline = min(deadline, self._clock() + self._try_s)
         if self._connection is None:
             address = self._addresses[self._turn % len(self._addresses)]
-            self._connection = Connection(
-                address, self._protocol, token=self._token, user=self._user, deadline=deadline
-            )
+            self._connection = Connection(address, self._protocol, proof=self._proof, deadline=deadline)
         try:
             body = self._connection.call(method, data, deadline)
         except YarnError:

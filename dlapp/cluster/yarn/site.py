@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from dlapp.errors import ConfigError
+from dlapp.login import Login
 
 FILES = ("core-site.xml", "hdfs-site.xml", "yarn-site.xml")
 VARIABLE = "HADOOP_CONF_DIR"
-USER_VARIABLE = "HADOOP_USER_NAME"
 _MOST_BYTES = 16 << 20
 _REFERENCE = re.compile(r"\$\{([^${}]+)\}")
 _MOST_ROUNDS = 20
@@ -94,7 +94,7 @@ class Site(NamedTuple):
         what, scheme = ("webapp.https.address", "https") if https else ("webapp.address", "http")
         return [f"{scheme}://{one}" for one in self.resource_managers(what)]
 
-    def storage(self, user: str) -> dict[str, Any]:
+    def storage(self, login: Login) -> dict[str, Any]:
         """Where the default file system is, as `dlapp.storage.staged.StagedFiles` wants it.
 
         Raises:
@@ -104,7 +104,7 @@ class Site(NamedTuple):
         scheme, _, place = location.partition("://")
         if scheme != "hdfs" or not place:
             raise ConfigError(f"{self.origin}: fs.defaultFS is {location or 'not set'}; it must be hdfs://…")
-        return {"location": location, "web": self._namenodes(place), "user": user}
+        return {"location": location, "web": self._namenodes(place), **login.settings}
 
     def _namenodes(self, place: str) -> list[str]:
         https = self.get("dfs.http.policy") == "HTTPS_ONLY"
@@ -161,22 +161,6 @@ def read_site(directory: str | None, environ: Mapping[str, str] = os.environ) ->
     if not found:
         raise ConfigError(f"{origin}: there is none of {', '.join(FILES)}")
     return Site(properties, origin, tuple(found))
-
-
-def hadoop_user(environ: Mapping[str, str] = os.environ) -> str:
-    """The Hadoop user of this process: $HADOOP_USER_NAME, or the operating system's.
-
-    Raises:
-        ConfigError: there is no name.
-    """
-    import pwd
-
-    if name := environ.get(USER_VARIABLE):
-        return name
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        raise ConfigError(f"user {os.geteuid()} has no name, and YARN wants one: set {USER_VARIABLE}") from None
 
 
 def parse_properties(data: bytes, path: str) -> dict[str, str]:

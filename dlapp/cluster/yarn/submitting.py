@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from dlapp.cluster.yarn import checks, probe, reports, travel
+from dlapp.cluster.yarn import checks, reports, travel
 from dlapp.cluster.yarn.connected import Connected
 from dlapp.cluster.yarn.dialect import Dialect
 from dlapp.cluster.yarn.errors import NotAllowed, RemoteError
@@ -72,7 +72,7 @@ class Submitter:
         limits = Limits(storage.cache_age_s, storage.cache_limit_bytes, history.age_s, history.limit_bytes)
         try:
             # A session of its own: this is another thread.
-            with YarnRest(self._there.site.web_urls(), self._there.user) as rest:
+            with self._there.own_rest() as rest:
                 reports = rest.reports(user=self._there.user)
                 ended = {
                     one.application_id: Ended(one.state, rest.ended_ago_s(one)) for one in reports if one.state.ended
@@ -112,7 +112,7 @@ class Submitter:
             cluster=self._cluster(user),
             home=places.home,
             python=python,
-            storage=self._there.site.storage(user),
+            storage=self._there.storage(user),
             resources={**own, WORKSPACE: staged[1]},
             ledger=self._ledger(),
             runtime={
@@ -166,6 +166,8 @@ class Submitter:
             TimedOut: it did not end in time; it was killed.
             DlappError: YARN does not take it.
         """
+        from dlapp.cluster.yarn import probe  # with it comes protobuf, a fifth of what dlapp-status takes
+
         user = self._there.user
         rest, files = self._there.rest(user), self._there.files(user)
         program, name = travel.packed(local_cache("travel"))
@@ -176,7 +178,7 @@ class Submitter:
         launch = Launch(
             command=python_command(python, word),
             resources=own,
-            credentials=probe.credentials_of(secret, self._cluster(user), self._there.site.storage(user), told),
+            credentials=probe.credentials_of(secret, self._cluster(user), self._there.storage(user), told),
         )
         rest.submit(
             AppSubmission(
@@ -205,7 +207,7 @@ class Submitter:
         return Cluster(
             schedulers=tuple(self._there.site.resource_managers("scheduler.address")),
             clients=tuple(self._there.site.resource_managers("address")),
-            user=user,
+            login=self._there.login.as_user(user),
             dialect=self._there.dialect(),
         )
 
@@ -214,7 +216,7 @@ class Submitter:
         if archive is None:
             return {}
         check_archive(archive)
-        location = f"{self._there.site.storage(user)['location']}/{archive.removeprefix('hdfs://').lstrip('/')}"
+        location = f"{self._there.storage(user)['location']}/{archive.removeprefix('hdfs://').lstrip('/')}"
         if archive.startswith("hdfs://") and not archive.startswith("hdfs:///"):
             location = archive
         return {PYTHON_DIRECTORY: archive_resource(files, location, public=_all_may_read(files, location))}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from dlapp.cluster.yarn.dialect import Dialect
 from dlapp.errors import ConfigError
 from dlapp.ids import ContainerId
+from dlapp.login import Login
 from dlapp.spec import Resources
 
 if TYPE_CHECKING:
@@ -182,12 +183,12 @@ class Cluster:
     Args:
         schedulers: ``yarn.resourcemanager.scheduler.address`` of each ResourceManager, ``host:port``.
         clients: ``yarn.resourcemanager.address`` of each; asked for the nodes alone.
-        user: the Hadoop user of the submission.
+        login: as whom it asks for what needs no token of its own.
     """
 
     schedulers: tuple[str, ...]
     clients: tuple[str, ...] = ()
-    user: str = ""
+    login: Login
     dialect: Dialect = Dialect.GCORES
 
 

@@ -1,0 +1,70 @@
+"""As whom dlapp uses a cluster's services, and by what proof: one value, which whoever needs it is handed.
+
+It is made once, where a process begins (`own_login`, or what a container was told); nothing below looks into the
+environment for it, and nothing keeps one for others. The proofs of single services that YARN itself hands out, of an
+ApplicationMaster and of nodes, are `dlapp.cluster.yarn.tokens.Token`s and go the same way.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dlapp.errors import ConfigError
+
+USER_VARIABLE = "HADOOP_USER_NAME"
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """Who asks a server of Hadoop for something.
+
+    Args:
+        user: the Hadoop user; with simple authentication the servers take our word for it.
+        hdfs_token: a delegation token as WebHDFS takes it; None: simple authentication.
+    """
+
+    user: str
+    hdfs_token: str | None = field(default=None, repr=False)
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> Login:
+        """The login that a mapping describes (`settings`); what else it holds is ignored."""
+        return cls(str(settings["user"]), settings.get("token"))
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """It as part of the JSON that tells a process how to reach a file system. Keep it secret."""
+        return {"user": self.user} | ({} if self.hdfs_token is None else {"token": self.hdfs_token})
+
+    @property
+    def query(self) -> dict[str, str]:
+        """What a web server of Hadoop wants to find in a request's query."""
+        return {"user.name": self.user}
+
+    @property
+    def webhdfs_query(self) -> dict[str, str]:
+        """What a NameNode's web server wants to find there."""
+        return self.query if self.hdfs_token is None else {"delegation": self.hdfs_token}
+
+    def as_user(self, user: str) -> Login:
+        """The login by which something of ``user``'s is reached; with simple authentication, that one's own."""
+        return self if user == self.user else Login(user)
+
+
+def own_login(environ: Mapping[str, str] = os.environ) -> Login:
+    """That of this process: $HADOOP_USER_NAME, or the operating system's user.
+
+    Raises:
+        ConfigError: there is no name.
+    """
+    import pwd
+
+    if name := environ.get(USER_VARIABLE):
+        return Login(name)
+    try:
+        return Login(pwd.getpwuid(os.geteuid()).pw_name)
+    except KeyError:
+        raise ConfigError(f"user {os.geteuid()} has no name, and YARN wants one: set {USER_VARIABLE}") from None
