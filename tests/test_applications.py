@@ -180,7 +180,23 @@ def test_what_takes_too_long_is_stopped_with_its_output_kept(engine: Engine, tmp
     seen = status(id_of(done))
     assert (seen["final_status"], seen["cause"]) == ("KILLED", "timed out")
     assert seen["diagnostics"].startswith(f"timed out after {limit_s} s, output kept aside")
+    listed = json.loads(run("dlapp-list", "--json").out)["applications"][-1]
+    assert [listed[key] for key in ("state", "final_status", "cause", "exit_code")] == [
+        "FINISHED",
+        "KILLED",
+        "timed out",
+        6,
+    ]
     assert engine.tree(seen["outputs"][0]["partial"].rpartition("/")[2]) == {"x": "half\n"}
+
+
+def test_a_list_says_how_far_it_is_and_that_it_was_killed(engine: Engine, tmp_path: Path) -> None:
+    application = launch(properties(tmp_path, "sleep 60"))
+    wait_for("the list says that it runs", lambda: "running 1 of 1" in run("dlapp-list").out)
+    assert run("dlapp-kill", application).code == 0
+    listed = json.loads(run("dlapp-list", "--json").out)["applications"][-1]
+    assert [listed[key] for key in ("state", "cause", "exit_code")] == ["KILLED", "killed", 7]
+    assert (status(application)["state"], status(application)["cause"]) == ("KILLED", "killed")
 
 
 def test_a_soft_kill_lets_every_container_end_and_commits_their_output(engine: Engine, tmp_path: Path) -> None:

@@ -200,7 +200,11 @@ class AmEngine(Protocol):
         """Say that this attempt is alive, and where."""
 
     def heartbeat(self, asks: Sequence[Ask], releases: Sequence[ContainerId], progress: float) -> Heartbeat:
-        """Say what is wanted and learn what happened. The engine calls ``wake`` when there is something to learn."""
+        """Say what is wanted and learn what happened. The engine calls ``wake`` when there is something to learn.
+
+        Args:
+            progress: 0 to 1; at 1 there is nothing to wait for but the ends of containers.
+        """
 
     def start(self, grant: Grant, launch: TaskLaunch) -> None:
         """Start a task in a container; a failure comes with a later heartbeat as ``start_failed``."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import os
 import sys
 
 from dlapp.cluster.yarn.site import read_site

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import signal
 import time
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from dlapp.cluster.yarn.connection import Connection
 from dlapp.cluster.yarn.dialect import Dialect
 from dlapp.cluster.yarn.resource_manager import ResourceManager
 from dlapp.cluster.yarn.rest import AppSubmission

@@ -25,16 +25,18 @@ TOKEN = Token(b"identifier", b"password", AM_RM_KIND)
 
 
 class Scheduler:
-    """A ResourceManager that gives nothing; ``on_allocate`` and ``on_finish`` say what it answers."""
+    """A ResourceManager that gives nothing; the ``on_…`` say what it answers."""
 
     def __init__(self) -> None:
         self.number = 0
         self.on_allocate: Callable[[pb.AllocateRequestProto], None] = lambda _: None
         self.on_finish: Callable[[], None] = lambda: None
+        self.on_register: Callable[[], None] = lambda: None
 
     def __call__(self, method: str, request: bytes) -> bytes:
         if method == "registerApplicationMaster":
             self.number = 0
+            self.on_register()
             return pb.RegisterApplicationMasterResponseProto().SerializeToString()
         if method == "finishApplicationMaster":
             self.on_finish()
@@ -103,6 +105,22 @@ def test_the_end_of_an_attempt_is_on_record(engine: YarnAmEngine) -> None:
     assert engine.finish(FinalStatus.SUCCEEDED, Cause.SUCCEEDED, "") is True
 
 
+def test_when_all_is_done_the_last_ends_are_asked_for_often_and_before_that_they_are_not(
+    scheduler: Scheduler, engine: YarnAmEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times: list[float] = []
+    scheduler.on_allocate = lambda _request: times.append(time.monotonic())
+
+    def latest_pause() -> float:
+        return times[-1] - times[-2] if len(times) > 1 else 0.0
+
+    until(lambda: latest_pause() > 0.9 * am_side.QUIET_S, 20)
+    engine.heartbeat((), (), 1.0)
+    until(lambda: 0 < latest_pause() < 0.5 * am_side.QUIET_S, 20)
+    monkeypatch.setattr(engine, "_clock", lambda: time.monotonic() + am_side.BUSY_FOR_S)
+    until(lambda: latest_pause() > 0.9 * am_side.QUIET_S, 20)
+
+
 def test_what_is_not_met_for_long_is_asked_for_less_often(
     scheduler: Scheduler, engine: YarnAmEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,3 +131,45 @@ def test_what_is_not_met_for_long_is_asked_for_less_often(
     until(lambda: len(times) >= 2 and times[-1] - times[-2] > 0.9 * am_side.QUIET_S, 20)
     quick = [later - earlier for earlier, later in itertools.pairwise(times)]
     assert min(quick) < 0.5 * am_side.QUIET_S
+
+
+def test_after_a_restart_and_a_lost_answer_to_the_registration_heartbeats_count_from_0(
+    scheduler: Scheduler, engine: YarnAmEngine
+) -> None:
+    """It says what a ResourceManager of 3.4.2 says: once registered it takes no second one, and no other number."""
+    exceptions = "org.apache.hadoop.yarn.exceptions"
+    registered, accepted = True, 0
+
+    def allocate(request: pb.AllocateRequestProto) -> None:
+        nonlocal accepted
+        if not registered:
+            raise Refuse(f"{exceptions}.ApplicationMasterNotRegisteredException", "not registered")
+        if request.response_id != scheduler.number:
+            raise Refuse(f"{exceptions}.InvalidApplicationMasterRequestException", "Invalid responseId")
+        accepted += 1
+
+    def register() -> None:
+        nonlocal registered
+        if registered:
+            raise Refuse(f"{exceptions}.InvalidApplicationMasterRequestException", "already registered")
+        registered = True
+        raise EOFError  # it is on record, and the answer lost
+
+    scheduler.on_allocate, scheduler.on_register = allocate, register
+    until(lambda: accepted > 1, 20)
+    scheduler.number, registered, accepted = 0, False, 0
+    until(lambda: accepted > 1, 20)
+
+
+def test_an_attempt_that_is_refused_every_heartbeat_gives_up(
+    scheduler: Scheduler, engine: YarnAmEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(am_side, "REFUSED_S", 0.5)
+
+    def refuse(_: pb.AllocateRequestProto) -> None:
+        raise Refuse("java.lang.IllegalStateException", "a fault of its own")
+
+    scheduler.on_allocate = refuse
+    found = until(lambda: engine.heartbeat((), (), 0.0).shut_down, 20)
+    assert "has refused every heartbeat for 0.5 s" in found
+    assert "a fault of its own" in found

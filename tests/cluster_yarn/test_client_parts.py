@@ -10,6 +10,7 @@ import sys
 import threading
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import pytest
 from dlapp.cluster.yarn import am_side, task_side, travel
 from dlapp.cluster.yarn.log_pages import read_page, rest_url
 from dlapp.cluster.yarn.reports import Told, completed_log_url, first_line, forgotten, from_timeline, merged
-from dlapp.cluster.yarn.rest import AppReport
+from dlapp.cluster.yarn.rest import AppReport, YarnRest
 from dlapp.cluster.yarn.site import Site, parse_properties, read_site
 from dlapp.errors import ConfigError, Unreachable
 from dlapp.ids import ApplicationId
@@ -185,6 +186,22 @@ def test_a_list_and_a_status_tell_the_same_times() -> None:
         assert len({(one.submitted_ms, one.finished_ms) for one in seen}) == 1
 
 
+@pytest.mark.parametrize(
+    ("state", "diagnostics", "shown"),
+    [
+        (State.FINISHED, "timed out after 3 s, output committed", (State.FINISHED, Cause.TIMED_OUT)),
+        (State.FINISHED, "soft-killed by tony before a payload ran", (State.FINISHED, Cause.SOFT_KILLED)),
+        (State.FINISHED, "killed by tony, no output kept", (State.KILLED, Cause.KILLED)),
+        (State.KILLED, "Application killed by user tony", (State.KILLED, Cause.KILLED)),
+    ],
+)
+def test_a_list_tells_how_an_application_was_killed_as_its_status_does(
+    state: State, diagnostics: str, shown: tuple[State, Cause]
+) -> None:
+    found = merged(replace(report(state, FinalStatus.KILLED), diagnostics=diagnostics), Told())
+    assert (found.state, found.cause) == shown
+
+
 def test_of_diagnostics_our_own_line_counts() -> None:
     assert first_line("[date]Exception from launch\nstderr :\ndlapp: there is no python3 on n1\n") == (
         "dlapp: there is no python3 on n1"
@@ -221,7 +238,7 @@ OTHER = ROW | {"appId": "application_1700000000000_0008"}
 
 @contextlib.contextmanager
 def timeline(answer: Any) -> Iterator[str]:
-    """A timeline server with one answer to everything."""
+    """A server, of the timeline or another, with one answer to everything."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -269,7 +286,7 @@ def test_an_odd_answer_of_the_timeline_server_is_none(answer: Any) -> None:
         forgotten(url, Login("tony"), whose="tony", known=())
 
 
-@pytest.mark.parametrize("answer", [[], None, {}, {**ROW, "appState": "ODD"}, {**ROW, "finishedTime": [1]}])
+@pytest.mark.parametrize("answer", [[], None, {}, {**ROW, "finishedTime": [1]}])
 def test_an_odd_answer_of_the_timeline_server_for_one_application_is_none(answer: Any) -> None:
     with timeline(answer) as url, pytest.raises(Unreachable, match=f"does not answer for {APP}: "):
         from_timeline(url, APP, Login("tony"))
@@ -311,3 +328,12 @@ def test_the_cache_of_input_lies_on_the_containers_disk_beside_the_users_applica
     for disk in ("/disk1", "/disk2"):
         here = f"{disk}/nm/{application}/container_1700000000000_0042_01_000002"
         assert task_side.input_cache(environ, here) == f"{disk}/nm/usercache/tony/dlapp-cache"
+
+
+def test_who_only_looks_loads_no_protobuf() -> None:
+    program = (
+        "import sys\nimport dlapp.client, dlapp.storage.staged\nimport dlapp.cluster.yarn.client_side\n"
+        "print(*sorted(one for one in ('google', 'requests', 'kazoo') if one in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""

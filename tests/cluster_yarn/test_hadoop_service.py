@@ -95,10 +95,13 @@ if FULL:
             monkeypatch.setenv("DLAPP_CONFIG", config)
             monkeypatch.setenv("HADOOP_USER_NAME", getpass.getuser())
             monkeypatch.setenv("DLAPP_GPUID_LOCK_DIR", str(directory / "locks"))
+            done = run("dlapp-launcher", "--wait", properties(tmp_path, "true", resources={"gcores": "auto"}))
+            assert done.code == 0, done.err
             done = run("dlapp-launcher", "--wait", properties(tmp_path, "true", resources={"gcores": 1}))
-            assert done.code == 1, done.err
-            assert "GPUs could not be leased: " in done.err
-            assert "asked for 1 gcores, it has 0" in done.err
+            assert done.code == 2, done.err
+            assert "asked for 1 gcores in one container, the most that the cluster gives is 0" in done.err
+            (ledger,) = [one for one in run("dlapp-doctor").out.splitlines() if "gpu.ledger" in one]
+            assert ledger.startswith("pass ")
         finally:
             do("down()")
         assert list(directory.glob("dlapp-hadoop-*")) == []

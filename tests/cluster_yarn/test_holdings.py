@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dlapp.cluster.yarn.errors import RemoteError, YarnError
-from dlapp.cluster.yarn.holdings import LOOK_EVERY_S, TAKEN_AWAY_S, Holdings
+from dlapp.cluster.yarn.errors import ConnectionLost, NotHadoop, RemoteError, YarnError
+from dlapp.cluster.yarn.holdings import LOOK_EVERY_S, TAKEN_AWAY_S, UNKNOWN_S, Holdings
 from dlapp.cluster.yarn.node_manager import NodeManager
 from dlapp.cluster.yarn.values import Granted, NodeId, Status
 from dlapp.ids import ContainerId
@@ -96,6 +96,82 @@ def test_what_nothing_was_started_in_has_ended_at_once() -> None:
     holdings.take_news()
     holdings.ended(taken_away(OURS), 0.0)
     assert told(holdings, 0.0) == [OURS]
+
+
+def started() -> Holdings:
+    """It holds a container that was started."""
+    one = Holdings(2, "tony")
+    one.granted([granted(OURS)])
+    assert one.starts(OURS)
+    one.take_news()
+    return one
+
+
+def test_what_yarn_does_not_know_and_its_node_does_not_end_counts_as_lost_after_a_time() -> None:
+    holdings = started()
+    assert holdings.stops(OURS)
+    assert holdings.failed(OURS, ConnectionLost("node1: timed out", sent=True), start=False)
+    assert holdings.releases == {OURS}
+    assert told(holdings, 10 * UNKNOWN_S) == [], "YARN was not told"
+    holdings.released([OURS], now=100.0)
+    assert told(holdings, 99.0 + UNKNOWN_S) == []
+    holdings.tell_what_is_gone(100.0 + UNKNOWN_S)
+    (end,) = holdings.take_news().ended
+    assert (end.container_id, end.node_fault) == (OURS, True)
+    assert "lost" in end.diagnostics
+    assert not holdings.change_under_way()
+    holdings.ended(taken_away(OURS), 101.0 + UNKNOWN_S)
+    assert not holdings.take_news()
+
+
+def test_as_long_as_yarn_does_not_answer_nothing_is_lost() -> None:
+    holdings = started()
+    holdings.failed(OURS, ConnectionLost("node1: timed out", sent=True), start=False)
+    holdings.released([OURS], now=0.0)
+    for now in range(0, 10 * int(UNKNOWN_S), 30):
+        assert told(holdings, now) == []
+        holdings.silent(now)
+    assert told(holdings, 11 * UNKNOWN_S) == [OURS]
+
+
+def test_a_restarted_yarn_is_told_again_what_to_take_away_and_has_its_time_anew() -> None:
+    holdings = started()
+    holdings.failed(OURS, ConnectionLost("node1: timed out", sent=True), start=False)
+    holdings.released([OURS], now=0.0)
+    assert not holdings.releases
+    holdings.release_again()
+    assert holdings.releases == {OURS}
+    holdings.released([OURS], now=UNKNOWN_S - 1)
+    assert told(holdings, UNKNOWN_S) == []
+    assert told(holdings, 2 * UNKNOWN_S) == [OURS]
+
+
+@pytest.mark.parametrize("error", [ConnectionLost("node1: timed out", sent=True), NotHadoop("node1: garbage")])
+def test_what_may_have_been_started_has_ended_when_its_processes_have(error: YarnError) -> None:
+    holdings = started()
+    assert holdings.failed(OURS, error, start=True)
+    assert not holdings.take_news()
+    assert holdings.releases == {OURS}
+    holdings.released([OURS], 0.0)
+    holdings.ended(taken_away(OURS), 0.1)
+    assert holdings.to_look_at(0.1) == [(NODE, OURS)]
+    holdings.seen(OURS, False, 1.0)
+    assert told(holdings, TAKEN_AWAY_S) == []
+    holdings.tell_what_is_gone(1.0 + TAKEN_AWAY_S)
+    (end,) = holdings.take_news().ended
+    assert (end.node_fault, end.diagnostics) == (True, f"the container could not be started: {error}")
+
+
+@pytest.mark.parametrize(
+    "error", [ConnectionLost("node1: refused", sent=False), RemoteError("startContainers", "java.x.Y", "no")]
+)
+def test_what_was_never_started_has_ended_at_once(error: YarnError) -> None:
+    holdings = started()
+    assert holdings.failed(OURS, error, start=True)
+    assert [one.container_id for one in holdings.take_news().start_failed] == [OURS]
+    assert holdings.releases == {OURS}
+    holdings.ended(taken_away(OURS), 0.1)
+    assert not holdings.take_news()
 
 
 def exception(message: str) -> RemoteError:

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from dlapp.am.master import Timing
 from dlapp.client import Client
 from dlapp.cluster.yarn.site import read_site
 from dlapp.config import load_config
@@ -29,12 +30,12 @@ from dlapp.ids import ApplicationId
 from dlapp.login import Login
 from dlapp.report import ApplicationView, Cause, State
 from dlapp.storage.staged import StagedFiles
-from tests.cluster_yarn.on_yarn import until
+from tests.cluster_yarn.on_yarn import set_safe_mode, until
 from tests.services import am_at_points
 from tests.services.am_at_points import STOP
 from tests.services.hadoop import NODES, Hadoop
 from tests.services.nvml_stub import Card, with_cards
-from tests.services.zookeeper import NoZooKeeper, ZooKeeper
+from tests.services.zookeeper import ZooKeeper
 
 pytestmark = [pytest.mark.yarn, pytest.mark.slow]
 FULL = os.environ.get("DLAPP_FAULTS") == "full"
@@ -302,15 +303,6 @@ class Cards:
         return True
 
 
-@pytest.fixture(scope="module")
-def zookeeper() -> Iterator[ZooKeeper]:
-    try:
-        with ZooKeeper.start() as server:
-            yield server
-    except NoZooKeeper as missing:
-        pytest.skip(f"no ZooKeeper: {missing}")
-
-
 @pytest.fixture
 def cards(zookeeper: ZooKeeper, tmp_path: Path) -> Iterator[Cards]:
     """Four, of eight that YARN counts: so another application gets its containers at once, and waits for the ledger."""
@@ -399,6 +391,26 @@ if FULL:
             container.container_id for container in before.containers
         ]
         assert "before claim" not in one.points(1)
+
+
+if FULL:
+
+    def test_tasks_run_on_while_the_next_master_cannot_write_where_it_is(runs: Runs, hadoop: Hadoop) -> None:
+        one = runs.submit()
+        before = until(one.running, 60)
+        time.sleep(1.5)  # YARN takes away what was started in the last second of its master
+        set_safe_mode(hadoop, on=True)
+        try:
+            os.kill(one.master(), signal.SIGKILL)
+            until(lambda: "after register" in one.points(2), 60)
+            time.sleep(Timing().recovery_ms / 1000 + 5)
+        finally:
+            set_safe_mode(hadoop, on=False)
+        after = until(lambda: one.running(attempt=2), 90)
+        assert after is not None
+        assert [task.container_id for task in after.containers] == [task.container_id for task in before.containers]
+        one.go()
+        assert one.check_its_end().attempt == 2
 
 
 @pytest.mark.parametrize("point", ["before claim", *(["before SettleOutputs", "after claim", "before keep"] * FULL)])

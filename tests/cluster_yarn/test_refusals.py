@@ -14,11 +14,10 @@ from typing import NamedTuple
 import pytest
 
 from dlapp.client import Client
-from dlapp.cluster.yarn.connection import Connection
 from dlapp.config import load_config
 from dlapp.errors import AskTooLarge, ConfigError, Denied, DlappError, FileRefused, NotFound, Unreachable, UsageError
 from dlapp.ids import ApplicationId
-from tests.cluster_yarn.on_yarn import until
+from tests.cluster_yarn.on_yarn import set_safe_mode, until
 from tests.services.hadoop import Hadoop, NoHadoop, _write_xml, free_ports, read_configuration
 from tests.services.tls import tls_in_front
 
@@ -168,14 +167,6 @@ def test_an_hdfs_in_safe_mode_takes_nothing(hadoop: Hadoop, client_of: Make, tmp
         assert "safe mode" in refused(client, properties(tmp_path), Unreachable)
     finally:
         set_safe_mode(hadoop, on=False)
-
-
-def set_safe_mode(hadoop: Hadoop, *, on: bool) -> None:
-    # ClientNamenodeProtocol.proto, SetSafeModeRequestProto: action (1): SAFEMODE_LEAVE = 1, SAFEMODE_ENTER = 2.
-    protocol, deadline = "org.apache.hadoop.hdfs.protocol.ClientProtocol", time.monotonic() + 20
-    address = ("127.0.0.1", hadoop.ports["nn"])
-    with Connection(address, protocol, user=getpass.getuser(), deadline=deadline) as connection:
-        connection.call("setSafeMode", bytes([0x08, 2 if on else 1]), deadline)
 
 
 # ---- the ResourceManager ----

@@ -82,8 +82,7 @@ def test_a_workspace_is_the_users_wherever_it_lies() -> None:
 def test_a_python_archive_is_public_where_everybody_may_read_it(mode: int, visibility: str) -> None:
     files = Modes()
     files.there |= {"hdfs://nn:8020/pythons": 0o755, "hdfs://nn:8020/pythons/3.tar.gz": mode}
-    site = SimpleNamespace(storage=lambda user: {"location": "hdfs://nn:8020"})
     config = SimpleNamespace(yarn=SimpleNamespace(python_archive="hdfs:///pythons/3.tar.gz"))
-    there = Submitter(SimpleNamespace(site=site, config=config), None)  # type: ignore[arg-type]
+    there = Submitter(SimpleNamespace(storage=lambda user: {"location": "hdfs://nn:8020"}, config=config), None)  # type: ignore[arg-type]
     (found,) = there._python_archive(files, "tony").values()  # type: ignore[arg-type]
     assert (found.visibility, found.archive) == (visibility, True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -98,6 +100,38 @@ def test_a_server_that_says_nothing_is_given_up() -> None:
 
     with server(work) as url, Web(0.2) as client, pytest.raises(Unreachable, match=r"no answer in 0\.2 s"):
         client.call("GET", url)
+
+
+@pytest.mark.parametrize(
+    ("begins", "goes_on"),
+    [
+        (b"", b"HTTP/1.1 200 OK and still no end of this line"),
+        (b"HTTP/1.1 200 OK\r\n", b"X: y\r\n"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n", b"0000"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n", b"X: y\r\n"),
+    ],
+    ids=["status", "head", "chunk", "trailer"],
+)
+def test_a_server_that_trickles_is_given_up_like_one_that_says_nothing(begins: bytes, goes_on: bytes) -> None:
+    given_up = threading.Event()
+
+    def work(link: socket.socket) -> None:
+        link.recv(65536)
+        link.sendall(begins)
+        with suppress(OSError):
+            for byte in itertools.cycle(goes_on):
+                if given_up.wait(0.05):
+                    break
+                link.sendall(bytes([byte]))
+
+    with server(work) as url, Web(0.3) as client:
+        began = time.monotonic()
+        try:
+            with pytest.raises(Unreachable, match=r"no answer in 0\.3 s"):
+                client.call("GET", url)
+            assert time.monotonic() - began < 3
+        finally:
+            given_up.set()
 
 
 def test_an_answer_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,9 +49,14 @@ from dlapp.report import Cause, FinalStatus
 BUSY_S, QUIET_S = 0.1, 1.0
 """Between two heartbeats to the ResourceManager while something is wanted or ending, and else. Each costs 0.5 ms."""
 BUSY_FOR_S = 60.0
-"""So long something is asked for often: a queue that is full stays so for longer, and its cluster has enough to do."""
+"""So long something is asked for often: a queue that is full stays so for longer, and its cluster has enough to do. So
+long, too, the ends of the last containers are waited for."""
 REGISTER_TIMEOUT_S = 600.0
-FINISH_TIMEOUT_S = 300.0
+FINISH_TIMEOUT_S = 86_400.0
+"""How long the last word waits for a ResourceManager that is away: all is committed, and on the last attempt YARN would
+say that it failed."""
+REFUSED_S = 300.0
+"""An attempt whose every heartbeat is refused for so long learns nothing any more: it leaves what runs to the next."""
 ALLOCATE_TIMEOUT_S = 30.0
 NODES_TIMEOUT_S = 5.0
 NODES_EVERY_S = 60.0
@@ -94,6 +99,7 @@ class YarnAmEngine:
         self._look_at_nodes_at = 0.0
         self._busy_until = 0.0
         self._said_last = ""
+        self._refused_since: float | None = None
         # Under the lock from here on.
         self._wants = Wants()
         self._patience = Patience()
@@ -134,6 +140,8 @@ class YarnAmEngine:
             # The asks know of what was told until now, not of what they are told by this answer.
             self._wants.want(asks, Counter(grant.request_id for grant in news.granted))
             new = self._holdings.gives_back(releases)
+            # All is done, and the application waits for the ends alone: nobody is to wait a second for each.
+            new = new or (progress >= 1.0 > self._progress)
             self._progress = progress
             if new or any(self._wants.rows_due(ask.request_id) for ask in asks):
                 self._be_busy()
@@ -172,7 +180,7 @@ class YarnAmEngine:
             Whether it has. Else it has ended the application itself, or this attempt alone.
 
         Raises:
-            ConnectionLost: no ResourceManager answered in five minutes.
+            ConnectionLost: no ResourceManager answered in `FINISH_TIMEOUT_S`.
         """
         self._close_threads()
         deadline = self._clock() + FINISH_TIMEOUT_S
@@ -215,8 +223,8 @@ class YarnAmEngine:
                 self._give_up_what_fits_nowhere()
                 self._tell_what_is_gone()
                 with self._lock:
-                    busy = self._holdings.change_under_way()
-                    busy = busy or bool(self._wants.waiting() and self._clock() < self._busy_until)
+                    waits = self._wants.waiting() or self._progress >= 1.0
+                    busy = self._holdings.change_under_way() or (waits and self._clock() < self._busy_until)
                 if not self._closing:
                     self._changed.wait(BUSY_S if busy else QUIET_S)
         except BaseException as error:
@@ -234,17 +242,25 @@ class YarnAmEngine:
                 self._register_again()
             if self._clock() >= self._look_at_nodes_at:
                 self._look_at_nodes()
+            self._refused_since = None
         except NotRegistered:
             self._registered = False
             self._changed.set()
         except ConnectionLost as error:
             # It was tried for as long as the call had; the next one goes on with it.
             self._say(str(error))
+            with self._lock:
+                self._holdings.silent(self._clock())
         except (AttemptOver, TokenRefused) as error:
             self._tell(shut_down=str(error))
             return False
         except DlappError as error:
             self._say(f"the ResourceManager: {error}")
+            if self._refused_since is None:
+                self._refused_since = self._clock()
+            if self._clock() - self._refused_since > REFUSED_S:
+                self._tell(shut_down=f"the ResourceManager has refused every heartbeat for {REFUSED_S:g} s: {error}")
+                return False
         return True
 
     def _allocate(self) -> None:
@@ -289,7 +305,7 @@ class YarnAmEngine:
     def _said(self, releases: list[ContainerId], avoid: list[str], no_longer_avoid: list[str]) -> None:
         """The ResourceManager knows this, or will before anything else: calls without an answer are said again."""
         with self._lock:
-            self._holdings.releases.difference_update(releases)
+            self._holdings.released(releases, self._clock())
             self._wants.said_avoid(avoid, no_longer_avoid)
 
     def _take_in(self, answer: Allocation) -> None:
@@ -335,6 +351,7 @@ class YarnAmEngine:
         self._registered = self._restarted = True
         with self._lock:
             self._wants.forget()
+            self._holdings.release_again()
             self._holdings.granted(live)
         self._look_at_nodes()
         self._tell()

@@ -35,7 +35,6 @@ class YarnEngine:
         open_files: gives the file system of the cluster as one user.
         login: as whom we submit, look and kill.
         ledger_of: describes the configured ledger of GPUs for `dlapp.gpuid.stores.open_ledger`.
-        user: the Hadoop user that looks and kills; None: $HADOOP_USER_NAME, or the operating system's.
 
     Raises:
         ConfigError: nothing says where the cluster is.
@@ -48,7 +47,6 @@ class YarnEngine:
         login: Login,
         *,
         ledger_of: Callable[[Config], dict[str, Any]] | None = None,
-        user: str | None = None,
     ) -> None:
         self._there = Connected(config, open_files, login)
         self._masters = Masters(self._there)

@@ -10,7 +10,7 @@ from dlapp.cluster.yarn.connected import Connected
 from dlapp.cluster.yarn.looking import Looker
 from dlapp.cluster.yarn.masters import ASK_S, Masters
 from dlapp.cluster.yarn.rest import KILL_END_S, AppReport
-from dlapp.cluster.yarn.staging import KILL, OWN_MODE, SOFT_KILL, Files, Places
+from dlapp.cluster.yarn.staging import KILL, OWN_MODE, SOFT_KILL, Places
 from dlapp.cluster.yarn.sweeping import GONE_AFTER_S, NOTHING_KEPT, Ended, settle
 from dlapp.control import StopAnswer, StopRequest
 from dlapp.errors import Denied, DlappError, Unreachable
@@ -57,7 +57,7 @@ class Ender:
         return f"{application_id} is being stopped, its output will be committed; {left}"
 
     def kill(self, application_id: ApplicationId, by: str) -> str:
-        """Kill: ask its ApplicationMaster, then YARN, and remove what it left.
+        """Kill: ask its ApplicationMaster, then YARN, and remove what it left; where YARN fails, leave a mark.
 
         Raises:
             NotFound, Denied: it is not there, or another user's.
@@ -66,33 +66,42 @@ class Ender:
         report = self._own(application_id, by)
         if report.state.ended:
             return _over(report)
-        files = self._there.files(report.user)
         if report.tracking_url:
-            self._mark(report, KILL, by)
-            with contextlib.suppress(DlappError):
+            # Whatever hinders this, YARN's kill follows.
+            with contextlib.suppress(DlappError, OSError, ValueError):
                 self._masters.ask(report, "POST", "kill", to_json(StopRequest(user=by)), timeout_s=KILL_ASK_S)
                 self._wait_for_end(application_id, KILL_ASK_S)
-        rest = self._there.rest(report.user)
-        state = rest.kill(application_id, timeout_s=KILL_END_S)
+        try:
+            state = self._there.rest(report.user).kill(application_id, timeout_s=KILL_END_S)
+        except DlappError:
+            # The mark comes last: a file system that takes none costs 20 s, in which nothing would be ended.
+            with contextlib.suppress(DlappError, OSError):
+                self._mark(report, KILL, by)
+            raise
         if state is State.KILLED:
-            return f"{application_id} was killed, {self._settled(files, application_id)}"
+            return f"{application_id} was killed, {self._settled(report)}"
         # Most often it did that itself; else what it was just doing is over when the next command looks at it.
-        with contextlib.suppress(DlappError, OSError):
-            settle(files, Places(files.home), application_id, Ended(state, 0.0))
-        ended = self._looker.view(application_id)
+        try:
+            with contextlib.suppress(DlappError, OSError):
+                files = self._there.files(report.user)
+                settle(files, Places(files.home), application_id, Ended(state, 0.0))
+            ended = self._looker.view(application_id)
+        except (DlappError, OSError) as error:
+            return f"{application_id} has ended, but what became of its output cannot be read now: {error}"
         if ended.state is State.KILLED:
             return f"{application_id} was killed, {NOTHING_KEPT}"
         return f"{application_id} had ended before the kill: {ended.state.value}, {ended.diagnostics}"
 
-    def _settled(self, files: Files, application_id: ApplicationId) -> str:
+    def _settled(self, report: AppReport) -> str:
         """What became of the output of one that was just killed, in words."""
-        places = Places(files.home)
         try:
-            said = settle(files, places, application_id, Ended(State.KILLED, 0.0))
+            files = self._there.files(report.user)
+            places = Places(files.home)
+            said = settle(files, places, report.application_id, Ended(State.KILLED, 0.0))
             if said is None:
                 # Its ApplicationMaster may be at the commit at this moment, and its tasks store.
                 time.sleep(GONE_AFTER_S)
-                said = settle(files, places, application_id, Ended(State.KILLED, GONE_AFTER_S))
+                said = settle(files, places, report.application_id, Ended(State.KILLED, GONE_AFTER_S))
         except (DlappError, OSError) as error:
             said = f"but its output cannot be settled now: {error}; your next command tries it again"
         return said or NOTHING_KEPT

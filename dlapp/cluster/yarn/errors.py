@@ -32,7 +32,12 @@ class ConnectionLost(YarnError, Unreachable):
 
 
 class NotHadoop(YarnError, Unreachable):
-    """What came is no answer of Hadoop RPC version 9: another kind of server, or garbage on the way."""
+    """What came is no answer of Hadoop RPC version 9: another kind of server, or garbage on the way.
+
+    The call may have been carried out all the same: ``sent``, as of `ConnectionLost`.
+    """
+
+    sent = True
 
 
 class RemoteError(YarnError):

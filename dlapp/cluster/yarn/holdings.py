@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dlapp.cluster.engine import ContainerEnd, Grant, Heartbeat
-from dlapp.cluster.yarn.ends import end_of, was_taken_away
+from dlapp.cluster.yarn.ends import ABORTED, end_of, was_taken_away
+from dlapp.cluster.yarn.errors import ConnectionLost, NotHadoop
 from dlapp.cluster.yarn.values import Granted, NodeId, Status
 from dlapp.ids import ContainerId
 
@@ -26,6 +27,10 @@ TAKEN_AWAY_S = 5.0
 (1 s), SIGTERM, SIGKILL 250 ms later, and our own lifelines. Seen: up to 1.3 s. So long it is waited for where the node
 does not say it."""
 LOOK_EVERY_S = 0.25
+UNKNOWN_S = 600.0
+"""A container that YARN was told to take away, and of which it says nothing for so long, it does not know: it was
+restarted while the container's node was away. YARN waits as long for a node before it calls its containers lost (the
+default of yarn.nm.liveness-monitor.expiry-interval-ms); of one that it knows it tells the end at the next heartbeat."""
 
 
 class News:
@@ -91,6 +96,8 @@ class Holdings:
         self._stopping: set[ContainerId] = set()
         self._taken_away: dict[ContainerId, _TakenAway] = {}
         self._ended_before_us: set[ContainerId] = set()
+        self._unknown_at: dict[ContainerId, float] = {}
+        self._doubts: dict[ContainerId, str] = {}
 
     def hold(self, live: Iterable[Granted]) -> tuple[Grant, ...]:
         """What an earlier attempt left running is ours from the first; no news."""
@@ -132,6 +139,22 @@ class Holdings:
         self.releases |= known
         return bool(new)
 
+    def released(self, containers: Iterable[ContainerId], now: float) -> None:
+        """YARN was told to take these away."""
+        for container_id in containers:
+            self.releases.discard(container_id)
+            if container_id in self._live:
+                self._unknown_at.setdefault(container_id, now + UNKNOWN_S)
+
+    def silent(self, now: float) -> None:
+        """YARN did not answer, so it cannot have said that it knows them."""
+        self._unknown_at = dict.fromkeys(self._unknown_at, now + UNKNOWN_S)
+
+    def release_again(self) -> None:
+        """YARN was restarted: it does not know what it was told to take away."""
+        self.releases |= self._unknown_at.keys() & self._live.keys()
+        self._unknown_at.clear()
+
     # ---- what YARN says ----
 
     def granted(self, containers: Iterable[Granted]) -> None:
@@ -152,21 +175,42 @@ class Holdings:
             return
         if earlier:
             self._ended_before_us.add(container_id)
-        self._stopping.discard(container_id)
-        self.releases.discard(container_id)
-        if was_taken_away(status) and (earlier or container_id in self._started):
+        end, doubt = end_of(status), self._doubts.get(container_id)
+        may_run = earlier or container_id in self._started
+        self._let_go(container_id)
+        if was_taken_away(status) and may_run:
+            if doubt is not None:
+                end = replace(end, diagnostics=f"the container could not be started: {doubt}", node_fault=True)
             node = granted.node if granted else None
             look_at = now if node else math.inf
-            self._taken_away[container_id] = _TakenAway(end_of(status), now + TAKEN_AWAY_S, node, look_at)
+            self._taken_away[container_id] = _TakenAway(end, now + TAKEN_AWAY_S, node, look_at)
             self.news.ending.append(container_id)
         else:
-            self.news.ended.append(end_of(status))
+            self.news.ended.append(end)
+
+    def _let_go(self, container_id: ContainerId) -> None:
+        """Its end is known, or will be told by `tell_what_is_gone`."""
+        self._live.pop(container_id, None)
+        self._stopping.discard(container_id)
+        self.releases.discard(container_id)
         self._started.discard(container_id)
+        self._unknown_at.pop(container_id, None)
+        self._doubts.pop(container_id, None)
 
     def tell_what_is_gone(self, now: float) -> None:
-        """Containers that were taken away, and whose processes must be gone by now."""
+        """Containers that were taken away, and whose processes must be gone by now; those that YARN does not know."""
         gone = [container_id for container_id, one in self._taken_away.items() if one.over_at <= now]
         self.news.ended += [self._taken_away.pop(container_id).end for container_id in gone]
+        for container_id in [one for one, at in self._unknown_at.items() if at <= now]:
+            self._let_go(container_id)
+            self.news.ended.append(
+                ContainerEnd(
+                    container_id=container_id,
+                    exit_status=ABORTED,
+                    diagnostics="the container was lost: YARN does not know it any more, and its node does not end it",
+                    node_fault=True,
+                )
+            )
 
     def to_look_at(self, now: float) -> list[tuple[NodeId, ContainerId]]:
         """Containers that were taken away, and whose nodes are to be asked now; each is until `seen`."""
@@ -192,11 +236,12 @@ class Holdings:
         """A node did not do as it was told: the ResourceManager takes the container away. False: it has ended."""
         if container_id not in self._live:
             return False
-        self.releases.add(container_id)
-        if start:
+        if start and isinstance(error, ConnectionLost | NotHadoop) and error.sent:
+            # It may have been started: its index may not run elsewhere before its end is known.
+            self._doubts[container_id] = str(error)
+        elif start:
             # Its end is told by this; what the ResourceManager says of it later is no news.
-            del self._live[container_id]
-            self._started.discard(container_id)
+            self._let_go(container_id)
             end = ContainerEnd(
                 container_id=container_id,
                 exit_status=-1,
@@ -204,6 +249,7 @@ class Holdings:
                 node_fault=True,
             )
             self.news.start_failed.append(end)
+        self.releases.add(container_id)
         return True
 
     def _is_of_an_earlier_attempt(self, container_id: ContainerId) -> bool:

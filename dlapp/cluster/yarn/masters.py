@@ -9,7 +9,7 @@ from dlapp.cluster.yarn.connected import Connected
 from dlapp.cluster.yarn.rest import AppReport
 from dlapp.cluster.yarn.staging import SECRETS, Places
 from dlapp.control import TOOLS, derive_token
-from dlapp.errors import Unreachable
+from dlapp.errors import NotFound, Unreachable
 from dlapp.ids import ApplicationId
 from dlapp.jsonform import from_json
 from dlapp.spec import Secrets
@@ -28,7 +28,12 @@ class Masters:
         self._asked: tuple[tuple[ApplicationId, str], ControlConnection] | None = None
 
     def ask(self, report: AppReport, method: str, what: str, body: Any, *, timeout_s: float) -> Any:
-        """One call of an ApplicationMaster's control address. Raises DlappError."""
+        """One call of an ApplicationMaster's control address.
+
+        Raises:
+            Unreachable: it does not answer, or is not up yet.
+            DlappError: it refuses, or its secret cannot be read.
+        """
         address = str(report.raw.get("amRPCAddress") or "")
         if not address:
             raise Unreachable(f"{report.application_id}: its ApplicationMaster is not up")
@@ -46,7 +51,11 @@ class Masters:
             self.leave()
             files = self._there.files(report.user)
             place = f"{Places(files.home).staging(report.application_id)}/{SECRETS}"
-            secrets = from_json(Secrets, json.loads(files.read(place)))
+            try:
+                secrets = from_json(Secrets, json.loads(files.read(place)))
+            except NotFound as error:
+                # It registers first and writes them then, in safe mode much later.
+                raise Unreachable(f"{report.application_id}: its ApplicationMaster is not up yet") from error
             connection = ControlConnection(f"http://{address}", derive_token(secrets.control_secret, TOOLS))
             self._asked = (report.application_id, address), connection
         return self._asked[1]

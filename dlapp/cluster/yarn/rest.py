@@ -436,20 +436,34 @@ def _resource_to_json(resource: LocalResource) -> dict[str, Any]:
     }
 
 
+def read_state(said: Any, final: FinalStatus, finished_ms: int, tracking_url: str) -> State:
+    """The state by its name; of one that only a newer YARN knows, or none, what the rest of the report makes of it."""
+    if str(said) in State.__members__:
+        return State(str(said))
+    if final is FinalStatus.UNDEFINED and not finished_ms:
+        return State.RUNNING if tracking_url else State.ACCEPTED
+    return {FinalStatus.FAILED: State.FAILED, FinalStatus.KILLED: State.KILLED}.get(final, State.FINISHED)
+
+
+def read_final_status(said: Any) -> FinalStatus:
+    """The final status by its name; ENDED is a newer YARN's word for a success of many, others would be news to us."""
+    return FinalStatus(str(said)) if str(said) in FinalStatus.__members__ else FinalStatus.UNDEFINED
+
+
 def _report(raw: dict[str, Any]) -> AppReport:
-    final = str(raw.get("finalStatus"))
+    final = read_final_status(raw.get("finalStatus"))
+    tracking_url, finished_ms = str(raw.get("trackingUrl") or ""), _number(raw.get("finishedTime"))
     return AppReport(
         application_id=ApplicationId.from_text(str(raw.get("id"))),
         user=str(raw.get("user", "")),
         name=str(raw.get("name", "")),
         queue=str(raw.get("queue", "")),
-        state=State(raw.get("state")),
-        # ENDED is a newer YARN's word for a success of many; others would be news to us.
-        final_status=FinalStatus(final) if final in FinalStatus.__members__ else FinalStatus.UNDEFINED,
+        state=read_state(raw.get("state"), final, finished_ms, tracking_url),
+        final_status=final,
         diagnostics=str(raw.get("diagnostics") or ""),
-        tracking_url=str(raw.get("trackingUrl") or ""),
+        tracking_url=tracking_url,
         started_ms=_number(raw.get("startedTime")),
-        finished_ms=_number(raw.get("finishedTime")),
+        finished_ms=finished_ms,
         progress=float(raw.get("progress") or 0) / 100,
         kind=str(raw.get("applicationType", "")),
         tags=tuple(tag for tag in str(raw.get("applicationTags") or "").split(",") if tag),

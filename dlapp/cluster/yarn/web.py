@@ -8,9 +8,11 @@ user.name. Every call of ours may be repeated, so one that met a connection whic
 from __future__ import annotations
 
 import http.client
+import io
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
 from dlapp.cluster.yarn.errors import NotHadoop
@@ -38,6 +40,53 @@ class Answer(NamedTuple):
     status: int
     headers: http.client.HTTPMessage
     data: bytes
+
+
+class _Pieces(io.RawIOBase):
+    """What comes over a socket, as much of it as is asked for at once in the socket's timeout as a whole.
+
+    The socket itself knows the time of one silence only, so a server that trickles the lines of a head would be read
+    without end.
+    """
+
+    def __init__(self, raw: io.RawIOBase, link: socket.socket) -> None:
+        self._raw, self._link, self._timeout_s = raw, link, link.gettimeout()
+        self.begin()
+
+    def begin(self) -> None:
+        """From now on the time counts anew."""
+        self._deadline = None if self._timeout_s is None else time.monotonic() + self._timeout_s
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int | None:
+        if self._deadline is None:
+            return self._raw.readinto(buffer)
+        if (left := self._deadline - time.monotonic()) <= 0:
+            raise TimeoutError
+        self._link.settimeout(left)
+        try:
+            return self._raw.readinto(buffer)
+        finally:
+            self._link.settimeout(self._timeout_s)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _Response(http.client.HTTPResponse):
+    """An answer whose head, and then each piece, has the connection's timeout as a whole."""
+
+    def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
+        super().__init__(sock, *args, **kwargs)
+        self._pieces = _Pieces(self.fp.detach(), sock)
+        self.fp = io.BufferedReader(self._pieces)
+
+    def read1(self, n: int = -1) -> bytes:
+        self._pieces.begin()
+        return super().read1(n)
 
 
 class Stream:
@@ -73,7 +122,8 @@ class Web:
     """Connections to servers by HTTP, for one thread.
 
     Args:
-        timeout_s: for a connection to come to be, for each silence, and for an answer as a whole once it has begun.
+        timeout_s: for a connection to come to be, for an answer's head, for each piece of its body, and for the body
+            as a whole where it is not streamed.
         accept: the kind of answer; a log's page is text, and who wants JSON of it gets status 503.
     """
 
@@ -161,7 +211,9 @@ class Web:
 
     def _connected(self, scheme: str, address: str) -> http.client.HTTPConnection:
         kind = http.client.HTTPSConnection if scheme == "https" else http.client.HTTPConnection
-        return kind(address, timeout=self._timeout_s)
+        connection = kind(address, timeout=self._timeout_s)
+        connection.response_class = _Response
+        return connection
 
     def _read(self, answer: http.client.HTTPResponse) -> bytes:
         if answer.length is None and not answer.chunked:
@@ -208,7 +260,6 @@ class Web:
 
 def _speaks_tls(address: str) -> bool:
     """Whether a server that does not answer in HTTP answers in TLS."""
-    import socket
     import ssl
 
     parts = urlsplit(f"//{address}")
