@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
-from tests.services.install import SEARCH, required
+from tests.services.install import SEARCH, nvidia_cards, required
 
 if TYPE_CHECKING:
     from tests.engines import Engine
@@ -48,10 +48,9 @@ def pytest_report_header() -> list[str]:
     """Say what the tests run against."""
     docker = _first_line("dockerd", "--version")
     setpriv = _first_line("setpriv", "--version") if os.geteuid() == 0 else f"not root ({getpass.getuser()})"
-    cards = len([name for name in os.listdir("/dev") if name.startswith("nvidia") and name[6:].isdigit()])
     return [
         f"machine: {platform.system()} {platform.release()}, {os.cpu_count()} cores, {getpass.getuser()}",
-        f"docker: {docker}; two users: {setpriv}; NVIDIA cards: {cards}",
+        f"docker: {docker}; two users: {setpriv}; NVIDIA cards: {nvidia_cards()}",
         f"faults: {os.environ.get('DLAPP_FAULTS', 'quick')}; a skipped test is {_skipped_is()}",
     ]
 

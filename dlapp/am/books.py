@@ -34,7 +34,9 @@ class Timing(NamedTuple):
     Args:
         hello_ms: from the start of a task to its first word; on a cluster its files are fetched in that time.
         silence_ms: between two reports, before the container is stopped; six report intervals.
-        recovery_ms: from a new attempt's registration until the tasks of the earlier one must have found it.
+        recovery_ms: from a new attempt's registration, or from when its address is published, until the tasks of the
+            earlier one must have found it.
+        unpublished_ms: how long the address may take for that; as long as what was computed waits for its file system.
         stop_ms: from `Stop.NOW` in a task's orders, which lets it clean up, to the end of its container by the engine.
         repeat_stop_ms: between two requests to end a container whose end is not known.
         exit_ms: from a task's result to the end of its process.
@@ -47,6 +49,7 @@ class Timing(NamedTuple):
     hello_ms: int = 300_000
     silence_ms: int = 60_000
     recovery_ms: int = 60_000
+    unpublished_ms: int = 86_400_000
     stop_ms: int = 3_000
     repeat_stop_ms: int = 5_000
     exit_ms: int = 10_000
@@ -75,6 +78,8 @@ class Books:
     Args:
         former: what the journals of earlier attempts say (`journal.replay`); None: this is the first.
         parts_of: for each output of the spec, where this container's part goes while it is not committed.
+        cards_wait_ms: how long asks for GPUs wait for the first `CardsSeen`; 0: none comes.
+        published: whether tasks of an earlier attempt can find this one from the first moment; else `Published` comes.
 
     Attributes (for looking at; only `Master.handle` changes them):
         stage: see `dlapp.am.master`.
@@ -96,6 +101,8 @@ class Books:
         former: journal.Former | None = None,
         parts_of: Callable[[ContainerId], tuple[str, ...]] = _no_parts,
         timing: Timing = Timing(),  # noqa: B008 - a tuple, it cannot change
+        cards_wait_ms: int = 0,
+        published: bool = True,
     ) -> None:
         self.submission, self.spec = submission, submission.spec
         self.application_id, self.attempt = application_id, attempt
@@ -117,6 +124,7 @@ class Books:
         self._released: dict[ContainerId, None] = {}
         self._gone: set[ContainerId] = set()
         self._avoided = demand.AvoidedNodes(timing.avoid_ms)
+        self._cards = demand.KnownCards(cards_wait_ms)
         self._due: list[tuple[int, int, Due, Container]] = []
         self._due_count = 0
 
@@ -125,6 +133,7 @@ class Books:
         self.finished_ms: int | None = None
         self._runtime_from_ms = 0
         self._recovery_until_ms: int | None = None
+        self._unpublished_until_ms = 0 if published else timing.unpublished_ms
         self.payload_ran = False
         self._stop_before_start: SoftKill | Kill | None = None
 

@@ -7,6 +7,7 @@ lost is made good by the next one.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Mapping
 
 from dlapp.am.gate import Gate
 from dlapp.am.instance import Container
@@ -93,21 +94,67 @@ class AvoidedNodes:
         return tuple(sorted(self._until_ms))
 
 
-def asks(roles: list[Role], placement: Placement, avoid: tuple[str, ...] = (), *, wanted: bool) -> tuple[Ask, ...]:
+class KnownCards:
+    """Hosts that may not give out all of their cards, as the ledger says. Asks for GPUs wait a moment for its first
+    word, so that no container comes to a host only to find that out.
+
+    Args:
+        wait_ms: how long; 0: there is no ledger to ask.
+    """
+
+    def __init__(self, wait_ms: int) -> None:
+        self._wait_ms = wait_ms
+        self._until_ms: int | None = None
+        self._usable: Mapping[str, int] | None = None
+
+    def take(self, usable: Mapping[str, int]) -> None:
+        """The latest word of the ledger: how many cards may be given out on hosts where some may not."""
+        self._usable = usable
+
+    def awaited(self, now_ms: int) -> bool:
+        """Whether an ask for GPUs waits; the time runs from the first call."""
+        if self._usable is not None or not self._wait_ms:
+            return False
+        if self._until_ms is None:
+            self._until_ms = now_ms + self._wait_ms
+        return now_ms < self._until_ms
+
+    def short_of(self, gcores: int) -> tuple[str, ...]:
+        """The hosts that have too few for one container."""
+        return tuple(sorted(host for host, count in (self._usable or {}).items() if count < gcores))
+
+
+def asks(
+    roles: list[Role],
+    placement: Placement,
+    avoid: tuple[str, ...] = (),
+    cards: KnownCards | None = None,
+    *,
+    now_ms: int = 0,
+    wanted: bool,
+) -> tuple[Ask, ...]:
     """One ask a role, also where its count is 0: that takes back what was asked before.
 
     Args:
         placement: what the user wants of the nodes.
         avoid: nodes that failed a container.
+        cards: what is known of the hosts' cards at ``now_ms``; None: nothing.
         wanted: False once the application is ending: nothing more is wanted.
     """
-    return tuple(
-        Ask(
-            request_id=role.request_id,
-            count=max(0, role.missing) if wanted else 0,
-            resources=role.spec.resources,
-            placement=placement,
-            avoid=avoid,
+    found = []
+    for role in roles:
+        resources, count, short = role.spec.resources, max(0, role.missing) if wanted else 0, tuple[str, ...]()
+        if cards is not None and resources.gcores:
+            count = 0 if cards.awaited(now_ms) else count
+            short = cards.short_of(resources.gcores)
+        found.append(
+            Ask(
+                request_id=role.request_id,
+                count=count,
+                resources=resources,
+                placement=placement,
+                avoid=avoid,
+                short_of_gpus=short,
+            )
         )
-        for role in roles
-    )
+    return tuple(found)

@@ -9,6 +9,8 @@ Events are the values that arrive anyway, and a few of ours; each goes to `Maste
     Tick                   time passes; at least once in two seconds while nothing else happens
     SoftKill, Kill         somebody wants an end; answered by `AnswerStop` in the same list
     OutputsSettled         the answer to `SettleOutputs`
+    CardsSeen              hosts that are short of healthy cards
+    Published              tasks of an earlier attempt can find this one from now on
 
 What is wanted of the engine is no action but a state, `Master.asks()` and `Master.releases()`, said with every
 heartbeat: one that was lost or came twice does no harm.
@@ -19,6 +21,7 @@ start is what a user waits for.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -54,6 +57,20 @@ class Ending(NamedTuple):
     diagnostics: str
 
 
+class CardsSeen(NamedTuple):
+    """The ledger was read.
+
+    Args:
+        usable: how many cards may be given out on hosts where some may not.
+    """
+
+    usable: Mapping[str, int]
+
+
+class Published(NamedTuple):
+    """Where this attempt is can be read by the tasks of an earlier one; only said where that takes a while."""
+
+
 class OutputsSettled(NamedTuple):
     """The outputs are where they belong, or it cannot be done.
 
@@ -68,7 +85,7 @@ class OutputsSettled(NamedTuple):
     ended: Ending | None = None
 
 
-Event = Registered | Heartbeat | Hello | Report | Tick | SoftKill | Kill | OutputsSettled
+Event = Registered | Heartbeat | Hello | Report | Tick | SoftKill | Kill | OutputsSettled | CardsSeen | Published
 
 # ---- actions ----
 

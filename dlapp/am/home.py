@@ -63,6 +63,8 @@ class Home:
 
     patience_s = 0.0
     """How long a commit waits for a file system that does not answer."""
+    publishes = False
+    """Whether tasks of an earlier attempt find this one by a file here, which may take a while to be written."""
 
     def __init__(self, directory: str, hdfs: HdfsPlace | None = None) -> None:
         self.directory, self.hdfs = directory, hdfs

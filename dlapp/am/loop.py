@@ -17,10 +17,10 @@ import heapq
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dlapp.am import events
 from dlapp.am.home import Home, Journal, Superseded
@@ -39,6 +39,9 @@ from dlapp.report import ApplicationView
 from dlapp.spec import Secrets, Submission
 from dlapp.storage.commit import part_location
 
+if TYPE_CHECKING:
+    from dlapp.am.cards import Cards
+
 QUIET_HEARTBEAT_S = 1.0
 """Between two heartbeats while nothing is wanted; the engine wakes us when there is something to learn."""
 DISK_AGAIN_S = 1.0
@@ -49,7 +52,16 @@ VIEW_EVERY_S = 0.2
 """The least time between two views written while containers report progress."""
 WAKE = None
 
-Item = Call | Heartbeat | events.Kill | events.SoftKill | events.OutputsSettled | None
+Item = (
+    Call
+    | Heartbeat
+    | events.Kill
+    | events.SoftKill
+    | events.OutputsSettled
+    | events.CardsSeen
+    | events.Published
+    | None
+)
 """What comes on the loop's queue; None is `WAKE`."""
 
 
@@ -59,8 +71,10 @@ class Loop:
     Args:
         home: the application's directory.
         engine: where it runs.
-        wakes: the queue on which the engine's ``wake`` puts `WAKE`.
+        wakes: the queue on which the engine's ``wake`` puts `WAKE`; and who opened a home that `Home.publishes`,
+            `Published`.
         before_the_end: called with everything in its place, before the engine is told of the end.
+        ledger: of the GPUs (`dlapp.gpuid.stores.open_ledger`); None: nobody asks one.
         listen: the address on which it listens, and the host's name for others (empty: that address).
         open_page: whether the page needs no secret path (`dlapp.am.server.Control`).
     """
@@ -79,18 +93,30 @@ class Loop:
         listen: tuple[str, str] = ("127.0.0.1", ""),
         open_page: bool = False,
         before_the_end: Callable[[], None] = lambda: None,
+        ledger: Mapping[str, Any] | None = None,
     ) -> None:
         self._home, self._submission, self._secrets = home, submission, secrets
         self._application_id, self._attempt = application_id, attempt
         self._engine, self._queue, self._clock = engine, wakes, clock
         self._before_the_end = before_the_end
         outputs = submission.spec.outputs
+        self._cards: Cards | None = None
+        cards_wait_ms = 0
+        if ledger is not None and any(role.resources.gcores for role in submission.spec.roles):
+            from dlapp.am.cards import WAIT_MS, Cards  # with it comes the ledger, 10 ms
+
+            self._cards = Cards.of(ledger, wakes.put)
+            if self._cards is not None:
+                self._cards.look()
+                cards_wait_ms = WAIT_MS
         self._master = Master(
             submission,
             application_id,
             attempt,
             former=replay(records(home.all_journal_lines())) if attempt > 1 else None,
             parts_of=lambda one: tuple(part_location(output.target, application_id, one) for output in outputs),
+            cards_wait_ms=cards_wait_ms,
+            published=not home.publishes,
         )
         self._control = Control(secrets.control_secret, wakes.put, *listen, open_page=open_page)
         self._journal: Journal = home.journal(attempt)
@@ -174,7 +200,10 @@ class Loop:
         return woken
 
     def _heartbeat(self) -> None:
-        answer = self._engine.heartbeat(self._master.asks(), self._master.releases(), self._master.progress())
+        asks = self._master.asks()
+        if self._cards is not None:
+            self._cards.look_for(asks)
+        answer = self._engine.heartbeat(asks, self._master.releases(), self._master.progress())
         if answer.resync:
             self._handle(self._engine.register(self._control.url))
         if self._start_failed:
@@ -348,6 +377,8 @@ class Loop:
 
     def _note_down(self, *, final: bool = False) -> None:
         """Write the journal's group and the view. A disk that is full now costs what is shown, not the application."""
+        if self._abandoned:
+            return  # both are another attempt's by now
         try:
             self._journal.flush()
             self._write_view(final=final)

@@ -27,10 +27,12 @@ from dlapp.am.events import (
     Abandon,
     Action,
     AnswerStop,
+    CardsSeen,
     Ending,
     Event,
     Kill,
     OutputsSettled,
+    Published,
     Refuse,
     SendOrders,
     Settlement,
@@ -56,8 +58,14 @@ class Master(Recovery):
 
     def asks(self) -> tuple[Ask, ...]:
         """What is wanted of the engine now, one ask a role; said with every heartbeat."""
-        wanted = self.stage is Stage.ACTIVE
-        return demand.asks(self.roles, self.spec.placement, self._avoided.names(self.awake_ms), wanted=wanted)
+        return demand.asks(
+            self.roles,
+            self.spec.placement,
+            self._avoided.names(self.awake_ms),
+            self._cards,
+            now_ms=self.awake_ms,
+            wanted=self.stage is Stage.ACTIVE,
+        )
 
     def releases(self) -> tuple[ContainerId, ...]:
         """Containers that are given back and whose end the engine has not said; said with every heartbeat."""
@@ -95,6 +103,10 @@ class Master(Recovery):
                     self._on_stop(event)
                 case OutputsSettled():
                     self._on_settled(event)
+                case CardsSeen(usable):
+                    self._cards.take(usable)
+                case Published():
+                    self._on_published()
                 case Tick():
                     pass
             self._advance()

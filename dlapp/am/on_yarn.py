@@ -57,6 +57,7 @@ def _run() -> int:
         listen=("0.0.0.0", os.environ.get("NM_HOST", "")),
         open_page=True,  # YARN's proxy shows the root, to whom it lets in
         before_the_end=home.keep,
+        ledger=plan.ledger,
     )
 
     def on_mark(name: str, by: str) -> None:
@@ -65,7 +66,7 @@ def _run() -> int:
     def on_other(why: str) -> None:
         wakes.put(Heartbeat(shut_down=why))
 
-    home.open(loop.control_url, on_mark, on_other)
+    home.open(loop.control_url, on_mark, on_other, lambda: wakes.put(events.Published()))
     loop.run()
     if loop.ended:
         home.remove()

@@ -4,6 +4,9 @@ The engine's list says which containers live, the tasks say which index they run
 which the journal knows the index keeps it from being given out, one of which nobody knows it keeps all indexes of its
 role, until its task is heard or its end is known. Whose task is not heard by the recovery's deadline is stopped. What
 only a journal or a late message tells of, and neither the engine nor a task confirms, is presumed gone.
+
+No task can be heard before it can find us. Where that takes a file on HDFS, and HDFS takes no changes for an hour, the
+tasks of the earlier attempt compute on meanwhile, so the deadline begins when the file is there.
 """
 
 from __future__ import annotations
@@ -187,8 +190,15 @@ class Recovery(Faults):
             if self._is_of_a_closed_gang(container):
                 self._stop(container, Why.RECALLED)
 
+    def _on_published(self) -> None:
+        if self._recovery_until_ms is not None and self._unpublished_until_ms > self.awake_ms:
+            self._recovery_until_ms = self.awake_ms + self.timing.recovery_ms
+        self._unpublished_until_ms = 0
+
     def _look_at_recovery(self) -> None:
-        if self._recovery_until_ms is None or self.awake_ms < self._recovery_until_ms:
+        if self._recovery_until_ms is None:
+            return
+        if self.awake_ms < max(self._recovery_until_ms, self._unpublished_until_ms):
             return
         self._recovery_until_ms = None
         for container in [one for one in self.open.values() if one.unvouched]:

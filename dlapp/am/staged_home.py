@@ -10,8 +10,9 @@ there).
 At the end the last view goes to the history, and then the whole directory is removed.
 
 ``am.json`` says which attempt has the application. An attempt that was cut off and lives on finds there that another
-one has taken over: it looks every few seconds, before each line that a next attempt would act on, and around the commit
-claim. It then ends, and changes nothing more.
+one has taken over: it looks every few seconds, before each group of the journal and each view, and around the
+commit claim. What it has found once stays so: it ends and changes nothing more, also where the other one has ended the
+application since and the directory is gone, which any write would make anew.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from dlapp.storage import OUTPUT_PATIENCE_S, HdfsPlace
 T = TypeVar("T")
 
 VIEW_EVERY_S = 3.0
-"""Tools ask the control address; a view on HDFS is for who cannot reach it, and costs the NameNode three operations."""
+"""Tools ask the control address; a view on HDFS is for who cannot reach it, and costs the NameNode four operations."""
 GROUP_EVERY_S = 1.0
 LOOK_EVERY_S = 5.0
 """For the marks of who cannot reach the control address, and for another attempt; each look is 2 ms of the NameNode."""
@@ -51,6 +52,8 @@ class StagedHome(Home):
         files: the file system, as the application's user.
         submission, secrets: as they came in the ApplicationMaster's credentials.
     """
+
+    publishes = True
 
     def __init__(
         self,
@@ -75,6 +78,8 @@ class StagedHome(Home):
         self._control_url = ""
         self._on_mark: Callable[[str, str], None] = lambda _name, _by: None
         self._on_other: Callable[[str], None] = lambda _why: None
+        self._on_published: Callable[[], None] = lambda: None
+        self._found: str | None = None  # what `_other` said
         self._begun = threading.Event()
         self._hurry = False
         self._marks_seen: set[str] = set()
@@ -82,7 +87,11 @@ class StagedHome(Home):
         self._thread = threading.Thread(target=self._write_all, name="am-home", daemon=True)
 
     def open(
-        self, control_url: str, on_mark: Callable[[str, str], None], on_other: Callable[[str], None] = lambda _: None
+        self,
+        control_url: str,
+        on_mark: Callable[[str, str], None],
+        on_other: Callable[[str], None] = lambda _: None,
+        on_published: Callable[[], None] = lambda: None,
     ) -> None:
         """Begin to write: first of all where this attempt is, for the tasks of an earlier one.
 
@@ -90,8 +99,10 @@ class StagedHome(Home):
             on_mark: told that a mark was left here by somebody who cannot reach the control address: its name
                 (`KILL`, `SOFT_KILL`) and who it was. Once for each.
             on_other: told, in a line, that another attempt has taken over; perhaps several times.
+            on_published: called when the tasks of an earlier attempt can find this one; perhaps several times.
         """
-        self._control_url, self._on_mark, self._on_other = control_url, on_mark, on_other
+        self._control_url, self._on_mark = control_url, on_mark
+        self._on_other, self._on_published = on_other, on_published
         self._thread.start()
 
     # ---- what is read and written ----
@@ -109,7 +120,9 @@ class StagedHome(Home):
         return self._read_if_there(VIEW, ApplicationView)
 
     def write_view(self, view: ApplicationView) -> None:
-        """Replace the view, in a moment."""
+        """Replace the view, in a moment; not that of another attempt."""
+        if self._found is not None:
+            return
         with self._changed:
             self._view = self._last_view = view
             self._changed.notify_all()
@@ -147,9 +160,11 @@ class StagedHome(Home):
     def kill_request(self) -> str | None:
         """Who asked for dlapp-kill; None: nobody."""
         try:
-            return str(json.loads(self._files.read(self._place("kill.json")))["by"])
+            return str(self._said(KILL, "by"))
         except NotFound:
             return None
+        except ValueError as error:
+            raise DlappError(str(error)) from error
 
     def journal(self, _attempt: int) -> StagedJournal:
         """The journal of this attempt, to append to."""
@@ -222,30 +237,47 @@ class StagedHome(Home):
             if closing:
                 return
             if time.monotonic() >= self._look_at:
-                self._again(self._look_for_marks)
+                for name in (SOFT_KILL, KILL):
+                    self._again(lambda name=name: self._look_for_mark(name))
                 self._again(self._look_for_another)
                 self._look_at = time.monotonic() + LOOK_EVERY_S
-            if view is not None:
+            if view is not None and self.is_ours():
                 self._again(lambda view=view: self._put(VIEW, view))
 
-    def _look_for_marks(self) -> None:
-        for name in (SOFT_KILL, KILL):
-            if name not in self._marks_seen and self._files.look(self._place(name)) is not None:
-                self._marks_seen.add(name)
-                self._on_mark(name, str(json.loads(self._files.read(self._place(name)))["by"]))
+    def _look_for_mark(self, name: str) -> None:
+        if name in self._marks_seen or self._files.look(self._place(name)) is None:
+            return
+        try:
+            by = str(self._said(name, "by"))
+        except ValueError as error:
+            # What is wanted, its name says.
+            print(f"the staging directory: {error}", flush=True)
+            by = "an unknown user"
+        self._marks_seen.add(name)
+        self._on_mark(name, by)
 
     def _look_for_another(self) -> None:
         if (why := self._other()) is not None:
             self._on_other(why)
 
     def _other(self) -> str | None:
-        """Why this attempt has the application no more; None: it has."""
+        """Why this attempt has the application no more; None: it has. It never has it again."""
+        if self._found is None:
+            self._found = self._look_whose_it_is()
+        return self._found
+
+    def _look_whose_it_is(self) -> str | None:
         try:
-            there = int(json.loads(self._files.read(self._place(AM)))["attempt"])
+            there = int(self._said(AM, "attempt"))
+        except (TypeError, ValueError) as error:
+            # It tells of nobody, and who commits is settled by the claim alone.
+            print(f"the staging directory: {error}", flush=True)
+            return None
         except NotFound:
-            # Before it removes the directory an attempt writes the history. Without that, it was somebody's broom.
-            ended = self._begun.is_set() and self._files.look(self._places.history(self._application_id)) is not None
-            return "another attempt has ended the application" if ended else None
+            # Whoever ends an application writes its history before the directory is removed, so this holds for one that
+            # slept before it had begun, too. Without a history it was somebody's broom.
+            ended = self._files.look(self._places.history(self._application_id)) is not None
+            return "the application has ended" if ended else None
         return f"attempt {there} has the application now" if there > self._attempt else None
 
     def _is_due(self) -> bool:
@@ -257,6 +289,7 @@ class StagedHome(Home):
             return
         self._files.make(self.directory, OWN_MODE)
         self._put(AM, {"attempt": self._attempt, "control_url": self._control_url})
+        self._on_published()
         for name, value in ((SECRETS, self._secrets), (SUBMISSION, self._submission)):
             self._put(name, value)
         self._begun.set()
@@ -275,6 +308,14 @@ class StagedHome(Home):
 
     def _place(self, name: str) -> str:
         return f"{self.directory}/{name}"
+
+    def _said(self, name: str, field: str) -> Any:
+        """What a field of a file says. Raises NotFound, DlappError; ValueError where it is not a file of ours."""
+        data = self._files.read(self._place(name))
+        try:
+            return json.loads(data)[field]
+        except (ValueError, LookupError, TypeError, RecursionError) as error:
+            raise ValueError(f"{self._place(name)} cannot be understood: {error!r}") from error
 
     def _read_if_there(self, name: str, kind: type[T]) -> T | None:
         try:
@@ -327,15 +368,18 @@ class StagedJournal(Journal):
 
     def flush(self, *, durable: bool = False) -> None:
         """With ``durable`` the lines are on record when this returns; else the thread writes them soon."""
-        if durable and self._home.is_ours() and not self.write():
+        if durable and not self.write():
             print("the journal could not be written: a next attempt will not know of this", flush=True)
 
     def write(self) -> bool:
-        """Write what waits as one group; False: the file system does not take it now."""
+        """Write what waits as one group; False: the file system does not take it now.
+
+        What waits where another attempt has the application is dropped: an attempt after that one would go by it.
+        """
         with self._writing:
             with self._lock:
                 lines, self._waiting = self._waiting, []
-            if not lines:
+            if not lines or not self._home.is_ours():
                 return True
             name = f"journal-{self._attempt}-{self._number:06d}.jsonl"
             try:
@@ -351,7 +395,7 @@ class StagedJournal(Journal):
         return True
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write what is left, as `write` does."""
         self.write()
 
 

@@ -121,6 +121,8 @@ class Ask:
     Args:
         request_id: names the role, both ways (YARN: priority and allocation request id).
         avoid: nodes that failed one of our containers; used all the same where there are no others.
+        short_of_gpus: hosts that have too few for such a container, by the ledger's names (the full one where the
+            engine's is short, or the other way); used all the same, too.
     """
 
     request_id: int
@@ -128,6 +130,7 @@ class Ask:
     resources: Resources
     placement: Placement = field(default_factory=Placement)
     avoid: tuple[str, ...] = ()
+    short_of_gpus: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -147,6 +147,18 @@ def is_due(quarantine: Quarantine | None, now_ms: int) -> bool:
     return now_ms >= quarantine.probe_at_ms or quarantine.probe_at_ms - now_ms > PROBE_LAST_S * 1000
 
 
+def usable(record: HostRecord, now_ms: int) -> int | None:
+    """How many of a host's cards may be given out, held or not, where some may not; None: nothing speaks against any.
+
+    A card that is due for a probe counts, for only who comes to the host probes it. For the same reason nothing is
+    said of cards that were not seen when the host looked last.
+    """
+    ill = sum(not is_due(one.quarantine, now_ms) for one in record.devices)
+    if not ill or record.forgotten_ms:
+        return None
+    return len(record.devices) - ill
+
+
 def to_look_at(record: HostRecord, now_ms: int) -> tuple[Device, ...]:
     """The devices of a host that are to be looked at before one is given: nobody's, and free or due for a probe."""
     held = {uuid for one in record.leases for uuid in one.devices}

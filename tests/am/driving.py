@@ -48,12 +48,13 @@ class Driver:
         live: tuple[Grant, ...] = (),
         registered: bool = True,
         timing: Timing = Timing(),  # noqa: B008 - a tuple
+        published: bool = True,
         **fields: Any,
     ) -> None:
         wanted = submission(*(roles or (RoleSpec(),)), **fields)
         self.now_ms = START_MS
         self.attempt = attempt
-        self.master = Master(wanted, APPLICATION, attempt, former=former, timing=timing)
+        self.master = Master(wanted, APPLICATION, attempt, former=former, timing=timing, published=published)
         self.all: list[events.Action] = []
         self.last: list[events.Action] = []
         self._numbers: dict[int, int] = {}

@@ -63,6 +63,8 @@ class Plan:
     talk_s: float = 1.0
     grants_at_once: int = 1000
     service_ends: bool = False
+    unpublished_s: float = 0.0
+    """How long tasks of an earlier attempt cannot find the next one."""
 
     @classmethod
     def of_seed(cls, seed: int) -> Plan:
@@ -106,6 +108,7 @@ class Plan:
             for time in range(3):
                 if chance.random() < 0.08:
                     plan.failing[index, time] = chance.choice((Fault.USER, Fault.USER, Fault.NODE, Fault.DATA))
+        plan.unpublished_s = chance.choice((0.0, 0.0, 0.5, 20.0))
         return plan
 
     @property

@@ -14,6 +14,7 @@ import random
 from collections.abc import Callable
 
 from dlapp.am import events, journal
+from dlapp.am.instance import Why
 from dlapp.am.master import Master
 from dlapp.am.view import of as view_of
 from dlapp.am.view import phase_of
@@ -79,6 +80,7 @@ class World:
         self.unsaid: Heartbeat | None = None
         # the ApplicationMaster
         self.attempt = 0
+        self.published = True
         self.master: Master | None = None
         self.durable: list[str] = []
         self.fleeting: list[str] = []
@@ -93,6 +95,7 @@ class World:
         self.ended_payloads: dict[int, int] = {}
         self.user_faults: dict[int, int] = {}
         self.completions: dict[int, tuple[ContainerId, TaskResult]] = {}
+        self.on_record: dict[int, ContainerId] = {}
         self.stop_answers: list[str] = []
 
     # ---- time ----
@@ -150,11 +153,15 @@ class World:
             lines = self.durable if self.plan.journal != "lost" else []
             former = journal.replay(journal.records(lines))
             if self.plan.journal != "whole":
+                self.on_record = {index: container_id for index, (container_id, _) in self.completions.items()}
                 for index, (container_id, result) in self.completions.items():
                     former.add_completion(container_id, index, result, int(self.now * 1000))
         self.fleeting = []
         self.unsaid = None
-        self.master = self.mind(self.submission, APPLICATION, self.attempt, former=former, timing=TIMING)
+        self.published = self.attempt == 1 or not self.plan.unpublished_s
+        self.master = self.mind(
+            self.submission, APPLICATION, self.attempt, former=former, timing=TIMING, published=self.published
+        )
         live = tuple(box.grant for box in self.boxes.values() if box.alive)
         for box in self.boxes.values():
             if not box.started and not box.ended:
@@ -163,6 +170,13 @@ class World:
         self.handle(Registered(limits=Limits(), live=live))
         mine = self.attempt
         self.at(0.05, lambda: self.beat(mine))
+        if not self.published:
+            self.at(self.plan.unpublished_s, lambda: self.publish(mine))
+
+    def publish(self, attempt: int) -> None:
+        if self.attempt == attempt:
+            self.published = True
+            self.handle(events.Published())
 
     def kill_master(self) -> None:
         if self.master is None or self.ending is not None:
@@ -192,6 +206,7 @@ class World:
             case events.StopContainer(container_id):
                 box = self.boxes[container_id]
                 box.stop_said = True
+                self.check_stop(container_id)
                 if not self.is_lost():
                     self.at(self.latency(), lambda: self.end_box(box, -105))
             case events.Assign(container_id, assignment):
@@ -284,6 +299,11 @@ class World:
                 self.handle(settled)
 
         self.at(self.latency(), work)
+
+    def check_stop(self, container_id: ContainerId) -> None:
+        container = self.master and self.master.containers.get(container_id)
+        if container and container.why is Why.UNVOUCHED and not self.published:
+            self.violated(f"{container_id} was stopped because its task was silent, which could not speak")
 
     # ---- the engine ----
 
@@ -393,7 +413,7 @@ class World:
         if not box.alive or box.hangs or self.ending is not None:
             return
         self.at(self.plan.talk_s, lambda: self.talk(box))
-        if self.master is None:
+        if self.master is None or (not self.published and box.grant.container_id.attempt < self.attempt):
             return
         if box.index is None or box.greeted_attempt != self.attempt:
             if box.index is not None and self.attempt > 1 and self.chance.random() < 0.3:
@@ -423,7 +443,8 @@ class World:
     def to_master(self, box: Box, message: Hello | Report) -> None:
         """Say something to the attempt whose address the task knows now; another one never gets to hear it."""
         attempt = self.attempt
-        self.message(lambda: self.arrive(box, message, attempt))
+        if self.published or box.grant.container_id.attempt == attempt:
+            self.message(lambda: self.arrive(box, message, attempt))
 
     def arrive(self, box: Box, message: Hello | Report, attempt: int) -> None:
         if self.master is None or self.ending is not None or self.attempt != attempt:
@@ -602,5 +623,7 @@ class World:
             return
         parts = {part.index: part.container_id for part in self.swapped.parts}
         for index in deciding:
-            if parts.get(index) != self.completions[index][0]:
+            # An attempt that knows no more than the records takes a part that is there, and not one of whose making it
+            # hears afterwards.
+            if parts.get(index) not in (self.completions[index][0], self.on_record.get(index)):
                 self.violated(f"part {index} is of {parts.get(index)}, not of {self.completions[index][0]}")

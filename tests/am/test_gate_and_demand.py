@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlapp.am.demand import AvoidedNodes, Role, asks
+from dlapp.am.demand import AvoidedNodes, KnownCards, Role, asks
 from dlapp.am.gate import Gate
-from dlapp.spec import Placement, RoleSpec, StartRule
+from dlapp.spec import Placement, Resources, RoleSpec, StartRule
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 4))))
@@ -58,3 +58,33 @@ def test_a_node_is_avoided_for_a_time() -> None:
     assert avoided.names(999) == ("node1", "node2")
     assert avoided.names(1000) == ("node1",)
     assert avoided.names(1500) == ()
+
+
+def of_gcores(*gcores: int) -> list[Role]:
+    return [Role(place, RoleSpec(resources=Resources(memory_mib=1, gcores=n)), place) for place, n in enumerate(gcores)]
+
+
+def test_gpus_are_asked_for_when_the_ledger_has_spoken_or_not_in_time() -> None:
+    roles, cards = of_gcores(0, 1), KnownCards(wait_ms=2000)
+
+    def counts(now_ms: int) -> list[int]:
+        return [ask.count for ask in asks(roles, Placement(), (), cards, now_ms=now_ms, wanted=True)]
+
+    assert counts(500) == counts(2499) == [1, 0]
+    assert counts(2500) == [1, 1]
+    cards = KnownCards(wait_ms=2000)
+    assert counts(0) == [1, 0]
+    cards.take({})
+    assert counts(1) == [1, 1]
+    cards = KnownCards(wait_ms=0)
+    assert counts(0) == [1, 1]
+
+
+def test_hosts_with_too_few_cards_are_avoided_by_those_who_want_more() -> None:
+    cards = KnownCards(wait_ms=0)
+    cards.take({"node1": 0, "node2": 3})
+    found = asks(of_gcores(0, 1, 3, 4), Placement(), ("node9",), cards, wanted=True)
+    assert [ask.avoid for ask in found] == [("node9",)] * 4
+    assert [ask.short_of_gpus for ask in found] == [(), ("node1",), ("node1",), ("node1", "node2")]
+    cards.take({})
+    assert [ask.short_of_gpus for ask in asks(of_gcores(1), Placement(), (), cards, wanted=True)] == [()]

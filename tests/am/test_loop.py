@@ -124,6 +124,7 @@ class World:
             engine=self.engine,
             wakes=self.wakes,
         )
+        self.thread = threading.Thread(target=self.loop.run)
         self.tasks: list[Task] = []
 
     def beat(self) -> None:
@@ -131,6 +132,13 @@ class World:
         before = self.engine.beats
         self.wakes.put(WAKE)
         until(lambda: self.engine.beats > before)
+
+    def shut_down(self) -> None:
+        """The engine wants no more of it."""
+        self.engine.over = True
+        self.wakes.put(WAKE)
+        self.thread.join(30)
+        assert not self.thread.is_alive()
 
     def held(self) -> int:
         """How many tasks wait for news."""
@@ -143,8 +151,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setattr(loop_module, "QUIET_HEARTBEAT_S", QUIET_S)
     monkeypatch.setattr(loop_module, "VIEW_EVERY_S", 0.0)
     made = World(Watched(str(tmp_path)))
-    thread = threading.Thread(target=made.loop.run)
-    thread.start()
+    made.thread.start()
     try:
         until(lambda: made.engine.given == TASKS)
         made.tasks += [Task(made.loop.control_url, 2 + number) for number in range(TASKS)]
@@ -153,9 +160,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         until(lambda: [one.phase for one in made.home.views[-1].containers] == [Phase.RUNNING] * TASKS)
         yield made
     finally:
-        made.engine.over = True
-        made.wakes.put(WAKE)
-        thread.join(30)
+        made.shut_down()
         for one in made.tasks:
             one.close()
 
@@ -202,3 +207,9 @@ def test_those_that_wait_are_answered_together_by_the_last_heartbeat_before_it_i
     for thread in threads:
         thread.join(20)
     assert len(answered) == TASKS
+
+
+def test_who_is_to_end_at_once_writes_no_last_view(world: World) -> None:
+    before = len(world.home.views)
+    world.shut_down()
+    assert len(world.home.views) == before

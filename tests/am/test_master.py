@@ -704,6 +704,40 @@ def test_a_container_that_only_a_journal_tells_of_is_presumed_gone_after_a_while
     assert am.asked() == [1]
 
 
+def test_who_cannot_be_found_yet_waits_for_the_tasks_of_the_earlier_attempt() -> None:
+    first = Driver(RoleSpec(instances=2))
+    first.running(2, 3)
+    am = Driver(
+        RoleSpec(instances=2),
+        attempt=2,
+        former=first.journal(),
+        live=(first.grant(2), first.grant(3)),
+        published=False,
+    )
+    am.wait(3600)
+    am.do(events.Published())
+    am.wait(50)
+    am.hello(2, index=0, phase=Phase.RUNNING, attempt=1)
+    am.do(events.Published())
+    assert am.stopped(am.all) == []
+    am.wait(11)
+    assert am.stopped() == []
+    assert am.stopped(am.all)[:1] == [3]
+    assert am.orders(2, attempt=1).stop is Stop.NO
+
+
+def test_who_cannot_be_found_for_a_day_runs_everything_again() -> None:
+    first = Driver(RoleSpec())
+    first.running(2)
+    am = Driver(RoleSpec(), attempt=2, former=first.journal(), live=(first.grant(2),), published=False)
+    for _ in range(24 * 360 - 1):
+        am.do(events.Tick(), 10.0)
+    assert am.stopped(am.all) == []
+    am.wait(11)
+    am.ended(2, -100, attempt=1)
+    assert am.asked() == [1]
+
+
 def test_a_container_that_only_a_late_message_told_of_is_presumed_gone_when_it_stays_silent() -> None:
     am = Driver(RoleSpec(), attempt=2)
     am.report(2, Phase.RUNNING, attempt=1, index=0)

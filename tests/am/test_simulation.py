@@ -181,6 +181,12 @@ class TakesAGangForWhole(Master):
         pass
 
 
+class GivesUpTasksThatCannotFindIt(Master):
+    def _look_at_recovery(self) -> None:
+        self._unpublished_until_ms = 0
+        super()._look_at_recovery()
+
+
 class LosesSightOfAContainer(Master):
     def _on_grant(self, grant: Grant) -> None:
         super()._on_grant(grant)
@@ -201,6 +207,7 @@ PLANTED = (
     DoesNotMissTheSilent,
     ForgetsWhatWasStored,
     TakesAGangForWhole,
+    GivesUpTasksThatCannotFindIt,
     LosesSightOfAContainer,
 )
 

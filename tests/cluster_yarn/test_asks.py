@@ -156,6 +156,41 @@ def test_nodes_that_failed_are_avoided_as_long_as_there_are_others():
     assert one.avoid() == ([], ["a", "c"])
 
 
+def test_hosts_short_of_gpus_are_known_by_their_short_names_and_by_their_full_ones():
+    one = wants(node("a.lab"), node("b"), node("127.0.1.1"), node("127.0.1.2"))
+    one.want([replace(ask(1), short_of_gpus=("a", "b.lab", "127.0.1.1", "elsewhere"))], NONE)
+    assert one.avoid() == (["127.0.1.1", "a.lab", "b"], [])
+    assert shown(one.rows(1)).keys() == {"127.0.1.2", "/r1", ANY}
+
+
+def test_hosts_short_of_gpus_are_used_where_there_are_no_others_and_what_failed_is_avoided_before_them():
+    one = wants(node("a"), node("b"), node("c"))
+    one.want([replace(ask(2), short_of_gpus=("a", "b", "c"))], NONE)
+    assert one.avoid() == ([], [])
+    assert shown(one.rows(1)).keys() == {"a", "b", "c", "/r1", ANY}
+    one.want([replace(ask(1), avoid=("a",), short_of_gpus=("b", "c"))], NONE)
+    assert one.avoid() == (["a"], [])
+
+
+def test_a_role_that_needs_no_gpus_may_be_where_another_finds_too_few():
+    one = wants(node("a"), node("b"))
+    workers, servers = replace(ask(1), short_of_gpus=("a",)), ask(1, 2, replace(SMALL, gcores=0))
+    one.want([workers, servers], NONE)
+    assert one.avoid() == ([], [])
+    assert shown(one.rows(1)).keys() == {"b", "/r1", ANY}
+    assert shown(one.rows(2)).keys() == {"a", "b", "/r1", ANY}
+    one.want([workers, replace(servers, count=0)], NONE)
+    assert one.avoid() == (["a"], [])
+    one.want([replace(workers, count=0), servers], NONE)
+    assert one.avoid() == ([], [])
+
+
+def test_where_no_nodes_are_known_no_word_of_the_ledger_counts():
+    one = wants()
+    one.want([replace(ask(1), short_of_gpus=("a",))], NONE)
+    assert one.avoid() == ([], [])
+
+
 def test_where_no_nodes_are_known_what_failed_is_avoided():
     one = wants()
     one.want([replace(ask(2), avoid=("a",))], NONE)

@@ -18,6 +18,7 @@ from dlapp.gpuid.health import (
     check,
     is_due,
     judge,
+    usable,
 )
 from dlapp.gpuid.readings import Fault, Process, Reading, xid_fault
 from dlapp.gpuid.rules import PROBE_FIRST_S, PROBE_LAST_S, Ask, HostRecord, Quarantine, next_probe_ms
@@ -273,3 +274,13 @@ def test_the_default_of_the_configuration_is_what_is_allowed() -> None:
     from dlapp.gpuid.health import ALLOWED
 
     assert load_config({}, {"HOME": "/nowhere"}, system_file="/nowhere").gpuid.allowed_processes == ALLOWED
+
+
+def test_of_a_host_the_cards_count_that_may_be_given_out_or_are_due_for_a_look():
+    assert usable(HostRecord("host03"), 0) is usable(record(), 0) is None
+    operators = rules.quarantine(record(), "gpu0", cause="operator", by="root", now_ms=0)
+    assert usable(operators, 0) == usable(operators, PROBE_LAST_S * 2000) == 3
+    found = rules.quarantine(operators, "gpu2", cause="ecc", now_ms=0)
+    assert usable(found, 0) == 2
+    assert usable(found, PROBE_FIRST_S * 1000) == 3
+    assert usable(rules.forget(found, by="root", now_ms=1), 1) is None

@@ -107,9 +107,21 @@ class Wants:
         """What the user excludes, and what has failed, unless nothing would be left for a role that waits."""
         excluded = {host for ask in self._asks.values() for host in ask.placement.exclude_nodes}
         failed = {host for ask in self._asks.values() for host in ask.avoid} - excluded
-        if failed and all(self._places(ask, excluded | failed) for ask in self.waiting() if self._hosts(ask)):
-            return excluded | failed
+        waiting = self.waiting()
+        # What is avoided is so for the whole application: a role that needs fewer GPUs may find them there.
+        short = set.intersection(*(self._short(ask) for ask in waiting)) if waiting else set()
+        for avoided in (excluded | failed | short, excluded | failed):
+            if avoided != excluded and all(self._places(ask, avoided) for ask in waiting if self._hosts(ask)):
+                return avoided
         return excluded
+
+    def _short(self, ask: Ask) -> set[str]:
+        """The nodes that have too few GPUs for an ask; the ledger may have a host's short name, or the full one."""
+        if not ask.short_of_gpus:
+            return set()  # as most often, and this is asked for at each heartbeat, of thousands of nodes
+        names = set(ask.short_of_gpus)
+        firsts = {name.partition(".")[0] for name in names}
+        return {host for host in self._nodes if {host, host.partition(".")[0]} & names or host in firsts}
 
     def _hosts(self, ask: Ask) -> Collection[str]:
         """Where a container of this ask may be by its user's word: the hosts named, else all that are known."""
@@ -194,7 +206,9 @@ class Wants:
             return [*hosts, *(row(rack, relax=False) for rack in sorted(racks)), row(ANY, relax=False)]
         if ask.placement.node_label is not None:
             return [row(ANY)]
-        fit = [self._nodes[host] for host in self._places(ask, self._to_avoid())]
+        avoided = self._to_avoid()
+        names = self._places(ask, avoided | self._short(ask)) or self._places(ask, avoided)
+        fit = [self._nodes[host] for host in names]
         chosen = self._sample(fit, min(len(fit), 2 * count, MOST_HOSTS))
         racks = {node.rack or DEFAULT_RACK for node in chosen}
         return [*(row(node.node.host) for node in chosen), *map(row, sorted(racks)), row(ANY)]
