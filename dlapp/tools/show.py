@@ -168,8 +168,11 @@ def end_line(view: View, now_ms: int) -> str:
         if output["committed"] or output["partial"]:
             place = output["target"] if output["committed"] else f"kept at {output['partial']}"
             line += f"; output {place.replace('file://', '')}"
-    hint = f" (dlapp-logs {view['application_id']} shows what it printed)"
-    return line + (hint if view["final_status"] == "FAILED" else "")
+    if view["final_status"] != "FAILED" or not view["containers"]:
+        return line
+    if any(one["exit_code"] is not None or one["signal"] is not None for one in view["containers"]):
+        return f"{line} (dlapp-logs {view['application_id']} shows what it printed)"
+    return f"{line} (dlapp-logs --own {view['application_id']} shows what dlapp did)"
 
 
 def list_lines(views: Iterable[View], now_ms: int) -> list[str]:

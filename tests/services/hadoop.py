@@ -36,6 +36,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from tests.services import keeper
+from tests.services.install import nvidia_cards
 from tests.services.zookeeper import NoZooKeeper, ZooKeeper
 
 VERSION = os.environ.get("DLAPP_TEST_HADOOP", "3.4.2")
@@ -48,6 +49,7 @@ UP_CONFIG = "dlapp.yaml"
 ROOT = Path(__file__).resolve().parents[2]
 NODES = {"nm1": "127.0.1.1", "nm2": "127.0.1.2"}
 NODE_MEMORY_MIB, NODE_VCORES, NODE_GCORES = 4096, 8, 4
+_GCORES = "yarn.nodemanager.resource-type.gcores"
 READY_TIMEOUT_S = 120.0
 
 ARTIFACTS = (
@@ -415,7 +417,11 @@ class Hadoop:
             for kind in node["totalResource"]["resourceInformations"]["resourceInformation"]
             if kind["name"] == "gcores"
         ]
-        return gcores == [NODE_GCORES] * len(NODES)
+        return gcores == [self.node_gcores()] * len(NODES)
+
+    def node_gcores(self) -> int:
+        """How many gcores each node offers."""
+        return int(read_configuration(self.directory / "conf-nm1" / "node-resources.xml")[_GCORES] or 0)
 
     def _hdfs_ready(self) -> bool:
         user = getpass.getuser()
@@ -491,7 +497,7 @@ class Hadoop:
                 "dfs.client.block.write.locateFollowingBlock.initial.delay.ms": "10",
                 "dfs.client.block.write.locateFollowingBlock.retries": "10",
             },
-            "node-resources.xml": {"yarn.nodemanager.resource-type.gcores": str(NODE_GCORES)},
+            "node-resources.xml": {_GCORES: str(NODE_GCORES)},
             "capacity-scheduler.xml": QUEUES,
             "yarn-site.xml": {
                 "yarn.resourcemanager.hostname": local,
@@ -612,9 +618,10 @@ def cluster_for_tests() -> Iterator[Hadoop]:
     with contextlib.suppress(OSError, ValueError):
         cluster = Hadoop(UP_DIRECTORY)
         cluster.status()
-        cluster.wait_until_ready()
-        yield cluster
-        return
+        if cluster.node_gcores() == NODE_GCORES:
+            cluster.wait_until_ready()
+            yield cluster
+            return
     with Hadoop.start() as cluster:
         yield cluster
 
@@ -628,7 +635,9 @@ def up(ports: dict[str, int] | None = None) -> int:
     down()
     began = time.monotonic()
     try:
-        cluster = Hadoop.start(UP_DIRECTORY, ports=ports, detached=True)
+        # What a user asks for is given: without a card no file that leaves gcores to us gets one.
+        settings = {"node-resources.xml": {_GCORES: str(nvidia_cards())}}
+        cluster = Hadoop.start(UP_DIRECTORY, ports=ports, settings=settings, detached=True)
     except (NoHadoop, TimeoutError) as error:
         print(f"Error: {error}", file=sys.stderr)
         return 1

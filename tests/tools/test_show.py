@@ -241,11 +241,18 @@ def test_the_phase_of_one_that_waits_is_its_reason_and_of_one_that_ended_its_cau
 
 def test_the_last_line_of_waiting_says_what_happened_and_what_to_type() -> None:
     assert end_line(view(), END_MS) == "application_1474893803111_0042 is FINISHED, succeeded after 0:00:46.13"
-    failed = view(final_status=FinalStatus.FAILED, cause=Cause.FAILED, diagnostics="container 0: exit code 3")
-    assert end_line(failed, END_MS).endswith(
-        "failed after 0:00:46.13: container 0: exit code 3 "
-        "(dlapp-logs application_1474893803111_0042 shows what it printed)"
+
+    def failed(words: str, *containers: ContainerView) -> str:
+        end = view(final_status=FinalStatus.FAILED, cause=Cause.FAILED, diagnostics=words, containers=containers)
+        return end_line(end, END_MS).partition("failed after 0:00:46.13: ")[2]
+
+    assert failed("container 0: exit code 3", container(0, exit_code=3), container(1)) == (
+        "container 0: exit code 3 (dlapp-logs application_1474893803111_0042 shows what it printed)"
     )
+    assert failed("no GPU", container(0, message="no GPU")) == (
+        "no GPU (dlapp-logs --own application_1474893803111_0042 shows what dlapp did)"
+    )
+    assert failed("no such queue") == "no such queue"
 
 
 def test_the_json_of_a_view_has_the_exit_code_only_once_it_ended() -> None:

@@ -25,6 +25,9 @@ from dlapp.jsonform import from_json
 from dlapp.report import ApplicationView, OutputView, State
 from dlapp.spec import Submission
 
+RUNNING_READ = 20
+"""Of so many applications that run, the latest, a list shows how far they are: it reads a file on HDFS for each."""
+
 
 class Looker:
     """Shows applications."""
@@ -46,7 +49,8 @@ class Looker:
     def views(
         self, *, everybody: bool = False, user: str | None = None, limit: int | None = None
     ) -> list[ApplicationView]:
-        """What YARN knows of many, oldest first: the caller's own, one user's, or everybody's; without containers.
+        """What YARN knows of many, oldest first: the caller's own, one user's, or everybody's. Of those of the caller's
+        own that run it is what their ApplicationMasters wrote last; the others are without containers.
 
         Where the ResourceManager has too few that have ended, it may have forgotten some: its timeline server is asked.
 
@@ -61,7 +65,21 @@ class Looker:
             # Its ids are of an earlier ResourceManager, or smaller.
             found, ended = [*forgotten, *found], [*forgotten, *ended]
         kept = set(ended if limit is None else ended[len(ended) - limit :] if limit else ())
-        return [reports.merged(one, Told()) for one in found if not one.state.ended or one in kept]
+        running = [one for one in found if one.state is State.RUNNING]
+        latest = set(running[-RUNNING_READ:])
+        return [
+            reports.merged(one, self._last_words(one) if one in latest else Told())
+            for one in found
+            if not one.state.ended or one in kept
+        ]
+
+    def _last_words(self, report: AppReport) -> Told:
+        """What the ApplicationMaster of an application that runs has written last, where it is the caller's own."""
+        if report.user == self._there.user:
+            with contextlib.suppress(DlappError, ValueError):
+                files = self._there.files(report.user)
+                return _staged(files, Places(files.home), report.application_id)
+        return Told()
 
     def _forgotten(self, whose: str | None, known: Sequence[AppReport]) -> list[AppReport]:
         timeline = self._there.site.timeline_url()
@@ -149,8 +167,7 @@ class Looker:
             if (kept := _history(files, places, report.application_id)) is not None:
                 return kept
         with contextlib.suppress(NotFound, Denied, ValueError):
-            place = f"{places.staging(report.application_id)}/{VIEW}"
-            return Told(from_json(ApplicationView, json.loads(files.read(place))))
+            return _staged(files, places, report.application_id)
         return Told()
 
     def _log_url_of(self, report: AppReport, view: ApplicationView | None) -> Callable[[str], str]:
@@ -160,6 +177,11 @@ class Looker:
             return lambda url: url
         nodes = {node.web: node.name for node in self._there.rest().nodes()}
         return lambda url: reports.completed_log_url(url, server, nodes)
+
+
+def _staged(files: Files, places: Places, application_id: ApplicationId) -> Told:
+    """What the ApplicationMaster wrote last while it ran. Raises DlappError; ValueError where it is nothing of ours."""
+    return Told(from_json(ApplicationView, json.loads(files.read(f"{places.staging(application_id)}/{VIEW}"))))
 
 
 def _history(files: Files, places: Places, application_id: ApplicationId) -> Told | None:

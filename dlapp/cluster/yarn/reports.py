@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from dlapp.cluster.yarn.rest import KIND, AppReport
+from dlapp.cluster.yarn.rest import KIND, AppReport, read_final_status, read_state
 from dlapp.cluster.yarn.web import NoAddress, Web
 from dlapp.control import Phase
 from dlapp.errors import NotFound, Unreachable
@@ -27,6 +27,8 @@ _NODE_LOGS = "/node/containerlogs/"
 _DATE = re.compile(r"^\[[^\]]*\]\s*")
 _ODD = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
 """What reading an answer ends with that is not of the form that we know."""
+_KILLS = {"timed out after ": Cause.TIMED_OUT, "soft-killed by ": Cause.SOFT_KILLED}
+"""How our diagnostics of them begin (`dlapp.am.closing`)."""
 _CAUSES = {FinalStatus.SUCCEEDED: Cause.SUCCEEDED, FinalStatus.KILLED: Cause.KILLED, FinalStatus.FAILED: Cause.FAILED}
 
 
@@ -111,13 +113,18 @@ def merged(report: AppReport, told: Told, log_url: Callable[[str], str] = lambda
 def _of_report(report: AppReport) -> ApplicationView:
     ended = report.state.ended
     final = report.final_status
-    cause = None
+    state, cause = report.state, None
     if ended:
-        cause = Cause.KILLED if report.state is State.KILLED else _CAUSES.get(final, Cause.FAILED)
+        cause = Cause.KILLED if state is State.KILLED else _CAUSES.get(final, Cause.FAILED)
+        if cause is Cause.KILLED:
+            # YARN has one word for all three; our own diagnostics begin with the right one.
+            words = first_line(report.diagnostics)
+            cause = next((one for start, one in _KILLS.items() if words.startswith(start)), cause)
+            state = State.KILLED if cause is Cause.KILLED else state
     return ApplicationView(
         application_id=report.application_id,
         attempt=1,
-        state=report.state,
+        state=state,
         final_status=final if ended else FinalStatus.UNDEFINED,
         cause=cause,
         phase="" if ended else "starting" if report.state is State.RUNNING else "waiting for its ApplicationMaster",
@@ -220,18 +227,19 @@ def forgotten(url: str, login: Login, *, whose: str | None, known: Collection[Ap
 
 
 def _of_history(raw: dict[str, Any], application_id: ApplicationId) -> AppReport:
-    final = str(raw.get("finalAppStatus"))
+    final = read_final_status(raw.get("finalAppStatus"))
+    tracking_url, finished_ms = str(raw.get("trackingUrl") or ""), int(raw.get("finishedTime") or 0)
     return AppReport(
         application_id=application_id,
         user=str(raw.get("user", "")),
         name=str(raw.get("name", "")),
         queue=str(raw.get("queue", "")),
-        state=State(raw.get("appState")),
-        final_status=FinalStatus(final) if final in FinalStatus.__members__ else FinalStatus.UNDEFINED,
+        state=read_state(raw["appState"], final, finished_ms, tracking_url),
+        final_status=final,
         diagnostics=str(raw.get("diagnosticsInfo") or ""),
-        tracking_url=str(raw.get("trackingUrl") or ""),
+        tracking_url=tracking_url,
         started_ms=int(raw.get("submittedTime") or raw.get("startedTime") or 0),
-        finished_ms=int(raw.get("finishedTime") or 0),
+        finished_ms=finished_ms,
         kind=str(raw.get("type", "")),
         raw=raw,
     )
