@@ -104,7 +104,8 @@ class Connections:
     """Connections to any number of servers. Any thread may ask; each request has a connection to itself.
 
     Args:
-        connect_s, silence_s: how long to wait for a connection, and for the next byte of an answer.
+        connect_s, silence_s: how long to wait for a connection; and for an answer's head, for the next byte of a body
+            that goes to a file, and for any other body as a whole.
         ca: file of the certificates that servers are trusted by; None: what OpenSSL has.
     """
 
@@ -274,6 +275,7 @@ class _Connection:
         self._sock, self._host, self._silence_s, self._in_kernel = sock, host, silence_s, in_kernel
         self._buffer = b""
         self._body_of: _Body | None = None
+        self._ends_at: float | None = None  # of what is being received as a whole
         self.may_be_tls = True  # nothing but an alert of TLS came, and we did not end it ourselves
         self.used_at = time.monotonic()
 
@@ -354,6 +356,7 @@ class _Connection:
     # ---- receiving ----
 
     def _answer(self, method: str, sink: Sink | None) -> tuple[Answer, bool]:
+        self._as_a_whole(self._sock.gettimeout())
         while True:
             status, headers, newer = self._head()
             if status >= 200:
@@ -362,8 +365,21 @@ class _Connection:
         good = 200 <= status < 300
         out = _Body(sink if good else None)
         self._body_of = out if good else None
+        self._as_a_whole(self._silence_s)
         stays = self._body(method, status, headers, out) and stays
         return Answer(status, headers, b"".join(out.parts), out.count), stays
+
+    def _as_a_whole(self, limit_s: float | None) -> None:
+        """What is received from now on has so long in all, for a server may trickle; None: each piece has its time."""
+        self._ends_at = None if limit_s is None else time.monotonic() + limit_s
+        self._sock.settimeout(self._silence_s)
+
+    def _receive(self, most: int) -> bytes:
+        if self._ends_at is not None:
+            if (left := self._ends_at - time.monotonic()) <= 0:
+                raise TimeoutError
+            self._sock.settimeout(left)
+        return self._sock.recv(most)
 
     def _head(self) -> tuple[int, dict[str, str], bool]:
         while (end := self._buffer.find(b"\r\n\r\n")) < 0:
@@ -393,22 +409,30 @@ class _Connection:
             self._take(int(headers["content-length"]), out)
             return True
         while True:
-            self._buffer = self._buffer or self._sock.recv(PIECE)
+            self._buffer = self._buffer or self._receive(PIECE)
             if not self._buffer:
                 return False
             self._take(len(self._buffer), out)
 
     def _take(self, size: int, out: _Body) -> None:
+        if out.sink is None:
+            if out.count + size > MOST_BODY:
+                raise ValueError("an answer without end")
+            self._take_all(size, out)
+        else:
+            self._as_a_whole(None)
+            self._take_all(size, out)
+            self._as_a_whole(self._silence_s)
+
+    def _take_all(self, size: int, out: _Body) -> None:
         end = out.count + size
-        if out.sink is None and end > MOST_BODY:
-            raise ValueError("an answer without end")
         if self._buffer:
             out.add(self._buffer[:size])
             self._buffer = self._buffer[size:]
         if out.sink is not None and self._in_kernel and end - out.count >= 1 << 16:
             self._splice(end - out.count, out)
         while out.count < end:
-            piece = self._sock.recv(min(PIECE, end - out.count))
+            piece = self._receive(min(PIECE, end - out.count))
             if not piece:
                 raise ConnectionResetError(_EARLY)
             out.add(piece)
@@ -444,7 +468,7 @@ class _Connection:
         return line
 
     def _some(self) -> bytes:
-        piece = self._sock.recv(MOST_HEAD)
+        piece = self._receive(MOST_HEAD)
         if not piece:
             raise ConnectionResetError(_EARLY)
         self.may_be_tls = self.may_be_tls and piece[0] == _ALERT

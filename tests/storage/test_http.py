@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import socket
 import threading
@@ -244,6 +245,68 @@ def test_a_server_that_is_silent_is_waited_for_only_so_long() -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute, pytest.raises(Broken, match="timed out") as broken:
         connections.ask("GET", f"http://127.0.0.1:{mute.getsockname()[1]}", "/")
     assert broken.value.sent
+
+
+@pytest.mark.parametrize("to_file", [False, True], ids=["memory", "file"])
+@pytest.mark.parametrize(
+    ("begins", "goes_on"),
+    [
+        (b"", b"HTTP/1.1 200 OK and still no end of this line"),
+        (b"HTTP/1.1 200 OK\r\n", b"X: y\r\n"),
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n", b"0000"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n", b"X: y\r\n"),
+        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 10000\r\n\r\n", b"no"),
+    ],
+    ids=["status", "head", "interim", "chunk", "trailer", "refusal"],
+)
+def test_a_server_that_trickles_is_given_up_like_one_that_says_nothing(
+    begins: bytes, goes_on: bytes, to_file: bool, tmp_path: Path
+) -> None:
+    connections, given_up = Connections(2, 0.3), threading.Event()
+
+    def serve() -> None:
+        client, _ = listening.accept()
+        with client, suppress(OSError):
+            _request(client)
+            client.sendall(begins)
+            for byte in itertools.cycle(goes_on):
+                if given_up.wait(0.05):
+                    break
+                client.sendall(bytes([byte]))
+
+    with socket.create_server(("127.0.0.1", 0)) as listening, open(tmp_path / "x", "wb") as file:
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        sink = Sink(file.fileno(), 0, 100_000, lambda count: None) if to_file else None
+        try:
+            with pytest.raises(Broken, match="timed out"):
+                connections.ask("GET", f"http://127.0.0.1:{listening.getsockname()[1]}", "/", sink=sink)
+        finally:
+            given_up.set()
+            thread.join(30)
+
+
+def test_a_file_may_come_slowly_as_long_as_it_comes(tmp_path: Path) -> None:
+    connections = Connections(2, 2.0)
+
+    def serve() -> None:
+        client, _ = listening.accept()
+        with client:
+            _request(client)
+            client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n")
+            for byte in b"0123456789":
+                time.sleep(0.25)  # in all more than the time of a silence
+                client.sendall(bytes([byte]))
+
+    with socket.create_server(("127.0.0.1", 0)) as listening, open(tmp_path / "x", "wb") as file:
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        server = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        answer = connections.ask("GET", server, "/", sink=Sink(file.fileno(), 0, 10, lambda count: None))
+        thread.join(30)
+    assert answer.received == 10
+    assert (tmp_path / "x").read_bytes() == b"0123456789"
 
 
 def test_a_refusal_in_the_middle_of_a_large_body_is_heard_or_the_connection_broke(
