@@ -27,7 +27,7 @@ from dlapp.ids import ApplicationId
 from dlapp.login import Login
 from dlapp.report import ApplicationView, Cause, FinalStatus, State
 from dlapp.storage.staged import StagedFiles
-from tests.cluster_yarn.on_yarn import until
+from tests.cluster_yarn.on_yarn import set_safe_mode, until
 from tests.services.hadoop import Hadoop
 
 pytestmark = pytest.mark.yarn
@@ -212,6 +212,27 @@ def test_a_kill_leaves_nothing_of_it(client: Client, hadoop: Hadoop, tmp_path: P
     assert client.kill(application_id) == f"{application_id} was killed, no output kept"
     assert client.status(application_id).state is State.KILLED
     until(lambda: subprocess.run(["pgrep", "-fx", mark], capture_output=True).returncode == 1)
+    files = StagedFiles(read_site(str(hadoop.configuration)).storage(Login(getpass.getuser())))
+    assert str(application_id) not in files.names(f"{files.home}/.dlapp/staging")
+    files.close()
+
+
+def test_a_kill_goes_through_while_hdfs_takes_no_changes_and_the_next_command_cleans_up(
+    client: Client, hadoop: Hadoop, tmp_path: Path
+) -> None:
+    mark = f"sleep 4343{os.getpid()}"
+    application_id = client.submit(properties(tmp_path, f"exec {mark}"))
+    until(lambda: running(client, application_id))
+    set_safe_mode(hadoop, on=True)
+    try:
+        said = client.kill(application_id)
+        until(lambda: subprocess.run(["pgrep", "-fx", mark], capture_output=True).returncode == 1)
+        assert client.status(application_id).state is State.KILLED
+    finally:
+        set_safe_mode(hadoop, on=False)
+    assert said.startswith(f"{application_id} was killed, but its output cannot be settled now: ")
+    assert "HDFS is in safe mode" in said
+    assert client.status(application_id).state is State.KILLED
     files = StagedFiles(read_site(str(hadoop.configuration)).storage(Login(getpass.getuser())))
     assert str(application_id) not in files.names(f"{files.home}/.dlapp/staging")
     files.close()
