@@ -247,7 +247,8 @@ def test_a_program_that_takes_more_memory_than_it_asked_for_is_ended_with_the_nu
     done = waited(properties(tmp_path, script, resources={"memory": 256}))
     assert done.code == 1, done.out + done.err
     assert re.fullmatch(
-        r"container 0 \(worker 0\) failed: the container was ended for using too much memory: \d\S* MB of 256 MB",
+        r"container 0 \(worker 0\) failed: the container was ended for using too much memory: \d\S* MB of 256 MB; "
+        "raise memory of its role",
         status(id_of(done))["diagnostics"],
     )
 

@@ -307,7 +307,7 @@ def test_a_container_that_uses_too_much_memory_is_told_with_the_numbers(driver: 
     driver.until(lambda: driver.ended)
     end = driver.ended[grant.container_id]
     assert end.exit_status == -104
-    assert re.search(r"too much memory: \d+\.?\d* MB of 256 MB$", end.diagnostics)
+    assert re.search(r"too much memory: \d+\.?\d* MB of 256 MB; raise memory of its role$", end.diagnostics)
 
 
 def test_the_end_is_on_record(driver: Driver, rest: YarnRest, attempt: Attempt):

@@ -23,7 +23,10 @@ NODE_FAULTS = {
 TAKEN_AWAY = (ABORTED, -102, -106)
 """What the ResourceManager says by itself; what a node says comes when the container has ended. Source: SchedulerUtils,
 createAbnormalContainerStatus, createPreemptedContainerStatus and createKilledContainerStatus."""
-MEMORY = (-103, -104)
+MEMORY = {
+    -103: "raise memory of its role, or the cluster's yarn.nodemanager.vmem-pmem-ratio",
+    -104: "raise memory of its role",
+}
 NO_PYTHON = (126, 127)
 """What a container's command exits with where its node has no Python for dlapp (`plan`, `travel`)."""
 OURS = "dlapp: "
@@ -43,7 +46,9 @@ def end_of(status: Status) -> ContainerEnd:
     if code in NO_PYTHON and (said := _our_words(status.diagnostics)):
         return ContainerEnd(container_id=status.container_id, exit_status=code, diagnostics=said, node_fault=True)
     words = NODE_FAULTS.get(code) or OWN_FAULTS.get(code)
-    told = _memory(status.diagnostics) if code in MEMORY else _first_words(status.diagnostics)
+    told = _first_words(status.diagnostics)
+    if code in MEMORY:
+        told = f"{_memory(status.diagnostics)}; {MEMORY[code]}"
     return ContainerEnd(
         container_id=status.container_id,
         exit_status=code,
