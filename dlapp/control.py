@@ -211,6 +211,7 @@ class Orders:
         number: grows with every change.
         go: the gate is open, the payload may start.
         stop: how to end, if at all.
+        why: to end, in a few words; they stand in the task's result.
         grace_s: seconds between SIGTERM and SIGKILL of a soft stop.
         report_every_s: the longest silence between two reports.
     """
@@ -219,6 +220,7 @@ class Orders:
     number: int
     go: bool = False
     stop: Stop = Stop.NO
+    why: str = ""
     grace_s: float = 0.0
     report_every_s: float = 10.0
 

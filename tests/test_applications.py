@@ -211,6 +211,7 @@ def test_a_soft_kill_lets_every_container_end_and_commits_their_output(engine: E
     assert run("dlapp-softkill", application).code == 0
     seen = ended(application, END_S)
     assert (seen["state"], seen["final_status"], seen["cause"]) == ("FINISHED", "KILLED", "soft-killed")
+    assert {one["message"] for one in seen["containers"]} == {f"soft-killed by {getpass.getuser()}"}
     assert engine.tree("soft") == {"0/0": "saved\n", "1/1": "saved\n"}
     assert run("dlapp-logs", "-f", application, timeout_s=END_S).code == 7
 

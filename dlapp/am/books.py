@@ -183,6 +183,10 @@ class Books:
         container.orders = replace(container.orders, number=last + 1, **change)
         self._do(SendOrders(container.container_id, container.orders))
 
+    def _words(self, why: Why) -> str:
+        """What a task is told of its stop."""
+        return (self.ending.diagnostics if self.ending and why is Why.ENDING else "") or why.value
+
     def _stop(self, container: Container, why: Why, *, at_once: bool = False) -> None:
         """End a container: by its orders first, so that its task can clean up, where it listens; then by the engine."""
         if container.end is not None:
@@ -193,7 +197,7 @@ class Books:
         self.roles[container.place].held.pop(container.container_id, None)
         listens = container.orders is not None and container.hello
         if listens and container.orders and container.orders.stop is not Stop.NOW:
-            self._order(container, stop=Stop.NOW, go=False)
+            self._order(container, stop=Stop.NOW, why=self._words(why), go=False)
         if listens and not at_once:
             self._at(self.timing.stop_ms, Due.STOP, container)
         else:

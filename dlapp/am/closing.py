@@ -79,7 +79,7 @@ class Closing(Books):
             if container.instance is None or container.why is not None or orders is None or not may_run:
                 self._stop(container, Why.ENDING)
             elif orders.stop is Stop.NO:
-                self._order(container, stop=Stop.SOFT, grace_s=grace_ms / 1000)
+                self._order(container, stop=Stop.SOFT, why=self._words(Why.ENDING), grace_s=grace_ms / 1000)
         self._soft_ends_awake_ms = self.awake_ms + grace_ms
         self._closing_until_ms = self._soft_ends_awake_ms + self.timing.soft_margin_ms
 

@@ -215,7 +215,7 @@ class Recovery(Faults):
         if container is not None and container_id in self.open and container.orders is not None:
             # A node that YARN has lost may still reach us: then its task hears from us that it is to end.
             if container.orders.stop is not Stop.NOW:
-                self._order(container, stop=Stop.NOW, go=False)
+                self._order(container, stop=Stop.NOW, why="its node is lost, or it is taken away", go=False)
             return
         if not self._is_new(container_id) or container_id.attempt >= self.attempt:
             return

@@ -235,8 +235,7 @@ class AmLink:
             self._attempt, self._orders = orders.attempt, orders
             self._changed.notify_all()
         if orders.stop is not Stop.NO:
-            why = "soft-kill" if orders.stop is Stop.SOFT else "stopped by the ApplicationMaster"
-            self._stopper.order(orders.stop, why, orders.grace_s)
+            self._stopper.order(orders.stop, orders.why or "stopped by the ApplicationMaster", orders.grace_s)
 
     def _call(self, connection: ControlConnection, word: str, message: Hello | Report, timeout_s: float) -> Any:
         path = f"/v1/tasks/{self._container_id}/{word}"

@@ -209,6 +209,7 @@ def test_a_failed_payload_fails_the_application_by_name_and_the_others_store_wha
     am.running(2, 3, 4, 5)
     am.report(4, Phase.ENDED, result(Fault.USER, 3))
     assert am.stops(2, 3, 5) == [Stop.SOFT] * 3
+    assert {am.orders(one).why for one in (2, 3, 5)} == {"container 2 (worker 2) failed: exit code 3"}
     assert am.asked() == [0]
     am.finished(2, result(Fault.STOPPED, None))
     for number in (3, 5):
@@ -404,6 +405,7 @@ def test_a_soft_kill_gives_payloads_their_grace_and_commits_what_is_stored() -> 
     (answer,) = am.of(events.AnswerStop)
     assert (answer.answer.state, answer.answer.left_s) == ("stopping", 20.0)
     assert (am.orders(3).stop, am.orders(3).grace_s) == (Stop.SOFT, 20.0)
+    assert am.orders(3).why == "soft-killed by tina"
     am.finished(3, result(Fault.USER, 143))
     assert am.settlement().how is Settlement.COMMIT
     assert [part.index for part in am.settlement().parts] == [0, 1]
@@ -430,6 +432,7 @@ def test_before_payloads_run_a_soft_kill_is_a_kill() -> None:
     am.hello(2)
     am.do(events.SoftKill("tina"))
     assert am.stops(2) == [Stop.NOW]
+    assert am.orders(2).why == "soft-killed by tina before a payload ran"
     am.finished(2, result(Fault.STOPPED, None, None))
     assert am.settlement().how is Settlement.DROP
     am.settled()
