@@ -19,6 +19,7 @@ _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 MOST_SECONDS = 100 * 365 * 86400
 """A hundred years: above it, times in milliseconds since 1970 and waits of the kernel would no longer fit."""
 MOST_BYTES = 1 << 60
+_LISTED = 60
 
 
 def read_count(text: str, least: int = 0, most: int = 2**31 - 1) -> int:
@@ -93,7 +94,8 @@ def nearest(word: str, allowed: Iterable[str]) -> str:
     by_folded = {name.lower(): name for name in names}
     if close := difflib.get_close_matches(word[:100].lower(), list(by_folded), n=1, cutoff=0.5):
         return f"the nearest is {by_folded[close[0]]}"
-    return f"known are {', '.join(names)}"
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return f"known are {', '.join(names[:_LISTED])}{more}"
 
 
 def shown(text: str, most: int = 60) -> str:

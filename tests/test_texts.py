@@ -86,6 +86,7 @@ def test_the_nearest_name_ignores_case_and_without_one_all_are_named() -> None:
     assert nearest("Memroy", ["memory", "vcores"]) == "the nearest is memory"
     assert nearest("APPLICATION", ["application"]) == "the nearest is application"
     assert nearest("zzz", ["memory", "vcores"]) == "known are memory, vcores"
+    assert nearest("zzz", [f"node{i}" for i in range(9000)]).endswith(", node58, node59 and 8940 more")
 
 
 @given(st.text())

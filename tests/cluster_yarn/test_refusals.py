@@ -17,6 +17,7 @@ from dlapp.client import Client
 from dlapp.config import load_config
 from dlapp.errors import AskTooLarge, ConfigError, Denied, DlappError, FileRefused, NotFound, Unreachable, UsageError
 from dlapp.ids import ApplicationId
+from dlapp.report import Cause
 from tests.cluster_yarn.on_yarn import set_safe_mode, until
 from tests.services.hadoop import Hadoop, NoHadoop, _write_xml, free_ports, read_configuration
 from tests.services.tls import tls_in_front
@@ -120,6 +121,16 @@ def test_an_ask_above_a_maximum_names_its_setting(client_of: Make, tmp_path: Pat
         said = refused(client, properties(tmp_path, resources=resources), AskTooLarge)
         assert "the most that the cluster gives is" in said
         assert setting in said
+
+
+def test_names_of_no_node_are_told_of_with_the_nearest(client_of: Make, tmp_path: Path) -> None:
+    client = client_of()
+    (here, *_) = client.engine.node_names()
+    file = properties(tmp_path, resources=f"memory=256m\nexclude_nodes={here}x")
+    notes: list[str] = []
+    application_id = client.submit(file, note=notes.append)
+    assert notes == [f"resources.exclude_nodes: YARN knows no node '{here}x' now, the nearest is {here}"]
+    assert client.wait(application_id, timeout_s=90).cause is Cause.SUCCEEDED
 
 
 def test_a_dialect_that_the_cluster_has_not_is_refused(client_of: Make, tmp_path: Path) -> None:

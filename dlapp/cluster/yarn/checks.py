@@ -13,7 +13,8 @@ from dlapp.cluster.yarn.rest import NodeInfo, QueueInfo
 from dlapp.cluster.yarn.staging import CACHE_MODE, Files, Places
 from dlapp.errors import AskTooLarge, Denied, DlappError, NotFound, SpecError, Unreachable, UsageError
 from dlapp.ids import ApplicationId
-from dlapp.spec import Resources
+from dlapp.spec import Placement, Resources
+from dlapp.texts import nearest, shown
 
 _MAXIMUM = {
     "memory-mb": "yarn.scheduler.maximum-allocation-mb",
@@ -77,14 +78,29 @@ def _field3(gcores: int, configuration: Configuration) -> list[str]:
     return []
 
 
-def check_nodes(resources: Resources, dialect: Dialect, nodes: Sequence[NodeInfo]) -> list[str]:
-    """A line where no node that runs now could hold the container, even if it were empty."""
+def check_nodes(resources: Resources, placement: Placement, dialect: Dialect, nodes: Sequence[NodeInfo]) -> list[str]:
+    """A line where no node that runs now, of those that the user allows, could hold the container, were it empty."""
     asked = amounts(resources, dialect)
-    running = [node for node in nodes if node.state == "RUNNING"]
-    if any(all(node.total.get(name, 0) >= amount for name, amount in asked.items()) for node in running):
+    allowed = {node.host for node in nodes if node.state == "RUNNING"} - set(placement.exclude_nodes)
+    if placement.nodes:
+        allowed &= set(placement.nodes)
+    fitting = (node for node in nodes if all(node.total.get(name, 0) >= amount for name, amount in asked.items()))
+    if any(node.host in allowed for node in fitting):
         return []
     words = ", ".join(f"{amount} {name}" for name, amount in asked.items())
-    return [f"no node that runs now can hold a container of {words}; it waits for one"]
+    among = " among those that nodes and exclude_nodes leave" if placement.nodes or placement.exclude_nodes else ""
+    return [f"no node that runs now{among} can hold a container of {words}; it waits for one"]
+
+
+def check_node_names(placement: Placement, nodes: Sequence[NodeInfo]) -> list[str]:
+    """A line for each name that no node of the cluster has. One that was not heard of since a restart may come back."""
+    known = {node.host: None for node in nodes}
+    return [
+        f"resources.{key}: YARN knows no node {shown(name)} now, {nearest(name, known)}"
+        for key, names in (("nodes", placement.nodes), ("exclude_nodes", placement.exclude_nodes))
+        for name in names
+        if known and name not in known
+    ]
 
 
 def check_queue(queues: Sequence[QueueInfo], name: str) -> None:

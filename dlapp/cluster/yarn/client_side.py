@@ -88,7 +88,7 @@ class YarnEngine:
         """Refuse an ask that this cluster can never meet, and a queue that takes no applications.
 
         Returns:
-            Lines for the user: an ask that no present node can meet, though a later one might.
+            Lines for the user: an ask that no present node can meet, though a later one might; names of no node.
 
         Raises:
             AskTooLarge: a container above the cluster's maximum, or GPUs where none are counted.
@@ -105,7 +105,8 @@ class YarnEngine:
                 raise ConfigError(
                     "gcores are asked for, and nothing says which card belongs to whom: set gpuid.zookeeper.ensemble"
                 )
-            lines += checks.check_nodes(role.resources, dialect, nodes)
+            lines += checks.check_nodes(role.resources, spec.placement, dialect, nodes)
+        lines += checks.check_node_names(spec.placement, nodes)
         checks.check_queue(rest.queues(), spec.queue or "default")
         checks.check_home(self._there.files(user), user)
         if spec.priority is not None:
@@ -116,7 +117,7 @@ class YarnEngine:
 
     def node_names(self) -> tuple[str, ...]:
         """The hosts that run containers now. Raises Unreachable."""
-        return tuple(node.name.partition(":")[0] for node in self._there.rest().nodes() if node.state == "RUNNING")
+        return tuple(node.host for node in self._there.rest().nodes() if node.state == "RUNNING")
 
     def archive_cache(self) -> str:
         """Directory for packed workspaces on this machine; what is in it is brought to the cluster."""

@@ -133,6 +133,11 @@ class NodeInfo:
     labels: tuple[str, ...] = ()
     health: str = ""
 
+    @property
+    def host(self) -> str:
+        """The name without the port of its NodeManager."""
+        return self.name.rpartition(":")[0]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueInfo:
