@@ -368,9 +368,9 @@ def test_who_waits_can_be_cut_off(connections: Connections) -> None:
 # ---- what WebHdfs makes of it ----
 
 
-def calling(server: str) -> WebHdfs:
+def calling(server: str, patience_s: float = 30) -> WebHdfs:
     place = HdfsPlace("hdfs://nn:8020", (server,), Login("tony"))
-    return WebHdfs(place, patience_s=0.3, timeout_s=(2, 5), sleep=lambda seconds: None)
+    return WebHdfs(place, patience_s=patience_s, timeout_s=(2, 5), sleep=lambda seconds: None)
 
 
 @pytest.mark.parametrize(
@@ -391,7 +391,7 @@ def calling(server: str) -> WebHdfs:
 )
 def test_refusals_are_told_apart(answer: bytes, kind: type[Exception], words: str) -> None:
     with saying([[answer]]) as (server, _), pytest.raises(kind, match=words):
-        calling(server).status("/x")
+        calling(server, 0.3).status("/x")
 
 
 def test_the_path_and_the_user_are_escaped_and_nothing_else_is_done_to_them() -> None:
