@@ -126,7 +126,12 @@ def test_output_of_all_containers_replaces_the_old_at_once(engine: Engine, tmp_p
 
 def test_the_exit_code_of_a_program_decides(engine: Engine, tmp_path: Path) -> None:
     engine.put("kept/somewhere/else", "")
-    script = "mkdir output; echo half >output/x; echo $CONTAINER_INDEX; [ $CONTAINER_INDEX = 0 ] || exit 7; sleep 60"
+    wrote = tmp_path / "wrote"
+    script = (
+        "mkdir output; echo half >output/x; echo $CONTAINER_INDEX\n"
+        f"[ $CONTAINER_INDEX = 1 ] || {{ touch {wrote}; exec sleep 60; }}\n"
+        f"until [ -e {wrote} ]; do sleep 0.05; done; exit 7"
+    )
     done = waited(
         properties(
             tmp_path,
@@ -167,7 +172,7 @@ def test_a_program_that_fails_is_started_again_as_often_as_its_role_says(engine:
 
 
 def test_what_takes_too_long_is_stopped_with_its_output_kept(engine: Engine, tmp_path: Path) -> None:
-    limit_s = 2 if engine.name == "local" else 8  # from the start of its ApplicationMaster
+    limit_s = 4 if engine.name == "local" else 15  # from the start of its ApplicationMaster
     script = "mkdir output; echo half >output/x; exec sleep 60"
     file = properties(
         tmp_path,
@@ -192,7 +197,7 @@ def test_what_takes_too_long_is_stopped_with_its_output_kept(engine: Engine, tmp
 
 def test_a_list_says_how_far_it_is_and_that_it_was_killed(engine: Engine, tmp_path: Path) -> None:
     application = launch(properties(tmp_path, "sleep 60"))
-    wait_for("the list says that it runs", lambda: "running 1 of 1" in run("dlapp-list").out)
+    wait_for("the list says that it runs", lambda: "running 1 of 1" in run("dlapp-list").out, END_S)
     assert run("dlapp-kill", application).code == 0
     listed = json.loads(run("dlapp-list", "--json").out)["applications"][-1]
     assert [listed[key] for key in ("state", "cause", "exit_code")] == ["KILLED", "killed", 7]
@@ -207,7 +212,7 @@ def test_a_soft_kill_lets_every_container_end_and_commits_their_output(engine: E
         tmp_path, script, resources={"containers": 2}, to_hdfs={"output_path": "output", "hdfs": f"{engine.root}/soft"}
     )
     application = launch(file)
-    wait_for("both run", lambda: is_running(application, 2), END_S)
+    wait_for("both are up", lambda: sorted(printed("--stdout", application)) == ["[0] up", "[1] up"], END_S)
     assert run("dlapp-softkill", application).code == 0
     seen = ended(application, END_S)
     assert (seen["state"], seen["final_status"], seen["cause"]) == ("FINISHED", "KILLED", "soft-killed")

@@ -186,7 +186,8 @@ def test_killed_at_any_moment_the_output_is_the_old_or_the_new_and_the_state_say
 
 
 def test_closing_the_terminal_changes_nothing_for_what_runs(engine: Engine, tmp_path: Path) -> None:
-    file = properties(tmp_path, "sleep 1; echo done", name="slow")
+    go = tmp_path / "go"
+    file = properties(tmp_path, f"until [ -e {go} ]; do sleep 0.05; done; echo done", name="slow")
     pid, terminal = pty.fork()
     if pid == 0:
         os.execv(BIN / "dlapp-launcher", ["dlapp-launcher", "--wait", str(file)])
@@ -194,9 +195,10 @@ def test_closing_the_terminal_changes_nothing_for_what_runs(engine: Engine, tmp_
     while b"DL App ID = application_" not in text or not text.partition(b"DL App ID = ")[2].count(b"\n"):
         text += os.read(terminal, 4096)
     application = text.partition(b"DL App ID = ")[2].split()[0].decode()
-    wait_for("its payload", lambda: is_running(application))
+    wait_for("its payload", lambda: is_running(application), END_S)
     os.close(terminal)  # the session's processes get SIGHUP
     os.waitpid(pid, 0)
+    go.touch()
     assert ended(application)["final_status"] == "SUCCEEDED"
 
 
@@ -277,8 +279,12 @@ def test_many_submissions_at_once_all_run_each_exactly_once(engine: Engine, tmp_
 @on_yarn_when_full
 def test_of_a_failed_run_what_every_container_had_is_kept_aside(engine: Engine, tmp_path: Path) -> None:
     engine.put("somewhere else", "")
+    wrote = tmp_path / "wrote"
+    wrote.mkdir()
     script = (
-        "mkdir output; echo $CONTAINER_INDEX > output/x; [ $CONTAINER_INDEX != 0 ] || { sleep 0.5; exit 3; }; sleep 300"
+        f"mkdir output; echo $CONTAINER_INDEX > output/x; touch {wrote}/$CONTAINER_INDEX\n"
+        f"[ $CONTAINER_INDEX = 0 ] || exec sleep 300\n"
+        f"until [ -e {wrote}/1 ] && [ -e {wrote}/2 ]; do sleep 0.05; done; exit 3"
     )
     file = properties(tmp_path, script, resources={"containers": 3}, to_hdfs=output_of(engine))
     end = ended(launch(file))

@@ -17,7 +17,7 @@ from dlapp.cluster.yarn.resource_manager import ResourceManager
 from dlapp.cluster.yarn.rest import AppSubmission
 from dlapp.cluster.yarn.tokens import AM_RM_KIND, Credentials, Token
 from dlapp.cluster.yarn.values import Launch
-from dlapp.ids import ApplicationId
+from dlapp.ids import ApplicationId, ContainerId
 from dlapp.login import Login
 from tests.services.hadoop import Hadoop
 
@@ -39,6 +39,15 @@ def set_safe_mode(hadoop: Hadoop, *, on: bool) -> None:
     address = ("127.0.0.1", hadoop.ports["nn"])
     with Connection(address, protocol, proof=Login(getpass.getuser()), deadline=deadline) as connection:
         connection.call("setSafeMode", bytes([0x08, 2 if on else 1]), deadline)
+
+
+def until_heard_of(hadoop: Hadoop, *containers: ContainerId) -> None:
+    """Wait until the ResourceManager has heard of containers from their nodes, which say all once a second.
+
+    Those that it has not heard of when their ApplicationMaster dies, it takes away.
+    """
+    for one in containers:
+        until(lambda one=one: f"{one} Container Transitioned from ACQUIRED to RUNNING" in hadoop.log("rm"))  # type: ignore[misc]
 
 
 def submission(application_id: ApplicationId, command: tuple[str, ...], **others: Any) -> AppSubmission:

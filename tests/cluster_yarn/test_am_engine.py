@@ -6,7 +6,6 @@ import getpass
 import json
 import re
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from dlapp.ids import ContainerId
 from dlapp.login import Login
 from dlapp.report import Cause, FinalStatus, State
 from dlapp.spec import Placement, Resources
-from tests.cluster_yarn.on_yarn import Attempt, kill_attempt, token_of_attempt, until
+from tests.cluster_yarn.on_yarn import Attempt, kill_attempt, token_of_attempt, until, until_heard_of
 from tests.services.hadoop import NODES
 from tests.services.proxy import Plan, Proxy
 
@@ -267,8 +266,7 @@ def test_a_registration_whose_answer_was_lost_costs_no_attempt(driver: Driver, a
     (grant,) = driver.granted.values()
     driver.start(grant, f"touch {tmp_path}/runs; exec sleep 1000")
     driver.until((tmp_path / "runs").exists)
-    began = time.monotonic()
-    driver.until(lambda: time.monotonic() - began > 1.5)
+    until_heard_of(attempt.hadoop, grant.container_id)
     kill_attempt(tmp_path, 1)
     token = token_of_attempt(tmp_path, 2)
     lost = ResourceManager([attempt.hadoop.scheduler_address], token, Dialect.GCORES)
@@ -363,9 +361,7 @@ def test_a_second_attempt_finds_the_containers_of_the_first_and_ends_them(
     driver.start(one, f"touch {tmp_path}/one && exec sleep 1000")
     driver.start(two, f"touch {tmp_path}/two && until test -e {tmp_path}/go; do sleep 0.1; done; exit 5")
     driver.until(lambda: (tmp_path / "one").exists() and (tmp_path / "two").exists())
-    # YARN takes away what was started in the last second before its ApplicationMaster died.
-    began = time.monotonic()
-    driver.until(lambda: time.monotonic() - began > 1.5)
+    until_heard_of(attempt.hadoop, one.container_id, two.container_id)
     kill_attempt(tmp_path, 1)
     second = engine_of(attempt, token_of_attempt(tmp_path, 2), 2)
     try:

@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from dlapp.ids import ApplicationId
 from dlapp.login import Login
 from dlapp.report import ApplicationView, Cause, FinalStatus, State
 from dlapp.storage.staged import StagedFiles
-from tests.cluster_yarn.on_yarn import set_safe_mode, until
+from tests.cluster_yarn.on_yarn import set_safe_mode, until, until_heard_of
 from tests.services.hadoop import Hadoop
 
 pytestmark = pytest.mark.yarn
@@ -199,7 +198,7 @@ def test_a_payload_that_fails_fails_its_application_with_its_exit_code(client: C
 
 def test_a_soft_kill_gives_the_payload_its_grace(client: Client, tmp_path: Path) -> None:
     application_id = client.submit(properties(tmp_path, WAITS))
-    until(lambda: running(client, application_id))
+    until(lambda: running(client, application_id) and printed(client, application_id, "stdout") == [b"begun\n"])
     assert "is being stopped" in client.softkill(application_id)
     end = client.wait(application_id, timeout_s=30)
     assert (end.final_status, end.cause, end.containers[0].exit_code) == (FinalStatus.KILLED, Cause.SOFT_KILLED, 3)
@@ -274,12 +273,14 @@ def test_a_mark_in_the_staging_directory_stops_it_for_who_cannot_reach_it(
     assert (end.cause, end.soft_kill_by) == (Cause.SOFT_KILLED, "tony")
 
 
-def test_the_tasks_of_a_master_that_was_killed_go_on_under_the_next(client: Client, tmp_path: Path) -> None:
+def test_the_tasks_of_a_master_that_was_killed_go_on_under_the_next(
+    client: Client, hadoop: Hadoop, tmp_path: Path
+) -> None:
     go = tmp_path / "go"
     script = f"echo once; while [ ! -e {go} ]; do sleep 0.05; done"
     application_id = client.submit(properties(tmp_path, script, containers=2))
     before = until(lambda: running(client, application_id))
-    time.sleep(1.5)  # YARN takes away what was started in the last second of its master
+    until_heard_of(hadoop, *(one.container_id for one in before.containers))
     os.kill(master_of(application_id), signal.SIGKILL)
     until(lambda: client.status(application_id).attempt == 2 and running(client, application_id), 60)
     go.touch()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import json
 import os
@@ -54,9 +55,12 @@ def test_there_are_two_queues_to_use_and_three_to_be_refused_by(hadoop: Hadoop):
 @pytest.mark.yarn
 def test_what_a_server_unpacks_and_keeps_goes_with_the_cluster(hadoop: Hadoop):
     used = set()
-    for part, one in hadoop.status().items():
-        process = Path(f"/proc/{one['pid']}")
-        names = [*(process / "maps").read_text().split(), *(os.readlink(one) for one in (process / "fd").iterdir())]
+    for part, server in hadoop.status().items():
+        process = Path(f"/proc/{server['pid']}")
+        names = (process / "maps").read_text().split()
+        for one in (process / "fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # closed since it was listed
+                names.append(os.readlink(one))
         used |= {Path(name) for name in names if name.startswith(f"{tempfile.gettempdir()}/")}
         used |= set((hadoop.directory / part).glob("jetty-*"))
     assert any("leveldb" in path.name for path in used)

@@ -30,7 +30,7 @@ from dlapp.ids import ApplicationId
 from dlapp.login import Login
 from dlapp.report import ApplicationView, Cause, State
 from dlapp.storage.staged import StagedFiles
-from tests.cluster_yarn.on_yarn import set_safe_mode, until
+from tests.cluster_yarn.on_yarn import set_safe_mode, until, until_heard_of
 from tests.services import am_at_points
 from tests.services.am_at_points import STOP
 from tests.services.hadoop import NODES, Hadoop
@@ -319,7 +319,7 @@ def test_leases_outlive_the_master_and_nobody_else_is_given_the_cards(runs: Runs
     held = cards.leases()
     assert sorted(held) == sorted(str(container.container_id) for container in before.containers)
     assert {(application, len(devices)) for application, devices, _ in held.values()} == {(str(one.application_id), 2)}
-    time.sleep(1.5)  # YARN takes away what was started in the last second of its master
+    until_heard_of(runs.hadoop, *(one.container_id for one in before.containers))
     other = runs.submit(gcores=1, cards=cards)
     other.go()
     os.kill(one.master(), signal.SIGKILL)
@@ -378,7 +378,7 @@ if FULL:
     def test_of_two_live_masters_the_one_that_was_cut_off_goes_and_its_tasks_find_the_other(runs: Runs) -> None:
         one = runs.submit(outlives=True)
         before = until(one.running, 60)
-        time.sleep(1.5)  # YARN takes away what was started in the last second of its master
+        until_heard_of(runs.hadoop, *(one.container_id for one in before.containers))
         (one.directory / "cut-1").touch()
         kill_container_of(one)
         until(lambda: one.points(2), 60)
@@ -398,7 +398,7 @@ if FULL:
     def test_tasks_run_on_while_the_next_master_cannot_write_where_it_is(runs: Runs, hadoop: Hadoop) -> None:
         one = runs.submit()
         before = until(one.running, 60)
-        time.sleep(1.5)  # YARN takes away what was started in the last second of its master
+        until_heard_of(runs.hadoop, *(one.container_id for one in before.containers))
         set_safe_mode(hadoop, on=True)
         try:
             os.kill(one.master(), signal.SIGKILL)

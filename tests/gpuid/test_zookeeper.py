@@ -265,13 +265,14 @@ def through(proxy: Proxy) -> dict[str, Any]:
 
 
 @pytest.fixture
-def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "LEAST_WAIT_S", 0.6)
+def short_release(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "RELEASE_WAIT_S", 0.6)
 
 
-@pytest.mark.usefixtures("short_waits")
-def test_an_acquire_that_reaches_nobody_ends_at_its_deadline_and_names_the_ensemble(tmp_path: Path) -> None:
+def test_an_acquire_that_reaches_nobody_ends_at_its_deadline_and_names_the_ensemble(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "LEAST_WAIT_S", 0.6)
     settings = Settings("127.0.0.1:1,127.0.0.1:2", lock_dir=str(tmp_path))
     with ZooKeeperLedger(settings, host="node7", discover=lambda: store_cards(1)) as ledger:
         began = time.monotonic()
@@ -293,7 +294,7 @@ def test_an_acquire_waits_for_an_ensemble_that_comes_back(on_zookeeper: Open, pr
     ledger.acquire(ask("c1", 1), timeout_s=20).release()
 
 
-@pytest.mark.usefixtures("short_waits")
+@pytest.mark.usefixtures("short_release")
 def test_a_release_in_an_outage_is_done_when_it_is_over(on_zookeeper: Open, proxy: Proxy) -> None:
     ledger = on_zookeeper(over=through(proxy))
     lease = ledger.acquire(ask("c1", 4))
@@ -306,7 +307,7 @@ def test_a_release_in_an_outage_is_done_when_it_is_over(on_zookeeper: Open, prox
     assert ledger.acquire(ask("c1", 4)).release()
 
 
-@pytest.mark.usefixtures("short_waits")
+@pytest.mark.usefixtures("short_release")
 def test_a_release_that_was_never_done_is_left_to_evidence(on_zookeeper: Open, proxy: Proxy) -> None:
     ledger = on_zookeeper(over=through(proxy))
     # Its task is a process that has ended since.

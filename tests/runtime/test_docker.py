@@ -284,7 +284,7 @@ def test_a_payload_that_ends_while_dockerd_is_dead_is_told_with_its_code(place: 
 def test_what_a_dead_task_left_is_removed_by_the_next_one_of_the_host(
     docker: Driven, dockerd: Dockerd, tmp_path: Path
 ) -> None:
-    docker.run("echo never", **docker.docker)
+    docker.run("sleep 1000", **docker.docker)
     assert docker.process is not None
     docker.hear("started")
     docker.process.kill()

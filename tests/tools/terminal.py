@@ -67,7 +67,7 @@ class Terminal:
         """Press keys; ``\\x03`` is Ctrl-C."""
         os.write(self._master, text.encode())
 
-    def expect(self, pattern: str, timeout_s: float = 20.0) -> re.Match[str]:
+    def expect(self, pattern: str, timeout_s: float = 60.0) -> re.Match[str]:
         """Read until ``pattern`` is found in what was not matched before."""
         deadline = time.monotonic() + timeout_s
         start = getattr(self, "_seen", 0)

@@ -209,9 +209,11 @@ def test_ctrl_c_while_waiting_detaches_and_says_how_to_return(engine: Engine, tm
 
 @on_yarn_when_full
 def test_on_a_terminal_waiting_is_a_live_picture(engine: Engine, tmp_path: Path) -> None:
-    file = properties(tmp_path, "sleep 0.5", resources={"containers": 2})
+    go = tmp_path / "go"
+    file = properties(tmp_path, f"until [ -e {go} ]; do sleep 0.05; done", resources={"containers": 2})
     with Terminal("dlapp-launcher", "--wait", file, env={"DLAPP_LOCAL_VCORES": "2"}) as terminal:
         terminal.expect(r"^running +█+ +[12] of 2")
+        go.touch()
         assert terminal.wait() == 0
         assert "is FINISHED, succeeded" in terminal.text
         assert terminal.raw.rstrip().endswith(b"\x1b[?25h") or b"\x1b[?25h" in terminal.raw  # the cursor is back
