@@ -336,7 +336,9 @@ class WebHdfs:
         straight: bool = False,
         tell: Callable[[int], None] | None = None,
     ) -> None:
-        """Write a file, over what is there; it is not whole before this returns, so the name is one of the caller's.
+        """Write a file, in a directory that is there; it is not whole before this returns, so the name is the caller's.
+
+        A file that has the name gives way.
 
         Args:
             data: the content; a try that failed begins again.
@@ -347,17 +349,25 @@ class WebHdfs:
             DlappError: the file that is the source became shorter.
         """
         bad: set[str] = set()
-        dead_ends = 0
+        dead_ends, tried = 0, False
         for again in self._rounds(f"{shown(path)} cannot be written"):
             (tell or _ignore)(0)
             try:
-                asked = {"overwrite": "true", "permission": f"{mode:o}"}
+                # A DataNode may come late to a try that was given up. None replaces a file, so that it cannot take the
+                # name from a later one; what an earlier one left goes first.
+                if tried and not self.delete_if_empty(path):
+                    raise DlappError(f"{shown(self.place.location + path)} cannot be written: it is a directory")
+                tried = True
+                asked = {"overwrite": "false", "createparent": "false", "permission": f"{mode:o}"}
                 where = self._datanode("CREATE", path, bad, straight=straight and not bad, **asked)
                 self._at_datanode("PUT", where, path, data)
                 return
             except SourceShrank:
                 raise DlappError(f"the source of {shown(path)} became shorter while it was stored") from None
             except _DataNodeFailed as failed:
+                if isinstance(failed.refused, AlreadyThere):
+                    again(Unreachable(str(failed), doubtful=True))
+                    continue
                 bad.add(failed.server)
                 dead_ends += failed.answered
                 if dead_ends >= _MOST_DEAD_ENDS:
@@ -372,7 +382,7 @@ class WebHdfs:
         """Which DataNode to ask for content, and how; not one of ``bad`` if there is another."""
         if straight and self.place.login.hdfs_token is None and (server := self._next_known()):
             query = {"op": operation, **self.place.login.query, "namenoderpcaddress": self._namenode_rpc}
-            created = {"createflag": "", "createparent": "true"} if operation == "CREATE" else {}
+            created = {"createflag": ""} if operation == "CREATE" else {}
             return _Where(server, _encoded(query | created | parameters))
         method = "PUT" if operation == "CREATE" else "GET"
         excluded = {"excludedatanodes": ",".join(sorted(_address(one) for one in bad))} if bad else {}

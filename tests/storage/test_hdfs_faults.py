@@ -235,6 +235,68 @@ def test_trees_arrive_whole_through_connections_that_are_cut_anywhere(
         pytest.fail("nothing was cut")
 
 
+class Late(Connections):
+    """The first try of a write is given up, and its request comes to the DataNode later: at the next one, or after all.
+
+    Args:
+        whole: its content comes, too; else a part of it.
+    """
+
+    def __init__(self, whole: bool, at_next: bool) -> None:
+        super().__init__(2, 20)
+        self._whole, self._at_next = whole, at_next
+        self.held: tuple[str, bytes] | None = None
+        self.tries = 0
+
+    def ask(self, method: str, server: str, target: str, body: Any = None, **options: Any) -> Answer:
+        if method == "PUT" and "namenoderpcaddress=" in target:
+            self.tries += 1
+            if self.tries == 1:
+                content = os.pread(body.fd, body.size, 0)
+                length = f"Content-Type: application/octet-stream\r\nContent-Length: {len(content)}"
+                head = f"PUT {target} HTTP/1.1\r\nHost: {server.partition('://')[2]}\r\n{length}\r\n\r\n"
+                self.held = server, head.encode() + (content if self._whole else content[: len(content) // 2])
+                raise Broken("said nothing", sent=True)
+            if self._at_next:
+                self.arrive()
+        return super().ask(method, server, target, body, **options)
+
+    def arrive(self) -> None:
+        """Deliver what was held back, and wait until the DataNode is done with it."""
+        if self.held is None:
+            return
+        (server, request), self.held = self.held, None
+        host, _, port = server.partition("://")[2].rpartition(":")
+        with socket.create_connection((host, int(port)), timeout=30) as one:
+            one.sendall(request)
+            one.shutdown(socket.SHUT_WR)
+            while one.recv(1 << 16):
+                pass
+
+
+@pytest.mark.parametrize("at_next", [True, False], ids=["at-next", "after-all"])
+@pytest.mark.parametrize("whole", [True, False], ids=["whole", "half"])
+def test_a_try_that_comes_late_takes_nothing_from_the_one_that_followed_it(
+    place: HdfsPlace, base: str, tmp_path: Path, whole: bool, at_next: bool
+) -> None:
+    content = os.urandom(300_000)
+    (tmp_path / "model").write_bytes(content)
+    web = WebHdfs(place, patience_s=60)
+    web._connections = late = Late(whole, at_next)
+    files = HdfsFiles(place, web)
+    files.store(str(tmp_path / "model"), f"{base}/out/model")
+    late.arrive()
+    assert late.tries == (3 if at_next else 2)  # at the next one, its file is there first
+    assert files.read_bytes(f"{base}/out/model") == content
+    # Nor does it bring back a directory that was given its own name meanwhile.
+    late.tries, late._at_next = 0, False
+    files.store(str(tmp_path / "model"), f"{base}/aside/model")
+    assert web.rename(place.path(f"{base}/aside"), place.path(f"{base}/named"))
+    late.arrive()
+    assert files.names(base) == ["named", "out"]
+    assert files.read_bytes(f"{base}/named/model") == content
+
+
 @pytest.mark.parametrize("silent", ["datanodes", "everything"])
 def test_who_is_stopped_in_the_middle_leaves_at_once(
     place: HdfsPlace, base: str, hadoop: Hadoop, tmp_path: Path, silent: str
