@@ -626,7 +626,7 @@ def _ours(kind: str, message: str, where: str, server: str) -> DlappError:
         return DiskFull(f"{where} cannot be written: {line}")
     if kind == "SafeModeException":
         return _Unreachable(f"{where}: HDFS is in safe mode and takes no changes until it leaves it")
-    if kind == "FileAlreadyExistsException":
+    if kind in ("FileAlreadyExistsException", "AlreadyBeingCreatedException"):
         return AlreadyThere(f"{where}: {line}", kind)
     return Refused(f"{where}: {line} ({kind})", kind)
 
