@@ -102,7 +102,7 @@ class HdfsFiles:
             raise NotFound(f"{shown(local)}: there is no such file or directory to store")
         nodes = _without_links(nodes_to_store(local, seen_as=seen_as, note=note)[0], note)
         _check_names(nodes, top)
-        self._remove(top)
+        self._remove(top, self.web.clear)
         self.web.make_directory(top.rpartition("/")[0] or "/")
         directories = [(node, f"{top}/{node.name}".rstrip("/")) for node in nodes if node.is_dir]
         files = [(node, f"{top}/{node.name}".rstrip("/")) for node in nodes if node.is_file]
@@ -139,7 +139,7 @@ class HdfsFiles:
 
     def remove(self, location: str) -> None:
         """See `FileSystem.remove`."""
-        self._remove(self.place.path(location))
+        self._remove(self.place.path(location), self.web.delete)
 
     # ---- small files of our own ----
 
@@ -300,7 +300,8 @@ class HdfsFiles:
             raise explained(error, node.source, "read") from error
         try:
             source = Source(file, node.size_bytes) if node.size_bytes else b""
-            self.web.write(path, source, mode, straight=straight, tell=tell)
+            # Their directories are there; a try that comes late does not bring back one that was renamed since.
+            self.web.write(path, source, mode, parents=False, straight=straight, tell=tell)
             now = os.fstat(file)
             if (now.st_size, now.st_mtime_ns) != (node.size_bytes, node.mtime_ns):
                 raise DlappError(f"{shown(node.source)} changed while it was stored: it had {node.size_bytes} bytes")
@@ -322,16 +323,16 @@ class HdfsFiles:
             if stored.mode & 0o777 != node.mode & 0o777:
                 self.web.set_mode(path, node.mode & 0o777)
 
-    def _remove(self, path: str) -> None:
+    def _remove(self, path: str, delete: Callable[[str], None]) -> None:
         try:
-            self.web.delete(path)
+            delete(path)
         except Denied:
             # Of a directory that may not be written, HDFS removes nothing; its owner may change that.
             status = self.web.status(path)
             if status is None or not status.is_dir:
                 raise
             self._open_up(path)
-            self.web.delete(path)
+            delete(path)
 
     def _open_up(self, path: str) -> None:
         self.web.set_mode(path, 0o700)

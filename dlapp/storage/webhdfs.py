@@ -44,6 +44,8 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 3.0
 STRAIGHT_AFTER = 16
 """So many redirections are followed before small files go straight to DataNodes: by then some are known."""
 _PLAIN = re.compile(r"[A-Za-z0-9_.~/-]*")
+NUMBERS = "/.reserved/.inodes"
+"""Where HDFS has each file and directory by its number."""
 _MOST_KNOWN = 64
 _MOST_DEAD_ENDS = 4
 """How often a DataNode that answers may end a file at the same byte; a block that none has will not come by waiting."""
@@ -177,8 +179,27 @@ class WebHdfs:
 
     def delete(self, path: str) -> None:
         """Delete a file or a directory with all that it holds; nothing there is no error."""
-        with contextlib.suppress(NotFound):
-            self._json("DELETE", path, method="DELETE", recursive="true")
+        self._delete(path, path)
+
+    def clear(self, path: str) -> None:
+        """Delete what has this name, which is one that nobody renames, so that it can be written anew.
+
+        It goes by its number: a call that was given up, and comes late, does not take what was written since.
+        """
+        found = self.status(path)
+        if found is None or self._delete(f"{NUMBERS}/{found.number}", path):
+            return
+        # One that is still there has a number that is not served, as behind a router.
+        if (still := self.status(path)) and still.number == found.number:
+            self._delete(path, path)
+
+    def _delete(self, path: str, name: str) -> bool:
+        """Whether anything was there; ``name`` is what it is called in words."""
+        try:
+            said = self._call("DELETE", path, {"recursive": "true"}, method="DELETE", reads=True, name=name)
+        except NotFound:
+            return False
+        return bool(said.get("boolean"))
 
     def delete_if_empty(self, path: str) -> bool:
         """Delete an empty directory; whether nothing is there now."""
@@ -299,7 +320,7 @@ class WebHdfs:
                 return b""
             # By its name it could be another one by now, of which so many bytes are not all. In a snapshot it cannot,
             # and there the number leads to what has the name today.
-            numbered = path if "/.snapshot/" in path else f"/.reserved/.inodes/{status.number}"
+            numbered = path if "/.snapshot/" in path else f"{NUMBERS}/{status.number}"
             try:
                 return self._bytes_of(numbered, status.size_bytes)
             except NotFound:
@@ -333,15 +354,15 @@ class WebHdfs:
         data: bytes | Source,
         mode: int = 0o644,
         *,
+        parents: bool = True,
         straight: bool = False,
         tell: Callable[[int], None] | None = None,
     ) -> None:
-        """Write a file, in a directory that is there; it is not whole before this returns, so the name is the caller's.
-
-        A file that has the name gives way.
+        """Write a file, over one that is there; it is not whole before this returns, so the name is the caller's own.
 
         Args:
             data: the content; a try that failed begins again.
+            parents: make the directories above that are not there.
             straight: as for `fetch`.
             tell: told 0 before each try.
 
@@ -355,10 +376,12 @@ class WebHdfs:
             try:
                 # A DataNode may come late to a try that was given up. None replaces a file, so that it cannot take the
                 # name from a later one; what an earlier one left goes first.
-                if tried and not self.delete_if_empty(path):
-                    raise DlappError(f"{shown(self.place.location + path)} cannot be written: it is a directory")
+                if tried and (found := self.status(path)):
+                    if found.is_dir:
+                        raise DlappError(f"{shown(self.place.location + path)} cannot be written: it is a directory")
+                    self.clear(path)
                 tried = True
-                asked = {"overwrite": "false", "createparent": "false", "permission": f"{mode:o}"}
+                asked = {"overwrite": "false", "createparent": str(parents).lower(), "permission": f"{mode:o}"}
                 where = self._datanode("CREATE", path, bad, straight=straight and not bad, **asked)
                 self._at_datanode("PUT", where, path, data)
                 return
@@ -466,18 +489,23 @@ class WebHdfs:
         repeatable: bool = True,
         reads: bool = False,
         redirected: bool = False,
+        name: str = "",
     ) -> Any:
-        """One call to the NameNodes: its JSON with ``reads``, `_Where` with ``redirected``, else nothing."""
+        """One call to the NameNodes: its JSON with ``reads``, `_Where` with ``redirected``, else nothing.
+
+        Args:
+            name: what ``path`` is called in words, where that is another.
+        """
         who = self.place.login.webhdfs_query
         target = f"/webhdfs/v1{_quoted(path)}?{_encoded({'op': operation, **who, **(parameters or {})})}"
-        for again in self._rounds(shown(self.place.location + path)):
+        for again in self._rounds(shown(self.place.location + (name or path))):
             said: list[str] = []
             for number in self._order():
                 web = self.place.web[number]
                 try:
                     answer = self._asked(method, web, target)
                     if not (answer.good or (redirected and answer.status == 307)):
-                        raise self._refusal(answer, path, web)
+                        raise self._refusal(answer, name or path, web)
                     found = _object(answer, web) if reads else _redirection(answer, web) if redirected else None
                     self._first, self._answered = number, True
                     return found

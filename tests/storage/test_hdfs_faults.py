@@ -10,6 +10,7 @@ import signal
 import socket
 import threading
 import time
+import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -322,6 +323,45 @@ def test_a_try_that_comes_late_does_not_bring_back_a_directory_that_was_renamed(
     late.arrive()
     assert files.names(base) == ["named"]
     assert files.read_bytes(f"{base}/named/model") == b"weights"
+
+
+@pytest.mark.parametrize("kind", ["file", "directory"])
+def test_a_delete_that_comes_late_does_not_take_what_has_the_name_since(
+    place: HdfsPlace, base: str, tmp_path: Path, kind: str
+) -> None:
+    held: list[str] = []
+
+    class Held(Connections):
+        """The first delete is not sent."""
+
+        def ask(self, method: str, server: str, target: str, *arguments: Any, **options: Any) -> Answer:
+            if method == "DELETE" and not held:
+                held.append(f"{server}{target}")
+                raise Broken("said nothing", sent=True)
+            return super().ask(method, server, target, *arguments, **options)
+
+    web = WebHdfs(place)
+    files = HdfsFiles(place, web)
+    inner = "" if kind == "file" else "/inner"
+    if inner:
+        (tmp_path / "name").mkdir()
+    (tmp_path / f"name{inner}").write_bytes(b"new")
+    files.write_atomic(f"{base}/name{inner}", b"old")
+    web._connections = Held(2, 20)
+    files.store(str(tmp_path / "name"), f"{base}/name")
+    with contextlib.suppress(urllib.error.HTTPError):
+        urllib.request.urlopen(urllib.request.Request(held[0], method="DELETE"), timeout=20).close()
+    assert held
+    assert files.read_bytes(f"{base}/name{inner}") == b"new"
+
+
+def test_what_may_not_be_replaced_is_said_by_its_name(
+    place: HdfsPlace, files: HdfsFiles, base: str, tmp_path: Path
+) -> None:
+    (tmp_path / "model").write_bytes(b"new")
+    files.write_atomic(f"{base}/model", b"weights")
+    with pytest.raises(Denied, match=rf"{place.path(base)}/model: Permission denied: user=somebody"):
+        HdfsFiles(place._replace(login=Login("somebody"))).store(str(tmp_path / "model"), f"{base}/model")
 
 
 @pytest.mark.parametrize("silent", ["datanodes", "everything"])
