@@ -29,7 +29,7 @@ from dlapp.errors import Denied, DlappError, NotFound, UsageError
 from dlapp.ids import ApplicationId
 from dlapp.storage import shown
 from dlapp.storage.hdfs import HdfsFiles
-from dlapp.storage.webhdfs import Status
+from dlapp.storage.webhdfs import NUMBERS, Status
 
 Parts = Sequence[tuple[str, str]]
 Step = Callable[[str], None]
@@ -91,6 +91,8 @@ class HdfsCommit:
             if self._web.status(self.partial) is not None:
                 raise Refused(self._place.location + self.partial)
             if self._web.status(self.target) is not None:
+                # Who began beside the one that has ended it may have made this anew; without a marker it is empty.
+                self._web.delete_if_empty(self.ready)
                 return None
         if not there:
             raise NotFound(f"{shown(self.target)}: there are no parts to commit")
@@ -260,7 +262,7 @@ class HdfsCommit:
     def _move(self, number: int, path: str) -> bool:
         """Give the inode ``number`` the name ``path``; whether it has it now. Nobody else's thing is touched."""
         try:
-            return self._web.rename(f"/.reserved/.inodes/{number}", path) or self._number(path) == number
+            return self._web.rename(f"{NUMBERS}/{number}", path) or self._number(path) == number
         except NotFound:
             return False
 

@@ -124,6 +124,15 @@ def test_parts_become_the_target_and_nothing_else_stays(
     assert tree(files, target) == new_tree(names)
 
 
+def test_what_who_began_beside_another_made_anew_does_not_stay(place: HdfsPlace, files: HdfsFiles, target: str) -> None:
+    parts = plant(files, target, ["0", "1"])
+    commit.commit(target, APP, parts, overwrite=False, hdfs=place)
+    files.make_directory(f"{target}.{APP}.ready")
+    commit.commit(target, APP, parts, overwrite=False, again=True, hdfs=place)
+    assert tree(files, target) == new_tree(["0", "1"])
+    assert beside(files, target) == []
+
+
 def test_a_target_that_appeared_meanwhile_stays_and_the_output_is_kept_aside(
     place: HdfsPlace, files: HdfsFiles, target: str
 ) -> None:
