@@ -17,7 +17,7 @@ from typing import Any
 from dlapp.cluster.yarn import checks, reports, travel
 from dlapp.cluster.yarn.connected import Connected
 from dlapp.cluster.yarn.dialect import Dialect
-from dlapp.cluster.yarn.errors import NotAllowed, RemoteError
+from dlapp.cluster.yarn.errors import ApplicationNotFound, NotAllowed, RemoteError
 from dlapp.cluster.yarn.interpreter import DIRECTORY as PYTHON_DIRECTORY
 from dlapp.cluster.yarn.interpreter import archive_resource, check_archive, interpreter
 from dlapp.cluster.yarn.plan import WORKSPACE, Plan, environment_of, python_command
@@ -28,11 +28,13 @@ from dlapp.cluster.yarn.sweeping import Ended, Limits, mark_use, sweep, sweep_ca
 from dlapp.cluster.yarn.task_side import NODE_MANAGER
 from dlapp.cluster.yarn.values import Cluster, Launch, LocalResource
 from dlapp.config import Config
-from dlapp.errors import Denied, DlappError, TimedOut
+from dlapp.errors import Denied, DlappError, TimedOut, Unreachable
 from dlapp.ids import ApplicationId
 from dlapp.report import FinalStatus, State
 from dlapp.spec import AppSpec, Secrets, Submission
 
+IN_DOUBT_S = 60.0
+"""So long a submission is repeated of which YARN does not say that it has it; another one takes over in 10 to 30 s."""
 ACCEPTED_S = 10.0
 """How long YARN may take to say whether it takes an application; 30 ms on an idle cluster."""
 KEEP_FREE = 0.12
@@ -144,12 +146,15 @@ class Submitter:
             tags=_tags(spec),
         )
         try:
-            rest.submit(application)
-            refused = self._refused(rest, new.application_id)
+            refused = self._handed_in(rest, application)
         except NotAllowed:
             raise
         except RemoteError as error:
             raise checks.refusal(error.message, new.application_id, queue, user) from error
+        except Unreachable as error:
+            remember(str(new.application_id), submission.submitted_ms)
+            after = f"dlapp-status {new.application_id} will tell, dlapp-kill {new.application_id} end it"
+            raise Unreachable(f"{error}; the application may have been taken all the same: {after}") from error
         if refused is not None:
             raise checks.refusal(refused, new.application_id, queue, user)
         remember(str(new.application_id), submission.submitted_ms)
@@ -253,6 +258,23 @@ class Submitter:
         if self._ledger_of is None or not self._there.has_ledger():
             return None
         return self._ledger_of(self._there.config)
+
+    def _handed_in(self, rest: YarnRest, application: AppSubmission) -> str | None:
+        """Hand it in; why YARN does not take it, None: it does.
+
+        An answer that is lost says nothing, so all is done again: YARN has one application under one id. So it is where
+        a ResourceManager has taken it and another one, or its next start, does not know of it.
+        """
+        deadline, pause_s = time.monotonic() + IN_DOUBT_S, 0.2
+        while True:
+            try:
+                rest.submit(application)
+                return self._refused(rest, application.application_id)
+            except (Unreachable, ApplicationNotFound):
+                if time.monotonic() + pause_s >= deadline:
+                    raise
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, 3.0)
 
     def _refused(self, rest: YarnRest, application_id: ApplicationId) -> str | None:
         """Why YARN does not take an application; None: it does."""
