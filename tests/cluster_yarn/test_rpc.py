@@ -182,6 +182,16 @@ def test_a_server_that_never_answers_costs_the_time_that_was_given():
         assert time.monotonic() - began < 3
 
 
+def test_an_answer_that_comes_once_is_waited_for_longer_than_a_server_is():
+    def late(method: str, data: bytes) -> bytes:
+        time.sleep(0.5)
+        return ANSWER
+
+    with RpcServer(late, TOKEN) as server, rpc(server.address, try_s=0.2) as client:
+        answer = client.call("register", AllocateRequestProto(), AllocateResponseProto, timeout_s=30, answer_s=20)
+        assert (answer.response_id, server.calls) == (7, 1)
+
+
 def test_a_server_that_drips_costs_no_more_than_one_that_is_silent():
     with RpcServer(lambda method, data: ANSWER, TOKEN) as server, Proxy(server.address) as proxy:
         proxy.plan = Plan(delay_s=0.4)

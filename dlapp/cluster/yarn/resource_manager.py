@@ -34,6 +34,9 @@ from dlapp.login import Login
 from dlapp.report import FinalStatus
 
 PROTOCOL = "org.apache.hadoop.yarn.api.ApplicationMasterProtocolPB"
+REGISTRATION_S = 60.0
+"""So long a pause of the ResourceManager is waited out. The answer to a registration comes once, and with it the tokens
+of the nodes on which an earlier attempt has containers: without one, nothing more can be started there."""
 CLIENT_PROTOCOL = "org.apache.hadoop.yarn.api.ApplicationClientProtocolPB"
 _FINAL = {
     FinalStatus.UNDEFINED: pb.APP_UNDEFINED,
@@ -82,7 +85,11 @@ class ResourceManager:
         request = pb.RegisterApplicationMasterRequestProto(host=host, rpc_port=port, tracking_url=tracking_url)
         try:
             answer = self._rpc.call(
-                "registerApplicationMaster", request, pb.RegisterApplicationMasterResponseProto, timeout_s=timeout_s
+                "registerApplicationMaster",
+                request,
+                pb.RegisterApplicationMasterResponseProto,
+                timeout_s=timeout_s,
+                answer_s=REGISTRATION_S,
             )
         except WrongRequest:
             self._begin_again()

@@ -65,8 +65,13 @@ class Rpc:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def call(self, method: str, request: Message, answer: type[_M], *, timeout_s: float) -> _M:
+    def call(
+        self, method: str, request: Message, answer: type[_M], *, timeout_s: float, answer_s: float | None = None
+    ) -> _M:
         """Call a method.
+
+        Args:
+            answer_s: the longest that an answer is waited for in one try, where that is not `try_s`.
 
         Raises:
             ConnectionLost: nobody answered in ``timeout_s``; the message says how often which server was tried.
@@ -80,7 +85,7 @@ class Rpc:
         sent = False
         while True:
             try:
-                return self._once(method, data, answer, deadline)
+                return self._once(method, data, answer, deadline, self._try_s if answer_s is None else answer_s)
             except (ConnectionLost, TryAgain, NotHadoop) as error:
                 self.close()
                 self._turn += 1
@@ -95,13 +100,13 @@ class Rpc:
                 self._sleep(pause_s)
                 wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
-    def _once(self, method: str, data: bytes, answer: type[_M], deadline: float) -> _M:
-        deadline = min(deadline, self._clock() + self._try_s)
+    def _once(self, method: str, data: bytes, answer: type[_M], deadline: float, answer_s: float) -> _M:
         if self._connection is None:
             address = self._addresses[self._turn % len(self._addresses)]
-            self._connection = Connection(address, self._protocol, proof=self._proof, deadline=deadline)
+            until = min(deadline, self._clock() + self._try_s)
+            self._connection = Connection(address, self._protocol, proof=self._proof, deadline=until)
         try:
-            body = self._connection.call(method, data, deadline)
+            body = self._connection.call(method, data, min(deadline, self._clock() + answer_s))
         except YarnError:
             if self._connection.closed:
                 self._connection = None
