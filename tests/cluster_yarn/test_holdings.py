@@ -45,6 +45,16 @@ def holdings() -> Holdings:
     return one
 
 
+def test_what_an_earlier_attempt_left_is_taken_away_by_the_next_resource_manager_too() -> None:
+    holdings = Holdings(2, "tony")
+    assert holdings.stops(EARLIER) is None  # nobody named it: no node to tell
+    holdings.released({EARLIER}, 0.0)
+    assert not holdings.releases
+    holdings.hold([granted(EARLIER)])
+    holdings.release_again()
+    assert holdings.releases == {EARLIER}
+
+
 def told(holdings: Holdings, now: float) -> list[ContainerId]:
     holdings.tell_what_is_gone(now)
     return [one.container_id for one in holdings.take_news().ended]

@@ -152,7 +152,7 @@ class Holdings:
 
     def release_again(self) -> None:
         """YARN was restarted: it does not know what it was told to take away."""
-        self.releases |= self._unknown_at.keys() & self._live.keys()
+        self.releases |= (self._unknown_at.keys() & self._live.keys()) | self._stopping
         self._unknown_at.clear()
 
     # ---- what YARN says ----
