@@ -80,6 +80,7 @@ class StagedHome(Home):
         self._on_other: Callable[[str], None] = lambda _why: None
         self._on_published: Callable[[], None] = lambda: None
         self._found: str | None = None  # what `_other` said
+        self._overwritten = False  # an earlier attempt's address stands in place of ours
         self._begun = threading.Event()
         self._hurry = False
         self._marks_seen: set[str] = set()
@@ -257,8 +258,11 @@ class StagedHome(Home):
         self._on_mark(name, by)
 
     def _look_for_another(self) -> None:
+        self._overwritten = False
         if (why := self._other()) is not None:
             self._on_other(why)
+        elif self._overwritten:
+            self._publish()
 
     def _other(self) -> str | None:
         """Why this attempt has the application no more; None: it has. It never has it again."""
@@ -278,6 +282,8 @@ class StagedHome(Home):
             # slept before it had begun, too. Without a history it was somebody's broom.
             ended = self._files.look(self._places.history(self._application_id)) is not None
             return "the application has ended" if ended else None
+        # An earlier attempt may have slept before it wrote this, or what it had given up came late.
+        self._overwritten = there < self._attempt
         return f"attempt {there} has the application now" if there > self._attempt else None
 
     def _is_due(self) -> bool:
@@ -288,11 +294,14 @@ class StagedHome(Home):
             self._on_other(why)
             return
         self._files.make(self.directory, OWN_MODE)
-        self._put(AM, {"attempt": self._attempt, "control_url": self._control_url})
-        self._on_published()
+        self._publish()
         for name, value in ((SECRETS, self._secrets), (SUBMISSION, self._submission)):
             self._put(name, value)
         self._begun.set()
+
+    def _publish(self) -> None:
+        self._put(AM, {"attempt": self._attempt, "control_url": self._control_url})
+        self._on_published()
 
     def _again(self, work: Any) -> bool:
         """Do it; what the file system refuses now is said in the log, and done with the next. Whether it was done."""
@@ -381,7 +390,9 @@ class StagedJournal(Journal):
                 lines, self._waiting = self._waiting, []
             if not lines or not self._home.is_ours():
                 return True
+            # Each try has a number of its own: one that was given up, and comes late, takes the place of no other.
             name = f"journal-{self._attempt}-{self._number:06d}.jsonl"
+            self._number += 1
             try:
                 self._home.put_group(name, "".join(lines).encode())
             except (DlappError, OSError) as error:
@@ -389,7 +400,6 @@ class StagedJournal(Journal):
                 with self._lock:
                     self._waiting[:0] = lines
                 return False
-            self._number += 1
             self.written += len(lines)
         self.on_written()
         return True

@@ -290,6 +290,39 @@ def test_a_line_counts_as_written_when_its_group_is_there_and_who_waits_is_told(
     assert first.home.all_journal_lines() == ["{}"]
 
 
+def test_a_group_that_was_given_up_and_comes_late_takes_the_place_of_no_other(files: FilesInMemory) -> None:
+    first = Attempt(files, 1).begun()
+    journal, given_up, write = first.home.journal(1), [], files.write
+
+    def lose_one(location: str, data: bytes, mode: int, *, once: bool = False) -> bool:
+        if "journal" in location and not given_up:
+            given_up.append((location, data))
+            raise Unreachable("the NameNode is away")
+        return write(location, data, mode, once=once)
+
+    files.write = lose_one  # type: ignore[method-assign]
+    journal.add('"a"')
+    until(lambda: given_up)
+    journal.add('"b"')
+    until(lambda: journal.written == 2)
+    write(*given_up[0], 0o600)
+    assert first.home.all_journal_lines()[-2:] == ['"a"', '"b"']
+
+
+def test_the_address_of_an_earlier_attempt_that_comes_late_does_not_stay(files: FilesInMemory) -> None:
+    first = Attempt(files, 1).begun()
+    place = f"{first.home.directory}/am.json"
+    late = files.files[place]
+    first.home.close()
+    second = Attempt(files, 2).begun()
+    assert second.published.wait(10)
+    second.published.clear()
+    files.write(place, late, 0o600)
+    assert second.published.wait(10)
+    assert json.loads(files.files[place])["attempt"] == 2
+    assert not second.others
+
+
 def test_a_home_keeps_to_its_directory(files: FilesInMemory) -> None:
     first = Attempt(files, 1).begun()
     assert first.home.directory == f"{files.home}/.dlapp/staging/{APP}"
