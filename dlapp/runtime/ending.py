@@ -13,6 +13,8 @@ from dlapp.control import Fault
 from dlapp.runtime.dockerd import Dockerd, DockerRefused, DockerSilent
 from dlapp.runtime.payload import Ended, Payload, PayloadError, how_to_start
 
+SETTLED_S = 10.0
+"""How long dockerd may take to learn of an end that we know of; usually milliseconds."""
 _SIGNALS = range(1, 65)
 _CODE_OF_SIGKILL = 128 + signal.SIGKILL
 
@@ -71,7 +73,7 @@ class Ending:
             raise self.never_began(state)
         elif state.get("Error"):
             return Ended(None, None, Fault.NODE, f"the container did not run: {state['Error']}")
-        elif "ExitCode" in state:
+        elif "ExitCode" in state and not state.get("Running"):
             # The wrapper ends without a word where it is killed; then the code is Docker's, and stands for a signal.
             ended = ended_with_code(state["ExitCode"], _SIGNALS)
         else:
@@ -93,7 +95,7 @@ class Ending:
 
     def settled_state(self) -> dict[str, Any]:
         """The container's state once dockerd knows of its end; it learns of it a little after us."""
-        deadline = time.monotonic() + 2.0
+        deadline = time.monotonic() + SETTLED_S
         while (state := self.state()).get("Running") and time.monotonic() < deadline:
             time.sleep(0.01)
         return state

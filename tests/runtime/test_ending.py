@@ -136,6 +136,18 @@ def test_a_payload_that_begins_and_ends_while_dockerd_is_asked_began(
     assert one.run.ended() == ended
 
 
+def test_a_payload_of_whose_end_dockerd_has_not_heard_did_not_end_well(
+    container: Callable[..., Started], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dlapp.runtime.ending.SETTLED_S", 0.05)
+    one = container()
+    one.daemon.state = {**RUNNING, "ExitCode": 0}  # as long as it runs, for Docker
+    one.run.start()
+    one.wrapper.take_go()
+    one.wrapper.end()
+    assert one.run.ended() == Ended(None, None, Fault.NODE, "the container is gone and left no exit code")
+
+
 def test_what_the_wrapper_wrote_down_is_believed_though_the_lifeline_tells_nothing(
     container: Callable[..., Started],
 ) -> None:
