@@ -190,6 +190,7 @@ def test_closing_the_terminal_changes_nothing_for_what_runs(engine: Engine, tmp_
     file = properties(tmp_path, f"until [ -e {go} ]; do sleep 0.05; done; echo done", name="slow")
     pid, terminal = pty.fork()
     if pid == 0:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # who runs the tests under nohup has it ignored
         os.execv(BIN / "dlapp-launcher", ["dlapp-launcher", "--wait", str(file)])
     text = b""
     while b"DL App ID = application_" not in text or not text.partition(b"DL App ID = ")[2].count(b"\n"):

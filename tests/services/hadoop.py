@@ -23,7 +23,6 @@ import os
 import re
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -37,6 +36,7 @@ from xml.etree import ElementTree
 
 from tests.services import keeper
 from tests.services.install import nvidia_cards
+from tests.services.ports import held
 from tests.services.zookeeper import NoZooKeeper, ZooKeeper
 
 VERSION = os.environ.get("DLAPP_TEST_HADOOP", "3.4.2")
@@ -191,20 +191,11 @@ def _fetch(target: Path) -> None:
 
 def free_ports() -> dict[str, int]:
     """A free port for each that a cluster needs. The nodes' are tried on their own addresses."""
-    held, ports = [], {}
+    sockets, ports = [], {}
     for name in (*USUAL_PORTS, *MORE_PORTS):
-        addresses = list(NODES.values()) if name.startswith("nm") else ["127.0.0.1"]
-        while True:
-            first = socket.create_server((addresses[0], 0))
-            held.append(first)
-            port = first.getsockname()[1]
-            try:
-                held += [socket.create_server((address, port)) for address in addresses[1:]]
-            except OSError:
-                continue
-            ports[name] = port
-            break
-    for one in held:
+        ports[name], more = held(list(NODES.values()) if name.startswith("nm") else ["127.0.0.1"])
+        sockets += more
+    for one in sockets:
         one.close()
     return ports
 

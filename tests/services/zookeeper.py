@@ -23,6 +23,7 @@ import pytest
 
 from tests.services import keeper
 from tests.services.install import ZOOKEEPER_JAR
+from tests.services.ports import held
 
 JAR = Path(ZOOKEEPER_JAR)
 ROOT = Path(__file__).resolve().parents[2]
@@ -86,12 +87,12 @@ class ZooKeeper:
         if directory is None:
             directory = Path(tempfile.mkdtemp(prefix="dlapp-zookeeper-"))
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        held = [socket.create_server(("127.0.0.1", 0)) for _ in range(3 * servers)]
+        sockets = [held()[1][0] for _ in range(3 * servers)]
         if port is not None:
             with contextlib.suppress(OSError):
-                held.insert(0, socket.create_server(("127.0.0.1", port)))
-        ports = [one.getsockname()[1] for one in held]
-        for one in held:
+                sockets.insert(0, socket.create_server(("127.0.0.1", port)))
+        ports = [one.getsockname()[1] for one in sockets]
+        for one in sockets:
             one.close()
         zookeeper = cls(directory, ports[:servers])
         peers = "".join(

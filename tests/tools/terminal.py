@@ -32,6 +32,7 @@ class Terminal:
         self.pid, self._master = pty.fork()
         if self.pid == 0:
             try:
+                signal.signal(signal.SIGHUP, signal.SIG_DFL)  # who runs the tests under nohup has it ignored
                 if cwd is not None:
                     os.chdir(cwd)
                 os.execve(argv[0], argv, whole)
@@ -89,7 +90,7 @@ class Terminal:
         self.raw += data
         return bool(data)
 
-    def wait(self, timeout_s: float = 20.0) -> int:
+    def wait(self, timeout_s: float = 60.0) -> int:
         """Read on until the command ends: its exit code, minus the number of a signal."""
         deadline = time.monotonic() + timeout_s
         while self._status is None:
