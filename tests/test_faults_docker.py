@@ -228,6 +228,7 @@ def launched_and_held(box: Box, gate: FileGate, phase: str) -> tuple[str, Path]:
         hold(place)
         (home / "workspace" / "finish").touch()
     wait_for("the task at the gate", lambda: gate.held)
+    wait_for("the status names it", lambda: status(application)["containers"])
     if phase == "unpacking":
         (archives,) = box.state_dir.glob(f"*/cache/{os.getuid()}")
         gate.watch(archives)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -122,7 +123,11 @@ def told(directory: Path) -> list[list[str]]:
 
 def open_files(pid: int) -> list[str]:
     """What a process has open."""
-    return [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
+    found = []
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):  # closed since
+            found.append(os.readlink(f"/proc/{pid}/fd/{fd}"))
+    return found
 
 
 def ask(count: int, request_id: int = 7, resources: Resources = SMALL) -> Ask:

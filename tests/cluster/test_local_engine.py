@@ -126,8 +126,9 @@ def process_with(engine: LocalEngine, word: bytes) -> int | None:
 
 
 def kill_runner(engine: LocalEngine) -> None:
-    wait_until(lambda: (runner_of(engine) or 0) > 0)
-    os.kill(runner_of(engine) or 0, signal.SIGKILL)
+    seen: list[int] = []
+    wait_until(lambda: seen.append(runner_of(engine) or 0) or seen[-1] > 0)
+    os.kill(seen[-1], signal.SIGKILL)
     wait_until(lambda: runner_of(engine) is None)
 
 

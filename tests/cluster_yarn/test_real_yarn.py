@@ -249,6 +249,7 @@ def test_with_answers_lost_at_any_call_nothing_is_lost_and_nothing_counts_twice(
             # The handshake is two exchanges, so the answer to the first or second call of a connection is lost.
             proxy.plan = Plan(cut_call=2 + round_ % 2) if round_ % 3 else Plan()
             proxy.cut_all()
+            master.timeout_s = 0.01 if round_ % 3 else 10
             try:
                 master.beat(rows(wanted - len(master.granted)) if round_ % 4 == 0 else ())
             except ConnectionLost:
@@ -293,8 +294,8 @@ def test_a_resourcemanager_that_was_killed_and_started_again_is_told_everything_
     (one,) = master.wait_for(1)
     master.start(one, "sleep", "1000")
     attempt.hadoop.kill_part("rm")
-    with pytest.raises(ConnectionLost, match=r"no ResourceManager answered allocate in 0.5 s: .*refused"):
-        rm.allocate(timeout_s=0.5)
+    with pytest.raises(ConnectionLost, match=r"no ResourceManager answered allocate in 3 s: .*refused"):
+        rm.allocate(timeout_s=3)
     attempt.hadoop.start_part("rm")
     with pytest.raises(NotRegistered):
         until(lambda: rm.allocate(timeout_s=60) and None)

@@ -31,7 +31,7 @@ def test_an_ask_gets_all_its_devices_or_none(store: Open) -> None:
     with ledger.acquire(ask("c1", 3)) as lease:
         assert len({one.uuid for one in lease.devices}) == 3
         with pytest.raises(
-            NotEnough, match=r"asked for 2 gcores, 1 free: gpu0 application_\d+_0001 \(tony, \d s\), gpu1"
+            NotEnough, match=r"asked for 2 gcores, 1 free: gpu0 application_\d+_0001 \(tony, \d+ s\), gpu1"
         ):
             store().acquire(ask("c2", 2, OTHER))
         assert store().acquire(ask("c3", 1, OTHER)).devices[0].index == 3

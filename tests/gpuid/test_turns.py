@@ -140,7 +140,7 @@ def test_a_holder_that_is_stopped_delays_a_lease_by_a_moment_only(
     began = time.monotonic()
     assert ledger.acquire(Ask("application_1_0001", "c1", "tony", 4)).release()
     # One wait for the lease, one for its release.
-    assert 2 * STILL_S <= time.monotonic() - began < 20 * STILL_S
+    assert 2 * STILL_S <= time.monotonic() - began < 100 * STILL_S
 
 
 def test_who_was_overtaken_on_this_machine_knows_it_before_it_writes(
