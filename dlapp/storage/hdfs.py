@@ -300,7 +300,7 @@ class HdfsFiles:
             raise explained(error, node.source, "read") from error
         try:
             source = Source(file, node.size_bytes) if node.size_bytes else b""
-            # Their directories are there; a try that comes late does not bring back one that was renamed since.
+            # Its directory is there; a try that comes late does not bring back one that was renamed since.
             self.web.write(path, source, mode, parents=False, straight=straight, tell=tell)
             now = os.fstat(file)
             if (now.st_size, now.st_mtime_ns) != (node.size_bytes, node.mtime_ns):

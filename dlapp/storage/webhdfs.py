@@ -43,9 +43,9 @@ PATIENCE_S = 60.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 3.0
 STRAIGHT_AFTER = 16
 """So many redirections are followed before small files go straight to DataNodes: by then some are known."""
-_PLAIN = re.compile(r"[A-Za-z0-9_.~/-]*")
 NUMBERS = "/.reserved/.inodes"
 """Where HDFS has each file and directory by its number."""
+_PLAIN = re.compile(r"[A-Za-z0-9_.~/-]*")
 _MOST_KNOWN = 64
 _MOST_DEAD_ENDS = 4
 """How often a DataNode that answers may end a file at the same byte; a block that none has will not come by waiting."""
@@ -181,12 +181,17 @@ class WebHdfs:
         """Delete a file or a directory with all that it holds; nothing there is no error."""
         self._delete(path, path)
 
-    def clear(self, path: str) -> None:
+    def clear(self, path: str, *, file: bool = False) -> None:
         """Delete what has this name, which is one that nobody renames, so that it can be written anew.
 
         It goes by its number: a call that was given up, and comes late, does not take what was written since.
+
+        Args:
+            file: only a file is to go. Raises DlappError: a directory is there.
         """
         found = self.status(path)
+        if found is not None and found.is_dir and file:
+            raise DlappError(f"{shown(self.place.location + path)} cannot be written: it is a directory")
         if found is None or self._delete(f"{NUMBERS}/{found.number}", path):
             return
         # One that is still there has a number that is not served, as behind a router.
@@ -376,10 +381,8 @@ class WebHdfs:
             try:
                 # A DataNode may come late to a try that was given up. None replaces a file, so that it cannot take the
                 # name from a later one; what an earlier one left goes first.
-                if tried and (found := self.status(path)):
-                    if found.is_dir:
-                        raise DlappError(f"{shown(self.place.location + path)} cannot be written: it is a directory")
-                    self.clear(path)
+                if tried:
+                    self.clear(path, file=True)
                 tried = True
                 asked = {"overwrite": "false", "createparent": str(parents).lower(), "permission": f"{mode:o}"}
                 where = self._datanode("CREATE", path, bad, straight=straight and not bad, **asked)
@@ -388,11 +391,9 @@ class WebHdfs:
             except SourceShrank:
                 raise DlappError(f"the source of {shown(path)} became shorter while it was stored") from None
             except _DataNodeFailed as failed:
-                if isinstance(failed.refused, AlreadyThere):
-                    again(Unreachable(str(failed), doubtful=True))
-                    continue
-                bad.add(failed.server)
-                dead_ends += failed.answered
+                if not isinstance(failed.refused, AlreadyThere):
+                    bad.add(failed.server)
+                    dead_ends += failed.answered
                 if dead_ends >= _MOST_DEAD_ENDS:
                     raise (
                         failed.refused or DlappError(f"{shown(self.place.location + path)} cannot be written: {failed}")

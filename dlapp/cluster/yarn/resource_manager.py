@@ -34,10 +34,10 @@ from dlapp.login import Login
 from dlapp.report import FinalStatus
 
 PROTOCOL = "org.apache.hadoop.yarn.api.ApplicationMasterProtocolPB"
+CLIENT_PROTOCOL = "org.apache.hadoop.yarn.api.ApplicationClientProtocolPB"
 REGISTRATION_S = 60.0
 """So long a pause of the ResourceManager is waited out. The answer to a registration comes once, and with it the tokens
 of the nodes on which an earlier attempt has containers: without one, nothing more can be started there."""
-CLIENT_PROTOCOL = "org.apache.hadoop.yarn.api.ApplicationClientProtocolPB"
 _FINAL = {
     FinalStatus.UNDEFINED: pb.APP_UNDEFINED,
     FinalStatus.SUCCEEDED: pb.APP_SUCCEEDED,
