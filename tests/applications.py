@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -121,6 +122,15 @@ def processes_of(application: str) -> list[Process]:
     """The living processes of an application of YARN that work, or did, in the directories of its containers here."""
     base = f"/appcache/{application}/".encode()
     return list(_processes(lambda *texts: any(base in text for text in texts)))
+
+
+def open_files(pid: int) -> list[str]:
+    """What a process has open; it may close some meanwhile."""
+    found = []
+    for one in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            found.append(os.readlink(f"/proc/{pid}/fd/{one}"))
+    return found
 
 
 def _processes(is_one: Callable[[bytes, bytes, bytes], bool]) -> Iterator[Process]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -25,6 +24,7 @@ from dlapp.ids import ContainerId
 from dlapp.jsonform import to_json
 from dlapp.report import Cause, FinalStatus
 from dlapp.spec import Resources, Submission
+from tests.applications import open_files
 from tests.services.small_app import SMALL_AM, spec_of
 
 SMALL = Resources(memory_mib=100, vcores=1)
@@ -119,15 +119,6 @@ def told(directory: Path) -> list[list[str]]:
     return (
         [line.split(maxsplit=1)[1].split(maxsplit=2) for line in path.read_text().splitlines()] if path.exists() else []
     )
-
-
-def open_files(pid: int) -> list[str]:
-    """What a process has open."""
-    found = []
-    for fd in os.listdir(f"/proc/{pid}/fd"):
-        with contextlib.suppress(FileNotFoundError):  # closed since
-            found.append(os.readlink(f"/proc/{pid}/fd/{fd}"))
-    return found
 
 
 def ask(count: int, request_id: int = 7, resources: Resources = SMALL) -> Ask:

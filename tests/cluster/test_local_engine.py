@@ -27,6 +27,7 @@ from dlapp.cluster.local.state import is_locked, open_process
 from dlapp.errors import AskTooLarge, NotFound, Unreachable
 from dlapp.ids import ApplicationId
 from dlapp.report import ApplicationView, FinalStatus, State
+from tests.applications import open_files
 from tests.services import small_app
 from tests.services.nvml_stub import Card, with_cards
 from tests.services.small_app import engine_at, spec_of, submit
@@ -206,11 +207,7 @@ def test_closing_the_terminal_and_killing_the_submitter_change_nothing(engine: L
     runner = runner_of(engine) or 0
     assert os.getsid(runner) == runner
     for one in (pid, runner):
-        files = []
-        for fd in os.listdir(f"/proc/{one}/fd"):
-            with contextlib.suppress(FileNotFoundError):  # closed since it was listed
-                files.append(os.readlink(f"/proc/{one}/fd/{fd}"))
-        assert [file for file in files if "lock-of-the-shell" in file] == []
+        assert [file for file in open_files(one) if "lock-of-the-shell" in file] == []
 
 
 # ---- first come, first served; all or none ----

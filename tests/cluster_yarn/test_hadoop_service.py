@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import getpass
 import json
 import os
@@ -16,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.applications import properties, run
+from tests.applications import open_files, properties, run
 from tests.engines import FULL
 from tests.services import keeper
 from tests.services.hadoop import NODE_GCORES, USUAL_PORTS, Hadoop, read_configuration
@@ -56,11 +55,7 @@ def test_there_are_two_queues_to_use_and_three_to_be_refused_by(hadoop: Hadoop):
 def test_what_a_server_unpacks_and_keeps_goes_with_the_cluster(hadoop: Hadoop):
     used = set()
     for part, server in hadoop.status().items():
-        process = Path(f"/proc/{server['pid']}")
-        names = (process / "maps").read_text().split()
-        for one in (process / "fd").iterdir():
-            with contextlib.suppress(FileNotFoundError):  # closed since it was listed
-                names.append(os.readlink(one))
+        names = [*Path(f"/proc/{server['pid']}/maps").read_text().split(), *open_files(server["pid"])]
         used |= {Path(name) for name in names if name.startswith(f"{tempfile.gettempdir()}/")}
         used |= set((hadoop.directory / part).glob("jetty-*"))
     assert any("leveldb" in path.name for path in used)
