@@ -8,20 +8,39 @@
 #   make images [NAME=]    build the Docker images, or one of them, and try each (needs a registry)
 #   make test-images       the images' package sets and programs, on Debian where no registry is needed (root; long)
 #   make test              the tests; installs what they need when root, else says what is skipped
-#   make test-faults       the same with every fault injected, more cases
+#   make test-quick        those that need no server
+#   make test-hadoop, test-zookeeper, test-docker    those that need one
+#   make test-faults       all of them with every fault injected, more cases
 #   make test-oldest       the tests with the oldest libraries that pyproject.toml allows
 #   make soak NAME=ledger  one part under faults for an hour, or yarn; ARGS="--seconds 300 --seed 1"
-#   make check             format, lint, types, import rules
+#   make fuzz [CASES=]     100,000 changed inputs for each parser of what others wrote (hours; ARGS="-k hadoop")
+#   make scale             an ApplicationMaster's control server with 10,000 tasks and strangers (20,700 descriptors)
+#   make fix               format, and repair what the linter can
+#   make check             format, lint, types (of the tests too), import rules, dead code
+#   make dead-code         what nothing uses (pyproject.toml, tool.vulture, has what is used from elsewhere)
+#   make coverage [ARGS=]  branches of dlapp that the quick tests take: the total, and the 20 worst modules
+#   make dist              wheel and sdist; each is installed into an empty environment and tried
 #   make bench NAME=cli    measure (or data, ledger, pack, am_memory); results also go to bench/results/
 #   make clean             remove what the above made
+#
+# Tests run on WORKERS processes (make test WORKERS=2), more than there are cores: half of their time they wait for
+# servers. ARGS goes to pytest (make test-quick ARGS="-k commit"); one file is quicker alone: .venv/bin/pytest FILE.
 
 VENV ?= .venv
 BIN := $(VENV)/bin
-# The extras that reach a server, and what the tests run with.
-STORES := yarn zookeeper fsspec
+# The extra that reaches a server, and what the tests run with.
+STORES := fsspec
 TESTED := demo test $(STORES)
+WORKERS ?= 4
+# A worker that dies is not replaced: a test that hangs ends the run, and the servers of its group are lost.
+PYTEST = PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup \
+	--no-loadscope-reorder --max-worker-restart=0
+# Compiled modules are kept: the tests start some thousand processes, and each would compile dlapp again.
+unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help demo yarn-up yarn-down demo-yarn demo-caffe images test-images test test-faults test-oldest soak check bench clean
+.PHONY: help demo yarn-up yarn-down demo-yarn demo-caffe images test-images test test-quick test-hadoop \
+	test-zookeeper test-docker test-faults test-oldest soak fuzz scale fix check \
+	dead-code coverage dist bench clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -57,12 +76,32 @@ test-images:
 test:
 	@.ci/venv $(VENV) $(TESTED)
 	@$(BIN)/python -m tests.services.install
-	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest $(ARGS)
+	@$(PYTEST) $(ARGS)
+
+test-quick:
+	@.ci/venv $(VENV) $(TESTED)
+	@$(PYTEST) -m "not hadoop and not zookeeper and not docker" $(ARGS)
+
+# A test that needs several servers runs with the first of them.
+test-hadoop:
+	@.ci/venv $(VENV) $(TESTED)
+	@$(BIN)/python -m tests.services.install
+	@$(PYTEST) -m hadoop $(ARGS)
+
+test-docker:
+	@.ci/venv $(VENV) $(TESTED)
+	@$(BIN)/python -m tests.services.install
+	@$(PYTEST) -m "docker and not hadoop" $(ARGS)
+
+test-zookeeper:
+	@.ci/venv $(VENV) $(TESTED)
+	@$(BIN)/python -m tests.services.install
+	@$(PYTEST) -m "zookeeper and not hadoop and not docker" $(ARGS)
 
 test-faults:
 	@.ci/venv $(VENV) $(TESTED)
 	@$(BIN)/python -m tests.services.install
-	@DLAPP_FAULTS=full PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest $(ARGS)
+	@DLAPP_FAULTS=full $(PYTEST) $(ARGS)
 
 test-oldest:
 	@PIP_CONSTRAINT=$$(.ci/oldest) .ci/venv $(VENV)-oldest $(TESTED)
@@ -74,14 +113,48 @@ soak:
 	@$(BIN)/python -m tests.services.install
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m tests.soak $(NAME) $(ARGS)
 
+fuzz:
+	@.ci/venv $(VENV) $(TESTED)
+	@DLAPP_FUZZ_CASES=$(or $(CASES),100000) PATH="$(abspath $(BIN)):$$PATH" \
+		$(BIN)/python -m pytest -o faulthandler_timeout=86400 tests/fuzz $(ARGS)
+
+scale:
+	@.ci/venv $(VENV) $(TESTED)
+	@$(BIN)/python -m tests.scale
+
+fix:
+	@.ci/venv $(VENV) check
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
 check:
 	@.ci/venv $(VENV) check test $(STORES)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/vulture
 	$(BIN)/hadolint docker/*/Dockerfile
 	$(BIN)/shellcheck docker/*.sh docker/*/*.sh examples/caffe_mnist/*.sh examples/caffe_mnist/*/*.sh
+
+dead-code:
+	@.ci/venv $(VENV) check
+	$(BIN)/vulture
+
+# The report comes whatever the tests say: those of what a process loads fail, for it loads coverage too.
+coverage:
+	@.ci/venv $(VENV) $(TESTED)
+	@mkdir -p .cache/coverage && rm -f .cache/coverage/*
+	@-$(subst -m pytest,-m coverage run -m pytest,$(PYTEST)) \
+		-m "not hadoop and not zookeeper and not docker" $(ARGS)
+	@$(BIN)/coverage combine --quiet
+	@$(BIN)/coverage report --sort=cover | awk 'NR <= 22 || /^TOTAL/'
+
+dist:
+	@.ci/venv $(VENV) dist
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	@.ci/smoke dist
 
 bench:
 	@.ci/venv $(VENV) $(TESTED) bench

@@ -8,11 +8,13 @@ import os
 import platform
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from bench import Row
+from tests.services.install import install, missing
 
 HERE = Path(__file__).parent
 
@@ -25,9 +27,13 @@ def main(argv: list[str]) -> int:
         return 2
     # What is installed is compiled; where this is set, each start of ours would compile it all again.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    for name in argv:
+    modules = {name: importlib.import_module(f"bench.{name}") for name in argv}
+    if lacking := _lacking([need for module in modules.values() for need in getattr(module, "NEEDS", ())]):
+        print(f"Error: {' '.join(argv)} cannot be measured here: {lacking}", file=sys.stderr)
+        return 1
+    for name, module in modules.items():
         began = time.time()
-        rows: list[Row] = importlib.import_module(f"bench.{name}").rows()
+        rows: list[Row] = module.rows()
         print(f"{name}: {_cpu()}, {os.cpu_count()} cores, Python {platform.python_version()}")
         print(table(rows))
         target = HERE / "results" / f"{name}.json"
@@ -35,6 +41,16 @@ def main(argv: list[str]) -> int:
         target.write_text(json.dumps(kept(rows, began), indent=2) + "\n", encoding="utf-8")
         print(f"written: {target}")
     return 0
+
+
+def _lacking(programs: Sequence[str]) -> str:
+    """Install what benches need (their ``NEEDS``) as for the tests; what is still not there, and its package."""
+    if absent := [need for need in missing() if need.program in programs]:
+        install(sorted({need.package for need in absent}))
+    absent = [need for need in missing() if need.program in programs]
+    names = ", ".join(need.program for need in absent)
+    packages = " ".join(sorted({need.package for need in absent}))
+    return f"no {names}; as root: apt-get install {packages}" if absent else ""
 
 
 def table(rows: list[Row]) -> str:

@@ -19,7 +19,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from dlapp.cluster.yarn.rest import AppReport, YarnRest
+from dlapp.cluster.yarn.client.rest import AppReport, YarnRest
 from dlapp.ids import ApplicationId
 from dlapp.login import Login
 from tests.services.hadoop import Hadoop, java, library

@@ -30,6 +30,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench import Row, median_ratio
+from dlapp.locations import HdfsPlace
+from dlapp.login import Login
+from dlapp.serialization import to_json
 from tests.services.hadoop import Hadoop, NoHadoop, java, library
 
 SCALE = 10 if os.environ.get("DLAPP_BENCH_DATA") == "small" else 1
@@ -38,9 +41,11 @@ MIB = 1 << 20
 
 _OURS = """
 import json, sys
-from dlapp.storage import HdfsPlace, open_location
+from dlapp.locations import HdfsPlace
+from dlapp.serialization import from_json
+from dlapp.storage.open import open_location
 do, settings, here, there = sys.argv[1:5]
-place = HdfsPlace.from_settings(json.loads(settings))
+place = from_json(HdfsPlace, json.loads(settings))
 if do == "put":
     open_location(there, place).store(here, there)
 else:
@@ -52,7 +57,7 @@ import json, sys
 import hdfs
 do, settings, here, there = sys.argv[1:5]
 settings = json.loads(settings)
-client = hdfs.InsecureClient(settings["web"][0], user=settings["user"])
+client = hdfs.InsecureClient(settings["web"][0], user=settings["login"]["user"])
 path = there.removeprefix(settings["location"])
 if do == "put":
     client.upload(path, here, n_threads=8)
@@ -61,17 +66,18 @@ else:
 """
 _STAGE = """
 import json, sys, time
-from dlapp.storage import HdfsPlace
-from dlapp.storage.cache import InputCache
-from dlapp.storage.cache_files import CachePlace
-from dlapp.storage.cached import bring
-from dlapp.storage.fetching import plan_fetch
+from dlapp.locations import HdfsPlace
+from dlapp.serialization import from_json
+from dlapp.storage.cache.store import InputCache
+from dlapp.storage.cache.entry import CachePlace
+from dlapp.storage.cache.fetch import fetch
+from dlapp.storage.open import plan_fetch
 how, settings, here, there, directory = sys.argv[1:6]
-place = HdfsPlace.from_settings(json.loads(settings))
+place = from_json(HdfsPlace, json.loads(settings))
 began = time.perf_counter()
 plan = plan_fetch([there], here, hdfs=place)
 cache = None if how == "fetch" else InputCache(CachePlace(directory, 1 << 40, 86400.0))
-brought = bring(plan, cache, may_mount=how == "mount")
+brought = fetch(plan, cache, may_mount=how == "mount")
 print(time.perf_counter() - began, brought.hits.files)
 """
 
@@ -108,7 +114,7 @@ class _Bench:
         self._here, self._cluster = here, cluster
         location = f"hdfs://127.0.0.1:{cluster.ports['nn']}"
         self._home = f"{location}/bench"
-        self._settings = json.dumps({"location": location, "web": [cluster.hdfs_url], "user": getpass.getuser()})
+        self._settings = json.dumps(to_json(HdfsPlace(location, (cluster.hdfs_url,), Login(getpass.getuser()))))
         self._java = [java(), "-Djava.net.preferIPv4Stack=true", "-cp", f"{cluster.configuration}:{library()}/*"]
         self._java.append("org.apache.hadoop.fs.FsShell")
         self._peers: dict[str, Callable[[str, Path, str], list[str]]] = {"ours": self._ours, "java": self._fs_shell}

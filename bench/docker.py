@@ -31,10 +31,10 @@ from statistics import median
 from bench import Row, alternately, median_ratio
 from bench._throwaway import DEADLINE_S, command, own_state
 from bench.am_memory import empty_python_kib, resident_kib
-from dlapp.node import node_policy
+from dlapp.launch_spec import DockerSettings
+from dlapp.node_policy import node_policy
 from dlapp.runtime.docker import DockerRun
-from dlapp.runtime.making import DockerSettings
-from dlapp.runtime.payload import Card, Payload
+from dlapp.runtime.payload import Payload, PayloadDevice
 from dlapp.spec import Resources
 from tests.applications import processes
 from tests.services.dockerd import GPU_IMAGE, IMAGE, Dockerd, own_daemon, why_not
@@ -66,7 +66,7 @@ def rows() -> list[Row]:
 def overhead(root: Path, daemon: Dockerd) -> Iterator[Row]:
     """Without and with a GPU."""
     for name, image, gcores in (("overhead", IMAGE, 0), ("overhead-gpu", GPU_IMAGE, 1)):
-        theirs = [*_docker_run(daemon), *(["--gpus=device=" + _card(0).uuid] if gcores else []), image, "true"]
+        theirs = [*_docker_run(daemon), *(["--gpus=device=" + _device(0).uuid] if gcores else []), image, "true"]
         ours, their = alternately(
             [
                 lambda image=image, gcores=gcores: through_dlapp(root, daemon, image, "exec true", gcores),  # type: ignore[misc]
@@ -87,8 +87,8 @@ def overhead(root: Path, daemon: Dockerd) -> Iterator[Row]:
         )
 
 
-def _card(place: int) -> Card:
-    return Card(f"GPU-{place:08d}-aaaa-bbbb-cccc-000000000000", place, place)
+def _device(place: int) -> PayloadDevice:
+    return PayloadDevice(f"GPU-{place:08d}-aaaa-bbbb-cccc-000000000000", place, place)
 
 
 def _docker_run(daemon: Dockerd) -> list[str]:
@@ -109,7 +109,7 @@ def through_dlapp(root: Path, daemon: Dockerd, image: str, script: str, gcores: 
     (directory / "workspace" / "run.sh").write_text(f"#!/bin/sh\n{script}\n")
     (directory / "workspace" / "run.sh").chmod(0o755)
     began = time.perf_counter()
-    with leased(root, gcores) as cards:
+    with leased(root, gcores) as devices:
         payload = Payload(
             application_id="application_1700000000000_0001",
             container_id=f"container_{directory.name}",
@@ -119,7 +119,7 @@ def through_dlapp(root: Path, daemon: Dockerd, image: str, script: str, gcores: 
             env={"PATH": "/bin"},
             resources=Resources(memory_mib=256, gcores=gcores),
             image=image,
-            gpus=cards,
+            gpus=devices,
         )
         settings = DockerSettings(daemon.host, "none", lock_dir=str(root))
         run = DockerRun(payload, settings, node_policy().docker, lambda _: None)
@@ -131,21 +131,21 @@ def through_dlapp(root: Path, daemon: Dockerd, image: str, script: str, gcores: 
 
 
 @contextmanager
-def leased(root: Path, gcores: int) -> Iterator[tuple[Card, ...]]:
-    """GPUs of a machine's ledger with one card that is not there."""
+def leased(root: Path, gcores: int) -> Iterator[tuple[PayloadDevice, ...]]:
+    """GPUs of a machine's ledger with one GPU that is not there."""
     if not gcores:
         yield ()
         return
     from dlapp.gpuid.devices import Device
-    from dlapp.gpuid.machine import MachineLedger
+    from dlapp.gpuid.stores.machine import MachineLedger
 
-    card = _card(0)
-    ledger = MachineLedger(str(root / "gpus"), discover=lambda: (Device(card.uuid, 0, 0),))
+    device = _device(0)
+    ledger = MachineLedger(str(root / "gpus"), discover=lambda: (Device(device.uuid, 0, 0),))
     with (
         ledger.reserve("bench", "bench", gcores),
         ledger.lease(application="bench", container="bench", user="bench", gcores=gcores) as lease,
     ):
-        yield (card,)
+        yield (device,)
         lease.release()
 
 

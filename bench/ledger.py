@@ -22,11 +22,13 @@ from typing import Any
 
 from bench import Row
 from dlapp.gpuid.devices import Device
-from dlapp.gpuid.rules import Ask, DeviceRecord, HostRecord, LeaseRecord
-from dlapp.gpuid.stored import to_bytes
-from dlapp.gpuid.zookeeper import Settings, ZooKeeperLedger
+from dlapp.gpuid.record_json import to_bytes
+from dlapp.gpuid.rules import DeviceRecord, HostRecord, LeaseRecord, LeaseRequest
+from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger, ZooKeeperSettings
+from tests.services.install import ZOOKEEPER_JAR
 from tests.services.zookeeper import ZooKeeper
 
+NEEDS = ("java", ZOOKEEPER_JAR)
 SECONDS = 3.0
 ROUNDS = 2
 GOALS = {1: 4.0, 8: 2.5, 32: 2.5}
@@ -101,7 +103,7 @@ def _rate(work: Work, ensemble: str, scratch: str, clients: int, hosts: int) -> 
     return float(counted / max(SECONDS, min(took_s, SECONDS + 1)))
 
 
-def _cards(clients: int, hosts: int) -> int:
+def _devices(clients: int, hosts: int) -> int:
     """Enough that nobody waits for one: what is measured is the ledger."""
     return max(8, clients // hosts)
 
@@ -117,15 +119,15 @@ def _until(ready: Any, seconds: float, done: Any, step: Callable[[], None]) -> N
 
 def _ours(place: int, ensemble: str, scratch: str, hosts: int, ready: Any, seconds: float, done: Any) -> None:
     host = f"node{place % hosts}"
-    settings = Settings(ensemble, "/ours", "dlapp:secret", lock_dir=f"{scratch}/{host}")
-    there = tuple(Device(f"GPU-{number}", number, number) for number in range(_cards(ready.parties - 1, hosts)))
+    settings = ZooKeeperSettings(ensemble, "/ours", "dlapp:secret", lock_dir=f"{scratch}/{host}")
+    there = tuple(Device(f"GPU-{number}", number, number) for number in range(_devices(ready.parties - 1, hosts)))
     with ZooKeeperLedger(settings, host=host, discover=lambda: there, machine="bench") as ledger:
-        ask = Ask("application_1700000000000_0001", f"container_{place}", "tony", 1)
+        ask = LeaseRequest("application_1700000000000_0001", f"container_{place}", "tony", 1)
         ledger.acquire(ask, timeout_s=60).release()
         _until(ready, seconds, done, lambda: _pair(ledger, ask))
 
 
-def _pair(ledger: ZooKeeperLedger, ask: Ask) -> None:
+def _pair(ledger: ZooKeeperLedger, ask: LeaseRequest) -> None:
     lease = ledger.acquire(ask, timeout_s=60)
     if not lease.release():
         raise SystemExit("Error: the ensemble went away")
@@ -138,7 +140,7 @@ def _original(place: int, ensemble: str, scratch: str, hosts: int, ready: Any, s
     client.start()
     client.ensure_path("/original/map")
     lock = client.Lock("/original/lock", f"client-{place}")
-    host, cards = f"node{place % hosts}", _cards(ready.parties - 1, hosts)
+    host, devices = f"node{place % hosts}", _devices(ready.parties - 1, hosts)
 
     def change(take: bool) -> None:
         with lock:
@@ -146,7 +148,7 @@ def _original(place: int, ensemble: str, scratch: str, hosts: int, ready: Any, s
             whole = json.loads(data) if data else {}
             mine = whole.setdefault(host, {})
             if take:
-                free = next(f"gpu{number}" for number in range(cards) if f"gpu{number}" not in mine)
+                free = next(f"gpu{number}" for number in range(devices) if f"gpu{number}" not in mine)
                 mine[free] = f"application_{place}"
             else:
                 for name in [name for name, holder in mine.items() if holder == f"application_{place}"]:
@@ -183,10 +185,10 @@ def _acquire_p99(ensemble: str, scratch: str) -> Row:
     client.start()
     client.ensure_path("/raw/p99")
     data = to_bytes(_record("node0"))
-    settings = Settings(ensemble, "/p99", "dlapp:secret", lock_dir=f"{scratch}/p99")
+    settings = ZooKeeperSettings(ensemble, "/p99", "dlapp:secret", lock_dir=f"{scratch}/p99")
     acquire, write = [], []
     with ZooKeeperLedger(settings, host="node0", discover=lambda: CARDS, machine="bench") as ledger:
-        ask = Ask("application_1700000000000_0001", "container_1", "tony", 2)
+        ask = LeaseRequest("application_1700000000000_0001", "container_1", "tony", 2)
         ledger.acquire(ask).release()
         for _ in range(2000):
             began = time.perf_counter()
@@ -212,13 +214,13 @@ def _acquire_p99(ensemble: str, scratch: str) -> Row:
 
 
 def _record(host: str, number: int = 0) -> HostRecord:
-    cards = [replace(one, uuid=f"GPU-{number:08x}-{one.uuid[-8:]}") for one in CARDS]
+    devices = [replace(one, uuid=f"GPU-{number:08x}-{one.uuid[-8:]}") for one in CARDS]
     leases = tuple(
         LeaseRecord(
             f"container_1700000000000_0001_01_{place:06d}",
             "application_1700000000000_0001",
             "tony",
-            (cards[place].uuid,),
+            (devices[place].uuid,),
             1_700_000_000_000,
             "0123456789abcdef",
             "8d6acba3-ef20-44b0-87ee-2981f750a6af",
@@ -227,13 +229,13 @@ def _record(host: str, number: int = 0) -> HostRecord:
                 "lock": {
                     "directory": "/run/lock/dlapp",
                     "token": "0123456789abcdef",
-                    "cards": {cards[place].uuid: 4711},
+                    "cards": {devices[place].uuid: 4711},
                 },
             },
         )
         for place in range(4)
     )
-    return HostRecord(host, tuple(map(DeviceRecord, cards)), leases, "0" * 32, "8d6acba3", 1_700_000_000_000)
+    return HostRecord(host, tuple(map(DeviceRecord, devices)), leases, "0" * 32, "8d6acba3", 1_700_000_000_000)
 
 
 def _list_10000(ensemble: str, scratch: str) -> list[Row]:
@@ -249,10 +251,10 @@ def _list_10000(ensemble: str, scratch: str) -> list[Row]:
     for one in answers:
         one.get(60)
     client.stop()
-    seconds, mib, cards = _list(ensemble, scratch)
-    if cards != 80_000:
-        raise SystemExit(f"Error: {cards} cards were listed, not 80000")
-    conditions = {"hosts": 10_000, "cards": cards, "command": "dlapp-gpu list"}
+    seconds, mib, devices = _list(ensemble, scratch)
+    if devices != 80_000:
+        raise SystemExit(f"Error: {devices} cards were listed, not 80000")
+    conditions = {"hosts": 10_000, "cards": devices, "command": "dlapp-gpu list"}
     return [
         Row(name="list-10000", ratio=seconds, goal=5.0, better="lower", conditions={"unit": "s", **conditions}),
         Row(name="list-10000-memory", ratio=mib, goal=150.0, better="lower", conditions={"unit": "MiB", **conditions}),
@@ -265,6 +267,7 @@ def _list(ensemble: str, scratch: str) -> tuple[float, float, int]:
         **{name: value for name, value in os.environ.items() if not name.startswith("DLAPP_")},
         "DLAPP_GPUID_ZOOKEEPER_ENSEMBLE": ensemble,
         "DLAPP_GPUID_ZOOKEEPER_ROOT": "/many",
+        "DLAPP_GPUID_ZOOKEEPER_CREDENTIALS": "none",
         "DLAPP_GPUID_LOCK_DIR": scratch,
     }
     began = time.monotonic()

@@ -1,5 +1,59 @@
-"""dlapp: deep-learning programs on shared GPUs, from one properties file and one command."""
+"""dlapp: deep-learning programs on shared GPUs, from one properties file and one command.
+
+What programs use comes from here: ``from dlapp import AppSpec, Client``. It is loaded when it is asked for, because
+every command imports this package.
+"""
 
 from __future__ import annotations
 
+TYPE_CHECKING = False  # typing's own takes longer to load than all of this
+if TYPE_CHECKING:
+    from dlapp.client import Client
+    from dlapp.client.logs import LogPiece
+    from dlapp.errors import DlappError
+    from dlapp.ids import ApplicationId
+    from dlapp.report import ApplicationView, Cause, FinalStatus, State
+    from dlapp.spec import AppSpec, InputSpec, OnFailure, OutputSpec, Placement, Resources, RoleSpec
+
 __version__ = "0.1.0"
+__all__ = [
+    "AppSpec",
+    "ApplicationId",
+    "ApplicationView",
+    "Cause",
+    "Client",
+    "DlappError",
+    "FinalStatus",
+    "InputSpec",
+    "LogPiece",
+    "OnFailure",
+    "OutputSpec",
+    "Placement",
+    "Resources",
+    "RoleSpec",
+    "State",
+]
+
+_HOME = {
+    "ApplicationId": "ids",
+    "ApplicationView": "report",
+    "Cause": "report",
+    "Client": "client",
+    "DlappError": "errors",
+    "FinalStatus": "report",
+    "LogPiece": "client.logs",
+    "State": "report",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name from the module that has it; all that are not named above are of `dlapp.spec`."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_HOME.get(name, 'spec')}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

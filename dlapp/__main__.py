@@ -21,7 +21,7 @@ def main(argv: Sequence[str]) -> int:
         case "sweep":
             from dlapp.runtime.sweep import main as run
         case "doctor":
-            from dlapp.client.doctor_on_node import main as run
+            from dlapp.doctor.node import main as run
         case other:
             print(f"Error: dlapp {other!r}: what is there are am, task, runner, sweep and doctor", file=sys.stderr)
             return 2
@@ -29,7 +29,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _task_on_yarn() -> int:
-    from dlapp.cluster.yarn.task_side import make_home
+    from dlapp.cluster.yarn.task_container import make_home
     from dlapp.errors import DlappError
     from dlapp.task.main import main as run
 

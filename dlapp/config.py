@@ -10,12 +10,14 @@ YAML is read only where a file exists: importing it costs more than the rest of 
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dlapp.errors import ConfigError
-from dlapp.texts import (
+from dlapp.system.text import (
     nearest,
     read_boolean,
     read_choice,
@@ -31,7 +33,12 @@ if TYPE_CHECKING:
 
 SYSTEM_FILE = "/etc/dlapp/config.yaml"
 USER_FILE = "~/.config/dlapp/config.yaml"
-MOST_FILE_BYTES = 1 << 20
+MOST_FILE_BYTES = 32 << 10
+MOST_FOREIGN_YAML_BYTES = 1 << 20
+"""Of a YAML file of another program; PyYAML takes 15 us a byte."""
+_MOST_YAML_DEPTH = 32
+MOST_FAULTS = 20
+"""When as many are found, the rest of a file is not looked at."""
 
 FILE_VARIABLE = "DLAPP_CONFIG"
 PREFIX = "DLAPP_"
@@ -70,6 +77,12 @@ class LocalConfig(NamedTuple):
     gcores: int | None
 
 
+NO_CREDENTIALS = (
+    "gpuid.zookeeper.credentials is not set: name a file of mode 0600 with user:password, or write none if everybody "
+    "who reaches ZooKeeper may write the ledger of GPUs"
+)
+
+
 class ZooKeeperConfig(NamedTuple):
     """The ledger of GPUs of a cluster; without an ``ensemble`` there is none."""
 
@@ -89,7 +102,7 @@ class GpuidConfig(NamedTuple):
 
 
 class DockerConfig(NamedTuple):
-    """Docker, as payloads use it; ``gpu_mode`` is one of `dlapp.node.GPU_MODES`, ``auto`` or ``none``."""
+    """Docker, as payloads use it; ``gpu_mode`` is one of `dlapp.node_policy.GPU_MODES`, ``auto`` or ``none``."""
 
     host: str
     network: str
@@ -154,7 +167,7 @@ class Config(NamedTuple):
 Read = Callable[[str], Any]
 
 
-class Key(NamedTuple):
+class ConfigKey(NamedTuple):
     """One key.
 
     Args:
@@ -201,9 +214,13 @@ def _read_directory(text: str) -> str:
     return os.path.normpath(text)
 
 
+def _read_credentials(text: str) -> str:
+    return text if text == "none" else _read_directory(text)
+
+
 def _read_docker_host(text: str) -> str:
     if not text.startswith(("unix:///", "tcp://", "npipe://", "ssh://")):
-        raise ValueError(f"{shown(text)} is no address of Docker: unix:///var/run/docker.sock or tcp://host:port")
+        raise ValueError(f"{shown(text)} is not an address of Docker: unix:///var/run/docker.sock or tcp://host:port")
     return text
 
 
@@ -212,14 +229,14 @@ def _read_ensemble(text: str) -> str:
         host, colon, port = one.rpartition(":")
         if not host or not colon or not port.isdecimal() or "/" in one or any(map(str.isspace, one)):
             raise ValueError(
-                f"{shown(text)} is no ensemble: zk1:2181,zk2:2181,zk3:2181 (the path is gpuid.zookeeper.root)"
+                f"{shown(text)} is not an ensemble: zk1:2181,zk2:2181,zk3:2181 (the path is gpuid.zookeeper.root)"
             )
     return text
 
 
 def _read_znode(text: str) -> str:
     if not text.startswith("/") or text == "/" or text.endswith("/") or "//" in text or text.startswith("/zookeeper"):
-        raise ValueError(f"{shown(text)} is no path of a znode of ours: /dlapp")
+        raise ValueError(f"{shown(text)} is not a path of a znode, such as /dlapp")
     return text
 
 
@@ -255,24 +272,34 @@ def _read_word(text: str) -> str:
 def _read_place(text: str) -> str:
     path = text.removeprefix("hdfs://")
     if "/" not in path or any(character.isspace() for character in text) or (path == text and not text.startswith("/")):
-        raise ValueError(f"{shown(text)} is no place on HDFS like hdfs:///apps/python.tar.gz or /apps/python.tar.gz")
+        raise ValueError(
+            f"{shown(text)} is not a path on HDFS, such as hdfs:///apps/python.tar.gz or /apps/python.tar.gz"
+        )
     return text
 
 
-KEYS: tuple[Key, ...] = (
-    Key("cluster", "cluster", _read_cluster, "local", "local or yarn", "the engine that applications are submitted to"),
-    Key("defaults.containers", "containers", _read_containers, "1", "count", "containers, where a file names none"),
-    Key("defaults.vcores", "vcores", _read_cores, "1", "count", "virtual cores per container, likewise"),
-    Key("defaults.memory", "memory_mib", read_memory_mib, "4g", "memory", "memory per container, likewise"),
-    Key(
+KEYS: tuple[ConfigKey, ...] = (
+    ConfigKey(
+        "cluster", "cluster", _read_cluster, "local", "local or yarn", "the engine that applications are submitted to"
+    ),
+    ConfigKey(
+        "defaults.containers", "containers", _read_containers, "1", "count", "number of containers if a file sets none"
+    ),
+    ConfigKey(
+        "defaults.vcores", "vcores", _read_cores, "1", "count", "virtual cores per container, if a file sets none"
+    ),
+    ConfigKey(
+        "defaults.memory", "memory_mib", read_memory_mib, "4g", "memory", "memory per container, if a file sets none"
+    ),
+    ConfigKey(
         "defaults.gcores",
         "gcores",
         _read_gcores_or_auto,
         "auto",
         "count or auto",
-        "GPUs per container, likewise; auto is 1 where the engine has GPUs, else 0",
+        "GPUs per container, if a file sets none; auto is 1 if the engine has GPUs, else 0",
     ),
-    Key(
+    ConfigKey(
         "local.state_dir",
         "state_dir",
         _read_directory,
@@ -280,7 +307,7 @@ KEYS: tuple[Key, ...] = (
         "directory",
         "queue, histories and logs of this machine; not on a network file system",
     ),
-    Key(
+    ConfigKey(
         "local.shared",
         "shared",
         read_boolean,
@@ -288,135 +315,159 @@ KEYS: tuple[Key, ...] = (
         "true or false",
         "the state directory is shared by the group that owns it",
     ),
-    Key(
+    ConfigKey(
         "local.fs_root",
         "fs_root",
         _read_directory,
         "/",
         "directory",
-        "where absolute paths of from_hdfs and to_hdfs without a scheme begin",
+        "the root of absolute paths without a scheme in from_hdfs and to_hdfs",
     ),
-    Key("local.memory", "memory_mib", read_memory_mib, "", "memory", "memory for all applications together"),
-    Key("local.vcores", "vcores", _read_cores, "", "count", "virtual cores for all applications together"),
-    Key("local.gcores", "gcores", read_count, "", "count", "the most GPUs for all applications together"),
-    Key(
+    ConfigKey("local.memory", "memory_mib", read_memory_mib, "", "memory", "memory for all applications together"),
+    ConfigKey("local.vcores", "vcores", _read_cores, "", "count", "virtual cores for all applications together"),
+    ConfigKey(
+        "local.gcores", "gcores", read_count, "", "count", "maximum number of GPUs for all applications together"
+    ),
+    ConfigKey(
         "gpuid.lock_dir",
         "lock_dir",
         _read_directory,
         "/run/lock/dlapp",
         "directory",
-        "the machine's ledger of GPUs; one for everybody on the machine",
+        "the directory of the machine's GPU ledger; the same for all users of the machine",
     ),
-    Key(
+    ConfigKey(
         "gpuid.allowed_processes",
         "allowed_processes",
         _read_programs,
         "Xorg, Xwayland, gnome-shell, nvidia-cuda-mps-server, nvidia-persistenced, nv-hostengine, dcgmi",
         "names",
-        "programs that may be on a card which nobody holds; read on the host of the card",
+        "programs that may use a GPU without a lease; read on the host of the GPU",
     ),
-    Key(
+    ConfigKey(
         "gpuid.temperature_limit",
         "temperature_limit_c",
         _read_temperature,
         "",
         "count, °C",
-        "a hotter card is not given out; none is the temperature at which it slows itself down; read there, too",
+        "a hotter GPU is not leased; none is its slowdown temperature; read on the host of the GPU",
     ),
-    Key(
+    ConfigKey(
         "gpuid.zookeeper.ensemble",
         "ensemble",
         _read_ensemble,
         "",
         "host:port,…",
-        "the servers of the ledger of GPUs of a cluster",
+        "the ZooKeeper servers with the GPU ledger of a cluster",
     ),
-    Key("gpuid.zookeeper.root", "root", _read_znode, "/dlapp", "path", "the znode under which that ledger lies"),
-    Key(
+    ConfigKey("gpuid.zookeeper.root", "root", _read_znode, "/dlapp", "path", "the znode of that ledger"),
+    ConfigKey(
         "gpuid.zookeeper.credentials",
         "credentials",
-        _read_directory,
+        _read_credentials,
         "",
-        "file",
-        "a file of mode 0600 with `user:password`; only who has it writes that ledger",
+        "file or `none`",
+        "a file of mode 0600 with `user:password`, which is required to write that ledger; `none` lets everybody write "
+        "it. If not set, no GPUs are leased",
     ),
-    Key(
+    ConfigKey(
         "gpuid.zookeeper.session_timeout",
         "session_timeout_s",
         read_duration_s,
         "10s",
         "duration",
-        "how long its servers keep a session without a sign of life; no lease depends on it",
+        "the session timeout of ZooKeeper; no lease depends on it",
     ),
-    Key(
+    ConfigKey(
         "runtime.log_limit",
         "log_limit_bytes",
         read_size_bytes,
         "1g",
         "size",
-        "the most that is kept of each of a payload's stdout and stderr",
+        "maximum size of a payload's stdout, and of its stderr",
     ),
-    Key(
+    ConfigKey(
         "runtime.kill_grace_max",
         "kill_grace_max_s",
         read_duration_s,
         "1h",
         "duration",
-        "the longest kill_grace that a file may ask for",
+        "maximum of kill_grace in a file",
     ),
-    Key(
+    ConfigKey(
         "runtime.docker.host",
         "host",
         _read_docker_host,
         "unix:///var/run/docker.sock",
         "address",
-        "the Docker daemon",
+        "the address of the Docker daemon",
     ),
-    Key("runtime.docker.network", "network", _read_word, "host", "name", "the network of Docker payloads"),
-    Key(
+    ConfigKey(
+        "runtime.docker.network",
+        "network",
+        _read_word,
+        "bridge",
+        "name",
+        "the network of programs in Docker, if a file sets none",
+    ),
+    ConfigKey(
         "runtime.docker.gpu_mode",
         "gpu_mode",
         _read_gpu_mode,
         "auto",
         "auto, cdi, gpus, runtime, nvidia-docker, devices or none",
-        "how containers get their GPUs; auto is the first of these that is there",
+        "how containers get their GPUs; auto is the first available mode",
     ),
-    Key(
+    ConfigKey(
         "storage.workspace_limit",
         "workspace_limit_bytes",
         read_size_bytes,
         "10g",
         "size",
-        "the largest workspace that is packed",
+        "maximum size of a workspace",
     ),
-    Key(
+    ConfigKey(
         "storage.cache_limit",
         "cache_limit_bytes",
         read_size_bytes,
         "20g",
         "size",
-        "the most that packed workspaces of the past may take, and input that is kept on a node, each",
+        "maximum size of the packed workspaces, and of a node's input cache",
     ),
-    Key("storage.cache_age", "cache_age_s", read_duration_s, "30d", "duration", "how long an unused one is kept"),
-    Key("history.age", "age_s", read_duration_s, "90d", "duration", "how long an ended application is kept"),
-    Key("history.limit", "limit_bytes", read_size_bytes, "10g", "size", "the most that ended applications may take"),
-    Key(
+    ConfigKey(
+        "storage.cache_age",
+        "cache_age_s",
+        read_duration_s,
+        "30d",
+        "duration",
+        "how long an unused workspace or input is kept",
+    ),
+    ConfigKey(
+        "history.age",
+        "age_s",
+        read_duration_s,
+        "90d",
+        "duration",
+        "how long an ended application is kept in the history",
+    ),
+    ConfigKey("history.limit", "limit_bytes", read_size_bytes, "10g", "size", "maximum size of the history"),
+    ConfigKey(
         "yarn.conf_dir",
         "conf_dir",
         _read_directory,
         "",
         "directory",
-        "the cluster's core-site.xml, hdfs-site.xml and yarn-site.xml; without it `$HADOOP_CONF_DIR`",
+        "the directory of the cluster's core-site.xml, hdfs-site.xml and yarn-site.xml; if not set, `$HADOOP_CONF_DIR`",
     ),
-    Key(
+    ConfigKey(
         "yarn.dialect",
         "dialect",
         _read_dialect,
         "auto",
         "auto, gcores, yarn.io/gpu, field3 or none",
-        "how the cluster counts GPUs; auto is as its ResourceManager says",
+        "how the cluster counts GPUs; auto is what its ResourceManager reports",
     ),
-    Key(
+    ConfigKey(
         "yarn.python",
         "python",
         _read_word,
@@ -424,23 +475,23 @@ KEYS: tuple[Key, ...] = (
         "path or name",
         "the Python of the nodes, 3.11 or later; a name is looked up on a container's PATH",
     ),
-    Key(
+    ConfigKey(
         "yarn.python_archive",
         "python_archive",
         _read_place,
         "",
-        "place on HDFS",
-        "a Python that containers are brought: .tar.gz, .tgz, .tar or .zip; `yarn.python` is then the path in it, "
-        "`bin/python3` where that is not set",
+        "path on HDFS",
+        "an archive of Python for containers: .tar.gz, .tgz, .tar or .zip; `yarn.python` is then the path in it, "
+        "`bin/python3` if not set",
     ),
-    Key("yarn.am_memory", "am_memory_mib", read_memory_mib, "256m", "memory", "memory of an ApplicationMaster"),
-    Key(
+    ConfigKey("yarn.am_memory", "am_memory_mib", read_memory_mib, "256m", "memory", "memory of an ApplicationMaster"),
+    ConfigKey(
         "yarn.am_attempts",
         "am_attempts",
         _read_attempts,
         "2",
         "count",
-        "how many ApplicationMasters an application may use up; the cluster's own limit holds above it",
+        "maximum number of ApplicationMasters of an application; the cluster's own limit applies, too",
     ),
 )
 
@@ -463,7 +514,7 @@ def load_config(
         environ: gives HOME, DLAPP_CONFIG and the keys' variables. An empty variable counts as absent.
 
     Raises:
-        ConfigError: a file cannot be read or is no YAML, a key is not known or stands twice, a value is not possible;
+        ConfigError: a file cannot be read or is not YAML, a key is not known or appears twice, a value is not possible;
             all faults at once, a line each.
     """
     faults: list[str] = []
@@ -486,6 +537,25 @@ def load_config(
     return config
 
 
+def config_of_texts(texts: Mapping[str, str]) -> Config:
+    """Return the configuration that `Config.texts` was of; no file and no variable is read.
+
+    Raises:
+        ConfigError: a value is not possible.
+    """
+    faults: list[str] = []
+    config = _tree({name: _Found(text, "option") for name, text in texts.items()}, os.path.expanduser("~"), faults)
+    if faults:
+        raise ConfigError("\n".join(faults))
+    return config
+
+
+def config_files(environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Return where a user's own configuration is read from, whether it is there or not."""
+    home = environ.get("HOME") or os.path.expanduser("~")
+    return [_under_home(USER_FILE, home), *filter(None, [environ.get(FILE_VARIABLE)])]
+
+
 def _under_home(path: str, home: str) -> str:
     return home + path[1:] if path == "~" or path.startswith("~/") else path
 
@@ -505,8 +575,7 @@ def _from_variables(environ: Mapping[str, str], faults: list[str]) -> dict[str, 
 
 def _from_file(path: str, must_exist: bool, faults: list[str]) -> dict[str, _Found]:
     try:
-        with open(path, "rb") as stream:
-            data = stream.read(MOST_FILE_BYTES + 1)
+        data, problem = _content(path)
     except (FileNotFoundError, NotADirectoryError) as error:
         if must_exist:
             faults.append(f"{path}: {error.strerror} ({FILE_VARIABLE} names it)")
@@ -514,10 +583,44 @@ def _from_file(path: str, must_exist: bool, faults: list[str]) -> dict[str, _Fou
     except OSError as error:
         faults.append(f"{path}: {error.strerror}")
         return {}
-    if len(data) > MOST_FILE_BYTES:
-        faults.append(f"{path}: is larger than {MOST_FILE_BYTES >> 20} MiB")
+    if problem:
+        faults.append(f"{path}: {problem}")
         return {}
     return _from_yaml(data, path, faults)
+
+
+def _content(path: str) -> tuple[bytes, str]:
+    """Return what is in a configuration file, or why it is not used: it decides where dlapp writes and what it runs.
+
+    Raises:
+        OSError: it cannot be opened or read.
+    """
+    uid = os.geteuid()
+    if uid == 0 and os.stat(path):  # a missing file is not refused
+        from dlapp.system.owners import who_may_change
+
+        if who := who_may_change(path):
+            return b"", f"may be changed by {who}, so root does not read it (set HOME, as sudo -H does)"
+    # Without blocking: it may be a FIFO.
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        found = os.fstat(fd)
+        if stat.S_ISDIR(found.st_mode):
+            return b"", os.strerror(errno.EISDIR)
+        if not stat.S_ISREG(found.st_mode):
+            return b"", "" if path == os.devnull else "is not a regular file"
+        if found.st_uid not in (0, uid):
+            return b"", f"belongs to uid {found.st_uid}, so it is not read"
+        if uid == 0 and found.st_mode & stat.S_IWGRP and found.st_gid != 0:
+            return b"", f"may be written by the group {found.st_gid}, so root does not read it"
+        if found.st_mode & stat.S_IWOTH:
+            return b"", "may be written by everybody, so it is not read"
+        data = b""
+        while len(data) <= MOST_FILE_BYTES and (piece := os.read(fd, MOST_FILE_BYTES + 1 - len(data))):
+            data += piece
+        return data, f"is larger than {MOST_FILE_BYTES >> 10} KiB" if len(data) > MOST_FILE_BYTES else ""
+    finally:
+        os.close(fd)
 
 
 def _from_yaml(data: bytes, path: str, faults: list[str]) -> dict[str, _Found]:
@@ -525,15 +628,15 @@ def _from_yaml(data: bytes, path: str, faults: list[str]) -> dict[str, _Found]:
     import yaml
 
     try:
-        root = yaml.compose(data.decode("utf-8-sig"), Loader=yaml.SafeLoader)
+        root = yaml.compose(data.decode("utf-8-sig"), Loader=_yaml_loader())
     except UnicodeDecodeError as error:
         before = data[: error.start]
         faults.append(f"{path}:{before.count(10) + 1}: is not UTF-8")
         return {}
-    except (yaml.YAMLError, RecursionError) as error:
+    except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         at = f":{mark.line + 1}" if mark else ""
-        faults.append(f"{path}{at}: is no YAML: {getattr(error, 'problem', None) or 'cannot be read'}")
+        faults.append(f"{path}{at}: is not YAML: {getattr(error, 'problem', None) or 'cannot be read'}")
         return {}
     found: dict[str, _Found] = {}
     if root is None:
@@ -542,8 +645,11 @@ def _from_yaml(data: bytes, path: str, faults: list[str]) -> dict[str, _Found]:
     levels = dict.fromkeys(name.rpartition(".")[0] for name in names)
     for name, line, node in _leaves(root, "", levels, yaml):
         where = f"{path}:{line}"
+        if len(faults) >= MOST_FAULTS:
+            faults.append(f"{where}: what follows is not looked at")
+            break
         if name in found:
-            faults.append(f"{where}: {name}: stands twice, first in line {found[name].origin.rpartition(':')[2]}")
+            faults.append(f"{where}: {name}: appears twice, first in line {found[name].origin.rpartition(':')[2]}")
         elif name in levels and _is_empty(node):
             continue  # "local:" with all its keys commented out
         elif name in levels or (name in names and not isinstance(node, yaml.ScalarNode)):
@@ -560,21 +666,24 @@ def _from_yaml(data: bytes, path: str, faults: list[str]) -> dict[str, _Found]:
 def yaml_leaves(
     data: bytes, path: str, levels: Sequence[str], faults: list[str]
 ) -> Iterator[tuple[str, int, list[str] | None]]:
-    """The keys of another file of ours that is YAML: name, line, and the texts of its value or of its list.
+    """Yield the keys of another YAML file of ours: name, line, and the texts of its value or of its list.
 
     A single text is split at commas. None: it is something else than a value or a list of values.
 
     Args:
+        data: the content.
+        path: of the file, for messages.
         levels: names that have keys under them.
+        faults: gets a line for each problem.
     """
     import yaml
 
     try:
-        root = yaml.compose(data.decode("utf-8-sig"), Loader=yaml.SafeLoader)
-    except (UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+        root = yaml.compose(data.decode("utf-8-sig"), Loader=_yaml_loader())
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
         mark = getattr(error, "problem_mark", None)
         at = f":{mark.line + 1}" if mark else ""
-        faults.append(f"{path}{at}: is no YAML: {getattr(error, 'problem', None) or 'cannot be read'}")
+        faults.append(f"{path}{at}: is not YAML: {getattr(error, 'problem', None) or 'cannot be read'}")
         return
     if root is None:
         return
@@ -591,13 +700,45 @@ def yaml_leaves(
 
 
 def plain_yaml(data: bytes) -> Any:
-    """A YAML (or JSON) file of somebody else's, as plain values. Raises ValueError."""
+    """Return what a YAML (or JSON) file of somebody else's holds: dicts, lists and, for all scalars, texts.
+
+    Raises:
+        ValueError: it is not YAML, nested too deeply, or too large.
+    """
     import yaml
 
+    if len(data) > MOST_FOREIGN_YAML_BYTES:
+        raise ValueError(f"is larger than {MOST_FOREIGN_YAML_BYTES >> 10} KiB")
     try:
-        return yaml.safe_load(data)
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"is no YAML: {getattr(error, 'problem', None) or 'cannot be read'}") from error
+        return yaml.load(data, Loader=_yaml_loader())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"is not YAML: {getattr(error, 'problem', None) or 'cannot be read'}") from error
+
+
+def _yaml_loader() -> Any:
+    """Return the loader of PyYAML for all files: it makes texts of scalars, whatever their tags say, and has a depth.
+
+    Without one, for each token the scanner looks at every collection that was opened in the last 1024 characters: 5000
+    opening brackets took 1 s, and then Python's limit of recursion.
+    """
+    import yaml
+
+    class BoundedLoader(yaml.BaseLoader):  # type: ignore[misc]
+        def fetch_flow_collection_start(self, token_class: Any) -> None:
+            self._check_depth(self.flow_level)
+            super().fetch_flow_collection_start(token_class)
+
+        def add_indent(self, column: int) -> bool:
+            self._check_depth(len(self.indents))
+            added: bool = super().add_indent(column)
+            return added
+
+        def _check_depth(self, depth: int) -> None:
+            if depth >= _MOST_YAML_DEPTH:
+                problem = f"nested more than {_MOST_YAML_DEPTH} levels deep"
+                raise yaml.scanner.ScannerError(None, None, problem, self.get_mark())
+
+    return BoundedLoader
 
 
 def _not_this(name: str, levels: Mapping[str, None]) -> str:
@@ -605,7 +746,7 @@ def _not_this(name: str, levels: Mapping[str, None]) -> str:
 
 
 def _is_empty(node: yaml.Node) -> bool:
-    return bool(node.value == "" and node.tag.endswith(":null")) or node.value in ("", "~", "null")
+    return node.value in ("", "~", "null")
 
 
 def _leaves(
@@ -658,6 +799,8 @@ def keys_as_markdown() -> str:
     """The table of keys as docs/configuration.md shows it."""
     lines = ["| key | variable | value | default | meaning |", "|---|---|---|---|---|"]
     for key in KEYS:
-        default = f"`{key.default}`" if key.default else "what there is" if key.name.startswith("local.") else "none"
+        default = (
+            f"`{key.default}`" if key.default else "all of the machine" if key.name.startswith("local.") else "none"
+        )
         lines.append(f"| `{key.name}` | `{key.variable}` | {key.kind} | {default} | {key.meaning} |")
     return "\n".join(lines) + "\n"

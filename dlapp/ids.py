@@ -10,8 +10,9 @@ import re
 from dataclasses import dataclass
 
 from dlapp.errors import UsageError
+from dlapp.id_text import APPLICATION_ID
 
-_APPLICATION = re.compile(r"application_(\d{1,19})_(\d{4,10})", re.ASCII)
+_APPLICATION = re.compile(APPLICATION_ID, re.ASCII)
 _CONTAINER = re.compile(r"container_(?:e(\d{1,10})_)?(\d{1,19})_(\d{4,10})_(\d{2,10})_(\d{6,13})", re.ASCII)
 
 

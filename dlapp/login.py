@@ -2,7 +2,7 @@
 
 It is made once, where a process begins (`own_login`, or what a container was told); nothing below looks into the
 environment for it, and nothing keeps one for others. The proofs of single services that YARN itself hands out, of an
-ApplicationMaster and of nodes, are `dlapp.cluster.yarn.tokens.Token`s and go the same way.
+ApplicationMaster and of nodes, are `dlapp.hadoop.tokens.Token`s and go the same way.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from dlapp.errors import ConfigError
 
@@ -28,16 +27,6 @@ class Login:
 
     user: str
     hdfs_token: str | None = field(default=None, repr=False)
-
-    @classmethod
-    def from_settings(cls, settings: Mapping[str, Any]) -> Login:
-        """The login that a mapping describes (`settings`); what else it holds is ignored."""
-        return cls(str(settings["user"]), settings.get("token"))
-
-    @property
-    def settings(self) -> dict[str, str]:
-        """It as part of the JSON that tells a process how to reach a file system. Keep it secret."""
-        return {"user": self.user} | ({} if self.hdfs_token is None else {"token": self.hdfs_token})
 
     @property
     def query(self) -> dict[str, str]:

@@ -7,12 +7,12 @@ tools show it. The states are YARN's on every engine.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
-from dlapp.control import Phase
 from dlapp.ids import ApplicationId, ContainerId
+from dlapp.messages import Phase
 
 
 class State(Enum):
@@ -53,6 +53,21 @@ class Cause(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TryView:
+    """A container that an index had before its last one; the fields are those of `ContainerView`."""
+
+    container_id: ContainerId
+    attempt: int
+    host: str = ""
+    finished_ms: int | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    message: str = ""
+    log_url: str = ""
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerView:
     """One container that was started.
 
@@ -63,6 +78,7 @@ class ContainerView:
         image: in Docker the digest of its image at the registry, or its id where it comes from none.
         exit_code: the payload's; None while it runs, or where a signal ended it.
         log_url: directory or page under which its stdout and stderr are found.
+        earlier: the containers that the index had before, the latest of them, oldest first.
     """
 
     container_id: ContainerId
@@ -82,7 +98,29 @@ class ContainerView:
     signal: int | None = None
     message: str = ""
     log_url: str = ""
+    earlier: tuple[TryView, ...] = ()
     unknown: Mapping[str, Any] = field(default_factory=dict)
+
+    def of_try(self, number: int | None) -> ContainerView | None:
+        """Return the container that was this index's at its start ``number``, from 1; None as number: the last."""
+        if number in (None, self.attempt):
+            return self
+        found = next((one for one in self.earlier if one.attempt == number), None)
+        if found is None:
+            return None
+        return replace(
+            self,
+            container_id=found.container_id,
+            attempt=found.attempt,
+            host=found.host,
+            phase=Phase.ENDED,
+            finished_ms=found.finished_ms,
+            exit_code=found.exit_code,
+            signal=found.signal,
+            message=found.message,
+            log_url=found.log_url,
+            earlier=(),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,10 +139,15 @@ class ApplicationView:
     """An application as its ApplicationMaster sees it, and after the end as it left it.
 
     Args:
+        queue, priority: as the engine has them, which may lower a priority; without effect on one machine. ``priority``
+            None: the engine has none of it.
+        project, tags: what the user wrote to find it again; YARN makes both lower case.
+        changes: what the engine gave otherwise than it was asked for, a line each.
         phase: a few words on where it is: ``running 3 of 4``.
         cause: why it ended; None while it runs.
         diagnostics: one line on the end, or on what it waits for.
         soft_kill_ends_ms: when the grace time of a soft-kill is over [ms since 1970].
+        network: Docker's network mode of its containers; empty: it is not in Docker.
         containers: the last one of each index, in the order of CONTAINER_INDEX.
         min_version: the least format version that may write this.
     """
@@ -120,6 +163,11 @@ class ApplicationView:
     appname: str = ""
     submitter: str = ""
     queue: str = "default"
+    priority: int | None = None
+    project: str = ""
+    tags: tuple[str, ...] = ()
+    changes: tuple[str, ...] = ()
+    network: str = ""
     submitted_ms: int = 0
     started_ms: int | None = None
     finished_ms: int | None = None
@@ -134,3 +182,8 @@ class ApplicationView:
     outputs: tuple[OutputView, ...] = ()
     min_version: int = 1
     unknown: Mapping[str, Any] = field(default_factory=dict)
+
+    def containers_of_try(self, number: int | None) -> list[ContainerView]:
+        """Return the containers of all indexes that were started so often (`ContainerView.of_try`), by index."""
+        found = (one.of_try(number) for one in sorted(self.containers, key=lambda one: one.index))
+        return [one for one in found if one is not None]

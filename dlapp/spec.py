@@ -1,7 +1,7 @@
 """What an application is: the values that a properties file becomes, and what is submitted of them.
 
-All are frozen, checked when they are made, and have a JSON form (`dlapp.jsonform`). A fault is a `SpecError` that names
-the field as the user wrote it: ``resources.memory``, ``to_hdfs.output_path``.
+All are frozen, checked when they are made, and have a JSON form (`dlapp.serialization`). A fault is a `SpecError` that
+names the field as the user wrote it: ``resources.memory``, ``to_hdfs.output_path``.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from dlapp.errors import SpecError
 MAX_CONTAINERS = 100_000
 MAX_AMOUNT = 2**31 - 1
 """Hadoop's ResourceProto carries memory as int64 but cores and counts as int32; the smaller limit holds for all."""
+
+MAX_RETRIES = 1000
+DEFAULT_KILL_GRACE_S = 30.0
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _ROLE_NAME = re.compile(r"[a-z][a-z0-9_-]{0,30}", re.ASCII)
@@ -104,11 +107,11 @@ class RoleSpec:
 
     def __post_init__(self) -> None:
         if not _ROLE_NAME.fullmatch(self.name):
-            raise SpecError("roles", f"{self.name!r} is no name: small letters, digits, '-' and '_', 31 at most")
+            raise SpecError("roles", f"{self.name!r} is not a name: small letters, digits, '-' and '_', 31 at most")
         if not 1 <= self.instances <= MAX_CONTAINERS:
             raise SpecError("resources.containers", f"is {self.instances}, allowed are 1 to {MAX_CONTAINERS}")
-        if not 0 <= self.retries <= 1000:
-            raise SpecError(f"roles.{self.name}.retries", f"is {self.retries}, allowed are 0 to 1000")
+        if not 0 <= self.retries <= MAX_RETRIES:
+            raise SpecError(f"roles.{self.name}.retries", f"is {self.retries}, allowed are 0 to {MAX_RETRIES}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +189,7 @@ class AppSpec:
         username: whose it is shown to be; grants nothing.
         appname: as printed, quotes included.
         docker_image: None: the payload is a plain process.
+        network: Docker's network mode of its containers; None: as the operator of the machine configured it.
         workspace: absolute path of the directory to pack.
         exclude: gitignore patterns of what is not packed.
         script: start script, relative to the workspace.
@@ -203,13 +207,14 @@ class AppSpec:
     script: str
     args: tuple[str, ...] = ()
     docker_image: str | None = None
+    network: str | None = None
     exclude: tuple[str, ...] = ()
     queue: str | None = None
     priority: int | None = None
     project: str | None = None
     tags: tuple[str, ...] = ()
     max_runtime_s: float | None = None
-    kill_grace_s: float = 30.0
+    kill_grace_s: float = DEFAULT_KILL_GRACE_S
     env: tuple[str, ...] = ()
     placement: Placement = field(default_factory=Placement)
     inputs: tuple[InputSpec, ...] = ()
@@ -226,6 +231,11 @@ class AppSpec:
             raise SpecError("application.user_shell_args", "has a NUL in it")
         for name in self.env:
             check_env_name(f"application.env.{name}", name)
+        for tag in self.tags:
+            if not tag or "," in tag or "\n" in tag:
+                raise SpecError(
+                    "application.tags", f"{tag!r} is not a tag: it is empty, or has a comma or line end in it"
+                )
         if self.max_runtime_s is not None and self.max_runtime_s <= 0:
             raise SpecError("application.max_runtime", f"is {self.max_runtime_s:g} s, it must be above 0")
         if self.kill_grace_s < 0:
@@ -240,7 +250,7 @@ class AppSpec:
         ):
             if len(set(names)) != len(names):
                 twice = next(name for name in names if names.count(name) > 1)
-                raise SpecError(what, f"{twice!r} stands twice")
+                raise SpecError(what, f"{twice!r} appears twice")
 
     @property
     def containers(self) -> int:
@@ -287,7 +297,7 @@ class Secrets:
     """What travels apart from the spec, readable by the owner only.
 
     Args:
-        control_secret: 64 hex digits; tokens are derived from it (`dlapp.control`).
+        control_secret: 64 hex digits; tokens are derived from it (`dlapp.messages`).
         env: variables of the user's file, for the payload only.
         environment: what a plain process takes over from the submitter's shell (PATH, HOME, LANG and the like).
     """

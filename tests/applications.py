@@ -8,16 +8,16 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 T = TypeVar("T")
 BIN = Path(sys.executable).parent
 
 
-def wait_for(what: str, look: Callable[[], T | None], timeout_s: float = 30.0) -> T:
+def wait_for(what: str, look: Callable[[], T | Literal[False] | None], timeout_s: float = 30.0) -> T:
     """Look again and again until there is something to see; it is returned."""
     deadline = time.monotonic() + timeout_s
     while True:
@@ -49,7 +49,7 @@ def run(command: str, *args: object, env: dict[str, str] | None = None, timeout_
     return Done(done.returncode, done.stdout, done.stderr)
 
 
-def properties(directory: Path, script: str, *, name: str = "test", **sections: dict[str, object]) -> Path:
+def properties(directory: Path, script: str, *, name: str = "test", **sections: Mapping[str, object]) -> Path:
     """Write a workspace with one start script and its properties file; the keys of ``sections`` come on top."""
     workspace = directory / f"{name}_workspace"
     workspace.mkdir(parents=True, exist_ok=True)

@@ -18,12 +18,16 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
-from tests.services.install import SEARCH, nvidia_cards, required
+from tests.services import needs
+from tests.services.dockerd import dockerd
+from tests.services.install import SEARCH, nvidia_devices, required
 
 if TYPE_CHECKING:
     from tests.engines import Engine
     from tests.services.hadoop import Hadoop
     from tests.services.zookeeper import ZooKeeper
+
+__all__ = ["dockerd"]
 
 hypothesis.settings.register_profile("quick", deadline=None, print_blob=True)
 hypothesis.settings.register_profile("full", deadline=None, print_blob=True, max_examples=500)
@@ -33,8 +37,9 @@ KEPT = ("DLAPP_REQUIRE",)
 """What a test still sees of the caller's DLAPP_*; the rest steers the run as a whole or would change what it tests."""
 
 NEVER_REQUIRED = ("gpu",)
-"""Marks of tests that may be skipped even where the run must be complete: no machine of ours always has a card."""
+"""Marks of tests that may be skipped even where the run must be complete: no machine of ours always has a GPU."""
 
+SERVERS = pytest.StashKey[needs.Servers]()
 
 NOTHING_MISSING = "root may "
 """How the reason of a skip begins where being root leaves nothing to test; every other one says what is missing."""
@@ -50,9 +55,52 @@ def pytest_report_header() -> list[str]:
     setpriv = _first_line("setpriv", "--version") if os.geteuid() == 0 else f"not root ({getpass.getuser()})"
     return [
         f"machine: {platform.system()} {platform.release()}, {os.cpu_count()} cores, {getpass.getuser()}",
-        f"docker: {docker}; two users: {setpriv}; NVIDIA cards: {nvidia_cards()}",
+        f"docker: {docker}; two users: {setpriv}; NVIDIA GPUs: {nvidia_devices()}",
         f"faults: {os.environ.get('DLAPP_FAULTS', 'quick')}; a skipped test is {_skipped_is()}",
     ]
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None]:
+    """Set the marks before any plugin chooses by them, and the order of the workers when all have chosen."""
+    needs.mark(items)
+    if _is_worker(config):
+        needs.mark_groups(items)
+    yield
+    if _is_worker(config):
+        items.sort(key=needs.order)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Count what each server is needed for."""
+    session.stash[SERVERS] = needs.Servers(session.items, by_group=_is_worker(session.config))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what only root can do, and let a test start what it is marked for."""
+    root = item.get_closest_marker("root")
+    if root and os.geteuid() != 0:
+        pytest.skip(f"needs root {root.args[0] if root.args else 'to become another user'}")
+    needs.grant(item)
+
+
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object], request: pytest.FixtureRequest) -> None:
+    """Remember what brings a server up."""
+    request.session.stash[SERVERS].started(fixturedef, request)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
+    """End the servers that no test needs after this one; fixtures of the session would keep them to its end."""
+    yield
+    item.session.stash[SERVERS].end_after(item)
+
+
+def _is_worker(config: pytest.Config) -> bool:
+    """Whether this is one of several processes that share the tests."""
+    return hasattr(config, "workerinput")
 
 
 @pytest.fixture(scope="session")
@@ -106,7 +154,7 @@ def state_dir(_own_environment: Path) -> Path:
     return _own_environment / "state"
 
 
-@pytest.fixture(params=["local", pytest.param("yarn", marks=pytest.mark.yarn)])
+@pytest.fixture(params=["local", pytest.param("yarn", marks=pytest.mark.hadoop)])
 def engine(
     request: pytest.FixtureRequest, tmp_path: Path, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Engine]:
@@ -142,10 +190,14 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Nothing of ours outlives the tests: a process that still works under their temporary directory is a fault."""
+    """Nothing of ours outlives the tests: a process that still works under their temporary directory is a fault.
+
+    Workers have theirs in that of the process that started them, which looks when all of them have ended.
+    """
     factory = getattr(session.config, "_tmp_path_factory", None)
-    if factory is None:
+    if factory is None or _is_worker(session.config):
         return
     base = os.fsencode(str(factory.getbasetemp()))
     deadline = time.monotonic() + 10
@@ -184,4 +236,4 @@ def _first_line(program: str, *args: str) -> str:
 
 
 def _skipped_is() -> str:
-    return "a failure, except for want of a card" if required() else "only skipped"
+    return "a failure, except for want of a GPU" if required() else "only skipped"

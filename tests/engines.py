@@ -24,7 +24,7 @@ from tests.services.hadoop import Hadoop
 
 FULL = os.environ.get("DLAPP_FAULTS") == "full"
 on_yarn_when_full = pytest.mark.parametrize(
-    "engine", ["local", *([pytest.param("yarn", marks=pytest.mark.yarn)] if FULL else [])], indirect=True
+    "engine", ["local", *([pytest.param("yarn", marks=pytest.mark.hadoop)] if FULL else [])], indirect=True
 )
 
 
@@ -51,10 +51,10 @@ class Engine:
         self._files: Any = None
         self.root = str(directory / "files")
         if hadoop is not None:
-            from dlapp.cluster.yarn.site import read_site
-            from dlapp.storage.staged import StagedFiles
+            from dlapp.hadoop.configuration import read_configuration
+            from dlapp.storage.hdfs_staging import HdfsStagingFiles
 
-            self._files = StagedFiles(read_site(str(hadoop.configuration)).storage(Login(getpass.getuser())))
+            self._files = HdfsStagingFiles(read_configuration(str(hadoop.configuration)).hdfs(Login(getpass.getuser())))
             self.root = f"/user/{getpass.getuser()}/tests/{time.time_ns():x}"
 
     def close(self) -> None:
@@ -68,8 +68,8 @@ class Engine:
         if self.hadoop is None:
             wait_for("the end of all processes", lambda: not processes(self.state_dir))
         else:
-            for application in left:
-                wait_for(f"the end of all processes of {application}", lambda a=application: not self.processes(a))
+            what = f"the end of all processes of {', '.join(left)}"
+            wait_for(what, lambda: not any(self.processes(application) for application in left))
         if self._files is not None:
             self._files.remove(self._location("").rstrip("/"))
             self._files.close()
@@ -110,7 +110,7 @@ class Engine:
             here = self._location(path + below)
             names = self._files.names(here)
             if names == [""]:  # so WebHDFS lists a file
-                found[below.lstrip("/")] = self._files.read(here).decode()
+                found[below.lstrip("/")] = self._files.read(here, max_bytes=1 << 26).decode()
                 return
             for name in names:
                 walk(f"{below}/{name}")
@@ -165,11 +165,17 @@ class Engine:
         return bool(status(application)) and application not in self._files.names(f"{self._files.home}/.dlapp/staging")
 
     def control(self, application: str) -> Control:
-        """Where its ApplicationMaster listens, as those find it who may."""
+        """Where its ApplicationMaster listens, and its secret: on YARN that is in its credentials alone."""
         if self.hadoop is None:
             home = application_dir(self.state_dir, application)
             url = json.loads((home / "am.json").read_text())["control_url"]
             return Control(url, json.loads((home / "secrets.json").read_text())["control_secret"])
+        from dlapp.cluster.yarn.am_plan import AmPlan
+        from dlapp.hadoop.tokens import Credentials
+
         staging = f"{self._files.home}/.dlapp/staging/{application}"
-        url = json.loads(self._files.read(f"{staging}/am.json"))["control_url"]
-        return Control(url, json.loads(self._files.read(f"{staging}/secrets.json"))["control_secret"])
+        url = json.loads(self._files.read(f"{staging}/am.json", max_bytes=1 << 26))["control_url"]
+        (master,) = [one.pid for one in self.processes(application) if one.role == "am"]
+        variables = dict(one.partition("=")[::2] for one in Path(f"/proc/{master}/environ").read_text().split("\0"))
+        credentials = Credentials.decode(Path(variables["HADOOP_TOKEN_FILE_LOCATION"]).read_bytes())
+        return Control(url, AmPlan.from_credentials(credentials).secrets.control_secret)

@@ -22,7 +22,7 @@ here; files are those of cluster_yarn where no other directory is named.
 | timeline data of the application           | test_refusals.py, what_the_resourcemanager_forgot_... |
 | node_label_expression                      | test_asks.py: what is asked; no cluster with labels is here |
 
-Retries are a count in the spec, which no key of a properties file sets yet. What is not here, and why:
+What is not here, and why:
 
 - container_error_codes, a retry policy by exit code: whose fault an end was decides (am/test_verdict.py), because
   programs do not agree on what their numbers mean. container_retry_interval: a retry waits for a container anyway.
@@ -46,13 +46,10 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 from dlapp.ids import ApplicationId
 from dlapp.login import Login
-from dlapp.report import Cause
-from dlapp.spec import Secrets, Submission
 from tests.applications import BIN, Done, ended, launch, properties, run, status, wait_for
 from tests.engines import Engine
 
@@ -152,23 +149,21 @@ def test_the_exit_code_of_a_program_decides(engine: Engine, tmp_path: Path) -> N
 
 def test_a_program_that_fails_is_started_again_as_often_as_its_role_says(engine: Engine, tmp_path: Path) -> None:
     witness = tmp_path / "starts"
-    script = f'echo start >>{witness}; [ $(wc -l <{witness}) -ge 3 ] || exit 9; echo "at last"'
-    file = properties(tmp_path, script)
-    client = engine.client()
-    real = client.engine.submit
-
-    def with_retries(submission: Submission, secrets: Secrets) -> ApplicationId:
-        (role,) = submission.spec.roles
-        return real(replace(submission, spec=replace(submission.spec, roles=(replace(role, retries=2),))), secrets)
-
-    client.engine.submit = with_retries  # type: ignore[method-assign]
-    application = client.submit(str(file))
-    end = client.wait(application, timeout_s=END_S)
-    assert (end.cause, end.containers[0].attempt) == (Cause.SUCCEEDED, 3), end.diagnostics
+    script = f'echo start >>{witness}; echo "try $(wc -l <{witness})"; [ $(wc -l <{witness}) -ge 3 ] || exit 9'
+    file = properties(tmp_path, script, resources={"retries": 2})
+    done = waited(file)
+    assert done.code == 0, done.err
+    end = status(id_of(done))
+    assert (end["cause"], end["containers"][0]["attempt"]) == ("succeeded", 3), end["diagnostics"]
     assert witness.read_text() == "start\n" * 3
-    assert printed("--stdout", str(application)) == ["[0] at last"]
-    if hasattr(client.engine, "close"):
-        client.engine.close()
+    assert printed("--stdout", end["application_id"]) == ["[0] try 3"]
+    for number in (1, 2, 3):
+        assert printed("--try", str(number)) == [f"[0] try {number}"]
+    earlier = end["containers"][0]["earlier"]
+    assert [(one["attempt"], one["exit_code"]) for one in earlier] == [(1, 9), (2, 9)]
+    assert printed("--container", earlier[1]["container_id"]) == ["try 2"]
+    absent = run("dlapp-logs", "--try", "4")
+    assert (absent.code, "each container was started 3 times at the most" in absent.err) == (3, True)
 
 
 def test_what_takes_too_long_is_stopped_with_its_output_kept(engine: Engine, tmp_path: Path) -> None:
@@ -267,16 +262,41 @@ def test_what_identifies_it_is_shown_by_yarn_itself(engine: Engine, tmp_path: Pa
     )
     done = waited(file)
     assert done.code == 0, done.err
-    seen = status(id_of(done))
-    assert seen["appname"] == "named"
-    assert run("dlapp-list").out.splitlines()[-1].split()[:2] == [id_of(done), "named"]
+    (listed,) = json.loads(run("dlapp-list", "--json").out)["applications"][-1:]
+    # YARN makes tags lower case.
+    tags = ["One", "two"] if engine.name == "local" else ["one", "two"]
+    for seen in (status(id_of(done)), listed):
+        assert (seen["application_id"], seen["appname"]) == (id_of(done), "named")
+        assert (seen["queue"], seen["priority"], seen["project"], seen["tags"]) == ("research", 3, "cats", tags)
+    assert run("dlapp-list").out.splitlines()[-1].split()[-5:-1] == ["research", "3", "cats", f"{tags[0]},"]
+    assert "tags : " + ", ".join(tags) in run("dlapp-status").out.splitlines()
     if engine.name == "yarn":
-        from dlapp.cluster.yarn.rest import YarnRest
-        from dlapp.cluster.yarn.site import read_site
+        from dlapp.cluster.yarn.client.rest import YarnRest
+        from dlapp.hadoop.configuration import read_configuration
 
-        site = read_site(os.environ["DLAPP_YARN_CONF_DIR"])
+        site = read_configuration(os.environ["DLAPP_YARN_CONF_DIR"])
         with YarnRest(site.web_urls(), Login(getpass.getuser())) as rest:
             report = rest.report(ApplicationId.from_text(id_of(done)))
         assert (report.name, report.queue) == ("named", "root.research")
         assert set(report.tags) == {"one", "two", "project:cats"}
         assert report.raw["priority"] == 3
+
+
+def test_what_the_engine_gave_otherwise_than_asked_is_shown_at_once_and_in_the_status(
+    engine: Engine, tmp_path: Path
+) -> None:
+    file = properties(tmp_path, "true", application={"priority": 99}, resources={"memory": 200})
+    done = waited(file)
+    assert done.code == 0, done.err
+    seen = status(id_of(done))
+    if engine.name == "local":
+        assert (seen["changes"], seen["priority"]) == ([], 99)
+        return
+    assert "memory 200 MiB of each container is raised to 256 MiB (yarn.scheduler.minimum-allocation-mb)" in done.err
+    assert "priority 99 is lowered to 10 (yarn.cluster.max-application-priority)" in done.err
+    assert seen["priority"] == 10
+    assert seen["changes"] == [
+        "each worker container: memory raised from 200 to 256 MiB",
+        "priority 99 was asked for, YARN has made it 10 (yarn.cluster.max-application-priority)",
+    ]
+    assert f"changed : {seen['changes'][0]}" in run("dlapp-status").out.splitlines()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.config import KEYS, NOT_KEYS, NOT_KEYS_PREFIXES, Config, load_config
+from dlapp.config import KEYS, MOST_FAULTS, NOT_KEYS, NOT_KEYS_PREFIXES, Config, load_config
 from dlapp.errors import ConfigError
 
 Load = Callable[..., Config]
@@ -43,7 +43,7 @@ def test_without_any_file_the_documented_defaults_hold(load: Load, tmp_path: Pat
     assert (config.cluster, config.defaults) == ("local", (1, 1, 4096, None))
     assert config.local == (str(tmp_path / ".local/state/dlapp"), False, "/", None, None, None)
     assert config.gpuid.lock_dir == "/run/lock/dlapp"
-    assert config.runtime == (1 << 30, 3600.0, ("unix:///var/run/docker.sock", "host", "auto"))
+    assert config.runtime == (1 << 30, 3600.0, ("unix:///var/run/docker.sock", "bridge", "auto"))
     assert config.storage == (10 << 30, 20 << 30, 30 * 86400.0)
     assert config.history == (90 * 86400.0, 10 << 30)
     assert set(config.origins.values()) == {"default"}
@@ -96,7 +96,7 @@ def test_every_default_can_be_read(load: Load) -> None:
 BAD_FILES = [
     ("locl:\n  vcores: 1\n", ":1: locl: is not known, the nearest is local"),
     ("local:\n  vcors: 1\n", ":2: local.vcors: is not known, the nearest is local.vcores"),
-    ("local:\n  vcores: 1\n  vcores: 2\n", ":3: local.vcores: stands twice, first in line 2"),
+    ("local:\n  vcores: 1\n  vcores: 2\n", ":3: local.vcores: appears twice, first in line 2"),
     ("local:\n  vcores: 0\n", ":2: local.vcores: is 0, the least is 1"),
     ("local:\n  vcores: many\n", ":2: local.vcores: 'many' is not a whole number"),
     ("local:\n  vcores:\n", ":2: local.vcores: is empty"),
@@ -105,13 +105,16 @@ BAD_FILES = [
     ("local:\n  shared: yes\n", ":2: local.shared: is 'yes', allowed are true, false"),
     ("local:\n  state_dir: here\n", ":2: local.state_dir: 'here' is not an absolute path (or one under ~/)"),
     ("cluster: mesos\n", ":1: cluster: is 'mesos', allowed are local, yarn"),
-    ("runtime: {docker: {host: here}}\n", ":1: runtime.docker.host: 'here' is no address of Docker: "),
-    ("runtime: {log_limit: 1000}\n", ":1: runtime.log_limit: '1000' is no size: a whole number with b, k, m, g or t"),
+    ("runtime: {docker: {host: here}}\n", ":1: runtime.docker.host: 'here' is not an address of Docker: "),
+    (
+        "runtime: {log_limit: 1000}\n",
+        ":1: runtime.log_limit: '1000' is not a size: a whole number with b, k, m, g or t",
+    ),
     ("- 1\n", ":1: the file: must be a level with keys under it"),
-    ("a: [\n", ":2: is no YAML: "),
-    ("a: 1\n--- \nb: 1\n", ":2: is no YAML: "),
-    ("a: \0\n", ": is no YAML: "),
-    ("[" * 5000, ": is no YAML: "),
+    ("a: [\n", ":2: is not YAML: "),
+    ("a: 1\n--- \nb: 1\n", ":2: is not YAML: "),
+    ("a: \0\n", ": is not YAML: "),
+    ("[" * 5000, ":1: is not YAML: nested more than 32 levels deep"),
 ]
 
 
@@ -130,8 +133,15 @@ def test_all_faults_of_all_places_come_at_once(load: Load, user_file: Path) -> N
     assert "option local.core: is not known, the nearest is local.vcores" in text
     assert "DLAPP_LOCAL_SHARED: local.shared: is 'maybe', allowed are true, false" in text
     assert f"{user_file}:1: histori: is not known, the nearest is history" in text
-    assert f"{user_file}:2: local.memory: '1x' is no amount of memory" in text
+    assert f"{user_file}:2: local.memory: '1x' is not an amount of memory" in text
     assert len(lines) == 5
+
+
+def test_of_many_faults_of_a_file_the_first_are_told(load: Load, user_file: Path) -> None:
+    user_file.write_text("x:\n" * 10_000)
+    told = refused(load)
+    assert len(told) == MOST_FAULTS + 1
+    assert told[-1] == f"{user_file}:{MOST_FAULTS + 1}: what follows is not looked at"
 
 
 def test_a_level_whose_keys_are_all_commented_out_says_nothing(load: Load, user_file: Path) -> None:
@@ -146,7 +156,7 @@ def test_a_file_that_is_not_utf_8_is_refused_with_its_line(load: Load, user_file
 
 def test_a_file_of_megabytes_is_refused_unread(load: Load, user_file: Path) -> None:
     user_file.write_bytes(b"x" * (2 << 20))
-    assert refused(load) == [f"{user_file}: is larger than 1 MiB"]
+    assert refused(load) == [f"{user_file}: is larger than 32 KiB"]
 
 
 def test_the_file_that_dlapp_config_names_must_be_there(load: Load, tmp_path: Path) -> None:
@@ -169,7 +179,7 @@ def test_yaml_is_not_imported_where_there_is_no_file(tmp_path: Path) -> None:
     assert done.stdout == "[]\n"
 
 
-def test_programs_and_temperatures_of_cards_are_read() -> None:
+def test_programs_and_temperatures_of_devices_are_read() -> None:
     options = {"gpuid.allowed_processes": "Xorg, my-monitor", "gpuid.temperature_limit": "85"}
     gpuid = load_config(options, {"HOME": "/nowhere"}, system_file="/nowhere").gpuid
     assert (gpuid.allowed_processes, gpuid.temperature_limit_c) == (("Xorg", "my-monitor"), 85)

@@ -7,6 +7,7 @@ tests in cluster_yarn. And of the embedded engine what it alone has: its runner,
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import pty
@@ -21,9 +22,9 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.control import TOOLS, derive_token
-from dlapp.control_http import ControlConnection
 from dlapp.errors import Denied
+from dlapp.messages import TOOLS, derive_token
+from dlapp.net.control_client import ControlConnection
 from tests.applications import (
     BIN,
     Process,
@@ -83,6 +84,10 @@ def put_old_output(engine: Engine) -> None:
 
 def is_running(application: str) -> bool:
     return any(one["phase"] == "running" for one in status(application)["containers"])
+
+
+def is_over(engine: Engine, application: str) -> bool:
+    return not engine.processes(application)
 
 
 def kill(found: list[Process], *roles: str) -> None:
@@ -168,8 +173,8 @@ def test_killed_at_any_moment_the_output_is_the_old_or_the_new_and_the_state_say
             kill([*engine.processes(application), *engine.runners()], *victims)
         end = ended(application)
         where = f"seed {seed}, round {round_}, killed {victims}: {end['diagnostics']}"
-        wait_for(f"no process of it; {where}", lambda a=application: not engine.processes(a))
-        wait_for(f"its output is settled; {where}", lambda a=application: engine.is_settled(a))
+        wait_for(f"no process of it; {where}", functools.partial(is_over, engine, application))
+        wait_for(f"its output is settled; {where}", functools.partial(engine.is_settled, application))
         wait_for(
             f"what lay beside the target is gone; {where}",
             lambda: {name.rpartition(".")[2] for name in engine.beside("result")} <= {"partial"},
@@ -224,6 +229,8 @@ def test_a_wrong_or_missing_token_gets_401_and_changes_nothing(engine: Engine, t
     for token in (None, "", "wrong", derive_token(secret, "another purpose"), derive_token(secret, container)):
         with ControlConnection(url, token) as connection:
             for method, path in (("GET", "/v1/view"), ("POST", "/v1/softkill"), ("POST", "/v1/kill")):
+                if engine.name == "yarn" and method == "GET" and not token:
+                    continue  # there the view is shown to everybody, as YARN's own pages are
                 with pytest.raises(Denied):
                     connection.call(method, path, {"user": "mallory"} if method == "POST" else None)
     with ControlConnection(url, derive_token(secret, TOOLS)) as connection:
@@ -307,7 +314,7 @@ def test_a_low_limit_of_open_files_is_raised_for_us_and_kept_for_the_payload(dir
     assert [line.partition("] ")[2] for line in logs] == ["64"] * 40
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small disk")
+@pytest.mark.root("to mount a small disk")
 def test_a_full_disk_under_the_state_costs_what_is_shown_and_not_the_application(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,13 +10,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dlapp.gpuid.machine import MachineLedger
-from dlapp.gpuid.zookeeper import Settings, ZooKeeperLedger
+from dlapp.gpuid.stores.machine import MachineLedger
+from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger, ZooKeeperSettings
 from tests.applications import (
     application_dir,
     ended,
@@ -30,15 +31,13 @@ from tests.applications import (
 )
 from tests.runtime.driver import command_line, pids
 from tests.services import gpu_programs
-from tests.services.dockerd import GPU_IMAGE, IMAGE, Dockerd, busybox_root, dockerd, own_daemon
+from tests.services.dockerd import GPU_IMAGE, IMAGE, Dockerd, busybox_root, own_daemon
 from tests.services.file_gate import FileGate
 from tests.services.hadoop import Hadoop
-from tests.services.nvml_stub import Card, seen_by_all
+from tests.services.nvml_stub import StubDevice, seen_by_all
 from tests.services.registry import Registry
 from tests.services.unix_proxy import UnixProxy
 from tests.services.zookeeper import ZooKeeper
-
-__all__ = ["dockerd"]
 
 pytestmark = pytest.mark.docker
 
@@ -46,7 +45,7 @@ FULL = os.environ.get("DLAPP_FAULTS") == "full"
 
 
 class Box:
-    """A machine with one card and a Docker whose socket is a proxy's."""
+    """A machine with one GPU and a Docker whose socket is a proxy's."""
 
     def __init__(self, directory: Path, state_dir: Path, daemon: Dockerd, proxy: UnixProxy) -> None:
         self.directory, self.state_dir, self.daemon, self.proxy = directory, state_dir, daemon, proxy
@@ -86,14 +85,21 @@ class Box:
         """What kinds of things lie there for a while, or for who wants them."""
         return {one.name.rpartition(".")[2] for one in self.directory.glob("result.*")}
 
+    def ledger(self) -> MachineLedger:
+        """The ledger as the next who asks for a GPU sees it: where dockerd did not answer before, it is asked again."""
+        return MachineLedger(str(self.locks), docker_host=self.proxy.host, discover=tuple)
+
+    def has_no_container(self, application: str) -> bool:
+        return not self.daemon.containers(f"label=dlapp.app={application}")
+
     def nothing_is_left(self, application: str) -> dict[str, Any]:
         """Wait for the end and look at all that must be gone; the status."""
         end = ended(application)
         wait_for("no payload", lambda: not self.payloads(), 5)
-        wait_for("no container", lambda: not self.daemon.containers(f"label=dlapp.app={application}"))
+        wait_for("no container", lambda: self.has_no_container(application))
         wait_for("no process", lambda: not processes(application_dir(self.state_dir, application)))
-        ledger = MachineLedger(str(self.locks), discover=tuple)
-        wait_for("no lease", lambda: (ledger.collect(), not ledger.holders())[1])
+        ledger = self.ledger()
+        wait_for("no lease", lambda: (ledger.reclaim(), not ledger.holders())[1])
         wait_for("nothing half beside the target", lambda: self.beside_the_target() <= {"partial"})
         wanted = "new\n" if end["final_status"] == "SUCCEEDED" else "old\n"
         assert (self.directory / "result" / "a").read_text() == wanted
@@ -108,9 +114,9 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @contextlib.contextmanager
 def a_box(directory: Path, state_dir: Path, daemon: Dockerd, monkeypatch: pytest.MonkeyPatch) -> Iterator[Box]:
     socket = Path(f"/tmp/dlapp-proxy-{os.getpid()}-{int.from_bytes(os.urandom(4), 'big')}.sock")
-    cards = directory / "cards"
-    cards.mkdir()
-    for name, value in seen_by_all(cards, [Card()]).items():
+    devices = directory / "cards"
+    devices.mkdir()
+    for name, value in seen_by_all(devices, [StubDevice()]).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("PATH", os.pathsep.join([str(gpu_programs.hooks(daemon.directory)), os.environ["PATH"]]))
     monkeypatch.setenv("DLAPP_RUNTIME_DOCKER_HOST", f"unix://{socket}")
@@ -149,7 +155,7 @@ WHO = {
     "payload": ("payload",),
 }
 CALLS = {"making": b"POST /containers/create", "started": b"/start"}
-"""Phases in which dockerd got a call, and its answer does not come back; the others are `dlapp.control.Phase`'s."""
+"""Phases in which dockerd got a call, and its answer does not come back; the others are `dlapp.messages.Phase`'s."""
 PHASES = (
     *("starting", "leasing", "unpacking", "fetching", "making", "waiting", "started"),
     *("running", "storing", "releasing"),
@@ -206,10 +212,13 @@ def launched_and_held(box: Box, gate: FileGate, phase: str) -> tuple[str, Path]:
         case "fetching" | "waiting":
             hold(source / "data")
     wait = f"trap '' TERM; exec sh -c 'until [ -e finish ]; do sleep 0.02; done' {box.marker}"
+    more: dict[str, Any] = {
+        "to_hdfs more": {"hdfs": box.directory / "more", "output_path": "more", "overwrite": "true"}
+    }
     application = box.launch(
         script=f"mkdir -p out more; echo new > out/a; echo new > more/b; {wait}",
         from_hdfs={"hdfs": source, "input_path": "in"},
-        **{"to_hdfs more": {"hdfs": box.directory / "more", "output_path": "more", "overwrite": "true"}},
+        **more,
     )
     containers = application_dir(box.state_dir, application) / "containers"
     home = containers / wait_for("the container", lambda: containers.is_dir() and os.listdir(containers))[0]
@@ -293,17 +302,17 @@ def test_a_payload_ends_with_everything_of_it_killed_and_dockerd_dead(
         wait_for("the payload's end", lambda: not box.payloads(), 10)
         assert ended(application)["final_status"] == "FAILED"
         # What is not known frees nothing: its container cannot be looked for.
-        ledger = MachineLedger(str(box.locks), discover=tuple)
-        ledger.collect()
+        ledger = box.ledger()
+        ledger.reclaim()
         assert ledger.holders()
         daemon.stop()
         shutil.rmtree(daemon.directory / "exec")
         daemon.start()
-        wait_for("no lease", lambda: (ledger.collect(), not ledger.holders())[1])
+        wait_for("no lease", lambda: (ledger.reclaim(), not ledger.holders())[1])
         wait_for("no container", lambda: not daemon.containers(f"label=dlapp.app={application}"))
 
 
-def test_a_kill_ends_a_payload_that_ignores_sigterm_and_frees_its_card(box: Box) -> None:
+def test_a_kill_ends_a_payload_that_ignores_sigterm_and_frees_its_device(box: Box) -> None:
     application = box.launch()
     wait_for("its payload", lambda: in_phase(application, "running")() and box.payloads())
     assert run("dlapp-kill", application).code == 0
@@ -336,6 +345,7 @@ def test_a_docker_that_does_not_answer_holds_up_nobody(
     silent = tmp_path / "silent"
     silent.symlink_to(dockerd.socket)
     monkeypatch.setenv("DLAPP_RUNTIME_DOCKER_HOST", f"unix://{silent}")
+    monkeypatch.setenv("DLAPP_RUNTIME_DOCKER_NETWORK", "none")
     first = launch(properties(tmp_path, "sleep 300", name="inside", application={"docker_image": IMAGE}))
     wait_for("its payload", lambda: any(c["phase"] == "running" for c in status(first)["containers"]))
     silent.unlink()
@@ -355,9 +365,9 @@ def test_a_docker_that_does_not_answer_holds_up_nobody(
 
 if FULL:
 
-    @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to show its tasks another /etc")
+    @pytest.mark.root("to show its tasks another /etc")
     @pytest.mark.parametrize("who", ["task", "am+task", "all"])
-    def test_killed_on_yarn_its_payload_is_gone_at_once_and_card_and_container_with_the_next_application(
+    def test_killed_on_yarn_its_payload_is_gone_at_once_and_device_and_container_with_the_next_application(
         who: str, box: Box, hadoop: Hadoop, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         python, credentials = box.directory / "python3", box.directory / "credentials"
@@ -385,8 +395,8 @@ if FULL:
             monkeypatch.setenv(name, text)
 
         def file(script: str) -> Path:
-            sections = {"application": {"docker_image": GPU_IMAGE}, "resources": {"gcores": 1, "memory": 64}}
-            return properties(box.directory, script, **sections)
+            resources = {"gcores": 1, "memory": 64}
+            return properties(box.directory, script, application={"docker_image": GPU_IMAGE}, resources=resources)
 
         first = launch(file(f"trap '' TERM; sleep {box.marker}"))
         wait_for("its payload", lambda: in_phase(first, "running")() and box.payloads(), 60)
@@ -397,13 +407,15 @@ if FULL:
                 os.kill(pid, signal.SIGKILL)
         wait_for("no payload", lambda: not box.payloads(), 5)
         assert ended(first)["final_status"] == "FAILED"
-        # There is one card: the next one waits until this is known to be free.
+        # There is one GPU: the next one waits until this is known to be free.
         second = launch(file('test "$(echo "$CUDA_VISIBLE_DEVICES" | tr , "\\n" | wc -l)" = 1'))
         end = ended(second)
         assert end["final_status"] == "SUCCEEDED", end["diagnostics"]
+        wait_for("no process", lambda: not processes_of(first) and not processes_of(second))
         for one in (first, second):
-            wait_for("no container", lambda one=one: not box.daemon.containers(f"label=dlapp.app={one}"))
-            wait_for("no process", lambda one=one: not processes_of(one))
-        settings = Settings(zookeeper.ensemble, f"/{box.directory.name}", "dlapp:secret", lock_dir=str(box.locks))
+            wait_for("no container", partial(box.has_no_container, one))
+        settings = ZooKeeperSettings(
+            zookeeper.ensemble, f"/{box.directory.name}", "dlapp:secret", lock_dir=str(box.locks)
+        )
         with ZooKeeperLedger(settings, discover=tuple) as ledger:
             wait_for("no lease", lambda: not ledger.record().leases)

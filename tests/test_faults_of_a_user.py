@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from tests.applications import Done, processes, properties, wait_for
-from tests.services.install import SEARCH
 from tests.services.users import interpreter_for_everybody
 
 USER = 12_347
@@ -31,13 +30,6 @@ if os.fork() == 0:
     os._exit(0)
 os.execv("/bin/sleep", ["sleep", "3003"])
 """
-
-pytestmark = [
-    pytest.mark.two_users,
-    pytest.mark.skipif(
-        os.geteuid() == 0 and shutil.which("setpriv", path=SEARCH) is None, reason="no setpriv to become a user with"
-    ),
-]
 
 Run = Callable[..., Done]
 
@@ -64,7 +56,7 @@ def command(place: Path) -> Run:
     env = {**os.environ, "DLAPP_LOCAL_VCORES": "1", **{name: str(path) for name, path in paths.items()}}
 
     def command(name: str, *args: object) -> Done:
-        words = [*become, python, "-m", f"dlapp.tools.{name.removeprefix('dlapp-')}", *map(str, args)]
+        words: list[str | Path] = [*become, python, "-m", f"dlapp.tools.{name.removeprefix('dlapp-')}", *map(str, args)]
         done = subprocess.run(
             words, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60, env=env, cwd=place
         )
@@ -90,9 +82,14 @@ def running(command: Run, application: str) -> None:
 def kill(place: Path, *roles: str) -> None:
     """SIGKILL to all of these roles in one moment, as they see it: none runs when the first one dies."""
     for number in (signal.SIGSTOP, signal.SIGKILL):
-        for one in [one for one in processes(place) if one.role in roles]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(one.pid, number)
+        send(place, number, *roles)
+
+
+def send(place: Path, number: signal.Signals, *roles: str) -> None:
+    """Send a signal to all of these roles."""
+    for one in [one for one in processes(place) if one.role in roles]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(one.pid, number)
 
 
 @pytest.mark.parametrize("script", ["sleep 3003", "daemon"])
@@ -105,10 +102,18 @@ def test_when_all_who_watch_over_a_payload_are_killed_at_once_it_is_ended_and_th
     first = launch(command, properties(place, script, name="first"))
     second = launch(command, properties(place, "echo second", name="second"))
     running(command, first)
-    wait_for("it sleeps", lambda: [one for one in processes(place) if one.command.startswith("sleep 3003")])
+    many = 2 if "daemon" in script else 1
+
+    def sleeping() -> bool:
+        return sum(one.command.startswith("sleep 3003") for one in processes(place)) == many
+
+    wait_for("it sleeps", sleeping)
+    # The runner ends what is left a second after its master's death; to look at that takes longer where much else runs.
+    send(place, signal.SIGSTOP, "runner")
     kill(place, "am", "task")
-    assert [one for one in processes(place) if one.command.startswith("sleep 3003")]
-    seen = wait_for("the end", lambda: (now := status(command, first))["state"] == "FAILED" and now, 10)
+    assert sleeping()
+    send(place, signal.SIGCONT, "runner")
+    seen = wait_for("the end", lambda: (now := status(command, first))["state"] == "FAILED" and now)
     assert seen["diagnostics"] == "the ApplicationMaster died"
     end = wait_for("the next one's end", lambda: (now := status(command, second))["state"] == "FINISHED" and now)
     assert end["final_status"] == "SUCCEEDED"

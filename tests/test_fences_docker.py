@@ -19,18 +19,12 @@ from typing import Any
 import pytest
 
 from tests.applications import Done, ended, properties, run, status, wait_for
-from tests.services.dockerd import GPU_IMAGE, IMAGE, Dockerd, busybox_root, dockerd
-from tests.services.nvml_stub import Card, seen_by_all
+from tests.services.dockerd import GPU_IMAGE, IMAGE, Dockerd, busybox_root
+from tests.services.nvml_stub import StubDevice, seen_by_all
 from tests.services.registry import Registry
-from tests.services.users import ONLY_ROOT, interpreter_for_everybody, place_for_everybody
+from tests.services.users import interpreter_for_everybody, place_for_everybody
 
-__all__ = ["dockerd"]
-
-pytestmark = [
-    pytest.mark.docker,
-    pytest.mark.two_users,
-    ONLY_ROOT,
-]
+pytestmark = pytest.mark.root
 
 ROOT, TONY = 0, 12_345
 
@@ -95,8 +89,8 @@ class Node:
             os.chown(path, uid, uid)
         return file
 
-    def command(self, uid: int, tool: str, file: Path) -> list[str]:
-        """What a user says here about a properties file."""
+    def command(self, uid: int, tool: str, file: object) -> list[str]:
+        """What a user says here about a properties file or an application."""
         become = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"] if uid else []
         return [*self.words, *become, str(self._python), "-m", f"dlapp.tools.{tool}", str(file)]
 
@@ -106,7 +100,13 @@ class Node:
 
     def submit(self, uid: int, file: Path, **env: str) -> str:
         """The same with a properties file that is there."""
-        done = subprocess.run(
+        done = self.launcher(uid, file, **env)
+        assert done.returncode == 0, done.stderr
+        return next(line.partition(" = ")[2] for line in done.stdout.splitlines() if line.startswith("DL App ID"))
+
+    def launcher(self, uid: int, file: Path, **env: str) -> subprocess.CompletedProcess[str]:
+        """Run dlapp-launcher as a user."""
+        return subprocess.run(
             self.command(uid, "launcher", file),
             capture_output=True,
             text=True,
@@ -115,8 +115,13 @@ class Node:
             env={**os.environ, **self.env(uid), **env},
             cwd=self.home(uid),
         )
+
+    def end(self, uid: int, tool: str, application: str) -> None:
+        """End a user's application as that user: root ends nothing of who has no entry in passwd."""
+        env = {**os.environ, **self.env(uid)}
+        words = self.command(uid, tool, application)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60, env=env, cwd=self.home(uid))
         assert done.returncode == 0, done.stderr
-        return next(line.partition(" = ")[2] for line in done.stdout.splitlines() if line.startswith("DL App ID"))
 
     @contextlib.contextmanager
     def shell(self, uid: int, file: Path, script: str, **env: str) -> Iterator[list[str]]:
@@ -192,7 +197,7 @@ def test_what_the_operator_caps_holds_for_the_application_of_whoever_submits(
     assert {one["Destination"]: one["RW"] for one in about["Mounts"]}[str(data)] is False
     assert not any("docker.sock" in one["Source"] for one in about["Mounts"])
 
-    assert run("dlapp-softkill", application).code == 0
+    node.end(uid, "softkill", application)
     end = ended(application)
     assert end["final_status"] == "KILLED", end
     (container,) = end["containers"]
@@ -224,8 +229,8 @@ def test_a_shell_has_the_fences_of_a_payload_of_the_same_file(
     data.write_text("the operator's\n")
     node.policy(f"docker: {{networks: [none], pids_limit: 77, shm_percent: 75, mounts: [{data}]}}\n")
     node.look_as(uid, monkeypatch)
-    (cards := node.place / "cards").mkdir(mode=0o755)
-    env = {**seen_by_all(cards, [Card()]), "DLAPP_RUNTIME_DOCKER_GPU_MODE": "gpus"}
+    (devices := node.place / "cards").mkdir(mode=0o755)
+    env = {**seen_by_all(devices, [StubDevice()]), "DLAPP_RUNTIME_DOCKER_GPU_MODE": "gpus"}
     look = INSIDE.replace("DATA", str(data))
     file = node.file(uid, f"{look}echo ready; exec sleep 1000", GPU_IMAGE, memory=96, gcores=1)
 
@@ -236,9 +241,9 @@ def test_a_shell_has_the_fences_of_a_payload_of_the_same_file(
 
     wait_for("its payload", lambda: printed()[-1:] == ["ready"])
     payloads, payload = printed()[:-1], node.container(f"label=dlapp.app={application}")
-    assert run("dlapp-kill", application).code == 0
+    node.end(uid, "kill", application)
     ended(application)
-    # There is one card, so the shell gets the same.
+    # There is one GPU, so the shell gets the same.
     with node.shell(uid, file, look, **env) as shells:
         shell = node.container("name=dlapp-shell-")
     wait_for("the shell's container is removed", lambda: not node.daemon.containers("name=dlapp-shell-"))
@@ -276,23 +281,21 @@ def seen_of_the_host(about: dict[str, Any]) -> dict[str, bool]:
 @pytest.mark.parametrize(
     ("policy", "owner", "network", "said"),
     [
-        ("docker: {networks: [none]}", ROOT, "host", "runtime.docker.network is host: this node allows none (docker."),
+        ("docker: {networks: [none]}", ROOT, "host", "is host: this node allows none (docker.networks of"),
         ("docker: {networks: [host]}", TONY, "none", "/etc/dlapp/node.yaml: must be a file of root that nobody else"),
         ("docker: {privileged: true}", ROOT, "none", "/etc/dlapp/node.yaml:1: docker.privileged: is not known"),
     ],
     ids=["network", "owner", "unknown key"],
 )
-def test_what_the_operator_does_not_allow_ends_the_application_with_the_line_before_there_is_a_container(
-    node: Node, policy: str, owner: int, network: str, said: str, monkeypatch: pytest.MonkeyPatch
+def test_what_the_operator_does_not_allow_is_refused_with_the_line_before_submission(
+    node: Node, policy: str, owner: int, network: str, said: str
 ) -> None:
     node.policy(policy + "\n", owner)
-    node.look_as(TONY, monkeypatch)
-    application = node.launch(TONY, "mkdir out; echo it ran", DLAPP_RUNTIME_DOCKER_NETWORK=network)
-    end = ended(application)
-    assert end["final_status"] == "FAILED"
-    assert said in end["diagnostics"]
-    assert run("dlapp-logs", "--container", "0", "--stdout", application).out == ""
-    assert node.daemon.containers(f"label=dlapp.app={application}") == []
+    done = node.launcher(TONY, node.file(TONY, "echo it ran", IMAGE), DLAPP_RUNTIME_DOCKER_NETWORK=network)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "DL App ID" not in done.stdout
+    assert node.daemon.containers("label=dlapp.app") == []
 
 
 def test_of_the_containers_of_two_users_one_pulls_the_image(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,7 +319,7 @@ def phases(application: str) -> list[str]:
     return [one["phase"] for one in status(application)["containers"]]
 
 
-@pytest.mark.yarn
+@pytest.mark.hadoop
 @pytest.mark.parametrize("allowed", [False, True], ids=["by default", "docker.root"])
 def test_on_a_cluster_a_task_that_is_root_starts_a_container_only_where_the_operator_lets_it(
     node: Node, request: pytest.FixtureRequest, allowed: bool, monkeypatch: pytest.MonkeyPatch

@@ -10,14 +10,16 @@ from pathlib import Path
 import pytest
 
 from bench import Row
+from bench import __main__ as bench
 from bench.__main__ import kept, table
 from dlapp.config import keys_as_markdown
-from dlapp.control import Assignment
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.launcher.keys import SECTIONS
 from dlapp.launcher.submit import ENVIRONMENT
+from dlapp.messages import Assignment
 from dlapp.spec import InputSpec, OutputSpec, Resources
 from dlapp.task.environment import payload_environment
+from tests.services import install
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -99,3 +101,17 @@ def test_what_is_kept_of_figures_is_a_list_that_says_which_side_of_the_goal_is_g
     assert conditions["machine"]["cores"] == os.cpu_count()
     assert first == {"name": "fast", "ratio": 1.5, "goal": 7, "better": "lower", "conditions": conditions}
     assert second == {"name": "slow", "ratio": 1.2, "goal": 1.5, "better": "higher", "conditions": second["conditions"]}
+
+
+def test_a_bench_that_lacks_a_program_says_in_one_line_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[list[str]] = []
+    monkeypatch.setattr(bench, "missing", lambda: list(install.NEEDS))
+    monkeypatch.setattr(bench, "install", asked.append)
+    assert bench.main(["ledger"]) == 1
+    assert asked == [["default-jre-headless", "zookeeper"]]
+    assert capsys.readouterr().err == (
+        "Error: ledger cannot be measured here: no java, /usr/share/java/zookeeper.jar; "
+        "as root: apt-get install default-jre-headless zookeeper\n"
+    )

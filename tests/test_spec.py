@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlapp.errors import SpecError
-from dlapp.jsonform import from_json, to_json
+from dlapp.serialization import from_json, to_json
 from dlapp.spec import (
     RESERVED_ENV,
     RESERVED_ENV_PREFIXES,
@@ -85,7 +85,7 @@ specs = st.builds(
     queue=st.none() | word,
     priority=st.none() | counts,
     project=st.none() | text,
-    tags=st.lists(text).map(tuple),
+    tags=st.lists(word).map(tuple),
     max_runtime_s=st.none() | seconds,
     kill_grace_s=seconds,
     env=st.lists(env_names).map(tuple),
@@ -143,12 +143,13 @@ def spec_with(**fields: object) -> AppSpec:
         ({"script": "a/../../s"}, "application.user_shell_script: 'a/../../s' leads out of the workspace"),
         ({"script": "/s"}, "application.user_shell_script: '/s' is absolute; it is taken from the workspace's root"),
         ({"args": ("a\0b",)}, "application.user_shell_args: has a NUL in it"),
+        ({"tags": ("a", "b,c")}, "application.tags: 'b,c' is not a tag: it is empty, or has a comma or line end in it"),
         ({"env": ("NVIDIA_X",)}, "application.env.NVIDIA_X: is set by dlapp and cannot be set here"),
         ({"env": ("A-B",)}, "application.env.A-B: 'A-B' is not the name of a variable"),
         ({"max_runtime_s": 0.0}, "application.max_runtime: is 0 s, it must be above 0"),
         ({"kill_grace_s": -1.0}, "application.kill_grace: is -1 s, the least is 0"),
         ({"roles": ()}, "roles: is empty"),
-        ({"roles": (RoleSpec(), RoleSpec())}, "role: 'worker' stands twice"),
+        ({"roles": (RoleSpec(), RoleSpec())}, "role: 'worker' appears twice"),
     ],
 )
 def test_a_spec_that_is_not_possible_is_never_made(fields: dict[str, object], message: str) -> None:
@@ -159,7 +160,7 @@ def test_a_spec_that_is_not_possible_is_never_made(fields: dict[str, object], me
 
 def test_two_outputs_never_have_one_target() -> None:
     outputs = tuple(OutputSpec(name=n, output_path=n, target=f"file:///t{'/' * (n == 'b')}") for n in "ab")
-    with pytest.raises(SpecError, match="'file:///t' stands twice"):
+    with pytest.raises(SpecError, match="'file:///t' appears twice"):
         spec_with(outputs=outputs)
 
 

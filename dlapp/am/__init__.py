@@ -1,11 +1,9 @@
 """The ApplicationMaster: one process per application that asks for its containers, leads its tasks and ends it.
 
-Its mind has no sockets, threads, files or clock: `master.Master` takes in an event with the time and returns the
-actions that follow. `events` lists both. It is made of layers, which `books` lists; under them, each a few plain
-functions or one small class, are `instance` (one CONTAINER_INDEX, one container), `demand` (what to ask for), `gate`
-(when payloads may start) and `verdict` (whose fault, again or not). `view` makes of it what tools show, `journal` what
-a next attempt reads.
+`model` is what it knows, `decisions` what it decides on each event. Neither has sockets, threads, files or a clock.
 
-`loop` feeds it and carries its actions out: `server` is the control address, `home` the application's directory,
-`outputs` what becomes of its output, `page` what a browser sees. `aftermath` settles what a dead attempt left.
+`loop` feeds the decisions and carries them out: `server` is the control address, `application_dir` the application's
+directory, `settlement` what becomes of its output, `view` what tools show and `page` what a browser sees.
+`device_counts` reads the GPU ledger beside it. `main` starts all that on one machine, `yarn_main` on YARN.
+`crash_settlement` settles what a dead attempt left.
 """

@@ -1,4 +1,4 @@
-"""The ApplicationMaster's loop: feeds its mind from one queue and carries out what it decides.
+"""The ApplicationMaster's loop: feeds events from one queue to `Master` and carries out what it decides.
 
     control server ──┐                        ┌─> engine: heartbeat, start, stop, finish
     engine's wake ───┼─> queue ─> Master ─────┼─> answers to tasks and tools
@@ -14,33 +14,37 @@ from __future__ import annotations
 
 import contextlib
 import heapq
+import json
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import lru_cache
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from dlapp.am import events
-from dlapp.am.home import Home, Journal, Superseded
-from dlapp.am.journal import line, records, replay
-from dlapp.am.master import Master
-from dlapp.am.outputs import settle
+from dlapp.am.application_dir.interface import ApplicationDir, Superseded
+from dlapp.am.decisions.master import Master
+from dlapp.am.model import events
+from dlapp.am.model.journal import line, records, replay
+from dlapp.am.model.state import ApplicationState
 from dlapp.am.page import page
-from dlapp.am.server import Call, Control, What
+from dlapp.am.server import ControlEndpoint, ControlRequest, RequestKind
+from dlapp.am.settlement import settle
 from dlapp.am.view import of as view_of
 from dlapp.cluster import AmEngine, ContainerEnd, Heartbeat, TaskLaunch
-from dlapp.control import Hello, Orders, Report, StopRequest, derive_token
 from dlapp.errors import DlappError
 from dlapp.ids import ApplicationId, ContainerId
-from dlapp.jsonform import to_json
+from dlapp.messages import Hello, Orders, Report, StopRequest, derive_token
 from dlapp.report import ApplicationView
+from dlapp.serialization import to_json
 from dlapp.spec import Secrets, Submission
 from dlapp.storage.commit import part_location
+from dlapp.system import log
 
 if TYPE_CHECKING:
-    from dlapp.am.cards import Cards
+    from dlapp.am.device_counts import DeviceCountReader
+    from dlapp.launch_spec import LedgerSettings
 
 QUIET_HEARTBEAT_S = 1.0
 """Between two heartbeats while nothing is wanted; the engine wakes us when there is something to learn."""
@@ -50,15 +54,17 @@ SETTLING_S = 300.0
 """How long an attempt that was told to end lets its outputs be settled; what it leaves undone the next one does."""
 VIEW_EVERY_S = 0.2
 """The least time between two views written while containers report progress."""
+OPEN_ANSWER_EVERY_S = 1.0
+"""The least time between two pages, or two views, that are made for who has no token."""
 WAKE = None
 
 Item = (
-    Call
+    ControlRequest
     | Heartbeat
     | events.Kill
     | events.SoftKill
     | events.OutputsSettled
-    | events.CardsSeen
+    | events.DeviceCountsRead
     | events.Published
     | None
 )
@@ -69,20 +75,18 @@ class Loop:
     """One attempt of one application, from registration to its end.
 
     Args:
-        home: the application's directory.
+        app_dir: the application's directory.
         engine: where it runs.
-        wakes: the queue on which the engine's ``wake`` puts `WAKE`; and who opened a home that `Home.publishes`,
-            `Published`.
-        before_the_end: called with everything in its place, before the engine is told of the end.
-        ledger: of the GPUs (`dlapp.gpuid.stores.open_ledger`); None: nobody asks one.
+        wakes: the queue on which the engine's ``wake`` puts `WAKE`.
+        ledger: of the GPUs; None: nobody asks one.
         listen: the address on which it listens, and the host's name for others (empty: that address).
-        open_page: whether the page needs no secret path (`dlapp.am.server.Control`).
+        open_page: whether the page needs no secret path (`dlapp.am.server.ControlEndpoint`).
     """
 
     def __init__(
         self,
         *,
-        home: Home,
+        app_dir: ApplicationDir,
         submission: Submission,
         secrets: Secrets,
         application_id: ApplicationId,
@@ -92,43 +96,42 @@ class Loop:
         clock: Callable[[], float] = time.time,
         listen: tuple[str, str] = ("127.0.0.1", ""),
         open_page: bool = False,
-        before_the_end: Callable[[], None] = lambda: None,
-        ledger: Mapping[str, Any] | None = None,
+        ledger: LedgerSettings | None = None,
     ) -> None:
-        self._home, self._submission, self._secrets = home, submission, secrets
+        self._app_dir, self._submission, self._secrets = app_dir, submission, secrets
         self._application_id, self._attempt = application_id, attempt
         self._engine, self._queue, self._clock = engine, wakes, clock
-        self._before_the_end = before_the_end
         outputs = submission.spec.outputs
-        self._cards: Cards | None = None
-        cards_wait_ms = 0
+        self._devices: DeviceCountReader | None = None
+        devices_wait_ms = 0
         if ledger is not None and any(role.resources.gcores for role in submission.spec.roles):
-            from dlapp.am.cards import WAIT_MS, Cards  # with it comes the ledger, 10 ms
+            from dlapp.am.device_counts import WAIT_MS, DeviceCountReader  # with it comes the ledger, 10 ms
 
-            self._cards = Cards.of(ledger, wakes.put)
-            if self._cards is not None:
-                self._cards.look()
-                cards_wait_ms = WAIT_MS
-        self._master = Master(
+            self._devices = DeviceCountReader.of(ledger, wakes.put)
+            if self._devices is not None:
+                self._devices.look()
+                devices_wait_ms = WAIT_MS
+        self._state = ApplicationState(
             submission,
             application_id,
             attempt,
-            former=replay(records(home.all_journal_lines())) if attempt > 1 else None,
+            former=replay(records(app_dir.all_journal_lines())) if attempt > 1 else None,
             parts_of=lambda one: tuple(part_location(output.target, application_id, one) for output in outputs),
-            cards_wait_ms=cards_wait_ms,
-            published=not home.publishes,
+            devices_wait_ms=devices_wait_ms,
         )
-        self._control = Control(secrets.control_secret, wakes.put, *listen, open_page=open_page)
-        self._journal: Journal = home.journal(attempt)
+        self._master = Master(self._state)
+        self._control = ControlEndpoint(secrets.control_secret, wakes.put, *listen, open_page=open_page)
+        self._journal = app_dir.journal(attempt)
         self._journal.on_written = self._on_journal_written
-        self._unrecorded: deque[tuple[int, Call, ContainerId]] = deque()
-        self._held: dict[ContainerId, tuple[Call, Report]] = {}
-        self._held_until: list[tuple[float, int, ContainerId, Call]] = []
+        self._unrecorded: deque[tuple[int, ControlRequest, ContainerId]] = deque()
+        self._held: dict[ContainerId, tuple[ControlRequest, Report]] = {}
+        self._held_until: list[tuple[float, int, ContainerId, ControlRequest]] = []
         self._held_count = 0
-        self._hellos: dict[ContainerId, list[Call]] = {}
-        self._stop_calls: list[Call] = []
+        self._hellos: dict[ContainerId, list[ControlRequest]] = {}
+        self._stop_calls: list[ControlRequest] = []
+        self._open_answers: dict[RequestKind, tuple[bytes, float]] = {}
         self._settling: threading.Thread | None = None
-        self._ending: events.Ending | None = None
+        self._ending: events.ApplicationEnd | None = None
         self._abandoned = self._on_record = False
         self._start_failed: list[ContainerEnd] = []
         self._changed, self._view_due = True, 0.0
@@ -138,6 +141,7 @@ class Loop:
     def run(self) -> None:
         """Run until the application has ended and all of that is written down."""
         with self._control.server:
+            self._app_dir.open(self._control.url, self._queue.put)
             self._handle(self._engine.register(self._control.url))
             heartbeat_at = 0.0
             while not self._over():
@@ -162,16 +166,13 @@ class Loop:
             self._settling.join(SETTLING_S)
         with contextlib.suppress(OSError):  # it has been said
             self._journal.close()
+        if self._on_record:
+            self._app_dir.remove()
 
     @property
     def control_url(self) -> str:
         """Where it listens."""
         return self._control.url
-
-    @property
-    def ended(self) -> bool:
-        """Whether the application has ended by this attempt, and the engine has that on record."""
-        return self._on_record
 
     def _over(self) -> bool:
         return self._ending is not None or self._abandoned
@@ -187,7 +188,7 @@ class Loop:
             for _ in range(1000):
                 if item is WAKE:
                     woken = True
-                elif isinstance(item, Call):
+                elif isinstance(item, ControlRequest):
                     self._on_call(item)
                 else:
                     self._handle(item)
@@ -201,8 +202,8 @@ class Loop:
 
     def _heartbeat(self) -> None:
         asks = self._master.asks()
-        if self._cards is not None:
-            self._cards.look_for(asks)
+        if self._devices is not None:
+            self._devices.look_for(asks)
         answer = self._engine.heartbeat(asks, self._master.releases(), self._master.progress())
         if answer.resync:
             self._handle(self._engine.register(self._control.url))
@@ -219,22 +220,22 @@ class Loop:
         self._handle(answer)
         self._handle(events.Tick())
 
-    def _on_call(self, call: Call) -> None:
-        match call.what, call.message:
-            case What.HELLO, Hello() as hello:
+    def _on_call(self, call: ControlRequest) -> None:
+        match call.kind, call.message:
+            case RequestKind.HELLO, Hello() as hello:
                 self._hellos.setdefault(hello.container_id, []).append(call)
                 self._handle(hello)
-            case What.REPORT, Report() as report:
+            case RequestKind.REPORT, Report() as report:
                 self._on_report(call, report)
-            case ((What.SOFT_KILL | What.KILL), StopRequest() as stop):
+            case ((RequestKind.SOFT_KILL | RequestKind.KILL), StopRequest() as stop):
                 self._stop_calls.append(call)
-                self._handle(events.Kill(stop.user) if call.what is What.KILL else events.SoftKill(stop.user))
-            case What.VIEW, _:
+                self._handle(events.Kill(stop.user) if call.kind is RequestKind.KILL else events.SoftKill(stop.user))
+            case RequestKind.VIEW, _:
                 call.answer(to_json(self._view()))
             case _:
-                call.answer_page(page(self._view()))
+                call.answer_bytes(self._shown_to_all(call.kind))
 
-    def _on_report(self, call: Call, report: Report) -> None:
+    def _on_report(self, call: ControlRequest, report: Report) -> None:
         container_id = report.container_id
         if (older := self._held.pop(container_id, None)) is not None:
             self._answer_report(older[0], container_id)
@@ -255,7 +256,7 @@ class Loop:
             until = time.monotonic() + min(report.wait_s, 60.0)
             heapq.heappush(self._held_until, (until, self._held_count, container_id, call))
 
-    def _answer_report(self, call: Call, container_id: ContainerId) -> None:
+    def _answer_report(self, call: ControlRequest, container_id: ContainerId) -> None:
         if (orders := self._master.orders_of(container_id)) is not None:
             call.answer(_json_of(orders))
         else:
@@ -338,9 +339,9 @@ class Loop:
             case events.Finish(ending):
                 self._ending = ending
             case events.Abandon(why):
-                _log(f"this attempt ends: {why}")
+                log.info(f"this attempt ends: {why}")
                 self._abandoned = True
-            case events.Journal(record):
+            case events.WriteJournal(record):
                 self._journal.add(line(record))
                 if action.durable:
                     self._flush_now()
@@ -350,20 +351,20 @@ class Loop:
             self._journal.flush(durable=True)
         except OSError as error:
             # A next attempt would know less. To die for that would be worse.
-            _log(f"the journal cannot be written: {error}")
+            log.error(f"the journal cannot be written: {error}")
 
     def _settle(self, wanted: events.SettleOutputs) -> None:
         def work() -> None:
             settled: Item
             try:
-                settled = settle(self._home, self._submission, self._application_id, self._attempt, wanted)
+                settled = settle(self._app_dir, self._submission, self._application_id, self._attempt, wanted)
             except Superseded as error:
                 settled = Heartbeat(shut_down=str(error))
             except (DlappError, OSError) as error:
                 settled = events.OutputsSettled((), f"the output could not be stored: {error}")
             self._queue.put(settled)
 
-        if not self._submission.spec.outputs and not self._home.patience_s:
+        if not self._submission.spec.outputs and not self._app_dir.patience_s:
             # Nothing to move or to wait for, so no thread, but the claim stands all the same: it is what decides.
             work()
             return
@@ -372,8 +373,19 @@ class Loop:
 
     # ---- what is shown ----
 
+    def _shown_to_all(self, what: RequestKind) -> bytes:
+        """Return the page or the view for clients without a token, rendered at a bounded rate."""
+        now = time.monotonic()
+        data, until = self._open_answers.get(what, (b"", now))
+        if until <= now:
+            view = self._view()
+            text = page(view) if what is RequestKind.PAGE else json.dumps(to_json(view), separators=(",", ":"))
+            data = text.encode()
+            self._open_answers[what] = data, now + OPEN_ANSWER_EVERY_S
+        return data
+
     def _view(self) -> ApplicationView:
-        return view_of(self._master, self._control.page_url)
+        return view_of(self._state, self._control.page_url)
 
     def _note_down(self, *, final: bool = False) -> None:
         """Write the journal's group and the view. A disk that is full now costs what is shown, not the application."""
@@ -384,7 +396,7 @@ class Loop:
             self._write_view(final=final)
         except OSError as error:
             if not self._disk_trouble:
-                _log(f"the journal or the view cannot be written ({error}); it is tried again")
+                log.warning(f"the journal or the view cannot be written ({error}); it is tried again")
             self._disk_trouble, self._changed = True, True
             self._view_due = time.monotonic() + DISK_AGAIN_S
         else:
@@ -395,13 +407,13 @@ class Loop:
         if not final and (not self._changed or now < self._view_due):
             return
         self._changed, self._view_due = False, now + VIEW_EVERY_S
-        self._home.write_view(self._view())
+        self._app_dir.write_view(self._view())
 
     def _end(self) -> None:
         self._note_down(final=True)
         if self._ending is None:
             return
-        self._before_the_end()
+        self._app_dir.keep()
         self._answer_recorded(all_of_them=True)
         ending = self._ending
         self._on_record = self._engine.finish(ending.final_status, ending.cause, ending.diagnostics)
@@ -413,9 +425,3 @@ class Loop:
 def _json_of(orders: Orders) -> Any:
     """Orders in their JSON form; those of most containers are the same."""
     return to_json(orders)
-
-
-def _log(line: str) -> None:
-    """Write a line to our own log; it often lies on the very disk that is full."""
-    with contextlib.suppress(OSError):
-        print(line, flush=True)

@@ -1,6 +1,6 @@
 """The ApplicationMaster's process: ``python -I -m dlapp am --engine local --home DIR --attempt N ...``.
 
-On YARN it is ``am --engine yarn``, and learns all else from its container (`dlapp.am.on_yarn`).
+On YARN it is ``am --engine yarn``, and learns all else from its container (`dlapp.am.yarn_main`).
 
 Its standard output and error are ``am.log``; a traceback there is a fault of ours, and the engine shows its last line.
 """
@@ -13,13 +13,14 @@ from collections.abc import Sequence
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from dlapp.am.home import Home
+from dlapp.am.application_dir.local import LocalApplicationDir
 from dlapp.am.loop import Item, Loop
 from dlapp.errors import Unreachable, UsageError
 from dlapp.ids import ApplicationId
+from dlapp.system import log
 
 if TYPE_CHECKING:
-    from dlapp.cluster.local.am_side import LocalAmEngine
+    from dlapp.cluster.local.am_engine import LocalAmEngine
 
 AFTERMATH_PATIENCE_S = 300.0
 """How long one that cleans up waits for an HDFS that does not answer; the runner starts some of them in turn, and the
@@ -29,9 +30,10 @@ others of its queue wait for that."""
 def main(argv: Sequence[str]) -> int:
     """Run one attempt of one application, or settle what a dead attempt left (``--aftermath``)."""
     if list(argv) == ["--engine", "yarn"]:
-        from dlapp.am.on_yarn import run
+        from dlapp.am.yarn_main import run
 
-        return run()
+        run()
+        return 0
     if argv[:1] == ["--spare-fd"]:
         return _be_spare(int(argv[1]))
     options = _options(argv)
@@ -39,20 +41,20 @@ def main(argv: Sequence[str]) -> int:
     attempt = int(options["attempt"])
     wakes: SimpleQueue[Item] = SimpleQueue()
     engine = _engine(options, attempt, wakes)
-    home = _home(options["home"], engine, is_aftermath="aftermath" in options)
+    app_dir = _application_dir(options["home"], engine, is_aftermath="aftermath" in options)
     if "aftermath" in options:
-        from dlapp.am.aftermath import settle_what_is_left
+        from dlapp.am.crash_settlement import settle_crashed
 
         try:
-            settle_what_is_left(home, application_id, attempt, engine, engine.ended_ms(), engine.why_it_died())
+            settle_crashed(app_dir, application_id, attempt, engine, engine.ended_ms(), engine.why_it_died())
         except Unreachable as error:
-            print(error, flush=True)  # the next one tries it again
+            log.error(str(error))  # the next one tries it again
             return 1
         return 0
     loop = Loop(
-        home=home,
-        submission=home.submission(),
-        secrets=home.secrets(),
+        app_dir=app_dir,
+        submission=app_dir.submission(),
+        secrets=app_dir.secrets(),
         application_id=application_id,
         attempt=attempt,
         engine=engine,
@@ -65,30 +67,31 @@ def main(argv: Sequence[str]) -> int:
 def _be_spare(fd: int) -> int:
     """Be loaded when an application comes."""
     # What is imported late where it is needed, and would be at each start on this engine.
-    from dlapp.cluster.local import am_side  # noqa: F401
-    from dlapp.cluster.local.spare import awaited
+    from dlapp.cluster.local import am_engine  # noqa: F401
+    from dlapp.cluster.local.prefork import wait_for_assignment
 
-    argv = awaited(fd)
+    argv = wait_for_assignment(fd)
     return 0 if argv is None else main(argv)
 
 
 def _engine(options: dict[str, str], attempt: int, wakes: SimpleQueue[Item]) -> LocalAmEngine:
     if options["engine"] != "local":
         raise UsageError(f"--engine {options['engine']}: there are local and yarn")
-    from dlapp.cluster.local.am_side import LocalAmEngine
+    from dlapp.cluster.local.am_engine import LocalAmEngine
+    from dlapp.system.files import check_own_directory
 
+    check_own_directory(options["home"])  # commands in it are executed
     holds = tuple(int(fd) for fd in options.get("hold-fds", "").split(",") if fd)
     return LocalAmEngine(options["home"], attempt, int(options["alive-fd"]), holds, lambda: wakes.put(None))
 
 
-def _home(directory: str, engine: LocalAmEngine, *, is_aftermath: bool) -> Home:
-    if engine.storage is None:
-        return Home(directory)
-    from dlapp.storage import OUTPUT_PATIENCE_S, HdfsPlace
+def _application_dir(directory: str, engine: LocalAmEngine, *, is_aftermath: bool) -> LocalApplicationDir:
+    if engine.hdfs is None:
+        return LocalApplicationDir(directory)
+    from dlapp.storage.api import OUTPUT_PATIENCE_S
 
-    home = Home(directory, HdfsPlace.from_settings(engine.storage))
-    home.patience_s = AFTERMATH_PATIENCE_S if is_aftermath else OUTPUT_PATIENCE_S
-    return home
+    patience_s = AFTERMATH_PATIENCE_S if is_aftermath else OUTPUT_PATIENCE_S
+    return LocalApplicationDir(directory, engine.hdfs, patience_s)
 
 
 def _options(argv: Sequence[str]) -> dict[str, str]:

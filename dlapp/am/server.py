@@ -1,7 +1,7 @@
 """The control address: who asks is checked here, before anything reaches the loop.
 
-A request without the right token is answered with 401 and leaves no trace; one that cannot be understood with 400. The
-rest becomes a `Call` on the loop's queue; the loop alone answers it.
+A request without the right token is answered with 401, before its body is read, and leaves no trace; one that cannot be
+understood is answered with 400. The rest becomes a `ControlRequest` on the loop's queue; the loop alone answers it.
 """
 
 from __future__ import annotations
@@ -12,29 +12,35 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from dlapp.control import TOOLS, Hello, Report, StopRequest, page_path, token_is_right
-from dlapp.control_http import ControlServer, Request
 from dlapp.errors import SpecError, UsageError
 from dlapp.ids import ContainerId
-from dlapp.jsonform import from_json
+from dlapp.messages import TOOLS, Hello, Report, StopRequest, page_path, token_is_right
+from dlapp.net.control import Admission, ControlServer, Refusal, Request
+from dlapp.serialization import from_json
+
+MAX_MESSAGE_BYTES = 64 << 10
+MAX_REPORT_BYTES = 1 << 20
+"""A report is below 4 KiB; that of an end names each output, 300 bytes each, of which there may be hundreds."""
 
 
-class What(Enum):
+class RequestKind(Enum):
     """What a call asks for."""
 
     HELLO = "hello"
     REPORT = "report"
     VIEW = "view"
+    OPEN_VIEW = "open view"
+    """The view, for somebody without a token."""
     SOFT_KILL = "softkill"
     KILL = "kill"
     PAGE = "page"
 
 
 @dataclass(slots=True, eq=False)
-class Call:
+class ControlRequest:
     """A request that may be answered: ``message`` is a Hello, a Report, a StopRequest or None."""
 
-    what: What
+    kind: RequestKind
     message: Hello | Report | StopRequest | None
     request: Request
     server: ControlServer
@@ -47,12 +53,13 @@ class Call:
         """Answer that it cannot be, and why."""
         self.server.reply(self.request, status, {"error": why})
 
-    def answer_page(self, html: str) -> None:
-        """Answer with a page."""
-        self.server.reply(self.request, 200, html, "text/html; charset=utf-8")
+    def answer_bytes(self, data: bytes) -> None:
+        """Answer with JSON, or with a page where that was asked for, in its final form."""
+        kind = "text/html; charset=utf-8" if self.kind is RequestKind.PAGE else "application/json"
+        self.server.reply(self.request, 200, data, kind)
 
 
-class Control:
+class ControlEndpoint:
     """The application's control address; ``put`` takes each call that may be answered.
 
     Args:
@@ -60,22 +67,22 @@ class Control:
         put: hands a call to the loop; must not block.
         host: the address that it listens on.
         name: what others call this host; empty: the address.
-        open_page: whether whoever reaches the address may see the page, as on a cluster, whose own pages show as
-            much; else it lies under a path that only those know who may read the application's secrets.
+        open_page: whether whoever reaches the address may see the page and the view, as on a cluster, whose own pages
+            show as much; else the page lies under a path that only those know who may read the application's secrets.
     """
 
     def __init__(
         self,
         secret: str,
-        put: Callable[[Call], None],
+        put: Callable[[ControlRequest], None],
         host: str = "127.0.0.1",
         name: str = "",
         *,
         open_page: bool = False,
     ) -> None:
-        self._secret, self._put, self._name = secret, put, name
+        self._secret, self._put, self._name, self._open = secret, put, name, open_page
         self._page = "/" if open_page else page_path(secret)
-        self.server = ControlServer(self._on_request, host)
+        self.server = ControlServer(self._on_request, host, admit=self._admit)
 
     @property
     def url(self) -> str:
@@ -87,41 +94,61 @@ class Control:
         """Where a browser finds the page."""
         return self.url + self._page
 
-    def _on_request(self, request: Request) -> None:
-        def refuse(status: int, why: str) -> None:
-            self.server.reply(request, status, {"error": why})
-
-        path = request.path.partition("?")[0]
-        parts = path.strip("/").split("/")
-        match request.method, parts:
-            case "GET", [_] if hmac.compare_digest(path.encode(), self._page.encode()):
-                self._put(Call(What.PAGE, None, request, self.server))
+    def _admit(self, method: str, path: str, token: str) -> Admission | Refusal:
+        """Decide on a request at its head."""
+        match method, _words(path):
+            case "GET", [_] if self._is_page(path):
+                return Admission()
+            case "GET", ["v1", "view"] if self._open and not token:
+                return Admission()
             case "POST", ["v1", "tasks", task, ("hello" | "report") as word]:
-                if not token_is_right(self._secret, task, request.token):
-                    refuse(401, "the token is missing or not this task's")
-                    return
+                if token_is_right(self._secret, task, token):
+                    return Admission(MAX_REPORT_BYTES if word == "report" else MAX_MESSAGE_BYTES, authenticated=True)
+                return Refusal(401, "the token is missing or not this task's")
+            case ("GET", ["v1", "view"]) | ("POST", ["v1", ("softkill" | "kill")]):
+                if token_is_right(self._secret, TOOLS, token):
+                    return Admission(MAX_MESSAGE_BYTES, authenticated=True)
+                return Refusal(401, "the token is missing or not this application's")
+        return Refusal(404, f"there is no {method} {path.partition('?')[0][:200]}")
+
+    def _is_page(self, path: str) -> bool:
+        return hmac.compare_digest(path.partition("?")[0].encode(), self._page.encode())
+
+    def _on_request(self, request: Request) -> None:
+        """Take a request that was admitted."""
+
+        def refuse(why: str) -> None:
+            self.server.reply(request, 400, {"error": why})
+
+        match _words(request.path):
+            case ["v1", "tasks", task, word]:
                 kind: type[Hello] | type[Report] = Hello if word == "hello" else Report
                 try:
                     message: Hello | Report = from_json(kind, request.json())
                     same = message.container_id == ContainerId.from_text(task)
                 except (SpecError, UsageError, ValueError, RecursionError) as error:
-                    refuse(400, f"not a {word} that can be understood: {error}")
+                    refuse(f"not a {word} that can be understood: {str(error)[:500]}")
                     return
                 if not same:
-                    refuse(400, f"the {word} names another container than its address")
+                    refuse(f"the {word} names another container than its address")
                     return
-                self._put(Call(What(word), message, request, self.server))
-            case ("GET", ["v1", "view" as word]) | ("POST", ["v1", ("softkill" | "kill") as word]):
-                if not token_is_right(self._secret, TOOLS, request.token):
-                    refuse(401, "the token is missing or not this application's")
+                self._put(ControlRequest(RequestKind(word), message, request, self.server))
+            case ["v1", "view"]:
+                self._put(
+                    ControlRequest(
+                        RequestKind.VIEW if request.token else RequestKind.OPEN_VIEW, None, request, self.server
+                    )
+                )
+            case ["v1", word]:
+                try:
+                    stop = from_json(StopRequest, request.json())
+                except (SpecError, ValueError, RecursionError) as error:
+                    refuse(f"not a request that can be understood: {str(error)[:500]}")
                     return
-                stop = None
-                if word != "view":
-                    try:
-                        stop = from_json(StopRequest, request.json())
-                    except (SpecError, ValueError, RecursionError) as error:
-                        refuse(400, f"not a request that can be understood: {error}")
-                        return
-                self._put(Call(What(word), stop, request, self.server))
+                self._put(ControlRequest(RequestKind(word), stop, request, self.server))
             case _:
-                refuse(404, f"there is no {request.method} {path}")
+                self._put(ControlRequest(RequestKind.PAGE, None, request, self.server))
+
+
+def _words(path: str) -> list[str]:
+    return path.partition("?")[0].strip("/").split("/")

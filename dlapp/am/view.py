@@ -6,52 +6,53 @@ change, the last value is used again.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from dlapp.am.instance import Container, Instance, Stage
-from dlapp.am.verdict import of_end, of_result
-from dlapp.control import Phase
-from dlapp.report import ApplicationView, Cause, ContainerView, FinalStatus, State
-
-if TYPE_CHECKING:
-    from dlapp.am.master import Master
+from dlapp.am.decisions.verdict import of_end, of_result
+from dlapp.am.model.instance import Container, Instance, Stage
+from dlapp.am.model.state import ApplicationState
+from dlapp.messages import Phase
+from dlapp.report import ApplicationView, Cause, ContainerView, FinalStatus, State, TryView
 
 _ON_THE_WAY = (Phase.STARTING, Phase.LEASING, Phase.UNPACKING, Phase.FETCHING, Phase.PULLING)
 
 
-def of(master: Master, tracking_url: str) -> ApplicationView:
+def of(state: ApplicationState, tracking_url: str) -> ApplicationView:
     """The view of an application.
 
     ``state`` is RUNNING until the engine was told of the end: whoever reads FINISHED finds everything in its place.
     """
-    spec = master.spec
+    spec = state.spec
     memory_mib, vcores, gcores = spec.total()
-    ended = master.stage is Stage.ENDED
-    ending = master.ending if ended else None
+    ended = state.stage is Stage.ENDED
+    ending = state.ending if ended else None
     return ApplicationView(
-        application_id=master.application_id,
-        attempt=master.attempt,
+        application_id=state.application_id,
+        attempt=state.attempt,
         state=State.RUNNING if ending is None else state_of(ending.cause),
         final_status=FinalStatus.UNDEFINED if ending is None else ending.final_status,
         cause=None if ending is None else ending.cause,
-        phase="" if ended else phase_of(master),
-        diagnostics=master.ending.diagnostics if master.ending else "",
+        phase="" if ended else phase_of(state),
+        diagnostics=state.ending.diagnostics if state.ending else "",
         username=spec.username,
         appname=spec.appname,
-        submitter=master.submission.submitter,
+        submitter=state.submission.submitter,
         queue=spec.queue or "default",
-        submitted_ms=master.submission.submitted_ms,
-        started_ms=master.started_ms,
-        finished_ms=master.finished_ms,
-        total_containers=len(master.instances),
+        priority=spec.priority,
+        project=spec.project or "",
+        tags=spec.tags,
+        changes=tuple(state.changes.values()),
+        network=spec.network or "",
+        submitted_ms=state.submission.submitted_ms,
+        started_ms=state.started_ms,
+        finished_ms=state.finished_ms,
+        total_containers=len(state.instances),
         memory_mib=memory_mib,
         vcores=vcores,
         gcores=gcores,
         tracking_url=tracking_url,
-        soft_kill_by=master.soft_by,
-        soft_kill_ends_ms=master.soft_ends_ms,
-        containers=tuple(_container(one, one.last) for one in master.instances if one.last is not None),
-        outputs=master.outputs,
+        soft_kill_by=state.soft_by,
+        soft_kill_ends_ms=state.soft_ends_ms,
+        containers=tuple(_container(one, one.last) for one in state.instances if one.last is not None),
+        outputs=state.outputs,
     )
 
 
@@ -63,21 +64,21 @@ def state_of(cause: Cause) -> State:
     return State.KILLED if cause is Cause.KILLED else State.FINISHED
 
 
-def phase_of(master: Master) -> str:
+def phase_of(state: ApplicationState) -> str:
     """A few words on where it is: ``running 3 of 4, waiting for 1 container``."""
-    match master.stage:
+    match state.stage:
         case Stage.STARTING:
             return "starting"
         case Stage.SETTLING | Stage.LEAVING:
-            return "committing" if master.commits else "ending"
+            return "committing" if state.commits else "ending"
         case _:
             pass
-    counts = _counts(master)
-    total = len(master.instances)
+    counts = _counts(state)
+    total = len(state.instances)
     storing = counts.get(Phase.STORING, 0) + counts.get(Phase.RELEASING, 0)
     running = counts.get(Phase.RUNNING, 0)
-    if master.stage is Stage.CLOSING:
-        if master.soft_by and running:
+    if state.stage is Stage.CLOSING:
+        if state.soft_by and running:
             return f"stopping, {running} of {total} still running"
         return "storing" if storing else "stopping"
     words = []
@@ -97,10 +98,10 @@ def phase_of(master: Master) -> str:
     return ", ".join(words) or "ending"
 
 
-def _counts(master: Master) -> dict[Phase | None, int]:
+def _counts(state: ApplicationState) -> dict[Phase | None, int]:
     """How many indexes are in each phase; None: without a container."""
     counts: dict[Phase | None, int] = {}
-    for instance in master.instances:
+    for instance in state.instances:
         container = instance.container
         if container is None:
             phase = Phase.ENDED if instance.given_up else None
@@ -110,7 +111,7 @@ def _counts(master: Master) -> dict[Phase | None, int]:
             phase = container.phase
         counts[phase] = counts.get(phase, 0) + 1
     # A container that was started and has no index yet is as good as an index on its way.
-    up = min(counts.get(None, 0), sum(len(role.unbound) for role in master.roles))
+    up = min(counts.get(None, 0), sum(len(role.unbound) for role in state.roles))
     if up:
         counts[None] -= up
         counts[Phase.STARTING] = counts.get(Phase.STARTING, 0) + up
@@ -124,8 +125,8 @@ def _container(instance: Instance, container: Container) -> ContainerView:
     message = ""
     if result is not None:
         message = of_result(result).reason
-    elif container.why is not None:
-        message = container.why.value
+    elif container.stop_reason is not None:
+        message = container.stop_reason.value
     elif end is not None:
         message = of_end(end).reason
     exit_code = signal = None
@@ -151,5 +152,21 @@ def _container(instance: Instance, container: Container) -> ContainerView:
         signal=signal,
         message=message,
         log_url=container.grant.log_url,
+        earlier=()
+        if container is not instance.last
+        else tuple(_try(_container(instance, one)) for one in instance.earlier),
     )
     return container.view
+
+
+def _try(view: ContainerView) -> TryView:
+    return TryView(
+        container_id=view.container_id,
+        attempt=view.attempt,
+        host=view.host,
+        finished_ms=view.finished_ms,
+        exit_code=view.exit_code,
+        signal=view.signal,
+        message=view.message,
+        log_url=view.log_url,
+    )

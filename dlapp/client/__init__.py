@@ -1,6 +1,6 @@
 """The Python API: what the commands do, for scripts, notebooks and schedulers.
 
-    from dlapp.client import Client
+    from dlapp import Client
 
     client = Client()
     application = client.submit("dl_app.properties")
@@ -20,15 +20,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dlapp.errors import EXIT_FAILED, EXIT_KILLED, EXIT_TIMED_OUT, Denied, NotFound, TimedOut, Unreachable, UsageError
+from dlapp.id_text import is_application_id
 
 # What defines classes is loaded where it is needed: dlapp-status needs none of it.
 if TYPE_CHECKING:
     from dlapp.client.logs import LogPiece
-    from dlapp.cluster import LogFiles as LogFiles
-    from dlapp.cluster.local.client_side import LocalEngine
-    from dlapp.cluster.yarn.client_side import YarnEngine
+    from dlapp.cluster import Engine, LogFiles
     from dlapp.config import Config
     from dlapp.ids import ApplicationId, ContainerId
+    from dlapp.launcher.application import Application, Snapshot
     from dlapp.report import ApplicationView
     from dlapp.spec import AppSpec
 
@@ -38,6 +38,8 @@ FINISHED_SHOWN = 20
 LOOK_EVERY_S = 0.1
 COLLECTED_S = 20.0
 """How long after an application's end a cluster may take to collect its logs; meanwhile they may be nowhere."""
+DOCKER_S = 2.0
+"""How long dockerd may take to say before a submission which networks it has."""
 TEND_EVERY_S = 5.0
 """While somebody waits, a runner that died is replaced within this time."""
 
@@ -48,7 +50,6 @@ _EXIT_BY_CAUSE = {
     "soft-killed": EXIT_KILLED,
     "killed": EXIT_KILLED,
 }
-_FULL = re.compile(r"application_\d{1,19}_\d{4,10}", re.ASCII)
 _ENDING = re.compile(r"(?:([a-z]+)_)?[0-9_]*[0-9]", re.ASCII)
 
 
@@ -71,7 +72,7 @@ class Client:
         config: Config | None = None,
         *,
         cluster: str | None = None,
-        engine: LocalEngine | YarnEngine | None = None,
+        engine: Engine | None = None,
     ) -> None:
         if config is None or cluster is not None:
             from dlapp.config import load_config
@@ -125,13 +126,13 @@ class Client:
             raise UsageError(f"{text!r} is neither 'last' nor an application's id nor the ending of one")
         if text == LAST:
             return self._last_of(user)
-        found = [text] if _FULL.fullmatch(text) else self._ending_with(text)
+        found = [text] if is_application_id(text) else self._ending_with(text)
         if not found:
             raise NotFound(f"no application's id ends with {text!r} (dlapp-list shows yours)")
         if len(found) > 1:
             raise UsageError(f"{len(found)} applications end with {text!r}: {', '.join(found)}")
         if user is not None:
-            _check_owner(self._on(found[0]).view_json(found[0]), user)
+            self._check_owner(found[0], user)
         return found[0]
 
     def _last_of(self, user: str | None) -> str:
@@ -153,12 +154,15 @@ class Client:
         return []
 
     def _ids_of(self, user: str) -> list[str]:
-        return [view["application_id"] for view in self.engine.views_json(user=user)]
+        """Return the id of the last application of a user, if there is one."""
+        found = [str(view["application_id"]) for view in self.engine.views_json(user=user)]
+        last = next((one for one in reversed(found) if self.engine.owner(one) == user), None)
+        return [] if last is None else [last]
 
     # ---- looking ----
 
     def status(self, application_id: ApplicationId) -> ApplicationView:
-        """What is known of it now. Raises NotFound."""
+        """Return what is known of it now. Raises NotFound."""
         engine = self._on(application_id)
         self._tend(engine)
         return engine.view(application_id)
@@ -172,8 +176,8 @@ class Client:
             finished: how many that have ended, the latest of them; None: all. Of the containers of these there is
                 only the one that speaks for the exit code.
         """
-        from dlapp.jsonform import from_json
         from dlapp.report import ApplicationView
+        from dlapp.serialization import from_json
 
         found = self.list_json(user=user, everybody=everybody, finished=finished)
         return [from_json(ApplicationView, one) for one in found]
@@ -195,6 +199,7 @@ class Client:
         """`list` in its JSON form, as the engines have it: fields that have their defaults may be missing.
 
         Args:
+            user, everybody, finished: as of `list`.
             unanswered: told of an engine that is not the configured one and does not answer; None: it raises.
         """
         self._tend(self.engine)
@@ -210,7 +215,8 @@ class Client:
         return _latest(found, finished)
 
     def log_urls(self, view: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
-        """Where the logs of a view (in its JSON form) are, in CONTAINER_INDEX order: fields as `LogFiles` has them."""
+        """Return where the logs of a view (in its JSON form) are, in CONTAINER_INDEX order: fields as `LogFiles` has
+        them."""
         names = ("container_id", "role", "role_index", "index")
         return [
             {
@@ -222,11 +228,11 @@ class Client:
         ]
 
     def dashboard_urls(self, application_id: ApplicationId) -> tuple[str, str]:
-        """Where a browser finds the application: while it runs, and after it is completed."""
+        """Return where a browser finds the application: while it runs, and after it is completed."""
         return self._on(application_id).dashboard_urls(application_id)
 
     def log_files(self, application_id: ApplicationId) -> Sequence[LogFiles]:
-        """Where the logs of all containers that ran are, in CONTAINER_INDEX order. Raises NotFound."""
+        """Return where the logs of all containers that ran are, in CONTAINER_INDEX order. Raises NotFound."""
         return self._on(application_id).logs(application_id)
 
     def logs(
@@ -234,50 +240,55 @@ class Client:
         application_id: ApplicationId,
         *,
         container: int | ContainerId | None = None,
+        try_number: int | None = None,
         streams: Sequence[str] = ("stdout", "stderr"),
         last_lines: int | None = None,
         follow: bool = False,
         on_change: Callable[[ApplicationView], None] = lambda _: None,
         missing: Callable[[str], None] = lambda _: None,
     ) -> Iterator[LogPiece]:
-        """What the payloads print, as bytes; with ``follow`` until the application has ended.
+        """Yield what the payloads print, as bytes.
 
         Args:
+            application_id: of the application.
             container: CONTAINER_INDEX or id of the only one wanted; None: all.
+            try_number: the try of each index, from 1; None: the last one, or that of the container's id.
             streams: of ``stdout``, ``stderr`` and ``dlapp.log`` (our own words on the container).
             last_lines: begin with so many lines of each stream; None: with all.
+            follow: go on until the application has ended.
             on_change: told of every new view while following.
             missing: told of each log of an ended application that is nowhere any more, a line each.
 
         Raises:
-            NotFound: there is no such application, or (it can be known) no such container.
+            NotFound: there is no such application, or (it can be known) no such container or try.
         """
         from dlapp.client.logs import Logs, read_logs
 
         latest, engine = self.status(application_id), self._on(application_id)
-        collected = getattr(engine, "collected_log", None)  # this machine's files stay where they are
+        wanted = (lambda log: container in (None, log.index, log.container_id)) if container is not None else None
 
         def look() -> tuple[bool, Sequence[LogFiles]]:
             nonlocal latest
-            logs = engine.logs(application_id)
+            logs = engine.logs(application_id, _try_of(container, latest, try_number))
             seen, latest = latest, self.status(application_id)
             if latest != seen:
                 on_change(latest)
             if latest.state.ended:
                 # Where they are now may be another place than before the end, and the last container may be new.
-                logs = engine.logs(application_id)
+                logs = engine.logs(application_id, _try_of(container, latest, try_number))
             _check_container(container, latest, logs)
+            if try_number is not None and not (follow and not latest.state.ended):
+                _check_try(try_number, latest, [log for log in logs if wanted is None or wanted(log)])
             return latest.state.ended, logs
 
         on_change(latest)
-        wanted = (lambda log: container in (None, log.index, log.container_id)) if container is not None else None
         return read_logs(
             look,
             streams=streams,
             wanted=wanted or (lambda _: True),
             opened=Logs(
                 last_lines,
-                lambda log, stream: collected(latest, log, stream) if collected else None,
+                lambda log, stream: engine.aggregated_log(latest, log, stream),
                 lambda: COLLECTED_S + (latest.finished_ms or 0) / 1000 - time.time(),
                 lambda: self._engines.login,
             ),
@@ -288,7 +299,7 @@ class Client:
 
     # ---- doing ----
 
-    def print_spec(self, path: str) -> dict[str, Any]:
+    def print_spec(self, source: str | Snapshot) -> dict[str, Any]:
         """A properties file and the spec that it stands for here, both in their JSON form, values of env masked.
 
         Raises:
@@ -296,51 +307,67 @@ class Client:
         """
         from dlapp.launcher.submit import print_spec
 
-        return print_spec(path, self.config, self.engine)
+        return print_spec(source, self.config, self.engine)
 
-    def spec_and_env(self, path: str) -> tuple[AppSpec, dict[str, str]]:
-        """The spec that a properties file stands for here, defaults resolved, and the variables that it sets.
+    def read(self, source: str | Snapshot) -> Application:
+        """Read a properties file: the spec that it stands for here, defaults resolved, and the variables that it sets.
 
         Raises:
             FileRefused: the file has faults; all are named.
         """
         from dlapp.launcher.application import read_application
 
-        application = read_application(path, self.config, self.engine.info())
-        return application.spec, application.env
+        return read_application(source, self.config, self.engine.info())
 
     def submit(
         self,
-        path: str,
+        source: str | Snapshot | AppSpec,
         *,
+        env: Mapping[str, str] | None = None,
         say: Callable[[str], None] = lambda _: None,
         note: Callable[[str], None] = lambda _: None,
         progress: Callable[[int, int], None] | None = None,
     ) -> ApplicationId:
-        """Check, pack and submit what a properties file describes; it runs whatever becomes of the caller.
+        """Check, pack and submit an application; it runs whatever becomes of the caller.
 
         Args:
+            source: the path of a properties file, what that was at another moment, or a spec. The paths of a spec are
+                as in a file that lies in the working directory: relative ones begin there.
+            env: the variables that a spec's program gets; a file has its own.
             say: told the lines that ``dlapp-launcher`` prints.
             note: told what the user should know beside them.
             progress: told how many bytes of the workspace are packed, of how many.
 
         Raises:
-            FileRefused: the file has faults; all are named.
-            UsageError: the ask fits nowhere, an output may not be replaced, the workspace is too large.
+            FileRefused: the file or spec has faults; all are named.
+            UsageError: the ask fits nowhere, variables come with a file, an output may not be replaced, or the
+                workspace is too large.
             NotFound: input is missing.
         """
+        from dlapp.launcher.application import UnresolvedSpec
         from dlapp.launcher.submit import launch
+        from dlapp.spec import AppSpec
+
+        if env is not None and not isinstance(source, AppSpec):
+            raise UsageError("env is for a spec; a properties file has env.NAME and env_file")
 
         def brought_by_a_shell(spec: AppSpec) -> list[str]:
-            from dlapp.client import brought
+            from dlapp.client import shell_input
 
-            paths = brought.remembered(brought.records_below(self.state_path), spec)
+            paths = shell_input.remembered(shell_input.records_below(self.state_path), spec)
             for one in paths:
                 note(f"{one} is not packed: dlapp-shell brought it, and the run brings its own")
-            return [brought.as_pattern(one) for one in paths]
+            return [shell_input.as_pattern(one) for one in paths]
 
         return launch(
-            path, self.config, self.engine, say=say, note=note, progress=progress, leave_out=brought_by_a_shell
+            UnresolvedSpec(source, env or {}) if isinstance(source, AppSpec) else source,
+            self.config,
+            self.engine,
+            say=say,
+            note=note,
+            progress=progress,
+            leave_out=brought_by_a_shell,
+            network_problem=self._network_problem,
         )
 
     def wait(
@@ -392,24 +419,47 @@ class Client:
 
     # ---- within ----
 
-    def _on(self, application_id: ApplicationId | str) -> LocalEngine | YarnEngine:
+    def _network_problem(self, spec: AppSpec) -> str:
+        """Return why an application's network is not available here; empty if it is.
+
+        Raises:
+            ConfigError: node.yaml of this machine is refused.
+        """
+        if spec.network is None or spec.docker_image is None or self.config.cluster != "local":
+            return ""
+        from dlapp.net.dockerd import Dockerd, DockerRefused, DockerSilent
+        from dlapp.node_policy import node_policy
+        from dlapp.runtime.container import forbidden_network, missing_network
+
+        try:
+            missing = missing_network(Dockerd(self.config.runtime.docker.host, DOCKER_S), spec.network)
+        except (DockerRefused, DockerSilent):
+            missing = ""  # dockerd may answer by the time the application starts
+        return missing or forbidden_network(node_policy().docker, spec.network)
+
+    def _on(self, application_id: ApplicationId | str) -> Engine:
         """The engine that an application is on."""
         return self._engines.of(str(application_id))
 
-    def _tend(self, engine: LocalEngine | YarnEngine) -> None:
+    def _tend(self, engine: Engine) -> None:
         now = time.monotonic()
         if now - self._tended_at.get(id(engine), float("-inf")) >= TEND_EVERY_S:
             engine.tend()
             self._tended_at[id(engine)] = now
 
     def _check_before_the_end(self, application_id: ApplicationId, user: str | None) -> None:
-        view = self.status_json(str(application_id))
+        self.status_json(str(application_id))
         if user is not None:
-            _check_owner(view, user)
+            self._check_owner(str(application_id), user)
+
+    def _check_owner(self, application_id: str, user: str) -> None:
+        # What a view says of its user, that user wrote.
+        if (owner := self._on(application_id).owner(application_id)) != user:
+            raise Denied(f"{application_id} is {owner}'s, not {user}'s")
 
 
 def log_file_url(log_url: str, name: str) -> str:
-    """Where one log file is: a file, or a page that shows its last 4 KiB."""
+    """Return where one log file is: a file, or a page that shows its last 4 KiB."""
     return f"{log_url}/{name}" if log_url.startswith("file:") else f"{log_url}/{name}/?start=-4096"
 
 
@@ -428,7 +478,7 @@ def exit_code_of(state: str, final_status: str, cause: str | None) -> int:
 
 
 def looks_like_id(text: str) -> bool:
-    """Whether ``text`` could name an application: ``last``, or digits at the end of ``application_…``."""
+    """Return whether ``text`` could name an application: ``last``, or digits at the end of ``application_…``."""
     if text == LAST:
         return True
     match = _ENDING.fullmatch(text)
@@ -437,12 +487,9 @@ def looks_like_id(text: str) -> bool:
 
 def caller() -> str:
     """The operating system's user."""
-    import pwd
+    from dlapp.system.owners import user_name
 
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        return str(os.geteuid())
+    return user_name(os.geteuid())
 
 
 def _latest(views: list[dict[str, Any]], finished: int | None) -> list[dict[str, Any]]:
@@ -455,11 +502,6 @@ def _latest(views: list[dict[str, Any]], finished: int | None) -> list[dict[str,
     return [one for place, one in enumerate(views) if place not in left_out]
 
 
-def _check_owner(view: Mapping[str, Any], user: str) -> None:
-    if user not in (view["submitter"], view["username"]):
-        raise Denied(f"{view['application_id']} is {view['username']}'s, not {user}'s")
-
-
 def _check_container(container: int | ContainerId | None, view: ApplicationView, logs: Sequence[LogFiles]) -> None:
     """Refuse a container that the application cannot have; one that may still come is waited for."""
     if isinstance(container, int):
@@ -468,3 +510,17 @@ def _check_container(container: int | ContainerId | None, view: ApplicationView,
             raise NotFound(f"{view.application_id} has no container {container}: it has {count}, counted from 0")
     elif container is not None and all(log.container_id != container for log in logs):
         raise NotFound(f"{view.application_id} has no logs of {container}")
+
+
+def _try_of(container: int | ContainerId | None, view: ApplicationView, try_number: int | None) -> int | None:
+    """The try that is wanted: of a container that an index had earlier its own."""
+    earlier = (old for one in view.containers for old in one.earlier if old.container_id == container)
+    return try_number if try_number is not None else next((old.attempt for old in earlier), None)
+
+
+def _check_try(try_number: int, view: ApplicationView, logs: Sequence[LogFiles]) -> None:
+    """Refuse a try that no index had, or none that is shown."""
+    if not logs:
+        most = max((one.attempt for one in view.containers), default=0)
+        times = "once" if most == 1 else f"{most} times at the most"
+        raise NotFound(f"{view.application_id} has no try {try_number}: each container was started {times}")

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import os
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dlapp.cluster.local.client_side import LocalEngine
-    from dlapp.cluster.yarn.client_side import YarnEngine
+    from dlapp.cluster import Engine
+    from dlapp.cluster.yarn.client.engine import YarnEngine
     from dlapp.config import Config
+    from dlapp.launch_spec import LedgerSettings
+    from dlapp.locations import HdfsPlace
     from dlapp.login import Login
-
-    Engine = LocalEngine | YarnEngine
 
 LOCAL, YARN = "local", "yarn"
 PATIENCE_S = 20.0
@@ -41,9 +41,9 @@ class Engines:
         """The one that an application is on, or would be."""
         if self._only or not self._other_is_known():
             return self.configured
-        from dlapp.cluster.local import own
+        from dlapp.cluster.local import ownership
 
-        return self._named(LOCAL if own.gave(self._config, application_id) else YARN)
+        return self._named(LOCAL if ownership.owns(self._config, application_id) else YARN)
 
     def used(self) -> list[Engine]:
         """All that this user's applications may be on, the configured one first."""
@@ -54,9 +54,9 @@ class Engines:
         if not self._other_is_used():
             return None
         if self._other == YARN:
-            from dlapp.cluster.yarn.remembered import remembered
+            from dlapp.cluster.yarn.client.last_application import last_application
 
-            return remembered()
+            return last_application()
         engine = self._named(LOCAL)
         mine = engine.ids()
         return (mine[-1], int(engine.view_json(mine[-1])["submitted_ms"])) if mine else None
@@ -80,10 +80,10 @@ class Engines:
 
     def _other_is_known(self) -> bool:
         """Whether there can be applications on it."""
-        from dlapp.cluster.local import own
+        from dlapp.cluster.local import ownership
 
         if self._other == LOCAL:
-            return own.is_used(self._config)
+            return ownership.is_used(self._config)
         return bool(self._config.yarn.conf_dir or os.environ.get("HADOOP_CONF_DIR"))
 
     def _other_is_used(self) -> bool:
@@ -92,9 +92,9 @@ class Engines:
             return False
         if self._other == LOCAL:
             return True
-        from dlapp.cluster.yarn.remembered import remembered
+        from dlapp.cluster.yarn.client.last_application import last_application
 
-        return remembered() is not None
+        return last_application() is not None
 
     def _named(self, name: str) -> Engine:
         if name not in self._by_name:
@@ -104,22 +104,22 @@ class Engines:
     def _open(self, name: str) -> Engine:
         if name == YARN:
             return open_yarn(self._config, self.login)
-        from dlapp.cluster.local.client_side import LocalEngine
+        from dlapp.cluster.local.client import LocalEngine
 
         return LocalEngine(self._config)
 
 
 def open_yarn(config: Config, login: Login) -> YarnEngine:
     """The engine of the cluster that the configuration names, as ``login``."""
-    from dlapp.cluster.yarn.client_side import YarnEngine
-    from dlapp.storage.staged import StagedFiles
+    from dlapp.cluster.yarn.client.engine import YarnEngine
+    from dlapp.storage.hdfs_staging import HdfsStagingFiles
 
-    def ledger_of(config: Config) -> dict[str, Any]:
-        from dlapp.gpuid.stores import configured
+    def ledger_of(config: Config) -> LedgerSettings:
+        from dlapp.gpuid.factory import configured
 
-        return configured(config.gpuid)
+        return configured(config)
 
-    def open_files(settings: dict[str, Any]) -> StagedFiles:
-        return StagedFiles(settings, PATIENCE_S, STRANGER_S)
+    def open_files(place: HdfsPlace) -> HdfsStagingFiles:
+        return HdfsStagingFiles(place, PATIENCE_S, STRANGER_S)
 
     return YarnEngine(config, open_files, login, ledger_of=ledger_of)

@@ -14,9 +14,11 @@ from dlapp.cluster import LogFiles
 from dlapp.errors import NotFound, UsageError
 from dlapp.ids import ContainerId
 from dlapp.login import Login, own_login
+from dlapp.system import files
+from dlapp.system.files import UntrustedFile
 
 if TYPE_CHECKING:
-    from dlapp.cluster.yarn.web import Web
+    from dlapp.hadoop.web import Web
 
 STREAMS = ("stdout", "stderr")
 PIECE_BYTES = 1 << 18
@@ -43,15 +45,18 @@ class GrowingFile:
         self.path = path_of(url)
 
     def pieces(self, *, ended: bool = False) -> Iterator[bytes]:
-        """What has been added since the last call; nothing while there is no file."""
+        """Yield what has been added since the last call; nothing while there is no file."""
         try:
-            size = os.stat(self.path).st_size
-            if size <= self._offset:
-                return
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            # A program can replace its log by something else.
+            descriptor = _open_log(self.path)
         except FileNotFoundError:
             return
+        except UntrustedFile as error:
+            raise NotFound(str(error)) from error
         try:
+            size = os.fstat(descriptor).st_size
+            if size <= self._offset:
+                return
             if self._last_lines is not None:
                 self._offset, self._last_lines = offset_of_last_lines(descriptor, size, self._last_lines), None
             while data := os.pread(descriptor, PIECE_BYTES, self._offset):
@@ -61,8 +66,27 @@ class GrowingFile:
             os.close(descriptor)
 
 
+def _open_log(path: str) -> int:
+    """Open a log of a container: a plain file that is its application's owner's, as are the directories around it.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        UntrustedFile: something else was put in its place, which another user's application may do.
+    """
+    container, name = os.path.split(path)
+    containers, container = os.path.split(container)
+    application, containers = os.path.split(containers)
+    with files.directory(application) as top:
+        owners = {os.fstat(top).st_uid}
+        with (
+            files.directory(containers, dir_fd=top, path=f"{application}/{containers}", owners=owners) as middle,
+            files.directory(container, dir_fd=middle, path=os.path.dirname(path), owners=owners) as inner,
+        ):
+            return files.open_file(name, dir_fd=inner, path=path, owners=owners)
+
+
 def offset_of_last_lines(descriptor: int, size: int, lines: int) -> int:
-    """Where the last ``lines`` lines of a file of ``size`` bytes begin; an unterminated last line counts as one."""
+    """Return where the last ``lines`` lines of a file of ``size`` bytes begin; an unterminated last line counts."""
     if lines <= 0:
         return size
     end = size
@@ -84,10 +108,10 @@ class Growing(Protocol):
     """A log that may grow."""
 
     def moved(self, url: str) -> None:
-        """It is found there from now on: a node gives its logs away when the application has ended."""
+        """Take the new place of the file: a node gives its logs away when the application has ended."""
 
     def pieces(self, *, ended: bool = False) -> Iterator[bytes]:
-        """What has been added since the last call.
+        """Return what has been added since the last call.
 
         Args:
             ended: its application has ended, so it must be somewhere.
@@ -119,12 +143,12 @@ class Logs:
         self._web: Web | None = None
 
     def open(self, log: LogFiles, stream: str) -> Growing:
-        """One log of a container."""
+        """Open one log of a container."""
         url = log.files[stream]
-        if not url.startswith(("http://", "https://")):
+        if not log.problem and not url.startswith(("http://", "https://")):
             return GrowingFile(path_of(url), last_lines=self._last_lines)
-        from dlapp.cluster.yarn.log_pages import TIMEOUT_S, GrowingPage
-        from dlapp.cluster.yarn.web import Web
+        from dlapp.cluster.yarn.logs.pages import TIMEOUT_S, GrowingPage
+        from dlapp.hadoop.web import Web
 
         self._web = self._web or Web(TIMEOUT_S, accept="text/plain")
         return GrowingPage(
@@ -134,6 +158,7 @@ class Logs:
             last_lines=self._last_lines,
             collected=lambda: self._collected(log, stream),
             patience_s=self._patience_s,
+            problem=log.problem,
         )
 
     def close(self) -> None:
@@ -162,34 +187,44 @@ def read_logs(
     pause: Callable[[], None] = lambda: None,
     missing: Callable[[str], None] = lambda _: None,
 ) -> Iterator[LogPiece]:
-    """Read all logs that there are and, to ``follow`` them, go on until the application has ended.
+    """Read all logs that there are.
 
     Args:
         look: says if the application has ended (asked first, so that nothing is written after a yes) and where the
             logs are.
+        streams: names of the logs that are read.
+        wanted: says of a container's logs whether they are read.
         opened: opens them, and is closed at the end; None: all of each is read, from where it is.
+        follow: go on until the application has ended.
         pause: called before each further look.
         missing: told of each log of an application that has ended which is nowhere, a line each.
     """
-    files: dict[tuple[ContainerId, str], tuple[LogFiles, Growing]] = {}
+    known_logs: dict[tuple[ContainerId, str], tuple[LogFiles, Growing]] = {}
+    told: set[tuple[ContainerId, str]] = set()
     opened = opened or Logs()
     while True:
         ended, logs = look()
         for log in filter(wanted, logs):
             for stream in streams:
-                if (log.container_id, stream) not in files and stream in log.files:
+                if (log.container_id, stream) not in known_logs and stream in log.files:
                     growing = opened.open(log, stream)
-                    files[log.container_id, stream] = (log, growing)
+                    known_logs[log.container_id, stream] = (log, growing)
                 elif stream in log.files:
-                    known, growing = files[log.container_id, stream]
-                    if known.files[stream] != log.files[stream]:
+                    known, growing = known_logs[log.container_id, stream]
+                    if known.problem != log.problem:
+                        growing = opened.open(log, stream)
+                        known_logs[log.container_id, stream] = (log, growing)
+                    elif known.files[stream] != log.files[stream]:
                         growing.moved(log.files[stream])
-                        files[log.container_id, stream] = (log, growing)
-        for (_, stream), (log, growing) in files.items():
+                        known_logs[log.container_id, stream] = (log, growing)
+        for (_, stream), (log, growing) in known_logs.items():
             try:
                 for data in growing.pieces(ended=ended):
                     yield LogPiece(log, stream, data)
-            except NotFound as error:
+            except (NotFound, files.UntrustedFile) as error:
+                if (log.container_id, stream) in told:
+                    continue
+                told.add((log.container_id, stream))
                 missing(f"{stream} of container {log.index}: {error}")
             if ended or not follow:
                 yield LogPiece(log, stream, b"")

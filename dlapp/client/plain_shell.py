@@ -21,8 +21,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
-from dlapp.cluster.local.spawn import is_program
-from dlapp.runtime import kernel
+from dlapp.system import kernel
+from dlapp.system.spawn import is_program
 
 TERM_PATIENCE_S = 1.0
 """What is left when the shell closes has this time between SIGTERM and SIGKILL."""

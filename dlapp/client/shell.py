@@ -1,10 +1,10 @@
 """dlapp-shell: the environment of a payload, interactively, in the user's own workspace.
 
-A session is a directory under the state directory: where dlapp-run asks (`dlapp.client.desk`), and in Docker the
-lifeline, HOME and TMPDIR. A lock on its ``dlapp.log`` says that it is alive; the next session removes the dead ones'.
-Nothing else has to be given back after a SIGKILL: GPUs are held by kernel locks that end with the last process that
-inherited them (of a cluster's ledger, the next that asks on this host ends the lease then), a plain shell ends with its
-keeper (`dlapp.client.plain_shell`), a container by its lifeline.
+A session is a directory under the state directory: where dlapp-run asks (`dlapp.client.shell_server`), and in Docker
+the lifeline, HOME and TMPDIR. A lock on its ``dlapp.log`` says that it is alive; the next session removes the dead
+ones'. Nothing else has to be given back after a SIGKILL: GPUs are held by kernel locks that end with the last process
+that inherited them (of a cluster's ledger, the next that asks on this host ends the lease then), a plain shell ends
+with its keeper (`dlapp.client.plain_shell`), a container by its lifeline.
 """
 
 from __future__ import annotations
@@ -14,19 +14,21 @@ import functools
 import os
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dlapp import ofd
-from dlapp.client import brought
-from dlapp.client.desk import BIN, DIRECTORY_VARIABLE, FILE_VARIABLE, Desk, furnish
-from dlapp.cluster.local.spawn import PYTHON
+from dlapp.client import shell_input
+from dlapp.client.shell_server import BIN, DIRECTORY_VARIABLE, SEEN, START_VARIABLE, ShellRequestServer, install
+from dlapp.client.shell_start import write_start
 from dlapp.cluster.local.state import is_locked, open_lock, open_state
-from dlapp.errors import NotFound
+from dlapp.errors import NotFound, UsageError
 from dlapp.ids import ApplicationId, ContainerId
+from dlapp.locations import HdfsPlace
 from dlapp.spec import AppSpec
-from dlapp.storage import HdfsPlace
+from dlapp.system import locks
+from dlapp.system.spawn import PYTHON
 
 if TYPE_CHECKING:
     from dlapp.client import Client
@@ -64,11 +66,14 @@ def open_shell(
     note: Note = lambda _: None,
     copying: Callable[[str], contextlib.AbstractContextManager[Progress | None]] = lambda _: contextlib.nullcontext(),
 ) -> int:
-    """Open the shell of a properties file on this terminal; its exit code once it is closed.
+    """Open the shell of a properties file on this terminal. Return its exit code once it is closed.
 
     Args:
+        client: has the configuration, and the engine whose devices are leased.
+        path: of the properties file.
         gcores: GPUs; None: as many as a container of the application has.
         fetch_input: bring the input into the workspace, as far as it is not there.
+        note: told, in a line each, what the user should know.
         copying: around fetching the input and pulling the image, with that word; what it gives is told how many bytes
             are there, of how many.
 
@@ -76,12 +81,18 @@ def open_shell(
         FileRefused: the file has faults; all are named.
         NotEnough: more gcores than are free; it says who has them.
         NotFound: the workspace or input is missing, or there is no shell.
+        UsageError: a container would see, in the workspace, what dlapp trusts on this machine.
     """
-    spec, user_env = client.spec_and_env(path)
+    application = client.read(path)
+    spec, user_env = application.spec, application.env
     wanted = spec.roles[0].resources.gcores if gcores is None else gcores
     image = spec.roles[0].docker_image or spec.docker_image
     with contextlib.ExitStack() as stack:
         stack.enter_context(_signals_close())
+        if image:
+            refuse_what_is_trusted(spec.workspace, client)
+            if _is_inside(application.snapshot.path, spec.workspace):
+                note(f"{path} lies in the workspace: what runs in the container can change it")
         directory = stack.enter_context(session(client.config))
         name = os.path.basename(directory)
         evidence = _evidence_of_docker(client.config, directory) if image else None
@@ -91,29 +102,34 @@ def open_shell(
             cached = stack.enter_context(contextlib.closing(_by_way_of_the_cache(client, note)))
             fetch = functools.partial(cached.bring, may_mount=False)  # the user may write to all of the workspace
             with copying("fetching") as progress:
-                now = brought.bring(spec.inputs, spec.workspace, note, progress, _hdfs_of(client, spec), fetch)
-            brought.remember(brought.records_below(client.state_path), spec.workspace, now)
+                now = shell_input.fetch_into_workspace(
+                    spec.inputs, spec.workspace, directory, note, progress, _hdfs_of(client, spec), fetch
+                )
+            shell_input.remember(shell_input.records_below(client.state_path), spec.workspace, now)
         note(_greeting(spec, devices, image))
         command = [*PYTHON, "-m", "dlapp.tools.run"]
-        desk_env = {**os.environ, FILE_VARIABLE: os.path.abspath(path)}
+        desk_env = {**os.environ, START_VARIABLE: write_start(directory, application.snapshot, client.config)}
         if image:
-            from dlapp.node import node_policy
+            from dlapp.launch_spec import DockerSettings
+            from dlapp.node_policy import node_policy
             from dlapp.runtime.docker_shell import DockerShell
-            from dlapp.runtime.making import DockerSettings
-            from dlapp.runtime.payload import Card
+            from dlapp.runtime.payload import PayloadDevice
 
             inside = environment(spec, directory, devices, user_env, in_docker=True)
             docker = client.config.runtime.docker
             with copying("pulling") as progress:
                 shell: DockerShell | PlainShell = DockerShell(
-                    settings=DockerSettings(docker.host, docker.network, docker.gpu_mode, client.config.gpuid.lock_dir),
+                    settings=DockerSettings(
+                        docker.host, spec.network or docker.network, docker.gpu_mode, client.config.gpuid.lock_dir
+                    ),
                     policy=node_policy().docker,
                     image=image,
                     workspace=spec.workspace,
                     session_dir=directory,
+                    desk_dir=os.path.join(directory, SEEN),
                     env=inside,
                     resources=spec.roles[0].resources,
-                    cards=[Card(one.uuid, one.index, one.minor, one.mig) for one in devices],
+                    devices=[PayloadDevice(one.uuid, one.index, one.minor, one.mig) for one in devices],
                     note=note,
                     progress=progress,
                 )
@@ -123,48 +139,82 @@ def open_shell(
             from dlapp.client.plain_shell import PlainShell
 
             inside = environment(spec, directory, devices, user_env, in_docker=False)
-            inside[DIRECTORY_VARIABLE] = directory
-            inside["PATH"] = f"{directory}/{BIN}:{inside['PATH']}"
+            inside[DIRECTORY_VARIABLE] = f"{directory}/{SEEN}"
+            inside["PATH"] = f"{directory}/{SEEN}/{BIN}:{inside['PATH']}"
             shell = PlainShell([find_shell(inside["PATH"])], inside, spec.workspace, kept_fds)
             stack.callback(shell.close)
             shell.start()
         # These have threads, so they come after the forks; and the desk closes before what it serves.
         if cached is not None:
             cached.settle_later()
-        stack.enter_context(Desk(directory, command, desk_env, os.getcwd()))
+        stack.enter_context(ShellRequestServer(directory, command, desk_env, os.getcwd()))
         with _interrupts_passed_over():
             return shell.wait()
 
 
+def refuse_what_is_trusted(workspace: str, client: Client) -> None:
+    """Refuse a workspace that a container could use to change what dlapp obeys or runs on this machine.
+
+    Raises:
+        UsageError: it holds dlapp's state, its configuration, Hadoop's, or the programs that dlapp consists of.
+    """
+    import dlapp
+    from dlapp.config import config_files
+
+    hadoop = client.config.yarn.conf_dir or os.environ.get("HADOOP_CONF_DIR")
+    trusted = {
+        "the state directory of dlapp": [client.state_path],
+        "the configuration of dlapp": config_files(),
+        "the configuration of Hadoop": [hadoop] if hadoop else [],
+        "dlapp itself": [os.path.dirname(os.path.dirname(dlapp.__file__)), sys.prefix, sys.executable],
+    }
+    for what, paths in trusted.items():
+        for path in paths:
+            if _is_inside(path, workspace):
+                raise UsageError(
+                    f"the workspace {workspace} holds {what} ({path}): a shell in Docker could change it; "
+                    "use a directory of its own as the workspace"
+                )
+
+
+def _is_inside(path: str, directory: str) -> bool:
+    real = os.path.realpath(directory)
+    # Both the given and the resolved path: either may be replaced by a user who can write its directory.
+    return any(os.path.commonpath([real, one]) == real for one in (os.path.abspath(path), os.path.realpath(path)))
+
+
 def _hdfs_of(client: Client, spec: AppSpec) -> HdfsPlace | None:
-    settings = client.engine.info().hdfs
-    if not settings:
-        return None
-    place = HdfsPlace.from_settings(settings)
-    return place._replace(login=place.login.as_user(spec.username))
+    place = client.engine.info().hdfs
+    return place and place._replace(login=place.login.as_user(spec.username))
 
 
 def _by_way_of_the_cache(client: Client, note: Note) -> Inputs:
     """The cache that the caller's runs on this machine have, too."""
-    from dlapp.client.inputs import cache_directory
+    from dlapp.client.input_cache import cache_directory
+    from dlapp.launch_spec import CacheSettings
     from dlapp.task.inputs import Inputs
 
     storage = client.config.storage
     directory = cache_directory(client.config, client.state_path)
-    return Inputs(
-        {"directory": directory, "limit_bytes": storage.cache_limit_bytes, "age_s": storage.cache_age_s}, note
-    )
+    return Inputs(CacheSettings(storage.cache_limit_bytes, storage.cache_age_s, directory=directory), note)
 
 
 def environment(
     spec: AppSpec, session_dir: str, devices: Sequence[Device], user_env: Mapping[str, str], *, in_docker: bool
 ) -> dict[str, str]:
-    """What a payload finds in its environment, as the only container of the application.
+    """Return what a payload finds in its environment, as the only container of the application.
 
     A plain shell keeps all of the caller's environment besides: it is interactive, and has a terminal, keys and the
     like.
+
+    Args:
+        spec: of the application.
+        session_dir: the shell's directory.
+        devices: those that are leased to it.
+        user_env: the variables that the properties file sets.
+        in_docker: it runs in a container, which gets no variable of the caller's environment.
     """
-    from dlapp.control import Assignment
+    from dlapp.messages import Assignment
     from dlapp.task.environment import payload_environment
 
     role = spec.roles[0]
@@ -210,14 +260,10 @@ def find_shell(path: str) -> str:
 
 def _own_directory(config: Config) -> str:
     state = open_state(config.local.state_dir, shared=config.local.shared)
-    own = brought.own_directory(state.path)
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(os.path.dirname(own), 0o700)
-        if config.local.shared:
-            os.chmod(os.path.dirname(own), 0o3770)
-    for path in (own, brought.records_below(state.path), os.path.join(own, "sessions")):
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(path, 0o700)
+    own = shell_input.own_directory(state.path)
+    # From the top, so that each is opened in a directory that is known to be the caller's alone.
+    for path in (os.path.dirname(own), own, shell_input.records_below(state.path), os.path.join(own, "sessions")):
+        state.own_directory(os.path.relpath(path, state.path))
     return own
 
 
@@ -237,8 +283,8 @@ def session(config: Config) -> Iterator[str]:
     os.mkdir(hidden, 0o700)
     lock = open_lock(os.path.join(hidden, LOG))
     try:
-        ofd.try_lock(lock)
-        furnish(hidden)
+        locks.try_lock(lock)
+        install(hidden)
         os.rename(hidden, directory)
         yield directory
     finally:
@@ -258,11 +304,14 @@ def _age_s(path: str) -> float:
 def leased(
     config: Config, gcores: int, name: str, evidence: Mapping[str, Any] | None = None
 ) -> Iterator[tuple[tuple[Device, ...], tuple[int, ...]]]:
-    """Devices of this host, of the ledger that is configured, for as long as the block runs; and the descriptors that
-    hold them.
+    """Lease devices of this host from the configured ledger for as long as the block runs; yield them, and the
+    descriptors that hold them.
 
     Args:
-        evidence: of a shell that does not inherit the descriptors, see `dlapp.gpuid.evidence`.
+        config: says which ledger, and where.
+        gcores: how many devices.
+        name: of the lease, as application and as container.
+        evidence: of a shell that does not inherit the descriptors, see `dlapp.gpuid.liveness.probes`.
 
     Raises:
         NotEnough: not so many are free; it says who has them.
@@ -273,28 +322,28 @@ def leased(
         yield (), ()
         return
     from dlapp.client import caller
-    from dlapp.gpuid.health import Inspector
-    from dlapp.gpuid.rules import Ask
-    from dlapp.gpuid.stores import configured, open_ledger
-    from dlapp.task.cards import Cards
+    from dlapp.gpuid.factory import configured, open_ledger
+    from dlapp.gpuid.health.inspection import Inspector
+    from dlapp.gpuid.rules import LeaseRequest
+    from dlapp.task.gpu_health import LeasedDevices
 
-    ledger = open_ledger(configured(config.gpuid), inspect=Inspector())
+    ledger = open_ledger(configured(config), inspect=Inspector())
     try:
-        lease = ledger.acquire(Ask(name, name, caller(), gcores, evidence=evidence or {}))
+        lease = ledger.acquire(LeaseRequest(name, name, caller(), gcores, evidence=evidence or {}))
         # Its threads, if it has any, must not be there when the shell is forked; a release connects anew.
         ledger.close()
         try:
             yield lease.devices, lease.fds
         finally:
             # Its terminal may be gone: what is found stands in the ledger.
-            Cards(ledger, lease.devices, lambda line: None).look_after()
+            LeasedDevices(ledger, lease.devices, lambda line: None).look_after()
             lease.release()
     finally:
         ledger.close()
 
 
 def _evidence_of_docker(config: Config, directory: str) -> dict[str, Any]:
-    from dlapp.gpuid.evidence import this_task
+    from dlapp.gpuid.liveness.probes import this_task
     from dlapp.runtime.labels import LABEL_CONTAINER
 
     label = f"{LABEL_CONTAINER}={os.path.basename(directory)}"

@@ -12,30 +12,30 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dlapp.cluster.engine import (
         AmEngine,
-        Ask,
         ContainerEnd,
+        ContainerRequest,
         Engine,
         EngineInfo,
         Grant,
         Heartbeat,
-        Limits,
         LogFiles,
         Registered,
+        ResourceLimits,
         TaskLaunch,
         Wake,
     )
 
 __all__ = [
     "AmEngine",
-    "Ask",
     "ContainerEnd",
+    "ContainerRequest",
     "Engine",
     "EngineInfo",
     "Grant",
     "Heartbeat",
-    "Limits",
     "LogFiles",
     "Registered",
+    "ResourceLimits",
     "TaskLaunch",
     "Wake",
 ]

@@ -6,13 +6,16 @@ of their ends. Above this line nobody knows which engine it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.report import ApplicationView, Cause, FinalStatus
 from dlapp.spec import AppSpec, Placement, Resources, Secrets, Submission
+
+if TYPE_CHECKING:
+    from dlapp.locations import HdfsPlace
 
 # ---- the client's side ----
 
@@ -22,8 +25,7 @@ class EngineInfo:
     """What an engine is: its name and version, and whether it has GPUs (``gcores=auto`` is 1 where it has).
 
     Args:
-        hdfs: the HDFS that input and output can be on, as `dlapp.storage.HdfsPlace.from_settings` takes it; None: there
-            is none.
+        hdfs: the HDFS that input and output can be on; None: there is none.
         no_hdfs: why there is none.
         paths_on_hdfs: paths without a scheme lie there; else they lie on this machine.
     """
@@ -31,20 +33,24 @@ class EngineInfo:
     name: str
     version: str
     has_gpus: bool
-    hdfs: Mapping[str, Any] | None = None
+    hdfs: HdfsPlace | None = None
     no_hdfs: str = ""
     paths_on_hdfs: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFiles:
-    """Where one container's logs are: ``files`` maps ``stdout``, ``stderr``, ``dlapp.log`` to a URL each."""
+    """Where one container's logs are: ``files`` maps ``stdout``, ``stderr``, ``dlapp.log`` to a URL each.
+
+    ``problem``: why the URLs, which an ApplicationMaster said, are not opened; empty: they are.
+    """
 
     container_id: ContainerId
     role: str
     role_index: int
     index: int
     files: dict[str, str]
+    problem: str = ""
 
 
 class Engine(Protocol):
@@ -61,6 +67,15 @@ class Engine(Protocol):
             SpecError: a key that this engine cannot honour.
         """
 
+    def node_names(self) -> tuple[str, ...]:
+        """The names of the nodes that containers can be placed on by name now; none: on one machine."""
+
+    def tend(self) -> None:
+        """Replace what serves the caller's applications on this machine, should it have died; else do nothing."""
+
+    def close(self) -> None:
+        """Close connections and files. Applications go on."""
+
     def prepare(self) -> None:
         """A submission follows in a moment: begin what takes time. Where none follows, it ends by itself."""
 
@@ -73,8 +88,29 @@ class Engine(Protocol):
     def view(self, application_id: ApplicationId) -> ApplicationView:
         """What is known of it now. Raises NotFound."""
 
-    def views(self, *, everybody: bool = False, user: str | None = None) -> list[ApplicationView]:
-        """All that is known, oldest first: the caller's own, one user's, or everybody's."""
+    def view_json(self, application_id: str) -> dict[str, Any]:
+        """`view` in its JSON form: dataclasses take longer to load than dlapp-status takes. Raises NotFound."""
+
+    def ids(self, *, everybody: bool = False) -> list[str]:
+        """All ids as text, oldest first: the caller's own, or everybody's."""
+
+    def owner(self, application_id: str) -> str:
+        """Return the user whose application it is: from who enforces it, not from what the user wrote."""
+
+    def views(
+        self, *, everybody: bool = False, user: str | None = None, limit: int | None = None
+    ) -> list[ApplicationView]:
+        """What is known of many, oldest first: the caller's own, one user's, or everybody's.
+
+        Args:
+            limit: how many of those that have ended, the latest; None: all. Their containers may be left out, but for
+                the one that speaks for the exit code.
+        """
+
+    def views_json(
+        self, *, everybody: bool = False, user: str | None = None, limit: int | None = None
+    ) -> list[dict[str, Any]]:
+        """`views` in JSON form."""
 
     def submission(self, application_id: ApplicationId) -> Submission:
         """What was submitted. Raises NotFound."""
@@ -85,8 +121,20 @@ class Engine(Protocol):
     def kill(self, application_id: ApplicationId, by: str) -> str:
         """Kill; returns when nothing of it is left, with a line that says so. Raises NotFound, Denied."""
 
-    def logs(self, application_id: ApplicationId) -> list[LogFiles]:
-        """The logs of all containers that ran, in CONTAINER_INDEX order, the last attempt of each."""
+    def logs(self, application_id: ApplicationId, try_number: int | None = None) -> list[LogFiles]:
+        """The logs of all containers that ran, in CONTAINER_INDEX order, the last attempt of each.
+
+        Args:
+            try_number: in place of the last: of each index that was started so often its container then, from 1.
+        """
+
+    def aggregated_log(self, view: ApplicationView, log: LogFiles, name: str) -> Iterator[bytes] | None:
+        """A log of an application that has ended, where the engine moved it; None: it moved none, or not yet.
+
+        Raises:
+            Denied: the caller may not read it.
+            DlappError: it cannot be read.
+        """
 
     def dashboard_urls(self, application_id: ApplicationId, *, wait_s: float = 0.0) -> tuple[str, str]:
         """The page while it runs, and the one after it is completed.
@@ -100,7 +148,7 @@ class Engine(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ResourceLimits:
     """The hard limits that an engine names at registration: the largest single container, or None where unknown."""
 
     largest: Resources | None = None
@@ -110,12 +158,12 @@ class Limits:
 class Registered:
     """The answer to a registration; ``live`` are the containers that an earlier attempt left running."""
 
-    limits: Limits
+    limits: ResourceLimits
     live: tuple[Grant, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class ContainerRequest:
     """How many more containers of one role are wanted at this moment; the last word on the role counts.
 
     Args:
@@ -151,12 +199,14 @@ class ContainerEnd:
     Args:
         exit_status: the task's exit code, or minus a signal's number; YARN's own codes where the node says so.
         node_fault: the engine knows that the node, not the task, is to blame (lost, disk, preempted).
+        presumed: its node is lost, and nobody has seen its processes end: they may run on.
     """
 
     container_id: ContainerId
     exit_status: int
     diagnostics: str = ""
     node_fault: bool = False
+    presumed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +235,7 @@ class TaskLaunch:
 
     Args:
         control_url: the AM's control address, ``http://host:port``.
-        token: the task's own (`dlapp.control.derive_token`).
+        token: the task's own (`dlapp.messages.derive_token`).
         secrets: what its payload gets of the user's secrets.
     """
 
@@ -202,7 +252,9 @@ class AmEngine(Protocol):
     def register(self, control_url: str) -> Registered:
         """Say that this attempt is alive, and where."""
 
-    def heartbeat(self, asks: Sequence[Ask], releases: Sequence[ContainerId], progress: float) -> Heartbeat:
+    def heartbeat(
+        self, asks: Sequence[ContainerRequest], releases: Sequence[ContainerId], progress: float
+    ) -> Heartbeat:
         """Say what is wanted and learn what happened. The engine calls ``wake`` when there is something to learn.
 
         Args:

@@ -11,21 +11,21 @@ _WORTH_OF_AN_NVLINK = 10
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One GPU of this machine, or one MIG device: a card that is in MIG mode is not listed itself, its parts are.
+    """One GPU of this machine, or one MIG device: a GPU that is in MIG mode is not listed itself, its parts are.
 
     Args:
         uuid: its identity, ``GPU-…`` or ``MIG-…``; the same after a restart, in another slot, and in every container.
-        index: its card's place in PCI bus order, from 0: what NV_GPU and gpuN mean. -1: it is away, and that was not
+        index: its GPU's place in PCI bus order, from 0: what NV_GPU and gpuN mean. -1: it is away, and that was not
             written down.
-        minor: the card's device node, /dev/nvidia<minor>; it may differ from ``index``. -1: not known.
+        minor: the GPU's device node, /dev/nvidia<minor>; it may differ from ``index``. -1: not known.
         memory_mib: memory of the device [MiB].
         pci_bus_id: ``00000000:3B:00.0``.
         compute_mode: ``default``, ``exclusive`` or ``prohibited``; empty: not known.
-        numa: the NUMA node that the card hangs on; -1: not known, or the machine has none.
-        links: how each card of the machine is reached, by index, in the words of ``nvidia-smi topo -m``: ``X`` itself,
+        numa: the NUMA node that the GPU hangs on; -1: not known, or the machine has none.
+        links: how each GPU of the machine is reached, by index, in the words of ``nvidia-smi topo -m``: ``X`` itself,
             ``NV4`` by four NVLinks, ``PIX``, ``PXB``, ``PHB``, ``NODE``, ``SYS`` farther and farther away by PCIe;
             ``-`` not known. Empty: nothing is known.
-        mig: the number of a MIG device on its card; -1: a whole card.
+        mig: the number of a MIG device on its GPU; -1: a whole GPU.
     """
 
     uuid: str
@@ -50,7 +50,7 @@ class Device:
 def closeness(one: Device, other: Device) -> int:
     """How fast two devices reach each other; only the order of such numbers and sums of them mean something.
 
-    In hundreds: 10 for each NVLink between them, 6 on one card, 5 to 1 by PCIe from ``PIX`` to ``SYS``, 0 where it is
+    In hundreds: 10 for each NVLink between them, 6 on one GPU, 5 to 1 by PCIe from ``PIX`` to ``SYS``, 0 where it is
     not known: an NVLink of the first generation has about twice what PCIe has behind one switch. One more where both
     hang on one NUMA node, which decides among equals.
     """
@@ -82,6 +82,8 @@ class Holder:
 
     def __str__(self) -> str:
         name = f"gpu{self.index}" if self.index is not None else self.uuid
+        if not self.application and self.doubt:
+            return f"{name} {self.doubt}"
         who = f"{name} {self.application or 'an unknown holder'}"
         if self.user:
             who += f" ({self.user})"

@@ -1,24 +1,25 @@
 """The ledger as its users see it: one interface, two stores.
 
-`dlapp.gpuid.machine` keeps it in files of one machine, `dlapp.gpuid.zookeeper` in an ensemble for many; the rules
-(`dlapp.gpuid.rules`) and the evidence (`dlapp.gpuid.evidence`) are the same. `dlapp.gpuid.stores` opens them.
+`dlapp.gpuid.stores.machine` keeps it in files of one machine, `dlapp.gpuid.stores.zookeeper` in an ensemble for many;
+the rules (`dlapp.gpuid.rules`) and the evidence (`dlapp.gpuid.liveness.probes`) are the same. `dlapp.gpuid.factory`
+opens them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self
 
-from dlapp.gpuid.devices import Device
-from dlapp.gpuid.rules import Ask, HostRecord
+from dlapp.gpuid.devices import Device, Holder
+from dlapp.gpuid.rules import HostRecord, LeaseRequest, LedgerError
 
 Inspect = Callable[[HostRecord], HostRecord]
-"""Looks at the cards of a record of this host, and puts them into quarantine or heals them there."""
+"""Looks at the GPUs of a record of this host, and puts them into quarantine or heals them there."""
 
 
 def uninspected(record: HostRecord) -> HostRecord:
-    """The cards are as the record says."""
+    """The GPUs are as the record says."""
     return record
 
 
@@ -47,7 +48,7 @@ class Lease(Protocol):
     ) -> None: ...
 
 
-class Looked(NamedTuple):
+class LeaseStatus(NamedTuple):
     """What came of looking at a lease whose task may be gone.
 
     Args:
@@ -61,10 +62,10 @@ class Looked(NamedTuple):
     why: str
 
 
-def collected(ledger: Ledger) -> list[dict[str, Any]]:
-    """`Ledger.collect`, of each lease ``container``, ``application``, ``devices`` (labels), ``state``, ``why``."""
+def reclaim_all(ledger: Ledger) -> list[dict[str, Any]]:
+    """`Ledger.reclaim`, of each lease ``container``, ``application``, ``devices`` (labels), ``state``, ``why``."""
     label = {one.uuid: one.device.label for one in ledger.record().devices}
-    return [{**one._asdict(), "devices": [label.get(uuid, uuid) for uuid in one.devices]} for one in ledger.collect()]
+    return [{**one._asdict(), "devices": [label.get(uuid, uuid) for uuid in one.devices]} for one in ledger.reclaim()]
 
 
 class Ledger(Protocol):
@@ -74,7 +75,11 @@ class Ledger(Protocol):
     def host(self) -> str:
         """Its name in the ledger."""
 
-    def acquire(self, ask: Ask, *, timeout_s: float = 0.0) -> Lease:
+    @property
+    def problems(self) -> Mapping[str, str]:
+        """Problems and remarks that the last look at this machine's files found, by path."""
+
+    def acquire(self, ask: LeaseRequest, *, timeout_s: float = 0.0) -> Lease:
         """Lease all that ``ask`` wants, or nothing; wait up to ``timeout_s`` for devices that are held now.
 
         A container that asks again gets what it has. Leases whose payloads are gone are ended where their devices are
@@ -90,9 +95,9 @@ class Ledger(Protocol):
         """
 
     def record(self) -> HostRecord:
-        """All that is known of this host."""
+        """Return all that is known of this host."""
 
-    def collect(self) -> list[Looked]:
+    def reclaim(self) -> list[LeaseStatus]:
         """End every lease of this host whose payload is gone, and say what is known of the others."""
 
     def quarantine(
@@ -104,11 +109,15 @@ class Ledger(Protocol):
         by: str = "",
         host: str | None = None,
     ) -> None:
-        """Give a device out no more; ``name``: uuid, ``gpu0`` or PCI bus id. Raises NotFound.
+        """Give a device out no more. Raises NotFound.
 
         Args:
+            name: uuid, ``gpu0`` or PCI bus id.
+            cause: one word, as in ``operator`` or ``ecc``.
+            detail: for those who find it, in a line.
             by: the operator, who must heal it; empty: dlapp itself, and it is looked at again, the later the more
                 often it was ill.
+            host: its host; None: this one.
         """
 
     def heal(self, name: str, *, forgive: bool = True, host: str | None = None) -> None:
@@ -116,3 +125,19 @@ class Ledger(Protocol):
 
     def close(self) -> None:
         """Let go of connections. Leases stay."""
+
+
+class ClusterLedger(Ledger, Protocol):
+    """A ledger of many hosts."""
+
+    def hosts(self, *, timeout_s: float = 30.0) -> Iterator[tuple[str, HostRecord | LedgerError]]:
+        """Return all hosts by name, one by one; in the place of a record, why it cannot be read. Raises Unreachable."""
+
+    def record_of(self, host: str) -> HostRecord:
+        """Return what is known of a host; of one that the ledger does not know, an empty record."""
+
+    def elsewhere(self) -> Mapping[str, Holder]:
+        """Return who holds devices of this host that its record does not name: uuid -> holder."""
+
+    def forget(self, host: str, *, by: str) -> None:
+        """Mark a host that does not come back. Raises NotFound."""

@@ -7,7 +7,7 @@ writer that was paused since the first version 0 would win.
 
 Records outlive versions of dlapp. They grow by adding: what this version does not know is kept as it was, and
 ``least_writer`` says from which format on a version may write the record at all. How one is stored is
-`dlapp.gpuid.stored`.
+`dlapp.gpuid.record_json`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from types import MappingProxyType
 from typing import Any
 
 from dlapp.errors import AskTooLarge, Denied, DlappError, NotFound, UsageError
-from dlapp.gpuid import choice
+from dlapp.gpuid import selection
 from dlapp.gpuid.devices import Device, Holder
 
 FORMAT = 1
 """The format that this version writes."""
 PROBE_FIRST_S, PROBE_LAST_S = 60.0, 6 * 3600.0
-"""Between two looks at a card in quarantine, at least and at most."""
+"""Between two looks at a GPU in quarantine, at least and at most."""
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?", re.ASCII)
 
 Unknown = Mapping[str, Any]
@@ -105,7 +105,7 @@ class LeaseRecord:
         token: tells this lease from an earlier one of the same container; a late release of that one is no release
             of this.
         boot_id: of the host when it was written; no payload outlives its boot.
-        evidence: where to look whether the payload is gone (`dlapp.gpuid.evidence`).
+        evidence: where to look whether the payload is gone (`dlapp.gpuid.liveness.probes`).
         doubt: empty, or why it is not free although its task seems to be gone.
     """
 
@@ -152,14 +152,14 @@ class HostRecord:
             if name and name in (one.uuid, one.device.pci_bus_id, one.device.label, one.device.label[3:]):
                 return one
         known = ", ".join(one.device.label for one in self.devices) or "none"
-        raise NotFound(f"{self.host}: there is no card {name!r}; it has {known}")
+        raise NotFound(f"{self.host}: there is no GPU {name!r}; it has {known}")
 
     def lease_of(self, container: str) -> LeaseRecord | None:
         """The lease of a container."""
         return next((one for one in self.leases if one.container == container), None)
 
     def holder_by_uuid(self) -> dict[str, Holder]:
-        """Who holds what; a device that is not named is not leased."""
+        """Return who holds what; a device that is not named is not leased."""
         index = {one.uuid: one.device.index for one in self.devices}
         return {
             uuid: Holder(
@@ -184,7 +184,7 @@ class HostRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class LeaseRequest:
     """What a container asks for.
 
     Args:
@@ -209,6 +209,13 @@ def seen(record: HostRecord, found: Sequence[Device], *, boot_id: str, now_ms: i
     """Take in what the host sees of its devices now. Whoever sees itself is not forgotten.
 
     A device that is not seen stays in the record while somebody holds it or it is in quarantine, and is not given out.
+
+    Args:
+        record: of the host.
+        found: the devices that it sees.
+        boot_id: of its kernel.
+        now_ms: the time [ms since 1970].
+        machine: its machine id; empty: not known.
 
     Raises:
         LedgerError: another machine of this name is at it. To each of the two the other's leases would look as if
@@ -264,18 +271,23 @@ def _is_as_seen(record: HostRecord, found: Sequence[Device], boot_id: str, machi
 
 def lease(
     record: HostRecord,
-    ask: Ask,
+    ask: LeaseRequest,
     *,
     token: str,
     now_ms: int,
-    choose: Choose = choice.choose,
+    choose: Choose = selection.choose,
     elsewhere: Mapping[str, Holder] = MappingProxyType({}),
 ) -> tuple[HostRecord, LeaseRecord]:
-    """Give ``ask`` all of its devices or none.
+    """Give a request all of its devices or none.
 
     The container's own lease is given again as it is, so an ask whose answer was lost may be repeated.
 
     Args:
+        record: of the host.
+        ask: who asks, for how many or which.
+        token: what tells this holder from an earlier one.
+        now_ms: the time [ms since 1970].
+        choose: picks among the free devices.
         elsewhere: uuid -> who holds it of whom the record knows nothing.
 
     Raises:
@@ -319,6 +331,9 @@ def release(record: HostRecord, container: str, *, application: str, token: str 
     """End a container's lease. One that has ended already is no error: a release may be repeated.
 
     Args:
+        record: of the host.
+        container: whose lease ends.
+        application: the one that the container is of.
         token: only the lease with this one; empty: whichever the container has.
 
     Raises:
@@ -334,7 +349,14 @@ def release(record: HostRecord, container: str, *, application: str, token: str 
 
 def adopt(record: HostRecord, container: str, *, token: str, evidence: Mapping[str, Any]) -> HostRecord:
     """Make a container's lease one of ``token`` and ``evidence``: the task that took it is the one that asks again, or
-    is seen to be gone."""
+    is seen to be gone.
+
+    Args:
+        record: of the host.
+        container: whose lease it is.
+        token: what tells this holder from an earlier one.
+        evidence: by what it is seen to be alive.
+    """
     return replace(
         record,
         leases=tuple(
@@ -384,6 +406,11 @@ def quarantine(
     operator's word stands before what dlapp itself finds.
 
     Args:
+        record: of the host.
+        name: uuid, ``gpu0`` or PCI bus id.
+        cause: one word, for programs.
+        detail: for people, in a line.
+        now_ms: the time [ms since 1970].
         by: the operator, who alone takes it out again; empty: dlapp itself found it, and it is looked at again.
 
     Raises:
@@ -407,7 +434,7 @@ def quarantine(
 
 
 def next_probe_ms(now_ms: int, *, since_ms: int, count: int) -> int:
-    """When to look again at a card that is ill since ``since_ms``, for the ``count``-th time [ms since 1970].
+    """When to look again at a GPU that is ill since ``since_ms``, for the ``count``-th time [ms since 1970].
 
     The wait is as long as it was ill so far, at least `PROBE_FIRST_S`, twice that for each time before, at most
     `PROBE_LAST_S`.
@@ -453,16 +480,23 @@ def check_amount(host: str, asked: int, there: int) -> None:
 
 
 def check_host(host: str) -> str:
-    """Refuse what is no host name. Raises UsageError."""
+    """Refuse what is not a host name. Raises UsageError."""
     if not _HOST.fullmatch(host):
-        raise UsageError(f"{host!r} is no host name: letters, digits, dots and dashes, at most 253")
+        raise UsageError(f"{host!r} is not a host name: letters, digits, dots and dashes, at most 253")
     return host
 
 
 def in_the_way(
     record: HostRecord, asked: int, now_ms: int, elsewhere: Mapping[str, Holder] = MappingProxyType({})
 ) -> str:
-    """Why an ask is not met, as one line without the host's name."""
+    """Return why a request is not met, as one line without the host's name.
+
+    Args:
+        record: of the host.
+        asked: how many devices [gcores].
+        now_ms: the time [ms since 1970].
+        elsewhere: who holds devices that the record does not name, by uuid.
+    """
     holders = {**elsewhere, **record.holder_by_uuid()}
     parts = []
     for one in record.devices:
@@ -489,7 +523,7 @@ def short_duration(seconds: int) -> str:
 
 
 def original_map(records: Iterable[HostRecord]) -> dict[str, dict[str, str]]:
-    """Who holds what, in the form of the original's map: ``{"host01": {"gpu0": "application_…"}}``."""
+    """Return who holds what, in the form of the original's map: ``{"host01": {"gpu0": "application_…"}}``."""
     shown: dict[str, dict[str, str]] = {}
     for record in records:
         label = {one.uuid: one.device.label for one in record.devices}

@@ -11,15 +11,18 @@ from __future__ import annotations
 import os
 import re
 import stat
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dlapp.cluster import EngineInfo
 from dlapp.config import Config
 from dlapp.errors import SpecError, UsageError
-from dlapp.launcher.keys import ENV, MOST_ARGUMENT_BYTES
-from dlapp.launcher.properties import MOST_BYTES, Faults, Properties, read_properties
+from dlapp.launcher.keys import ENV, MOST_ARGUMENT_BYTES, NOT_BUILT, check_variable
+from dlapp.launcher.properties import MOST_BYTES, Faults, Properties, Setting, read_properties
+from dlapp.locations import FILE, HDFS, HdfsPlace, file_location, local_path
 from dlapp.spec import (
+    DEFAULT_KILL_GRACE_S,
     AppSpec,
     InputSpec,
     OnFailure,
@@ -30,13 +33,28 @@ from dlapp.spec import (
     check_env_name,
     check_inside_workspace,
 )
-from dlapp.storage import FILE, HDFS, HdfsPlace, file_location, local_path
 from dlapp.storage.glob import split_pattern
-from dlapp.texts import shown
+from dlapp.system.owners import user_name
+from dlapp.system.text import shown
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _WILD = re.compile(r"([\\*?\[\]{}])")
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A properties file and its env_file as they were at one moment.
+
+    Args:
+        path: of the properties file, absolute; what is relative in it begins beside it.
+        data: its content.
+        env: the variables of its env_file.
+    """
+
+    path: str
+    data: bytes
+    env: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,71 +64,158 @@ class Application:
     Args:
         env: the user's variables with their values.
         hdfs: where its ``hdfs://`` locations are, as its user; None: the engine knows of none.
+        snapshot: what it was read from.
     """
 
     properties: Properties
     spec: AppSpec
     env: dict[str, str]
-    hdfs: HdfsPlace | None = None
+    hdfs: HdfsPlace | None
+    snapshot: Snapshot
 
 
-def read_application(path: str, config: Config, engine: EngineInfo) -> Application:
-    """Read a properties file and make a spec of it.
+@dataclass(frozen=True, slots=True)
+class UnresolvedSpec:
+    """A spec that a program made: its paths are as in a properties file that lies in the working directory.
+
+    Args:
+        env: the user's variables with their values.
+    """
+
+    spec: AppSpec
+    env: Mapping[str, str]
+
+
+Source = str | Snapshot | UnresolvedSpec
+"""The path of a properties file, what it was at another moment, or a spec in place of one."""
+
+
+class _SpecProperties(Properties):
+    """What a spec says of what is looked at in the world, by the keys that a file has for it."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, source: UnresolvedSpec) -> None:
+        spec = source.spec
+        application = {
+            "username": spec.username,
+            "appname": spec.appname,
+            "user_dev_workspace_path": spec.workspace,
+            "user_shell_script": spec.script,
+            "docker_image": spec.docker_image,
+            "network": spec.network,
+            # The default holds only where the operator allows as much.
+            "kill_grace": spec.kill_grace_s if spec.kill_grace_s != DEFAULT_KILL_GRACE_S else None,
+            **{f"{ENV}{name}": value for name, value in source.env.items()},
+        }
+        values: dict[str, dict[str, Any]] = {"application": application}
+        for one in spec.inputs:
+            values[f"from_hdfs {one.name}".strip()] = {
+                "hdfs": one.sources,
+                "input_path": one.input_path,
+                "archive": "unpack" if one.unpack else "keep",
+                "mode": "list" if one.as_list else "copy",
+                "shard": one.shard,
+            }
+        for output in spec.outputs:
+            values[f"to_hdfs {output.name}".strip()] = {
+                "output_path": output.output_path,
+                "hdfs": output.target,
+                "overwrite": output.overwrite,
+                "on_failure": output.on_failure.value,
+            }
+        sections = {section: {key: Setting("", 0) for key in keys} for section, keys in values.items()}
+        super().__init__(path="AppSpec", sections=sections, headers=dict.fromkeys(sections, 0))
+        object.__setattr__(self, "_values", values)
+
+    def line(self, section: str, key: str = "") -> int:
+        """Return 0: there is no file."""
+        return 0
+
+    def value(self, section: str, key: str, default: Any = None) -> Any:
+        """Return what the spec has for a key, or ``default``."""
+        value = self._values.get(section, {}).get(key)  # type: ignore[attr-defined]
+        return default if value is None else value
+
+
+def read_application(source: Source, config: Config, engine: EngineInfo) -> Application:
+    """Read a properties file and make a spec of it; or check a spec and resolve its paths.
 
     Raises:
         UsageError: the file cannot be read.
         FileRefused: it has faults; all are named at once.
     """
-    try:
-        with open(path, "rb") as stream:
-            data = stream.read(MOST_BYTES + 1)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+    if isinstance(source, UnresolvedSpec):
+        return _resolve(source, config, engine)
+    if isinstance(source, Snapshot):
+        path, data, env = source.path, source.data, source.env
+    else:
+        path, env = source, None
+        try:
+            with open(path, "rb") as stream:
+                data = stream.read(MOST_BYTES + 1)
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
     faults = Faults(path)
     properties = read_properties(data, path, faults)
-    maker = _Maker(properties, config, engine, faults)
+    maker = _Maker(properties, config, engine, faults, env)
     made = maker.make()
     faults.refuse()
     assert made is not None
-    return Application(properties, *made, maker.hdfs)
+    return Application(properties, *made, maker.hdfs, Snapshot(maker.file, data, maker.env_of_file))
 
 
-def application_from_properties(
-    properties: Properties, config: Config, engine: EngineInfo
-) -> tuple[AppSpec, dict[str, str]]:
-    """The spec that a properties file stands for on an engine, and the values of the variables that it sets.
-
-    Raises:
-        FileRefused: all that is wrong with what it says: paths that are not there, output over input and the like.
-    """
+def _resolve(source: UnresolvedSpec, config: Config, engine: EngineInfo) -> Application:
+    spec, properties = source.spec, _SpecProperties(source)
     faults = Faults(properties.path)
-    made = _Maker(properties, config, engine, faults).make()
+    for name, value in source.env.items():
+        try:
+            check_env_name(f"application.{ENV}{name}", name)
+            check_variable(value)
+        except ValueError as refused:
+            problem = refused.problem if isinstance(refused, SpecError) else refused
+            faults.add(0, f"application.{ENV}{name}", problem)
+    if without := sorted(set(spec.env) - source.env.keys()):
+        faults.add(0, "application.env", f"has no value for {', '.join(without)}")
+    if len(spec.roles) > 1 or replace(spec.roles[0], name="worker") != RoleSpec(
+        instances=spec.roles[0].instances, resources=spec.roles[0].resources, retries=spec.roles[0].retries
+    ):
+        faults.add(0, "roles", f"several roles, and roles of their own kind: {NOT_BUILT}")
+    maker = _Maker(properties, config, engine, faults, {})
+    made = maker.make()
     faults.refuse()
     assert made is not None
-    return made
+    resolved, env = made
+    spec = replace(
+        spec,
+        workspace=resolved.workspace,
+        script=resolved.script,
+        env=resolved.env,
+        network=resolved.network,
+        kill_grace_s=resolved.kill_grace_s,
+        inputs=resolved.inputs,
+        outputs=resolved.outputs,
+    )
+    return Application(properties, spec, env, maker.hdfs, Snapshot(maker.file, b"", {}))
 
 
 def os_user() -> str:
     """The operating system's user, by number where it has no name."""
-    import pwd
-
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        return str(os.geteuid())
+    return user_name(os.geteuid())
 
 
 def resolve_location(text: str, directory: str, fs_root: str, *, pattern: bool) -> str:
-    """The ``file://`` location of a path as the user wrote it.
+    """Return the ``file://`` location of a path as the user wrote it.
 
     Args:
+        text: as the user wrote it.
         directory: of the properties file; relative paths begin there.
         fs_root: where absolute paths begin.
         pattern: ``text`` is a pattern; what is put before it is escaped. Else it is a place to be written, and where
             that is a symbolic link, the place is what it leads to.
 
     Raises:
-        ValueError: there is no storage for it, or it is no path; the message is the problem.
+        ValueError: there is no storage for it, or it is not a path; the message is the problem.
     """
     if pattern and "{" in text and ".." in re.split(r"[/{},]", text):
         raise ValueError(f"{shown(text)} has both .. and braces; write it without one of them")
@@ -153,15 +258,33 @@ def _for_input(scheme: str, text: str, other: str, *, pattern: bool) -> str:
     if not pattern:
         raise ValueError(f"output cannot go to {scheme}://, it can be {other}")
     if not text[len(scheme) :].startswith("://"):
-        raise ValueError(f"{shown(text)} is no location, as {scheme}://bucket/name is one")
+        raise ValueError(f"{shown(text)} is not a location, such as {scheme}://bucket/name")
     return scheme + text[len(scheme) :]
 
 
 class _Maker:
     """Makes one spec. What cannot be made is noted, and the rest is gone on with."""
 
-    def __init__(self, properties: Properties, config: Config, engine: EngineInfo, faults: Faults) -> None:
+    def __init__(
+        self,
+        properties: Properties,
+        config: Config,
+        engine: EngineInfo,
+        faults: Faults,
+        env_of_file: Mapping[str, str] | None = None,
+    ) -> None:
+        """Prepare to build the application of a properties file.
+
+        Args:
+            properties: the file's content.
+            config: the configuration.
+            engine: what the cluster offers.
+            faults: collects what is wrong in the file.
+            env_of_file: the variables of its env_file; None: they are read.
+        """
         self.properties = properties
+        self._env_is_known = env_of_file is not None
+        self.env_of_file = dict(env_of_file or {})
         self.config = config
         self.engine = engine
         self.faults = faults
@@ -169,7 +292,7 @@ class _Maker:
         self.directory = os.path.dirname(self.file)
         self.hdfs: HdfsPlace | None = None
         if engine.hdfs is not None:
-            place = HdfsPlace.from_settings(engine.hdfs)
+            place = engine.hdfs
             self.hdfs = place._replace(login=place.login.as_user(self._application("username") or place.login.user))
 
     def make(self) -> tuple[AppSpec, dict[str, str]] | None:
@@ -179,10 +302,11 @@ class _Maker:
         script = self._script(workspace)
         env = self._env()
         resources = self._resources()
+        retries = self.properties.value("resources", "retries", 0)
         inputs = [one for name in self._sections("from_hdfs") if (one := self._input(name))]
         outputs = [out for name in self._sections("to_hdfs") if (out := self._output(name, workspace))]
         self._check_overlaps(inputs, outputs, workspace)
-        grace_s = self._kill_grace_s()
+        grace_s, network = self._kill_grace_s(), self._network()
         if self.faults:
             return None
         try:
@@ -193,6 +317,7 @@ class _Maker:
                 script=script,
                 args=get("user_shell_args", ()),
                 docker_image=get("docker_image"),
+                network=network,
                 exclude=get("user_dev_workspace_exclude_list", ()),
                 queue=get("queue"),
                 priority=get("priority"),
@@ -209,7 +334,7 @@ class _Maker:
                 ),
                 inputs=tuple(inputs),
                 outputs=tuple(outputs),
-                roles=(RoleSpec(instances=self._containers(), resources=resources),),
+                roles=(RoleSpec(instances=self._containers(), resources=resources, retries=retries),),
             )
         except SpecError as refused:
             add_refusal(self.faults, self.properties, refused)
@@ -233,7 +358,7 @@ class _Maker:
             return None
         path = os.path.normpath(os.path.join(self.directory, text))
         if not os.path.isdir(path):
-            what = "is no directory" if os.path.lexists(path) else "there is no such directory"
+            what = "is not a directory" if os.path.lexists(path) else "there is no such directory"
             self._fault("application", key, f"{_seen(path)}: {what}")
             return None
         if not os.access(path, os.R_OK | os.X_OK, effective_ids=True):
@@ -256,7 +381,7 @@ class _Maker:
         elif not is_inside(os.path.realpath(path), os.path.realpath(workspace)):
             self._fault(section, key, f"{shown(text)} leads out of the workspace, to {_seen(os.path.realpath(path))}")
         elif not os.path.isfile(path):
-            self._fault(section, key, f"{_seen(path)}: is no file")
+            self._fault(section, key, f"{_seen(path)}: is not a file")
         return script
 
     def _env(self) -> dict[str, str]:
@@ -265,17 +390,26 @@ class _Maker:
             if name.startswith(ENV):
                 env[name.removeprefix(ENV)] = self._application(name)
         if (path := self._application("env_file")) is not None:
-            path = os.path.join(self.directory, path)
             try:
-                from_file = read_env_file(path)
+                if not self._env_is_known:
+                    self.env_of_file = read_env_file(os.path.join(self.directory, path))
             except UsageError as refused:
                 for line in str(refused).split("\n"):
                     self._fault("application", "env_file", line)
                 return env
-            for name in sorted(env.keys() & from_file.keys()):
+            for name in sorted(env.keys() & self.env_of_file.keys()):
                 self._fault("application", f"{ENV}{name}", "is set in env_file too")
-            env.update(from_file)
+            env.update(self.env_of_file)
         return env
+
+    def _network(self) -> str | None:
+        network: str | None = self._application("network")
+        if self._application("docker_image") is not None:
+            return network or self.config.runtime.docker.network
+        if network not in (None, "host"):
+            problem = f"is {network}, but without docker_image the script is a process of the machine, with its network"
+            self._fault("application", "network", problem)
+        return None
 
     def _kill_grace_s(self) -> float:
         most_s = self.config.runtime.kill_grace_max_s
@@ -283,7 +417,7 @@ class _Maker:
         if grace_s is not None and grace_s > most_s:
             problem = f"is {grace_s:g} s, the most that is allowed here is {most_s:g} s (runtime.kill_grace_max)"
             self._fault("application", "kill_grace", problem)
-        return min(30.0, most_s) if grace_s is None else grace_s
+        return min(DEFAULT_KILL_GRACE_S, most_s) if grace_s is None else grace_s
 
     # ---- [resources] ----
 
@@ -352,7 +486,7 @@ class _Maker:
             self._fault(section, "output_path", what)
             return None
         if workspace and os.path.lexists(there := os.path.join(workspace, path)) and not os.path.isdir(there):
-            self._fault(section, "output_path", f"{_seen(os.path.normpath(there))}: is no directory")
+            self._fault(section, "output_path", f"{_seen(os.path.normpath(there))}: is not a directory")
         if target is None:
             return None
         return OutputSpec(
@@ -403,7 +537,7 @@ class _Maker:
                         continue
                     if overlap(target, self._path(source), links=system == FILE):
                         line = self.properties.line(f"from_hdfs {one.name}".strip(), "hdfs")
-                        what = f"would overwrite the application's own input of line {line}"
+                        what = f"would overwrite the application's own input{_of_line(line)}"
                         self._fault(section, "hdfs", f"{_seen(target)} {what}")
             for kept, what in ((workspace, "the workspace"), (self.file, "the properties file")):
                 if kept and system == FILE and is_inside(os.path.realpath(kept), os.path.realpath(target)):
@@ -413,7 +547,8 @@ class _Maker:
                     continue
                 if overlap(target, _WILD.sub(r"\\\1", self._path(other.target)), links=system == FILE):
                     line = self.properties.line(f"to_hdfs {other.name}".strip(), "hdfs")
-                    self._fault(section, "hdfs", f"{_seen(target)} and the target of line {line} lie in each other")
+                    what = f"and the target{_of_line(line) or f' of [to_hdfs {other.name}]'} lie in each other"
+                    self._fault(section, "hdfs", f"{_seen(target)} {what}")
 
 
 def add_refusal(faults: Faults, properties: Properties, refused: SpecError) -> None:
@@ -423,18 +558,18 @@ def add_refusal(faults: Faults, properties: Properties, refused: SpecError) -> N
 
 
 def is_inside(path: str, directory: str) -> bool:
-    """Whether an absolute path is ``directory`` or lies in it; both are taken as they are."""
+    """Return whether an absolute path is ``directory`` or lies in it; both are taken as they are."""
     return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
 def overlap(target: str, pattern: str, *, links: bool = True) -> bool:
-    """Whether a target is what a pattern matches, lies in it, or holds it.
+    """Return whether a target is what a pattern matches, lies in it, or holds it.
 
     Args:
         links: symbolic links of this machine on the way are followed.
 
     Raises:
-        UsageError: it is no valid pattern.
+        UsageError: it is not a valid pattern.
     """
     targets = [_parts(target), _parts(os.path.realpath(target))] if links else [_parts(target)]
     for components in split_pattern(pattern):
@@ -457,14 +592,14 @@ def read_env_file(path: str) -> dict[str, str]:
     Empty lines and lines that begin with ``#`` are passed over. No message ever quotes the file: it holds secrets.
 
     Raises:
-        UsageError: others may read it, it is another user's, or a line is no variable; a line for each fault.
+        UsageError: others may read it, it is another user's, or a line is not a variable; a line for each fault.
     """
     try:
         # Not to wait for the writer of a FIFO.
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as stream:
             status = os.fstat(stream.fileno())
             if not stat.S_ISREG(status.st_mode):
-                raise UsageError(f"{_seen(path)}: is no file")
+                raise UsageError(f"{_seen(path)}: is not a file")
             if status.st_uid not in (os.geteuid(), 0):
                 raise UsageError(f"{_seen(path)}: is another user's file")
             if mode := stat.S_IMODE(status.st_mode) & 0o077:
@@ -498,7 +633,7 @@ def _variables(data: bytes, path: str) -> dict[str, str]:
                 raise ValueError("is not NAME=value")
             check_env_name(name, name)
             if name in env:
-                raise ValueError(f"{name}: stands twice")
+                raise ValueError(f"{name}: appears twice")
             if "\0" in value:
                 raise ValueError(f"{name}: has a NUL in it")
             if len(raw) >= MOST_ARGUMENT_BYTES:
@@ -509,6 +644,10 @@ def _variables(data: bytes, path: str) -> dict[str, str]:
     if faults:
         raise UsageError("\n".join(faults[:20]))
     return env
+
+
+def _of_line(line: int) -> str:
+    return f" of line {line}" if line else ""
 
 
 def _parts(path: str) -> list[str]:

@@ -14,9 +14,11 @@ from dlapp.errors import DlappError
 from dlapp.launcher.application import Application, is_inside
 from dlapp.launcher.properties import Faults
 from dlapp.launcher.scan import Scan
+from dlapp.locations import FILE, last_name, local_path, shown
 from dlapp.spec import InputSpec, OutputSpec
-from dlapp.storage import FILE, Entry, last_name, local_path, open_location, shown
+from dlapp.storage.api import MatchedEntry
 from dlapp.storage.commit import finish_interrupted
+from dlapp.storage.open import open_location
 
 Note = Callable[[str], None]
 
@@ -38,11 +40,27 @@ class WorldCheck:
         """Check everything."""
         self.script()
         packed = {entry.name: self._is_dir(entry.name, entry.mode) for entry in self.scan.entries}
-        landed: dict[str, Entry] = {}
+        landed: dict[str, MatchedEntry] = {}
         for one in self.spec.inputs:
             self.input(one, packed, landed)
         for output in self.spec.outputs:
             self.output(output)
+
+    def network(self, problem: str) -> None:
+        """Check that the network exists, and warn where the earlier default was relied on.
+
+        Args:
+            problem: why they cannot, as dockerd says; empty: nothing is known.
+        """
+        network = self.spec.network
+        said = self.properties.value("application", "network")
+        if problem:
+            self._fault("application", "network", f"is {network}: {problem}")
+        elif self.spec.containers > 1 and said is None and network not in (None, "host"):
+            self.note(
+                f"the {self.spec.containers} containers are in Docker's network {network}, and do not reach each other "
+                f"as in host, the default until now: say network=host if they must, else network={network}"
+            )
 
     def script(self) -> None:
         """The start script is among what is packed, and so is what it leads to."""
@@ -78,7 +96,7 @@ class WorldCheck:
                 f"{name} has no #! line, so bash runs it: begin it with #!/usr/bin/env python3, and chmod +x {name}"
             )
 
-    def input(self, one: InputSpec, packed: dict[str, bool], landed: dict[str, Entry]) -> None:
+    def input(self, one: InputSpec, packed: dict[str, bool], landed: dict[str, MatchedEntry]) -> None:
         """Every source matches something, which can land where it is to.
 
         Args:
@@ -108,7 +126,7 @@ class WorldCheck:
                 if not one.as_list and not one.unpack:
                     self._land(section, one, entry, packed, landed)
 
-    def _problem_inside(self, entry: Entry) -> str:
+    def _problem_inside(self, entry: MatchedEntry) -> str:
         """Why not all of an entry can be brought; empty: it can."""
         try:
             open_location(entry.location, self.hdfs).tree(entry)
@@ -117,15 +135,19 @@ class WorldCheck:
         return ""
 
     def _land(
-        self, section: str, one: InputSpec, entry: Entry, packed: dict[str, bool], landed: dict[str, Entry]
+        self,
+        section: str,
+        one: InputSpec,
+        entry: MatchedEntry,
+        packed: dict[str, bool],
+        landed: dict[str, MatchedEntry],
     ) -> None:
         for output in self.spec.outputs:
             # Patterns were compared before; this is for links that a pattern took in.
             if _same_place(entry.location, output.target):
                 line = self.properties.line(f"to_hdfs {output.name}".strip(), "hdfs")
-                self._fault(
-                    section, "hdfs", f"{_path(entry.location)} would be overwritten by the output of line {line}"
-                )
+                which = f"of line {line}" if line else f"[to_hdfs {output.name}]"
+                self._fault(section, "hdfs", f"{_path(entry.location)} would be overwritten by the output {which}")
         name = posixpath.normpath(posixpath.join(one.input_path, last_name(entry.location)))
         other = landed.setdefault(name, entry)
         if other.location != entry.location and not (other.is_dir and entry.is_dir):
@@ -139,7 +161,7 @@ class WorldCheck:
                 if inner.startswith(f"{name}/") and not is_dir and storage.exists(entry.location + inner[len(name) :]):
                     self._clash(section, entry, inner)
 
-    def _clash(self, section: str, entry: Entry, name: str) -> None:
+    def _clash(self, section: str, entry: MatchedEntry, name: str) -> None:
         what = f"the workspace has {shown(name)}, where {_path(entry.location)} is to land; exclude or rename it"
         self._fault(section, "hdfs", what)
 
@@ -184,7 +206,7 @@ def _path(location: str) -> str:
     return shown(location.removeprefix(FILE))
 
 
-def _unreadable(entry: Entry) -> str:
+def _unreadable(entry: MatchedEntry) -> str:
     """Why a file or directory on this machine cannot be brought; empty: it can."""
     if not entry.location.startswith(FILE):
         return ""

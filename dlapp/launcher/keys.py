@@ -9,8 +9,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from dlapp.launcher.words import split_words
-from dlapp.texts import read_boolean, read_choice, read_count, read_duration_s, read_memory_mib, shown
+from dlapp.launcher.shell_words import split_words
+from dlapp.spec import MAX_RETRIES
+from dlapp.system.text import read_boolean, read_choice, read_count, read_duration_s, read_memory_mib, shown
 
 NOT_BUILT = "is not built yet"
 ENV = "env."
@@ -22,10 +23,11 @@ MOST_ARGUMENT_BYTES = 131_071
 _LIST_SEPARATORS = re.compile(r"[,\n]")
 _NODE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?", re.ASCII)
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,500}", re.ASCII)
+_NETWORK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}", re.ASCII)
 SECTION_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,30}", re.ASCII)
 
 
-class Key(NamedTuple):
+class PropertyKey(NamedTuple):
     """One key of a section.
 
     Args:
@@ -49,13 +51,19 @@ def _text(text: str) -> str:
 
 def _username(text: str) -> str:
     if re.search(r"[\s/:]", text) or text.startswith("-"):
-        raise ValueError(f"{shown(text)} is no user's name: no spaces, '/' or ':' in it, no '-' before it")
+        raise ValueError(f"{shown(text)} is not a user name: no spaces, '/' or ':' in it, no '-' before it")
     return text
 
 
 def _image(text: str) -> str:
     if not _IMAGE.fullmatch(text):
-        raise ValueError(f"{shown(text)} is no name of an image: name, registry/name:tag or name@digest")
+        raise ValueError(f"{shown(text)} is not an image name: name, registry/name:tag or name@digest")
+    return text
+
+
+def _network(text: str) -> str:
+    if not _NETWORK.fullmatch(text):
+        raise ValueError(f"{shown(text)} is not a network for containers: bridge, none, host, or a network's name")
     return text
 
 
@@ -76,19 +84,19 @@ def _nodes(text: str) -> tuple[str, ...]:
     nodes = tuple(re.split(r"[,\s]+", text.strip(", \t\n")))
     for node in nodes:
         if not _NODE.fullmatch(node):
-            raise ValueError(f"{shown(node)} is no name of a node")
+            raise ValueError(f"{shown(node)} is not a node name")
     return nodes
 
 
 def _label(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,254}", text, re.ASCII):
-        raise ValueError(f"{shown(text)} is no label: letters, digits, '_' and '-'")
+        raise ValueError(f"{shown(text)} is not a label: letters, digits, '_' and '-'")
     return text
 
 
 def _queue(text: str) -> str:
     if not re.fullmatch(r"[^\s,]{1,500}", text):
-        raise ValueError(f"{shown(text)} is no queue: one word")
+        raise ValueError(f"{shown(text)} is not a queue: one word")
     return text
 
 
@@ -112,6 +120,10 @@ def _gcores(text: str) -> int | None:
         return read_count(text, 0)
     except ValueError as problem:
         raise ValueError(f"{problem} (or auto)") from None
+
+
+def _retries(text: str) -> int:
+    return read_count(text, 0, MAX_RETRIES)
 
 
 def _max_runtime_s(text: str) -> float:
@@ -140,7 +152,10 @@ def _on_failure(text: str) -> str:
     return read_choice(text, ("keep", "drop"))
 
 
-def _variable(text: str) -> str:
+def check_variable(text: str) -> str:
+    """Return the value of a variable; ValueError: no process can be given it."""
+    if "\0" in text:
+        raise ValueError("has a NUL in it")
     if (size := len(text.encode(errors="surrogateescape"))) > MOST_ARGUMENT_BYTES - 1000:
         raise ValueError(f"has {size} bytes, the most is {MOST_ARGUMENT_BYTES - 1000}")
     return text
@@ -150,51 +165,53 @@ def _not_built(_text: str) -> None:
     raise ValueError(NOT_BUILT)
 
 
-_UNBUILT = Key(_not_built, lines=True, may_be_empty=True)
+_UNBUILT = PropertyKey(_not_built, lines=True, may_be_empty=True)
 
-SECTIONS: Mapping[str, Mapping[str, Key]] = {
+SECTIONS: Mapping[str, Mapping[str, PropertyKey]] = {
     "application": {
-        "username": Key(_username),
-        "appname": Key(_text, required=True, keeps_quotes=True),
-        "docker_image": Key(_image),
-        "user_dev_workspace_path": Key(_text, required=True),
-        "user_dev_workspace_exclude_list": Key(_list, lines=True, may_be_empty=True),
-        "user_shell_script": Key(_text, required=True),
-        "user_shell_args": Key(_words, lines=True, may_be_empty=True),
-        "queue": Key(_queue),
-        "priority": Key(_priority),
-        "project": Key(_text),
-        "tags": Key(_list, lines=True),
-        "max_runtime": Key(_max_runtime_s),
-        "kill_grace": Key(read_duration_s),
-        "env_file": Key(_text),
+        "username": PropertyKey(_username),
+        "appname": PropertyKey(_text, required=True, keeps_quotes=True),
+        "docker_image": PropertyKey(_image),
+        "network": PropertyKey(_network),
+        "user_dev_workspace_path": PropertyKey(_text, required=True),
+        "user_dev_workspace_exclude_list": PropertyKey(_list, lines=True, may_be_empty=True),
+        "user_shell_script": PropertyKey(_text, required=True),
+        "user_shell_args": PropertyKey(_words, lines=True, may_be_empty=True),
+        "queue": PropertyKey(_queue),
+        "priority": PropertyKey(_priority),
+        "project": PropertyKey(_text),
+        "tags": PropertyKey(_list, lines=True),
+        "max_runtime": PropertyKey(_max_runtime_s),
+        "kill_grace": PropertyKey(read_duration_s),
+        "env_file": PropertyKey(_text),
         "framework": _UNBUILT,
     },
     "resources": {
-        "containers": Key(_containers),
-        "vcores": Key(_vcores),
-        "memory": Key(read_memory_mib),
-        "gcores": Key(_gcores),
-        "nodes": Key(_nodes, lines=True),
-        "exclude_nodes": Key(_nodes, lines=True),
-        "node_label": Key(_label),
+        "containers": PropertyKey(_containers),
+        "vcores": PropertyKey(_vcores),
+        "memory": PropertyKey(read_memory_mib),
+        "gcores": PropertyKey(_gcores),
+        "retries": PropertyKey(_retries),
+        "nodes": PropertyKey(_nodes, lines=True),
+        "exclude_nodes": PropertyKey(_nodes, lines=True),
+        "node_label": PropertyKey(_label),
         "prefer_nodes": _UNBUILT,
         "gpu_model": _UNBUILT,
         "gpu_memory": _UNBUILT,
-        "placement": Key(_placement),
+        "placement": PropertyKey(_placement),
     },
     "from_hdfs": {
-        "hdfs": Key(_locations, required=True, lines=True),
-        "input_path": Key(_text, required=True),
-        "archive": Key(_archive),
-        "mode": Key(_mode),
-        "shard": Key(read_boolean),
+        "hdfs": PropertyKey(_locations, required=True, lines=True),
+        "input_path": PropertyKey(_text, required=True),
+        "archive": PropertyKey(_archive),
+        "mode": PropertyKey(_mode),
+        "shard": PropertyKey(read_boolean),
     },
     "to_hdfs": {
-        "output_path": Key(_text, required=True),
-        "hdfs": Key(_text, required=True),
-        "overwrite": Key(read_boolean),
-        "on_failure": Key(_on_failure),
+        "output_path": PropertyKey(_text, required=True),
+        "hdfs": PropertyKey(_text, required=True),
+        "overwrite": PropertyKey(read_boolean),
+        "on_failure": PropertyKey(_on_failure),
     },
 }
 
@@ -202,10 +219,10 @@ NAMED = ("from_hdfs", "to_hdfs")
 """Sections that may stand several times, each with another NAME: ``[from_hdfs train]``."""
 
 REQUIRED_SECTIONS = ("application",)
-ENV_KEY = Key(_variable, lines=True, may_be_empty=True)
+ENV_KEY = PropertyKey(check_variable, lines=True, may_be_empty=True)
 
 
-def key_of(section: str, name: str) -> Key | None:
+def key_of(section: str, name: str) -> PropertyKey | None:
     """The key ``name`` of a section (``from_hdfs train``); None: there is none of this name."""
     kind = section.partition(" ")[0]
     if kind == "application" and name.startswith(ENV):
@@ -230,7 +247,7 @@ def without_quotes(text: str) -> str:
     return text
 
 
-def read_value(key: Key, text: str) -> Any:
+def read_value(key: PropertyKey, text: str) -> Any:
     """The value that ``text``, as it stands in the file, has for ``key``.
 
     Raises:

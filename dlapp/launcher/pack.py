@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from dlapp.errors import UsageError
 from dlapp.launcher.gzip_blocks import GzipBlocks
 from dlapp.launcher.scan import SPARSE_FROM, Scan, ScanEntry, scan_workspace, too_large
-from dlapp.launcher.tar import BLOCK, DIRECTORY, END, LINK, header, padding, sparse_header
-from dlapp.storage import shown
+from dlapp.launcher.tar import BLOCK, DIRECTORY, END, LINK, MOST_PIECES, header, padding, sparse_header
+from dlapp.locations import shown
 from dlapp.storage.tree import explained
 
 __all__ = ["Packed", "Scan", "ScanEntry", "pack", "scan_workspace"]
@@ -63,6 +63,8 @@ def pack(scan: Scan, archive_dir: str, *, limit_bytes: int, progress: Progress |
     another zlib, and is replaced. Whoever has it open reads on in what they opened.
 
     Args:
+        scan: what is to be packed.
+        archive_dir: where archives lie.
         limit_bytes: the most that a workspace may have.
         progress: told the bytes that are read and those in all.
 
@@ -157,12 +159,16 @@ class _Writer:
 
     def __init__(self, scan: Scan, out: GzipBlocks, progress: Progress | None) -> None:
         self._scan, self._write, self._progress = scan, out.write, progress
+        self._root = os.path.realpath(scan.root).rstrip("/")
         self._done = self._told = 0
         self.files = 0
         self.warnings: list[str] = []
 
+    def _place(self, entry: ScanEntry) -> str:
+        return f"{self._root}/{entry.name}"
+
     def write_all(self) -> None:
-        """All entries, and the end of the archive."""
+        """Write all entries, and the end of the archive."""
         for entry in self._scan.entries:
             if entry.link is not None:
                 self._write(header(os.fsencode(entry.name), 0o777, 0, LINK, os.fsencode(entry.link)))
@@ -190,7 +196,8 @@ class _Writer:
             return
         try:
             before = os.fstat(descriptor)
-            if not stat.S_ISREG(before.st_mode):
+            # Nor a link in the place of a directory above it: the file must be where the scan found it.
+            if not stat.S_ISREG(before.st_mode) or os.readlink(f"/proc/self/fd/{descriptor}") != self._place(entry):
                 self._warn(entry, "was replaced while the workspace was packed, so it is not in it")
                 return
             missing = self._write_content(os.fsencode(entry.name), descriptor, before)
@@ -270,7 +277,7 @@ def _data_pieces(descriptor: int, size: int) -> list[tuple[int, int]]:
         at = end
     if not pieces or sum(pieces[-1]) < size:
         pieces.append((size, 0))
-    return pieces
+    return pieces if len(pieces) <= MOST_PIECES else [(0, size)]
 
 
 def _unreadable(entry: ScanEntry, error: OSError) -> UsageError:

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dlapp.errors import FileRefused, SpecError
-from dlapp.jsonform import from_json, to_json
 from dlapp.launcher.keys import (
     ENV,
     ENV_KEY,
@@ -29,8 +28,9 @@ from dlapp.launcher.keys import (
     names_of,
     read_value,
 )
+from dlapp.serialization import from_json, to_json
 from dlapp.spec import check_env_name
-from dlapp.texts import nearest, shown
+from dlapp.system.text import nearest, shown
 
 MOST_BYTES = 1 << 20
 MOST_FAULTS = 100
@@ -63,7 +63,7 @@ class Properties:
     headers: Mapping[str, int] = field(default_factory=dict, compare=False)
 
     def line(self, section: str, key: str = "") -> int:
-        """Where a key stands; a missing key is its section's line, a missing section the first."""
+        """Return where a key stands; a missing key is its section's line, a missing section the first."""
         setting = self.sections.get(section, {}).get(key)
         return setting.line if setting else self.headers.get(section, 1)
 
@@ -121,13 +121,21 @@ class Faults:
         self._found: list[tuple[int, str]] = []
 
     def add(self, line: int, where: str, problem: object) -> None:
-        """Note a fault; ``where`` is ``section.key``, or empty where the line is neither."""
+        """Note a fault; ``where`` is ``section.key``, or empty where the line is neither; no file has a line 0."""
         self.named.add(where)
         what = f"{where}: {problem}" if where else str(problem)
-        self._found.append((line, f"{self.path}:{line}: {what}"))
+        self._found.append((line, f"{self.path}:{line}: {what}" if line else f"{self.path}: {what}"))
 
     def add_unknown(self, line: int, where: str, what: str, name: str, known: Iterable[str]) -> None:
-        """Note that ``name`` is not among ``known``, with the nearest; finding it takes long in a file of garbage."""
+        """Note that a name is not known, with the nearest that is; finding it takes long in a file of garbage.
+
+        Args:
+            line: of the file, from 1.
+            where: section and key, for the message.
+            what: the problem, as in ``is not known``.
+            name: the unknown name.
+            known: the names that are allowed.
+        """
         hint = "" if len(self._found) >= MOST_FAULTS else f", {nearest(name, known)}"
         self.add(line, where, f"{what}{hint}")
 
@@ -139,7 +147,7 @@ class Faults:
         if self._found:
             lines = list(dict.fromkeys(text for _, text in sorted(self._found, key=lambda fault: fault[0])))
             more = len(lines) - MOST_FAULTS
-            raise FileRefused(lines if more <= 0 else [*lines[:MOST_FAULTS], f"{self.path}: {more} more faults"])
+            raise FileRefused(lines if more <= 0 else [*lines[:MOST_FAULTS], f"{self.path}: {more} more errors"])
 
 
 def parse_properties(text: str | bytes, path: str) -> Properties:
@@ -165,7 +173,7 @@ def read_properties(text: str | bytes, path: str, faults: Faults) -> Properties:
         faults.refuse()
     if isinstance(text, bytes):
         text = _decoded(text, faults)
-    return _checked(_Reader(path, faults).properties(text.removeprefix("\ufeff")), faults)
+    return _checked(_PropertiesReader(path, faults).properties(text.removeprefix("\ufeff")), faults)
 
 
 def _decoded(data: bytes, faults: Faults) -> str:
@@ -180,7 +188,7 @@ def _decoded(data: bytes, faults: Faults) -> str:
         raise
 
 
-class _Reader:
+class _PropertiesReader:
     """Lines -> sections, whatever their keys are called."""
 
     def __init__(self, path: str, faults: Faults) -> None:
@@ -241,7 +249,7 @@ class _Reader:
                 self.faults.add(number, "", f"{shown(name, 40)} stands before the first [section]")
         elif name in (settings := self._sections[self._section]):
             where = f"{self._section}.{_plain(name)}"
-            self.faults.add(number, where, f"stands twice, first in line {settings[name][0]}")
+            self.faults.add(number, where, f"appears twice, first in line {settings[name][0]}")
         else:
             self._value, self._passing = [value.strip(_BLANKS)], False
             settings[name] = (number, self._value)
@@ -250,18 +258,18 @@ class _Reader:
 def _header(line: str, number: int, headers: dict[str, int], faults: Faults) -> str | None:
     """The section that a line opens; None: one that we do not know, its lines are passed over."""
     if not line.endswith("]") or "]" in line[:-1] or "[" in line[1:] or not line[1:-1].strip():
-        faults.add(number, "", f"{shown(line, 40)} is no [section]")
+        faults.add(number, "", f"{shown(line, 40)} is not a [section]")
         return None
     kind, *names = line[1:-1].split()
     section = " ".join([kind, *names])
     first = headers.setdefault(section, number)
     if first != number:
-        faults.add(number, section, f"stands twice, first in line {first}")
+        faults.add(number, section, f"appears twice, first in line {first}")
     if kind not in SECTIONS:
         if kind == "role":
             faults.add(number, section, NOT_BUILT)
         elif first == number:
-            faults.add_unknown(number, _plain(section), "is no section", kind, SECTIONS)
+            faults.add_unknown(number, _plain(section), "is not a section", kind, SECTIONS)
         return None
     if names and (kind not in NAMED or len(names) > 1 or not SECTION_NAME.fullmatch(names[0])):
         what = "takes no name" if kind not in NAMED else "needs a name of letters, digits, '_' and '-', 31 at most"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dlapp.errors import UsageError
-from dlapp.storage import shown
+from dlapp.locations import shown
 from dlapp.storage.links import link_kept_inside, link_reader
 from dlapp.storage.tree import human_size, kind_in_words
 
@@ -87,7 +87,7 @@ def scan_workspace(root: str, *, exclude: Sequence[str] = (), keep_empty: Collec
         keep_empty: directories, relative to ``root``, of which only the directory itself is packed.
 
     Raises:
-        UsageError: it is no directory, a pattern is wrong, or (all at once) links lead out of it or something in it
+        UsageError: it is not a directory, a pattern is wrong, or (all at once) links lead out of it or something in it
             cannot be read.
     """
     root = os.path.abspath(root)
@@ -197,6 +197,6 @@ def _excluded(patterns: Sequence[str]) -> Callable[[str], bool] | None:
             GitIgnoreSpec.from_lines([pattern])
         except ValueError as error:
             raise UsageError(
-                f"application.user_dev_workspace_exclude_list: {shown(pattern)} is no pattern of gitignore"
+                f"application.user_dev_workspace_exclude_list: {shown(pattern)} is not a gitignore pattern"
             ) from error
     return GitIgnoreSpec.from_lines(patterns).match_file

@@ -13,20 +13,21 @@ from typing import Any
 
 from dlapp.cluster import Engine
 from dlapp.config import Config
-from dlapp.control import new_secret
 from dlapp.errors import DlappError, SpecError
 from dlapp.ids import ApplicationId
-from dlapp.jsonform import to_json
-from dlapp.launcher.application import Application, add_refusal, os_user, read_application
+from dlapp.launcher.application import Application, Snapshot, Source, add_refusal, os_user, read_application
 from dlapp.launcher.checks import Note, WorldCheck
 from dlapp.launcher.pack import pack
 from dlapp.launcher.properties import Faults
 from dlapp.launcher.scan import Scan, scan_workspace, too_large
+from dlapp.messages import new_secret
+from dlapp.serialization import to_json
 from dlapp.spec import AppSpec, Secrets, Submission
 
 Say = Callable[[str], None]
 Progress = Callable[[int, int], None]
 LeaveOut = Callable[[AppSpec], Sequence[str]]
+NetworkProblem = Callable[[AppSpec], str]
 
 PAGE_S = 0.5
 """How long to wait for an application that is just starting to have a page; the id is printed before."""
@@ -39,7 +40,7 @@ ENVIRONMENT = (
 
 
 def launch(
-    path: str,
+    source: Source,
     config: Config,
     engine: Engine,
     *,
@@ -48,15 +49,20 @@ def launch(
     progress: Progress | None = None,
     environ: Mapping[str, str] = os.environ,
     leave_out: LeaveOut = lambda spec: (),
+    network_problem: NetworkProblem = lambda spec: "",
 ) -> ApplicationId:
-    """Check, pack and submit what a properties file describes.
+    """Check, pack and submit what a properties file, or a spec in place of one, describes.
 
     Args:
+        source: the properties file, or the spec.
+        config: what is configured.
+        engine: where the application is to run.
         say: told the original's lines and ours below them, one by one.
         note: told what the user should know besides: keys without effect, what is not packed.
         progress: told how many bytes of the workspace are packed, of how many.
         environ: of the caller; a plain process gets `ENVIRONMENT` of it.
         leave_out: gives gitignore patterns of what is not packed, besides the user's: what dlapp has put there.
+        network_problem: tells why the containers cannot have their network, as far as that can be seen from here.
 
     Raises:
         FileRefused: the file has faults, input is missing, output may not be written; all are named.
@@ -68,9 +74,10 @@ def launch(
         info = engine.info()
     notes: list[str] = []
     with _step(say, "CheckDLAppProperties", "ok"):
-        application = read_application(path, config, info)
+        application = read_application(source, config, info)
         notes += _check_engine(application, engine)
-        scan = _check_world(application, config, notes.append, leave_out(application.spec))
+        problem = network_problem(application.spec)
+        scan = _check_world(application, config, notes.append, leave_out(application.spec), problem)
     spec = application.spec
     for line in notes:
         note(line)
@@ -98,15 +105,16 @@ def launch(
     return application_id
 
 
-def print_spec(path: str, config: Config, engine: Engine) -> dict[str, Any]:
-    """What a properties file says, ``properties``, and what it stands for here, ``spec``; both in their JSON form.
+def print_spec(source: str | Snapshot, config: Config, engine: Engine) -> dict[str, Any]:
+    """Return what a properties file says, ``properties``, and what it stands for here, ``spec``; both in their JSON
+    form.
 
-    Values of ``env.NAME`` are masked; `Properties.from_json` and `dlapp.jsonform.from_json` read the two.
+    Values of ``env.NAME`` are masked; `Properties.from_json` and `dlapp.serialization.from_json` read the two.
 
     Raises:
         FileRefused: the file has faults; all are named.
     """
-    application = read_application(path, config, engine.info())
+    application = read_application(source, config, engine.info())
     return {"properties": application.properties.masked().to_json(), "spec": to_json(application.spec)}
 
 
@@ -142,7 +150,9 @@ def _check_engine(application: Application, engine: Engine) -> list[str]:
         raise
 
 
-def _check_world(application: Application, config: Config, note: Note, leave_out: Sequence[str]) -> Scan:
+def _check_world(
+    application: Application, config: Config, note: Note, leave_out: Sequence[str], network_problem: str
+) -> Scan:
     """Look through the workspace, the input and the output; what is to be packed."""
     spec = application.spec
     outputs = [output.output_path for output in spec.outputs]
@@ -153,7 +163,9 @@ def _check_world(application: Application, config: Config, note: Note, leave_out
         files = "1 file that is" if count == 1 else f"{count} files that are"
         note(f"{path} is packed without the {files} in it: it is an output_path")
     faults = Faults(application.properties.path)
-    WorldCheck(application, scan, faults, note).all()
+    check = WorldCheck(application, scan, faults, note)
+    check.all()
+    check.network(network_problem)
     faults.refuse()
     if scan.size_bytes > config.storage.workspace_limit_bytes:
         raise too_large(scan, config.storage.workspace_limit_bytes)

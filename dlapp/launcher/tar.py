@@ -24,6 +24,8 @@ BLOCK = 512
 END = bytes(2 * BLOCK)
 
 FILE, DIRECTORY, LINK, LONG_NAME, LONG_LINK, SPARSE = b"0", b"5", b"2", b"L", b"K", b"S"
+MOST_PIECES = 100_000
+"""Of a sparse file; who unpacks it keeps their places in memory, and takes somewhat more."""
 
 MTIME = 315_619_200
 """All that is packed has this modification time: 1980-01-02 00:00 UTC. ZIP knows no year before 1980, and in zones
@@ -37,7 +39,15 @@ _cache: dict[tuple[int, bytes], tuple[bytes, bytes, int]] = {}
 
 
 def header(name: bytes, mode: int, size: int, kind: bytes = FILE, link: bytes = b"") -> bytes:
-    """The header of one member, with those of a long name or link text before it; ``size`` bytes of data follow."""
+    """Return the header of one member, with those of a long name or link text before it.
+
+    Args:
+        name: of the member.
+        mode: its permissions.
+        size: of the data that follows [bytes].
+        kind: its type flag.
+        link: the text of a link.
+    """
     before = b""
     if len(name) > 100:
         before += _long(name, LONG_NAME)
@@ -69,9 +79,11 @@ def header(name: bytes, mode: int, size: int, kind: bytes = FILE, link: bytes = 
 
 
 def sparse_header(name: bytes, mode: int, size: int, pieces: Sequence[tuple[int, int]]) -> bytes:
-    """The header of a file with holes; the data of its pieces follow, one after the other.
+    """Return the header of a file with holes; the data of its pieces follow, one after the other.
 
     Args:
+        name: of the member.
+        mode: its permissions.
         size: of the whole file, holes included.
         pieces: offset and length of what is data. All but the last have whole blocks; the last ends where the file
             does, with length 0 if there is a hole.
@@ -93,7 +105,7 @@ def sparse_header(name: bytes, mode: int, size: int, pieces: Sequence[tuple[int,
 
 
 def padding(size: int) -> bytes:
-    """What fills up the last block of ``size`` bytes."""
+    """Return what fills up the last block of ``size`` bytes."""
     return bytes(-size % BLOCK)
 
 

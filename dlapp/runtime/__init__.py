@@ -7,12 +7,13 @@ with ENXIO exactly when nobody is left.
 - `payload`: values; how a script is started.
 - `lifeline`: the FIFO and the task's end of it.
 - `process`, `guardian`: a plain process, and the process between task and payload that leaves nothing behind.
-- `docker`: a payload in a container; `ending`: how it ended; `docker_shell`: a shell in one; `making`: what both are
-  made with.
+- `docker`: a payload in a container; `exit_status`: how it ended; `docker_shell`: a shell in one; `container_factory`:
+  what both are made with.
 - `labels`: whose a container is, and those of dead tasks; `sweep`: removes those that an ended application left.
 - `container`: a container as a value, and the fences around it; `accounts`: who one is in it; `images`: pulling.
-- `gpu_modes`, `gpu_facts`: how a container gets its GPUs; `sight`: whether it did; `nvidia_docker`: the oldest way.
-- `dockerd`: Docker's API. The docker library is used for a pull's credentials and for the shell's terminal alone.
-- `doctor`: what must be there for all this.
-- `kernel`: the few calls of the kernel that Python does not have.
+- `gpu`: how a container gets its GPUs (`modes`, `facts`), whether it did (`verification`), and the oldest way
+  (`nvidia_docker`).
+
+Docker's API is spoken by `dlapp.net.dockerd`; the docker library is used for a pull's credentials and for the shell's
+terminal alone.
 """

@@ -17,11 +17,14 @@ import pwd
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from dlapp.runtime.dockerd import Dockerd
-from dlapp.runtime.images import machine_directory
+from dlapp.net.dockerd import Dockerd
+from dlapp.system.files import read_json_object
+from dlapp.system.shared_directory import open_shared_directory
 
 _PASSWD, _GROUP = "/etc/passwd", "/etc/group"
 _MOST_BYTES = 1 << 20
+_MOST_REMEMBERED_BYTES = 16 * _MOST_BYTES
+"""Two such files as JSON, with every character escaped."""
 
 
 class Accounts(NamedTuple):
@@ -49,28 +52,35 @@ class Accounts(NamedTuple):
 def recall(directory: str, image_id: str) -> Accounts | None:
     """What was remembered of an image; None: nothing. What another user put there is not looked at."""
     try:
-        fd = os.open(_place(directory, image_id), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return None
-    with os.fdopen(fd, "rb") as file:
-        if os.fstat(file.fileno()).st_uid != os.getuid():
-            return None
+        fd = open_shared_directory(directory)
         try:
-            return Accounts(**json.loads(file.read(2 * _MOST_BYTES)))
-        except (ValueError, TypeError):
-            return None
+            found = read_json_object(
+                _name_in(image_id), dir_fd=fd, owners=[os.getuid()], max_bytes=_MOST_REMEMBERED_BYTES
+            )
+        finally:
+            os.close(fd)
+        known = Accounts(**found)
+    except (OSError, TypeError):
+        return None
+    return known if all(isinstance(one, str) for one in known) else None
 
 
 def remember(directory: str, image_id: str, accounts: Accounts) -> None:
     """Keep it for the next one of this user; it does not matter if that cannot be done."""
-    place = _place(directory, image_id)
-    fresh = f"{place}.{os.getpid()}"
+    name = _name_in(image_id)
+    fresh = f".{name}.{os.urandom(8).hex()}"
     with contextlib.suppress(OSError):
-        machine_directory(directory)
-        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "w", encoding="utf-8") as file:
-            json.dump(accounts._asdict(), file)
-        os.rename(fresh, place)
+        where = open_shared_directory(directory, make=True)
+        try:
+            fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=where)
+            with os.fdopen(fd, "w", encoding="utf-8") as file:
+                json.dump(accounts._asdict(), file)
+            try:
+                os.rename(fresh, name, src_dir_fd=where, dst_dir_fd=where)
+            except OSError:  # the name is another user's
+                os.unlink(fresh, dir_fd=where)
+        finally:
+            os.close(where)
 
 
 def of_container(docker: Dockerd, name: str) -> Accounts:
@@ -79,9 +89,9 @@ def of_container(docker: Dockerd, name: str) -> Accounts:
     return Accounts(*(data.decode(errors="replace") for data in found))
 
 
-def _place(directory: str, image_id: str) -> str:
+def _name_in(image_id: str) -> str:
     digest = hashlib.sha256(image_id.encode()).hexdigest()[:32]
-    return os.path.join(directory, f"accounts-{os.getuid()}-{digest}")
+    return f"accounts-{os.getuid()}-{digest}"
 
 
 def _ids(table: str) -> dict[int, str]:

@@ -1,7 +1,7 @@
 """A container as a value, and the fences around it: the same for a payload and for a shell.
 
 What it may use is its grant's memory and cpus, a number of processes, and no privilege at all: no capabilities for an
-ordinary user, no way to get any, no device but its cards, no mount but those listed here and those of the operator's
+ordinary user, no way to get any, no device but its GPUs, no mount but those listed here and those of the operator's
 file. Nothing of it comes from a properties file but image, variables and arguments.
 
 It goes to dockerd as JSON (`as_json`), or as words of the host command ``nvidia-docker create`` (`as_words`).
@@ -12,18 +12,21 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from dlapp.control import Fault
-from dlapp.node import DockerPolicy
-from dlapp.runtime.dockerd import Dockerd
-from dlapp.runtime.gpu_modes import GpuPart
+from dlapp import node_policy
+from dlapp.messages import Fault
+from dlapp.net.dockerd import Dockerd
+from dlapp.node_policy import DockerPolicy
+from dlapp.runtime.gpu.modes import GpuPart
 from dlapp.runtime.payload import PayloadError
 from dlapp.spec import Resources
 
 UNLIMITED = -1
+ALWAYS_THERE = ("host", "none")
+"""Networks that every dockerd has."""
 _STACK_BYTES = 64 << 20
 """What NVIDIA's guides for NCCL and PyTorch ask for, beside unlimited locked memory."""
 _CAP_SYS_RESOURCE = 1 << 24
@@ -42,7 +45,7 @@ class Bind(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Container:
+class ContainerSpec:
     """All that a container is made of.
 
     Args:
@@ -110,15 +113,16 @@ class Container:
                 "LogConfig": {"Type": "none", "Config": {}},
                 "DeviceRequests": list(self.gpus.requests),
                 "Devices": [
-                    {"PathOnHost": node, "PathInContainer": node, "CgroupPermissions": "rwm"}
-                    for node in self.gpus.nodes
+                    {"PathOnHost": path, "PathInContainer": path, "CgroupPermissions": "rwm"}
+                    for path in self.gpus.nodes
                 ],
                 **({"Runtime": self.gpus.runtime} if self.gpus.runtime else {}),
             },
         }
 
     def as_words(self, env_file: str) -> list[str]:
-        """What follows ``nvidia-docker`` to make it. A word each for a flag and its value: version 1 needs it so.
+        """Return what follows ``nvidia-docker`` to make it. A word each for a flag and its value: version 1 needs it
+        so.
 
         Args:
             env_file: holds `lines_of_env`; the variables that no such file can hold go by the command's environment.
@@ -165,18 +169,44 @@ def _csv(*fields: str) -> str:
 # ---- the fences ----
 
 
-def fences(docker: Dockerd, resources: Resources, network: str, policy: DockerPolicy) -> dict[str, Any]:
-    """The fields of a `Container` that its grant, its user and the operator decide.
+def missing_network(docker: Dockerd, network: str) -> str:
+    """Return why no container of this dockerd can be in a network; empty if it can.
 
     Raises:
-        PayloadError: the network is not allowed on this node.
+        DockerRefused, DockerSilent.
     """
-    if network not in policy.networks:
-        allowed = ", ".join(policy.networks) or "none"
-        raise PayloadError(
-            Fault.NODE,
-            f"runtime.docker.network is {network}: this node allows {allowed} (docker.networks of node.yaml)",
-        )
+    if network in ALWAYS_THERE:
+        return ""
+    names = docker.networks()
+    # Podman's default network has another name; Podman accepts "bridge" for it.
+    if network in names or (network == "bridge" and "podman" in names):
+        return ""
+    return f"Docker at {docker.host} has no network {network}, it has {', '.join(sorted(names))}"
+
+
+def forbidden_network(policy: DockerPolicy, network: str) -> str:
+    """Return why this node's operator does not allow a network; empty if it is allowed."""
+    if network in policy.networks:
+        return ""
+    allowed = ", ".join(policy.networks) or "none of them"
+    return f"this node allows {allowed} (docker.networks of {node_policy.FILE})"
+
+
+def fences(docker: Dockerd, resources: Resources, network: str, policy: DockerPolicy) -> dict[str, Any]:
+    """Return the fields of a `ContainerSpec` that its grant, its user and the operator decide.
+
+    Args:
+        docker: the daemon of this machine.
+        resources: what was granted: memory and vcores.
+        network: the one that the user asks for.
+        policy: what the operator allows.
+
+    Raises:
+        PayloadError: the network is not allowed on this node, or not there.
+        DockerRefused, DockerSilent.
+    """
+    if problem := forbidden_network(policy, network) or missing_network(docker, network):
+        raise PayloadError(Fault.NODE, f"network={network}: {problem}")
     memory = resources.memory_mib << 20
     return {
         "network": network,
@@ -192,9 +222,21 @@ def fences(docker: Dockerd, resources: Resources, network: str, policy: DockerPo
     }
 
 
-def operators_binds(policy: DockerPolicy) -> tuple[Bind, ...]:
-    """What every container on this node sees of it; what is not there now is left out."""
-    return tuple(Bind(one.path, one.path, not one.writable) for one in policy.mounts if os.path.exists(one.path))
+def operators_binds(policy: DockerPolicy, note: Callable[[str], None] = lambda _: None) -> tuple[Bind, ...]:
+    """Return the operator's mounts for every container; one that is missing or leads elsewhere is left out.
+
+    Args:
+        note: told why one is left out.
+    """
+    binds = []
+    for one in policy.mounts:
+        if not os.path.exists(one.path):
+            continue
+        if problem := node_policy.mount_problem(one):
+            note(f"a mount is left out (docker.mounts of {node_policy.FILE}): {problem}")
+        else:
+            binds.append(Bind(one.path, one.path, not one.writable))
+    return tuple(binds)
 
 
 def _ulimits(docker: Dockerd) -> dict[str, tuple[int, int]]:

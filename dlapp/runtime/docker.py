@@ -26,30 +26,32 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from dlapp.control import Fault
-from dlapp.node import DockerPolicy
-from dlapp.runtime import accounts, sight
+from dlapp.launch_spec import DockerSettings
+from dlapp.messages import Fault
+from dlapp.net.dockerd import DockerRefused, DockerSilent
+from dlapp.node_policy import DockerPolicy
+from dlapp.runtime import accounts
 from dlapp.runtime import container as containers
 from dlapp.runtime.container import Bind
-from dlapp.runtime.dockerd import Dockerd, DockerRefused, DockerSilent
-from dlapp.runtime.ending import Ending, ticks_now
-from dlapp.runtime.gpu_modes import Facts, GpuPart, part_for
-from dlapp.runtime.images import digest_of, make_sure_of_image
-from dlapp.runtime.labels import LABEL_APP, LABEL_IMAGE, labels_of, remove_what_is_left
-from dlapp.runtime.lifeline import Lifeline
-from dlapp.runtime.making import (
+from dlapp.runtime.container_factory import (
     HOME,
     LIFE,
     TMP,
     WORKSPACE,
-    DockerSettings,
     account_binds,
     add_account,
     chosen_mode,
     explained,
     make,
+    open_docker,
 )
-from dlapp.runtime.payload import Ended, Payload, PayloadError, how_to_start, wrapper_arguments
+from dlapp.runtime.exit_status import ContainerExit, ticks_now
+from dlapp.runtime.gpu import verification
+from dlapp.runtime.gpu.modes import Facts, GpuPart, part_for
+from dlapp.runtime.images import digest_of, make_sure_of_image
+from dlapp.runtime.labels import LABEL_APP, LABEL_IMAGE, labels_of, remove_what_is_left
+from dlapp.runtime.lifeline import Lifeline
+from dlapp.runtime.payload import Payload, PayloadError, PayloadExit, how_to_start, wrapper_arguments
 
 _WRAPPER = "/dlapp/wrapper.sh"
 _LOG = "/dlapp/log"
@@ -78,15 +80,15 @@ class DockerRun:
     ) -> None:
         self._payload, self._settings, self._policy = payload, settings, policy
         self._note, self._progress = note, progress
-        self._docker = Dockerd(settings.host, _CALL_TIMEOUT_S)
+        self._docker = open_docker(settings.host, _CALL_TIMEOUT_S)
         self._name = f"dlapp-{payload.container_id}"
-        self._ending = Ending(self._docker, self._name, payload, note)
+        self._ending = ContainerExit(self._docker, self._name, payload, note)
         self.image_digest = ""
         """Which image it is, for good, once it is prepared."""
         self._lifeline: Lifeline | None = None
         self._made = False
         self._began_ticks = 0
-        self._result: Ended | None = None
+        self._result: PayloadExit | None = None
         self._look_at = 0.0
         self._kill_help_at: float | None = None
         self._sent: set[int] = set()
@@ -134,7 +136,7 @@ class DockerRun:
         # Docker's init then passes SIGTERM (docker stop, the host's shutdown) on to the payload, not only to its shell.
         env = {"HOME": HOME, "TMPDIR": TMP, **payload.env, "TINI_KILL_PROCESS_GROUP": "1"}
         known = accounts.recall(self._settings.lock_dir, str(image["Id"]))
-        made = containers.Container(
+        made = containers.ContainerSpec(
             name=self._name,
             image=payload.image or "",
             entrypoint=("/bin/sh", _WRAPPER),
@@ -157,7 +159,7 @@ class DockerRun:
                 Bind(payload.life, LIFE, read_only=True),
                 Bind(payload.wrapper, _WRAPPER, read_only=True),
                 *account_binds(known, payload.directory),
-                *containers.operators_binds(self._policy),
+                *containers.operators_binds(self._policy, self._note),
             ),
             gpus=part,
             **containers.fences(self._docker, payload.resources, self._settings.network, self._policy),
@@ -188,14 +190,15 @@ class DockerRun:
             self._look_at_gpus()
 
     def _look_at_gpus(self) -> None:
-        """Let the payload begin if the container sees the cards that it is to have, and no others."""
+        """Let the payload begin if the container sees the GPUs that it is to have, and no others."""
         assert self._lifeline is not None
-        deadline, look_at = time.monotonic() + sight.TIMEOUT_S, 0.0
-        while not (seen := self._ending.words()).endswith("end\n"):
+        deadline, look_at = time.monotonic() + verification.TIMEOUT_S, 0.0
+        while not (seen := self._ending.wrapper_report()).endswith("end\n"):
             now = time.monotonic()
             if now >= deadline:
                 raise PayloadError(
-                    Fault.NODE, f"the container did not say in {sight.TIMEOUT_S:g} s which GPUs it sees: {seen!r:.200}"
+                    Fault.NODE,
+                    f"the container did not say in {verification.TIMEOUT_S:g} s which GPUs it sees: {seen!r:.200}",
                 )
             gone = self._lifeline.payload_gone
             if gone or (not self._lifeline.taken and now >= look_at):
@@ -204,7 +207,7 @@ class DockerRun:
                     raise self._ending.never_began(self._ending.settled_state())
             time.sleep(0.002)
         self._note("GPUs in the container: " + ", ".join(seen.splitlines()[:-1]))
-        sight.check(self._payload.gpus, seen)
+        verification.check(self._payload.gpus, seen)
         os.truncate(self._payload.exit_file, 0)
         self._lifeline.say("go")
 
@@ -214,7 +217,7 @@ class DockerRun:
             return []
         return self._lifeline.watched_fds()
 
-    def ended(self) -> Ended | None:
+    def ended(self) -> PayloadExit | None:
         """See `Running.ended`."""
         now = time.monotonic()
         if self._result is None and self._lifeline is not None:
@@ -242,7 +245,7 @@ class DockerRun:
             self._sent.add(signal.SIGKILL)
             self._lifeline.say("kill")
 
-    def _read_end(self) -> Ended:
+    def _read_end(self) -> PayloadExit:
         lifeline = self._lifeline
         assert lifeline is not None
         return self._ending.read(taken=lambda: lifeline.taken, sent=self._sent, began_ticks=self._began_ticks)

@@ -4,6 +4,10 @@ What it sees is what a payload sees (`dlapp.runtime.docker`), but for three thin
 the terminal is the caller's, and /dlapp/shell is where dlapp-run asks. dlapp-shell's death closes the lifeline, which
 ends all in the container; Docker itself then removes it.
 
+Of the session's directory it sees what it needs and no more: HOME, TMPDIR and the file that takes which GPUs are seen,
+to be written; the lifeline and dlapp-run's part, which are read-only (a FIFO can be written there nonetheless). Nothing
+that it can make, rename or remove lies where dlapp opens a name.
+
 Bytes of the terminal pass through this process. Docker joins the container's streams into frames where there is no
 terminal:
 
@@ -31,33 +35,37 @@ import tty
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from dlapp.control import Fault
-from dlapp.node import DockerPolicy
-from dlapp.runtime import accounts, sight
+from dlapp.launch_spec import DockerSettings
+from dlapp.messages import Fault
+from dlapp.net.dockerd import DockerRefused, DockerSilent
+from dlapp.node_policy import DockerPolicy
+from dlapp.runtime import accounts
 from dlapp.runtime import container as containers
 from dlapp.runtime.container import Bind
-from dlapp.runtime.dockerd import Dockerd, DockerRefused, DockerSilent
-from dlapp.runtime.gpu_modes import GpuPart, part_for
-from dlapp.runtime.images import Progress, digest_of, make_sure_of_image
-from dlapp.runtime.labels import LABEL_IMAGE, labels_of, remove_what_is_left
-from dlapp.runtime.lifeline import Lifeline
-from dlapp.runtime.making import (
+from dlapp.runtime.container_factory import (
     HOME,
     LIFE,
     TMP,
     WORKSPACE,
-    DockerSettings,
     account_binds,
     add_account,
     chosen_mode,
     explained,
     make,
+    open_docker,
 )
-from dlapp.runtime.payload import Card, PayloadError
+from dlapp.runtime.gpu import verification
+from dlapp.runtime.gpu.modes import GpuPart, part_for
+from dlapp.runtime.images import Progress, digest_of, make_sure_of_image
+from dlapp.runtime.labels import LABEL_IMAGE, labels_of, remove_what_is_left
+from dlapp.runtime.lifeline import Lifeline
+from dlapp.runtime.payload import PayloadDevice, PayloadError
 from dlapp.spec import Resources
 
 SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "shell.sh")
 DESK = "/dlapp/shell"
+_SIGHT = "/dlapp/sight"
+_SIGHT_BYTES = 65536
 _SCRIPT = "/dlapp/shell.sh"
 _HEADER = struct.Struct(">BxxxI")
 _CALL_TIMEOUT_S = 60.0
@@ -69,9 +77,10 @@ class DockerShell:
 
     Args:
         workspace: the user's own directory.
-        session_dir: what dlapp-run needs, and a ``dlapp.log`` that is locked for as long as the session lives.
+        session_dir: in it ``dlapp.log``, which is locked for as long as the session lives.
+        desk_dir: what dlapp-run needs inside.
         env: what is set on top of the image's environment.
-        cards: the GPUs that it holds.
+        GPUs: the GPUs that it holds.
         note: takes lines for the user.
         progress: told how much of an image has come, in bytes, and how much there is in all.
     """
@@ -84,16 +93,19 @@ class DockerShell:
         image: str,
         workspace: str,
         session_dir: str,
+        desk_dir: str,
         env: Mapping[str, str],
         resources: Resources,
-        cards: Sequence[Card] = (),
+        devices: Sequence[PayloadDevice] = (),
         note: Callable[[str], None] = lambda _: None,
         progress: Progress | None = None,
     ) -> None:
         self._settings, self._policy, self._image = settings, policy, image
-        self._docker = Dockerd(settings.host, _CALL_TIMEOUT_S)
+        self._docker = open_docker(settings.host, _CALL_TIMEOUT_S)
         self._workspace, self._session_dir, self._resources = workspace, session_dir, resources
-        self._env, self._cards, self._note, self._progress = dict(env), tuple(cards), note, progress
+        self._desk_dir = desk_dir
+        self._sight = -1
+        self._env, self._devices, self._note, self._progress = dict(env), tuple(devices), note, progress
         self._name = f"dlapp-{os.path.basename(session_dir)}"
         self._is_terminal = os.isatty(0) and os.isatty(1)
         self._api: Any = None
@@ -110,11 +122,11 @@ class DockerShell:
                 see the GPUs that it is to have.
         """
         with explained(self._settings.host, f"the shell in image {self._image}"):
-            choice, facts = chosen_mode(self._docker, self._settings, self._policy, self._cards, lambda _: None)
+            choice, facts = chosen_mode(self._docker, self._settings, self._policy, self._devices, lambda _: None)
             remove_what_is_left(self._docker, self._note, but=self._session_dir)
             lock_dir = self._settings.lock_dir
             found = make_sure_of_image(self._docker, self._image, lock_dir, self._quietly, self._progress)
-            part = part_for(choice.mode, self._cards, facts, containers.image_env(found))
+            part = part_for(choice.mode, self._devices, facts, containers.image_env(found))
             known = accounts.recall(lock_dir, str(found["Id"]))
             container = self._container(found, part, known)
             make(self._docker, container, facts, self._session_dir, lambda _: None)
@@ -152,23 +164,28 @@ class DockerShell:
         if self._api is not None:
             self._api.close()
             self._api = None
+        if self._sight >= 0:
+            os.close(self._sight)
+            self._sight = -1
 
     # ---- before the start ----
 
     def _container(
         self, image: Mapping[str, Any], part: GpuPart, known: accounts.Accounts | None
-    ) -> containers.Container:
-        own = {name: os.path.join(self._session_dir, name) for name in ("home", "tmp", "life")}
+    ) -> containers.ContainerSpec:
+        own = {name: os.path.join(self._session_dir, name) for name in ("home", "tmp", "life", "sight")}
         for name in ("home", "tmp"):
             os.makedirs(own[name], mode=0o700, exist_ok=True)
-        os.close(os.open(os.path.join(self._session_dir, "sight"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        if self._devices:
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._sight = os.open(own["sight"], flags, 0o600)
         self._lifeline = Lifeline(own["life"])
         path = {**containers.image_env(image), **self._env}.get("PATH") or _PATH
-        return containers.Container(
+        return containers.ContainerSpec(
             name=self._name,
             image=self._image,
             entrypoint=("/bin/sh", _SCRIPT),
-            command=(LIFE, f"{DESK}/sight" if self._cards else ""),
+            command=(LIFE, _SIGHT if self._devices else ""),
             env={
                 "TERM": os.environ.get("TERM", "dumb"),
                 **self._env,
@@ -178,7 +195,7 @@ class DockerShell:
                 "DLAPP_SHELL_DIR": DESK,
             },
             labels={
-                **labels_of(os.path.basename(self._session_dir), self._session_dir, self._cards),
+                **labels_of(os.path.basename(self._session_dir), self._session_dir, self._devices),
                 LABEL_IMAGE: digest_of(dict(image)),
             },
             working_dir=WORKSPACE,
@@ -186,11 +203,12 @@ class DockerShell:
                 Bind(self._workspace, WORKSPACE),
                 Bind(own["home"], HOME),
                 Bind(own["tmp"], TMP),
-                Bind(self._session_dir, DESK),
+                Bind(self._desk_dir, DESK, read_only=True),
+                *([Bind(own["sight"], _SIGHT)] if self._devices else []),
                 Bind(own["life"], LIFE, read_only=True),
                 Bind(SCRIPT, _SCRIPT, read_only=True),
                 *account_binds(known, self._session_dir),
-                *containers.operators_binds(self._policy),
+                *containers.operators_binds(self._policy, self._note),
             ),
             gpus=part,
             interactive=True,
@@ -215,19 +233,18 @@ class DockerShell:
         asked.wait(_CALL_TIMEOUT_S)
 
     def _look_at_gpus(self) -> None:
-        if not self._cards:
+        if not self._devices:
             return
         assert self._lifeline is not None
-        path, deadline = os.path.join(self._session_dir, "sight"), time.monotonic() + sight.TIMEOUT_S
+        deadline = time.monotonic() + verification.TIMEOUT_S
         while True:
-            with open(path, encoding="utf-8", errors="replace") as file:
-                seen = file.read(65536)
+            seen = os.pread(self._sight, _SIGHT_BYTES, 0).decode(errors="replace")
             if seen.endswith("end\n"):
                 break
             if self._lifeline.payload_gone or time.monotonic() > deadline:
                 raise PayloadError(Fault.NODE, "the container did not say which GPUs it sees")
             time.sleep(0.01)
-        sight.check(self._cards, seen)
+        verification.check(self._devices, seen)
         self._lifeline.say("go")
 
     def _wait_for_code(self, asked: threading.Event) -> None:

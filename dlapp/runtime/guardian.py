@@ -36,7 +36,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from dlapp.runtime import kernel
+from dlapp.system import kernel
 
 MAX_KEPT_FDS = 253
 """The kernel passes no more descriptors in one message. Source: net/core/scm.c, SCM_MAX_FD."""

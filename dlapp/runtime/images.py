@@ -9,21 +9,26 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import stat
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from dlapp import ofd
-from dlapp.control import Fault
-from dlapp.runtime.dockerd import Dockerd, DockerRefused
+from dlapp.errors import Denied
+from dlapp.messages import Fault
+from dlapp.net.dockerd import Dockerd, DockerRefused
 from dlapp.runtime.payload import PayloadError
+from dlapp.system import locks
+from dlapp.system.files import UntrustedFile, open_file
+from dlapp.system.owners import refuse_place_of_others
+from dlapp.system.shared_directory import create_shared_file, open_shared_directory
 
 Progress = Callable[[int, int], None]
 _STALL_S = 600.0
 """A pull that says nothing for so long is given up; unpacking a large layer is silent for minutes."""
 _LOOK_EVERY_S = 0.2
-_LONGEST_WAIT_S = 1800.0
-"""Another user's task may be stopped while it holds the lock; dockerd joins two pulls of one image anyway."""
+_LONGEST_WAIT_S = 60.0
+"""Anybody may lock the file, and a task be stopped while it has it; dockerd joins two pulls of one image anyway."""
 
 
 def make_sure_of_image(
@@ -33,10 +38,13 @@ def make_sure_of_image(
     note: Callable[[str], None],
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """What dockerd says of an image, which is pulled if it is missing.
+    """Return what dockerd says of an image, which is pulled if it is missing.
 
     Args:
+        docker: the daemon of this machine.
+        image: its name.
         lock_dir: a directory of the machine that all users may write.
+        note: told, in a line each, what is done and waited for.
         progress: told bytes that have come and bytes in all, as far as they are known.
 
     Raises:
@@ -67,18 +75,15 @@ def digest_of(image: dict[str, Any]) -> str:
     return str(digests[0] if digests else image.get("Id", ""))
 
 
-def machine_directory(path: str) -> None:
-    """Make a directory in which all users may make files, as /tmp is, if it is not there."""
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(path, 0o1777)
-        os.chmod(path, 0o1777)
-
-
 @contextlib.contextmanager
 def _turn(lock_dir: str, host: str, image: str, note: Callable[[str], None]) -> Iterator[None]:
-    machine_directory(lock_dir)
     name = f"pull-{hashlib.sha256(f'{host} {image}'.encode()).hexdigest()[:32]}"
-    fd = _open_shared(os.path.join(lock_dir, name))
+    try:
+        fd = _open_shared(lock_dir, name)
+    except OSError as error:
+        note(f"image {image}: pulled without waiting for other tasks: {error}")
+        yield
+        return
     try:
         deadline, told = time.monotonic() + _LONGEST_WAIT_S, False
         while not _try_lock(fd) and time.monotonic() < deadline:
@@ -91,21 +96,27 @@ def _turn(lock_dir: str, host: str, image: str, note: Callable[[str], None]) -> 
         os.close(fd)
 
 
-def _open_shared(path: str) -> int:
-    """A file that anybody may lock. Never with O_CREAT on what is there: the kernel refuses that in /run/lock."""
-    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
-    while True:
-        with contextlib.suppress(FileNotFoundError):
-            return os.open(path, flags)
-        with contextlib.suppress(FileExistsError):
-            fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
-            os.fchmod(fd, 0o666)
-            return fd
+def _open_shared(lock_dir: str, name: str) -> int:
+    """Open a file that anybody may lock. Raises OSError: it is none."""
+    directory = open_shared_directory(lock_dir, make=True)
+    try:
+        path = os.path.join(lock_dir, name)
+        try:
+            fd = open_file(name, dir_fd=directory, path=path, write=True)
+        except FileNotFoundError:
+            create_shared_file(name, directory)
+            fd = open_file(name, dir_fd=directory, path=path, write=True)
+        if (mode := stat.S_IMODE(os.fstat(fd).st_mode)) != 0o666:
+            os.close(fd)
+            raise UntrustedFile(path, f"has mode {mode:o}, not 666")
+        return fd
+    finally:
+        os.close(directory)
 
 
 def _try_lock(fd: int) -> bool:
     try:
-        return ofd.try_lock(fd)
+        return locks.try_lock(fd)
     except OSError:
         return False
 
@@ -142,13 +153,18 @@ def _credentials(name: str) -> dict[str, str]:
 
     import docker.auth
     import docker.errors
+    import docker.utils.config
 
     registry, _ = docker.auth.resolve_repository_name(name)
+    path = docker.utils.config.find_config_file()
+    if path is None:
+        return {}
     try:
+        refuse_place_of_others(path)  # it names programs that are run
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a helper that is missing is said by the error that follows
-            found = docker.auth.load_config().resolve_authconfig(registry)
-    except docker.errors.DockerException as error:
+            found = docker.auth.load_config(path).resolve_authconfig(registry)
+    except (Denied, docker.errors.DockerException) as error:
         raise PayloadError(
             Fault.USER, f"the credentials for registry {registry} in your Docker configuration cannot be used: {error}"
         ) from error
@@ -170,7 +186,7 @@ _SIGNS = (
         ("denied", "unauthorized", "authentication required", "no basic auth credentials"),
     ),
     (Fault.USER, "there is no such image", ("manifest unknown", "not found", "does not exist", "name unknown")),
-    (Fault.USER, "that is no name of an image", ("invalid reference", "invalid repository", "invalid tag")),
+    (Fault.USER, "not an image name", ("invalid reference", "invalid repository", "invalid tag")),
 )
 
 

@@ -9,9 +9,9 @@ import contextlib
 import os
 from collections.abc import Callable, Sequence
 
-from dlapp import ofd
-from dlapp.runtime.dockerd import Dockerd, DockerRefused
-from dlapp.runtime.payload import Card
+from dlapp.net.dockerd import Dockerd, DockerRefused
+from dlapp.runtime.payload import PayloadDevice
+from dlapp.system import locks
 
 LABEL_APP = "dlapp.app"
 LABEL_CONTAINER = "dlapp.container"
@@ -22,12 +22,12 @@ LABEL_UID = "dlapp.uid"
 LABEL_IMAGE = "dlapp.image"
 
 
-def labels_of(container_id: str, directory: str, cards: Sequence[Card]) -> dict[str, str]:
-    """What every container of ours is labelled with."""
+def labels_of(container_id: str, directory: str, devices: Sequence[PayloadDevice]) -> dict[str, str]:
+    """Return what every container of ours is labelled with."""
     return {
         LABEL_CONTAINER: container_id,
         LABEL_DIRECTORY: directory,
-        LABEL_GPUS: ",".join(card.uuid for card in cards),
+        LABEL_GPUS: ",".join(device.uuid for device in devices),
         LABEL_HOST: os.uname().nodename,
         LABEL_UID: str(os.getuid()),
     }
@@ -37,6 +37,8 @@ def remove_what_is_left(docker: Dockerd, note: Callable[[str], None], *, applica
     """Remove our user's containers on this host whose task is dead.
 
     Args:
+        docker: the daemon of this machine.
+        note: told, in a line each, what is removed.
         application: only of this one; empty: of all.
         but: a container's directory, which is left alone.
     """
@@ -44,23 +46,23 @@ def remove_what_is_left(docker: Dockerd, note: Callable[[str], None], *, applica
     if application:
         labels.append(f"{LABEL_APP}={application}")
     for found in docker.labelled(labels):
-        directory = found["Labels"].get(LABEL_DIRECTORY, "")
+        directory = found.labels.get(LABEL_DIRECTORY, "")
         if (but and directory == but) or not task_is_gone(directory):
             continue
-        note(f"removing container {found['Names'][0]} ({found['State']}): its task is dead")
+        note(f"removing container {found.name} ({found.state}): its task is dead")
         with contextlib.suppress(DockerRefused):  # another task may be at it too
-            docker.remove(found["Id"])
+            docker.remove(found.id)
 
 
 def task_is_gone(directory: str) -> bool:
-    """Whether the task of a container's directory is dead; what cannot be known counts as alive."""
+    """Return whether the task of a container's directory is dead; what cannot be known counts as alive."""
     try:
-        fd = os.open(os.path.join(directory, "dlapp.log"), os.O_RDWR | os.O_CLOEXEC)
+        fd = os.open(os.path.join(directory, "dlapp.log"), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
         return True
     except OSError:
         return False
     try:
-        return not ofd.held(fd)
+        return not locks.is_write_locked(fd)
     finally:
         os.close(fd)

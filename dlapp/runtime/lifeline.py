@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import array
 import contextlib
-import errno
 import fcntl
 import os
 import select
@@ -66,16 +65,3 @@ class Lifeline:
             if fd is not None:
                 os.close(fd)
         self._reader = self._writer = None
-
-
-def somebody_holds(path: str) -> bool:
-    """Whether anybody holds the reading end of a lifeline, or waits to. A FIFO that is not there is held by nobody."""
-    try:
-        os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        if error.errno == errno.ENXIO:
-            return False
-        raise
-    return True

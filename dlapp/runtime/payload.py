@@ -6,8 +6,8 @@ import os
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from dlapp.control import Fault
 from dlapp.errors import DlappError
+from dlapp.messages import Fault
 from dlapp.spec import Resources
 
 BY_SHELL = "shell"
@@ -25,7 +25,7 @@ class PayloadError(DlappError):
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class PayloadDevice:
     """One GPU that a payload holds; see `dlapp.gpuid.devices.Device`. ``minor`` -1: not known; ``mig`` -1: whole."""
 
     uuid: str
@@ -56,7 +56,7 @@ class Payload:
     env: dict[str, str]
     resources: Resources
     image: str | None = None
-    gpus: tuple[Card, ...] = ()
+    gpus: tuple[PayloadDevice, ...] = ()
     mounts: tuple[tuple[str, str], ...] = ()
     keep_fds: tuple[int, ...] = ()
 
@@ -107,7 +107,7 @@ class Payload:
         return os.path.join(self.directory, "life")
 
 
-class Ended(NamedTuple):
+class PayloadExit(NamedTuple):
     """How a payload ended: with an exit code, or by a signal.
 
     ``problem`` says what else there is to say (out of memory, the guardian is gone), and ``fault`` whose fault that
@@ -129,8 +129,8 @@ class Running(Protocol):
     def watched_fds(self) -> list[tuple[int, int]]:
         """Descriptors and poll events that mean: call `ended`. May change between calls."""
 
-    def ended(self) -> Ended | None:
-        """How it ended, once nothing of it is left; None before."""
+    def ended(self) -> PayloadExit | None:
+        """Return how it ended, once nothing of it is left; None before."""
 
     def soft_stop(self) -> None:
         """SIGTERM to all of the payload."""
@@ -143,7 +143,8 @@ class Running(Protocol):
 
 
 def how_to_start(workspace: str, script: str) -> str:
-    """How a script is started: `BY_SHELL`, `AS_PROGRAM`, or the absolute path of the interpreter in its ``#!`` line.
+    """Return how a script is started: `BY_SHELL`, `AS_PROGRAM`, or the absolute path of the interpreter in its ``#!``
+    line.
 
     The kernel runs what has the x bit and a ``#!`` line, or is a binary program; all else is for bash.
     Source: execve(2), "Interpreter scripts"; binfmt_script.c reads 256 bytes.
@@ -186,11 +187,21 @@ def how_to_start(workspace: str, script: str) -> str:
 def wrapper_arguments(
     mode: str, life: str, stdout: str, stderr: str, exit_file: str, how: str, script: str, args: tuple[str, ...]
 ) -> list[str]:
-    """What ``sh`` is given after its own name and the wrapper's path."""
+    """Return what ``sh`` is given after its own name and the wrapper's path.
+
+    Args:
+        mode: ``exec`` for a plain process; ``wait``, or ``look`` at its GPUs first, in a container.
+        life: path of the lifeline.
+        stdout, stderr: paths of the files for what is printed.
+        exit_file: path of the file for the exit code.
+        how: what `how_to_start` says of the script.
+        script: path of the user's script.
+        args: its arguments.
+    """
     return [mode, life, stdout, stderr, exit_file, how, script, *args]
 
 
-def ended_with(status: int, problem: str = "") -> Ended:
+def ended_with(status: int, problem: str = "") -> PayloadExit:
     """Read a wait status as os.waitpid gives it."""
     code = os.waitstatus_to_exitcode(status)
-    return Ended(code, None, problem=problem) if code >= 0 else Ended(None, -code, problem=problem)
+    return PayloadExit(code, None, problem=problem) if code >= 0 else PayloadExit(None, -code, problem=problem)

@@ -11,10 +11,10 @@ import socket
 import time
 from typing import Any
 
-from dlapp.control import Fault
+from dlapp.messages import Fault
 from dlapp.runtime.guardian import kill_descendants
 from dlapp.runtime.lifeline import Lifeline
-from dlapp.runtime.payload import Ended, Payload, PayloadError, ended_with, how_to_start, wrapper_arguments
+from dlapp.runtime.payload import Payload, PayloadError, PayloadExit, ended_with, how_to_start, wrapper_arguments
 
 SHELL = "/bin/sh"
 _PATIENCE_S = 2.0
@@ -108,7 +108,7 @@ class PlainRun:
         self._guardian = guardian
         self._lifeline: Lifeline | None = None
         self._kill_again_at: float | None = None
-        self._result: Ended | None = None
+        self._result: PayloadExit | None = None
 
     def start(self) -> None:
         """See `Running.start`."""
@@ -131,7 +131,7 @@ class PlainRun:
         """See `Running.watched_fds`."""
         return [] if self._guardian.gone else [(self._guardian.fileno(), select.POLLIN)]
 
-    def ended(self) -> Ended | None:
+    def ended(self) -> PayloadExit | None:
         """See `Running.ended`."""
         if self._lifeline is not None:
             self._lifeline.taken  # noqa: B018 (lets go of the reading end in time)
@@ -141,7 +141,7 @@ class PlainRun:
                 self._result = ended_with(message["ended"])
             elif message is not None or self._guardian.gone:
                 self._guardian.close()
-                self._result = Ended(None, None, Fault.NODE, "the guardian was killed, and the payload with it")
+                self._result = PayloadExit(None, None, Fault.NODE, "the guardian was killed, and the payload with it")
             elif self._kill_again_at is not None and time.monotonic() > self._kill_again_at:
                 self._kill_again_at += _PATIENCE_S
                 self._guardian.kill_inner()

@@ -20,7 +20,7 @@ def main(argv: Sequence[str]) -> int:
     options = dict(zip(argv[::2], argv[1::2], strict=True))
     application, host = options["--application"], options["--host"]
     from dlapp.errors import DlappError
-    from dlapp.runtime.dockerd import Dockerd, DockerRefused, DockerSilent
+    from dlapp.net.dockerd import Dockerd, DockerRefused, DockerSilent
     from dlapp.runtime.labels import remove_what_is_left
 
     try:

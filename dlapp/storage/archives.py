@@ -3,7 +3,10 @@
 Nothing is written outside the directory that they are unpacked into: a name that is absolute or has ``..`` is refused,
 so is one that passes through a link. Links are made last, when nothing is written any more, and only those that
 stay inside. Nothing is written over. Archives that grow out of all proportion are refused before the disk is full.
-Devices, FIFOs and passwords are refused. Permissions (without setuid and the like) and times are kept, owners are not.
+Devices, FIFOs and passwords are refused, and so is what takes more memory than 64 MiB above the archive's own size: zip
+files have the methods stored and deflate only (zipfile decompresses the others without a limit), headers are short, and
+what has to be remembered of directories and links is limited. Permissions (without setuid and the like) and times are
+kept, owners are not.
 
 What was unpacked before a refusal stays; the caller's directory is worthless then.
 """
@@ -19,9 +22,11 @@ from contextlib import contextmanager
 from typing import IO, Any, NamedTuple
 
 from dlapp.errors import DlappError
-from dlapp.storage import DiskFull, shown
+from dlapp.locations import shown
+from dlapp.storage.api import DiskFull
 from dlapp.storage.links import link_kept_inside, link_reader
 from dlapp.storage.tree import explained, free_bytes, human_size, room_at
+from dlapp.system.files import is_plain_name
 
 MOST_GROWTH = 200
 """How many times its own size an archive may become; text and logs become 10 to 50 times as large."""
@@ -29,6 +34,14 @@ ALWAYS_ALLOWED = 1 << 30
 _MEMBER_BYTES = 512
 """What a member counts besides its content, so that a million empty ones are not free."""
 _PIECE = 1 << 20
+_MAX_NAME = 4096
+"""The longest path of a member [characters]; no call of the kernel takes a longer one."""
+_MAX_REMEMBERED = 32 << 20
+"""Bytes of the names of directories and links, each with `_REMEMBERED` more for what holds it."""
+_REMEMBERED = 400
+_ZIP_MEMBER_BYTES = 1000
+"""What zipfile keeps in memory for one member; measured: 0.7 to 0.9 KiB."""
+_ZIP_MEMORY_BYTES = 48 << 20
 _MAGIC = (
     (b"PK\x03\x04", "zip"),
     (b"PK\x05\x06", "zip"),  # an empty one
@@ -55,6 +68,8 @@ def unpack_archive(
     """Unpack the tar (plain, gzip, bzip2, xz) or zip file ``path`` into the directory ``into``.
 
     Args:
+        path: of the archive.
+        into: the directory.
         name: what messages call the archive.
         done: told how many bytes of the archive are used up, after each piece.
 
@@ -65,7 +80,7 @@ def unpack_archive(
     """
     try:
         with open(path, "rb") as file:
-            return _Unpacking(file, into, shown(name or path), done).run()
+            return _ArchiveUnpacking(file, into, shown(name or path), done).run()
     except OSError as error:
         if isinstance(error, DlappError):
             raise
@@ -81,7 +96,7 @@ def _kind_of(file: IO[bytes]) -> str | None:
     return "tar" if head[257:262] == b"ustar" else None
 
 
-class _Unpacking:
+class _ArchiveUnpacking:
     """One archive on its way."""
 
     def __init__(self, file: IO[bytes], into: str, name: str, done: Callable[[int], None]) -> None:
@@ -89,7 +104,7 @@ class _Unpacking:
         self._size = os.fstat(file.fileno()).st_size
         self._most = max(ALWAYS_ALLOWED, MOST_GROWTH * self._size)
         self._free = free_bytes(into)
-        self._count = self._files = self._bytes = self._told = 0
+        self._count = self._files = self._bytes = self._told = self._remembered = 0
         self._directories: dict[str, tuple[int, float] | None] = {"": None}
         self._links: dict[str, str] = {}
 
@@ -107,7 +122,8 @@ class _Unpacking:
             if kept is not None:
                 mode, mtime = kept
                 os.chmod(self._at(name), mode & 0o777 | 0o700)
-                os.utime(self._at(name), (mtime, mtime))
+                with self._damage_named():  # a header may have any time
+                    os.utime(self._at(name), (mtime, mtime))
         self._tell(self._size)
         return Unpacked(self._files, self._bytes)
 
@@ -116,13 +132,19 @@ class _Unpacking:
     def _tar(self, kind: str) -> None:
         import tarfile
 
+        from dlapp.storage.archive_streams import BoundedTarInfo, TarStream
+
+        stream = TarStream(self._file, kind)
+        source: Any = stream
         with (
             self._damage_named(tarfile.TarError),
-            _decompressed(self._file, kind) as stream,
-            tarfile.open(fileobj=stream, mode="r|", errorlevel=2) as tar,
+            tarfile.open(
+                fileobj=source, mode="r|", errorlevel=2, tarinfo=BoundedTarInfo, errors="surrogateescape"
+            ) as tar,
         ):
             for member in tar:
                 self._tell(self._file.tell())
+                stream.begin_content()
                 name = self._checked(member.name)
                 if member.isdir():
                     self._directory(name, member.mode, member.mtime)
@@ -133,23 +155,34 @@ class _Unpacking:
                 elif member.isfile():
                     content = tar.extractfile(member)
                     assert content is not None
-                    self._regular(name, content, member.mode, member.mtime)
+                    self._regular(name, content, member.mode, member.mtime, stream.begin_content)
                 else:
                     raise ArchiveRefused(f"{self._name}: {shown(name)} is a device or a FIFO")
                 tar.members.clear()  # type: ignore[attr-defined]  # else all of them stay in memory
+                stream.begin_content()
             while piece := stream.read(_PIECE):
                 # What compressed it has its checksum at the end.
+                stream.begin_content()
                 self._weigh(len(piece))
 
     def _zip(self) -> None:
+        import struct
         import zipfile
 
-        with self._damage_named(zipfile.BadZipFile, NotImplementedError), zipfile.ZipFile(self._file) as zip_file:
+        damage = (zipfile.BadZipFile, NotImplementedError, struct.error, IndexError)
+        with self._damage_named(*damage):
+            self._check_members_of_zip()
+        with self._damage_named(*damage), zipfile.ZipFile(self._file) as zip_file:
             used = 0
             for member in zip_file.infolist():
                 name, mode = self._checked(member.filename), member.external_attr >> 16
                 if member.flag_bits & 1:
                     raise ArchiveRefused(f"{self._name}: {shown(name)} needs a password")
+                if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                    method = zipfile.compressor_names.get(member.compress_type, str(member.compress_type))  # type: ignore[attr-defined]
+                    raise ArchiveRefused(
+                        f"{self._name}: {shown(name)} has the compression {method}; a zip may have stored and deflate"
+                    )
                 used += member.compress_size
                 if used > self._size:
                     raise ArchiveRefused(f"{self._name} is a bomb: its members lie over each other")
@@ -159,12 +192,29 @@ class _Unpacking:
                     continue
                 with zip_file.open(member) as content:
                     if stat.S_ISLNK(mode):
-                        self._link(name, os.fsdecode(content.read(1 << 16)))
+                        self._link(name, os.fsdecode(content.read(_MAX_NAME)))
                     elif stat.S_IFMT(mode) in (0, stat.S_IFREG):
                         self._regular(name, content, mode or 0o644, mtime)
                     else:
                         raise ArchiveRefused(f"{self._name}: {shown(name)} is a device or a FIFO")
                 self._tell(used)
+
+    def _check_members_of_zip(self) -> None:
+        """Count the members before zipfile keeps all of them in memory."""
+        import zipfile
+
+        record: Any = zipfile._EndRecData(self._file)  # type: ignore[attr-defined]
+        if not record:
+            raise zipfile.BadZipFile("it has no end")
+        size = int(record[5])  # of the central directory
+        self._file.seek(max(0, self._size - size - (1 << 17)))  # and the bytes that may follow it
+        count, before = 0, b""
+        while piece := self._file.read(_PIECE):
+            count += (before + piece).count(b"PK\x01\x02")
+            before = piece[-3:]
+        self._file.seek(0)
+        if max(count, 1) * _ZIP_MEMBER_BYTES + size > self._size + _ZIP_MEMORY_BYTES:
+            raise ArchiveRefused(f"{self._name} has {count} members in {human_size(self._size)}; pack it as a tar")
 
     @contextmanager
     def _damage_named(self, *kinds: type[Exception]) -> Iterator[None]:
@@ -195,11 +245,17 @@ class _Unpacking:
     def _checked(self, text: str) -> str:
         """A member's name as a path below ``into``. Raises ArchiveRefused."""
         self._weigh(_MEMBER_BYTES)
+        parts = [part for part in text.split("/") if part not in ("", ".")] if len(text) <= _MAX_NAME else []
         if text.startswith("/") or "\0" in text:
-            raise ArchiveRefused(f"{self._name} has a member that is named {shown(text)}: that is no relative path")
-        parts = [part for part in text.split("/") if part not in ("", ".")]
+            raise ArchiveRefused(
+                f"{self._name} has a member that is named {shown(text[:200])}: that is not a relative path"
+            )
         if ".." in parts:
-            raise ArchiveRefused(f"{self._name} has a member that would land elsewhere: {shown(text)}")
+            raise ArchiveRefused(f"{self._name} has a member that would land elsewhere: {shown(text[:200])}")
+        if len(text) > _MAX_NAME or not all(map(is_plain_name, parts)):
+            raise ArchiveRefused(
+                f"{self._name} has a member that is named {shown(text[:200])}: that is not a file name"
+            )
         return "/".join(parts)
 
     def _directory(self, name: str, mode: int, mtime: float) -> None:
@@ -213,25 +269,54 @@ class _Unpacking:
         above = name.rpartition("/")[0]
         if above in self._directories:
             return
-        self._parent_of(above)
-        path = self._at(above)
-        no_directory = ArchiveRefused(f"{self._name}: {shown(name)} cannot be unpacked: {shown(path)} is no directory")
-        if above in self._links:
+        parts = above.split("/")
+        for count in range(1, len(parts) + 1):
+            directory = "/".join(parts[:count])
+            if directory not in self._directories:
+                self._make_directory(directory, name)
+
+    def _make_directory(self, directory: str, name: str) -> None:
+        self._remember(len(directory))
+        path = self._at(directory)
+        no_directory = ArchiveRefused(
+            f"{self._name}: {shown(name)} cannot be unpacked: {shown(path)} is not a directory"
+        )
+        if directory in self._links:
             raise no_directory
         try:
             os.mkdir(path, 0o755)
-            self._directories[above] = None
         except FileExistsError:
             if not stat.S_ISDIR(os.lstat(path).st_mode):
                 raise no_directory from None
-            self._directories[above] = None
         except OSError as error:
             raise explained(error, path, "made") from error
+        self._directories[directory] = None
 
-    def _regular(self, name: str, content: IO[bytes], mode: int, mtime: float) -> None:
+    def _remember(self, size: int) -> None:
+        self._remembered += size + _REMEMBERED
+        if self._remembered > _MAX_REMEMBERED:
+            raise ArchiveRefused(f"{self._name} has too many directories and links")
+
+    def _regular(
+        self,
+        name: str,
+        content: IO[bytes],
+        mode: int,
+        mtime: float,
+        goes_on: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Write a file.
+
+        Args:
+            name: its path below ``into``.
+            content: what to write.
+            mode, mtime: its permissions, and its time [s since 1970].
+            goes_on: called after each piece.
+        """
         path = self._free_place(name)
         with _created(path) as target:
             while piece := content.read(_PIECE):
+                goes_on()
                 self._weigh(len(piece))
                 left = memoryview(piece)
                 while left:
@@ -252,6 +337,9 @@ class _Unpacking:
 
     def _link(self, name: str, text: str) -> None:
         self._free_place(name)
+        if not text or len(text) > _MAX_NAME or "\0" in text:
+            raise ArchiveRefused(f"{self._name}: {shown(name)} is a link to what cannot be a name")
+        self._remember(len(name) + len(text))
         self._links[name] = text
 
     def _free_place(self, name: str) -> str:
@@ -291,20 +379,6 @@ class _Unpacking:
 
     def _at(self, name: str) -> str:
         return f"{self._into}/{name}" if name else self._into
-
-
-@contextmanager
-def _decompressed(file: IO[bytes], kind: str) -> Iterator[Any]:
-    if kind == "tar":
-        yield file
-        return
-    import bz2
-    import gzip
-    import lzma
-
-    openers: dict[str, Callable[[IO[bytes]], Any]] = {"gz": gzip.open, "bz2": bz2.open, "xz": lzma.open}
-    with openers[kind](file) as stream:
-        yield stream
 
 
 @contextmanager

@@ -15,16 +15,23 @@ import itertools
 import re
 
 from dlapp.errors import UsageError
+from dlapp.system.text import shown
 
 _WILD = frozenset("*?[{")
+MOST_ALTERNATIVES = 1000
+"""Each is looked for by itself."""
+MOST_CHARACTERS = 4096
 
 
 def split_pattern(pattern: str) -> list[list[str | re.Pattern[str]]]:
     """The alternatives of an absolute pattern, each a list of path components: text to take as it is, or what to match.
 
     Raises:
-        UsageError: brackets or braces that do not close, a range that runs backwards, a backslash at the end.
+        UsageError: brackets or braces that do not close, a range that runs backwards, a backslash at the end; it is
+            longer than `MOST_CHARACTERS`, or stands for more than `MOST_ALTERNATIVES` patterns without braces.
     """
+    if len(pattern) > MOST_CHARACTERS:
+        raise UsageError(f"the pattern {shown(pattern)} has {len(pattern)} characters, at most {MOST_CHARACTERS}")
     return [_components(path) for path in _expand_slashed_braces(pattern)]
 
 
@@ -98,8 +105,8 @@ def _character_class(part: str, at: int) -> tuple[str, int]:
             char = "\\" + part[at]
             at += 1
             out.append(re.escape(char[1]))
-        elif char == "-" and not first and part[at : at + 1] not in ("", "]"):
-            out.append("-")
+        elif char == "-" and not first and out[-1] != "-" and part[at : at + 1] not in ("", "]"):
+            out.append("-")  # of a range; one that follows it is its end
         else:
             out.append(re.escape(char))
         first = False
@@ -108,13 +115,21 @@ def _character_class(part: str, at: int) -> tuple[str, int]:
 
 def _expand_slashed_braces(pattern: str) -> list[str]:
     """Write out the first braces that hold a slash, and so on; components can be told apart only then."""
-    found = _slashed_braces(pattern)
-    if found is None:
-        return [pattern]
-    start, end, commas = found
-    edges = [start, *commas, end]
-    words = [pattern[a + 1 : b] for a, b in itertools.pairwise(edges)]
-    return [one for word in words for one in _expand_slashed_braces(pattern[:start] + word + pattern[end + 1 :])]
+    done: list[str] = []
+    waiting = [pattern]
+    while waiting:
+        one = waiting.pop()
+        found = _slashed_braces(one)
+        if found is None:
+            done.append(one)
+        else:
+            start, end, commas = found
+            edges = [start, *commas, end]
+            words = [one[a + 1 : b] for a, b in itertools.pairwise(edges)]
+            waiting += [one[:start] + word + one[end + 1 :] for word in reversed(words)]
+        if len(done) + len(waiting) > MOST_ALTERNATIVES:
+            raise UsageError(f"the pattern {shown(pattern)} stands for more than {MOST_ALTERNATIVES} others")
+    return done
 
 
 def _slashed_braces(pattern: str) -> tuple[int, int, list[int]] | None:

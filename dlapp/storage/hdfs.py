@@ -6,21 +6,28 @@ goes first under a name that is the caller's alone, and only a rename gives it t
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
 import stat
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from dlapp.errors import Denied, DlappError, NotFound, UsageError
-from dlapp.storage import Entry, HdfsPlace, Moved, Progress, shown
-from dlapp.storage.fetching import Landing, fetch_all
+from dlapp.locations import HdfsPlace, shown
+from dlapp.net.http import RequestBody
+from dlapp.storage.api import MatchedEntry, Moved, Progress
+from dlapp.storage.fetch_plan import FetchTarget, fetch_all
 from dlapp.storage.glob import split_pattern
-from dlapp.storage.http import Source
-from dlapp.storage.tree import Node, explained, nodes_to_store
-from dlapp.storage.webhdfs import Status, WebHdfs
+from dlapp.storage.links import TooManyLinks, link_target
+from dlapp.storage.tree import OpenTree, TreeNode, explained, nodes_to_store
+from dlapp.storage.webhdfs import INODES, FileStatus, WebHdfs
+from dlapp.system.files import UntrustedFile, is_plain_name
+
+if TYPE_CHECKING:
+    from dlapp.storage.commit.marker import OutputCommit
 
 AT_ONCE = 8
 """Files on their way at a time; more do not make two cores faster, and a cluster has other users."""
@@ -28,15 +35,19 @@ WRITES_AT_ONCE = 16
 """Closing a small file takes up to 400 ms in which nobody works: the NameNode has not heard of its block yet. Measured
 with 600 files of 4 KiB on two cores: 16 at a time take 0.6 of the time of 8, 32 take as long as 16."""
 SMALL_BYTES = 1 << 20
-"""Files of up to this size are many, and most of their time is waiting: see `WebHdfs.fetch`, ``straight``."""
+"""Files of up to this size are many, and most of their time is waiting: see `WebHdfs.fetch`, ``direct_to_datanode``."""
 RANGE_BYTES = 128 << 20
 """What is fetched in one go: HDFS' usual block, so that ranges come from different DataNodes."""
+MOST_NODES = 1 << 22
+"""Files and directories in one tree that is read."""
+MAX_PATH = 8000
+"""The longest path [characters]. Source: org.apache.hadoop.hdfs.protocol.HdfsConstants, MAX_PATH_LENGTH."""
 
 T = TypeVar("T")
 
 
 class HdfsFiles:
-    """The `dlapp.storage.FileSystem` of ``hdfs://`` locations, and small files of our own there. Any thread may call.
+    """The `FileSystem` of ``hdfs://`` locations, and small files of our own there. Any thread may call.
 
     Args:
         web: who makes the calls; default: a new one for ``place``.
@@ -49,28 +60,28 @@ class HdfsFiles:
 
     # ---- FileSystem ----
 
-    def matches(self, pattern: str) -> list[Entry]:
+    def matches(self, pattern: str) -> list[MatchedEntry]:
         """See `FileSystem.matches`."""
-        found: dict[str, Entry] = {}
+        found: dict[str, MatchedEntry] = {}
         for components in split_pattern(self.place.path(pattern)):
             for path, status in self._matching(components):
                 size = 0 if status.is_dir else status.size_bytes
-                found[path] = Entry(self.place.location + path, status.is_dir, size)
+                found[path] = MatchedEntry(self.place.location + path, status.is_dir, size)
         return [found[path] for path in sorted(found)]
 
     def exists(self, location: str) -> bool:
         """See `FileSystem.exists`."""
         return self.web.status(self.place.path(location)) is not None
 
-    def fetch(self, entries: Sequence[Entry], into: str, *, progress: Progress | None = None) -> Moved:
+    def fetch(self, entries: Sequence[MatchedEntry], into: str, *, progress: Progress | None = None) -> Moved:
         """See `FileSystem.fetch`."""
         return fetch_all(self, entries, into, progress)
 
-    def tree(self, entry: Entry) -> list[Node]:
+    def tree(self, entry: MatchedEntry) -> list[TreeNode]:
         """See `FileSystem.tree`."""
         return self._nodes(self.place.path(entry.location), readable=True)
 
-    def bring(self, landings: Sequence[Landing], done: Callable[[int], None]) -> None:
+    def bring(self, landings: Sequence[FetchTarget], done: Callable[[int], None]) -> None:
         """See `FileSystem.bring`. Many files at once, and several ranges of a large one."""
         directories = [(node, path) for one in landings for node, path in one.places() if node.is_dir]
         files = [(node, path) for one in landings for node, path in one.places() if node.is_file]
@@ -92,29 +103,75 @@ class HdfsFiles:
         seen_as: Sequence[str] = (),
         note: Callable[[str], None] | None = None,
     ) -> Moved:
-        """See `FileSystem.store`. Permissions, modification times and empty directories are kept.
+        """Store a file or a tree; see `FileSystem.store`. Permissions, modification times and empty directories are
+        kept.
 
         HDFS has no links: one to a file becomes a copy of it, one to a directory or to nothing is noted. ``move`` makes
         no difference: all of it is sent.
+
+        Args:
+            local, location, move, seen_as, note: as there.
         """
         top, note = self.place.path(location), note or _nothing
         if not os.path.exists(local):
             raise NotFound(f"{shown(local)}: there is no such file or directory to store")
-        nodes = _without_links(nodes_to_store(local, seen_as=seen_as, note=note)[0], note)
-        _check_names(nodes, top)
-        self._remove(top, self.web.clear)
-        self.web.make_directory(top.rpartition("/")[0] or "/")
-        directories = [(node, f"{top}/{node.name}".rstrip("/")) for node in nodes if node.is_dir]
-        files = [(node, f"{top}/{node.name}".rstrip("/")) for node in nodes if node.is_file]
-        # One at a time and parents first, so that no directory gets the permissions of a parent made on the way.
-        for _, path in directories:
-            self.web.make_directory(path, 0o700)
-        self._all_at_once(lambda one, tell: self._store_file(*one, tell), files, _ignore, at_once=WRITES_AT_ONCE)
-        self._check_stored(top, files)
-        for node, path in reversed(directories):
-            self.web.set_mode(path, node.mode & 0o777)
-            self.web.set_mtime(path, node.mtime_ns // 1_000_000)
+        with contextlib.closing(OpenTree(local)) as tree:
+            nodes = _without_links(nodes_to_store(tree, seen_as=seen_as, note=note)[0], note)
+            _check_names(nodes, top)
+            with self._held_in_place(top) as place:
+                self._remove(place, self.web.clear)
+                directories = [(node, f"{place}/{node.name}".rstrip("/")) for node in nodes if node.is_dir]
+                files = [(node, f"{place}/{node.name}".rstrip("/")) for node in nodes if node.is_file]
+                # One at a time and parents first: no directory gets the permissions of a parent made on the way.
+                for _, path in directories:
+                    self.web.make_directory(path, 0o700)
+                self._all_at_once(
+                    lambda one, tell: self._store_file(tree, *one, tell), files, _ignore, at_once=WRITES_AT_ONCE
+                )
+                self._check_stored(place, files)
+                for node, path in reversed(directories):
+                    self.web.set_mode(path, node.mode & 0o777)
+                    self.web.set_mtime(path, node.mtime_ns // 1_000_000)
         return Moved(len(files), sum(node.size_bytes for node, _ in files))
+
+    @contextlib.contextmanager
+    def _held_in_place(self, top: str) -> Iterator[str]:
+        """Yield the path by which to reach ``top`` in a directory that only the user may write, made if needed.
+
+        The directory is named by its number: others may be able to give its name to another one. Only a router serves
+        no numbers, as is seen here; then it is the name.
+
+        Raises:
+            UntrustedFile: others own or may write the directory.
+        """
+        above, _, name = top.rpartition("/")
+        self.web.make_directory(above or "/", 0o700)
+        numbered = f"{INODES}/{self.check_own_directory(above or '/').inode_id}"
+        place = f"{numbered}/{name}" if self.web.status(numbered) is not None else top
+        try:
+            yield place
+        except DlappError as error:
+            # The user knows the name.
+            error.args = tuple(one.replace(place, top) if isinstance(one, str) else one for one in error.args)
+            raise
+
+    def check_own_directory(self, path: str) -> FileStatus:
+        """Return what a directory is that only the user may write.
+
+        Raises:
+            UntrustedFile: something else has that name, or others own or may write it.
+            NotFound: nothing is there.
+        """
+        status, where = self.web.status(path), self.place.location + path
+        if status is None:
+            raise NotFound(f"{shown(where)} is gone")
+        if not status.is_dir:
+            raise UntrustedFile(where, "is not a directory")
+        if status.owner != self.place.login.user:
+            raise UntrustedFile(where, f"belongs to {shown(status.owner)}")
+        if status.mode & 0o022:
+            raise UntrustedFile(where, "others may write there; remove it, or chmod go-w it if all in it is yours")
+        return status
 
     def check_writable(self, target: str) -> None:
         """See `FileSystem.check_writable`. It tries, in the nearest directory above the target that is there."""
@@ -132,7 +189,7 @@ class HdfsFiles:
         try:
             self.web.make_directory(probe, 0o700)
         finally:
-            self.web.delete(probe)
+            self.web.delete_if_empty(probe)
         there = self.web.status(path)
         if there and found.mode & stat.S_ISVTX and self.place.login.user not in (there.owner, found.owner):
             raise Denied(f"{shown(target)} belongs to {there.owner}, and {shown(above)} lets only owners replace")
@@ -141,17 +198,29 @@ class HdfsFiles:
         """See `FileSystem.remove`."""
         self._remove(self.place.path(location), self.web.delete)
 
+    def output_commit(self, target: str, app: str) -> OutputCommit:
+        """See `FileSystem.output_commit`."""
+        from dlapp.storage.commit.hdfs import HdfsCommit
+
+        return HdfsCommit(self, target, app)
+
+    def marked(self, target: str) -> list[str]:
+        """See `FileSystem.marked`."""
+        from dlapp.storage.commit.hdfs import marked_beside
+
+        return marked_beside(self, target)
+
     # ---- small files of our own ----
 
-    def read_bytes(self, location: str) -> bytes:
-        """All of a small file. Raises NotFound."""
-        return self.web.read_bytes(self.place.path(location))
+    def read_bytes(self, location: str, most: int) -> bytes:
+        """Return all of a small file. Raises NotFound."""
+        return self.web.read_bytes(self.place.path(location), most)
 
     def write_atomic(self, location: str, data: bytes, mode: int = 0o644) -> None:
         """Put a small file there, in place of one that is: a reader sees the one or the other, whole."""
         self._write_new(location, data, mode, overwrite=True)
 
-    def create_exclusive(self, location: str, data: bytes | Source, mode: int = 0o644) -> bool:
+    def create_exclusive(self, location: str, data: bytes | RequestBody, mode: int = 0o644) -> bool:
         """Put a small file there, whole, if nothing is; False: something is. Of many at once, one gets True."""
         return self._write_new(location, data, mode, overwrite=False)
 
@@ -169,8 +238,8 @@ class HdfsFiles:
 
     # ---- how ----
 
-    def _matching(self, components: Sequence[str | re.Pattern[str]]) -> list[tuple[str, Status]]:
-        paths: list[tuple[str, Status | None]] = [("", None)]
+    def _matching(self, components: Sequence[str | re.Pattern[str]]) -> list[tuple[str, FileStatus]]:
+        paths: list[tuple[str, FileStatus | None]] = [("", None)]
         for component in components:
             if isinstance(component, str):
                 # Looked at only when it matters: at a wildcard, or at the end.
@@ -186,13 +255,13 @@ class HdfsFiles:
         looked = ((path or "/", status or self.web.status(path or "/")) for path, status in paths)
         return [(path, status) for path, status in looked if status is not None]
 
-    def _children_if_any(self, path: str) -> list[Status]:
+    def _children_if_any(self, path: str) -> list[FileStatus]:
         try:
             return [one for one in self.web.children(path) if one.name]
         except NotFound:
             return []
 
-    def _nodes(self, top: str, *, readable: bool = False) -> list[Node]:
+    def _nodes(self, top: str, *, readable: bool = False) -> list[TreeNode]:
         """All of a tree on HDFS, parents first.
 
         Args:
@@ -201,10 +270,13 @@ class HdfsFiles:
         status = self.web.status(top)
         if status is None:
             raise NotFound(f"{shown(self.place.location + top)} is gone")
-        nodes, todo = [], [("", status)]
+        nodes: list[TreeNode] = []
+        todo = [("", status)]
         while todo:
             name, status = todo.pop()
             path = f"{top}/{name}".rstrip("/") or "/"
+            if len(nodes) >= MOST_NODES or len(path) > MAX_PATH:
+                raise DlappError(f"{shown(self.place.location + top)} has more than {MOST_NODES} files, or no end")
             if status.link is not None:
                 raise DlappError(f"{shown(self.place.location + path)} is a symbolic link, which HDFS itself gave up")
             nodes.append(_node(self.place.location + path, name, status))
@@ -216,7 +288,7 @@ class HdfsFiles:
                 todo.extend(reversed(inner))
         return nodes
 
-    def _jobs(self, node: Node, path: str) -> list[_Range]:
+    def _jobs(self, node: TreeNode, path: str) -> list[_Range]:
         """What is to be done to have one file: it whole, or ranges of it that can be fetched at the same time."""
         count = max(1, -(-node.size_bytes // RANGE_BYTES))
         left = [count]
@@ -285,23 +357,23 @@ class HdfsFiles:
         if failures:
             raise failures[0]
 
-    def _check_unchanged(self, landings: Sequence[Landing]) -> None:
+    def _check_unchanged(self, landings: Sequence[FetchTarget]) -> None:
         for landing in landings:
             now = {node.source: node for node in self._nodes(self.place.path(landing.entry.location))}
             for node in landing.nodes:
                 if node.is_file and now.get(node.source) != node:
                     raise DlappError(f"{shown(node.source)} changed while it was fetched")
 
-    def _store_file(self, node: Node, path: str, tell: Callable[[int], None]) -> None:
-        mode, straight = node.mode & 0o777, node.size_bytes <= SMALL_BYTES
+    def _store_file(self, tree: OpenTree, node: TreeNode, path: str, tell: Callable[[int], None]) -> None:
+        mode, direct_to_datanode = node.mode & 0o777, node.size_bytes <= SMALL_BYTES
         try:
-            file = os.open(node.source, os.O_RDONLY | os.O_CLOEXEC)
+            file = tree.open(node.source)
         except OSError as error:
             raise explained(error, node.source, "read") from error
         try:
-            source = Source(file, node.size_bytes) if node.size_bytes else b""
+            source = RequestBody(file, node.size_bytes) if node.size_bytes else b""
             # Its directory is there; a try that comes late does not bring back one that was renamed since.
-            self.web.write(path, source, mode, parents=False, straight=straight, tell=tell)
+            self.web.write(path, source, mode, parents=False, direct_to_datanode=direct_to_datanode, tell=tell)
             now = os.fstat(file)
             if (now.st_size, now.st_mtime_ns) != (node.size_bytes, node.mtime_ns):
                 raise DlappError(f"{shown(node.source)} changed while it was stored: it had {node.size_bytes} bytes")
@@ -309,7 +381,7 @@ class HdfsFiles:
             os.close(file)
         self.web.set_mtime(path, node.mtime_ns // 1_000_000)
 
-    def _check_stored(self, top: str, files: Sequence[tuple[Node, str]]) -> None:
+    def _check_stored(self, top: str, files: Sequence[tuple[TreeNode, str]]) -> None:
         """Compare with what was to be stored; a DataNode takes its own mask off permissions."""
         there = {node.source: node for node in self._nodes(top)}
         for node, path in files:
@@ -340,7 +412,7 @@ class HdfsFiles:
             if one.is_dir:
                 self._open_up(f"{path}/{one.name}")
 
-    def _write_new(self, location: str, data: bytes | Source, mode: int, *, overwrite: bool) -> bool:
+    def _write_new(self, location: str, data: bytes | RequestBody, mode: int, *, overwrite: bool) -> bool:
         path = self.place.path(location)
         _check_name(path)
         directory, _, name = path.rpartition("/")
@@ -362,13 +434,13 @@ class HdfsFiles:
             return  # What is to be said is already on its way; a hidden file stays.
 
 
-def _node(location: str, name: str, status: Status) -> Node:
+def _node(location: str, name: str, status: FileStatus) -> TreeNode:
     kind = stat.S_IFDIR if status.is_dir else stat.S_IFREG
     size = 0 if status.is_dir else status.size_bytes
-    return Node(location, name, kind | status.mode, size, status.mtime_ms * 1_000_000)
+    return TreeNode(location, name, kind | status.mode, size, status.mtime_ms * 1_000_000)
 
 
-def _check_names(nodes: Iterable[Node], top: str) -> None:
+def _check_names(nodes: Iterable[TreeNode], top: str) -> None:
     for node in nodes:
         _check_name(f"{top}/{node.name}")
 
@@ -378,33 +450,47 @@ def _check_name(path: str) -> None:
     for part in path.split("/"):
         if ":" in part:
             raise UsageError(f"{shown(path)}: HDFS has no names with a colon")
+        if part and not is_plain_name(part):
+            raise UsageError(f"{shown(path)}: a name on HDFS has at most 255 bytes and no control characters")
     try:
         path.encode()
     except UnicodeEncodeError:
         raise UsageError(f"{shown(path)}: names on HDFS are UTF-8, and this one is not") from None
 
 
-def _without_links(nodes: Sequence[Node], note: Callable[[str], None]) -> list[Node]:
+def _without_links(nodes: Sequence[TreeNode], note: Callable[[str], None]) -> list[TreeNode]:
+    """Put files in the place of the links to them. Where a link leads is found in the tree, never by the kernel: the
+    one that a container made says what its name meant in there."""
+    by_name = {node.name: node for node in nodes}
     kept = []
     for node in nodes:
         if node.link is not None:
-            try:
-                status = os.stat(node.source)
-            except OSError:
+            found = _linked(node, by_name)
+            if found is None:
                 note(f"{shown(node.source)} is not stored: it is a link to nothing, and HDFS has no links")
                 continue
-            if not stat.S_ISREG(status.st_mode):
+            if not found.is_file:
                 note(f"{shown(node.source)} is not stored: it is a link to a directory, and HDFS has no links")
                 continue
-            node = Node(node.source, node.name, status.st_mode, status.st_size, status.st_mtime_ns)
+            node = found._replace(name=node.name)
         kept.append(node)
     return kept
+
+
+def _linked(link: TreeNode, by_name: Mapping[str, TreeNode]) -> TreeNode | None:
+    """Return the node that a link leads to in its tree; None if there is none, or if the links form a loop."""
+    try:
+        # By name: what is missing in the tree raises KeyError.
+        path = link_target(link.name, link.link or "", (), lambda name: by_name[name].link)
+    except (KeyError, TooManyLinks):
+        return None
+    return None if path is None else by_name.get(path)
 
 
 class _Range:
     """One range of a file on its way; whoever of a file's ranges ends last gives it its permissions and time."""
 
-    def __init__(self, files: HdfsFiles, node: Node, path: str, start: int, end: int, left: list[int]) -> None:
+    def __init__(self, files: HdfsFiles, node: TreeNode, path: str, start: int, end: int, left: list[int]) -> None:
         self._files, self._node, self._path, self._start, self._end, self._left = files, node, path, start, end, left
         self._alone = left[0] == 1
 
@@ -418,8 +504,8 @@ class _Range:
             raise explained(error, self._path, "written") from error
         try:
             source = files.place.path(node.source)
-            straight = node.size_bytes <= SMALL_BYTES
-            files.web.fetch(source, target, self._start, self._end, tell, straight=straight)
+            direct_to_datanode = node.size_bytes <= SMALL_BYTES
+            files.web.fetch(source, target, self._start, self._end, tell, direct_to_datanode=direct_to_datanode)
             with files.lock:
                 self._left[0] -= 1
                 last = self._left[0] == 0

@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from dlapp.errors import DlappError
+from dlapp.locations import HdfsPlace, shown
 from dlapp.spec import InputSpec
-from dlapp.storage import HdfsPlace, Moved, Progress, shown
-from dlapp.storage.fetching import Plan, plan_fetch
+from dlapp.storage.api import Moved, Progress
+from dlapp.storage.fetch_plan import FetchPlan
+from dlapp.storage.open import plan_fetch
 from dlapp.storage.tree import explained, remove_tree
 
-CarryOut = Callable[[Plan], Moved]
+CarryOut = Callable[[FetchPlan], Moved]
 """Carries a plan out, by way of a cache or not."""
 
 
@@ -26,18 +28,19 @@ class PlannedInput(NamedTuple):
     """A section of input, and the files that this container gets of it."""
 
     section: InputSpec
-    plan: Plan
+    plan: FetchPlan
 
     def bring(self, into: str, carry_out: CarryOut, temporary: str, progress: Progress | None = None) -> Moved:
-        """Bring it; how many files, with how many bytes, are there now.
+        """Bring the input. Return how many files, with how many bytes, are there now.
 
         Args:
             into: absolute path of ``input_path``.
+            carry_out: carries out the plan.
             temporary: a directory that is not there, on the same file system, where archives wait to be unpacked.
             progress: told of unpacking; ``carry_out`` tells of the rest.
 
         Raises:
-            what `Plan.fetch` and `unpack_archive` raise.
+            what `FetchPlan.fetch` and `unpack_archive` raise.
         """
         if self.section.as_list:
             return self._list(into)
@@ -73,11 +76,13 @@ def plan_input(
     hdfs: HdfsPlace | None = None,
     may_be_there: bool = False,
 ) -> PlannedInput:
-    """Look at what a section asks for.
+    """Plan what a section asks for.
 
     Args:
+        section: of the input.
         into: absolute path of ``input_path``, as far as it is known.
         index, total: CONTAINER_INDEX and NUM_CONTAINERS.
+        hdfs: the HDFS that is configured, if one is.
         may_be_there: see `plan_fetch`.
 
     Raises:
@@ -91,7 +96,7 @@ def plan_input(
     return PlannedInput(section, plan)
 
 
-def _unpack_all(plan: Plan, into: str, progress: Progress | None) -> Moved:
+def _unpack_all(plan: FetchPlan, into: str, progress: Progress | None) -> Moved:
     from dlapp.storage.archives import unpack_archive
 
     total, used = plan.moved.size_bytes, 0
@@ -114,7 +119,7 @@ def _unpack_all(plan: Plan, into: str, progress: Progress | None) -> Moved:
     return Moved(files, size)
 
 
-def _archives(plan: Plan, into: str) -> Iterator[tuple[str, str, str]]:
+def _archives(plan: FetchPlan, into: str) -> Iterator[tuple[str, str, str]]:
     """Each archive where it waits, the directory that it lands in, and where it came from."""
     for _, landing in plan.landings:
         for node, path in landing.places():

@@ -24,14 +24,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from dlapp.errors import Denied, DlappError, NotFound, Unreachable, UsageError
-from dlapp.storage import Entry, Moved, Progress, shown
-from dlapp.storage.fetching import Landing, fetch_all
+from dlapp.locations import shown
+from dlapp.storage.api import MatchedEntry, Moved, Progress
+from dlapp.storage.fetch_plan import FetchTarget, fetch_all
 from dlapp.storage.glob import split_pattern
-from dlapp.storage.tree import Node, explained
+from dlapp.storage.tree import TreeNode, explained
+from dlapp.system.files import is_plain_name
 
 AT_ONCE = 8
 RANGE_BYTES = 16 << 20
 """What is asked for in one go, and has to come again where it does not come whole."""
+MOST_NODES, MAX_PATH, MAX_LENGTH = 1 << 22, 8000, 1 << 50
+"""Files and directories in one tree, characters of a path, bytes of a file: more than there are."""
 TRIES, FIRST_PAUSE_S = 5, 0.2
 _WEB = frozenset({"http", "https"})
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
@@ -43,7 +47,7 @@ def scheme_of(location: str) -> str:
 
 
 class RemoteFiles:
-    """The `dlapp.storage.FileSystem` of a scheme that fsspec has; it can only be read.
+    """The `dlapp.storage.api.FileSystem` of a scheme that fsspec has; it can only be read.
 
     Raises:
         UsageError: fsspec, or what it needs for this scheme, is not installed; or nobody knows the scheme.
@@ -66,12 +70,12 @@ class RemoteFiles:
 
     # ---- FileSystem ----
 
-    def matches(self, pattern: str) -> list[Entry]:
+    def matches(self, pattern: str) -> list[MatchedEntry]:
         """See `FileSystem.matches`."""
         if self.scheme in _WEB:
             found = self._info(pattern)
             return [] if found is None else [_entry(pattern, found)]
-        entries: dict[str, Entry] = {}
+        entries: dict[str, MatchedEntry] = {}
         for components in split_pattern("/" + pattern.partition("://")[2]):
             for location, info in self._matching(components):
                 entries[location] = _entry(location, info)
@@ -81,18 +85,21 @@ class RemoteFiles:
         """See `FileSystem.exists`."""
         return self._info(location) is not None
 
-    def fetch(self, entries: Sequence[Entry], into: str, *, progress: Progress | None = None) -> Moved:
+    def fetch(self, entries: Sequence[MatchedEntry], into: str, *, progress: Progress | None = None) -> Moved:
         """See `FileSystem.fetch`."""
         return fetch_all(self, entries, into, progress)
 
-    def tree(self, entry: Entry) -> list[Node]:
+    def tree(self, entry: MatchedEntry) -> list[TreeNode]:
         """See `FileSystem.tree`. A time that is not known is 0."""
         info = self._info(entry.location)
         if info is None:
             raise NotFound(f"{shown(entry.location)} is gone")
-        nodes, todo = [], [("", entry.location.rstrip("/"), info)]
+        nodes: list[TreeNode] = []
+        todo = [("", entry.location.rstrip("/"), info)]
         while todo:
             name, location, info = todo.pop()
+            if len(nodes) >= MOST_NODES or len(location) > MAX_PATH:
+                raise DlappError(f"{shown(entry.location)} has more than {MOST_NODES} files, or no end")
             nodes.append(_node(location, name, info))
             if _is_dir(info):
                 inner = [
@@ -101,7 +108,7 @@ class RemoteFiles:
                 todo.extend(reversed(inner))
         return nodes
 
-    def bring(self, landings: Sequence[Landing], done: Callable[[int], None]) -> None:
+    def bring(self, landings: Sequence[FetchTarget], done: Callable[[int], None]) -> None:
         """See `FileSystem.bring`. Several files at once."""
         places = [pair for one in landings for pair in one.places()]
         directories = [(node, path) for node, path in places if node.is_dir]
@@ -121,7 +128,11 @@ class RemoteFiles:
         seen_as: Sequence[str] = (),
         note: Callable[[str], None] | None = None,
     ) -> NoReturn:
-        """Raises UsageError: this is no place for output."""
+        """Refuse output with a UsageError: it cannot be here.
+
+        Args:
+            local, location, move, seen_as, note: as of `FileSystem.store`.
+        """
         raise _for_input_only(location)
 
     def check_writable(self, target: str) -> NoReturn:
@@ -131,6 +142,14 @@ class RemoteFiles:
     def remove(self, location: str) -> NoReturn:
         """Raises UsageError: this is no place for output."""
         raise _for_input_only(location)
+
+    def output_commit(self, target: str, app: str) -> NoReturn:
+        """Raises UsageError: this is no place for output."""
+        raise _for_input_only(target)
+
+    def marked(self, target: str) -> NoReturn:
+        """Raises UsageError: this is no place for output."""
+        raise _for_input_only(target)
 
     # ---- looking ----
 
@@ -163,12 +182,19 @@ class RemoteFiles:
         except NotFound:
             return []
         own = self._class._strip_protocol(location).strip("/")
-        inner = {
-            one["name"].rstrip("/").rpartition("/")[2]: one for one in listed if one["name"].strip("/") != own
-        }  # a file, or the mark that a console makes for an empty directory, lists itself
-        for name in inner:
-            if name in (".", "..") or "\0" in name:
-                raise DlappError(f"{shown(location)} has something that is named {shown(name)}; that is no file's name")
+        inner = {}
+        for one in listed:
+            path = one.get("name") if isinstance(one, Mapping) else None
+            if not isinstance(path, str):
+                raise DlappError(f"{shown(location)} cannot be listed: its server sent something else")
+            if path.strip("/") == own:
+                continue  # a file, or the mark that a console makes for an empty directory, lists itself
+            name = path.rstrip("/").rpartition("/")[2]
+            if not is_plain_name(name):
+                raise DlappError(
+                    f"{shown(location)} has something that is named {shown(name)}; that is not a file name"
+                )
+            inner[name] = one
         return sorted(inner.items())
 
     def _fs(self, location: str) -> Any:
@@ -213,8 +239,8 @@ class RemoteFiles:
 
     # ---- bringing ----
 
-    def _all_at_once(self, files: Sequence[tuple[Node, str]], done: Callable[[int], None]) -> None:
-        todo: queue.SimpleQueue[tuple[Node, str]] = queue.SimpleQueue()
+    def _all_at_once(self, files: Sequence[tuple[TreeNode, str]], done: Callable[[int], None]) -> None:
+        todo: queue.SimpleQueue[tuple[TreeNode, str]] = queue.SimpleQueue()
         heard: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         failures: list[BaseException] = []
         for one in files:
@@ -251,7 +277,9 @@ class RemoteFiles:
         if failures:
             raise failures[0]
 
-    def _bring_file(self, node: Node, path: str, tell: Callable[[int], None], failures: list[BaseException]) -> None:
+    def _bring_file(
+        self, node: TreeNode, path: str, tell: Callable[[int], None], failures: list[BaseException]
+    ) -> None:
         location, at = node.source, 0
         try:
             target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -272,7 +300,7 @@ class RemoteFiles:
         finally:
             os.close(target)
 
-    def _piece(self, fs: Any, node: Node, at: int) -> bytes:
+    def _piece(self, fs: Any, node: TreeNode, at: int) -> bytes:
         end = min(at + RANGE_BYTES, node.size_bytes)
         piece: bytes = fs.cat_file(node.source, start=at, end=end)
         if len(piece) == node.size_bytes != end - at:
@@ -289,15 +317,15 @@ def _for_input_only(location: str) -> UsageError:
     )
 
 
-def _entry(location: str, info: Mapping[str, Any]) -> Entry:
+def _entry(location: str, info: Mapping[str, Any]) -> MatchedEntry:
     is_dir = _is_dir(info)
-    return Entry(location, is_dir, 0 if is_dir else _size(location, info))
+    return MatchedEntry(location, is_dir, 0 if is_dir else _size(location, info))
 
 
-def _node(location: str, name: str, info: Mapping[str, Any]) -> Node:
+def _node(location: str, name: str, info: Mapping[str, Any]) -> TreeNode:
     if _is_dir(info):
-        return Node(location, name, stat.S_IFDIR | 0o755, 0, _mtime_ns(info))
-    return Node(location, name, stat.S_IFREG | 0o644, _size(location, info), _mtime_ns(info))
+        return TreeNode(location, name, stat.S_IFDIR | 0o755, 0, _mtime_ns(info))
+    return TreeNode(location, name, stat.S_IFREG | 0o644, _size(location, info), _mtime_ns(info))
 
 
 def _is_dir(info: Mapping[str, Any]) -> bool:
@@ -308,23 +336,25 @@ def _size(location: str, info: Mapping[str, Any]) -> int:
     size = info.get("size")
     if size is None:
         raise DlappError(f"{shown(location)}: its server does not say how large it is, so it cannot be fetched")
+    if not isinstance(size, (int, float)) or not 0 <= size < MAX_LENGTH:
+        raise DlappError(f"{shown(location)}: its server says that it has {str(size)[:40]} bytes")
     return int(size)
 
 
 def _mtime_ns(info: Mapping[str, Any]) -> int:
     for name in _TIMES:
         value: Any = info.get(name)
-        if hasattr(value, "timestamp"):
-            return int(value.timestamp() * 1000) * 1_000_000
-        if isinstance(value, (int, float)):
-            return int(value * 1000) * 1_000_000
-        if isinstance(value, str):
-            from datetime import datetime
+        try:
+            if hasattr(value, "timestamp"):
+                value = value.timestamp()
+            elif isinstance(value, str):
+                from datetime import datetime
 
-            try:
-                return int(datetime.fromisoformat(value).timestamp() * 1000) * 1_000_000
-            except ValueError:
-                continue
+                value = datetime.fromisoformat(value).timestamp()
+        except (ValueError, OverflowError):
+            continue
+        if isinstance(value, (int, float)) and 0 <= value < 1 << 40:
+            return int(value * 1000) * 1_000_000
     return 0
 
 

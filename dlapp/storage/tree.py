@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from dlapp.errors import Denied, DlappError, NotFound
-from dlapp.storage import DiskFull, shown
+from dlapp.locations import shown
+from dlapp.storage.api import DiskFull
 from dlapp.storage.links import link_kept_inside, link_reader
+from dlapp.system.files import UntrustedFile, check_own_directory, open_file, shown_path
 
 COPY_CHUNK = 64 << 20
 READ_CHUNK = 1 << 20
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_MAX_OPEN = 64
+"""Directories that are open at a time."""
+_MAX_NAME = 4096
+"""The longest path in a tree that is stored [characters]; no call of the kernel takes a longer one."""
 
 Note = Callable[[str], None]
 
 
-class Node(NamedTuple):
+class TreeNode(NamedTuple):
     """One thing in a tree.
 
     Args:
@@ -47,7 +56,7 @@ class Node(NamedTuple):
 
 def explained(error: OSError, path: str, doing: str) -> DlappError:
     """The error of ours that says what became of ``path``."""
-    line = f"{shown(path)} cannot be {doing}: {error.strerror}"
+    line = f"{shown(shown_path(path))} cannot be {doing}: {error.strerror}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFull(f"{line}; {room_at(path)}")
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
@@ -58,7 +67,7 @@ def explained(error: OSError, path: str, doing: str) -> DlappError:
 
 
 def room_at(path: str) -> str:
-    """How much is free where ``path`` is or would be, in words."""
+    """Return how much is free where ``path`` is or would be, in words."""
     return f"{human_size(free_bytes(path))} are free there"
 
 
@@ -88,7 +97,7 @@ def human_size(size_bytes: float) -> str:
 
 
 class Pace:
-    """How fast bytes come, in words.
+    """The rate of a transfer and its remaining time, as text.
 
     Args:
         clock: seconds.
@@ -97,7 +106,7 @@ class Pace:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock, self._began, self._first = clock, clock(), -1
 
-    def words(self, done: int, total: int) -> str:
+    def text(self, done: int, total: int) -> str:
         """``1.2 GiB of 5.0 GiB, 310.5 MiB/s, 13 s left``; what was there at the first call counts as no speed."""
         now = self._clock()
         if self._first < 0:
@@ -116,21 +125,149 @@ def _duration(seconds: float) -> str:
     return f"{whole // 60} min" if whole < 7200 else f"{whole / 3600:.1f} h"
 
 
-def nodes_to_store(top: str, *, seen_as: Sequence[str] = (), note: Note) -> tuple[list[Node], list[Node]]:
-    """All of the tree ``top`` that can be kept, parents first; and what is not to stay there as it is.
+def make_own_directory(path: str) -> None:
+    """Make a directory 0700 with those above it; one that is there must be one that only the caller may write.
+
+    Raises:
+        UntrustedFile: something else has that name, or others own or may write it.
+        DlappError: it cannot be made.
+    """
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+        check_own_directory(path)
+    except UntrustedFile:
+        raise
+    except OSError as error:
+        raise explained(error, path, "made") from error
+
+
+class OpenTree:
+    """A tree that a payload wrote, read by descriptor: nothing in it is reached through a link, also not through one
+    that takes the place of a directory or file meanwhile, and no FIFO or device is opened. Any thread may call.
+
+    Args:
+        top: path of the tree, without links: where one has taken the place of a part of it, it is refused.
+
+    Raises:
+        NotFound, Denied: it cannot be opened.
+        UntrustedFile: the path leads elsewhere by a link.
+    """
+
+    def __init__(self, top: str) -> None:
+        import threading
+
+        self.top = top
+        self._lock = threading.Lock()
+        try:
+            self.fd = os.open(top, _READ)
+        except OSError as error:
+            raise explained(error, top, "read") from error
+        real = os.readlink(f"/proc/self/fd/{self.fd}")
+        if real != os.path.abspath(top):
+            os.close(self.fd)
+            raise UntrustedFile(shown(top), f"leads to {shown(real)}")
+        self._at, self._at_fd = "", self.fd
+
+    def close(self) -> None:
+        """Close what is open."""
+        self._leave()
+        os.close(self.fd)
+
+    def open(self, source: str) -> int:
+        """Open a regular file of the tree, by its whole path.
+
+        Raises:
+            OSError: it cannot be opened, or is not a regular file any more.
+        """
+        name = source[len(self.top) + 1 :]
+        if name:
+            with self._lock:
+                above, _, last = name.rpartition("/")
+                try:
+                    return open_file(last, dir_fd=self._directory(above))
+                except UntrustedFile as error:
+                    raise OSError(errno.ESTALE, f"it {error.problem}") from error
+        return os.open(f"/proc/self/fd/{self.fd}", _READ)
+
+    def children(self, node: TreeNode) -> list[TreeNode]:
+        """Return the entries of a directory, sorted by name. Raises NotFound, Denied."""
+        try:
+            with self._lock, os.scandir(self._directory(node.name)) as found:
+                entries = sorted(found, key=lambda entry: entry.name)
+                return [
+                    _node(
+                        f"{node.source}/{entry.name}",
+                        f"{node.name}/{entry.name}" if node.name else entry.name,
+                        entry.stat(follow_symlinks=False),
+                    )
+                    for entry in entries
+                ]
+        except OSError as error:
+            raise explained(error, node.source, "read") from error
+
+    def read_link(self, name: str) -> str:
+        """Return the target of a link. Raises OSError."""
+        with self._lock:
+            above, _, last = name.rpartition("/")
+            return os.readlink(last, dir_fd=self._directory(above))
+
+    def replace_link(self, name: str, text: str | None) -> None:
+        """Put a link in the place of what has this name, or nothing. Raises OSError."""
+        with self._lock:
+            above, _, last = name.rpartition("/")
+            fd = self._directory(above)
+            os.unlink(last, dir_fd=fd)
+            if text is not None:
+                os.symlink(text, last, dir_fd=fd)
+
+    def _directory(self, name: str) -> int:
+        """Return a descriptor of a directory in the tree; the last one is kept for the next entry of that directory."""
+        if name == self._at:
+            return self._at_fd
+        if not (self._at and name.startswith(f"{self._at}/")):
+            self._leave()
+        for part in name[len(self._at) :].strip("/").split("/") if name else ():
+            fd = os.open(part, _READ | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=self._at_fd)
+            at = f"{self._at}/{part}" if self._at else part
+            if self._at_fd != self.fd:
+                os.close(self._at_fd)
+            self._at, self._at_fd = at, fd
+        return self._at_fd
+
+    def _leave(self) -> None:
+        if self._at_fd != self.fd:
+            os.close(self._at_fd)
+        self._at, self._at_fd = "", self.fd
+
+
+def nodes_to_store(tree: OpenTree, *, seen_as: Sequence[str] = (), note: Note) -> tuple[list[TreeNode], list[TreeNode]]:
+    """Return the nodes of a tree that can be stored, parents first, and those that must be changed or removed.
 
     Links that lead out, sockets, FIFOs and devices are left out and noted. The second list has those, without
-    ``link``, and the links that have to say something else than they do.
+    ``link``, and the links whose target must be rewritten.
+
+    Raises:
+        DlappError: the tree itself is neither a file nor a directory, or cannot be read.
     """
+    top = tree.top
     roots = [os.path.abspath(top), os.path.realpath(top), *(path.rstrip("/") for path in seen_as)]
-    read_link = link_reader(top)
-    nodes: list[Node] = []
-    changed: list[Node] = []
-    todo = [_node(top, "", os.stat(top))]
+    read_link = _link_reader_of(tree)
+    nodes: list[TreeNode] = []
+    changed: list[TreeNode] = []
+    todo = [_node(top, "", os.fstat(tree.fd))]
+    if not (todo[0].is_dir or todo[0].is_file):
+        raise DlappError(f"{shown(top)} cannot be stored: it is {kind_in_words(todo[0].mode)}")
     while todo:
         node = todo.pop()
+        if len(node.name) > _MAX_NAME:
+            raise DlappError(f"{shown(top)} cannot be stored: it has directories in directories without end")
         if stat.S_ISLNK(node.mode):
-            text = os.readlink(node.source)
+            try:
+                text = tree.read_link(node.name)
+            except OSError as error:
+                raise explained(error, node.source, "read") from error
             kept = link_kept_inside(node.name, text, roots, read_link)
             if kept is None:
                 note(f"{shown(node.source)} is not stored: it is a link out of the output, to {shown(text)}")
@@ -140,7 +277,7 @@ def nodes_to_store(top: str, *, seen_as: Sequence[str] = (), note: Note) -> tupl
                 changed.append(node._replace(link=kept))
         elif node.is_dir:
             nodes.append(node)
-            todo.extend(reversed(_children(node)))
+            todo.extend(reversed(tree.children(node)))
         elif node.is_file:
             nodes.append(node)
         else:
@@ -149,14 +286,25 @@ def nodes_to_store(top: str, *, seen_as: Sequence[str] = (), note: Note) -> tupl
     return nodes, changed
 
 
-def nodes_to_fetch(top: str) -> list[Node]:
-    """All of the tree ``top``, parents first. Links inside it stay links; what one that leads out names is taken.
+def _link_reader_of(tree: OpenTree) -> Callable[[str], str | None]:
+    def read(name: str) -> str | None:
+        try:
+            return tree.read_link(name)
+        except OSError:
+            return None
+
+    return read
+
+
+def nodes_to_fetch(top: str) -> list[TreeNode]:
+    """Return all of the tree ``top``, parents first. Links inside it stay links; what one that leads out names is
+    taken.
 
     Raises:
         DlappError: something that is neither file nor directory, or links that lead in a circle.
         NotFound: a link that leads out of the tree, to nothing.
     """
-    nodes: list[Node] = []
+    nodes: list[TreeNode] = []
     # Each directory to look at, with the identities of the trees around it: itself, and those whose link led here.
     todo: list[tuple[str, str, tuple[tuple[int, int], ...]]] = [(top, "", ())]
     while todo:
@@ -191,17 +339,17 @@ def nodes_to_fetch(top: str) -> list[Node]:
     return nodes
 
 
-def _fetchable(node: Node) -> Node:
+def _fetchable(node: TreeNode) -> TreeNode:
     if not (node.is_dir or node.is_file):
         raise DlappError(f"{shown(node.source)} is neither a file nor a directory, but {kind_in_words(node.mode)}")
     return node
 
 
-def _node(source: str, name: str, status: os.stat_result) -> Node:
-    return Node(source, name, status.st_mode, status.st_size, status.st_mtime_ns)
+def _node(source: str, name: str, status: os.stat_result) -> TreeNode:
+    return TreeNode(source, name, status.st_mode, status.st_size, status.st_mtime_ns)
 
 
-def _children(node: Node) -> list[Node]:
+def _children(node: TreeNode) -> list[TreeNode]:
     try:
         with os.scandir(node.source) as found:
             entries = sorted(found, key=lambda entry: entry.name)
@@ -214,7 +362,7 @@ def _children(node: Node) -> list[Node]:
 
 
 def kind_in_words(mode: int) -> str:
-    """What a file of this mode is."""
+    """Return what a file of this mode is."""
     kinds = (
         (stat.S_ISFIFO, "a FIFO"),
         (stat.S_ISSOCK, "a socket"),
@@ -225,25 +373,28 @@ def kind_in_words(mode: int) -> str:
 
 
 def copy_nodes(
-    nodes: Sequence[Node],
+    nodes: Sequence[TreeNode],
     into: str,
     *,
     merge: bool = False,
     owner_bits: int = 0,
     done: Callable[[int], None],
+    tree: OpenTree | None = None,
 ) -> None:
     """Make ``nodes`` anew under ``into``, with their permissions and modification times.
 
     Args:
+        nodes: the tree's, parents before what is in them.
         into: what the tree itself becomes; its parent is there.
         merge: directories may be there already; files and links never.
         owner_bits: permissions that the owner has in any case, of 0o600; directories get the x with them.
         done: told the number of bytes after each piece.
+        tree: what the nodes are of, where a payload wrote it.
 
     Raises:
         DiskFull, Denied, NotFound, DlappError: it names the file.
     """
-    made: list[tuple[str, Node]] = []
+    made: list[tuple[str, TreeNode]] = []
     for node in nodes:
         path = f"{into}/{node.name}" if node.name else into
         if node.link is not None:
@@ -255,11 +406,11 @@ def copy_nodes(
                 made.append((path, node))
             except FileExistsError:
                 if not (merge and os.path.isdir(path)):
-                    raise DlappError(f"{shown(path)} is there already") from None
+                    raise DlappError(f"{shown(shown_path(path))} is there already") from None
             except OSError as error:
                 raise explained(error, path, "made") from error
         else:
-            copy_file(node, path, mode=node.mode & 0o777 | owner_bits, done=done)
+            copy_file(node, path, mode=node.mode & 0o777 | owner_bits, done=done, tree=tree)
     for path, node in reversed(made):
         os.chmod(path, node.mode & 0o777 | owner_bits | owner_bits >> 2 & 0o100)
         os.utime(path, ns=(node.mtime_ns, node.mtime_ns))
@@ -269,27 +420,35 @@ def _make_link(text: str, path: str) -> None:
     try:
         os.symlink(text, path)
     except FileExistsError:
-        raise DlappError(f"{shown(path)} is there already") from None
+        raise DlappError(f"{shown(shown_path(path))} is there already") from None
     except OSError as error:
         raise explained(error, path, "made") from error
 
 
-def copy_file(node: Node, path: str, *, mode: int, done: Callable[[int], None]) -> None:
+def copy_file(
+    node: TreeNode, path: str, *, mode: int, done: Callable[[int], None], tree: OpenTree | None = None
+) -> None:
     """Copy one file to the new name ``path``: sharing blocks where the file system can, keeping holes.
+
+    Args:
+        node: the file.
+        path: of the copy; nothing is there.
+        mode: permissions of the copy.
+        done, tree: as for `copy_nodes`.
 
     Raises:
         DlappError: its size changed, or ``path`` is there already.
     """
     try:
         # O_NONBLOCK: a FIFO that took the file's place does not hold us up.
-        source = os.open(node.source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        source = tree.open(node.source) if tree is not None else os.open(node.source, _READ)
     except OSError as error:
         raise explained(error, node.source, "read") from error
     try:
         target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
         os.close(source)
-        raise DlappError(f"{shown(path)} is there already") from None
+        raise DlappError(f"{shown(shown_path(path))} is there already") from None
     except OSError as error:
         os.close(source)
         raise explained(error, path, "written") from error
@@ -352,39 +511,128 @@ def _copy_some(source: int, target: int, at: int, count: int) -> int:
     return len(piece)
 
 
-def remove_tree(path: str) -> None:
+def remove_tree(path: str, *, dir_fd: int | None = None, name: str = "", number: int | None = None) -> None:
     """Remove a file, a link or a directory with all that it holds, also what is write-protected; gone is fine.
 
+    No link is followed, also not one that takes a directory's place meanwhile: all is done by descriptor.
+
+    Args:
+        path: its whole path.
+        dir_fd, name: the directory that it lies in and its name there; without them ``path`` is removed.
+        number: the inode number that it must have; None: any.
+
     Raises:
+        UntrustedFile: it is another one than ``number``.
         Denied, DlappError: something cannot be removed; it is named.
     """
+    name = name or path
     try:
-        status = os.lstat(path)
-        if not stat.S_ISDIR(status.st_mode):
-            os.unlink(path)
+        found = os.lstat(name, dir_fd=dir_fd)
+        if number not in (None, found.st_ino):
+            raise UntrustedFile(path, "is not what was to be removed")
+        if not stat.S_ISDIR(found.st_mode):
+            os.unlink(name, dir_fd=dir_fd)
             return
     except FileNotFoundError:
         return
+    except UntrustedFile:
+        raise
     except OSError as error:
         raise explained(error, path, "removed") from error
-    # A directory is emptied on its first visit and removed on its second.
-    todo: list[tuple[str, bool]] = [(path, False)]
-    while todo:
-        here, emptied = todo.pop()
-        try:
-            if emptied:
-                os.rmdir(here)
+    stack: list[_Emptied] = []
+    try:
+        _enter(stack, _Emptied(dir_fd, name, path, number=number))
+        while stack:
+            here = stack[-1]
+            if here.inner:
+                inner = here.inner.pop()
+                below = _Emptied(here.fd, inner, f"{here.path}/{inner}")
+                if len(stack) < _MAX_OPEN:
+                    _enter(stack, below)
+                else:
+                    _hoist(stack[0], below)
                 continue
-            if os.lstat(here).st_mode & 0o700 != 0o700:
-                os.chmod(here, 0o700)
-            todo.append((here, True))
-            with os.scandir(here) as found:
-                for entry in found:
-                    if entry.is_dir(follow_symlinks=False):
-                        todo.append((entry.path, False))
-                    else:
-                        os.unlink(entry.path)
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            raise explained(error, here, "removed") from error
+            stack.pop()
+            os.close(here.fd)
+            try:
+                os.rmdir(here.name, dir_fd=here.above)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise explained(error, here.path, "removed") from error
+    finally:
+        for one in stack:
+            os.close(one.fd)
+
+
+@dataclass(slots=True)
+class _Emptied:
+    """A directory that is being emptied: descriptor ``fd``, with the name ``name`` in ``above``.
+
+    Args:
+        inner: names of the directories in it that are left.
+        number: the inode number that it must have; None: any.
+    """
+
+    above: int | None
+    name: str
+    path: str
+    fd: int = -1
+    inner: list[str] = field(default_factory=list)
+    number: int | None = None
+
+
+def _enter(stack: list[_Emptied], one: _Emptied) -> None:
+    """Remove all from a directory but directories, and put it on the stack; gone is fine."""
+    try:
+        one.fd = _open_for_removal(one)
+        stack.append(one)
+        if one.number not in (None, os.fstat(one.fd).st_ino):
+            raise UntrustedFile(one.path, "is not what was to be removed")
+        with os.scandir(one.fd) as found:
+            for entry in found:
+                if entry.is_dir(follow_symlinks=False):
+                    one.inner.append(entry.name)
+                else:
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(entry.name, dir_fd=one.fd)
+    except FileNotFoundError:
+        return
+    except UntrustedFile:
+        raise
+    except OSError as error:
+        raise explained(error, one.path, "removed") from error
+
+
+def _open_for_removal(one: _Emptied) -> int:
+    flags = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        fd = os.open(one.name, os.O_RDONLY | flags, dir_fd=one.above)
+    except PermissionError:
+        # Its owner may change that, by way of a descriptor that needs no permission.
+        handle = os.open(one.name, os.O_PATH | flags, dir_fd=one.above)
+        try:
+            os.chmod(f"/proc/self/fd/{handle}", 0o700)
+            return os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        finally:
+            os.close(handle)
+    try:
+        if os.fstat(fd).st_mode & 0o700 != 0o700:
+            os.fchmod(fd, 0o700)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _hoist(top: _Emptied, one: _Emptied) -> None:
+    """Move a directory that lies too deep into the outermost one, to be removed there."""
+    new = f".dlapp-remove-{os.urandom(8).hex()}"
+    try:
+        os.close(_open_for_removal(one))  # makes it writable, which moving a directory requires
+        os.rename(one.name, new, src_dir_fd=one.above, dst_dir_fd=top.fd)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise explained(error, one.path, "removed") from error
+    top.inner.append(new)

@@ -20,7 +20,6 @@ Source: Hadoop's WebHDFS.md, FSDirRenameOp, WebHdfsHandler (of a DataNode); answ
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 import re
@@ -32,8 +31,19 @@ from urllib.parse import quote, unquote
 
 from dlapp.errors import Denied, DlappError, NotFound
 from dlapp.errors import Unreachable as _Unreachable
-from dlapp.storage import DiskFull, HdfsPlace, shown
-from dlapp.storage.http import PLAIN, TLS, Answer, Broken, Connections, Sink, Source, SourceShrank
+from dlapp.locations import HdfsPlace, shown
+from dlapp.net.http import (
+    MOST_BODY,
+    HttpClient,
+    HttpResponse,
+    IncompleteResponse,
+    RequestBody,
+    ResponseSink,
+    SourceShrank,
+    split_url,
+)
+from dlapp.storage.api import DiskFull
+from dlapp.system.files import UntrustedFile, is_plain_name, json_object
 
 CONNECT_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 60.0
@@ -41,10 +51,15 @@ READ_TIMEOUT_S = 60.0
 PATIENCE_S = 60.0
 """How long a call is tried in all. A failover between two NameNodes takes 10 to 30 s."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 3.0
-STRAIGHT_AFTER = 16
+DIRECT_AFTER = 16
 """So many redirections are followed before small files go straight to DataNodes: by then some are known."""
-NUMBERS = "/.reserved/.inodes"
+INODES = "/.reserved/.inodes"
 """Where HDFS has each file and directory by its number."""
+MOST_JSON = 1 << 20
+"""An answer that is no listing [bytes]."""
+_MOST_LENGTH = 1 << 50
+"""More than any file has; the lengths of an input are added up, and cut into ranges."""
+_MODE = re.compile("[0-7]{1,4}")
 _PLAIN = re.compile(r"[A-Za-z0-9_.~/-]*")
 _MOST_KNOWN = 64
 _MOST_DEAD_ENDS = 4
@@ -58,7 +73,7 @@ _DENIED = frozenset({"AccessControlException", "SecurityException", "Authorizati
 _NO_ROOM = ("QuotaExceededException", "DSQuotaExceededException", "NSQuotaExceededException")
 
 
-class Unreachable(_Unreachable):
+class HdfsUnreachable(_Unreachable):
     """No NameNode or DataNode answered; ``doubtful``: the call may have been carried out all the same."""
 
     def __init__(self, message: str, *, doubtful: bool = False) -> None:
@@ -66,7 +81,7 @@ class Unreachable(_Unreachable):
         self.doubtful = doubtful
 
 
-class Refused(DlappError):
+class HdfsRefused(DlappError):
     """HDFS answered with a Java exception that no class of ours stands for; ``java_class`` is its short name."""
 
     def __init__(self, message: str, java_class: str) -> None:
@@ -74,11 +89,15 @@ class Refused(DlappError):
         self.java_class = java_class
 
 
-class AlreadyThere(Refused):
+class AlreadyThere(HdfsRefused):
     """What was to be made is there."""
 
 
-class Status(NamedTuple):
+class WrongAnswer(DlappError):
+    """A NameNode's answer is not one that HDFS gives; nothing of it is used."""
+
+
+class FileStatus(NamedTuple):
     """What HDFS says of a file or directory.
 
     Args:
@@ -92,7 +111,7 @@ class Status(NamedTuple):
     name: str
     is_dir: bool
     size_bytes: int
-    number: int
+    inode_id: int
     mode: int
     mtime_ms: int
     owner: str
@@ -113,17 +132,17 @@ class WebHdfs:
         place: HdfsPlace,
         *,
         patience_s: float = PATIENCE_S,
-        stranger_s: float | None = None,
+        first_contact_timeout_s: float | None = None,
         timeout_s: tuple[float, float] = (CONNECT_TIMEOUT_S, READ_TIMEOUT_S),
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.place = place
         self._patience_s, self._timeout_s = patience_s, timeout_s
-        self._stranger_s = patience_s if stranger_s is None else stranger_s
+        self._first_contact_timeout_s = patience_s if first_contact_timeout_s is None else first_contact_timeout_s
         self._answered = False
         self._clock, self._sleep = clock, sleep
-        self._connections = Connections(*timeout_s, place.ca)
+        self._connections = HttpClient(*timeout_s, place.ca)
         self._first = 0  # the NameNode that served last
         self._lock = threading.Lock()
         self._datanodes: list[str] = []  # addresses that redirections led to
@@ -149,27 +168,34 @@ class WebHdfs:
 
     # ---- looking ----
 
-    def status(self, path: str) -> Status | None:
-        """What is at ``path``; None: nothing."""
+    def status(self, path: str) -> FileStatus | None:
+        """Return what is at ``path``; None: nothing."""
         try:
-            return _status(self._json("GETFILESTATUS", path)["FileStatus"])
+            return parse_status(self._json("GETFILESTATUS", path).get("FileStatus"))
         except NotFound:
             return None
+        except WrongAnswer as error:
+            raise WrongAnswer(f"{shown(self.place.location + path)}: {error}") from error
 
-    def children(self, path: str) -> list[Status]:
-        """What is in a directory, sorted by name; of a file, the file with an empty name. Raises NotFound."""
-        found = self._json("LISTSTATUS", path)["FileStatuses"]["FileStatus"]
-        return sorted((_status(one) for one in found), key=lambda one: one.name)
+    def children(self, path: str) -> list[FileStatus]:
+        """Return what is in a directory, sorted by name; of a file, the file with an empty name. Raises NotFound."""
+        try:
+            return parse_listing(self._json("LISTSTATUS", path, most=MOST_BODY))
+        except WrongAnswer as error:
+            raise WrongAnswer(f"{shown(self.place.location + path)}: {error}") from error
 
     def check_readable(self, path: str) -> None:
         """Raises Denied: the user may not read the file. NotFound: it is gone."""
         self._call("CHECKACCESS", path, {"fsaction": "r--"})
 
     def free_bytes(self, path: str) -> int | None:
-        """What the space quota of the directory ``path`` leaves; None: it has none. Raises NotFound."""
-        said = self._json("GETCONTENTSUMMARY", path)["ContentSummary"]
-        quota = int(said.get("spaceQuota", -1))
-        return None if quota < 0 else max(0, quota - int(said["spaceConsumed"]))
+        """Return what the space quota of the directory ``path`` leaves; None: it has none. Raises NotFound."""
+        said = self._json("GETCONTENTSUMMARY", path).get("ContentSummary")
+        quota = said.get("spaceQuota", -1) if isinstance(said, dict) else None
+        consumed = said.get("spaceConsumed", 0) if isinstance(said, dict) else None
+        if type(quota) is not int or type(consumed) is not int:
+            raise WrongAnswer(f"{shown(self.place.location + path)}: the NameNode sent no summary of it")
+        return None if quota < 0 else max(0, quota - consumed)
 
     # ---- changing; each may be repeated ----
 
@@ -192,27 +218,35 @@ class WebHdfs:
         found = self.status(path)
         if found is not None and found.is_dir and file:
             raise DlappError(f"{shown(self.place.location + path)} cannot be written: it is a directory")
-        if found is None or self._delete(f"{NUMBERS}/{found.number}", path):
+        if found is not None:
+            self._delete_found(found, path)
+
+    def _delete_found(self, found: FileStatus, path: str, *, recursive: bool = True) -> None:
+        if self._delete(f"{INODES}/{found.inode_id}", path, recursive=recursive):
             return
         # One that is still there has a number that is not served, as behind a router.
-        if (still := self.status(path)) and still.number == found.number:
-            self._delete(path, path)
+        if (still := self.status(path)) and still.inode_id == found.inode_id:
+            self._delete(path, path, recursive=recursive)
 
-    def _delete(self, path: str, name: str) -> bool:
+    def _delete(self, path: str, name: str, *, recursive: bool = True) -> bool:
         """Whether anything was there; ``name`` is what it is called in words."""
+        how = {"recursive": str(recursive).lower()}
         try:
-            said = self._call("DELETE", path, {"recursive": "true"}, method="DELETE", reads=True, name=name)
+            said = self._call("DELETE", path, how, method="DELETE", reads=True, name=name)
         except NotFound:
             return False
         return bool(said.get("boolean"))
 
     def delete_if_empty(self, path: str) -> bool:
-        """Delete an empty directory; whether nothing is there now."""
-        try:
-            self._json("DELETE", path, method="DELETE", recursive="false")
-        except NotFound:
+        """Delete an empty directory, and no file; whether nothing is there now."""
+        found = self.status(path)
+        if found is None:
             return True
-        except Refused:
+        if not found.is_dir:
+            return False
+        try:
+            self._delete_found(found, path, recursive=False)
+        except HdfsRefused:
             return False
         return True
 
@@ -243,14 +277,14 @@ class WebHdfs:
                     "RENAME", old, {"destination": new, "renameoptions": options}, method="PUT", repeatable=False
                 )
                 return True
-            except Unreachable as error:
+            except HdfsUnreachable as error:
                 doubtful = doubtful or error.doubtful
                 again(error)
             except NotFound:
                 if doubtful and self.status(new) is not None:
                     return True
                 raise
-            except Refused as refused:
+            except HdfsRefused as refused:
                 # Not every "it is there" comes as FileAlreadyExistsException: a file onto a directory does not.
                 there, moved = self.status(new), self.status(old) is None
                 if there is not None and not moved:
@@ -260,21 +294,31 @@ class WebHdfs:
                 # Somebody else took one of them away since.
                 if moved:
                     raise NotFound(f"{shown(self.place.location + old)} is not there") from refused
-                again(Unreachable(str(refused)))
+                again(HdfsUnreachable(str(refused)))
         raise AssertionError
 
     # ---- content ----
 
     def fetch(
-        self, path: str, fd: int, offset: int, end: int, tell: Callable[[int], None], *, straight: bool = False
+        self,
+        path: str,
+        fd: int,
+        offset: int,
+        end: int,
+        tell: Callable[[int], None],
+        *,
+        direct_to_datanode: bool = False,
     ) -> None:
         """Bring the bytes from ``offset`` to ``end`` of a file to the same place of the open file ``fd``.
 
         It goes on where a connection broke, and with other DataNodes where one fails.
 
         Args:
+            path: of the file on HDFS.
+            fd: the open local file.
+            offset, end: the first byte, and the one after the last.
             tell: told the number of bytes after each piece, and 0 before each try; what it raises ends the call.
-            straight: it is a small file of many, for which the NameNode need not be asked.
+            direct_to_datanode: it is a small file of many, for which the NameNode need not be asked.
 
         Raises:
             NotFound: it is gone.
@@ -290,19 +334,19 @@ class WebHdfs:
             started = at
             try:
                 asked = {"offset": str(at), "length": str(end - at)}
-                where = self._datanode("OPEN", path, bad, straight=straight and not bad, **asked)
-                at += self._at_datanode("GET", where, path, Sink(fd, at, end - at, tell)).received
+                where = self._datanode("OPEN", path, bad, direct_to_datanode=direct_to_datanode and not bad, **asked)
+                at += self._at_datanode("GET", where, path, ResponseSink(fd, at, end - at, tell)).received
                 if at >= end:
                     return
                 failed = _DataNodeFailed(where.server, "ended the file early", answered=True)
             except _DataNodeFailed as error:
                 failed = error
                 at += failed.received
-            except Refused as refused:
+            except HdfsRefused as refused:
                 if _NO_NODE not in str(refused):
                     raise
                 # They may be on their way: a DataNode that started again has not told yet what it has.
-                again(Unreachable(str(refused)))
+                again(HdfsUnreachable(str(refused)))
                 continue
             bad.add(failed.server)
             dead_ends = 0 if at > started else dead_ends + failed.answered
@@ -311,10 +355,10 @@ class WebHdfs:
             if dead_ends >= _MOST_DEAD_ENDS:
                 where_lost = f"{shown(self.place.location + path)} cannot be read from byte {at} on"
                 raise DlappError(f"{where_lost}: {failed} (hdfs fsck says which blocks are lost)") from failed
-            again(Unreachable(str(failed)), progress=at > started)
+            again(HdfsUnreachable(str(failed)), progress=at > started)
 
-    def read_bytes(self, path: str, most: int = 256 << 20) -> bytes:
-        """All of a small file. Raises NotFound; DlappError where it is larger than ``most`` or a directory."""
+    def read_bytes(self, path: str, most: int) -> bytes:
+        """Return all of a small file. Raises NotFound; DlappError where it is larger than ``most`` or a directory."""
         for again in self._rounds(f"{shown(path)} cannot be read"):
             status = self.status(path)
             if status is None:
@@ -325,7 +369,7 @@ class WebHdfs:
                 return b""
             # By its name it could be another one by now, of which so many bytes are not all. In a snapshot it cannot,
             # and there the number leads to what has the name today.
-            numbered = path if "/.snapshot/" in path else f"{NUMBERS}/{status.number}"
+            numbered = path if "/.snapshot/" in path else f"{INODES}/{status.inode_id}"
             try:
                 return self._bytes_of(numbered, status.size_bytes)
             except NotFound:
@@ -340,7 +384,7 @@ class WebHdfs:
                     content = self._bytes_of(path, status.size_bytes)
                     if self.status(path) == status:
                         return content
-            again(Unreachable("it is another file each time"))
+            again(HdfsUnreachable("it is another file each time"))
         raise AssertionError
 
     def _bytes_of(self, path: str, size_bytes: int) -> bytes:
@@ -356,19 +400,21 @@ class WebHdfs:
     def write(
         self,
         path: str,
-        data: bytes | Source,
+        data: bytes | RequestBody,
         mode: int = 0o644,
         *,
         parents: bool = True,
-        straight: bool = False,
+        direct_to_datanode: bool = False,
         tell: Callable[[int], None] | None = None,
     ) -> None:
         """Write a file, over one that is there; it is not whole before this returns, so the name is the caller's own.
 
         Args:
+            path: of the file on HDFS.
             data: the content; a try that failed begins again.
+            mode: its permissions.
             parents: make the directories above that are not there.
-            straight: as for `fetch`.
+            direct_to_datanode: as for `fetch`.
             tell: told 0 before each try.
 
         Raises:
@@ -385,7 +431,7 @@ class WebHdfs:
                     self.clear(path, file=True)
                 tried = True
                 asked = {"overwrite": "false", "createparent": str(parents).lower(), "permission": f"{mode:o}"}
-                where = self._datanode("CREATE", path, bad, straight=straight and not bad, **asked)
+                where = self._datanode("CREATE", path, bad, direct_to_datanode=direct_to_datanode and not bad, **asked)
                 self._at_datanode("PUT", where, path, data)
                 return
             except SourceShrank:
@@ -398,13 +444,15 @@ class WebHdfs:
                     raise (
                         failed.refused or DlappError(f"{shown(self.place.location + path)} cannot be written: {failed}")
                     ) from failed
-                again(Unreachable(str(failed), doubtful=True))
+                again(HdfsUnreachable(str(failed), doubtful=True))
 
     # ---- DataNodes ----
 
-    def _datanode(self, operation: str, path: str, bad: set[str], *, straight: bool, **parameters: str) -> _Where:
+    def _datanode(
+        self, operation: str, path: str, bad: set[str], *, direct_to_datanode: bool, **parameters: str
+    ) -> _Where:
         """Which DataNode to ask for content, and how; not one of ``bad`` if there is another."""
-        if straight and self.place.login.hdfs_token is None and (server := self._next_known()):
+        if direct_to_datanode and self.place.login.hdfs_token is None and (server := self._next_known()):
             query = {"op": operation, **self.place.login.query, "namenoderpcaddress": self._namenode_rpc}
             created = {"createflag": ""} if operation == "CREATE" else {}
             return _Where(server, _encoded(query | created | parameters))
@@ -412,7 +460,7 @@ class WebHdfs:
         excluded = {"excludedatanodes": ",".join(sorted(_address(one) for one in bad))} if bad else {}
         try:
             found = self._call(operation, path, parameters | excluded, method=method, redirected=True)
-        except (Refused, DiskFull):
+        except (HdfsRefused, DiskFull):
             if not bad:
                 raise
             # No DataNode is left, says the NameNode; one that failed is better than none.
@@ -434,7 +482,7 @@ class WebHdfs:
     def _next_known(self) -> str | None:
         """Every DataNode that is known in its turn; None: too few were named yet."""
         with self._lock:
-            if self._redirections < STRAIGHT_AFTER or not self._datanodes or not self._namenode_rpc:
+            if self._redirections < DIRECT_AFTER or not self._datanodes or not self._namenode_rpc:
                 return None
             self._datanodes.append(self._datanodes.pop(0))
             return self._datanodes[-1]
@@ -444,16 +492,16 @@ class WebHdfs:
             self._datanodes = [one for one in self._datanodes if one != server]
 
     def _at_datanode(
-        self, method: str, where: _Where, path: str, content: bytes | Source | Sink | None = None
-    ) -> Answer:
+        self, method: str, where: _Where, path: str, content: bytes | RequestBody | ResponseSink | None = None
+    ) -> HttpResponse:
         """Ask a DataNode. Raises _DataNodeFailed where another one might do."""
-        sink = content if isinstance(content, Sink) else None
-        body = None if isinstance(content, Sink) else content
+        sink = content if isinstance(content, ResponseSink) else None
+        body = None if isinstance(content, ResponseSink) else content
         host = where.server.partition("://")[2]
         try:
             target = f"/webhdfs/v1{_quoted(path)}?{where.query}"
-            answer = self._connections.ask(method, where.server, target, body, sink=sink)
-        except Broken as broken:
+            answer = self._connections.request(method, where.server, target, body, sink=sink)
+        except IncompleteResponse as broken:
             if broken.lasting:
                 raise _lasting(where.server, broken) from broken
             self._forget_datanode(where.server)
@@ -463,7 +511,9 @@ class WebHdfs:
         if answer.good:
             return answer
         refused = self._refusal(answer, path, where.server)
-        if isinstance(refused, (Refused, Unreachable)) or (isinstance(refused, DiskFull) and not _is_quota(refused)):
+        if isinstance(refused, (HdfsRefused, HdfsUnreachable)) or (
+            isinstance(refused, DiskFull) and not _is_quota(refused)
+        ):
             raise _DataNodeFailed(where.server, f"{host}: {refused}", answered=True, refused=refused) from refused
         raise refused
 
@@ -476,8 +526,10 @@ class WebHdfs:
 
     # ---- NameNodes ----
 
-    def _json(self, operation: str, path: str, *, method: str = "GET", **parameters: str) -> dict[str, Any]:
-        found: dict[str, Any] = self._call(operation, path, parameters, method=method, reads=True)
+    def _json(
+        self, operation: str, path: str, *, method: str = "GET", most: int = MOST_JSON, **parameters: str
+    ) -> dict[str, Any]:
+        found: dict[str, Any] = self._call(operation, path, parameters, method=method, reads=True, most=most)
         return found
 
     def _call(
@@ -491,10 +543,12 @@ class WebHdfs:
         reads: bool = False,
         redirected: bool = False,
         name: str = "",
+        most: int = MOST_JSON,
     ) -> Any:
         """One call to the NameNodes: its JSON with ``reads``, `_Where` with ``redirected``, else nothing.
 
         Args:
+            most: bytes that the answer may have.
             name: what ``path`` is called in words, where that is another.
         """
         who = self.place.login.webhdfs_query
@@ -504,32 +558,32 @@ class WebHdfs:
             for number in self._order():
                 web = self.place.web[number]
                 try:
-                    answer = self._asked(method, web, target)
+                    answer = self._asked(method, web, target, most)
                     if not (answer.good or (redirected and answer.status == 307)):
                         raise self._refusal(answer, name or path, web)
                     found = _object(answer, web) if reads else _redirection(answer, web) if redirected else None
                     self._first, self._answered = number, True
                     return found
-                except Unreachable as error:
+                except HdfsUnreachable as error:
                     if error.doubtful and not repeatable:
                         raise
                     said.append(str(error))
-            again(Unreachable("; ".join(said)))
+            again(HdfsUnreachable("; ".join(said)))
         raise AssertionError
 
-    def _asked(self, method: str, web: str, target: str) -> Answer:
+    def _asked(self, method: str, web: str, target: str, most: int) -> HttpResponse:
         try:
-            return self._connections.ask(method, web, target)
-        except Broken as broken:
+            return self._connections.request(method, web, target, most=most)
+        except IncompleteResponse as broken:
             if broken.lasting:
                 raise _lasting(web, broken) from broken
-            raise Unreachable(f"{web.partition('://')[2]} {broken}", doubtful=broken.sent) from broken
+            raise HdfsUnreachable(f"{web.partition('://')[2]} {broken}", doubtful=broken.sent) from broken
 
-    def _refusal(self, answer: Answer, path: str, server: str) -> DlappError:
+    def _refusal(self, answer: HttpResponse, path: str, server: str) -> DlappError:
         try:
-            said = json.loads(answer.body)["RemoteException"]
-            kind, message = str(said["exception"]), str(said["message"])
-        except (ValueError, KeyError, TypeError):
+            said = json_object(answer.body, path=server)["RemoteException"]
+            kind, message = str(said["exception"])[:100], str(said["message"])
+        except (UntrustedFile, KeyError, TypeError):
             if answer.status == 401:
                 user = self.place.login.user
                 return Denied(f"{server}: HDFS does not accept {user} (it asks for another authentication)")
@@ -546,16 +600,16 @@ class WebHdfs:
         began = self._clock()
         pause, count = FIRST_PAUSE_S, 0
 
-        def again(why: Unreachable, *, progress: bool = False) -> None:
+        def again(why: HdfsUnreachable, *, progress: bool = False) -> None:
             nonlocal began, pause, count
             if threading.get_ident() in self._cut_off:
-                raise Unreachable(f"{what}: given up", doubtful=why.doubtful) from why
+                raise HdfsUnreachable(f"{what}: given up", doubtful=why.doubtful) from why
             count += 1
             if progress:
                 began, pause = self._clock(), FIRST_PAUSE_S
-            if self._clock() - began + pause > (self._patience_s if self._answered else self._stranger_s):
+            if self._clock() - began + pause > (self._patience_s if self._answered else self._first_contact_timeout_s):
                 tries = f"tried {count} times in {self._clock() - began:.0f} s"
-                raise Unreachable(f"{what}: {why} ({tries})", doubtful=why.doubtful) from why
+                raise HdfsUnreachable(f"{what}: {why} ({tries})", doubtful=why.doubtful) from why
             self._sleep(pause * random.uniform(0.5, 1.0))
             pause = min(2 * pause, LONGEST_PAUSE_S)
 
@@ -582,13 +636,13 @@ class _DataNodeFailed(Exception):
     def __init__(
         self,
         server: str,
-        words: str,
+        message: str,
         *,
         received: int = 0,
         answered: bool = False,
         refused: DlappError | None = None,
     ) -> None:
-        super().__init__(words)
+        super().__init__(message)
         self.server, self.received, self.answered, self.refused = server, received, answered, refused
 
 
@@ -602,39 +656,36 @@ def _encoded(parameters: Mapping[str, str]) -> str:
     return "&".join(f"{name}={_quoted(value, '')}" for name, value in parameters.items())
 
 
-def _object(answer: Answer, web: str) -> dict[str, Any]:
+def _object(answer: HttpResponse, web: str) -> dict[str, Any]:
     """The object that an answer holds."""
     try:
-        found = json.loads(answer.body)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise _not_webhdfs(web)
-    return found
+        return json_object(answer.body, path=web)
+    except UntrustedFile as error:
+        raise _not_webhdfs(web) from error
 
 
-def _redirection(answer: Answer, web: str) -> _Where:
+def _redirection(answer: HttpResponse, web: str) -> _Where:
     """The DataNode that an answer leads to.
 
     Only its address and the query count: Java's URI normalizes text (NFC), so the NameNode changes paths on the way. A
     name that came from a Mac, say, would be written, and looked for, under another name.
     """
-    scheme, _, rest = answer.headers.get("location", "").partition("://")
-    host, _, _ = rest.partition("/")
-    if not host:
-        raise _not_webhdfs(web)
-    return _Where(f"{scheme}://{host}", rest.partition("?")[2])
+    try:
+        server, _, query = split_url(answer.headers.get("location", ""))
+    except ValueError as error:
+        raise _not_webhdfs(web) from error
+    return _Where(server, query)
 
 
-def _not_webhdfs(server: str) -> Unreachable:
-    return Unreachable(f"{server.partition('://')[2]} answers, but does not speak WebHDFS", doubtful=True)
+def _not_webhdfs(server: str) -> HdfsUnreachable:
+    return HdfsUnreachable(f"{server.partition('://')[2]} answers, but does not speak WebHDFS", doubtful=True)
 
 
-def _lasting(server: str, broken: Broken) -> _Unreachable:
+def _lasting(server: str, broken: IncompleteResponse) -> _Unreachable:
     """Not the Unreachable that is tried again."""
-    policy = {PLAIN: "HTTP_ONLY", TLS: "HTTPS_ONLY"}.get(str(broken))
-    mend = f"set dfs.http.policy to {policy}" if policy else "SSL_CERT_FILE names the file of your cluster's CA"
-    return _Unreachable(f"{server} {broken}; {mend}")
+    from dlapp.hadoop.web import tls_setting
+
+    return _Unreachable(f"{server} {broken}; {tls_setting(broken, 'dfs.http.policy')}")
 
 
 def _is_quota(refused: DiskFull) -> bool:
@@ -642,11 +693,13 @@ def _is_quota(refused: DiskFull) -> bool:
 
 
 def _ours(kind: str, message: str, where: str, server: str) -> DlappError:
-    line = message.partition("\n")[0][:500]
+    line, kind = shown(message.partition("\n")[0][:500]), shown(kind)
     if kind in _AGAIN:
-        return Unreachable(f"{server.partition('://')[2]} {'is on standby' if kind == 'StandbyException' else line}")
+        return HdfsUnreachable(
+            f"{server.partition('://')[2]} {'is on standby' if kind == 'StandbyException' else line}"
+        )
     if _NO_NODE_YET.match(line):
-        return Unreachable(f"{server.partition('://')[2]} knows of no DataNode that lives")
+        return HdfsUnreachable(f"{server.partition('://')[2]} knows of no DataNode that lives")
     if kind == "FileNotFoundException":
         return NotFound(f"{where} is not there")
     if kind in _DENIED:
@@ -657,20 +710,60 @@ def _ours(kind: str, message: str, where: str, server: str) -> DlappError:
         return _Unreachable(f"{where}: HDFS is in safe mode and takes no changes until it leaves it")
     if kind in ("FileAlreadyExistsException", "AlreadyBeingCreatedException"):
         return AlreadyThere(f"{where}: {line}", kind)
-    return Refused(f"{where}: {line} ({kind})", kind)
+    return HdfsRefused(f"{where}: {line} ({kind})", kind)
 
 
-def _status(said: Mapping[str, Any]) -> Status:
-    return Status(
-        name=str(said["pathSuffix"]),
-        is_dir=said["type"] == "DIRECTORY",
-        size_bytes=int(said["length"]),
-        number=int(said["fileId"]),
-        mode=int(said["permission"], 8) & 0o7777,
-        mtime_ms=int(said["modificationTime"]),
-        owner=str(said["owner"]),
-        link=str(said["symlink"]) if said["type"] == "SYMLINK" else None,
+def parse_listing(said: Mapping[str, Any]) -> list[FileStatus]:
+    """Return the answer to LISTSTATUS, sorted by name: of a file the file itself, with an empty name.
+
+    Raises:
+        WrongAnswer: it is not one, or has a name that no entry of a directory can have.
+    """
+    statuses = said.get("FileStatuses")
+    listed = statuses.get("FileStatus") if isinstance(statuses, dict) else None
+    if not isinstance(listed, list):
+        raise WrongAnswer("the NameNode sent no listing")
+    found = sorted(map(parse_status, listed), key=lambda one: one.name)
+    if len(found) == 1 and not found[0].name and not found[0].is_dir:
+        return found
+    for one in found:
+        if not is_plain_name(one.name):
+            raise WrongAnswer(f"the NameNode lists {one.name[:100]!r} in it, which is not a file name")
+    if len({one.name for one in found}) != len(found):
+        raise WrongAnswer("the NameNode lists a name in it twice")
+    return found
+
+
+def parse_status(said: object) -> FileStatus:
+    """Return a FileStatus of WebHDFS. Raises WrongAnswer: it is not one.
+
+    Source: WebHDFS.md, "FileStatus JSON Schema".
+    """
+    if not isinstance(said, dict):
+        raise WrongAnswer("the NameNode sent no status of a file")
+    name, kind, mode, owner = (said.get(key) for key in ("pathSuffix", "type", "permission", "owner"))
+    link = said.get("symlink") if kind == "SYMLINK" else None
+    if not (isinstance(name, str) and isinstance(owner, str) and isinstance(mode, str) and _MODE.fullmatch(mode)):
+        raise WrongAnswer("the NameNode sent no status of a file")
+    if kind not in ("FILE", "DIRECTORY", "SYMLINK") or not (link is None or isinstance(link, str)):
+        raise WrongAnswer(f"the NameNode sent a file of the type {str(kind)[:100]!r}")
+    return FileStatus(
+        name=name,
+        is_dir=kind == "DIRECTORY",
+        size_bytes=_amount(said, "length", _MOST_LENGTH),
+        inode_id=_amount(said, "fileId", 1 << 63),
+        mode=int(mode, 8),
+        mtime_ms=_amount(said, "modificationTime", 1 << 53),
+        owner=owner,
+        link=link if kind != "SYMLINK" else link or "",
     )
+
+
+def _amount(said: Mapping[str, Any], key: str, limit: int) -> int:
+    value = said.get(key)
+    if type(value) is not int or not 0 <= value < limit:
+        raise WrongAnswer(f"the NameNode sent a file with the {key} {str(value)[:40]}")
+    return value
 
 
 def _address(server: str) -> str:

@@ -3,8 +3,10 @@ result.
 
 - `main`: the process; forks the payload's guardian before anything else is loaded.
 - `steps`: leasing, unpacking, fetching, pulling, waiting, running, storing, releasing.
-- `link`: talking to the ApplicationMaster without ever waiting for it.
-- `stop`: how an order to stop reaches a step that is in the middle of something.
+- `am_link`: talking to the ApplicationMaster without ever waiting for it.
+- `interrupt`: how an order to stop reaches a step that is in the middle of something.
+- `gpu_health`: the devices of a task, watched while its payload runs.
+- `inputs`: a task's input, fetched or taken from the node's cache.
 - `environment`: what a payload finds in its environment.
 - `logs`: dlapp's own log, and the cap on the payload's.
 - `unpack`: the workspace out of its archive.

@@ -6,7 +6,7 @@ import os
 import posixpath
 from collections.abc import Mapping, Sequence
 
-from dlapp.control import Assignment
+from dlapp.messages import Assignment
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -22,18 +22,20 @@ def payload_environment(
     gpu_indices: Sequence[int] = (),
     gpu_uuids: Sequence[str] = (),
 ) -> dict[str, str]:
-    """The whole environment of a plain payload, or what is set on top of an image's.
-
-    Args:
-        workspace: absolute path of the workspace as the payload sees it.
-        home: HOME where the submitter's environment has none.
-        submitter: what a plain process takes over from the submitter's shell; None: the payload runs in Docker.
-        user: the variables of the properties file.
-        gpu_indices, gpu_uuids: the devices that it holds, in the same order.
+    """Return the whole environment of a plain payload, or what is set on top of an image's.
 
     ``DLAPP_INPUT`` and ``DLAPP_OUTPUT`` are the directories of the sections without a name, or of the first ones where
     all have names; ``DLAPP_INPUT_NAME`` and ``DLAPP_OUTPUT_NAME`` those of the section NAME, in capitals, with ``_``
     for what no variable's name can have.
+
+    Args:
+        assignment: what the task was told.
+        workspace: absolute path of the workspace as the payload sees it.
+        home: HOME where the submitter's environment has none.
+        tmp: TMPDIR, as the payload sees it.
+        submitter: what a plain process takes over from the submitter's shell; None: the payload runs in Docker.
+        user: the variables of the properties file.
+        gpu_indices, gpu_uuids: the devices that it holds, in the same order.
     """
     plain = submitter is not None
     env = {"PATH": DEFAULT_PATH, "HOME": home, **submitter} if submitter is not None else {"HOME": home}
@@ -56,7 +58,7 @@ def payload_environment(
         env["PWD"] = workspace
         env["CUDA_VISIBLE_DEVICES"] = ",".join(gpu_uuids)
     elif not gpu_indices:
-        # Many images say "all"; whatever Docker's default runtime is, no ask means no card.
+        # Many images say "all"; whatever Docker's default runtime is, no ask means no GPU.
         env["NVIDIA_VISIBLE_DEVICES"] = "void"
     _add_places(env, "DLAPP_INPUT", workspace, [(one.name, one.input_path) for one in assignment.inputs])
     _add_places(env, "DLAPP_OUTPUT", workspace, [(one.name, one.output_path) for one in assignment.outputs])

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from dlapp.errors import DlappError
-from dlapp.storage import Moved, Progress
+from dlapp.storage.api import Moved, Progress
 from dlapp.storage.tree import human_size
 
 if TYPE_CHECKING:
-    from dlapp.storage.cache import Held, InputCache
-    from dlapp.storage.fetching import Plan
+    from dlapp.launch_spec import CacheSettings
+    from dlapp.storage.cache.store import CacheHold, InputCache
+    from dlapp.storage.fetch_plan import FetchPlan
 
 SETTLE_AFTER_S = 60.0
 """By then the kernel has written by itself what was fetched (vm.dirty_expire_centisecs: 30 s), so that a sync is quick
@@ -29,33 +30,39 @@ class Inputs:
     """The input of one container.
 
     Args:
-        settings: ``limit_bytes``, ``age_s``, ``keep_free`` and ``directory`` of the cache, as the engine passed them
-            on; None: there is no cache.
+        settings: of the cache, as the engine passed them on; None: there is no cache.
         note: takes lines for dlapp's own log.
     """
 
-    def __init__(self, settings: Mapping[str, Any] | None, note: Callable[[str], None]) -> None:
+    def __init__(self, settings: CacheSettings | None, note: Callable[[str], None]) -> None:
         self._settings, self._note = settings, note
         self._cache: InputCache | None = None
-        self._held: list[Held] = []
+        self._held: list[CacheHold] = []
         self._settle: list[str] = []
         self._closed = threading.Event()
         self.mounts: list[tuple[str, str]] = []
         """Path of the host, and absolute path in the workspace where the payload is to find it, read-only."""
 
     def bring(
-        self, plan: Plan, *, may_mount: bool, closed_to_mounts: Sequence[str] = (), progress: Progress | None = None
+        self,
+        plan: FetchPlan,
+        *,
+        may_mount: bool,
+        closed_to_mounts: Sequence[str] = (),
+        progress: Progress | None = None,
     ) -> Moved:
-        """Carry out what `dlapp.storage.fetching.plan_fetch` planned. Raises what that does.
+        """Carry out what `dlapp.storage.open.plan_fetch` planned. Raises what that does.
 
         Args:
+            plan: what to fetch, and where it lands.
             may_mount: the payload is a container; see `mounts`.
             closed_to_mounts: absolute paths that somebody may have to write to.
+            progress: told the bytes that are done and those in all.
         """
         # A task without input pays for none of this.
-        from dlapp.storage.cached import bring
+        from dlapp.storage.cache.fetch import fetch
 
-        brought = bring(
+        brought = fetch(
             plan,
             self._cache_for(plan),
             may_mount=may_mount,
@@ -89,19 +96,19 @@ class Inputs:
             for key in self._settle:
                 cache.settle(key)
 
-    def _cache_for(self, plan: Plan) -> InputCache | None:
+    def _cache_for(self, plan: FetchPlan) -> InputCache | None:
         if self._cache is None and self._settings is not None:
-            from dlapp.storage.cache import InputCache
-            from dlapp.storage.cache_files import CachePlace
-            from dlapp.storage.cached import is_worth_keeping
+            from dlapp.storage.cache.entry import CachePlace
+            from dlapp.storage.cache.fetch import is_worth_keeping
+            from dlapp.storage.cache.store import InputCache
 
             if not is_worth_keeping(plan):
                 return None
-            from dlapp.node import node_policy
+            from dlapp.node_policy import node_policy
 
-            limits = (self._settings["limit_bytes"], self._settings["age_s"], self._settings.get("keep_free", 0.0))
+            limits = (self._settings.limit_bytes, self._settings.age_s, self._settings.keep_free)
             try:
-                directory = self._settings["directory"]
+                directory = self._settings.directory
                 if operators := node_policy().cache_dir:
                     directory = os.path.join(operators, str(os.geteuid()))
                 self._cache = InputCache(CachePlace(directory, *limits), self._note)

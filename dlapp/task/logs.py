@@ -5,28 +5,43 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import time
 from types import TracebackType
 
-from dlapp import ofd
-from dlapp.runtime.kernel import watch_writes
+from dlapp.system import lock_files, locks
+from dlapp.system.kernel import watch_writes
 
 _LOOK_S = (0.02, 1.0)
 """The shortest and the longest time between two looks at what a payload prints."""
 _FASTEST = 4 << 30
 """Bytes/s that a payload may be expected to write at most, into memory."""
+_KEPT_BYTES = 1 << 20
+"""Of a log that is replaced: what Python itself printed while the task was loaded."""
 
 
 class TaskLog:
     """``dlapp.log``: a line for each thing that dlapp did around the payload.
 
-    The file is locked as long as the task lives, which is how others see that it does (`dlapp.runtime.labels`).
+    The file is locked as long as the task lives, which is how others see that it does (`dlapp.runtime.labels`). It can
+    be read, and so read-locked, by the group of a shared state directory, and on a cluster by the NodeManager's group.
+
+    Raises:
+        BlockingIOError: another task has it.
+        OSError: it cannot be made.
     """
 
     def __init__(self, path: str) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        if not ofd.try_lock(self._fd):
-            raise BlockingIOError(errno.EAGAIN, "another task writes it", path)
+        if locks.try_lock(self._fd):
+            return
+        readable = self._fd
+        try:
+            if locks.is_write_locked(readable):
+                raise BlockingIOError(errno.EAGAIN, "another task writes it", path)
+            self._fd = _replaced(path, readable)
+        finally:
+            os.close(readable)
 
     def note(self, line: str) -> None:
         """Add a line; from any thread."""
@@ -38,6 +53,22 @@ class TaskLog:
     def close(self) -> None:
         """Let go of the file; only tests outlive their log."""
         os.close(self._fd)
+
+
+def _replaced(path: str, fd: int) -> int:
+    """Put a new log, locked, in the place of one on which a reader has a lock; ``fd`` is the old one.
+
+    What this process prints goes to the new one, too, by a description of its own: its children inherit that.
+    """
+    real = os.path.realpath(path)  # on a cluster a link to the NodeManager's directory of logs
+    old = os.fstat(fd)
+    new = lock_files.replace_locked(real, stat.S_IMODE(old.st_mode), os.pread(fd, _KEPT_BYTES, 0))
+    for number in (1, 2):
+        if os.path.samestat(os.fstat(number), old):
+            printed = os.open(real, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            os.dup2(printed, number)
+            os.close(printed)
+    return new
 
 
 class LogCap:

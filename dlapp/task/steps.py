@@ -28,35 +28,42 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dlapp.control import Assignment, Fault, Phase, Stop, StoredOutput, TaskResult
 from dlapp.errors import Denied, DlappError, NotFound, Unreachable, UsageError
-from dlapp.ids import ContainerId
-from dlapp.node import NodePolicy, node_policy
-from dlapp.runtime.payload import Card, Ended, Payload, PayloadError, Running
+from dlapp.launch_spec import FILE_NAME, LaunchSpec, LedgerSettings
+from dlapp.locations import shown
+from dlapp.messages import Assignment, Fault, Phase, Stop, StoredOutput, TaskResult
+from dlapp.node_policy import FILE as NODE_FILE
+from dlapp.node_policy import NodePolicy, node_policy
+from dlapp.runtime.payload import Payload, PayloadDevice, PayloadError, PayloadExit, Running
 from dlapp.runtime.process import Guardian, PlainRun
-from dlapp.storage import OUTPUT_PATIENCE_S, DiskFull, HdfsPlace, Moved, open_location, shown
+from dlapp.serialization import from_json
+from dlapp.storage.api import OUTPUT_PATIENCE_S, DiskFull, Moved
+from dlapp.storage.open import open_location
 from dlapp.storage.tree import Pace, remove_tree
+from dlapp.task.am_link import AmLink
 from dlapp.task.environment import payload_environment
 from dlapp.task.inputs import Inputs
-from dlapp.task.link import AmLink
+from dlapp.task.interrupt import InterruptHandler, LifelineWatch, Stopped
 from dlapp.task.logs import LogCap, TaskLog
-from dlapp.task.stop import LifelineWatch, Stopped, Stopper
 from dlapp.task.unpack import unpack
 
 if TYPE_CHECKING:
     from dlapp.gpuid.ledger import Lease, Ledger
     from dlapp.storage.inputs import PlannedInput
-    from dlapp.task.cards import Cards
+    from dlapp.task.gpu_health import LeasedDevices
 
 RESULT_DEADLINE_S = 60.0
 """How long the result is tried to be brought to an ApplicationMaster that lives but does not answer."""
 RESULT_ON_A_CLUSTER_S = 7 * 86_400.0
 """There the next one may have to wait for its turn, and until it is there nobody else knows what this one did. Should
 there be none any more, YARN ends the container."""
-LEASE_TIMEOUT_S = 30.0
-"""The engine reserved the devices before it started us; what is waited for is a former payload's last breath."""
+NODE_MANAGERS = "NM_HOST"
+"""A variable that a NodeManager sets for each container, whatever a client asks for. Source: Hadoop 2.6 to 3.4,
+ContainerLaunch.sanitizeEnv."""
 _STORE_AGAIN_S = 1.0, 30.0
 """Between two tries to store what cannot be stored just now: doubled from the first to the second."""
+_MAX_ADDRESS_BYTES = 4096
+"""Of the file with the next ApplicationMaster's address, which has two short fields."""
 _PROGRESS_EVERY_S = 0.5
 _TAKEN_EVERY_S = 0.005
 
@@ -84,36 +91,33 @@ class Task:
     ) -> None:
         self._home, self._lifeline_fd, self._keep_fds = home, lifeline_fd, keep_fds
         self._guardian = Guardian(outer, channel)
-        self._stopper = Stopper()
+        self._stopper = InterruptHandler()
         self._log = TaskLog(os.path.join(home, "dlapp.log"))
         self._note = self._log.note
         self._ledger: Ledger | None = None
         self._lease: Lease | None = None
-        self._hdfs: HdfsPlace | None = None
-        self._cards: Cards | None = None
+        self._devices: LeasedDevices | None = None
         self._planned: list[PlannedInput] = []
         self._inputs: Inputs | None = None
         self._ran_s = 0.0  # the payload
         self._link: AmLink
-        self._launch: dict[str, Any]
+        self._launch: LaunchSpec
         self._assignment: Assignment
         self._policy: NodePolicy
 
     def run(self) -> int:
         """All steps. Returns the exit code: 0 when the ApplicationMaster has the result."""
-        with open(os.path.join(self._home, "launch.json"), encoding="utf-8") as file:
-            self._launch = json.load(file)
-        if storage := self._launch.get("storage"):
-            self._hdfs = HdfsPlace.from_settings(storage)
-        container_id = ContainerId.from_text(self._launch["container_id"])
-        url, token = self._launch["control_url"], self._launch["token"]
+        with open(os.path.join(self._home, FILE_NAME), encoding="utf-8") as file:
+            self._launch = launch = from_json(LaunchSpec, json.load(file))
         with (
             LifelineWatch(self._lifeline_fd, self._stopper),
-            AmLink(url, token, container_id, self._stopper, self._note, self._finder()) as link,
+            AmLink(
+                launch.control_url, launch.token, launch.container_id, self._stopper, self._note, self._finder()
+            ) as link,
         ):
             self._link = link
             try:
-                with self._stopper.may_cut():
+                with self._stopper.interruptible():
                     self._assignment = link.hello()
             except (DlappError, Stopped) as error:
                 self._note(f"no work: {error}")
@@ -126,27 +130,26 @@ class Task:
             self._note(f"ended: {_words_on(result)}")
             if self._stopper.am_gone:
                 return 1
-            on_a_cluster = bool(self._launch.get("am_place"))
-            if on_a_cluster and self._stopper.from_outside and result.fault is Fault.STOPPED:
+            if launch.on_a_cluster and self._stopper.from_outside and result.fault is Fault.STOPPED:
                 # The node ended this container. Why (its memory, a preemption) YARN says, and the index is judged by
                 # that; a word of ours would only come first.
                 return 128 + signal.SIGTERM
-            deadline_s = RESULT_ON_A_CLUSTER_S if on_a_cluster else RESULT_DEADLINE_S
+            deadline_s = RESULT_ON_A_CLUSTER_S if launch.on_a_cluster else RESULT_DEADLINE_S
             return 0 if link.finish(result, deadline_s) else 1
 
     def _finder(self) -> Callable[[], str | None] | None:
         """On a cluster the next ApplicationMaster leaves its address in a file."""
-        place = self._launch.get("am_place")
-        if not place:
+        location, hdfs = self._launch.am_file, self._launch.hdfs
+        if not location or hdfs is None:
             return None
-        from dlapp.storage.staged import StagedFiles
+        from dlapp.storage.hdfs_staging import HdfsStagingFiles
 
-        files = StagedFiles(self._launch["storage"], patience_s=2.0)  # who asks asks again
+        files = HdfsStagingFiles(hdfs, patience_s=2.0)  # the caller asks again
 
         def find() -> str | None:
             try:
-                return str(json.loads(files.read(place))["control_url"])
-            except (DlappError, ValueError, KeyError) as error:
+                return str(json.loads(files.read(location, max_bytes=_MAX_ADDRESS_BYTES))["control_url"])
+            except (DlappError, ValueError, LookupError, TypeError, RecursionError) as error:
                 self._note(f"no address of an ApplicationMaster: {error}")
                 return None
 
@@ -172,38 +175,49 @@ class Task:
     def _work(self) -> TaskResult:
         with self._step("this node's rules cannot be read", node=True):
             self._policy = node_policy()
-        self._look_at_inputs()
         if self._assignment.collect_gpus:
             return self._collect_gpus()
+        self._refuse_root()
+        self._look_at_inputs()
         self._lease_gpus()
         self._unpack()
         self._fetch()
         run = self._made_ready()
         try:
             self._wait()
-            with self._cards.watched(self._stopper.wake) if self._cards else nullcontext():
+            with self._devices.watched(self._stopper.wake) if self._devices else nullcontext():
                 began = time.monotonic()
                 ended, soft, cut = self._run(run)
                 self._ran_s = time.monotonic() - began
-                card = self._cards.why_it_failed() if self._cards and ended.exit_code != 0 else ""
+                device = self._devices.why_it_failed() if self._devices and ended.exit_code != 0 else ""
         finally:
             run.close()
-        result = self._result_of(ended, soft, cut, card)
+        result = self._result_of(ended, soft, cut, device)
         if self._stopper.wanted is Stop.NOW:
             return result
         return self._with_outputs(result)
+
+    def _refuse_root(self) -> None:
+        """Refuse to run a program as root on a cluster, in Docker or not, unless the node's operator allows it.
+
+        On one machine root is the submitter; on a node it only means that the NodeManager runs as root.
+        """
+        on_a_cluster = NODE_MANAGERS in os.environ or self._launch.on_a_cluster
+        if os.getuid() == 0 and on_a_cluster and not self._policy.docker.root:
+            where = "a payload in Docker" if self._assignment.docker_image is not None else "the program"
+            raise StepFailed(Fault.NODE, f"{where} would be root on this node (docker.root of {NODE_FILE})")
 
     def _collect_gpus(self) -> TaskResult:
         """Clear up this node's GPU ledger; what came of it is what would be the payload's standard output."""
         self._wait()
         self._say(Phase.RUNNING)
         with self._step("the GPU ledger could not be cleared up", node=True):
-            from dlapp.gpuid.ledger import collected
-            from dlapp.gpuid.stores import open_ledger
+            from dlapp.gpuid.factory import open_ledger
+            from dlapp.gpuid.ledger import reclaim_all
 
-            ledger = open_ledger(self._launch["ledger"])
+            ledger = open_ledger(self._ledger_settings)
             try:
-                found = {"host": ledger.host, "leases": collected(ledger)}
+                found = {"host": ledger.host, "leases": reclaim_all(ledger)}
             finally:
                 ledger.close()
             for name, text in (("stdout", json.dumps(found) + "\n"), ("stderr", "")):
@@ -226,7 +240,7 @@ class Task:
         for each in one.inputs:
             with self._step(f"input {each.input_path} could not be fetched"):
                 into = os.path.join(workspace, each.input_path)
-                self._planned.append(plan_input(each, into, one.index, one.total, hdfs=self._hdfs))
+                self._planned.append(plan_input(each, into, one.index, one.total, hdfs=self._launch.hdfs))
 
     def _lease_gpus(self) -> None:
         gcores = self._assignment.resources.gcores
@@ -234,54 +248,43 @@ class Task:
             return
         self._say(Phase.LEASING, detail=f"{gcores} GPUs")
         with self._step("GPUs could not be leased", node=True):
-            self._lease = self._leased(self._launch["ledger"], gcores)
-        from dlapp.task.cards import Cards
+            self._lease = self._leased(gcores)
+        from dlapp.task.gpu_health import LeasedDevices
 
         assert self._ledger is not None
-        self._cards = Cards(self._ledger, self._lease.devices, self._note)
+        self._devices = LeasedDevices(self._ledger, self._lease.devices, self._note)
         self._say(Phase.LEASING, gpus=self._gpus)
 
-    def _leased(self, where: dict[str, Any], gcores: int) -> Lease:
-        container, user = str(self._assignment.container_id), self._assignment.username
-        timeout_s = self._launch.get("lease_s", LEASE_TIMEOUT_S)
+    def _leased(self, gcores: int) -> Lease:
+        from dlapp.gpuid.factory import open_ledger
+        from dlapp.gpuid.health.inspection import Inspector
+        from dlapp.gpuid.rules import LeaseRequest
+
+        one = self._assignment
+        self._ledger = open_ledger(self._ledger_settings, inspect=Inspector())
         # A plain payload inherits the lease's descriptors; one in Docker cannot.
-        evidence = self._evidence_of_docker() if self._assignment.docker_image else {}
-        if where.get("kind", "machine") == "machine":
-            from dlapp.gpuid.health import Inspector
-            from dlapp.gpuid.machine import MachineLedger
+        evidence = self._evidence_of_docker() if one.docker_image else {}
+        ask = LeaseRequest(
+            str(one.application_id), str(one.container_id), one.username, gcores, (), evidence, one.spread
+        )
+        return self._ledger.acquire(ask, timeout_s=self._launch.lease_timeout_s)
 
-            # The engine reserved them for the application before it started us.
-            self._ledger = ledger = MachineLedger(where["directory"], inspect=Inspector())
-            return ledger.lease(
-                application=where["application"],
-                container=container,
-                user=user,
-                gcores=gcores,
-                timeout_s=timeout_s,
-                evidence=evidence or None,
-                spread=self._assignment.spread,
-            )
-        from dlapp.gpuid.health import Inspector
-        from dlapp.gpuid.rules import Ask
-        from dlapp.gpuid.stores import open_ledger
-
-        self._ledger = open_ledger(where, inspect=Inspector())
-        application = str(self._assignment.application_id)
-        uuids, spread = tuple(where.get("uuids", ())), self._assignment.spread
-        ask = Ask(application, container, user, gcores, uuids, evidence, spread)
-        return self._ledger.acquire(ask, timeout_s=timeout_s)
+    @property
+    def _ledger_settings(self) -> LedgerSettings:
+        if self._launch.ledger is None:
+            raise UsageError("there is no GPU ledger")
+        return self._launch.ledger
 
     def _evidence_of_docker(self) -> dict[str, Any]:
-        from dlapp.gpuid.evidence import this_task
+        from dlapp.gpuid.liveness.probes import this_task
         from dlapp.runtime.labels import LABEL_CONTAINER
 
         label = f"{LABEL_CONTAINER}={self._assignment.container_id}"
-        host = self._launch.get("runtime", {})["docker_host"]
-        # With the task's name whoever needs the cards may remove what it left, once it is gone.
+        # With the task's name whoever needs the GPUs may remove what it left, once it is gone.
         return {
             "task": this_task(),
             "fifo": os.path.join(self._home, "life"),
-            "docker": {"host": host, "label": label},
+            "docker": {"host": self._launch.docker.host, "label": label},
         }
 
     @property
@@ -302,7 +305,7 @@ class Task:
         if not self._assignment.inputs:
             return
         self._say(Phase.FETCHING)
-        self._inputs = inputs = Inputs(self._launch.get("cache"), self._note)
+        self._inputs = inputs = Inputs(self._launch.cache, self._note)
         in_docker, outputs, written = self._what_is_written()
         temporary = os.path.join(self._home, "tmp", "archives")
         for planned in self._planned:
@@ -314,7 +317,10 @@ class Task:
                 moved = planned.bring(
                     into,
                     partial(
-                        inputs.bring, may_mount=may_mount, closed_to_mounts=written, progress=self._teller(words=True)
+                        inputs.bring,
+                        may_mount=may_mount,
+                        closed_to_mounts=written,
+                        progress=self._teller(with_rate=True),
                     ),
                     temporary,
                     self._teller(),
@@ -349,21 +355,23 @@ class Task:
                 workspace=os.path.join(self._home, "workspace"),
                 home=home,
                 tmp=os.path.join(self._home, "tmp"),
-                submitter=self._launch.get("environment", {}),
+                submitter=self._launch.environment,
             )
             return PlainRun(payload, self._guardian)
-        from dlapp.runtime import making
+        from dlapp.runtime import container_factory
         from dlapp.runtime.docker import DockerRun
 
         self._guardian.close()  # a container has its own init, and its lifeline
         self._say(Phase.PULLING, detail=one.docker_image)
-        payload = self._payload(workspace=making.WORKSPACE, home=making.HOME, tmp=making.TMP, submitter=None)
-        policy, settings = self._policy.docker, making.DockerSettings.of(self._launch.get("runtime", {}))
-        if os.getuid() == 0 and self._launch.get("am_place") and not policy.root:
-            # On one machine root is who submitted; on a node it is what the NodeManager happens to be.
-            raise StepFailed(
-                Fault.NODE, "a payload in Docker would be root on this node (docker.root of /etc/dlapp/node.yaml)"
-            )
+        payload = self._payload(
+            workspace=container_factory.WORKSPACE,
+            home=container_factory.HOME,
+            tmp=container_factory.TMP,
+            submitter=None,
+        )
+        policy, settings = self._policy.docker, self._launch.docker
+        if one.network is not None:
+            settings = settings._replace(network=one.network)
         with self._step("the container could not be made", node=True):
             run = DockerRun(payload, settings, policy, self._note, self._teller())
             try:
@@ -388,25 +396,27 @@ class Task:
                 home=home,
                 tmp=tmp,
                 submitter=submitter,
-                user=self._launch.get("env", {}),
+                user=self._launch.env,
                 gpu_indices=self._gpus,
                 gpu_uuids=[device.uuid for device in lease.devices] if lease else [],
             ),
             resources=one.resources,
             image=one.docker_image,
             mounts=tuple(self._inputs.mounts) if self._inputs else (),
-            gpus=tuple(Card(one.uuid, one.index, one.minor, one.mig) for one in lease.devices) if lease else (),
+            gpus=tuple(PayloadDevice(one.uuid, one.index, one.minor, one.mig) for one in lease.devices)
+            if lease
+            else (),
             keep_fds=(*self._keep_fds, *(lease.fds if lease else ())),
         )
 
     def _wait(self) -> None:
         self._say(Phase.WAITING)
-        with self._stopper.may_cut():
+        with self._stopper.interruptible():
             self._link.wait_for_go()
 
     # ---- the payload ----
 
-    def _run(self, run: Running) -> tuple[Ended, bool, str]:
+    def _run(self, run: Running) -> tuple[PayloadExit, bool, str]:
         """Run the payload to its end: how it ended, whether it had been asked to, and what was cut from its logs."""
         files = tuple(os.path.join(self._home, name) for name in ("stdout", "stderr"))
         for path in files:
@@ -419,7 +429,7 @@ class Task:
             self._note(cap.told)
         return ended, soft, cap.told
 
-    def _run_under(self, cap: LogCap, run: Running) -> tuple[Ended, bool]:
+    def _run_under(self, cap: LogCap, run: Running) -> tuple[PayloadExit, bool]:
         # Once it may have begun, a soft stop is for the payload, which has a grace time; it does not cut us off.
         with self._step("the payload could not be started", node=True, cut_by=Stop.NOW):
             run.start()
@@ -435,7 +445,7 @@ class Task:
             except PayloadError as error:
                 raise StepFailed(error.fault, str(error)) from error
             now = time.monotonic()
-            if self._stopper.wanted is Stop.NOW or (self._cards is not None and self._cards.failed):
+            if self._stopper.wanted is Stop.NOW or (self._devices is not None and self._devices.failed):
                 run.kill()
             elif self._stopper.wanted is Stop.SOFT and kill_at is None:
                 grace_s = self._assignment.kill_grace_s if self._stopper.grace_s is None else self._stopper.grace_s
@@ -473,12 +483,12 @@ class Task:
         self._stopper.drain()
         return any(fd == cap.wake_fd for fd, _ in ready)
 
-    def _result_of(self, ended: Ended, soft: bool, cut: str, card: str) -> TaskResult:
+    def _result_of(self, ended: PayloadExit, soft: bool, cut: str, device: str) -> TaskResult:
         fault, message = ended.fault, ended.problem
         if self._stopper.wanted is Stop.NOW or soft:
             fault, message = Fault.STOPPED, self._stopper.why
-        elif card:
-            fault, message = Fault.NODE, card
+        elif device:
+            fault, message = Fault.NODE, device
         elif fault is Fault.USER and ended.exit_code == 0 and not message:
             fault = Fault.NONE
         message = "; ".join(part for part in (message, cut) if part)
@@ -522,7 +532,7 @@ class Task:
         began, pause_s = time.monotonic(), _STORE_AGAIN_S[0]
         while True:
             try:
-                files = open_location(part, self._hdfs)
+                files = open_location(part, self._launch.hdfs)
                 return files.store(local, part, move=move, seen_as=self._seen_as(path), note=self._note)
             except (Unreachable, DiskFull) as error:
                 patience_s = OUTPUT_PATIENCE_S
@@ -537,7 +547,7 @@ class Task:
     def _seen_as(self, path: str) -> tuple[str, ...]:
         if self._assignment.docker_image is None:
             return ()
-        from dlapp.runtime.making import WORKSPACE
+        from dlapp.runtime.container_factory import WORKSPACE
 
         return (os.path.normpath(os.path.join(WORKSPACE, path)),)
 
@@ -556,9 +566,9 @@ class Task:
                 os.unlink(os.path.join(self._home, name))
             except FileNotFoundError:
                 continue
-        if self._cards is not None:
-            self._cards.look_after()
-            self._cards = None
+        if self._devices is not None:
+            self._devices.look_after()
+            self._devices = None
         if self._lease is not None:
             if not self._lease.release():
                 self._note("the GPU ledger cannot be reached: the GPUs are free when others see that we are gone")
@@ -573,21 +583,21 @@ class Task:
         self._note(" ".join(filter(None, (phase.value, str(details.get("detail", ""))))))
         self._link.say(phase, gpus=self._gpus, **{key: value for key, value in details.items() if key != "gpus"})
 
-    def _teller(self, *, words: bool = False) -> Callable[[int, int], None]:
+    def _teller(self, *, with_rate: bool = False) -> Callable[[int, int], None]:
         """What a step calls with bytes done and bytes in all; it reports twice a second.
 
         Args:
-            words: also how fast it goes and how long it will take.
+            with_rate: also report the rate and the remaining time.
         """
         link, phase, next_at = self._link, self._link.phase, time.monotonic() + _PROGRESS_EVERY_S
-        pace = Pace(time.monotonic) if words else None
+        pace = Pace(time.monotonic) if with_rate else None
 
         def tell(done: int, total: int) -> None:
             nonlocal next_at
             if (now := time.monotonic()) >= next_at:
                 next_at = now + _PROGRESS_EVERY_S
                 share = min(1.0, done / total) if total else None
-                link.say(phase, progress=share, gpus=self._gpus, detail=pace.words(done, total) if pace else "")
+                link.say(phase, progress=share, gpus=self._gpus, detail=pace.text(done, total) if pace else "")
 
         return tell
 
@@ -600,7 +610,7 @@ class Task:
             cut_by: the weakest order that cuts it off.
         """
         try:
-            with self._stopper.may_cut(cut_by):
+            with self._stopper.interruptible(cut_by):
                 yield
         except PayloadError as error:
             if self._stopper.wanted is Stop.NOW:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from dlapp.errors import DlappError, NotFound
-from dlapp.storage import FILE, local_path, shown
+from dlapp.locations import FILE, local_path, shown
 from dlapp.storage.links import link_kept_inside, link_reader
 from dlapp.storage.tree import explained
 
@@ -26,6 +26,10 @@ _MOST_AT_ONCE = 1 << 20
 _AHEAD = 4
 """How many pieces wait for the files to be written."""
 _LONGEST_NAME = 1 << 20
+_MOST_TABLE_BLOCKS = 8192
+"""Of the list of a sparse file's pieces: 172,000 of them, and some 40 MiB of memory while it is read."""
+_MOST_NUMBER = (1 << 63) - 1
+"""What the kernel takes for a size, a place in a file or a time [s]."""
 _THREAD_FROM = 2 << 20
 """Smaller archives are done before a thread would have helped."""
 _GZIP = 31
@@ -199,12 +203,12 @@ def _damaged(path: str, how: str) -> ArchiveDamaged:
 def _unpack_stream(stream: _Stream, into: str) -> None:
     root = os.open(into, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        _Unpacking(stream, into, root).run()
+        _WorkspaceUnpacking(stream, into, root).run()
     finally:
         os.close(root)
 
 
-class _Unpacking:
+class _WorkspaceUnpacking:
     """One workspace on its way; ``root`` is the open directory ``into``."""
 
     def __init__(self, stream: _Stream, into: str, root: int) -> None:
@@ -250,6 +254,8 @@ class _Unpacking:
                 os.mkdir(name, 0o700, dir_fd=self._root)
                 self._directories[name] = (mode, mtime)
             elif kind == b"2":
+                if not link or b"\0" in link:
+                    raise self._bad(f"a link to what cannot be a name, {shown(os.fsdecode(name))}")
                 os.symlink(link, name, dir_fd=self._root)
                 self._links[name] = link
             elif kind in (b"0", b"S"):
@@ -285,12 +291,18 @@ class _Unpacking:
     def _sparse_pieces(self, block: bytes) -> tuple[list[tuple[int, int]], int]:
         """Where the data of a sparse file goes, offset and length each, and the size of the whole file."""
         whole, more = self._number(block[483:495]), block[482]
-        table = block[386:482]
+        parts = [block[386:482]]
         while more:
+            if len(parts) > _MOST_TABLE_BLOCKS:
+                raise self._bad("a sparse file of too many pieces")
             further = self._stream.take(_BLOCK)
-            table, more = table + further[:504], further[504]
+            parts.append(further[:504])
+            more = further[504]
+        table = b"".join(parts)
         fields = [table[at : at + 12] for at in range(0, len(table), 12)]
         numbers = [self._number(field) for field in fields if field.strip(b"\0")]
+        if len(numbers) % 2:
+            raise self._bad("a piece without a length")
         pieces = list(zip(numbers[::2], numbers[1::2], strict=True))
         if any(at + length > whole for at, length in pieces):
             raise self._bad("a piece behind the end of its file")
@@ -305,11 +317,14 @@ class _Unpacking:
 
     def _check(self, block: bytes) -> None:
         if block[257:265] != b"ustar  \0" or sum(block) - sum(block[148:156]) + 256 != self._number(block[148:156]):
-            raise _damaged(self._stream.path, "it is no archive of dlapp's, or a header is wrong")
+            raise _damaged(self._stream.path, "it is not an archive of dlapp, or a header is wrong")
 
     def _number(self, field: bytes) -> int:
         if field[0] == 0x80:
-            return int.from_bytes(field[1:], "big")
+            number = int.from_bytes(field[1:], "big")
+            if number > _MOST_NUMBER:
+                raise _damaged(self._stream.path, "a number in it is too large")
+            return number
         digits = field.rstrip(b"\0 ")
         if not digits.isdigit() or b"8" in digits or b"9" in digits:
             raise _damaged(self._stream.path, "a number in it is wrong")

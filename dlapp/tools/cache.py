@@ -11,7 +11,7 @@ from dlapp.errors import EXIT_FAILED, UsageError
 from dlapp.tools.common import command, json_option, note, print_json, run, say
 
 if TYPE_CHECKING:
-    from dlapp.client.inputs import KeptInput, View
+    from dlapp.client.input_cache import UserInputCache, View
 
 _KEY_WIDTH = 12
 _ACTIONS = ("list", "clear", "pin", "unpin")
@@ -20,29 +20,29 @@ _ACTIONS = ("list", "clear", "pin", "unpin")
 @command("dlapp-cache", example="dlapp-cache pin hdfs://namenode:8020/data/imagenet")
 @click.argument("action", type=click.Choice(_ACTIONS))
 @click.argument("entries", metavar="[ENTRY]...", nargs=-1)
-@click.option("--directory", metavar="DIR", help="The cache, in place of this machine's: on a node of a cluster.")
+@click.option("--directory", metavar="DIR", help="Use the cache in DIR, for example on a node of a cluster.")
 @json_option("Print the answer as JSON.")
 def cache(action: str, entries: tuple[str, ...], directory: str | None, as_json: bool) -> int:
-    """Show and clear the input that this machine keeps for your applications.
+    """Show and change the input that this machine caches for your applications.
 
     \b
-    list              what is kept, what is used longest ago first
-    clear             remove what is neither in use nor pinned
-    clear ENTRY...    remove these, pinned or not
-    pin ENTRY...      keep these, whatever room others need
-    unpin ENTRY...    keep them no longer than others
+    list              list the entries, least recently used first
+    clear             remove all entries that are neither in use nor pinned
+    clear ENTRY...    remove these entries, pinned or not
+    pin ENTRY...      never remove these entries to make room
+    unpin ENTRY...    undo pin
 
-    ENTRY is the beginning of what list shows first, or the source.
+    ENTRY is the beginning of the name in list's first column, or the source.
     """
     if action == "list" and entries:
         raise UsageError("list takes no ENTRY")
     if action in ("pin", "unpin") and not entries:
         raise UsageError(f"{action} what? dlapp-cache list shows the entries")
     from dlapp.client import Client
-    from dlapp.client.inputs import KeptInput
+    from dlapp.client.input_cache import UserInputCache
 
     client = Client()
-    kept = KeptInput(client.config, client.state_path, directory)
+    kept = UserInputCache(client.config, client.state_path, directory)
     if action == "list":
         return _list(kept, as_json)
     chosen = kept.find(entries)
@@ -57,13 +57,13 @@ def cache(action: str, entries: tuple[str, ...], directory: str | None, as_json:
     return 0
 
 
-def _list(kept: KeptInput, as_json: bool) -> int:
+def _list(kept: UserInputCache, as_json: bool) -> int:
     found = kept.entries()
     if as_json:
         print_json({"directory": kept.directory, "limit_bytes": kept.limit_bytes, "entries": found})
         return 0
-    from dlapp.client.inputs import size_text
-    from dlapp.tools.show import local_time, table
+    from dlapp.client.input_cache import size_text
+    from dlapp.tools.view_text import local_time, table
 
     rows = [
         (
@@ -84,8 +84,8 @@ def _list(kept: KeptInput, as_json: bool) -> int:
     return 0
 
 
-def _clear(kept: KeptInput, chosen: Sequence[View], *, named: bool, as_json: bool) -> int:
-    from dlapp.client.inputs import size_text
+def _clear(kept: UserInputCache, chosen: Sequence[View], *, named: bool, as_json: bool) -> int:
+    from dlapp.client.input_cache import size_text
 
     if not named:
         kept.sweep()

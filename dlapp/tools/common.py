@@ -64,13 +64,40 @@ def json_option(help: str) -> Callable[[Body], Body]:
     return click.option("--json", "as_json", is_flag=True, help=help)
 
 
+def complete_id(*, unfinished: bool = False) -> Callable[..., list[Any]]:
+    """Make the function by which a shell completes an application's id."""
+
+    def complete(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[Any]:
+        from click.shell_completion import CompletionItem
+
+        from dlapp.client.completion import matching
+
+        found = matching(incomplete, unfinished=unfinished)
+        return [CompletionItem(one.application_id, help=one_line(one.text)) for one in found]
+
+    return complete
+
+
+def complete_file(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[Any]:
+    """Let the shell complete a file's name."""
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(incomplete, type="file")]
+
+
 def run(declared: click.Command, argv: Sequence[str] | None = None) -> NoReturn:
     """Run a command as this process: parse ``argv`` (default: the process's own), end with its exit code."""
+    name = declared.name or ""
+    variable = f"_{name.replace('-', '_').upper()}_COMPLETE"
+    if instruction := os.environ.get(variable):
+        from click.shell_completion import shell_complete
+
+        sys.exit(shell_complete(declared, {}, name, variable, instruction))
     arguments = list(sys.argv[1:] if argv is None else argv)
     for stream in (sys.stdout, sys.stderr):
         # A name that the terminal's encoding lacks is shown escaped; it is no reason to fail.
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    code = exit_code_of(lambda: _invoke(declared, arguments), debug="--debug" in arguments, name=declared.name or "")
+    code = exit_code_of(lambda: _invoke(declared, arguments), debug="--debug" in arguments, name=name)
     sys.exit(code)
 
 
@@ -98,7 +125,8 @@ def exit_code_of(body: Callable[[], int], *, debug: bool, name: str) -> int:
         if debug:
             import traceback
 
-            traceback.print_exc()
+            for line in traceback.format_exc().splitlines():
+                note(line)
         lines, code = explain(error, name)
         _flush_before_the_error()
         for line in lines:
@@ -111,12 +139,12 @@ def explain(error: Exception, name: str) -> tuple[list[str], int]:
     match error:
         case FileRefused():
             count = len(error.faults)
-            they = "a fault" if count == 1 else f"{count} faults"
+            they = "an error" if count == 1 else f"{count} errors"
             lines = [*map(one_line, error.faults), f"Error: the properties file is refused: it has {they}"]
             return lines, error.exit_code
         case ConfigError() if "\n" in (text := str(error)):
             faults = [one_line(line) for line in text.split("\n")]
-            return [*faults, f"Error: the configuration is refused: it has {len(faults)} faults"], error.exit_code
+            return [*faults, f"Error: the configuration is refused: it has {len(faults)} errors"], error.exit_code
         case UsageError() if "\n" in (text := str(error)):
             head, *faults = (one_line(line.strip()) for line in text.split("\n"))
             return [*faults, f"Error: {head.rstrip(':')}"], error.exit_code
@@ -130,7 +158,7 @@ def explain(error: Exception, name: str) -> tuple[list[str], int]:
             where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, (str, bytes)) else ""
             return [f"Error: {one_line(where + error.strerror)}"], code
     what = one_line(f"{type(error).__name__}: {error}")
-    return [f"Error: a fault in dlapp itself: {what} (run it again with --debug and report it)"], EXIT_FAILED
+    return [f"Error: internal error: {what} (run it again with --debug and report it)"], EXIT_FAILED
 
 
 def one_line(text: str) -> str:
@@ -160,8 +188,8 @@ def print_json(value: Any) -> None:
 
 def whole(view: Any) -> Any:
     """A view in its JSON form with every field, those that have their defaults too."""
-    from dlapp.jsonform import from_json, to_json
     from dlapp.report import ApplicationView
+    from dlapp.serialization import from_json, to_json
 
     return to_json(from_json(ApplicationView, view))
 

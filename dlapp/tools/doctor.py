@@ -11,22 +11,22 @@ from dlapp.errors import EXIT_FAILED
 from dlapp.tools.common import command, json_option, note, print_json, run, say
 
 if TYPE_CHECKING:
-    from dlapp.findings import Finding
+    from dlapp.doctor.findings import Finding
 
 _SUBJECT_WIDTH = 24
 
 
 @command("dlapp-doctor", example="dlapp-doctor --cluster yarn")
-@click.option("--cluster", metavar="NAME", help="The engine to look at, in place of the configured one.")
-@click.option("--defaults", is_flag=True, help="Show also the keys that have their defaults.")
-@click.option("--node", is_flag=True, help="Look also from a node of the cluster, in a container as an application's.")
+@click.option("--cluster", metavar="NAME", help="Check this engine instead of the configured one.")
+@click.option("--defaults", is_flag=True, help="Also print the keys that have their default value.")
+@click.option("--node", is_flag=True, help="Also check from a node of the cluster, in a container.")
 @json_option("Print the findings as JSON.")
 def doctor(cluster: str | None, defaults: bool, node: bool, as_json: bool) -> int:
     """Check what dlapp needs here: configuration, engine, storage, GPUs, Docker.
 
-    A line for each: pass, warn or fail, and for the last two what to do. Ends with 1 if anything failed.
+    It prints a line for each check: pass, warn or fail, with the repair. The exit code is 1 if a check failed.
     """
-    from dlapp.client.doctor import diagnosis
+    from dlapp.doctor.run import diagnosis
 
     findings = diagnosis(cluster=cluster, defaults=defaults, node=node)
     shown = list(findings if as_json else _said(findings))

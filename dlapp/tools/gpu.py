@@ -12,16 +12,18 @@ from dlapp.errors import EXIT_FAILED, EXIT_UNREACHABLE, UsageError
 from dlapp.tools.common import command, json_option, note, print_json, run, say
 
 if TYPE_CHECKING:
-    from dlapp.client.gpus import Gpus
+    from dlapp.client.gpu_ledger import GpuLedger
     from dlapp.config import Config
 
 GC_TIMEOUT_S = 120.0
 LINES_AT_ONCE = 500
+MOST_PROBLEMS = 20
+"""How many bad entries of the machine's ledger are named."""
 _WORDS = {
     "list": (0, 1, "[HOST]"),
     "gc": (0, 100_000, "[HOST]..."),
-    "quarantine": (1, 1, "CARD"),
-    "heal": (1, 1, "CARD"),
+    "quarantine": (1, 1, "GPU"),
+    "heal": (1, 1, "GPU"),
     "forget": (1, 1, "HOST"),
     "why": (1, 1, "N"),
 }
@@ -30,13 +32,13 @@ _WORDS = {
 @command("dlapp-gpu", example="dlapp-gpu list")
 @click.argument("action", metavar="ACTION", type=click.Choice(list(_WORDS)))
 @click.argument("words", metavar="[WORD]...", nargs=-1)
-@click.option("--host", help="quarantine, heal: the card's host; without it this one.")
-@click.option("--reason", default="", help="quarantine: why, for those who find it.")
+@click.option("--host", help="quarantine, heal: the GPU's host; by default this host.")
+@click.option("--reason", default="", help="quarantine: the reason, shown by list.")
 @click.option(
     "--timeout",
     "timeout_s",
     type=click.FloatRange(min=1),
-    help="gc HOST: what one host may take, in seconds; 120 without it.",
+    help="gc HOST: time limit for each host, in seconds; by default 120.",
 )
 @click.option("--forgotten", is_flag=True, help="list: also hosts that were forgotten.")
 @click.option("--original", is_flag=True, help='list: print {"host01": {"gpu0": "application_..."}}.')
@@ -51,27 +53,27 @@ def gpu(
     original: bool,
     as_json: bool,
 ) -> int:
-    """Show which GPU belongs to whom, and take a card out of use or back into it.
+    """Show which GPU belongs to whom, and take a GPU out of use or back into it.
 
     \b
-    list [HOST]        a line for each card: model, load (on this host), holder, quarantine
-    gc [HOST]...       free what is held for payloads that are gone; on the host it runs on,
-                       or on others, by an application of one container there
-    quarantine CARD    give a card out no more; who holds it keeps it
-    heal CARD          give it out again
-    forget HOST        a host of the cluster does not come back: list it no more
-    why N              can an ask of N GPUs be met now on some host; what is in the way
+    list [HOST]        a line for each GPU: model, load (on this host), holder, quarantine
+    gc [HOST]...       reclaim leases whose programs are gone: of this host, or of others,
+                       by an application of one container on each
+    quarantine GPU     stop leasing a GPU; its holder keeps it
+    heal GPU           lease it again
+    forget HOST        no longer list a host that was removed from the cluster
+    why N              where N GPUs are free for one container; if nowhere, why
 
-    CARD is an index (2, gpu2), a uuid or a PCI bus id.
+    GPU is an index (2, gpu2), a uuid or a PCI bus id.
     """
     _check(action, words, host=host, reason=reason, timeout=timeout_s, forgotten=forgotten, original=original)
     from dlapp.client import caller
-    from dlapp.client.gpus import Gpus
+    from dlapp.client.gpu_ledger import GpuLedger
     from dlapp.config import load_config
-    from dlapp.tools import gpus as show
+    from dlapp.tools import gpu_text as show
 
     config = load_config()
-    with Gpus(config) as ledger:
+    with GpuLedger(config) as ledger:
         if action == "list":
             return _list(ledger, words[0] if words else None, forgotten=forgotten, original=original, as_json=as_json)
         if action == "why":
@@ -82,7 +84,7 @@ def gpu(
         if action == "gc" and words:
             return _collect_on(config, ledger, words, timeout_s=timeout_s or GC_TIMEOUT_S, as_json=as_json)
         if action == "gc":
-            leases = ledger.collect()
+            leases = ledger.reclaim()
             done: Any = {"host": ledger.here, "leases": leases}
             lines = show.collect_lines(leases, ledger.here)
         else:
@@ -92,7 +94,7 @@ def gpu(
                 lines = [f"{done['host']}: {words[0]} is in quarantine until dlapp-gpu heal {words[0]}"]
             elif action == "heal":
                 ledger.heal(words[0], host=host)
-                lines = [f"{done['host']}: {words[0]} is given out again"]
+                lines = [f"{done['host']}: {words[0]} is not in quarantine"]
             else:
                 ledger.forget(words[0], by=caller())
                 done = {"host": words[0]}
@@ -101,11 +103,11 @@ def gpu(
         return 0
 
 
-def _list(ledger: Gpus, host: str | None, *, forgotten: bool, original: bool, as_json: bool) -> int:
-    from dlapp.tools import gpus as show
+def _list(ledger: GpuLedger, host: str | None, *, forgotten: bool, original: bool, as_json: bool) -> int:
+    from dlapp.tools import gpu_text as show
 
     if original:
-        _print_pieces("{", (f"{_json(name)}: {_json(cards)}" for name, cards in ledger.original(host)), "}")
+        _print_pieces("{", (f"{_json(name)}: {_json(devices)}" for name, devices in ledger.original(host)), "}")
         return 0
     code = 0
 
@@ -130,6 +132,11 @@ def _list(ledger: Gpus, host: str | None, *, forgotten: bool, original: bool, as
                 lines = []
         if lines:
             say(*lines)
+    problems = sorted(ledger.problems.items())
+    for path, problem in problems[:MOST_PROBLEMS]:
+        note(f"{path}: {problem}")
+    if len(problems) > MOST_PROBLEMS:
+        note(f"and {len(problems) - MOST_PROBLEMS} more like these")
     return code
 
 
@@ -162,18 +169,18 @@ def _check(action: str, words: tuple[str, ...], **options: Any) -> None:
             raise UsageError(f"--{name} is not for {action}")
 
 
-def _collect_on(config: Config, ledger: Gpus, hosts: Sequence[str], *, timeout_s: float, as_json: bool) -> int:
+def _collect_on(config: Config, ledger: GpuLedger, hosts: Sequence[str], *, timeout_s: float, as_json: bool) -> int:
     from dlapp.client import Client
-    from dlapp.client.elsewhere import collect_on
-    from dlapp.tools import gpus as show
+    from dlapp.client.remote_gc import reclaim_on
+    from dlapp.tools import gpu_text as show
 
     def all_of_them() -> Iterator[dict[str, Any]]:
         if ledger.here in hosts:
-            yield {"host": ledger.here, "error": "", "leases": ledger.collect()}
+            yield {"host": ledger.here, "error": "", "leases": ledger.reclaim()}
         if others := [one for one in hosts if one != ledger.here]:
             if not ledger.is_cluster:
                 raise UsageError(f"the GPU ledger is of this machine, {ledger.here}, not of {', '.join(others)}")
-            yield from collect_on(Client(config), others, timeout_s=timeout_s)
+            yield from reclaim_on(Client(config), others, timeout_s=timeout_s)
 
     found, code = [], 0
     for one in all_of_them():

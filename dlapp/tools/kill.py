@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import click
 
-from dlapp.tools.common import command, json_option, run
+from dlapp.tools.common import command, complete_id, json_option, run
 
 
 @command("dlapp-kill", example="dlapp-kill application_1700000000000_0042")
-@click.argument("words", metavar="[USER] ID", nargs=-1)
+@click.argument("words", metavar="[USER] ID", nargs=-1, shell_complete=complete_id(unfinished=True))
 @json_option("Print what came of it as JSON.")
 def kill(words: tuple[str, ...], as_json: bool) -> None:
-    """Kill an application at once: it is asked nothing and keeps no output.
+    """Kill an application at once, and discard its output.
 
-    ID is an application's id, its ending where that is unique, or 'last'. With USER, ID must be USER's.
+    ID is an application's id, a unique ending of it, or 'last'. With USER, ID must be USER's.
     """
     from dlapp.client import Client
-    from dlapp.tools.ending import show, target
+    from dlapp.tools.kill_target import show, target
 
     client = Client()
     application_id, user = target(client, words, "dlapp-kill")

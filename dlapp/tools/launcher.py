@@ -7,36 +7,47 @@ from typing import TYPE_CHECKING
 import click
 
 from dlapp.errors import EXIT_INTERRUPTED, UsageError
-from dlapp.tools.common import command, json_option, note, print_json, run, say
+from dlapp.tools.common import command, complete_file, json_option, note, print_json, run, say
 
 if TYPE_CHECKING:
     from dlapp.client import Client
     from dlapp.ids import ApplicationId
+    from dlapp.launcher.application import Snapshot
 
 ID_LINE = "DL App ID = "
 
 
 @command("dlapp-launcher", example="dlapp-launcher --wait dl_app.properties")
-@click.argument("file", metavar="FILE")
-@click.option("--wait", is_flag=True, help="Show the progress until the application ends, then end with its exit code.")
-@click.option("--print-spec", is_flag=True, help="Print what FILE asks for as JSON, defaults resolved; submit nothing.")
-@click.option("--cluster", metavar="NAME", help="The engine to submit to, in place of the configured one.")
+@click.argument("file", metavar="FILE", shell_complete=complete_file)
+@click.option("--wait", is_flag=True, help="Show the progress until the application ends, and exit with its code.")
+@click.option("--print-spec", is_flag=True, help="Print the specification with all defaults as JSON; submit nothing.")
+@click.option("--cluster", metavar="NAME", help="Submit to this engine instead of the configured one.")
 @json_option("Print the result as JSON; the lines for people go to stderr.")
 def launcher(file: str, wait: bool, print_spec: bool, cluster: str | None, as_json: bool) -> int:
     """Run the application that the properties file FILE describes.
 
-    Once its id is printed it runs whatever becomes of this command, terminal or login.
+    When its id is printed, it runs independently of this command, the terminal and the login.
     """
-    return launch(file, wait=wait, print_spec=print_spec, cluster=cluster, as_json=as_json)
-
-
-def launch(file: str, *, wait: bool, print_spec: bool, cluster: str | None, as_json: bool) -> int:
-    """All that the command does; dlapp-run does the same with the shell's file."""
     from dlapp.client import Client
 
+    return launch(Client(cluster=cluster), file, wait=wait, print_spec=print_spec, as_json=as_json)
+
+
+def launch(client: Client, file: str | Snapshot, *, wait: bool, print_spec: bool, as_json: bool) -> int:
+    """Submit a properties file and, if asked, wait; dlapp-run does the same with the shell's file.
+
+    Args:
+        client: the client.
+        file: its path, or the file as it was when a shell was opened.
+        wait: follow the application until it ends.
+        print_spec: print the specification and submit nothing.
+        as_json: print JSON.
+
+    Returns:
+        The exit status.
+    """
     if wait and print_spec:
         raise UsageError("--print-spec submits nothing that --wait could wait for")
-    client = Client(cluster=cluster)
     if print_spec:
         print_json(client.print_spec(file))
         return 0
@@ -52,7 +63,7 @@ def launch(file: str, *, wait: bool, print_spec: bool, cluster: str | None, as_j
     return 0
 
 
-def _submit(client: Client, file: str, as_json: bool) -> ApplicationId | None:
+def _submit(client: Client, file: str | Snapshot, as_json: bool) -> ApplicationId | None:
     """Submit; None: interrupted."""
     from dlapp.tools.progress import copying_bar
 
@@ -79,9 +90,9 @@ def _wait(client: Client, application_id: ApplicationId, as_json: bool) -> int:
     import time
 
     from dlapp.client import exit_code
-    from dlapp.jsonform import to_json
+    from dlapp.serialization import to_json
     from dlapp.tools.progress import waiting_display
-    from dlapp.tools.show import derived, end_line
+    from dlapp.tools.view_text import derived, end_line
 
     try:
         with waiting_display() as on_change:

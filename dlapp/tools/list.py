@@ -7,12 +7,12 @@ import time
 import click
 
 from dlapp.errors import Unreachable, UsageError
-from dlapp.tools.common import command, json_option, print_json, run, say, whole
+from dlapp.tools.common import command, json_option, note, print_json, run, say, whole
 
 
 @command("dlapp-list", example="dlapp-list -a")
 @click.argument("user", metavar="[USER]", required=False)
-@click.option("-a", "--all", "everybody", is_flag=True, help="Everybody's, as far as you may see them.")
+@click.option("-a", "--all", "everybody", is_flag=True, help="Include those of other users that you may see.")
 @json_option("Print the views as JSON.")
 def list_(user: str | None, everybody: bool, as_json: bool) -> None:
     """List applications: all unfinished ones and the last 20 finished.
@@ -20,7 +20,7 @@ def list_(user: str | None, everybody: bool, as_json: bool) -> None:
     Without USER they are yours, on this machine and on the cluster, where you use both.
     """
     from dlapp.client import Client
-    from dlapp.tools.show import derived, list_lines
+    from dlapp.tools.view_text import derived, list_lines
 
     if user is not None and everybody:
         raise UsageError("-a lists everybody's applications, USER one user's: give one of them")
@@ -34,7 +34,7 @@ def list_(user: str | None, everybody: bool, as_json: bool) -> None:
     if silent:
         raise silent[0]  # what there is was shown, and that something is missing is said
     if not views and not as_json:
-        click.echo("there are no applications" + (f" of {user}" if user else ""), err=True)
+        note("there are no applications" + (f" of {user}" if user else ""))
 
 
 def main() -> None:

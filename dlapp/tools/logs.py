@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dlapp.errors import UsageError
-from dlapp.tools.common import command, json_option, note, run
+from dlapp.tools.common import command, complete_id, json_option, note, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -19,28 +19,37 @@ if TYPE_CHECKING:
 
 
 @command("dlapp-logs", example="dlapp-logs -f application_1700000000000_0042")
-@click.argument("application", metavar="[ID]", default="last")
-@click.option("-f", "--follow", is_flag=True, help="Go on until the application ends, then end with its exit code.")
+@click.argument("application", metavar="[ID]", default="last", shell_complete=complete_id())
+@click.option("-f", "--follow", is_flag=True, help="Follow until the application ends, and exit with its code.")
 @click.option("--container", metavar="INDEX|ID", help="Only this container: raw, its stderr to stderr.")
-@click.option("--stdout", "only_stdout", is_flag=True, help="Only what it printed to stdout.")
-@click.option("--stderr", "only_stderr", is_flag=True, help="Only what it printed to stderr.")
+@click.option(
+    "--try", "try_number", type=click.IntRange(min=1), metavar="N", help="Each container's N-th start, not its last."
+)
+@click.option("--stdout", "only_stdout", is_flag=True, help="Only stdout.")
+@click.option("--stderr", "only_stderr", is_flag=True, help="Only stderr.")
 @click.option("--own", is_flag=True, help="dlapp's own log of the containers instead of the program's.")
-@click.option("-n", "--lines", type=click.IntRange(min=0), metavar="N", help="Begin with the last N lines of each.")
+@click.option(
+    "-n", "--lines", type=click.IntRange(min=0), metavar="N", help="Begin with the last N lines of each stream."
+)
+@click.option("--raw", is_flag=True, help="Print every byte also to a terminal, including control sequences.")
 @json_option("Print a JSON object for each line.")
 def logs(
     application: str,
     follow: bool,
     container: str | None,
+    try_number: int | None,
     only_stdout: bool,
     only_stderr: bool,
     own: bool,
     lines: int | None,
+    raw: bool,
     as_json: bool,
 ) -> int:
     """Show what an application's containers print.
 
     All of them are merged, with "[0] " before a line that container 0 printed and "[0 err] " before one of its
-    stderr. ID is an application's id, its ending where that is unique, or 'last' (so it is without ID).
+    stderr. ID is an application's id, a unique ending of it, or 'last' (the default). On a terminal
+    colours are shown, and other control sequences left out.
     """
     from dlapp.client import Client, exit_code
 
@@ -52,6 +61,7 @@ def logs(
     pieces = client.logs(
         application_id,
         container=one,
+        try_number=try_number,
         streams=streams,
         last_lines=lines,
         follow=follow,
@@ -60,12 +70,14 @@ def logs(
     )
     if as_json:
         _write(_json_lines(pieces))
+    elif one is None and sys.stdout.isatty() and not raw:
+        _write_to_terminal(pieces)
     elif one is None:
         from dlapp.client.logs import LineMerger
 
         _write(LineMerger().merged(pieces))
     else:
-        _write_raw(pieces, both=len(streams) > 1)
+        _write_one(pieces, both=len(streams) > 1, raw=raw)
     return exit_code(client.status(application_id)) if follow else 0
 
 
@@ -92,8 +104,8 @@ class _WaitingNotes:
         self._said = ""
 
     def look(self, view: ApplicationView) -> None:
-        from dlapp.jsonform import to_json
-        from dlapp.tools.show import phase_text
+        from dlapp.serialization import to_json
+        from dlapp.tools.view_text import phase_text
 
         if view.containers or view.state.ended:
             return
@@ -108,11 +120,30 @@ def _write(texts: Iterable[bytes]) -> None:
         sys.stdout.buffer.flush()
 
 
-def _write_raw(pieces: Iterable[LogPiece], *, both: bool) -> None:
+def _write_to_terminal(pieces: Iterable[LogPiece]) -> None:
+    from dlapp.client.logs import LineMerger, prefix_of
+    from dlapp.tools.terminal import terminal_line
+
+    merger = LineMerger()
+    for piece in pieces:
+        prefix = prefix_of(piece).decode()
+        for line in merger.lines(piece):
+            sys.stdout.write(f"{prefix}{terminal_line(line)}\n")
+        sys.stdout.flush()
+
+
+def _write_one(pieces: Iterable[LogPiece], *, both: bool, raw: bool) -> None:
+    """Write one container's streams to stdout and stderr; without control sequences on a terminal, unless ``raw``."""
+    from dlapp.tools.terminal import TerminalStream
+
+    on_terminal: dict[str, TerminalStream] = {}
     for piece in pieces:
         stream = sys.stderr if both and piece.stream == "stderr" else sys.stdout
-        stream.buffer.write(piece.data)
-        stream.buffer.flush()
+        if raw or not stream.isatty():
+            stream.buffer.write(piece.data)
+        else:
+            stream.write(on_terminal.setdefault(piece.stream, TerminalStream()).feed(piece.data))
+        stream.flush()
 
 
 def _json_lines(pieces: Iterable[LogPiece]) -> Iterator[bytes]:
@@ -123,7 +154,7 @@ def _json_lines(pieces: Iterable[LogPiece]) -> Iterator[bytes]:
     merger = LineMerger()
     for piece in pieces:
         for line in merger.lines(piece):
-            # Bytes that are no UTF-8 travel as lone surrogates, so that nothing is lost.
+            # Bytes that are not UTF-8 travel as lone surrogates, so that nothing is lost.
             text = line.decode("utf-8", "surrogateescape")
             entry = {
                 "container_id": str(piece.log.container_id),

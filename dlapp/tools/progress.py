@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dlapp.tools.common import note, one_line
-from dlapp.tools.show import View, elapsed_of, ended, phase_text
+from dlapp.tools.view_text import View, elapsed_of, ended, phase_text
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -21,7 +21,7 @@ PHASES = (
     *("starting", "leasing", "unpacking", "fetching", "pulling"),
     *("waiting", "running", "storing", "releasing", "ended"),
 )
-"""`dlapp.control.Phase`, in its order."""
+"""`dlapp.messages.Phase`, in its order."""
 NAME_WIDTH = 10
 BAR_WIDTH = 30
 SLOW_BYTES = 32 << 20
@@ -137,7 +137,7 @@ def picture_lines(view: View, now_ms: int) -> list[str]:
     for phase in PHASES:
         if there := [one for one in containers if one["phase"] == phase]:
             lines += _phase_lines(phase, there, total)
-    return lines
+    return [one_line(line) for line in lines]
 
 
 def _phase_lines(phase: str, there: Sequence[Mapping[str, Any]], total: int) -> list[str]:
@@ -153,5 +153,5 @@ def _phase_lines(phase: str, there: Sequence[Mapping[str, Any]], total: int) -> 
     if telling := [one for one in at_it if one["detail"]]:
         least = min(telling, key=lambda one: 1.0 if one["progress"] is None else one["progress"])
         who = f"{least['role']}_{least['role_index']}: " if len(there) > 1 else ""
-        lines.append(f"{'':<{NAME_WIDTH}} {who}{one_line(least['detail'])}")
+        lines.append(f"{'':<{NAME_WIDTH}} {who}{least['detail']}")
     return lines

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import click
 
-from dlapp.tools.common import command, json_option, note, run
+from dlapp.tools.common import command, complete_file, json_option, note, run
 
 
 @command("dlapp-shell", example="dlapp-shell --gcores 1 dl_app.properties")
-@click.argument("file", metavar="FILE")
-@click.option("--gcores", type=click.IntRange(min=0), metavar="N", help="GPUs to hold, in place of the file's.")
-@click.option("--no-input", is_flag=True, help="Do not bring the input into the workspace.")
+@click.argument("file", metavar="FILE", shell_complete=complete_file)
+@click.option(
+    "--gcores", type=click.IntRange(min=0), metavar="N", help="Lease N GPUs instead of the number in the file."
+)
+@click.option("--no-input", is_flag=True, help="Do not copy the input into the workspace.")
 @json_option("Print how it ended as JSON, as the last line, once it is closed.")
 def shell(file: str, gcores: int | None, no_input: bool, as_json: bool) -> int:
     """Open a shell in the environment that FILE's program runs in.

@@ -6,19 +6,19 @@ import time
 
 import click
 
-from dlapp.tools.common import command, json_option, print_json, run, say, whole
+from dlapp.tools.common import command, complete_id, json_option, print_json, run, say, whole
 
 
 @command("dlapp-status", example="dlapp-status application_1700000000000_0042")
-@click.argument("application", metavar="[ID]", default="last")
+@click.argument("application", metavar="[ID]", default="last", shell_complete=complete_id())
 @json_option("Print the view and the log URLs as JSON.")
 def status(application: str, as_json: bool) -> None:
-    """Show where an application is, what became of it and where its logs are.
+    """Show the state, the result and the log URLs of an application.
 
-    ID is an application's id, its ending where that is unique, or 'last' (so it is without ID).
+    ID is an application's id, a unique ending of it, or 'last' (the default).
     """
     from dlapp.client import Client
-    from dlapp.tools.show import derived, status_lines
+    from dlapp.tools.view_text import derived, status_lines
 
     client = Client()
     view = client.status_json(client.resolve_text(application))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 
-from dlapp.cluster.yarn.site import read_site
+from dlapp.hadoop.configuration import read_configuration
 from dlapp.login import own_login
-from dlapp.storage.staged import StagedFiles
+from dlapp.storage.hdfs_staging import HdfsStagingFiles
 
 path = sys.argv[1]
-files = StagedFiles(read_site(None).storage(own_login()))
+files = HdfsStagingFiles(read_configuration(None).storage(own_login()))
 target = f"{files.home}/{path}"
 files.make(target.rpartition("/")[0], 0o755)
 files.send(path, target, 0o644)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from dlapp.am import events, journal
-from dlapp.am.master import Master, Timing
+from dlapp.am.decisions.master import Master
+from dlapp.am.model import events, journal
+from dlapp.am.model.state import ApplicationState, Timing
 from dlapp.am.view import of as view_of
 from dlapp.am.view import phase_of
-from dlapp.cluster import ContainerEnd, Grant, Heartbeat, Limits, Registered
-from dlapp.control import Fault, Hello, Orders, Phase, Report, Stop, StoredOutput, TaskResult
+from dlapp.cluster import ContainerEnd, Grant, Heartbeat, Registered, ResourceLimits
 from dlapp.ids import ApplicationId, ContainerId
+from dlapp.messages import Fault, Hello, Orders, Phase, Report, Stop, StoredOutput, TaskResult
 from dlapp.report import ApplicationView
 from dlapp.spec import AppSpec, OutputSpec, RoleSpec, Submission
 
@@ -44,7 +45,7 @@ class Driver:
         self,
         *roles: RoleSpec,
         attempt: int = 1,
-        former: journal.Former | None = None,
+        former: journal.RecoveredState | None = None,
         live: tuple[Grant, ...] = (),
         registered: bool = True,
         timing: Timing = Timing(),  # noqa: B008 - a tuple
@@ -54,12 +55,15 @@ class Driver:
         wanted = submission(*(roles or (RoleSpec(),)), **fields)
         self.now_ms = START_MS
         self.attempt = attempt
-        self.master = Master(wanted, APPLICATION, attempt, former=former, timing=timing, published=published)
+        self.state = ApplicationState(wanted, APPLICATION, attempt, former=former, timing=timing)
+        self.master = Master(self.state)
         self.all: list[events.Action] = []
         self.last: list[events.Action] = []
         self._numbers: dict[int, int] = {}
         if registered:
-            self.do(Registered(limits=Limits(), live=live))
+            self.do(Registered(limits=ResourceLimits(), live=live))
+        if published:
+            assert self.master.handle(events.Published(), self.now_ms) == []
 
     # ---- what happens ----
 
@@ -74,7 +78,7 @@ class Driver:
         return ContainerId(APPLICATION, attempt or self.attempt, number)
 
     def grant(self, number: int, request_id: int = 1, node: str = "node1", attempt: int | None = None) -> Grant:
-        role = self.master.spec.roles[request_id - 1]
+        role = self.state.spec.roles[request_id - 1]
         return Grant(container_id=self.id(number, attempt), request_id=request_id, node=node, resources=role.resources)
 
     def granted(self, *numbers: int, request_id: int = 1, node: str = "node1") -> list[events.Action]:
@@ -102,7 +106,7 @@ class Driver:
     ) -> list[events.Action]:
         container_id = self.id(number, attempt)
         if index is None:
-            instance = self.master.containers[container_id].instance
+            instance = self.state.containers[container_id].instance
             assert instance is not None
             index = instance.index
         self._numbers[number] = self._numbers.get(number, 0) + 1
@@ -160,7 +164,7 @@ class Driver:
     def asked(self) -> list[int]:
         return [ask.count for ask in self.master.asks()]
 
-    def ending(self) -> events.Ending:
+    def ending(self) -> events.ApplicationEnd:
         """How it ended; it must have."""
         (finish,) = self.of(events.Finish, self.all)
         return finish.ending
@@ -174,12 +178,12 @@ class Driver:
         return wanted
 
     def view(self) -> ApplicationView:
-        return view_of(self.master, "http://node1:1")
+        return view_of(self.state, "http://node1:1")
 
     def phase(self) -> str:
-        return phase_of(self.master)
+        return phase_of(self.state)
 
-    def journal(self) -> journal.Former:
+    def journal(self) -> journal.RecoveredState:
         """What a next attempt makes of all that was written so far."""
-        lines = [journal.line(one.record) for one in self.of(events.Journal, self.all)]
+        lines = [journal.line(one.record) for one in self.of(events.WriteJournal, self.all)]
         return journal.replay(journal.records(lines))

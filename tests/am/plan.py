@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from dlapp.am.master import Timing
-from dlapp.control import Fault, Phase
+from dlapp.am.model.state import Timing
 from dlapp.ids import ApplicationId
+from dlapp.messages import Fault, Phase
 from dlapp.spec import AppSpec, OutputSpec, RoleSpec, StartRule, Submission
 
 APPLICATION = ApplicationId(1_700_000_000_000, 42)
@@ -49,6 +49,8 @@ class Plan:
     task_hangs: float = 0.0
     task_late: float = 0.0
     node_deaths: tuple[float, ...] = ()
+    node_losses: tuple[float, ...] = ()
+    """When the engine loses a node on which all runs on, and reaches the ApplicationMaster."""
     am_deaths: tuple[float, ...] = ()
     journal: str = "whole"
     """``whole``, ``tail lost`` or ``lost``."""

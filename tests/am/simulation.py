@@ -1,10 +1,10 @@
-"""A world for `dlapp.am.master.Master`: an engine, nodes, tasks and a network, all out of one seed.
+"""A world for `dlapp.am.decisions.master.Master`: an engine, nodes, tasks and a network, all out of one seed.
 
 Everything that can go wrong goes wrong at some seed: messages are lost, doubled and late, heartbeats are answered and
-the answer is lost, more containers are granted than asked for, nodes die with all that runs on them, tasks are killed,
-hang or come up late, the ApplicationMaster dies (with the tail of its journal) and another attempt takes over, people
-kill and soft-kill. What must hold is checked while it happens; a `Violation` names the seed, so
-`World(Plan.of_seed(seed)).run()` shows it again.
+the answer is lost, more containers are granted than asked for, nodes die with all that runs on them, or are lost to
+the engine alone, tasks are killed, hang or come up late, the ApplicationMaster dies (with the tail of its journal)
+and another attempt takes over, people kill and soft-kill. What must hold is checked while it happens; a `Violation`
+names the seed, so `World(Plan.of_seed(seed)).run()` shows it again.
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Callable
+from functools import partial
 
-from dlapp.am import events, journal
-from dlapp.am.instance import Why
-from dlapp.am.master import Master
+from dlapp.am.decisions.master import Master
+from dlapp.am.model import events, journal
+from dlapp.am.model.instance import StopReason
+from dlapp.am.model.state import ApplicationState
 from dlapp.am.view import of as view_of
 from dlapp.am.view import phase_of
-from dlapp.cluster import ContainerEnd, Grant, Heartbeat, Limits, Registered
-from dlapp.control import Assignment, Fault, Hello, Orders, Phase, Report, Stop, StoredOutput, TaskResult
+from dlapp.cluster import ContainerEnd, Grant, Heartbeat, Registered, ResourceLimits
 from dlapp.ids import ContainerId
+from dlapp.messages import Assignment, Fault, Hello, Orders, Phase, Report, Stop, StoredOutput, TaskResult
 from dlapp.report import Cause, FinalStatus, OutputView
 from dlapp.spec import StartRule
 from tests.am.plan import APPLICATION, EPOCH_MS, PHASES, TIMING, Plan, Violation
@@ -33,6 +35,7 @@ class Box:
         self.world, self.grant = world, grant
         self.told = False
         self.released = self.started = self.ended = False
+        self.on_lost_node = False
         self.hangs = self.talking = False
         self.index: int | None = None
         self.phase = Phase.STARTING
@@ -59,8 +62,8 @@ class Box:
 class World:
     """Runs one plan to its end; `ending` is how it went."""
 
-    def __init__(self, plan: Plan, mind: type[Master] = Master) -> None:
-        self.plan, self.mind = plan, mind
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
         self.chance = random.Random(f"world {plan.seed}")
         self.submission = plan.submission
         self.total = self.submission.spec.containers
@@ -76,6 +79,7 @@ class World:
         self.granted_since: dict[int, int] = {}
         self.news_granted: list[Grant] = []
         self.news_ended: list[ContainerEnd] = []
+        self.news_ending: list[ContainerId] = []
         self.news_failed: list[ContainerEnd] = []
         self.unsaid: Heartbeat | None = None
         # the ApplicationMaster
@@ -84,7 +88,7 @@ class World:
         self.master: Master | None = None
         self.durable: list[str] = []
         self.fleeting: list[str] = []
-        self.ending: events.Ending | None = None
+        self.ending: events.ApplicationEnd | None = None
         # the outputs
         self.claim: events.SettleOutputs | None = None
         self.swapped: events.SettleOutputs | None = None
@@ -104,12 +108,14 @@ class World:
         self.count += 1
         heapq.heappush(self.ahead, (self.now + in_s, self.count, what))
 
-    def run(self, limit_s: float = 3600.0) -> events.Ending:
+    def run(self, limit_s: float = 3600.0) -> events.ApplicationEnd:
         """Run to the end; raises Violation."""
         plan = self.plan
         self.start_attempt()
         for when in plan.node_deaths:
             self.at(when, self.kill_node)
+        for when in plan.node_losses:
+            self.at(when, self.lose_node)
         for when in plan.am_deaths:
             self.at(when, self.kill_master)
         if plan.soft_kill_at is not None:
@@ -120,7 +126,7 @@ class World:
         while self.ending is None:
             self.now, _, what = heapq.heappop(self.ahead)
             if self.now > limit_s:
-                self.violated(f"it does not end: {self.master and phase_of(self.master)}")
+                self.violated(f"it does not end: {self.master and phase_of(self.master.state)}")
             what()
         self.check_the_end()
         return self.ending
@@ -159,18 +165,18 @@ class World:
         self.fleeting = []
         self.unsaid = None
         self.published = self.attempt == 1 or not self.plan.unpublished_s
-        self.master = self.mind(
-            self.submission, APPLICATION, self.attempt, former=former, timing=TIMING, published=self.published
-        )
-        live = tuple(box.grant for box in self.boxes.values() if box.alive)
+        self.master = Master(ApplicationState(self.submission, APPLICATION, self.attempt, former=former, timing=TIMING))
+        live = tuple(box.grant for box in self.boxes.values() if box.alive and not box.on_lost_node)
         for box in self.boxes.values():
             if not box.started and not box.ended:
                 box.ended = True  # never started: the engine takes it back with its attempt
         self.news_granted, self.wanted = [], {}
-        self.handle(Registered(limits=Limits(), live=live))
+        self.handle(Registered(limits=ResourceLimits(), live=live))
         mine = self.attempt
         self.at(0.05, lambda: self.beat(mine))
-        if not self.published:
+        if self.published:
+            self.handle(events.Published())
+        else:
             self.at(self.plan.unpublished_s, lambda: self.publish(mine))
 
     def publish(self, attempt: int) -> None:
@@ -207,7 +213,7 @@ class World:
                 box = self.boxes[container_id]
                 box.stop_said = True
                 self.check_stop(container_id)
-                if not self.is_lost():
+                if not self.is_lost() and not box.on_lost_node:
                     self.at(self.latency(), lambda: self.end_box(box, -105))
             case events.Assign(container_id, assignment):
                 self.message(lambda: self.on_assign(self.boxes[container_id], assignment))
@@ -224,7 +230,7 @@ class World:
                 self.settle(action)
             case events.Finish(ending):
                 self.ending = ending
-            case events.Journal(record, durable):
+            case events.WriteJournal(record, durable):
                 self.fleeting.append(journal.line(record))
                 if durable:
                     self.durable += self.fleeting
@@ -301,8 +307,8 @@ class World:
         self.at(self.latency(), work)
 
     def check_stop(self, container_id: ContainerId) -> None:
-        container = self.master and self.master.containers.get(container_id)
-        if container and container.why is Why.UNVOUCHED and not self.published:
+        container = self.master and self.master.state.containers.get(container_id)
+        if container and container.stop_reason is StopReason.UNVOUCHED and not self.published:
             self.violated(f"{container_id} was stopped because its task was silent, which could not speak")
 
     # ---- the engine ----
@@ -321,13 +327,14 @@ class World:
                 self.violated(f"{container_id} was released after its task was started")
             if not box.released:
                 box.released = True
-                self.at(self.latency(), lambda box=box: self.end_box(box, -100))
+                self.at(self.latency(), partial(self.end_box, box, -100))
         granted, self.news_granted = tuple(self.news_granted), []
         ended, self.news_ended = tuple(self.news_ended), []
         failed, self.news_failed = tuple(self.news_failed), []
+        ending, self.news_ending = tuple(self.news_ending), []
         mine = self.attempt
         self.at(self.latency(), lambda: self.grant_some(mine))
-        return Heartbeat(granted=granted, ended=ended, start_failed=failed)
+        return Heartbeat(granted=granted, ended=ended, start_failed=failed, ending=ending)
 
     def grant_some(self, attempt: int) -> None:
         if self.master is None or self.attempt != attempt or self.ending is not None:
@@ -363,6 +370,20 @@ class World:
             if box.grant.node == node and not box.ended:
                 # All that ran there is gone now; the engine finds out later.
                 self.end_box(box, -100, node_fault=True, said_in_s=self.chance.uniform(0.5, 10))
+
+    def lose_node(self) -> None:
+        alive = [node for node in self.nodes if node not in self.dead]
+        if not alive or self.ending is not None:
+            return
+        node = self.chance.choice(alive)
+        self.dead.add(node)
+        for box in self.boxes.values():
+            if box.grant.node == node and box.alive:
+                box.on_lost_node = True
+                self.news_ending.append(box.grant.container_id)
+                container_id = box.grant.container_id
+                end = ContainerEnd(container_id=container_id, exit_status=-100, node_fault=True, presumed=True)
+                self.at(self.chance.uniform(0, 10), lambda end=end: self.news_ended.append(end))  # type: ignore[misc]
 
     def end_box(self, box: Box, status: int, *, node_fault: bool = False, said_in_s: float = 0.0) -> None:
         if box.ended:
@@ -590,7 +611,7 @@ class World:
         assert self.master is not None
         plan, ending = self.plan, self.ending
         for box in self.boxes.values():
-            if box.alive:
+            if box.alive and not box.on_lost_node:
                 self.violated(f"{box.grant.container_id} is left running after the end: {ending.diagnostics}")
             known = box.told and box.grant.container_id.attempt == self.attempt
             given_back = box.ended or box.released or box.grant.container_id in self.master.releases()
@@ -611,7 +632,7 @@ class World:
             self.check_parts(deciding)
         if ending.cause in (Cause.KILLED, Cause.FAILED) and self.swapped is not None and not plan.commit_fails:
             self.violated(f"{ending.diagnostics}, and its output was committed")
-        view = view_of(self.master, "")
+        view = view_of(self.master.state, "")
         if not view.state.ended or view.cause is not ending.cause:
             self.violated(f"the view says {view.state}, {view.cause}")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlapp.am.demand import AvoidedNodes, KnownCards, Role, asks
-from dlapp.am.gate import Gate
+from dlapp.am.model.demand import AvoidedNodes, Role, UsableDevices, asks
+from dlapp.am.model.gate import Gate
 from dlapp.spec import Placement, Resources, RoleSpec, StartRule
 
 
@@ -16,7 +16,9 @@ def test_a_gang_goes_exactly_when_all_are_ready_at_one_time(moves: list[tuple[bo
     for comes, index in moves:
         if gate.open:
             break
-        opened = gate.arrive(index) if comes else gate.leave(index)
+        opened = comes and gate.arrive(index)
+        if not comes:
+            gate.leave(index)
         ready = ready | {index} if comes else ready - {index}
         assert bool(opened) is gate.open is (len(ready) == 5)
         assert gate.ready == len(ready)
@@ -65,26 +67,26 @@ def of_gcores(*gcores: int) -> list[Role]:
 
 
 def test_gpus_are_asked_for_when_the_ledger_has_spoken_or_not_in_time() -> None:
-    roles, cards = of_gcores(0, 1), KnownCards(wait_ms=2000)
+    roles, devices = of_gcores(0, 1), UsableDevices(wait_ms=2000)
 
     def counts(now_ms: int) -> list[int]:
-        return [ask.count for ask in asks(roles, Placement(), (), cards, now_ms=now_ms, wanted=True)]
+        return [ask.count for ask in asks(roles, Placement(), (), devices, now_ms=now_ms, wanted=True)]
 
     assert counts(500) == counts(2499) == [1, 0]
     assert counts(2500) == [1, 1]
-    cards = KnownCards(wait_ms=2000)
+    devices = UsableDevices(wait_ms=2000)
     assert counts(0) == [1, 0]
-    cards.take({})
+    devices.take({})
     assert counts(1) == [1, 1]
-    cards = KnownCards(wait_ms=0)
+    devices = UsableDevices(wait_ms=0)
     assert counts(0) == [1, 1]
 
 
-def test_hosts_with_too_few_cards_are_avoided_by_those_who_want_more() -> None:
-    cards = KnownCards(wait_ms=0)
-    cards.take({"node1": 0, "node2": 3})
-    found = asks(of_gcores(0, 1, 3, 4), Placement(), ("node9",), cards, wanted=True)
+def test_hosts_with_too_few_devices_are_avoided_by_those_who_want_more() -> None:
+    devices = UsableDevices(wait_ms=0)
+    devices.take({"node1": 0, "node2": 3})
+    found = asks(of_gcores(0, 1, 3, 4), Placement(), ("node9",), devices, wanted=True)
     assert [ask.avoid for ask in found] == [("node9",)] * 4
     assert [ask.short_of_gpus for ask in found] == [(), ("node1",), ("node1",), ("node1", "node2")]
-    cards.take({})
-    assert [ask.short_of_gpus for ask in asks(of_gcores(1), Placement(), (), cards, wanted=True)] == [()]
+    devices.take({})
+    assert [ask.short_of_gpus for ask in asks(of_gcores(1), Placement(), (), devices, wanted=True)] == [()]

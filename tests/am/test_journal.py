@@ -7,8 +7,8 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlapp.am import events, journal
-from dlapp.control import Fault, Phase
+from dlapp.am.model import events, journal
+from dlapp.messages import Fault, Phase
 from dlapp.report import Cause
 from dlapp.spec import RoleSpec
 from tests.am.driving import START_MS, Driver, result
@@ -27,7 +27,7 @@ def story() -> Driver:
 
 
 def lines(am: Driver) -> list[str]:
-    return [journal.line(one.record) for one in am.of(events.Journal, am.all)]
+    return [journal.line(one.record) for one in am.of(events.WriteJournal, am.all)]
 
 
 def test_a_next_attempt_knows_results_faults_and_what_was_decided() -> None:
@@ -72,7 +72,7 @@ def test_records_and_fields_of_a_newer_version_are_passed_over() -> None:
 
 def test_a_completion_record_stands_in_for_a_journal() -> None:
     am = Driver(RoleSpec(instances=2))
-    former = journal.Former()
+    former = journal.RecoveredState()
     former.add_completion(am.id(2), 0, result(), START_MS)
     former.add_completion(am.id(3), 1, result(), START_MS)
     second = Driver(RoleSpec(instances=2), attempt=2, former=former)

@@ -13,14 +13,14 @@ from queue import SimpleQueue
 import pytest
 
 from dlapp.am import loop as loop_module
-from dlapp.am.home import Home
+from dlapp.am.application_dir.local import LocalApplicationDir
 from dlapp.am.loop import WAKE, Item, Loop
-from dlapp.cluster.engine import Ask, Grant, Heartbeat, Limits, Registered, TaskLaunch
-from dlapp.control import Assignment, Hello, Orders, Phase, Report, derive_token
-from dlapp.control_http import ControlConnection
+from dlapp.cluster.engine import ContainerRequest, Grant, Heartbeat, Registered, ResourceLimits, TaskLaunch
 from dlapp.ids import ApplicationId, ContainerId
-from dlapp.jsonform import from_json, to_json
+from dlapp.messages import Assignment, Hello, Orders, Phase, Report, derive_token
+from dlapp.net.control_client import ControlConnection
 from dlapp.report import ApplicationView, Cause, FinalStatus
+from dlapp.serialization import from_json, to_json
 from dlapp.spec import AppSpec, Resources, RoleSpec, Secrets, Submission
 
 APP = ApplicationId(1_700_000_000_000, 1)
@@ -39,9 +39,11 @@ class Engine:
         self.over = False
 
     def register(self, control_url: str) -> Registered:
-        return Registered(limits=Limits())
+        return Registered(limits=ResourceLimits())
 
-    def heartbeat(self, asks: Sequence[Ask], releases: Sequence[ContainerId], progress: float) -> Heartbeat:
+    def heartbeat(
+        self, asks: Sequence[ContainerRequest], releases: Sequence[ContainerId], progress: float
+    ) -> Heartbeat:
         self.beats += 1
         if self.over:
             return Heartbeat(shut_down="the test is over")
@@ -71,7 +73,7 @@ class Engine:
         pass
 
 
-class Watched(Home):
+class Watched(LocalApplicationDir):
     """A home that keeps the views."""
 
     def __init__(self, directory: str) -> None:
@@ -116,7 +118,7 @@ class World:
         self.home, self.engine = home, Engine()
         self.wakes: SimpleQueue[Item] = SimpleQueue()
         self.loop = Loop(
-            home=home,
+            app_dir=home,
             submission=submission,
             secrets=Secrets(control_secret=SECRET),
             application_id=APP,

@@ -1,15 +1,17 @@
-"""The ApplicationMaster's mind, one decision at a time."""
+"""The ApplicationMaster's decisions, one at a time."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from dlapp.am import events
-from dlapp.am.events import Settlement
-from dlapp.am.master import Timing
-from dlapp.am.verdict import NODE_RETRIES
-from dlapp.cluster import ContainerEnd, Heartbeat, Limits, Registered
-from dlapp.control import Fault, Phase, Stop
+from dlapp.am.decisions.verdict import NODE_RETRIES
+from dlapp.am.model import events
+from dlapp.am.model.events import Settlement
+from dlapp.am.model.state import Timing
+from dlapp.cluster import ContainerEnd, Heartbeat, Registered, ResourceLimits
+from dlapp.messages import Fault, Phase, Stop
 from dlapp.report import Cause, FinalStatus, State
 from dlapp.spec import Placement, RoleSpec, StartRule
 from tests.am.driving import START_MS, Driver, result
@@ -134,7 +136,7 @@ def test_it_succeeds_when_every_index_has_ended_well_and_commits_once() -> None:
     wanted = am.settlement()
     assert (wanted.how, [part.index for part in wanted.parts]) == (Settlement.COMMIT, [0, 1])
     am.settled()
-    assert am.ending() == events.Ending(FinalStatus.SUCCEEDED, Cause.SUCCEEDED, "")
+    assert am.ending() == events.ApplicationEnd(FinalStatus.SUCCEEDED, Cause.SUCCEEDED, "")
     assert am.view().state is State.FINISHED
 
 
@@ -163,7 +165,7 @@ def test_a_commit_that_fails_fails_the_application() -> None:
     am.running(2)
     am.finished(2)
     am.settled("file:///results/run: no space left on device")
-    assert am.ending() == events.Ending(
+    assert am.ending() == events.ApplicationEnd(
         FinalStatus.FAILED, Cause.FAILED, "file:///results/run: no space left on device"
     )
 
@@ -329,7 +331,7 @@ def test_a_gang_goes_together() -> None:
     assert am.phase() == "2 of 3 at the gate, 1 starting"
     am.report(4, Phase.WAITING)
     assert [am.orders(number).go for number in (2, 3, 4)] == [True] * 3
-    (record,) = am.of(events.Journal)
+    (record,) = am.of(events.WriteJournal)
     assert record.durable
 
 
@@ -357,7 +359,7 @@ def test_a_member_lost_before_the_gate_opens_is_replaced_and_nobody_else_notices
     assert am.orders(2).go
 
 
-def gang_at_work(**fields: int) -> Driver:
+def gang_at_work(**fields: Any) -> Driver:
     am = Driver(RoleSpec(instances=3, start=StartRule.GANG, **fields))
     am.granted(2, 3, 4)
     for number in (2, 3, 4):
@@ -377,7 +379,7 @@ def test_a_gang_that_lost_a_member_begins_anew_and_counts_it_for_one() -> None:
     assert am.asked() == [2]
     am.finished(4, result(Fault.STOPPED, None, None))
     assert am.asked() == [3]
-    assert [one.user_faults for one in am.master.instances] == [0, 1, 0]
+    assert [one.user_faults for one in am.state.instances] == [0, 1, 0]
     am.granted(5, 6, 7)
     for number in (5, 6, 7):
         am.hello(number)
@@ -410,7 +412,9 @@ def test_a_soft_kill_gives_payloads_their_grace_and_commits_what_is_stored() -> 
     assert am.settlement().how is Settlement.COMMIT
     assert [part.index for part in am.settlement().parts] == [0, 1]
     am.settled()
-    assert am.ending() == events.Ending(FinalStatus.KILLED, Cause.SOFT_KILLED, "soft-killed by tina, output committed")
+    assert am.ending() == events.ApplicationEnd(
+        FinalStatus.KILLED, Cause.SOFT_KILLED, "soft-killed by tina, output committed"
+    )
     assert am.view().state is State.FINISHED
 
 
@@ -436,7 +440,9 @@ def test_before_payloads_run_a_soft_kill_is_a_kill() -> None:
     am.finished(2, result(Fault.STOPPED, None, None))
     assert am.settlement().how is Settlement.DROP
     am.settled()
-    assert am.ending() == events.Ending(FinalStatus.KILLED, Cause.KILLED, "soft-killed by tina before a payload ran")
+    assert am.ending() == events.ApplicationEnd(
+        FinalStatus.KILLED, Cause.KILLED, "soft-killed by tina before a payload ran"
+    )
 
 
 def test_who_does_not_end_softly_is_stopped_hard_after_grace_and_margin() -> None:
@@ -483,7 +489,9 @@ def test_max_runtime_is_a_soft_kill_with_a_cause_of_its_own() -> None:
     assert am.stops(2) == [Stop.SOFT]
     am.finished(2, result(Fault.STOPPED, 0))
     am.settled()
-    assert am.ending() == events.Ending(FinalStatus.KILLED, Cause.TIMED_OUT, "timed out after 30 s, output committed")
+    assert am.ending() == events.ApplicationEnd(
+        FinalStatus.KILLED, Cause.TIMED_OUT, "timed out after 30 s, output committed"
+    )
 
 
 def test_when_time_is_up_the_output_of_a_script_that_did_not_end_well_is_kept_aside() -> None:
@@ -511,7 +519,7 @@ def test_a_kill_stops_all_at_once_and_keeps_nothing() -> None:
     assert am.settlement().how is Settlement.DROP
     assert am.settlement().parts == ()
     am.settled()
-    assert am.ending() == events.Ending(FinalStatus.KILLED, Cause.KILLED, "killed by tina, no output kept")
+    assert am.ending() == events.ApplicationEnd(FinalStatus.KILLED, Cause.KILLED, "killed by tina, no output kept")
     assert am.view().state is State.KILLED
 
 
@@ -540,7 +548,7 @@ def test_a_kill_comes_too_late_once_the_output_is_being_committed() -> None:
 def test_a_stop_before_the_registration_is_not_forgotten() -> None:
     am = Driver(RoleSpec(), registered=False)
     am.do(events.Kill("tina"))
-    am.do(Registered(limits=Limits()))
+    am.do(Registered(limits=ResourceLimits()))
     am.settled()
     assert am.ending().cause is Cause.KILLED
 
@@ -551,7 +559,7 @@ def test_a_stop_before_the_registration_is_not_forgotten() -> None:
 def second(first: Driver, *live: int, roles: tuple[RoleSpec, ...] = (), **fields: object) -> Driver:
     """A second attempt with the first one's journal; ``live`` are the containers that the engine names."""
     grants = tuple(first.grant(number) for number in live)
-    next_one = Driver(*(roles or first.master.spec.roles), attempt=2, former=first.journal(), live=grants)
+    next_one = Driver(*(roles or first.state.spec.roles), attempt=2, former=first.journal(), live=grants)
     next_one.now_ms = first.now_ms
     return next_one
 
@@ -615,6 +623,100 @@ def test_a_task_on_a_node_that_the_engine_has_lost_is_told_to_end_while_it_can_h
     assert am.asked() == [0]
     am.ended(2, -100, node_fault=True)
     assert am.asked() == [1]
+
+
+def lost(am: Driver, number: int, attempt: int | None = None) -> list[events.Action]:
+    """The engine has lost a container's node, and says so; nobody has seen its processes end."""
+    am.do(Heartbeat(ending=(am.id(number, attempt),)))
+    return am.ended(number, -100, attempt=attempt, node_fault=True, presumed=True)
+
+
+def test_an_index_of_a_lost_node_runs_again_when_its_task_has_said_that_it_is_over() -> None:
+    am = Driver(RoleSpec())
+    am.running(2)
+    lost(am, 2)
+    am.wait(5)
+    assert (am.orders(2).stop, am.asked()) == (Stop.NOW, [0])
+    am.report(2, Phase.ENDED, result(Fault.STOPPED, None))
+    assert am.asked() == [1]
+    assert not am.state.live
+    am.running(3)
+    am.finished(3)
+    am.settled()
+    assert am.ending().cause is Cause.SUCCEEDED
+
+
+def test_an_index_of_a_lost_node_runs_again_when_its_task_has_been_silent() -> None:
+    am = Driver(RoleSpec())
+    am.running(2)
+    am.wait(50)
+    lost(am, 2)
+    assert am.asked() == [0]
+    am.wait(20)
+    assert am.asked() == [1]
+    am.running(3)
+    am.do(events.Tick(), 0.01)
+    assert am.orders(3).stop is Stop.NO
+
+
+def test_a_lost_node_whose_task_was_silent_before_is_not_waited_for() -> None:
+    am = Driver(RoleSpec())
+    am.running(2)
+    am.wait(61)
+    lost(am, 2)
+    assert am.asked() == [1]
+
+
+def test_a_container_of_a_lost_node_that_runs_nothing_is_not_waited_for() -> None:
+    am = Driver(RoleSpec())
+    am.granted(2)
+    lost(am, 2)
+    assert am.asked() == [1]
+
+
+def test_a_next_attempt_waits_for_the_task_of_a_lost_node_as_for_every_other() -> None:
+    first = Driver(RoleSpec())
+    first.running(2)
+    am = Driver(RoleSpec(), attempt=2, former=first.journal())
+    lost(am, 2, attempt=1)
+    am.wait(30)
+    assert am.asked() == [0]
+    am.report(2, Phase.RUNNING, index=0, attempt=1, nth=50, seen=1)
+    assert am.orders(2, attempt=1).stop is Stop.NOW
+    am.wait(50)
+    assert am.asked() == [0], "it was heard, and may still end its payload"
+    am.report(2, Phase.ENDED, result(Fault.STOPPED, None), index=0, attempt=1, nth=51)
+    assert am.asked() == [1]
+    never_heard = Driver(RoleSpec(), attempt=2, former=first.journal())
+    lost(never_heard, 2, attempt=1)
+    never_heard.wait(59)
+    assert never_heard.asked() == [0]
+    never_heard.wait(2)
+    assert never_heard.asked() == [1]
+
+
+@pytest.mark.parametrize("heard", [False, True])
+def test_a_container_of_a_lost_node_of_which_no_journal_tells_may_run_any_index_until_it_is_heard(heard: bool) -> None:
+    am = Driver(RoleSpec(instances=2), RoleSpec(name="other"), attempt=2)
+    lost(am, 3, attempt=1)
+    am.granted(2)
+    am.granted(4, request_id=2)
+    assert am.hello(2) == am.hello(4) == []
+    if heard:
+        am.report(3, Phase.RUNNING, index=0, attempt=1, nth=5)
+        given = {one.container_id: one.assignment.index for one in am.of(events.Assign, am.all)}
+        assert given == {am.id(2): 1, am.id(4): 2}
+        am.wait(55)
+        am.report(3, Phase.RUNNING, index=0, attempt=1, nth=6)
+        am.wait(10)
+        assert am.orders(3, attempt=1).stop is Stop.NOW
+        assert am.asked() == [0, 0]
+        am.report(3, Phase.ENDED, result(Fault.STOPPED, None), index=0, attempt=1, nth=7)
+        assert am.asked() == [1, 0]
+    else:
+        am.wait(61)
+        given = {one.container_id: one.assignment.index for one in am.of(events.Assign, am.all)}
+        assert given == {am.id(2): 0, am.id(4): 2}
 
 
 def test_one_that_the_journal_knows_keeps_its_index_alone() -> None:
@@ -761,7 +863,7 @@ def test_the_runtime_of_earlier_attempts_counts() -> None:
         registered=False,
     )
     am.now_ms = START_MS + 50_000
-    am.do(Registered(limits=Limits(), live=(first.grant(2),)))
+    am.do(Registered(limits=ResourceLimits(), live=(first.grant(2),)))
     am.hello(2, index=0, phase=Phase.RUNNING, attempt=1)
     am.wait(11)
     assert am.orders(2, attempt=1).stop is Stop.SOFT

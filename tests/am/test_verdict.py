@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlapp.am import verdict
-from dlapp.am.verdict import NODE_RETRIES, Verdict
+from dlapp.am.decisions import verdict
+from dlapp.am.decisions.verdict import NODE_RETRIES, Verdict
 from dlapp.cluster import ContainerEnd
-from dlapp.control import Fault, TaskResult
 from dlapp.ids import ContainerId
+from dlapp.messages import Fault, TaskResult
 from tests.am.driving import APPLICATION
 
 CONTAINER = ContainerId(APPLICATION, 1, 2)

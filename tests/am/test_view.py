@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
-from dlapp.am import events
-from dlapp.control import Fault, Phase
-from dlapp.jsonform import from_json, to_json
+from dlapp.am.model import events, journal
+from dlapp.cluster import Heartbeat
+from dlapp.messages import Fault, Phase
 from dlapp.report import ApplicationView, FinalStatus, State
+from dlapp.serialization import from_json, to_json
 from dlapp.spec import Resources, RoleSpec, StartRule
 from tests.am.driving import START_MS, Driver, result
 
@@ -87,3 +89,36 @@ def test_a_view_of_ten_thousand_containers_costs_little_when_one_has_changed() -
     # It takes 5 ms; made anew, all of it would be 60.
     assert time.process_time() - began < 1.0
     assert view.containers[75].progress == 0.1
+
+
+def test_what_containers_have_otherwise_than_asked_is_told_once_for_each_role_and_in_later_attempts() -> None:
+    am = Driver(RoleSpec(instances=2, resources=Resources(memory_mib=1000, vcores=4)))
+    given = [replace(am.grant(number, 1, "node1"), resources=Resources(memory_mib=1024, vcores=1)) for number in (2, 3)]
+    am.do(Heartbeat(granted=tuple(given)))
+    line = "each worker container: memory raised from 1000 to 1024 MiB, vcores lowered from 4 to 1"
+    assert am.view().changes == (line,)
+    records = [one.record for one in am.all if isinstance(one, events.WriteJournal)]
+    assert [one["what"] for one in records if one["kind"] == "change"] == [line]
+    role = am.state.spec.roles[0]
+    assert Driver(role, attempt=2, former=journal.replay(records)).view().changes == (line,)
+
+
+def test_a_view_shows_the_containers_that_an_index_had_before_also_in_a_later_attempt() -> None:
+    am = Driver(RoleSpec(retries=30))
+    for number in range(2, 30):
+        am.running(number)
+        am.finished(number, result(Fault.USER, 5))
+        am.ended(number)
+    am.running(40)
+    (shown,) = am.view().containers
+    assert (shown.container_id, shown.attempt, len(shown.earlier)) == (am.id(40), 29, 20)
+    assert [one.attempt for one in shown.earlier] == list(range(9, 29))
+    assert {(one.exit_code, one.message) for one in shown.earlier} == {(5, "exit code 5")}
+    assert shown.earlier[-1].container_id == am.id(29)
+    assert shown.of_try(28) is not None
+    assert shown.of_try(1) is None
+    second = Driver(RoleSpec(retries=30), attempt=2, former=am.journal(), live=(am.grant(40),))
+    (again,) = second.view().containers
+    assert [(one.container_id, one.exit_code) for one in again.earlier] == [
+        (one.container_id, one.exit_code) for one in shown.earlier
+    ]

@@ -13,8 +13,8 @@ from dlapp.cluster import LogFiles
 from dlapp.config import load_config
 from dlapp.errors import Denied, NotFound, TimedOut, UsageError
 from dlapp.ids import ApplicationId
-from dlapp.jsonform import to_json
 from dlapp.report import ApplicationView, Cause, FinalStatus, State
+from dlapp.serialization import to_json
 
 
 def view(number: int, state: State = State.FINISHED, **more: Any) -> ApplicationView:
@@ -44,13 +44,16 @@ class EngineInMemory:
     def view_json(self, application_id: str) -> dict[str, Any]:
         return dict(to_json(self.view(ApplicationId.from_text(application_id))))
 
+    def owner(self, application_id: str) -> str:
+        return str(self.view_json(application_id)["submitter"])
+
     def ids(self, *, everybody: bool = False) -> list[str]:
         return [str(one.application_id) for one in self.known.values() if everybody or one.submitter == "tony"]
 
     def views_json(self, *, user: str) -> list[dict[str, Any]]:
         return [to_json(one) for one in self.known.values() if one.submitter == user]
 
-    def logs(self, application_id: ApplicationId) -> list[LogFiles]:
+    def logs(self, application_id: ApplicationId, try_number: int | None = None) -> list[LogFiles]:
         return []
 
     def kill(self, application_id: ApplicationId, by: str) -> str:

@@ -12,7 +12,7 @@ import pytest
 from dlapp.client import Client, engines
 from dlapp.cluster.local.queue import Queue
 from dlapp.cluster.local.state import open_state
-from dlapp.cluster.yarn.remembered import remember, remembered
+from dlapp.cluster.yarn.client.last_application import last_application, remember
 from dlapp.config import load_config
 from dlapp.errors import NotFound, Unreachable, UsageError
 
@@ -78,12 +78,16 @@ def client(default: str) -> Client:
     return Client(load_config({"cluster": default}))
 
 
+def engine_of(client: Client, application_id: str) -> object:
+    return client._on(application_id)
+
+
 @pytest.mark.parametrize("default", ["local", "yarn"])
 def test_an_id_is_looked_for_where_it_was_given(cluster: Cluster, here: str, default: str) -> None:
     cluster.submitted_ms[ON_YARN] = 1
-    assert client(default)._on(ON_YARN) is cluster
+    assert engine_of(client(default), ON_YARN) is cluster
     asked = cluster.asked
-    assert client(default)._on(here) is not cluster
+    assert engine_of(client(default), here) is not cluster
     assert cluster.asked == asked
 
 
@@ -126,17 +130,17 @@ def test_a_list_has_the_applications_of_both_and_says_who_is_silent(cluster: Clu
 
 def test_a_machine_that_has_no_queue_gets_none_by_looking(cluster: Cluster, state_dir: Any) -> None:
     cluster.submitted_ms[ON_YARN] = 1
-    assert client("yarn")._on(ON_YARN) is cluster
+    assert engine_of(client("yarn"), ON_YARN) is cluster
     assert client("yarn").resolve_text("last") == ON_YARN
     assert not state_dir.exists()
 
 
 def test_what_was_remembered_badly_is_nothing() -> None:
-    from dlapp.cluster.yarn.remembered import local_cache
+    from dlapp.cluster.yarn.client.last_application import local_cache
 
-    assert remembered() is None
+    assert last_application() is None
     remember(ON_YARN, 5)
-    assert remembered() == (ON_YARN, 5)
+    assert last_application() == (ON_YARN, 5)
     with open(local_cache("last-on-yarn"), "w") as file:
         file.write("application_1_0001")
-    assert remembered() is None
+    assert last_application() is None

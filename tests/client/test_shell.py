@@ -14,7 +14,7 @@ from tests.applications import BIN, Done, properties, run
 
 def shell(file: Path, script: str, *args: str) -> Done:
     """Run ``script`` in a shell without a terminal."""
-    command = [BIN / "dlapp-shell", *args, file]
+    command: list[str | Path] = [BIN / "dlapp-shell", *args, file]
     done = subprocess.run(command, input=script, capture_output=True, text=True, timeout=60)
     return Done(done.returncode, done.stdout, done.stderr)
 

@@ -1,4 +1,4 @@
-"""Shells of two real users in one Docker, with the cards of one ledger: each has its own, and gives back its own."""
+"""Shells of two real users in one Docker, with the GPUs of one ledger: each has its own, and gives back its own."""
 
 from __future__ import annotations
 
@@ -11,21 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.gpuid.machine import MachineLedger
+from dlapp.gpuid.stores.machine import MachineLedger
 from tests.applications import Done, properties, wait_for
-from tests.services import dockerd as docker_service
 from tests.services.dockerd import GPU_IMAGE, Dockerd
 from tests.services.install import SEARCH
-from tests.services.nvml_stub import Card, seen_by_all
-from tests.services.users import ONLY_ROOT, interpreter_for_everybody, place_for_everybody
+from tests.services.nvml_stub import StubDevice, seen_by_all
+from tests.services.users import interpreter_for_everybody, place_for_everybody
 from tests.tools.terminal import Terminal
 
-dockerd = docker_service.dockerd
-pytestmark = [
-    pytest.mark.docker,
-    pytest.mark.two_users,
-    ONLY_ROOT,
-]
+pytestmark = pytest.mark.root
 
 ANN, TONY = 12_345, 12_346
 
@@ -68,14 +62,14 @@ def place() -> Iterator[Path]:
 
 @pytest.fixture
 def users(place: Path, dockerd: Dockerd) -> tuple[User, User]:
-    """Ann and Tony, on a machine with two cards."""
+    """Ann and Tony, on a machine with two GPUs."""
     dockerd.socket.chmod(0o666)
     dockerd.socket.parent.chmod(0o755)
     for name, mode in (("cards", 0o755), ("gpus", 0o1777)):
         (place / name).mkdir()
         (place / name).chmod(mode)
     env = {
-        **seen_by_all(place / "cards", [Card(), Card()]),
+        **seen_by_all(place / "cards", [StubDevice(), StubDevice()]),
         "DLAPP_GPUID_LOCK_DIR": str(place / "gpus"),
         "DLAPP_RUNTIME_DOCKER_HOST": dockerd.host,
         "DLAPP_RUNTIME_DOCKER_NETWORK": "none",
@@ -89,7 +83,7 @@ LOOK = "echo I am $(id -u) with $NV_GPU: $(ls /dev/nvidia?)\n"
 
 
 @pytest.mark.parametrize("how", ["closed terminal", "SIGKILL"])
-def test_each_has_its_cards_and_what_ends_one_frees_all_of_it_and_nothing_of_the_other(
+def test_each_has_its_devices_and_what_ends_one_frees_all_of_it_and_nothing_of_the_other(
     users: tuple[User, User], place: Path, dockerd: Dockerd, how: str
 ) -> None:
     ann, tony = users
@@ -102,9 +96,9 @@ def test_each_has_its_cards_and_what_ends_one_frees_all_of_it_and_nothing_of_the
             terminal.expect(r"GPU \d")
             terminal.expect("[#$] ")
             terminal.type(LOOK)
-        card = int(anns.expect(rf"^I am {ANN} with (\d): /dev/nvidia\1$").group(1))
+        device = int(anns.expect(rf"^I am {ANN} with (\d): /dev/nvidia\1$").group(1))
         other = int(tonys.expect(rf"^I am {TONY} with (\d): /dev/nvidia\1$").group(1))
-        assert {card, other} == {0, 1}
+        assert {device, other} == {0, 1}
         refused = tony.shell("echo it ran\n")
         assert (refused.code, refused.out) == (1, "")
         assert "asked for 1 gcores, 0 free: gpu0 shell-" in refused.err
@@ -118,9 +112,9 @@ def test_each_has_its_cards_and_what_ends_one_frees_all_of_it_and_nothing_of_the
             anns.hang_up()
         wait_for("Ann's container is removed", lambda: not containers(ann))
         again = tony.shell(LOOK)
-        assert again.out == f"I am {TONY} with {card}: /dev/nvidia{card}\n", again.err
+        assert again.out == f"I am {TONY} with {device}: /dev/nvidia{device}\n", again.err
         back = ann.shell(LOOK)
-        assert back.out == f"I am {ANN} with {card}: /dev/nvidia{card}\n", back.err
+        assert back.out == f"I am {ANN} with {device}: /dev/nvidia{device}\n", back.err
         assert ann.sessions() == []
 
         assert len(containers(tony)) == len(tony.sessions()) == 1
@@ -129,6 +123,6 @@ def test_each_has_its_cards_and_what_ends_one_frees_all_of_it_and_nothing_of_the
         tonys.type("exit 4\n")
         assert tonys.wait() == 4
     ledger = MachineLedger(str(place / "gpus"), discover=tuple)
-    wait_for("no lease", lambda: (ledger.collect(), not ledger.holders())[1])
+    wait_for("no lease", lambda: (ledger.reclaim(), not ledger.holders())[1])
     wait_for("no container", lambda: not containers(tony))
     assert tony.sessions() == []

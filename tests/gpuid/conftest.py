@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from dlapp.gpuid.devices import Device
-from dlapp.gpuid.evidence import Witnesses
-from dlapp.gpuid.machine import MachineLedger
-from dlapp.gpuid.zookeeper import Settings, ZooKeeperLedger
-from tests.services.ledger_process import cards
+from dlapp.gpuid.liveness.probes import LivenessProbes
+from dlapp.gpuid.stores.machine import MachineLedger
+from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger, ZooKeeperSettings
+from tests.services.ledger_process import fake_devices
 from tests.services.zookeeper import ZooKeeper, zookeeper_for_tests
 
 _NUMBERS = itertools.count(1)
@@ -27,14 +27,14 @@ def ensemble() -> Iterator[ZooKeeper]:
         yield servers
 
 
-def _settings(servers: ZooKeeper, tmp_path: Path) -> Settings:
+def _settings(servers: ZooKeeper, tmp_path: Path) -> ZooKeeperSettings:
     """A ledger of one test alone."""
     root = f"/test-{next(_NUMBERS)}/dlapp"
-    return Settings(servers.ensemble, root, credentials="dlapp:secret", lock_dir=str(tmp_path / "locks"))
+    return ZooKeeperSettings(servers.ensemble, root, credentials="dlapp:secret", lock_dir=str(tmp_path / "locks"))
 
 
 @pytest.fixture
-def settings(zookeeper: ZooKeeper, tmp_path: Path) -> Settings:
+def settings(zookeeper: ZooKeeper, tmp_path: Path) -> ZooKeeperSettings:
     """A ledger of this test alone."""
     return _settings(zookeeper, tmp_path)
 
@@ -43,7 +43,7 @@ Open = Callable[..., Any]
 
 
 @pytest.fixture
-def on_zookeeper(settings: Settings) -> Iterator[Open]:
+def on_zookeeper(settings: ZooKeeperSettings) -> Iterator[Open]:
     """Open the test's ledger on ZooKeeper: ``on_zookeeper(host="node7", devices=…)``; closed at the end."""
     with _opening(settings) as open_one:
         yield open_one
@@ -57,7 +57,7 @@ def on_ensemble(ensemble: ZooKeeper, tmp_path: Path) -> Iterator[Open]:
 
 
 @contextlib.contextmanager
-def _opening(settings: Settings) -> Iterator[Open]:
+def _opening(settings: ZooKeeperSettings) -> Iterator[Open]:
     opened: list[ZooKeeperLedger] = []
 
     def open_one(
@@ -67,9 +67,9 @@ def _opening(settings: Settings) -> Iterator[Open]:
         over: dict[str, Any] | None = None,
         **more: Any,
     ) -> ZooKeeperLedger:
-        there = cards(4) if devices is None else devices
+        there = fake_devices(4) if devices is None else devices
         more.setdefault("discover", lambda: there)
-        more.setdefault("witnesses", Witnesses())
+        more.setdefault("witnesses", LivenessProbes())
         # Each host is a machine of its own.
         where = settings if host == "node7" else settings._replace(lock_dir=f"{settings.lock_dir}-{host}")
         opened.append(ZooKeeperLedger(where._replace(**(over or {})), host=host, **more))
@@ -80,7 +80,9 @@ def _opening(settings: Settings) -> Iterator[Open]:
         one.close()
 
 
-@pytest.fixture(params=["machine", "zookeeper", "ensemble"])
+@pytest.fixture(
+    params=["machine", *(pytest.param(name, marks=pytest.mark.zookeeper) for name in ("zookeeper", "ensemble"))]
+)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     """Open the test's ledger on each of the two stores in turn; each call is another user of it."""
     if request.param != "machine":
@@ -88,7 +90,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
         return found
 
     def open_one(*, devices: tuple[Device, ...] | None = None, **more: Any) -> MachineLedger:
-        there = cards(4) if devices is None else devices
+        there = fake_devices(4) if devices is None else devices
         more.setdefault("discover", lambda: there)
         return MachineLedger(str(tmp_path / "gpus"), **more)
 

@@ -20,19 +20,18 @@ SYS  SYS  SYS  NV1  NV2  NV1  NV2  X
 
 def _tree(quad: str) -> str:
     """Two sockets; under each two pairs behind a switch each, and ``quad`` between the pairs."""
-    pair, socket = (lambda one: one // 2), (lambda one: one // 4)
 
     def link(one: int, other: int) -> str:
         if one == other:
             return "X"
-        return "PIX" if pair(one) == pair(other) else quad if socket(one) == socket(other) else "SYS"
+        return "PIX" if one // 2 == other // 2 else quad if one // 4 == other // 4 else "SYS"
 
     return "\n".join(" ".join(link(one, other) for other in range(8)) for one in range(8))
 
 
 _TABLES = {
     "DGX-1": _CUBE_MESH,
-    # Six NVSwitches join all cards alike.
+    # Six NVSwitches join all GPUs alike.
     "DGX A100": "\n".join(" ".join("X" if one == other else "NV12" for other in range(8)) for one in range(8)),
     "two sockets, a switch for each four": _tree("PXB"),
     "two sockets, a switch for each two": _tree("NODE"),

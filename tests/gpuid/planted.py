@@ -14,29 +14,29 @@ from typing import Any
 
 from kazoo.exceptions import NodeExistsError
 
-from dlapp.gpuid.evidence import Witnesses
-from dlapp.gpuid.finding import GONE, UNKNOWN, Finding
-from dlapp.gpuid.machine import MachineLedger
+from dlapp.gpuid.liveness.probes import LivenessProbes
+from dlapp.gpuid.liveness.result import GONE, UNKNOWN, Liveness
 from dlapp.gpuid.rules import LeaseRecord
-from dlapp.gpuid.zookeeper import Settings, ZooKeeperLedger
-from tests.services.ledger_process import cards
+from dlapp.gpuid.stores.machine import MachineLedger
+from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger, ZooKeeperSettings
+from tests.services.ledger_process import fake_devices
 
 PLANTS = ("session", "no-evidence", "unknown", "recreate")
 
 
-class _Planted(Witnesses):
+class _Planted(LivenessProbes):
     def __init__(self, plant: str) -> None:
         super().__init__()
         self.plant = plant
         self.ledger: OnZooKeeper | None = None
 
-    def judge(self, evidence: Mapping[str, Any], boot_id: str, uuids: Iterable[str] = ()) -> Finding:
+    def check(self, evidence: Mapping[str, Any], boot_id: str, uuids: Iterable[str] = (), **more: Any) -> Liveness:
         if self.plant == "no-evidence":
-            return Finding(GONE)
+            return Liveness(GONE)
         if self.plant == "session" and self.ledger is not None and self.ledger.is_over(evidence["session"]):
-            return Finding(GONE)
-        found = super().judge(evidence, boot_id, uuids)
-        return Finding(GONE) if found.state == UNKNOWN and self.plant == "unknown" else found
+            return Liveness(GONE)
+        found = super().check(evidence, boot_id, uuids, **more)
+        return Liveness(GONE) if found.state == UNKNOWN and self.plant == "unknown" else found
 
 
 class OnZooKeeper(ZooKeeperLedger):
@@ -73,10 +73,12 @@ class OnMachine(MachineLedger):
 
 def open_planted(plan: dict[str, Any]) -> OnZooKeeper | OnMachine:
     """The ledger of a plan; ``plan["plant"]`` names the mistake."""
-    plant, there = plan["plant"], cards(plan["cards"])
+    plant, there = plan["plant"], fake_devices(plan["cards"])
     witnesses = _Planted(plant)
     if plan["store"] == "machine":
         return OnMachine(plan["directory"], discover=lambda: there, witnesses=witnesses)
-    ledger = OnZooKeeper(Settings(**plan["settings"]), host=plan["host"], discover=lambda: there, witnesses=witnesses)
+    ledger = OnZooKeeper(
+        ZooKeeperSettings(**plan["settings"]), host=plan["host"], discover=lambda: there, witnesses=witnesses
+    )
     ledger.plant, witnesses.ledger = plant, ledger
     return ledger

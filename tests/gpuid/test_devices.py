@@ -6,7 +6,7 @@ from dlapp.gpuid.devices import Device, Holder, closeness
 from tests.gpuid.layouts import machine
 
 
-def test_a_device_is_called_by_its_index_and_a_part_of_a_card_by_its_number_on_it() -> None:
+def test_a_device_is_called_by_its_index_and_a_part_of_a_device_by_its_number_on_it() -> None:
     assert Device("GPU-a", 3, 7).label == "gpu3"
     assert Device("MIG-a", 3, 7, mig=1).label == "gpu3:1"
     assert Device("GPU-a", -1, -1).label == "GPU-a"

@@ -13,20 +13,19 @@ from tests.services.zookeeper import ZooKeeper
 
 FULL = os.environ.get("DLAPP_FAULTS") == "full"
 SEED = int(os.environ.get("DLAPP_SEED", "1"))
-SEEDS = range(SEED, SEED + (20 if FULL else 4))
-"""Of histories one after the other: 10,000 operations together, else 2,000. One that fails names its seed."""
-OPERATIONS = 500
+SEEDS = range(SEED, SEED + (20 if FULL else 8))
+OPERATIONS = 500 if FULL else 250
+"""Of each of so many histories one after the other: 10,000 together, else 2,000. One that fails names its seed."""
 PATIENCE_S = 150.0
-"""On a machine that is busy with other things a short run may do fewer by then; the full one does them all."""
 
 
 def check_amount(found: history.History, operations: int = OPERATIONS) -> None:
     print(f"{found.operations} operations, faults {found.faults}")
-    assert found.operations >= (operations if FULL else operations // 4)
+    assert found.operations >= operations
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_no_history_on_zookeeper_shows_a_card_used_twice_or_lost(
+def test_no_history_on_zookeeper_shows_a_device_used_twice_or_lost(
     zookeeper: ZooKeeper, tmp_path: Path, seed: int
 ) -> None:
     found = history.run(
@@ -40,7 +39,7 @@ def test_no_history_on_zookeeper_shows_a_card_used_twice_or_lost(
 
 # Its queue is in strict order, so a task that is paused holds up all for a while.
 @pytest.mark.parametrize("seed", SEEDS if FULL else [SEED])
-def test_no_history_on_one_machine_shows_a_card_used_twice_or_lost(tmp_path: Path, seed: int) -> None:
+def test_no_history_on_one_machine_shows_a_device_used_twice_or_lost(tmp_path: Path, seed: int) -> None:
     found = history.run(
         tmp_path / "run", operations=OPERATIONS, seed=seed, zookeeper=None, workers=6, hosts=3, timeout_s=PATIENCE_S
     )
@@ -48,7 +47,7 @@ def test_no_history_on_one_machine_shows_a_card_used_twice_or_lost(tmp_path: Pat
     check_amount(found)
 
 
-def test_no_history_on_an_ensemble_whose_servers_are_restarted_shows_a_card_used_twice_or_lost(
+def test_no_history_on_an_ensemble_whose_servers_are_restarted_shows_a_device_used_twice_or_lost(
     ensemble: ZooKeeper, tmp_path: Path
 ) -> None:
     operations, kinds = OPERATIONS if FULL else 200, (*history.KINDS, "server")

@@ -14,19 +14,19 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from dlapp.errors import Denied, DlappError, NotFound
 from dlapp.gpuid import rules
 from dlapp.gpuid.devices import Device
-from dlapp.gpuid.rules import Ask, HostRecord, LedgerError, NotEnough
-from dlapp.gpuid.stored import MOST_BYTES, from_bytes, to_bytes
-from tests.services.ledger_process import cards
+from dlapp.gpuid.record_json import MOST_BYTES, from_bytes, to_bytes
+from dlapp.gpuid.rules import HostRecord, LeaseRequest, LedgerError, NotEnough
+from tests.services.ledger_process import fake_devices
 
 APP, OTHER = "application_1700000000000_0042", "application_1700000000000_0043"
 
 
 def record_of(count: int = 4) -> HostRecord:
-    return rules.seen(HostRecord("host03"), cards(count), boot_id="boot", now_ms=1)
+    return rules.seen(HostRecord("host03"), fake_devices(count), boot_id="boot", now_ms=1)
 
 
 def leased(record: HostRecord, container: str, gcores: int, now_ms: int = 1, application: str = APP) -> HostRecord:
-    ask = Ask(application, container, "tony", gcores)
+    ask = LeaseRequest(application, container, "tony", gcores)
     return rules.lease(record, ask, token=f"t-{container}", now_ms=now_ms)[0]
 
 
@@ -50,7 +50,7 @@ def test_a_span_is_shown_in_its_largest_unit(seconds: int, text: str) -> None:
 def test_a_late_release_of_an_earlier_lease_does_not_end_a_later_one() -> None:
     record = leased(record_of(), "c1", 1)
     record = rules.release(record, "c1", application=APP)
-    ask = Ask(APP, "c1", "tony", 1)
+    ask = LeaseRequest(APP, "c1", "tony", 1)
     record, again = rules.lease(record, ask, token="second", now_ms=2)
     assert rules.release(record, "c1", application=APP, token="t-c1") is record
     assert rules.release(record, "c1", application=APP, token=again.token).leases == ()
@@ -66,7 +66,7 @@ def test_what_dlapp_finds_does_not_change_what_an_operator_said() -> None:
     assert rules.quarantine(record, "gpu1", cause="ecc", now_ms=2) is record
 
 
-def test_each_quarantine_is_counted_until_somebody_repairs_the_card() -> None:
+def test_each_quarantine_is_counted_until_somebody_repairs_the_device() -> None:
     record = record_of()
     for count in (1, 2, 3):
         record = rules.quarantine(record, "gpu0", cause="ecc", now_ms=count)
@@ -82,12 +82,12 @@ def test_each_quarantine_is_counted_until_somebody_repairs_the_card() -> None:
 def test_a_host_that_shows_up_is_not_forgotten_any_more() -> None:
     record = rules.forget(leased(record_of(), "c1", 1), by="root", now_ms=5)
     assert (record.forgotten_ms, len(record.leases)) == (5, 1)
-    assert rules.seen(record, cards(4), boot_id="boot", now_ms=6).forgotten_ms == 0
+    assert rules.seen(record, fake_devices(4), boot_id="boot", now_ms=6).forgotten_ms == 0
 
 
 def test_looking_again_without_news_changes_nothing() -> None:
     record = record_of()
-    assert rules.seen(record, cards(4), boot_id="boot", now_ms=99) is record
+    assert rules.seen(record, fake_devices(4), boot_id="boot", now_ms=99) is record
 
 
 def test_a_record_that_is_too_long_is_refused() -> None:
@@ -133,7 +133,7 @@ class Rules(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.there = list(cards(6))
+        self.there = list(fake_devices(6))
         self.record = HostRecord("host03")
         self.model: dict[str, tuple[str, int]] = {}
         self.tokens = 0
@@ -150,7 +150,7 @@ class Rules(RuleBasedStateMachine):
         self.tokens += 1
         try:
             self.record, given = rules.lease(
-                self.record, Ask(application, container, "tony", gcores), token=str(self.tokens), now_ms=1
+                self.record, LeaseRequest(application, container, "tony", gcores), token=str(self.tokens), now_ms=1
             )
         except NotEnough:
             assert free < gcores
@@ -209,7 +209,7 @@ class Rules(RuleBasedStateMachine):
         assert from_bytes(to_bytes(self.record), "host03") == self.record
 
     @invariant()
-    def nobody_shares_a_card(self) -> None:
+    def nobody_shares_a_device(self) -> None:
         held = [uuid for one in self.record.leases for uuid in one.devices]
         assert len(held) == len(set(held))
         assert not {one.uuid for one in self.record.free()} & set(held)
@@ -231,10 +231,10 @@ TestRules.settings = settings(settings(), stateful_step_count=40)
 
 def test_a_record_is_read_as_it_was_written_whatever_was_written_before() -> None:
     """Who writes a record again and again keeps the text of its devices; it must be no other's."""
-    one = rules.seen(HostRecord("h1"), cards(3), boot_id="b", now_ms=1)
-    turned = tuple(replace(card, index=2 - card.index) for card in cards(3))
+    one = rules.seen(HostRecord("h1"), fake_devices(3), boot_id="b", now_ms=1)
+    turned = tuple(replace(device, index=2 - device.index) for device in fake_devices(3))
     other = rules.seen(HostRecord("h2"), turned, boot_id="b", now_ms=1)
-    held, _ = rules.lease(one, Ask("application_1_1", "c1", "tony", 2), token="t", now_ms=2)
+    held, _ = rules.lease(one, LeaseRequest("application_1_1", "c1", "tony", 2), token="t", now_ms=2)
     ill = rules.quarantine(held, "gpu0", cause="ecc", now_ms=3)
     records = (one, other, held, ill, HostRecord("h3"), replace(one, devices=()))
     texts = {record.host + str(place): to_bytes(record) for place, record in enumerate(records)}
@@ -246,7 +246,7 @@ def test_a_record_is_read_as_it_was_written_whatever_was_written_before() -> Non
 
 
 def test_a_record_that_only_ends_like_the_last_one_is_not_taken_for_it() -> None:
-    record = rules.seen(HostRecord("h1"), cards(1), boot_id="b", now_ms=1)
+    record = rules.seen(HostRecord("h1"), fake_devices(1), boot_id="b", now_ms=1)
     end = to_bytes(record).partition(b',"devices"')[2]
     for odd in (b'{"devices"' + end, b',"devices"' + end, b'[,"devices"' + end, b'{"format":1,"devices"' + end):
         with pytest.raises(LedgerError, match="cannot be read"):

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import tomllib
 
 import pytest
 
+from dlapp import __version__
 from tests.images.images import DOCKER, NAMES, asked, dockerfile, locked, parent_of
 
-PROJECT = tomllib.loads((DOCKER.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 SMOKE = {name: DOCKER / name / ("smoke.sh" if name == "caffe" else "smoke.py") for name in NAMES}
 
 
@@ -28,7 +27,7 @@ def test_an_image_builds_on_a_digest_or_on_another_of_them_at_this_version(name:
     else:
         assert origin == "${BASE}"
         assert parent in NAMES
-        assert f"ARG BASE=naver/c3_dl-{parent}:{PROJECT['version']}\n" in dockerfile(name)
+        assert f"ARG BASE=naver/c3_dl-{parent}:{__version__}\n" in dockerfile(name)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -37,7 +36,7 @@ def test_an_image_has_labels_and_the_program_that_tries_it(name: str) -> None:
     for label in ("title", "description", "version", "revision"):
         assert f"org.opencontainers.image.{label}=" in text
     assert f'image.title="{name}"' in text
-    assert f"ARG VERSION={PROJECT['version']}\n" in text
+    assert f"ARG VERSION={__version__}\n" in text
     assert re.search(rf"^COPY {SMOKE[name].name} \S+/bin/dl-smoke$", text, re.MULTILINE)
     assert os.access(SMOKE[name], os.X_OK)
     if name != "caffe":

@@ -14,23 +14,23 @@ from dlapp.config import Config, load_config
 from dlapp.errors import FileRefused, UsageError
 from dlapp.launcher.application import (
     Application,
-    application_from_properties,
     os_user,
     overlap,
     read_application,
     read_env_file,
     resolve_location,
 )
-from dlapp.launcher.properties import parse_properties
+from dlapp.locations import HdfsPlace
+from dlapp.login import Login
 from dlapp.spec import InputSpec, OnFailure, OutputSpec, Placement, Resources
-from dlapp.storage import open_location
+from dlapp.storage.open import open_location
 
 NO_HDFS = (
     "nothing says where the cluster is: set yarn.conf_dir, or HADOOP_CONF_DIR, to the directory with its core-site.xml "
     "and yarn-site.xml"
 )
 NO_GPUS = EngineInfo(name="local", version="1", has_gpus=False, no_hdfs=NO_HDFS)
-HDFS = {"location": "hdfs://nn:8020", "web": ["http://nn:9870"], "user": "tony"}
+HDFS = HdfsPlace("hdfs://nn:8020", ("http://nn:9870",), Login("tony"))
 BESIDE_HDFS = EngineInfo(name="local", version="1", has_gpus=False, hdfs=HDFS)
 ON_HDFS = EngineInfo(name="yarn", version="3", has_gpus=False, hdfs=HDFS, paths_on_hdfs=True)
 GPUS = EngineInfo(name="local", version="1", has_gpus=True)
@@ -97,7 +97,7 @@ def test_every_key_reaches_the_spec(place: Path, config: Config) -> None:
         "user_shell_args=-n 'a b'\ndocker_image=reg:5000/a/b@sha256:0f\nuser_dev_workspace_exclude_list=*.o,.git\n"
         "queue=gpu\npriority=3\nproject=p q\ntags=x,y\nmax_runtime=2h\nkill_grace=1m\nenv.A=' b '\n"
         "env_file=secret.env\n"
-        "[resources]\ncontainers=2\nmemory=512m\nvcores=2\ngcores=1\nnodes=n1\nexclude_nodes=n2 n3\n"
+        "[resources]\ncontainers=2\nmemory=512m\nvcores=2\ngcores=1\nnodes=n1\nexclude_nodes=n2 n3\nretries=2\n"
         "node_label=fast\nplacement=spread\n"
         "[from_hdfs]\nhdfs=in/*\n  /data/{a,b}\ninput_path=./data\n[from_hdfs more]\nhdfs=file:/x//y\ninput_path=.\n"
         "[to_hdfs]\noutput_path=out/\nhdfs=/results\noverwrite=true\n"
@@ -109,6 +109,7 @@ def test_every_key_reaches_the_spec(place: Path, config: Config) -> None:
     assert (spec.args, spec.docker_image, spec.exclude) == (("-n", "a b"), "reg:5000/a/b@sha256:0f", ("*.o", ".git"))
     assert (spec.queue, spec.priority, spec.project, spec.tags) == ("gpu", 3, "p q", ("x", "y"))
     assert (spec.max_runtime_s, spec.kill_grace_s) == (7200.0, 60.0)
+    assert [role.retries for role in spec.roles] == [2]
     assert spec.placement == Placement(nodes=("n1",), exclude_nodes=("n2", "n3"), node_label="fast", spread=True)
     assert spec.inputs == (
         InputSpec(sources=(f"file://{place}/in/*", "file:///data/{a,b}"), input_path="data"),
@@ -120,8 +121,6 @@ def test_every_key_reaches_the_spec(place: Path, config: Config) -> None:
     )
     assert spec.env == ("A", "TOKEN", "EMPTY", "URL")
     assert application.env == {"A": " b ", "TOKEN": "'a b'", "EMPTY": "", "URL": "a=b#c"}
-    properties = parse_properties(text, str(place / "app.properties"))
-    assert application_from_properties(properties, config, NO_GPUS) == (spec, application.env)
 
 
 # ---- paths ----
@@ -154,7 +153,7 @@ def test_a_path_is_taken_from_fs_root_or_from_beside_the_file(text: str, locatio
     [
         ("webhdfs://nn:9870/a", "there is no storage for webhdfs://, it can be a path, file:// or hdfs://"),
         ("viewfs:/a", "there is no storage for viewfs://, it can be a path, file:// or hdfs://"),
-        ("s3:/bucket/a", "'s3:/bucket/a' is no location, as s3://bucket/name is one"),
+        ("s3:/bucket/a", "'s3:/bucket/a' is not a location, such as s3://bucket/name"),
         ("file://host/a", "'file://host/a' names a host; write file:/// and the path"),
         ("/a/{b,../../c}", "has both .. and braces"),
     ],
@@ -258,9 +257,9 @@ FAULTS: list[tuple[str, list[str]]] = [
         LEAST.replace("=w", "=nowhere"),
         ["3: application.user_dev_workspace_path: {place}/nowhere: there is no such directory"],
     ),
-    (LEAST.replace("=w", "=file"), ["3: application.user_dev_workspace_path: {place}/file: is no directory"]),
+    (LEAST.replace("=w", "=file"), ["3: application.user_dev_workspace_path: {place}/file: is not a directory"]),
     (LEAST.replace("s.sh", "t.sh"), ["4: application.user_shell_script: {place}/w/t.sh: there is no such file"]),
-    (LEAST.replace("s.sh", "sub"), ["4: application.user_shell_script: {place}/w/sub: is no file"]),
+    (LEAST.replace("s.sh", "sub"), ["4: application.user_shell_script: {place}/w/sub: is not a file"]),
     (LEAST.replace("s.sh", "../file"), ["4: application.user_shell_script: '../file' leads out of the workspace"]),
     (
         LEAST.replace("s.sh", "/bin/sh"),
@@ -274,7 +273,7 @@ FAULTS: list[tuple[str, list[str]]] = [
         LEAST.replace("s.sh", "up/file"),
         ["4: application.user_shell_script: 'up/file' leads out of the workspace, to {place}/file"],
     ),
-    (LEAST.replace("s.sh", "nowhere.sh"), ["4: application.user_shell_script: {place}/w/nowhere.sh: is no file"]),
+    (LEAST.replace("s.sh", "nowhere.sh"), ["4: application.user_shell_script: {place}/w/nowhere.sh: is not a file"]),
     (LEAST + "[from_hdfs]\nhdfs=in\ninput_path=../x\n", ["7: from_hdfs.input_path: '../x' leads out of the workspace"]),
     (
         LEAST + "[from_hdfs]\nhdfs=in\ninput_path=/x\n",
@@ -299,7 +298,7 @@ FAULTS: list[tuple[str, list[str]]] = [
         LEAST + "[to_hdfs]\noutput_path=./\nhdfs=o\n",
         ["6: to_hdfs.output_path: './' is the workspace itself; name a directory in it that holds nothing but output"],
     ),
-    (LEAST + "[to_hdfs]\noutput_path=s.sh\nhdfs=o\n", ["6: to_hdfs.output_path: {place}/w/s.sh: is no directory"]),
+    (LEAST + "[to_hdfs]\noutput_path=s.sh\nhdfs=o\n", ["6: to_hdfs.output_path: {place}/w/s.sh: is not a directory"]),
     (LEAST + "[to_hdfs]\noutput_path=o\nhdfs=o*\n", ["7: to_hdfs.hdfs: 'o*' is a pattern; output goes to one place"]),
     (LEAST + "[to_hdfs]\noutput_path=o\nhdfs=w\n", ["7: to_hdfs.hdfs: {place}/w would overwrite the workspace"]),
     (
@@ -430,7 +429,7 @@ def test_all_faults_of_an_env_file_come_at_once_and_quote_none_of_it(tmp_path: P
     assert str(refusal.value).split("\n") == [
         f"{path}:2: is not NAME=value",
         f"{path}:3: is not NAME=value",
-        f"{path}:4: A: stands twice",
+        f"{path}:4: A: appears twice",
         f"{path}:5: NV_GPU: is set by dlapp and cannot be set here",
         f"{path}:6: C: has a NUL in it",
         f"{path}:7: is not UTF-8",
@@ -440,7 +439,7 @@ def test_all_faults_of_an_env_file_come_at_once_and_quote_none_of_it(tmp_path: P
 
 def test_an_env_file_that_is_a_fifo_does_not_hold_anybody_up(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "env", 0o600)
-    with pytest.raises(UsageError, match="is no file"):
+    with pytest.raises(UsageError, match="is not a file"):
         read_env_file(str(tmp_path / "env"))
 
 

@@ -15,7 +15,6 @@ import pytest
 
 from dlapp.errors import UsageError
 from dlapp.launcher import gzip_blocks
-from dlapp.launcher import pack as pack_module
 from dlapp.launcher.pack import Packed, Scan, pack, scan_workspace
 
 LIMIT = 1 << 30
@@ -151,7 +150,7 @@ def test_what_the_patterns_exclude_is_left_out_as_git_does_it(workspace: Path) -
 
 
 def test_a_pattern_that_git_would_not_take_is_refused_by_name(workspace: Path) -> None:
-    with pytest.raises(UsageError, match=r"user_dev_workspace_exclude_list: ! is no pattern"):
+    with pytest.raises(UsageError, match=r"user_dev_workspace_exclude_list: ! is not a gitignore pattern"):
         scan_workspace(str(workspace), exclude=["*.log", "!"])
 
 
@@ -265,7 +264,7 @@ def test_files_that_cannot_be_read_are_named_all_at_once(workspace: Path) -> Non
     ]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
+@pytest.mark.root
 def test_a_user_learns_which_files_they_may_not_read(workspace: Path) -> None:
     fill(workspace, "a", "b", "closed/x")
     (workspace / "a").chmod(0o600)
@@ -355,7 +354,7 @@ def test_a_file_that_changes_while_it_is_read_is_named_and_the_archive_stays_wel
         return status
 
     changed: list[bool] = []
-    monkeypatch.setattr(pack_module.os, "fstat", fstat)
+    monkeypatch.setattr(os, "fstat", fstat)
     done = pack(scan, str(workspace.parent / "cache"), limit_bytes=LIMIT)
     assert len(done.warnings) == 1
     assert done.warnings[0].startswith("moving ")

@@ -141,25 +141,25 @@ def test_named_sections_stand_beside_the_plain_one() -> None:
     assert list(parse_properties(text, "f").sections) == ["application", "from_hdfs", "from_hdfs train"]
 
 
-NO_SPAN = "is no span of time: a number of seconds, or one with s, m, h or d (30s, 2h)"
-NO_IMAGE = "is no name of an image: name, registry/name:tag or name@digest"
+NO_SPAN = "is not a duration: a number of seconds, or one with s, m, h or d (30s, 2h)"
+NO_IMAGE = "is not an image name: name, registry/name:tag or name@digest"
 FAULTS: list[tuple[str, list[str]]] = [
     ("", ["f:1: application: is missing"]),
     (
         "[application]\n",
         [f"f:1: application.{key}: is missing" for key in ("appname", "user_dev_workspace_path", "user_shell_script")],
     ),
-    (LEAST + "[aplication]\nx=1\n", ["f:5: aplication: is no section, the nearest is application"]),
-    (LEAST + "[Application]\n", ["f:5: Application: is no section, the nearest is application"]),
-    (LEAST + "[zzz]\n", ["f:5: zzz: is no section, known are application, resources, from_hdfs, to_hdfs"]),
+    (LEAST + "[aplication]\nx=1\n", ["f:5: aplication: is not a section, the nearest is application"]),
+    (LEAST + "[Application]\n", ["f:5: Application: is not a section, the nearest is application"]),
+    (LEAST + "[zzz]\n", ["f:5: zzz: is not a section, known are application, resources, from_hdfs, to_hdfs"]),
     (LEAST + "user_shell_arg=1\n", ["f:5: application.user_shell_arg: is not known, the nearest is user_shell_args"]),
     (LEAST + "Username=1\n", ["f:5: application.Username: is not known, the nearest is username"]),
     (LEAST + "env_fil=1\n", ["f:5: application.env_fil: is not known, the nearest is env_file"]),
-    (LEAST + "appname=b\n", ["f:5: application.appname: stands twice, first in line 2"]),
-    (LEAST + "[resources]\n[resources]\n", ["f:6: resources: stands twice, first in line 5"]),
+    (LEAST + "appname=b\n", ["f:5: application.appname: appears twice, first in line 2"]),
+    (LEAST + "[resources]\n[resources]\n", ["f:6: resources: appears twice, first in line 5"]),
     (
         LEAST + "[from_hdfs a]\nhdfs=x\ninput_path=y\n[from_hdfs a]\n",
-        ["f:8: from_hdfs a: stands twice, first in line 5"],
+        ["f:8: from_hdfs a: appears twice, first in line 5"],
     ),
     (LEAST + "[from_hdfs a b]\n", ["f:5: from_hdfs a b: needs a name of letters, digits, '_' and '-', 31 at most"]),
     (LEAST + "[resources x]\n", ["f:5: resources x: takes no name"]),
@@ -184,14 +184,19 @@ FAULTS: list[tuple[str, list[str]]] = [
     (LEAST + "[from_hdfs]\n", ["f:5: from_hdfs.hdfs: is missing", "f:5: from_hdfs.input_path: is missing"]),
     (
         LEAST + "[resources]\nmemory=4x\n",
-        ["f:6: resources.memory: '4x' is no amount of memory: a whole number of MiB, or one with k, m, g or t (4g)"],
+        [
+            "f:6: resources.memory: '4x' is not an amount of memory: "
+            "a whole number of MiB, or one with k, m, g or t (4g)"
+        ],
     ),
     (LEAST + "[resources]\ncontainers=-1\n", ["f:6: resources.containers: is -1, the least is 1"]),
     (LEAST + "[resources]\ncontainers=100001\n", ["f:6: resources.containers: is 100001, the most is 100000"]),
     (LEAST + "[resources]\nvcores=0\n", ["f:6: resources.vcores: is 0, the least is 1"]),
+    (LEAST + "[resources]\nretries=-1\n", ["f:6: resources.retries: is -1, the least is 0"]),
+    (LEAST + "[resources]\nretries=1001\n", ["f:6: resources.retries: is 1001, the most is 1000"]),
     (LEAST + "[resources]\nvcores=1.5\n", ["f:6: resources.vcores: '1.5' is not a whole number"]),
     (LEAST + "[resources]\ngcores=-1\n", ["f:6: resources.gcores: is -1, the least is 0 (or auto)"]),
-    (LEAST + "[resources]\nnodes=a;b\n", ["f:6: resources.nodes: 'a;b' is no name of a node"]),
+    (LEAST + "[resources]\nnodes=a;b\n", ["f:6: resources.nodes: 'a;b' is not a node name"]),
     (
         LEAST + "max_runtime=soon\n",
         [f"f:5: application.max_runtime: 'soon' {NO_SPAN}"],
@@ -204,7 +209,7 @@ FAULTS: list[tuple[str, list[str]]] = [
     (LEAST + "priority=high\n", ["f:5: application.priority: 'high' is not a whole number"]),
     (
         LEAST + "username=a b\n",
-        ["f:5: application.username: 'a b' is no user's name: no spaces, '/' or ':' in it, no '-' before it"],
+        ["f:5: application.username: 'a b' is not a user name: no spaces, '/' or ':' in it, no '-' before it"],
     ),
     (
         LEAST + "docker_image=--privileged\n",
@@ -244,9 +249,9 @@ FAULTS: list[tuple[str, list[str]]] = [
     ("  x=1\n" + LEAST, ["f:1: begins with a blank, so it would go on with a value above it, and there is none"]),
     (LEAST + "just words\n", ["f:5: 'just words' is neither key=value nor [section] nor a comment (#)"]),
     (LEAST + "=value\n", ["f:5: '=value' is neither key=value nor [section] nor a comment (#)"]),
-    (LEAST + "[resources\n", ["f:5: '[resources' is no [section]"]),
-    (LEAST + "[]\n", ["f:5: '[]' is no [section]"]),
-    (LEAST + "[ ]\n", ["f:5: '[ ]' is no [section]"]),
+    (LEAST + "[resources\n", ["f:5: '[resources' is not a [section]"]),
+    (LEAST + "[]\n", ["f:5: '[]' is not a [section]"]),
+    (LEAST + "[ ]\n", ["f:5: '[ ]' is not a [section]"]),
     (LEAST + "project=a\0b\n", ["f:5: application.project: has a NUL in it"]),
     (LEAST + "project=a\x07b\n", ["f:5: application.project: has the control character U+0007 in it"]),
     (
@@ -328,7 +333,7 @@ def test_the_largest_files_are_read_in_no_more_than_seconds(kind: str) -> None:
 
 def test_more_than_a_hundred_faults_are_counted() -> None:
     faults = refused(LEAST + "x\n" * 250)
-    assert (len(faults), faults[-1]) == (101, "f: 150 more faults")
+    assert (len(faults), faults[-1]) == (101, "f: 150 more errors")
 
 
 def test_an_argument_longer_than_linux_takes_is_refused() -> None:

@@ -17,12 +17,12 @@ from dlapp.cluster import EngineInfo
 from dlapp.config import load_config
 from dlapp.errors import AskTooLarge, DlappError, FileRefused, SpecError, Unreachable, UsageError
 from dlapp.ids import ApplicationId, ContainerId
-from dlapp.jsonform import from_json
 from dlapp.launcher.application import os_user
 from dlapp.launcher.properties import Properties
 from dlapp.launcher.submit import launch, print_spec
+from dlapp.locations import local_path
+from dlapp.serialization import from_json
 from dlapp.spec import AppSpec, Secrets, Submission
-from dlapp.storage import local_path
 from dlapp.storage.commit import commit, part_location
 
 ID = "application_1474893803111_0042"

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 
 from tests.runtime.driver import place, plain, runner
-from tests.services.dockerd import dockerd
 
 collect_ignore = [] if os.environ.get("DLAPP_FAULTS") == "full" else ["test_newer_podman.py"]
 
-__all__ = ["dockerd", "place", "plain", "runner"]
+__all__ = ["place", "plain", "runner"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import functools
 import json
 import os
@@ -217,3 +218,16 @@ def plain(place: Path) -> Generator[Driven, None, None]:
     driven = Driven(place, as_user=False)
     yield driven
     driven.close()
+
+
+def somebody_holds(path: str) -> bool:
+    """Return whether anybody holds the reading end of a lifeline, or waits to; of an absent FIFO nobody does."""
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            return False
+        raise
+    return True

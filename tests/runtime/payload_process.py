@@ -21,20 +21,20 @@ def main(argv: list[str]) -> None:
     from dlapp.runtime.guardian import fork_guardian
 
     forked = fork_guardian()
-    from dlapp.node import NodePolicy, node_policy
+    from dlapp.launch_spec import DockerSettings
+    from dlapp.node_policy import NodePolicy, node_policy
     from dlapp.runtime.docker import DockerRun
-    from dlapp.runtime.making import DockerSettings
-    from dlapp.runtime.payload import Card, Payload, PayloadError, Running
+    from dlapp.runtime.payload import Payload, PayloadDevice, PayloadError, Running
     from dlapp.runtime.process import Guardian, PlainRun
     from dlapp.spec import Resources
 
     data = json.loads(Path(argv[0]).read_text())
-    runtime = {name: data.pop(name) for name in list(data) if name.startswith("docker_")}
-    settings = DockerSettings.of({"docker_host": "unix:///nowhere", "docker_network": "none", **runtime})
+    runtime = {name.removeprefix("docker_"): data.pop(name) for name in list(data) if name.startswith("docker_")}
+    settings = DockerSettings(**{"host": "unix:///nowhere", "network": "none", **runtime})
     policy: NodePolicy = node_policy(data.pop("node_file", "/none"), owner=os.getuid())
     data["resources"] = Resources(**data.pop("resources", {"memory_mib": 64}))
     data["args"] = tuple(data["args"])
-    data["gpus"] = tuple(Card(*one) for one in data.get("gpus", ()))
+    data["gpus"] = tuple(PayloadDevice(*one) for one in data.get("gpus", ()))
     data["keep_fds"] = tuple(data.get("keep_fds", ()))
     payload = Payload(**data)
     guardian = Guardian(*forked)

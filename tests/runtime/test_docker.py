@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.runtime.ending import ended_with_code
-from dlapp.runtime.lifeline import somebody_holds
-from dlapp.runtime.payload import Ended
-from tests.runtime.driver import Driven, children, wait_until
+from dlapp.runtime.exit_status import ended_with_code
+from dlapp.runtime.payload import PayloadExit
+from tests.runtime.driver import Driven, children, somebody_holds, wait_until
 from tests.runtime.test_process import ODD_ARGUMENTS
 from tests.services.dockerd import BARE_IMAGE, IMAGE, Dockerd, own_daemon
 
@@ -215,11 +214,11 @@ def test_no_docker_is_the_nodes_fault_with_its_address(docker: Driven) -> None:
 
 
 def test_a_shells_code_above_128_is_a_signal_only_where_one_was_sent() -> None:
-    assert ended_with_code(137, {9}) == Ended(None, 9)
-    assert ended_with_code(143, {9}) == Ended(143, None, problem="exit code 143 (128 + 15: often signal 15)")
-    assert ended_with_code(137, ()) == Ended(137, None, problem="exit code 137 (128 + 9: often signal 9)")
-    assert ended_with_code(128, range(1, 65)) == Ended(128, None)
-    assert ended_with_code(255, range(1, 65)) == Ended(255, None)
+    assert ended_with_code(137, {9}) == PayloadExit(None, 9)
+    assert ended_with_code(143, {9}) == PayloadExit(143, None, problem="exit code 143 (128 + 15: often signal 15)")
+    assert ended_with_code(137, ()) == PayloadExit(137, None, problem="exit code 137 (128 + 9: often signal 9)")
+    assert ended_with_code(128, range(1, 65)) == PayloadExit(128, None)
+    assert ended_with_code(255, range(1, 65)) == PayloadExit(255, None)
 
 
 # ---- who dies ----

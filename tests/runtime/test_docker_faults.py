@@ -13,15 +13,14 @@ from typing import Any
 
 import pytest
 
-from dlapp.control import Fault
-from dlapp.node import node_policy
+from dlapp.launch_spec import DockerSettings
+from dlapp.messages import Fault
+from dlapp.node_policy import node_policy
 from dlapp.runtime.docker import DockerRun
-from dlapp.runtime.lifeline import somebody_holds
-from dlapp.runtime.making import DockerSettings
-from dlapp.runtime.payload import Ended, Payload, PayloadError
+from dlapp.runtime.payload import Payload, PayloadError, PayloadExit
 from dlapp.spec import Resources
 from dlapp.task.logs import TaskLog
-from tests.runtime.driver import Driven, wait_until
+from tests.runtime.driver import Driven, somebody_holds, wait_until
 from tests.services.dockerd import IMAGE, Dockerd, busybox_root, own_daemon
 from tests.services.registry import Registry
 from tests.services.unix_proxy import UnixProxy
@@ -57,8 +56,8 @@ class Here:
     def out(self) -> str:
         return (self.directory / "stdout").read_text()
 
-    def end(self) -> Ended:
-        found: list[Ended] = []
+    def end(self) -> PayloadExit:
+        found: list[PayloadExit] = []
 
         def ended() -> bool:
             found.extend(one for one in [self.run.ended()] if one is not None)
@@ -128,7 +127,7 @@ def test_a_payload_that_a_restart_of_dockerd_ended_is_the_nodes_fault(place: Pat
 
 
 def test_with_live_restore_a_payload_goes_on_over_a_restart_of_dockerd(place: Path) -> None:
-    with own_daemon(**{"live-restore": True}) as daemon:
+    with own_daemon(config={"live-restore": True}) as daemon:
         docker = running(place, daemon)
         try:
             daemon.restart()

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.node import DockerPolicy, Mount
+from dlapp.node_policy import DockerPolicy, Mount
 from dlapp.runtime import accounts
 from dlapp.runtime.accounts import Accounts
-from dlapp.runtime.container import Bind, Container, operators_binds
-from dlapp.runtime.gpu_modes import GpuPart
+from dlapp.runtime.container import Bind, ContainerSpec, operators_binds
+from dlapp.runtime.gpu.modes import GpuPart
 from tests.runtime.driver import USER, Driven
 from tests.services.dockerd import IMAGE, Dockerd
 
@@ -38,7 +38,6 @@ def open_socket(dockerd: Dockerd) -> Dockerd:
     return dockerd
 
 
-@pytest.mark.docker
 @pytest.mark.parametrize("is_root", [False, True], ids=["user", "root"])
 def test_a_payload_has_a_name_a_home_its_limits_and_no_privilege(
     place: Path, open_socket: Dockerd, is_root: bool
@@ -85,7 +84,6 @@ def test_a_payload_has_a_name_a_home_its_limits_and_no_privilege(
     assert f"{name}:x:{uid}:{uid}:{name}:/dlapp/home:/bin/sh" in rest[2:]
 
 
-@pytest.mark.docker
 def test_an_account_that_the_image_has_stays_as_it_is(place: Path, open_socket: Dockerd) -> None:
     image = "dlapp-test/account:1"
     line = f"known:x:{USER}:7:a name:/somewhere:/bin/false"
@@ -102,7 +100,6 @@ def test_an_account_that_the_image_has_stays_as_it_is(place: Path, open_socket: 
         open_socket.docker("rmi", image)
 
 
-@pytest.mark.docker
 def test_what_accounts_an_image_has_is_asked_once(place: Path, open_socket: Dockerd) -> None:
     lock_dir = place / "locks"
     lock_dir.mkdir()
@@ -175,7 +172,6 @@ def test_an_account_is_added_to_what_the_image_has(passwd: str, group: str, file
     assert found == {path: full(text).encode() for path, text in files.items()}
 
 
-@pytest.mark.docker
 @pytest.mark.parametrize("network", ["bridge", "container:other", "mine"])
 def test_a_network_that_the_operator_does_not_allow_is_refused(place: Path, dockerd: Dockerd, network: str) -> None:
     (place / "node.yaml").write_text("docker: {networks: [host, none]}\n")
@@ -192,7 +188,7 @@ def test_a_network_that_the_operator_does_not_allow_is_refused(place: Path, dock
         refused = driven.hear("refused")
         assert refused["fault"] == "node"
         assert refused["problem"] == (
-            f"runtime.docker.network is {network}: this node allows host, none (docker.networks of node.yaml)"
+            f"network={network}: this node allows host, none (docker.networks of /etc/dlapp/node.yaml)"
         )
         assert driven.process is not None
         driven.process.wait()
@@ -201,7 +197,6 @@ def test_a_network_that_the_operator_does_not_allow_is_refused(place: Path, dock
         driven.close()
 
 
-@pytest.mark.docker
 def test_the_containers_labels_say_whose_it_is_and_which_image(place: Path, dockerd: Dockerd) -> None:
     driven = Driven(place, as_user=False, env={"STOP_BEFORE_START": "1"})
     try:
@@ -229,7 +224,7 @@ def test_a_mount_of_the_operators_that_is_not_there_is_left_out(tmp_path: Path) 
 
 
 def test_a_container_as_words_has_a_word_for_each_flag_with_its_value() -> None:
-    container = Container(
+    container = ContainerSpec(
         name="dlapp-x",
         image="image:1",
         entrypoint=("/bin/sh", "/dlapp/wrapper.sh"),

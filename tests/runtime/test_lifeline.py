@@ -6,7 +6,8 @@ import os
 import select
 from pathlib import Path
 
-from dlapp.runtime.lifeline import Lifeline, somebody_holds
+from dlapp.runtime.lifeline import Lifeline
+from tests.runtime.driver import somebody_holds
 
 
 def test_the_payload_finds_its_word_and_is_seen_to_take_it(tmp_path: Path) -> None:

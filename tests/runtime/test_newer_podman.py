@@ -13,15 +13,13 @@ from tests.runtime.driver import Driven
 from tests.services import newer_debian
 from tests.services.podman import IMAGE, Podman, own_podman
 
-pytestmark = pytest.mark.docker
-
 OWN, OTHER, FALSE = (f"GPU-{number:08d}-aaaa-bbbb-cccc-000000000000" for number in (1, 2, 3))
 LOOK = 'ls /dev/nvidia* 2>/dev/null; echo "[$NVIDIA_VISIBLE_DEVICES]"; nvidia-smi -L | wc -l'
 
 
 @pytest.fixture(scope="module")
 def podman() -> Iterator[Podman]:
-    """Two cards in its specification; a third name there leads to another's card."""
+    """Two GPUs in its specification; a third name there leads to another's GPU."""
     try:
         root = newer_debian.podman()
     except newer_debian.NotToBeHad as reason:
@@ -53,13 +51,13 @@ def driven(place: Path, podman: Podman) -> Generator[Driven, None, None]:
     driven.close()
 
 
-def run(driven: Driven, podman: Podman, script: str, *cards: tuple[str, int, int]) -> None:
-    fields: dict[str, Any] = {"image": IMAGE, "gpus": cards, "docker_host": podman.host}
-    resources = {"memory_mib": 64, "gcores": len(cards)}
+def run(driven: Driven, podman: Podman, script: str, *devices: tuple[str, int, int]) -> None:
+    fields: dict[str, Any] = {"image": IMAGE, "gpus": devices, "docker_host": podman.host}
+    resources = {"memory_mib": 64, "gcores": len(devices)}
     driven.run(script, resources=resources, docker_gpu_mode="auto", docker_lock_dir=str(driven.home), **fields)
 
 
-def test_exactly_the_leased_card_arrives(driven: Driven, podman: Podman) -> None:
+def test_exactly_the_leased_device_arrives(driven: Driven, podman: Podman) -> None:
     run(driven, podman, LOOK, (OWN, 0, 1))
     assert driven.end()["code"] == 0
     assert driven.out().decode().split() == ["/dev/nvidia1", "[void]", "1"]
@@ -71,7 +69,7 @@ def test_without_an_ask_none_arrives_though_the_image_wants_all(driven: Driven, 
     assert driven.out().decode().split() == ["[void]", "0"]
 
 
-def test_a_container_that_sees_anothers_card_never_runs_its_payload(driven: Driven, podman: Podman) -> None:
+def test_a_container_that_sees_anothers_device_never_runs_its_payload(driven: Driven, podman: Podman) -> None:
     run(driven, podman, "echo it ran", (FALSE, 2, 3))
     said = driven.hear("refused")
     assert said["fault"] == "node"

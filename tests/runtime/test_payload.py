@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.control import Fault
-from dlapp.runtime.payload import AS_PROGRAM, BY_SHELL, Ended, PayloadError, ended_with, how_to_start
+from dlapp.messages import Fault
+from dlapp.runtime.payload import AS_PROGRAM, BY_SHELL, PayloadError, PayloadExit, ended_with, how_to_start
 
 
 @pytest.mark.parametrize(
@@ -51,6 +51,6 @@ def test_what_is_no_script_is_the_users_fault(tmp_path: Path, name: str) -> None
 
 
 def test_a_wait_status_tells_codes_from_signals() -> None:
-    assert ended_with(3 << 8) == Ended(3, None)
-    assert ended_with(int(signal.SIGTERM)) == Ended(None, signal.SIGTERM)
-    assert ended_with(int(signal.SIGSEGV) | 0x80) == Ended(None, signal.SIGSEGV)
+    assert ended_with(3 << 8) == PayloadExit(3, None)
+    assert ended_with(int(signal.SIGTERM)) == PayloadExit(None, signal.SIGTERM)
+    assert ended_with(int(signal.SIGSEGV) | 0x80) == PayloadExit(None, signal.SIGSEGV)

@@ -11,15 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.runtime.gpu_facts import facts_of
-from dlapp.runtime.gpu_modes import Facts, not_taken, part_for
-from dlapp.runtime.payload import Card
+from dlapp.runtime.gpu.facts import facts_of
+from dlapp.runtime.gpu.modes import Facts, missing_gpu_settings, part_for
+from dlapp.runtime.payload import PayloadDevice
 from tests.runtime.driver import Driven
 from tests.services.podman import IMAGE, Podman, own_podman
 
-pytestmark = pytest.mark.docker
-
-CARD = Card("GPU-aa", 0, 0)
+CARD = PayloadDevice("GPU-aa", 0, 0)
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +42,8 @@ def test_podman_says_no_word_of_device_requests(podman: Podman) -> None:
     podman.docker.create("asks", {"Image": IMAGE, "Cmd": ["true"], "HostConfig": requests})
     made = podman.docker.inspect("asks")["HostConfig"]
     podman.docker.remove("asks")
-    assert not_taken(part, made) == "it was asked for nvidia.com/gpu=GPU-aa and took none of it"
-    assert not_taken(part, made, podman=podman.version) == ""
+    assert missing_gpu_settings(part, made) == "it was asked for nvidia.com/gpu=GPU-aa and took none of it"
+    assert missing_gpu_settings(part, made, podman=podman.version) == ""
 
 
 @pytest.mark.parametrize("mode", ["cdi", "gpus", "runtime", "auto"])

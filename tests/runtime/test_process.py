@@ -323,9 +323,8 @@ def test_without_its_outer_half_the_guardian_still_does_its_work(place: Path) ->
         driven.close()
 
 
+@pytest.mark.root("to make a pid namespace")
 def test_in_a_namespace_nothing_outlives_a_sigkill_of_all_at_once(place: Path) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("a pid namespace needs root")
     driven = Driven(place, as_user=False)
     try:
         kill_all(driven, ("task", "outer", "inner", "payload"))

@@ -103,32 +103,33 @@ class _Points:
 
 
 def _arrange(one: _Points) -> None:
-    from dlapp.am import outputs
+    from dlapp.am.application_dir.hdfs import HdfsApplicationDir
     from dlapp.am.loop import Loop
-    from dlapp.am.staged_home import StagedHome
-    from dlapp.cluster.yarn import connection, resource_manager
-    from dlapp.cluster.yarn.am_side import YarnAmEngine
-    from dlapp.cluster.yarn.errors import ConnectionLost
-    from dlapp.storage.staged import StagedFiles
+    from dlapp.cluster.yarn.am import resource_manager
+    from dlapp.cluster.yarn.am.engine import YarnAmEngine
+    from dlapp.hadoop import connection, failover
+    from dlapp.hadoop.errors import ConnectionLost
+    from dlapp.storage import commit as commit_module
+    from dlapp.storage.hdfs_staging import HdfsStagingFiles
 
     def action(_loop: Loop, what: Any) -> str:
         name = type(what).__name__
-        return f"Journal {what.record['kind']}" if name == "Journal" else name
+        return f"Journal {what.record['kind']}" if name == "WriteJournal" else name
 
     one.around(Loop, "_carry_out", action)
     for name in ("register", "finish"):
         one.around(YarnAmEngine, name, name)
     for name in ("keep", "remove"):
-        one.around(StagedHome, name, name)
+        one.around(HdfsApplicationDir, name, name)
     one.around(
-        StagedFiles, "write", lambda _files, place, *_, **__: "claim" if place.endswith("/commit.json") else None
+        HdfsStagingFiles, "write", lambda _files, place, *_, **__: "claim" if place.endswith("/commit.json") else None
     )
-    real_commit = outputs.commit.commit
+    real_commit = commit_module.commit
 
     def commit(*args: Any, **kwargs: Any) -> Any:
         return real_commit(*args, **kwargs, step=lambda step: one.passing(f"commit {step}"))
 
-    outputs.commit.commit = commit
+    commit_module.commit = commit
 
     class Cut(connection.Connection):
         """A connection that breaks when its attempt is cut off, and then cannot be made."""
@@ -145,7 +146,7 @@ def _arrange(one: _Points) -> None:
                 raise ConnectionLost(f"{self.name}: cut off by a test", sent=True)
             return super().call(method, request, deadline)
 
-    resource_manager.Rpc.__init__.__globals__["Connection"] = Cut
+    failover.RpcClient.__init__.__globals__["Connection"] = Cut
 
 
 def main(directory: str, argv: list[str]) -> int:

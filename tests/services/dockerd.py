@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.services import gpu_programs
+from tests.services import gpu_programs, needs
 from tests.services.install import SEARCH
 
 IMAGE = "dlapp-test/busybox:1"
@@ -51,6 +51,8 @@ class Dockerd:
         """daemon.json, for the next start."""
         self.within: list[str] = []
         """What stands before its command, for the next start."""
+        self.bridge = False
+        """Whether it has the network ``bridge``, for the next start."""
         self._search = SEARCH if programs is None else os.pathsep.join([str(programs), SEARCH])
         self._driver: str | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -84,7 +86,7 @@ class Dockerd:
                     f"--pidfile={self.directory}/pid",
                     f"--host={self.host}",
                     f"--storage-driver={driver}",
-                    "--bridge=none",
+                    *([] if self.bridge else ["--bridge=none"]),
                     "--iptables=false",
                     "--ip6tables=false",
                     "--ip-forward=false",
@@ -215,30 +217,32 @@ def why_not() -> str | None:
     return None
 
 
-_shared: Dockerd | None = None
-
-
 @contextlib.contextmanager
 def own_daemon(
     programs: Path | None = None,
     *,
     data_mib: int = 0,
     driver: Mapping[str, tuple[int, int]] | None = None,
-    **config: object,
+    bridge: bool = False,
+    config: Mapping[str, object] | None = None,
 ) -> Generator[Dockerd, None, None]:
     """A daemon for one test, which may kill it; ``config`` is of its daemon.json, ``data_mib`` its disk's size.
 
     Args:
         driver: the device nodes of a driver that this daemon sees; see `gpu_programs.with_driver`.
+        bridge: it has the network ``bridge``, in a network namespace of its own.
     """
+    needs.check("docker")
     if reason := why_not():
         pytest.skip(reason)
     directory = Path(tempfile.mkdtemp(prefix="dlapp-dockerd-"))
     daemon = Dockerd(directory, programs)
-    daemon.config = config
+    daemon.config = dict(config or {})
     try:
         if driver is not None:
             daemon.within = gpu_programs.with_driver(directory, driver)
+        if bridge:
+            daemon.bridge, daemon.within = True, ["unshare", "--net"]
         if data_mib:
             (directory / "data").mkdir()
             subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={data_mib}m", "dlapp", directory / "data"], check=True)
@@ -252,12 +256,6 @@ def own_daemon(
 
 @pytest.fixture(scope="session")
 def dockerd() -> Generator[Dockerd, None, None]:
-    """One daemon for all tests of a run, whichever conftest brings this fixture in."""
-    global _shared
-    if _shared is not None:
-        yield _shared
-        return
+    """One daemon for all tests of a process."""
     with own_daemon() as daemon:
-        _shared = daemon
         yield daemon
-        _shared = None

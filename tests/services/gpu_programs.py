@@ -1,4 +1,4 @@
-"""Stand-ins for NVIDIA's programs on a machine without a card: what they do to a container, as far as it can be seen.
+"""Stand-ins for NVIDIA's programs on a machine without a GPU: what they do to a container, as far as it can be seen.
 
     nvidia-container-runtime-hook   on dockerd's PATH: run before a container's start where a device request asks for it
     nvidia-container-runtime        registered as the runtime "nvidia": runc, with that hook
@@ -7,7 +7,7 @@
 
 The hook puts a device node /dev/nvidia<minor> into the container for each uuid that NVIDIA_VISIBLE_DEVICES names; the
 minor number stands in the uuid's first part, as `tests.services.nvml_stub` makes them. A uuid that it does not know is
-an error, ``all`` means two cards. It leaves a line of what it was told in ``hook.log``; where there is a file
+an error, ``all`` means two GPUs. It leaves a line of what it was told in ``hook.log``; where there is a file
 ``always``, it gives all, whatever it was told.
 
 `with_driver` is for what looks at device nodes and libraries itself: a machine's, as a daemon and a task would see it
@@ -37,7 +37,7 @@ fi
 place=0
 for node in /dev/nvidia[0-9]*; do
     [ -e "$node" ] || exit 0
-    printf 'GPU %d: NVIDIA Test Card (UUID: GPU-%08d-aaaa-bbbb-cccc-000000000000)\\n' "$place" "${node#/dev/nvidia}"
+    printf 'GPU %d: NVIDIA Test GPU (UUID: GPU-%08d-aaaa-bbbb-cccc-000000000000)\\n' "$place" "${node#/dev/nvidia}"
     place=$((place + 1))
 done
 """
@@ -202,7 +202,7 @@ def with_driver(directory: Path, nodes: Mapping[str, tuple[int, int]]) -> list[s
 
     Args:
         directory: takes the libraries, and a ``bin`` with nvidia-smi.
-        nodes: of cards, and ``nvidiactl``: name -> major and minor number of a device that really is there.
+        nodes: of GPUs, and ``nvidiactl``: name -> major and minor number of a device that really is there.
     """
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:

@@ -23,6 +23,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -34,8 +35,8 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from tests.services import keeper
-from tests.services.install import nvidia_cards
+from tests.services import keeper, needs
+from tests.services.install import nvidia_devices
 from tests.services.ports import held
 from tests.services.zookeeper import NoZooKeeper, ZooKeeper
 
@@ -78,6 +79,16 @@ MAIN = {
 PARTS = tuple(part for part in MAIN if part not in ("nn2", "dn2", "dn3"))
 """What makes a usual cluster. With ``nn2`` the NameNodes share their edits, and both wait to be made active."""
 DATANODES = ("dn", "dn2", "dn3")
+# Files have one replica where a test asks for no more. A DataNode that is silent is avoided after 3 s, dead after 12 s.
+QUICK_TO_NOTICE = {
+    "dfs.heartbeat.interval": "1",
+    "dfs.namenode.heartbeat.recheck-interval": "1000",
+    "dfs.namenode.stale.datanode.interval": "3000",
+    "dfs.namenode.avoid.read.stale.datanode": "true",
+    "dfs.namenode.avoid.write.stale.datanode": "true",
+    "dfs.namenode.redundancy.interval.seconds": "1s",
+    "dfs.client.retry.window.base": "100",
+}
 NAMESERVICE = "dlapp"
 
 # Quick to start and small, rather than fast later: a test cluster lives for minutes on two cores.
@@ -272,6 +283,8 @@ class Hadoop:
             NoHadoop: Java or the jars are missing.
             TimeoutError: it did not become ready; the message has the end of the logs.
         """
+        if parts:
+            needs.check("hadoop")
         runtime, jars = java(), library()
         if directory is None:
             directory = Path(tempfile.mkdtemp(prefix="dlapp-hadoop-"))
@@ -284,6 +297,7 @@ class Hadoop:
             part: {
                 # What a server unpacks for itself, its pages and its native libraries, goes with the cluster.
                 "command": [
+                    *(_where_programs_may_be_root(directory) if part in NODES else ()),
                     *(runtime, *JAVA_OPTIONS, f"-Ddlapp.part={part}", f"-Djava.io.tmpdir={directory / part}"),
                     *("-cp", f"{conf}:{jars}/*", MAIN[part]),
                 ],
@@ -353,6 +367,13 @@ class Hadoop:
     def start_part(self, part: str) -> None:
         """Start a part that does not run; returns before it is ready."""
         keeper.ask(self.directory, do="start", part=part)
+
+    def start_datanodes(self) -> None:
+        """Start all three DataNodes, where one ran so far, and wait until the NameNode knows them."""
+        for part in DATANODES[self._datanodes :]:
+            self.start_part(part)
+        self._datanodes = len(DATANODES)
+        self._until("the DataNodes", self._hdfs_ready, READY_TIMEOUT_S)
 
     def stop_part(self, part: str) -> None:
         """SIGTERM a part and wait for its end, some seconds."""
@@ -500,7 +521,7 @@ class Hadoop:
                 "yarn.resourcemanager.fs.state-store.uri": f"file://{here}/state",
                 "yarn.node-attribute.fs-store.root-dir": f"file://{here}/attributes",
                 "yarn.resourcemanager.work-preserving-recovery.scheduling-wait-ms": "1000",
-                "yarn.nm.liveness-monitor.expiry-interval-ms": "15000",
+                "yarn.nm.liveness-monitor.expiry-interval-ms": "8000",
                 "yarn.resourcemanager.connect.max-wait.ms": "60000",
                 "yarn.resourcemanager.connect.retry-interval.ms": "500",
                 "yarn.acl.enable": "true",
@@ -597,6 +618,20 @@ def _write_xml(path: Path, properties: dict[str, str]) -> None:
     ElementTree.ElementTree(root).write(path, encoding="utf-8")
 
 
+def _where_programs_may_be_root(directory: Path) -> list[str]:
+    """What a NodeManager's command begins with where it is root's, so that its programs are root: an operator's file
+    that allows it, in an /etc of the cluster's own. What is mounted later outside is seen inside."""
+    if os.geteuid() != 0:
+        return []
+    etc = directory / "etc"
+    if not etc.exists():
+        subprocess.run(["cp", "-a", "/etc", etc], check=True)
+        (etc / "dlapp").mkdir(exist_ok=True)
+        (etc / "dlapp" / "node.yaml").write_text("docker: {root: true}\n")
+    mount = 'mount --bind "$0" /etc && exec "$@"'
+    return ["unshare", "--mount", "--propagation", "slave", "sh", "-c", mount, str(etc)]
+
+
 def _environment() -> dict[str, str]:
     """What the servers, and so the containers, see: no variable of the caller that could matter to them."""
     kept = {name: os.environ[name] for name in ("PATH", "JAVA_HOME", "LANG") if name in os.environ}
@@ -607,14 +642,24 @@ def _environment() -> dict[str, str]:
 def cluster_for_tests() -> Iterator[Hadoop]:
     """The cluster that is up, else one that ends with the block. Raises NoHadoop."""
     with contextlib.suppress(OSError, ValueError):
-        cluster = Hadoop(UP_DIRECTORY)
-        cluster.status()
-        if cluster.node_gcores() == NODE_GCORES:
+        cluster = Hadoop(UP_DIRECTORY) if _is_ours() else None
+        if cluster is not None:
+            running = [part for part, one in cluster.status().items() if one["exit"] is None]
+            cluster._datanodes = len(set(running) & set(DATANODES))
+        if cluster is not None and cluster.node_gcores() == NODE_GCORES:
             cluster.wait_until_ready()
             yield cluster
             return
-    with Hadoop.start() as cluster:
+    with Hadoop.start(settings={"hdfs-site.xml": QUICK_TO_NOTICE}) as cluster:
         yield cluster
+
+
+def _is_ours() -> bool:
+    """Whether the directory of the cluster that is up, if it is there, is not one that somebody else put there."""
+    with contextlib.suppress(FileNotFoundError):
+        found = UP_DIRECTORY.lstat()
+        return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+    return True
 
 
 def up(ports: dict[str, int] | None = None) -> int:
@@ -626,8 +671,8 @@ def up(ports: dict[str, int] | None = None) -> int:
     down()
     began = time.monotonic()
     try:
-        # What a user asks for is given: without a card no file that leaves gcores to us gets one.
-        settings = {"node-resources.xml": {_GCORES: str(nvidia_cards())}}
+        # What a user asks for is given: without a GPU no file that leaves gcores to us gets one.
+        settings = {"node-resources.xml": {_GCORES: str(nvidia_devices())}, "hdfs-site.xml": QUICK_TO_NOTICE}
         cluster = Hadoop.start(UP_DIRECTORY, ports=ports, settings=settings, detached=True)
     except (NoHadoop, TimeoutError) as error:
         print(f"Error: {error}", file=sys.stderr)
@@ -647,6 +692,11 @@ def up(ports: dict[str, int] | None = None) -> int:
     # The nodes are this machine, so they have the Python that this runs on.
     config = UP_DIRECTORY / UP_CONFIG
     config.write_text(f"cluster: yarn\nyarn:\n  conf_dir: {cluster.configuration}\n  python: {sys.executable}\n{gpuid}")
+    print(
+        f"Warning: every user of this machine can submit to this cluster, and that runs as {getpass.getuser()}: "
+        "use it where you are alone",
+        file=sys.stderr,
+    )
     print(f"Hadoop {VERSION} is up after {time.monotonic() - began:.0f} s: {cluster.rm_url}")
     print(f"export DLAPP_CONFIG={config}")
     print(f"export HADOOP_CONF_DIR={cluster.configuration}")
@@ -667,6 +717,9 @@ def down() -> bool:
 
 def main(argv: list[str]) -> int:
     """The command line."""
+    if not _is_ours():
+        print(f"Error: {UP_DIRECTORY} is not a directory of yours; remove it", file=sys.stderr)
+        return 1
     match argv:
         case ["up"]:
             return up(USUAL_PORTS)

@@ -33,6 +33,9 @@ NEEDS = (
     Need("busybox", "busybox-static", "payloads in Docker (the tests build their image from it)"),
     Need("podman", "podman", "Podman in the place of Docker"),
     Need("setpriv", "util-linux", "two users on one machine"),
+    Need("strace", "strace", "what root's commands do over another user's state"),
+    Need("zsh", "zsh", "completion in zsh"),
+    Need("fish", "fish", "completion in fish"),
     Need("java", "default-jre-headless", "a real Hadoop"),
     Need("mvn", "maven", "a real Hadoop (its jars come from Maven Central, once)"),
     Need(ZOOKEEPER_JAR, "zookeeper", "a real ZooKeeper"),
@@ -71,8 +74,8 @@ def install(packages: list[str]) -> bool:
     return False
 
 
-def nvidia_cards() -> int:
-    """How many cards of NVIDIA this machine shows; no program brings one."""
+def nvidia_devices() -> int:
+    """How many GPUs of NVIDIA this machine shows; no program brings one."""
     return len([name for name in os.listdir("/dev") if name.startswith("nvidia") and name[6:].isdigit()])
 
 

@@ -3,8 +3,8 @@
     python -I ledger_process.py DIRECTORY CARDS                  lines of JSON on stdin, an answer to each on stdout
     python -I ledger_process.py DIRECTORY CARDS storm N WITNESS  N reservations of random size, each witnessed
 
-The witness is a file per card, made with O_EXCL and removed before the card is given back: should two ever hold one
-card, the second finds the file.
+The witness is a file per GPU, made with O_EXCL and removed before the GPU is given back: should two ever hold one
+GPU, the second finds the file.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from typing import Any
 
 from dlapp.errors import DlappError
 from dlapp.gpuid.devices import Device
-from dlapp.gpuid.machine import MachineLedger, NotEnough
+from dlapp.gpuid.rules import NotEnough
+from dlapp.gpuid.stores.machine import MachineLedger
 
 
-def cards(count: int) -> tuple[Device, ...]:
+def fake_devices(count: int) -> tuple[Device, ...]:
     """``count`` devices that are nowhere."""
     return tuple(Device(f"GPU-{place}", place, place) for place in range(count))
 
 
 def main(argv: list[str]) -> int:
     """Serve stdin, or be a part of a storm."""
-    devices = cards(int(argv[1]))
-    ledger = MachineLedger(argv[0], discover=lambda: devices)
+    devices = fake_devices(int(argv[1]))
+    ledger = MachineLedger(argv[0], docker_host="unix:///nowhere", discover=lambda: devices)
     if argv[2:3] == ["storm"]:
         return storm(ledger, len(devices), int(argv[3]), argv[4])
     kept: dict[str, Any] = {}
@@ -72,7 +73,7 @@ def serve(ledger: MachineLedger, kept: dict[str, Any], do: str, name: str = "", 
 
 
 def storm(ledger: MachineLedger, there: int, operations: int, witness: str) -> int:
-    """Reserve, lease, check, give back; the exit code is 1 when somebody else had one of our cards."""
+    """Reserve, lease, check, give back; the exit code is 1 when somebody else had one of our GPUs."""
     me, choice = f"application_1_{os.getpid():04d}", random.Random(os.getpid())
     for _ in range(operations):
         count = choice.randint(1, there)

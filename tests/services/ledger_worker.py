@@ -1,8 +1,8 @@
 """A host's tasks, one after the other, for the history of a ledger: python -m tests.services.ledger_worker PLAN.json
 
-Each task leases cards, starts a payload that takes its witness, holds it a while and gives the cards back; or dies
-on the way, at a place that the seed chooses. The witness of a card is a file that is made with O_EXCL (a hard link of a
-file that says who): should two payloads that live ever hold one card, the second finds the file and says so.
+Each task leases GPUs, starts a payload that takes its witness, holds it a while and gives the GPUs back; or dies
+on the way, at a place that the seed chooses. The witness of a GPU is a file that is made with O_EXCL (a hard link of a
+file that says who): should two payloads that live ever hold one GPU, the second finds the file and says so.
 
 A payload reads a lifeline, as one in Docker does, and inherits nothing of the lease. Some linger after their lifeline
 closed; some hide the lifeline meanwhile, so that nobody can know if they live.
@@ -62,7 +62,7 @@ def start_time_of(pid: int) -> str | None:
 
 
 def payload(order: dict[str, Any], events: Events) -> None:
-    """Take the witness of each card, live, let go."""
+    """Take the witness of each GPU, live, let go."""
     life = order["life"]
     fd = os.open(life, os.O_RDONLY)
     me = f"{os.getpid()} {start_time_of(os.getpid())} {order['container']}"
@@ -80,7 +80,7 @@ def payload(order: dict[str, Any], events: Events) -> None:
                     with open(path) as file:
                         pid, started, other = file.read().split()
                     if start_time_of(int(pid)) == started:
-                        events.say("violation", card=uuid, container=order["container"], other=other)
+                        events.say("violation", device=uuid, container=order["container"], other=other)
                         break
                     os.unlink(path)  # its payload was killed
                 except FileNotFoundError:
@@ -144,7 +144,7 @@ def main(argv: list[str]) -> int:
     os.close(answer_out)
     choice = random.Random(plan["seed"])
     from dlapp.errors import DlappError
-    from dlapp.gpuid.rules import Ask, NotEnough
+    from dlapp.gpuid.rules import LeaseRequest, NotEnough
     from tests.gpuid.planted import open_planted
 
     ledger = open_planted(plan)
@@ -163,7 +163,7 @@ def main(argv: list[str]) -> int:
             "hide": dies == "running" and choice.random() < 0.4,
         }
         evidence = {"fifo": life} | ledger.planted_evidence(container)
-        ask = Ask(f"application_{plan['name']}", container, "tony", choice.choice((1, 1, 2, 3)), (), evidence)
+        ask = LeaseRequest(f"application_{plan['name']}", container, "tony", choice.choice((1, 1, 2, 3)), (), evidence)
         while True:
             try:
                 lease = ledger.acquire(ask, timeout_s=2.0)

@@ -1,10 +1,10 @@
 """GPUs that are not there: a library in the place of libnvidia-ml.so.1, which nvidia-ml-py loads as the real one.
 
-    with_cards(directory, [Card(), Card(minor=7)]) -> environment for processes that are to see two cards
+    with_cards(directory, [GPU(), GPU(minor=7)]) -> environment for processes that are to see two GPUs
 
 It is compiled from nvml_stub.c once per run. `dlopen` looks at LD_LIBRARY_PATH as it was when a process started, so
-only processes started with that environment see the cards. They see at once what a later `with_cards` for the same
-directory changes: a card that is lost, memory that is freed, a driver that is gone.
+only processes started with that environment see the GPUs. They see at once what a later `with_devices` for the same
+directory changes: a GPU that is lost, memory that is freed, a driver that is gone.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Card:
-    """One card. What is None is answered with "not supported".
+class StubDevice:
+    """One GPU. What is None is answered with "not supported".
 
     Args:
         error: NVML's answer to all questions about it (15: it is lost).
         used, reserved: memory [bytes].
         pids, graphics: processes that compute on it, and those that draw.
         mode: compute mode (0 default, 2 prohibited, 3 exclusive).
-        pcie: NVML's topology level to each card (10 one switch, 20, 30, 40, 50 another socket).
-        nvlinks: link by link the index of the card at the other end, or `NVSWITCH`, or `LINK_DOWN`.
+        pcie: NVML's topology level to each GPU (10 one switch, 20, 30, 40, 50 another socket).
+        nvlinks: link by link the index of the GPU at the other end, or `NVSWITCH`, or `LINK_DOWN`.
         mig: its parts; None: it is not in MIG mode.
         slowdown: the temperature at which it slows down.
         ecc: uncorrectable errors since the driver was loaded.
@@ -106,8 +106,8 @@ def library(*, old: bool = False) -> Path:
     return directory
 
 
-def with_cards(directory: Path, cards: Sequence[Card], *, init: int = 0, old: bool = False) -> dict[str, str]:
-    """Variables that make a process see ``cards`` in this order; call it again to change them.
+def with_devices(directory: Path, devices: Sequence[StubDevice], *, init: int = 0, old: bool = False) -> dict[str, str]:
+    """Variables that make a process see ``GPUs`` in this order; call it again to change them.
 
     Args:
         directory: where the description is kept.
@@ -115,15 +115,15 @@ def with_cards(directory: Path, cards: Sequence[Card], *, init: int = 0, old: bo
         old: see `library`.
     """
     lines = [str(init)]
-    for place, card in enumerate(cards):
-        uuid = card.uuid or f"GPU-{place:08d}-aaaa-bbbb-cccc-000000000000"
-        minor = place if card.minor is None else card.minor
-        bus_id = card.bus_id or f"00000000:{place + 1:02X}:00.0"
-        keys = {one.name: getattr(card, one.name) for one in fields(card) if one.name not in _FIRST}
-        keys["mig"] = None if card.mig is None else 1
+    for place, device in enumerate(devices):
+        uuid = device.uuid or f"GPU-{place:08d}-aaaa-bbbb-cccc-000000000000"
+        minor = place if device.minor is None else device.minor
+        bus_id = device.bus_id or f"00000000:{place + 1:02X}:00.0"
+        keys = {one.name: getattr(device, one.name) for one in fields(device) if one.name not in _FIRST}
+        keys["mig"] = None if device.mig is None else 1
         texts = " ".join(f"{name}={_text(value)}" for name, value in keys.items() if value not in (None, ()))
-        lines.append(f"{card.error}|{uuid}|{minor}|{card.name}|{card.memory_bytes}|{bus_id}|{texts}")
-        for part in card.mig or ():
+        lines.append(f"{device.error}|{uuid}|{minor}|{device.name}|{device.memory_bytes}|{bus_id}|{texts}")
+        for part in device.mig or ():
             lines.append(f"MIG|{part.uuid}|{part.name}|{part.memory_bytes}|{part.used}|{_text(part.pids)}")
     description = directory / "cards"
     fresh = directory / ".cards"
@@ -132,9 +132,9 @@ def with_cards(directory: Path, cards: Sequence[Card], *, init: int = 0, old: bo
     return {"NVML_STUB": str(description), "LD_LIBRARY_PATH": str(library(old=old))}
 
 
-def seen_by_all(directory: Path, cards: Sequence[Card]) -> dict[str, str]:
+def seen_by_all(directory: Path, devices: Sequence[StubDevice]) -> dict[str, str]:
     """The same for whole applications: dlapp passes this variable on to all of its processes."""
-    with_cards(directory, cards)
+    with_devices(directory, devices)
     shutil.copy2(library() / "libnvidia-ml.so.1", directory)
     return {"LD_LIBRARY_PATH": str(directory)}
 

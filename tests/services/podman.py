@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.runtime.dockerd import Dockerd
-from tests.services import gpu_programs
+from dlapp.net.dockerd import Dockerd
+from tests.services import gpu_programs, needs
 from tests.services.dockerd import busybox_root
 from tests.services.install import SEARCH
 
@@ -90,7 +90,7 @@ class Podman:
 
     def containers(self) -> list[str]:
         """Names of all containers, whatever their state."""
-        return [one["Names"][0] for one in self.docker.labelled([])]
+        return [one.name for one in self.docker.labelled([])]
 
     def stop(self) -> None:
         """End it."""
@@ -106,6 +106,7 @@ class Podman:
 @contextlib.contextmanager
 def own_podman(root: Path | None = None) -> Generator[Podman, None, None]:
     """A service for some tests; ``root``: a file system that has another Podman than the machine's."""
+    needs.check("docker")
     if os.geteuid() != 0:
         pytest.skip("a Podman of the tests' own needs root")
     if root is None and shutil.which("podman", path=SEARCH) is None:

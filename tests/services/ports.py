@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import socket
 from collections.abc import Sequence
 from pathlib import Path
 
 _LOWEST = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+_WORKERS = 16
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _WORKERS
+"""Which of the processes that share the tests this is."""
 
 
 def held(addresses: Sequence[str] = ("127.0.0.1",)) -> tuple[int, list[socket.socket]]:
     """A port that is free on all of the addresses, and the sockets that hold it until they are closed.
 
     None of those that the system gives to whoever asks for any: a client, or another server, would have it before the
-    one that it is meant for.
+    one that it is meant for. And none that another worker of the same run could be told in the meantime.
     """
     while True:
-        port = random.randrange(_LOWEST // 2, _LOWEST)
+        port = random.randrange(_LOWEST // 2 + _WORKER, _LOWEST, _WORKERS)
         with contextlib.ExitStack() as stack:
             try:
                 sockets = [stack.enter_context(socket.create_server((address, port))) for address in addresses]

@@ -30,9 +30,9 @@ def main(argv: list[str]) -> int:
     if argv[0] == "task":
         return task(argv)
     if argv[1] == "--spare-fd":
-        from dlapp.cluster.local.spare import awaited
+        from dlapp.cluster.local.prefork import wait_for_assignment
 
-        words = awaited(int(argv[2]))
+        words = wait_for_assignment(int(argv[2]))
         return 0 if words is None else main(["am", *words])
     home = argv[argv.index("--home") + 1]
     attempt = int(argv[argv.index("--attempt") + 1])
@@ -45,7 +45,7 @@ def main(argv: list[str]) -> int:
     if args[0] == "never":
         raise SystemExit("no ApplicationMaster today")
 
-    from dlapp.cluster.local.am_side import LocalAmEngine
+    from dlapp.cluster.local.am_engine import LocalAmEngine
     from dlapp.report import Cause, FinalStatus
 
     alive = int(argv[argv.index("--alive-fd") + 1])

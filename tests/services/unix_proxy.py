@@ -31,20 +31,28 @@ class UnixProxy:
         self._listening.listen(64)
         self._open: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
+        self._accepting = threading.Thread(target=self._accept, name="unix-proxy", daemon=True)
 
     def __enter__(self) -> UnixProxy:
-        self._start(self._accept)
+        self._accepting.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._closing.set()
         self.hangs.clear()
-        for one in (self._listening, *self._open):
+        # First of all no more connections: a process of the test may come with one at this moment.
+        self._end(self._listening)
+        self._accepting.join()
+        self._end(*self._open)
+        for thread in self._threads:
+            thread.join()
+
+    @staticmethod
+    def _end(*sockets: socket.socket) -> None:
+        for one in sockets:
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
             one.close()
-        for thread in self._threads:
-            thread.join()
 
     def _start(self, target: object, *args: object) -> None:
         thread = threading.Thread(target=target, args=args, name="unix-proxy", daemon=True)  # type: ignore[arg-type]

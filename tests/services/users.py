@@ -15,11 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.services.install import SEARCH
-
-ONLY_ROOT = pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("setpriv", path=SEARCH) is None, reason="only root can become two users"
-)
+ONLY_ROOT = pytest.mark.root
+"""For tests that run as two users."""
 
 
 @contextmanager
@@ -31,6 +28,20 @@ def place_for_everybody(what: str, mode: int = 0o755) -> Iterator[Path]:
         yield top
     finally:
         shutil.rmtree(top)
+
+
+def seeing_users(place: Path, *uids: int, gid: int) -> list[str]:
+    """Return the beginning of a command that sees users in passwd who are in none: a mount namespace of its own.
+
+    Root's processes become only users who have an entry there.
+    """
+    entries = place / "passwd"
+    users = "".join(f"u{uid}:x:{uid}:{gid}::/nonexistent:/bin/sh\n" for uid in uids)
+    entries.write_text(Path("/etc/passwd").read_text() + users)
+    namespace = ["unshare", "--mount"]
+    if subprocess.run([*namespace, "true"], capture_output=True).returncode != 0:
+        pytest.skip("root may not make mount namespaces here")
+    return [*namespace, "sh", "-c", f'mount --bind {entries} /etc/passwd && exec "$@"', "sh"]
 
 
 def interpreter_for_everybody(place: Path) -> Path:

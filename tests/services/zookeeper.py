@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.services import keeper
+from tests.services import keeper, needs
 from tests.services.install import ZOOKEEPER_JAR
 from tests.services.ports import held
 
@@ -81,6 +81,7 @@ class ZooKeeper:
             NoZooKeeper: Java or the package is missing.
             TimeoutError: it did not become ready; the message has the end of a log.
         """
+        needs.check("zookeeper")
         java = shutil.which("java")
         if java is None or not JAR.exists():
             raise NoZooKeeper(f"no {'java' if java is None else JAR}: apt-get install zookeeper")

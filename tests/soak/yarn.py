@@ -1,7 +1,7 @@
 """Applications on a real YARN, hundreds in a row and dozens at once, of which nothing may be left.
 
 A round is 300 applications one after the other and 40 at once (30 and 10 where there is less than half an hour for it),
-of kinds that the seed chooses: some succeed, some fail, hold cards, write output, are ended softly or at once, or by
+of kinds that the seed chooses: some succeed, some fail, hold GPUs, write output, are ended softly or at once, or by
 somebody else by way of YARN. After each half everything is counted that could be left: staging directories, containers
 and what runs in them, leases, connections, and what ResourceManager and NodeManagers say in their metrics.
 """
@@ -23,18 +23,18 @@ from pathlib import Path
 from typing import Any
 
 from dlapp.client import Client
-from dlapp.cluster.yarn.rest import YarnRest
-from dlapp.cluster.yarn.site import read_site
-from dlapp.cluster.yarn.staging import Places
+from dlapp.cluster.yarn.client.rest import YarnRest
+from dlapp.cluster.yarn.staging import StagingPaths
 from dlapp.config import load_config
+from dlapp.gpuid.factory import configured, open_cluster_ledger
 from dlapp.gpuid.rules import HostRecord
-from dlapp.gpuid.stores import configured, open_ledger
+from dlapp.hadoop.configuration import read_configuration
 from dlapp.ids import ApplicationId
 from dlapp.login import Login
 from dlapp.report import Cause
-from dlapp.storage.staged import StagedFiles
+from dlapp.storage.hdfs_staging import HdfsStagingFiles
 from tests.services.hadoop import NODES, Hadoop
-from tests.services.nvml_stub import Card, with_cards
+from tests.services.nvml_stub import StubDevice, with_devices
 from tests.services.zookeeper import ZooKeeper
 from tests.soak.problem import Problem
 
@@ -74,7 +74,7 @@ def rounds(seconds: float, seed: int) -> Iterator[str]:
             for count, together in ((in_a_row, False), (at_once, True)):
                 began = time.monotonic()
                 kinds = choice.choices(list(KINDS), [often for often, _, _ in KINDS.values()], k=count)
-                if together:  # they would wait for each other's cards, which is no fault and takes long
+                if together:  # they would wait for each other's GPUs, which is no fault and takes long
                     kinds = ["succeeds" if kind == "a card" else kind for kind in kinds]
                 soak.run(kinds, together=together)
                 took_s = time.monotonic() - began
@@ -97,8 +97,8 @@ class Soak:
     def __init__(self, directory: Path, hadoop: Hadoop, zookeeper: ZooKeeper, choice: random.Random) -> None:
         self._directory, self._hadoop, self._choice = directory, hadoop, choice
         python = directory / "python3"
-        cards = with_cards(directory, [Card() for _ in range(GCORES)])
-        exports = "".join(f"export {name}='{text}'\n" for name, text in cards.items())
+        devices = with_devices(directory, [StubDevice() for _ in range(GCORES)])
+        exports = "".join(f"export {name}='{text}'\n" for name, text in devices.items())
         python.write_text(f'#!/bin/sh\n{exports}exec {os.path.realpath(sys.executable)} "$@"\n')
         python.chmod(0o755)
         credentials = directory / "credentials"
@@ -116,11 +116,11 @@ class Soak:
             }
         )
         self._zookeeper = zookeeper
-        self._ledger = configured(config.gpuid)
+        self._ledger = configured(config)
         self._client = Client(config)
         self._user = getpass.getuser()
         self._rest = YarnRest([hadoop.rm_url], Login(self._user))
-        self._files = StagedFiles(read_site(str(hadoop.configuration)).storage(Login(self._user)))
+        self._files = HdfsStagingFiles(read_configuration(str(hadoop.configuration)).hdfs(Login(self._user)))
 
     def __enter__(self) -> Soak:
         return self
@@ -195,7 +195,7 @@ class Soak:
         """Count what is left. Raises Problem."""
         # What others' kills leave is swept by the user's next command.
         self._client.engine.prepare()
-        staging = Places(self._files.home).all_staging
+        staging = StagingPaths(self._files.home).all_staging
         self._until("no staging directory is left", lambda: self._files.names(staging), empty=True)
         self._until("no process of a container is left", self._processes, empty=True)
         self._until("no container's directory is left", self._directories, empty=True)
@@ -237,7 +237,7 @@ class Soak:
         return [one.name for one in found]
 
     def _leases(self) -> list[str]:
-        with open_ledger(self._ledger) as ledger:
+        with contextlib.closing(open_cluster_ledger(self._ledger)) as ledger:
             return [
                 lease.container
                 for _, record in ledger.hosts()

@@ -1,4 +1,4 @@
-"""A real HDFS, one NameNode and three DataNodes, for the tests that need it: started once, for the first that asks."""
+"""A real HDFS, one NameNode and three DataNodes, for the tests that need it."""
 
 from __future__ import annotations
 
@@ -9,39 +9,20 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from dlapp.locations import HdfsPlace
 from dlapp.login import Login
-from dlapp.storage import HdfsPlace
 from dlapp.storage.hdfs import HdfsFiles
-from tests.services.hadoop import DATANODES, JAVA_OPTIONS, Hadoop, NoHadoop, java, library
+from tests.services.hadoop import JAVA_OPTIONS, Hadoop, java, library
 
 # A cluster of its own, and a minute: only where every fault is injected.
 collect_ignore = [] if os.environ.get("DLAPP_FAULTS") == "full" else ["test_hdfs_two_namenodes.py"]
 
-# Files have one replica where a test asks for no more. A DataNode that is silent is avoided after 3 s, dead after 12 s.
-QUICK_TO_NOTICE = {
-    "dfs.heartbeat.interval": "1",
-    "dfs.namenode.heartbeat.recheck-interval": "1000",
-    "dfs.namenode.stale.datanode.interval": "3000",
-    "dfs.namenode.avoid.read.stale.datanode": "true",
-    "dfs.namenode.avoid.write.stale.datanode": "true",
-    "dfs.namenode.redundancy.interval.seconds": "1s",
-    "dfs.client.retry.window.base": "100",
-}
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Make the mark known."""
-    config.addinivalue_line("markers", "hadoop: needs Java and an HDFS, which the tests start themselves")
-
 
 @pytest.fixture(scope="session")
-def hadoop() -> Iterator[Hadoop]:
-    """HDFS alone; a test that harms a part brings it back."""
-    try:
-        with Hadoop.start(parts=("nn", *DATANODES), settings={"hdfs-site.xml": QUICK_TO_NOTICE}) as cluster:
-            yield cluster
-    except NoHadoop as missing:
-        pytest.skip(f"no Hadoop: {missing}")
+def hadoop(hadoop: Hadoop) -> Hadoop:
+    """The cluster of all tests, with two more DataNodes; a test that harms a part brings it back."""
+    hadoop.start_datanodes()
+    return hadoop
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from dlapp.errors import DlappError, NotFound
-from dlapp.storage import DiskFull, archives
+from dlapp.storage import archives
+from dlapp.storage.api import DiskFull
 from dlapp.storage.archives import ArchiveRefused, unpack_archive
 
 TIME = 1_500_000_000
@@ -55,13 +56,13 @@ def test_a_tar_of_each_compression_is_unpacked_with_permissions_times_and_links(
         member("latest", tarfile.SYMTYPE, "a/x y"),
         member("empty", tarfile.DIRTYPE),
         ("./a/x y", b"1" * 3000),
-        ("a/é\n%#+", b"2"),
+        ("a/é%#+", b"2"),
         member("hard", tarfile.LNKTYPE, "a/x y"),
     ]
     told: list[int] = []
     path = tar_of(tmp_path / "t", members, kind)
     done = unpack_archive(str(path), str(tmp_path / "into"), done=told.append)
-    assert names(tmp_path / "into") == ["a", "a/x y", "a/é\n%#+", "empty", "hard", "latest"]
+    assert names(tmp_path / "into") == ["a", "a/x y", "a/é%#+", "empty", "hard", "latest"]
     assert (done.files, done.size_bytes) == (3, 6001)
     assert sum(told) == path.stat().st_size
     assert (tmp_path / "into/latest").read_bytes() == (tmp_path / "into/hard").read_bytes() == b"1" * 3000
@@ -84,9 +85,9 @@ def test_a_zip_is_unpacked_with_permissions_and_links(tmp_path: Path) -> None:
 SLIPS: list[tuple[str, list[tarfile.TarInfo | tuple[str, bytes]], str]] = [
     ("above", [("../out", b"x")], "would land elsewhere: ../out"),
     ("above, hidden", [("a/../../out", b"x")], "would land elsewhere"),
-    ("absolute", [("/out", b"x")], "is no relative path"),
-    ("through a link", [member("d", tarfile.SYMTYPE, ".."), ("d/out", b"x")], "d is no directory"),
-    ("over a link", [member("d", tarfile.SYMTYPE, "a"), member("d", tarfile.DIRTYPE)], "d is no directory"),
+    ("absolute", [("/out", b"x")], "is not a relative path"),
+    ("through a link", [member("d", tarfile.SYMTYPE, ".."), ("d/out", b"x")], "d is not a directory"),
+    ("over a link", [member("d", tarfile.SYMTYPE, "a"), member("d", tarfile.DIRTYPE)], "d is not a directory"),
     ("link out", [member("d", tarfile.SYMTYPE, "../..")], "leads out of it, to ../.."),
     ("absolute link", [member("d", tarfile.SYMTYPE, "/etc")], "leads out of it, to /etc"),
     ("link by link", [member("a", tarfile.SYMTYPE, "."), member("b", tarfile.SYMTYPE, "a/../..")], "leads out of it"),
@@ -94,6 +95,7 @@ SLIPS: list[tuple[str, list[tarfile.TarInfo | tuple[str, bytes]], str]] = [
     ("hard link to nothing", [member("h", tarfile.LNKTYPE, "secret")], "which is not before it"),
     ("device", [member("null", tarfile.CHRTYPE)], "null is a device or a FIFO"),
     ("fifo", [member("pipe", tarfile.FIFOTYPE)], "pipe is a device or a FIFO"),
+    ("link to nothing", [member("d", tarfile.SYMTYPE, "")], "cannot be a name"),
     ("twice", [("x", b"1"), ("x", b"2")], "x is there already"),
     ("no name", [("./", b"1")], "a member without a name"),
 ]
@@ -110,9 +112,18 @@ def test_what_would_leave_the_directory_or_is_no_file_is_refused(
     assert not any(one.is_symlink() for one in (tmp_path / "into").rglob("*"))
 
 
+@pytest.mark.parametrize("mtime", ["1e300", "-1e300", "inf", "nan", "99999999999999999999999"])
+@pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.DIRTYPE])
+def test_a_time_that_no_file_can_have_is_damage(tmp_path: Path, kind: bytes, mtime: str) -> None:
+    one = member("d", kind)
+    one.pax_headers = {"mtime": mtime}
+    with pytest.raises(ArchiveRefused, match="is damaged"):
+        unpack_archive(str(tar_of(tmp_path / "t", [one])), str(tmp_path / "into"))
+
+
 @pytest.mark.parametrize("name", ["../out", "/out", "a/../../out"])
 def test_a_slip_of_a_zip_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ArchiveRefused, match=r"would land elsewhere|no relative path"):
+    with pytest.raises(ArchiveRefused, match=r"would land elsewhere|not a relative path"):
         unpack_archive(str(zip_of(tmp_path / "z", [(name, b"x", 0)])), str(tmp_path / "into"))
     assert names(tmp_path) == ["into", "z"]
 
@@ -120,7 +131,7 @@ def test_a_slip_of_a_zip_is_refused(tmp_path: Path, name: str) -> None:
 def test_nothing_is_written_through_a_link_of_the_workspace(tmp_path: Path) -> None:
     (tmp_path / "into").mkdir()
     (tmp_path / "into/d").symlink_to("..")
-    with pytest.raises(ArchiveRefused, match=r"d/x cannot be unpacked: .*/d is no directory"):
+    with pytest.raises(ArchiveRefused, match=r"d/x cannot be unpacked: .*/d is not a directory"):
         unpack_archive(str(tar_of(tmp_path / "t", [("d/x", b"1")])), str(tmp_path / "into"))
     assert not (tmp_path / "x").exists()
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlapp.errors import UsageError
-from dlapp.storage.files import LocalFiles
 from dlapp.storage.glob import compile_component
+from dlapp.storage.local import LocalFiles
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,7 @@ from dlapp.storage.glob import compile_component
         ("[!a]", ["b", "!"], ["a"]),
         ("[]a]", ["]", "a"], ["b"]),
         ("[a-]", ["a", "-"], ["b"]),
+        ("[+--]", ["+", ",", "-"], ["."]),
         ("[a\\]]", ["a", "]"], ["\\"]),
         ("[&&~|[]", ["&", "~", "|", "["], ["a"]),
         ("part-{00,01}", ["part-00", "part-01"], ["part-02", "part-{00,01}"]),

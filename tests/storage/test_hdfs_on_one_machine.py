@@ -5,24 +5,24 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dlapp.client import Client
-from dlapp.cluster.local.client_side import LocalEngine
+from dlapp.cluster.local.client import LocalEngine
 from dlapp.config import load_config
-from dlapp.storage import HdfsPlace, commit
+from dlapp.locations import HdfsPlace
+from dlapp.storage import commit
 from dlapp.storage.hdfs import HdfsFiles
 from tests.applications import ended, launch, processes, properties, run, status, wait_for
 from tests.services.hadoop import Hadoop
-from tests.storage.test_hdfs_commit import APP, Killed, beside, new_tree, old_target, plant, tree
-
-pytestmark = pytest.mark.hadoop
+from tests.storage.commit.test_hdfs import APP, Killed, beside, new_tree, old_target, plant, tree
 
 DYING = """
 import os, signal, sys
 from dlapp.__main__ import main
-from dlapp.storage import hdfs_commit
+from dlapp.storage.commit import hdfs
 
 STEP = {step!r}
 
@@ -31,8 +31,8 @@ def dies(step):
         os.kill(os.getpid(), signal.SIGKILL)
 
 if sys.argv[1] == "am" and "--aftermath" not in sys.argv:
-    real = hdfs_commit.HdfsCommit.commit
-    hdfs_commit.HdfsCommit.commit = lambda self, parts, **options: real(self, parts, **{{**options, "step": dies}})
+    real = hdfs.HdfsCommit.commit
+    hdfs.HdfsCommit.commit = lambda self, parts, **options: real(self, parts, **{{**options, "step": dies}})
 sys.exit(main(sys.argv[1:]))
 """
 """dlapp, with an ApplicationMaster that dies in the commit."""
@@ -70,12 +70,13 @@ def test_input_comes_from_hdfs_and_the_output_of_all_containers_goes_there_at_on
     old_target(files, target)
     script = 'mkdir -p output && cat data/[ab] here/c > "output/all of $CONTAINER_INDEX"'
     (tmp_path / "c").write_text("c of this machine\n")
+    more: dict[str, Any] = {"from_hdfs local": {"hdfs": "c", "input_path": "here"}}
     file = properties(
         tmp_path,
         script,
         resources={"containers": 2},
         from_hdfs={"hdfs": f"{train}/*", "input_path": "data"},
-        **{"from_hdfs local": {"hdfs": "c", "input_path": "here"}},
+        **more,
         to_hdfs=to(target),
     )
     end = ended(launch(file))
@@ -166,4 +167,4 @@ def test_a_cluster_that_is_described_and_not_needed_may_be_gone(
     assert ended(launch(properties(tmp_path, "true")))["final_status"] == "SUCCEEDED"
     done = run("dlapp-launcher", properties(tmp_path, "true", name="other", to_hdfs=to("hdfs://nn/x")))
     assert done.code == 2
-    assert f"hdfs://nn/x is on HDFS, and {tmp_path}/core-site.xml:1: is no XML" in done.err
+    assert f"hdfs://nn/x is on HDFS, and {tmp_path}/core-site.xml:1: is not XML" in done.err

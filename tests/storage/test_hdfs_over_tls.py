@@ -14,13 +14,11 @@ from typing import NamedTuple
 import pytest
 
 from dlapp.errors import Unreachable
+from dlapp.locations import HdfsPlace
 from dlapp.login import Login
-from dlapp.storage import HdfsPlace
 from dlapp.storage.hdfs import HdfsFiles
 from tests.applications import ended, launch, processes, properties, wait_for
 from tests.services.hadoop import Hadoop, NoHadoop, free_ports
-
-pytestmark = pytest.mark.hadoop
 
 SECRET = "changeit"
 SSL_SERVER = "".join(
@@ -79,13 +77,13 @@ def test_trees_go_and_come_over_tls(secured: Secured, tmp_path: Path) -> None:
         (source / "of many" / f"{number} 100%").write_bytes(os.urandom(number * 100))
     files = HdfsFiles(secured.place)
     asked: list[str] = []
-    real = files.web._connections.ask
+    real = files.web._connections.request
 
     def ask(method: str, server: str, *rest: object, **options: object) -> object:
         asked.append(server)
         return real(method, server, *rest, **options)  # type: ignore[arg-type]
 
-    files.web._connections.ask = ask  # type: ignore[method-assign, assignment]
+    files.web._connections.request = ask  # type: ignore[method-assign, assignment]
     there = f"{secured.place.location}/tests/tls"
     files.store(str(source), there)
     files.fetch(files.matches(there), str(tmp_path / "got"))
@@ -144,5 +142,5 @@ def test_an_application_on_one_machine_goes_by_the_ca_of_who_submits_it(
     )
     end = ended(launch(file))
     assert end["final_status"] == "SUCCEEDED", end["diagnostics"]
-    assert files.read_bytes(f"{there}/result/out") == b"over tls\n"
+    assert files.read_bytes(f"{there}/result/out", 1 << 28) == b"over tls\n"
     wait_for("the end of all processes", lambda: not processes(state_dir))

@@ -11,13 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from dlapp.locations import HdfsPlace
 from dlapp.login import Login
-from dlapp.storage import HdfsPlace
 from dlapp.storage.hdfs import HdfsFiles
-from tests.services.hadoop import NAMESERVICE, Hadoop, NoHadoop
-from tests.storage.conftest import QUICK_TO_NOTICE
-
-pytestmark = pytest.mark.hadoop
+from tests.services.hadoop import NAMESERVICE, QUICK_TO_NOTICE, Hadoop, NoHadoop
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +76,9 @@ def test_trees_and_claims_survive_the_death_of_the_active_namenode(
         except BaseException as error:
             failures.append(error)
 
+    def wait_for_rounds(count: int) -> None:
+        wait_for(lambda: rounds[0] >= count or failures)
+
     threads = [threading.Thread(target=travel), *(threading.Thread(target=claim, args=(who,)) for who in "abc")]
     for thread in threads:
         thread.start()
@@ -86,13 +86,13 @@ def test_trees_and_claims_survive_the_death_of_the_active_namenode(
     try:
         for _ in range(2):
             done = rounds[0]
-            wait_for(lambda done=done: rounds[0] > done or failures)  # type: ignore[misc]
+            wait_for_rounds(done + 1)
             two.kill_part(active)
             two.make_active(other)
             two.start_part(active)  # it comes back as the one on standby
             active, other = other, active
         done = rounds[0]
-        wait_for(lambda: rounds[0] > done + 1 or failures)
+        wait_for_rounds(done + 2)
     finally:
         going = False
         for thread in threads:
@@ -100,12 +100,12 @@ def test_trees_and_claims_survive_the_death_of_the_active_namenode(
     assert failures == []
     winners: dict[str, list[str]] = {}
     for line in claims:
-        number, who = line.split()
-        winners.setdefault(number, []).append(who)
+        claimed, who = line.split()
+        winners.setdefault(claimed, []).append(who)
     last = max(map(int, winners))
     assert all(len(winners.get(str(number), [])) == 1 for number in range(last + 1))
     for number in range(last + 1):
-        assert first.read_bytes(f"{base}/claim{number}").decode() == winners[str(number)][0]
+        assert first.read_bytes(f"{base}/claim{number}", 1 << 28).decode() == winners[str(number)][0]
 
 
 def wait_for(condition: object, timeout_s: float = 120) -> None:

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlapp.errors import DlappError, NotFound
+from dlapp.locations import file_location
 from dlapp.spec import InputSpec
-from dlapp.storage import Progress, file_location
-from dlapp.storage.fetching import Plan
+from dlapp.storage.api import Progress
+from dlapp.storage.fetch_plan import FetchPlan
 from dlapp.storage.inputs import plan_input
 from dlapp.storage.shards import shard
 from dlapp.storage.tree import Pace
@@ -37,7 +38,7 @@ def fill(top: Path, sizes: dict[str, int]) -> None:
 
 def brought(one: InputSpec, into: Path, index: int = 0, total: int = 1, progress: Progress | None = None) -> list[str]:
     planned = plan_input(one, "/not/there/yet", index, total)
-    planned.bring(str(into), Plan.fetch, str(into.parent / "waiting"), progress)
+    planned.bring(str(into), FetchPlan.fetch, str(into.parent / "waiting"), progress)
     assert not (into.parent / "waiting").exists()
     return sorted(str(each.relative_to(into)) for each in into.rglob("*") if each.is_file())
 
@@ -67,14 +68,14 @@ def test_a_file_of_the_workspace_in_the_way_is_seen_when_it_is_there(tmp_path: P
     fill(tmp_path, {"lake/a": 1, "in/a": 5})
     planned = plan_input(section(f"{tmp_path}/lake/a"), "/not/there/yet", 0, 1)
     with pytest.raises(DlappError, match="in/a is there already"):
-        planned.bring(str(tmp_path / "in"), Plan.fetch, str(tmp_path / "waiting"))
+        planned.bring(str(tmp_path / "in"), FetchPlan.fetch, str(tmp_path / "waiting"))
     assert (tmp_path / "in/a").stat().st_size == 5
 
 
 def test_a_list_names_the_files_and_brings_none(tmp_path: Path) -> None:
     fill(tmp_path / "lake", {"set/b": 1, "set/a b": 2, "c": 3})
     planned = plan_input(section(f"{tmp_path}/lake/*", as_list=True), "/not/there/yet", 0, 1)
-    planned.bring(str(tmp_path / "workspace/deep/train.txt"), Plan.fetch, str(tmp_path / "waiting"))
+    planned.bring(str(tmp_path / "workspace/deep/train.txt"), FetchPlan.fetch, str(tmp_path / "waiting"))
     assert (tmp_path / "workspace/deep/train.txt").read_text().split("\n") == [
         f"{tmp_path}/lake/c", f"{tmp_path}/lake/set/a b", f"{tmp_path}/lake/set/b", "",
     ]  # fmt: skip
@@ -161,7 +162,7 @@ def test_shards_are_whole_disjoint_balanced_and_the_same_in_any_order(
 def test_the_pace_is_told_in_words() -> None:
     now = 100.0
     pace = Pace(lambda: now)
-    assert pace.words(0, 10 << 20) == "0 bytes of 10.0 MiB"
+    assert pace.text(0, 10 << 20) == "0 bytes of 10.0 MiB"
     now = 102.0
-    assert pace.words(4 << 20, 10 << 20) == "4.0 MiB of 10.0 MiB, 2.0 MiB/s, 3 s left"
-    assert pace.words(1 << 20, 1 << 30) == "1.0 MiB of 1.0 GiB, 512.0 KiB/s, 34 min left"
+    assert pace.text(4 << 20, 10 << 20) == "4.0 MiB of 10.0 MiB, 2.0 MiB/s, 3 s left"
+    assert pace.text(1 << 20, 1 << 30) == "1.0 MiB of 1.0 GiB, 512.0 KiB/s, 34 min left"

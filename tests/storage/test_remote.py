@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from dlapp.errors import Denied, DlappError, NotFound, Unreachable, UsageError
-from dlapp.storage import fetch_sources, last_name, open_location, remote
+from dlapp.locations import last_name
+from dlapp.storage import remote
+from dlapp.storage.open import fetch_sources, open_location
 from dlapp.storage.remote import RemoteFiles
 
 fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: pip install 'dlapp[fsspec]'")
@@ -106,7 +108,7 @@ def test_names_that_would_leave_the_directory_are_refused(bucket: str, tmp_path:
     here = fill(bucket, {"set/x": b"1"})
     store = fsspec.filesystem("memory").store
     store[f"{bucket}/set/.."] = store[f"{bucket}/set/x"]
-    with pytest.raises(DlappError, match=r"has something that is named \.\.; that is no file's name"):
+    with pytest.raises(DlappError, match=r"has something that is named \.\.; that is not a file name"):
         fetch_sources([f"{here}/set"], str(tmp_path / "in"))
 
 
@@ -151,7 +153,12 @@ def test_an_object_that_changes_while_it_is_fetched_is_named(
     bucket: str, faulty: dict[str, Any], tmp_path: Path
 ) -> None:
     here = fill(bucket, {"x": bytes(4500)})
-    faulty["after"] = lambda: (time.sleep(0.002), fill(bucket, {"x": b"1" * 4500}))
+
+    def change() -> None:
+        time.sleep(0.002)
+        fill(bucket, {"x": b"1" * 4500})
+
+    faulty["after"] = change
     with pytest.raises(DlappError, match="/x changed while it was fetched"):
         fetch_sources([f"{here}/x"], str(tmp_path))
 
@@ -323,7 +330,7 @@ def test_fsspec_is_not_loaded_for_local_files() -> None:
     import sys
 
     program = (
-        "import sys\nfrom dlapp.storage import open_location\nopen_location('file:///x')\n"
+        "import sys\nfrom dlapp.storage.open import open_location\nopen_location('file:///x')\n"
         "import dlapp.storage.hdfs\nprint(*sorted({'fsspec', 'dlapp.storage.remote'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

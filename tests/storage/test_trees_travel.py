@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from dlapp.launcher.pack import pack, scan_workspace
 from dlapp.launcher.tar import MTIME
-from dlapp.storage import Entry, file_location
-from dlapp.storage.files import LocalFiles
+from dlapp.locations import file_location
+from dlapp.storage.api import MatchedEntry
+from dlapp.storage.local import LocalFiles
 from dlapp.task.unpack import unpack
 
 NAMES = st.one_of(
@@ -124,6 +125,6 @@ def test_a_stored_tree_is_fetched_as_it_was(tree: dict[str, Any]) -> None:
             assert notes == []
             assert described(f"{other}/far/part 1", times=True) == before
             assert stored.files == sum(1 for one in before.values() if one[0] == "file")
-            fetched = files.fetch([Entry(location, True, 0)], f"{other}/workspace/in put")
+            fetched = files.fetch([MatchedEntry(location, True, 0)], f"{other}/workspace/in put")
             assert fetched == stored
             assert described(f"{other}/workspace/in put/part 1", times=True) == before

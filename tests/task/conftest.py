@@ -3,6 +3,5 @@
 from __future__ import annotations
 
 from tests.runtime.driver import place
-from tests.services.dockerd import dockerd
 
-__all__ = ["dockerd", "place"]
+__all__ = ["place"]

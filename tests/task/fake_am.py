@@ -16,14 +16,34 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from dlapp.control import Assignment, Orders, Phase, Report, Stop, TaskResult, derive_token, new_secret, token_is_right
-from dlapp.control_http import ControlServer, Request
 from dlapp.ids import ApplicationId, ContainerId
-from dlapp.jsonform import from_json, to_json
+from dlapp.launch_spec import FILE_NAME, MACHINE, DockerSettings, LaunchSpec, LedgerSettings
+from dlapp.messages import (
+    Assignment,
+    Orders,
+    Phase,
+    Report,
+    Stop,
+    TaskResult,
+    derive_token,
+    new_secret,
+    token_is_right,
+)
+from dlapp.net.control import Admission, ControlServer, Request
+from dlapp.serialization import from_json, to_json
 from dlapp.spec import InputSpec, OutputSpec, Resources
 from tests.runtime.driver import python_for_users
 
 APPLICATION = ApplicationId(1700000000000, 1)
+
+
+def _admit(_method: str, _path: str, _token: str) -> Admission:
+    return Admission(1 << 20, authenticated=True)
+
+
+def ledger_of(place: Path, docker_host: str = "", application: str = "the application") -> LedgerSettings:
+    """The machine's ledger of a test."""
+    return LedgerSettings(MACHINE, str(place / "locks"), docker_host, application)
 
 
 class FakeAm:
@@ -56,7 +76,7 @@ class FakeAm:
         self.assignment = Assignment(**(fields | assignment))
         self._changed = threading.Condition()
         self._held: list[tuple[Request, float, int]] = []
-        self._server = ControlServer(self._on_request)
+        self._server = ControlServer(self._on_request, admit=_admit)
         self._lifeline: int | None = None
         self.task: subprocess.Popen[bytes] | None = None
 
@@ -80,16 +100,16 @@ class FakeAm:
         process_env: dict[str, str] | None = None,
         **launch: Any,
     ) -> None:
-        """Start the task's process; ``env`` is for the payload, ``process_env`` for the task, ``launch`` its file."""
-        data = {
-            "container_id": str(self.container_id),
-            "control_url": f"http://{self._server.host}:{self._server.port}",
-            "token": derive_token(self.secret, str(self.container_id)),
-            "env": env or {},
-            "environment": {"PATH": os.environ["PATH"], "HOME": str(self.home), "LANG": "C.UTF-8"},
-            "runtime": {"docker_host": "unix:///nowhere", "docker_network": "none"},
-        } | launch
-        (self.home / "launch.json").write_text(json.dumps(data))
+        """Start the task's process; ``env`` is for the payload, ``process_env`` for the task, ``launch`` its spec."""
+        spec = LaunchSpec(
+            self.container_id,
+            f"http://{self._server.host}:{self._server.port}",
+            derive_token(self.secret, str(self.container_id)),
+            env or {},
+            {"PATH": os.environ["PATH"], "HOME": str(self.home), "LANG": "C.UTF-8"},
+            DockerSettings("unix:///nowhere", "none"),
+        )
+        (self.home / FILE_NAME).write_text(json.dumps(to_json(spec._replace(**launch))))
         read, self._lifeline = os.pipe2(os.O_CLOEXEC)
         become: list[str] = []
         python = sys.executable
@@ -136,7 +156,7 @@ class FakeAm:
         time.sleep(0.2)  # a few of the task's tries find nobody
         with self._changed:
             self._held.clear()
-        self._server = ControlServer(self._on_request, port=port)
+        self._server = ControlServer(self._on_request, port=port, admit=_admit)
         self._server.__enter__()
 
     # ---- what the task does ----

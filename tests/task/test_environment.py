@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dlapp.control import Assignment
 from dlapp.ids import ApplicationId, ContainerId
+from dlapp.messages import Assignment
 from dlapp.spec import InputSpec, OutputSpec, Resources
 from dlapp.task.environment import DEFAULT_PATH, payload_environment
 

@@ -6,7 +6,7 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-from dlapp.control import Fault, Phase, TaskResult
+from dlapp.messages import Fault, Phase, TaskResult
 from dlapp.spec import InputSpec, Resources
 from tests.task.fake_am import FakeAm, workspace_archive
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from dlapp.node import node_policy
-from dlapp.storage import Entry
-from dlapp.storage.cache import InputCache
-from dlapp.storage.cache_files import CachePlace
-from dlapp.storage.fetching import Landing, Plan
-from dlapp.storage.files import LocalFiles
+from dlapp.launch_spec import CacheSettings
+from dlapp.node_policy import node_policy
+from dlapp.storage.api import MatchedEntry
+from dlapp.storage.cache.entry import CachePlace
+from dlapp.storage.cache.store import InputCache
+from dlapp.storage.fetch_plan import FetchPlan, FetchTarget
+from dlapp.storage.local import LocalFiles
 from dlapp.task import inputs as inputs_module
 from dlapp.task.inputs import Inputs
 from tests.runtime.driver import wait_until
@@ -26,7 +26,7 @@ class Remote(LocalFiles):
     def __init__(self) -> None:
         self.fetched = 0
 
-    def bring(self, landings: Sequence[Landing], done: Callable[[int], None]) -> None:
+    def bring(self, landings: Sequence[FetchTarget], done: Callable[[int], None]) -> None:
         self.fetched += len(landings)
         super().bring(landings, done)
 
@@ -37,20 +37,20 @@ def remote() -> Remote:
 
 
 @pytest.fixture
-def plan(remote: Remote, tmp_path: Path) -> Callable[[str], Plan]:
+def plan(remote: Remote, tmp_path: Path) -> Callable[[str], FetchPlan]:
     source = tmp_path / "source"
     source.write_text("42")
 
-    def planned(into: str) -> Plan:
-        nodes = remote.tree(Entry(f"file://{source}", False, 2))
-        landing = Landing(Entry("hdfs://nn/source", False, 2), str(tmp_path / into / "source"), nodes)
-        return Plan(str(tmp_path / into), ((remote, landing),))
+    def planned(into: str) -> FetchPlan:
+        nodes = remote.tree(MatchedEntry(f"file://{source}", False, 2))
+        landing = FetchTarget(MatchedEntry("hdfs://nn/source", False, 2), str(tmp_path / into / "source"), nodes)
+        return FetchPlan(str(tmp_path / into), ((remote, landing),))
 
     return planned
 
 
-def settings(tmp_path: Path) -> dict[str, Any]:
-    return {"directory": str(tmp_path / "cache"), "limit_bytes": 1 << 30, "age_s": 86400.0}
+def settings(tmp_path: Path) -> CacheSettings:
+    return CacheSettings(1 << 30, 86400.0, directory=str(tmp_path / "cache"))
 
 
 def entries(directory: Path) -> list[str]:
@@ -58,7 +58,7 @@ def entries(directory: Path) -> list[str]:
 
 
 def test_what_is_mounted_is_in_use_until_the_task_lets_go(
-    plan: Callable[[str], Plan], remote: Remote, tmp_path: Path
+    plan: Callable[[str], FetchPlan], remote: Remote, tmp_path: Path
 ) -> None:
     notes: list[str] = []
     for number in range(2):
@@ -75,7 +75,7 @@ def test_what_is_mounted_is_in_use_until_the_task_lets_go(
 
 
 def test_what_was_fetched_is_settled_while_the_payload_runs_and_not_when_it_is_short(
-    plan: Callable[[str], Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    plan: Callable[[str], FetchPlan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     about = tmp_path / "cache" / "entries"
 
@@ -96,10 +96,10 @@ def test_what_was_fetched_is_settled_while_the_payload_runs_and_not_when_it_is_s
 
 
 def test_the_operators_directory_goes_before_the_engines(
-    plan: Callable[[str], Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    plan: Callable[[str], FetchPlan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy = node_policy(str(tmp_path / "none"))._replace(cache_dir=str(tmp_path / "operators"))
-    monkeypatch.setattr("dlapp.node.node_policy", lambda: policy)
+    monkeypatch.setattr("dlapp.node_policy.node_policy", lambda: policy)
     Inputs(settings(tmp_path), print).bring(plan("data"), may_mount=False)
     assert entries(tmp_path / "operators" / str(os.geteuid())) == [""]
     assert not (tmp_path / "cache").exists()
@@ -107,7 +107,7 @@ def test_the_operators_directory_goes_before_the_engines(
 
 @pytest.mark.parametrize("how", ["none", "of somebody else"])
 def test_without_a_cache_everything_is_fetched(
-    plan: Callable[[str], Plan], remote: Remote, tmp_path: Path, how: str
+    plan: Callable[[str], FetchPlan], remote: Remote, tmp_path: Path, how: str
 ) -> None:
     notes: list[str] = []
     if how == "of somebody else":

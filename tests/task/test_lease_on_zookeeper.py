@@ -5,16 +5,16 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from dlapp.control import Fault
 from dlapp.gpuid.devices import Device
-from dlapp.gpuid.rules import Ask, NotEnough
-from dlapp.gpuid.zookeeper import Settings, ZooKeeperLedger
+from dlapp.gpuid.rules import LeaseRequest, NotEnough
+from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger, ZooKeeperSettings
+from dlapp.launch_spec import ZOOKEEPER, LedgerSettings
+from dlapp.messages import Fault
 from dlapp.spec import Resources
-from tests.services.nvml_stub import Card, with_cards
+from tests.services.nvml_stub import StubDevice, with_devices
 from tests.services.zookeeper import ZooKeeper, zookeeper_for_tests
 from tests.task.fake_am import FakeAm, workspace_archive
 
@@ -29,19 +29,18 @@ def zookeeper() -> Iterator[ZooKeeper]:
         yield server
 
 
-def where(zookeeper: ZooKeeper, place: Path) -> dict[str, Any]:
-    return {
-        "kind": "zookeeper",
-        "ensemble": zookeeper.ensemble,
-        "root": "/dlapp",
-        "credentials": "dlapp:secret",
-        "lock_dir": str(place / "locks"),
-        "host": "node7",
-    }
+def where(zookeeper: ZooKeeper, place: Path) -> LedgerSettings:
+    return LedgerSettings(
+        ZOOKEEPER,
+        str(place / "locks"),
+        ensemble=zookeeper.ensemble,
+        credentials="dlapp:secret",
+        host="node7",
+    )
 
 
 def ledger(zookeeper: ZooKeeper, place: Path) -> ZooKeeperLedger:
-    settings = Settings(zookeeper.ensemble, "/dlapp", "dlapp:secret", lock_dir=str(place / "locks"))
+    settings = ZooKeeperSettings(zookeeper.ensemble, "/dlapp", "dlapp:secret", lock_dir=str(place / "locks"))
     return ZooKeeperLedger(settings, host="node7", discover=lambda: DEVICES)
 
 
@@ -51,20 +50,20 @@ def task_with_gpus(place: Path, gcores: int) -> FakeAm:
 
 
 def test_gpus_are_leased_on_zookeeper_for_the_payload_and_given_back(zookeeper: ZooKeeper, place: Path) -> None:
-    env = with_cards(place, [Card(uuid=one.uuid) for one in DEVICES])
+    env = with_devices(place, [StubDevice(uuid=one.uuid) for one in DEVICES])
     with task_with_gpus(place, 2) as am, ledger(zookeeper, place) as other:
         am.start(process_env=env, ledger=where(zookeeper, place))
         am.wait_until(lambda: (am.home / "stdout").exists() and bool(am.printed()))
         assert am.printed().split() == [b"GPU-0,GPU-1"]
         with pytest.raises(NotEnough, match="asked for 1 gcores, 0 free: gpu0 application_"):
-            other.acquire(Ask("application_2", "next", "ann", 1))
+            other.acquire(LeaseRequest("application_2", "next", "ann", 1))
         (am.home / "tmp" / "finish").touch()
         assert am.result().fault is Fault.NONE
-        other.acquire(Ask("application_2", "next", "ann", 2)).release()
+        other.acquire(LeaseRequest("application_2", "next", "ann", 2)).release()
 
 
 def test_an_outage_of_zookeeper_stops_no_payload_and_costs_no_gpu(zookeeper: ZooKeeper, place: Path) -> None:
-    env = with_cards(place, [Card(uuid=one.uuid) for one in DEVICES])
+    env = with_devices(place, [StubDevice(uuid=one.uuid) for one in DEVICES])
     with task_with_gpus(place, 2) as am:
         am.start(process_env=env, ledger=where(zookeeper, place))
         am.wait_until(lambda: (am.home / "stdout").exists() and bool(am.printed()))
@@ -75,16 +74,16 @@ def test_an_outage_of_zookeeper_stops_no_payload_and_costs_no_gpu(zookeeper: Zoo
         zookeeper.start_server("zk1")
         zookeeper.wait_until_ready()
         with ledger(zookeeper, place) as other:
-            other.acquire(Ask("application_2", "next", "ann", 2), timeout_s=20).release()
+            other.acquire(LeaseRequest("application_2", "next", "ann", 2), timeout_s=20).release()
 
 
 def test_the_gpus_of_a_task_that_was_killed_are_free_when_its_payload_is_gone(
     zookeeper: ZooKeeper, place: Path
 ) -> None:
-    env = with_cards(place, [Card(uuid=one.uuid) for one in DEVICES])
+    env = with_devices(place, [StubDevice(uuid=one.uuid) for one in DEVICES])
     with task_with_gpus(place, 2) as am, ledger(zookeeper, place) as other:
         am.start(process_env=env, ledger=where(zookeeper, place))
         am.wait_until(lambda: (am.home / "stdout").exists() and bool(am.printed()))
         assert am.task is not None
         am.task.send_signal(signal.SIGKILL)
-        other.acquire(Ask("application_2", "next", "ann", 2), timeout_s=20).release()
+        other.acquire(LeaseRequest("application_2", "next", "ann", 2), timeout_s=20).release()

@@ -12,14 +12,17 @@ from typing import Any
 
 import pytest
 
-from dlapp.control import Fault, Phase, Stop
 from dlapp.gpuid.devices import Device
-from dlapp.gpuid.machine import MachineLedger, NotEnough
+from dlapp.gpuid.liveness.probes import LivenessProbes
+from dlapp.gpuid.rules import NotEnough
+from dlapp.gpuid.stores.machine import MachineLedger
+from dlapp.launch_spec import DockerSettings
+from dlapp.messages import Fault, Phase, Stop
 from dlapp.spec import InputSpec, OutputSpec, Resources
 from tests.runtime.driver import USER, command_line, pids, wait_until
 from tests.services.dockerd import GPU_IMAGE, IMAGE, Dockerd
-from tests.services.nvml_stub import Card, with_cards
-from tests.task.fake_am import FakeAm, workspace_archive
+from tests.services.nvml_stub import StubDevice, with_devices
+from tests.task.fake_am import FakeAm, ledger_of, workspace_archive
 
 
 def fake_am(place: Path, text: str, files: dict[str, str | bytes] | None = None, **assignment: Any) -> FakeAm:
@@ -90,10 +93,8 @@ def test_secrets_reach_the_payload_and_no_log(place: Path) -> None:
         assert am.secret not in am.log()
 
 
-@pytest.mark.two_users
+@pytest.mark.root
 def test_a_task_of_an_ordinary_user_does_the_same(place: Path) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("to become another user needs root")
     place.chmod(0o777)
     with fake_am(place, "id -u; echo x > output/x", {"output/.keep": ""}, **output_of(place)) as am:
         am.start(as_uid=USER)
@@ -105,15 +106,15 @@ def test_a_task_of_an_ordinary_user_does_the_same(place: Path) -> None:
 
 
 def test_gpus_are_leased_for_the_payload_and_given_back(place: Path) -> None:
-    cards = tuple(Device(f"GPU-{n}", n, n + 4) for n in range(4))
-    ledger = MachineLedger(str(place / "locks"), discover=lambda: cards)
-    env = with_cards(place, [Card(uuid=card.uuid, minor=card.minor) for card in cards])
+    devices = tuple(Device(f"GPU-{n}", n, n + 4) for n in range(4))
+    ledger = MachineLedger(str(place / "locks"), discover=lambda: devices)
+    env = with_devices(place, [StubDevice(uuid=device.uuid, minor=device.minor) for device in devices])
     script = "echo $NV_GPU $CUDA_VISIBLE_DEVICES; while [ ! -e $TMPDIR/finish ]; do sleep 0.02; done"
     with (
         ledger.reserve("the application", "tony", 2),
         fake_am(place, script, resources=Resources(gcores=2)) as am,
     ):
-        am.start(process_env=env, ledger={"directory": str(place / "locks"), "application": "the application"})
+        am.start(process_env=env, ledger=ledger_of(place))
         am.wait_until(lambda: (am.home / "stdout").exists() and bool(am.printed()))
         indices, uuids = am.printed().decode().split()
         assert uuids.split(",") == [f"GPU-{index}" for index in indices.split(",")]
@@ -129,9 +130,9 @@ def test_gpus_are_leased_for_the_payload_and_given_back(place: Path) -> None:
 
 
 def test_gpus_that_are_not_to_be_had_are_the_nodes_fault(place: Path) -> None:
-    env = with_cards(place, [Card()])
+    env = with_devices(place, [StubDevice()])
     with fake_am(place, "echo ran", resources=Resources(gcores=1)) as am:
-        am.start(process_env=env, ledger={"directory": str(place / "locks"), "application": "nobody's"}, lease_s=0.1)
+        am.start(process_env=env, ledger=ledger_of(place, application="nobody's"), lease_timeout_s=0.1)
         result = am.result()
         assert result.fault is Fault.NODE
         assert "GPUs could not be leased" in result.message
@@ -420,12 +421,11 @@ def payload_processes(am: FakeAm) -> list[int]:
 # ---- Docker ----
 
 
-@pytest.mark.docker
 def test_a_payload_in_docker_goes_through_the_same_steps(place: Path, dockerd: Dockerd) -> None:
     script = "pwd; echo $DLAPP_OUTPUT $CONTAINER_INDEX $HOME; echo x > $DLAPP_OUTPUT/x; ln -s $PWD/output/x output/y"
     more = output_of(place) | {"resources": Resources(memory_mib=64)}
     with fake_am(place, script, {"output/.keep": ""}, docker_image=IMAGE, **more) as am:
-        am.start(runtime={"docker_host": dockerd.host, "docker_network": "none"})
+        am.start(docker=DockerSettings(dockerd.host, "none"))
         result = am.result()
         assert result.fault is Fault.NONE, result
         assert am.printed().decode().split() == ["/workspace", "/workspace/output", "0", "/dlapp/home"]
@@ -437,36 +437,33 @@ def test_a_payload_in_docker_goes_through_the_same_steps(place: Path, dockerd: D
         assert dockerd.containers() == []
 
 
-@pytest.mark.docker
 def test_a_soft_kill_in_docker_stores_output(place: Path, dockerd: Dockerd) -> None:
     script = "trap 'echo saved > output/x; exit 7' TERM; " + NEVER_ENDS
     with fake_am(place, script, {"output/.keep": ""}, docker_image=IMAGE, **output_of(place)) as am:
-        am.start(runtime={"docker_host": dockerd.host, "docker_network": "none"})
+        am.start(docker=DockerSettings(dockerd.host, "none"))
         am.wait_until(lambda: (am.home / "stdout").exists() and am.printed() == b"ready\n")
         am.stop(Stop.SOFT)
         result = am.result()
         assert (result.fault, result.exit_code, len(result.outputs)) == (Fault.STOPPED, 7, 1)
 
 
-@pytest.mark.docker
-def test_a_payload_in_docker_gets_its_cards_and_a_card_that_was_used_is_free_again(
+def test_a_payload_in_docker_gets_its_devices_and_a_device_that_was_used_is_free_again(
     place: Path, dockerd: Dockerd
 ) -> None:
-    env = with_cards(place, [Card(), Card(), Card()])
-    ledger = MachineLedger(str(place / "locks"), discover=lambda: cards)
-    cards = tuple(Device(f"GPU-0000000{n}-aaaa-bbbb-cccc-000000000000", n, n) for n in range(3))
+    env = with_devices(place, [StubDevice(), StubDevice(), StubDevice()])
+    ledger = MachineLedger(str(place / "locks"), discover=lambda: devices)
+    devices = tuple(Device(f"GPU-0000000{n}-aaaa-bbbb-cccc-000000000000", n, n) for n in range(3))
     script = "echo $NV_GPU $CUDA_DEVICE_ORDER [$CUDA_VISIBLE_DEVICES]; nvidia-smi -L | wc -l; ls /dev/nvidia*"
     resources = Resources(memory_mib=64, gcores=2)
     with (
         ledger.reserve("the application", "tony", 2),
         fake_am(place, script, docker_image=GPU_IMAGE, resources=resources) as am,
     ):
-        runtime = {"docker_host": dockerd.host, "docker_network": "none", "docker_gpu_mode": "gpus"}
-        runtime["docker_lock_dir"] = str(place / "locks")
+        docker = DockerSettings(dockerd.host, "none", "gpus", str(place / "locks"))
         am.start(
             process_env=env,
-            ledger={"directory": str(place / "locks"), "application": "the application"},
-            runtime=runtime,
+            ledger=ledger_of(place, dockerd.host),
+            docker=docker,
         )
         result = am.result()
         assert result.fault is Fault.NONE, (result, am.log())
@@ -475,19 +472,18 @@ def test_a_payload_in_docker_gets_its_cards_and_a_card_that_was_used_is_free_aga
             pass
 
 
-@pytest.mark.docker
-def test_the_cards_of_a_docker_task_that_was_killed_are_leased_to_the_next_one(place: Path, dockerd: Dockerd) -> None:
-    env = with_cards(place, [Card()])
-    cards = (Device("GPU-00000000-aaaa-bbbb-cccc-000000000000", 0, 0),)
-    ledger = MachineLedger(str(place / "locks"), discover=lambda: cards)
+def test_the_devices_of_a_docker_task_that_was_killed_are_leased_to_the_next_one(place: Path, dockerd: Dockerd) -> None:
+    env = with_devices(place, [StubDevice()])
+    devices = (Device("GPU-00000000-aaaa-bbbb-cccc-000000000000", 0, 0),)
+    witnesses = LivenessProbes(docker_host=dockerd.host)
+    ledger = MachineLedger(str(place / "locks"), discover=lambda: devices, witnesses=witnesses)
     resources = Resources(memory_mib=64, gcores=1)
     with (
         ledger.reserve("the application", "tony", 1),
         fake_am(place, NEVER_ENDS, docker_image=GPU_IMAGE, resources=resources) as am,
     ):
-        runtime = {"docker_host": dockerd.host, "docker_network": "none", "docker_gpu_mode": "gpus"}
-        where = {"directory": str(place / "locks"), "application": "the application"}
-        am.start(process_env=env, ledger=where, runtime=runtime | {"docker_lock_dir": str(place / "locks")})
+        docker = DockerSettings(dockerd.host, "none", "gpus", str(place / "locks"))
+        am.start(process_env=env, ledger=ledger_of(place, dockerd.host), docker=docker)
         am.wait_until(lambda: (am.home / "stdout").exists() and am.printed() == b"ready\n")
         assert am.task is not None
         am.task.kill()

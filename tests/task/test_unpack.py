@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import os
@@ -14,8 +15,8 @@ import pytest
 
 from dlapp.errors import DlappError, NotFound
 from dlapp.launcher.pack import Packed, pack, scan_workspace
-from dlapp.launcher.tar import DIRECTORY, END, LINK, header, sparse_header
-from dlapp.storage import DiskFull
+from dlapp.launcher.tar import DIRECTORY, END, FILE, LINK, header, sparse_header
+from dlapp.storage.api import DiskFull
 from dlapp.task.unpack import ArchiveDamaged, unpack
 
 
@@ -118,6 +119,9 @@ def test_holes_come_out_as_holes(tmp_path: Path) -> None:
         [header(b"out", 0o777, 0, LINK, b"../x")],
         [header(b"d/", 0o755, 0, DIRECTORY), header(b"d/out", 0o777, 0, LINK, b"x/../../..")],
         [header(b"out", 0o777, 0, LINK, b"."), file_member(b"out/through a link")],
+        [header(b"cut", 0o777, 0, LINK, b"a\0b")],
+        [header(b"cut", 0o777, 0, LINK, b"a" * 200 + b"\0b")],
+        [header(b"to nothing", 0o777, 0, LINK)],
         # Two links, each inside by itself, together out.
         [
             header(b"d/", 0o755, 0, DIRECTORY),
@@ -137,6 +141,22 @@ def test_what_could_lead_out_of_the_workspace_is_refused(tmp_path: Path, members
     assert os.listdir(tmp_path / "outside") == ["into"]
     assert not [name for name in os.listdir(tmp_path / "outside" / "into") if name in ("device", "hard", "pax")]
     assert not os.path.lexists("/tmp/absolute")
+
+
+def with_field(block: bytes, at: int, field: bytes) -> bytes:
+    """A header with another number, and the checksum that goes with it."""
+    changed = block[:at] + field + block[at + len(field) :]
+    sum_of = changed[:148] + b" " * 8 + changed[156:]
+    return changed[:148] + b"%06o\0 " % sum(sum_of) + changed[156:]
+
+
+@pytest.mark.parametrize("kind", [FILE, DIRECTORY])
+@pytest.mark.parametrize("number", [b"7" * 12, b"\x80" + b"\0" * 3 + b"\x7f" + b"\xff" * 7, b"\x80" + b"\xff" * 11])
+@pytest.mark.parametrize("at", [100, 124, 136])
+def test_a_number_of_any_size_is_kept_or_refused(tmp_path: Path, kind: bytes, number: bytes, at: int) -> None:
+    member = with_field(header(b"x", 0o644, 0, kind), at, number[-8:] if at == 100 and number[0] != 0x80 else number)
+    with contextlib.suppress(ArchiveDamaged):
+        unpack(archive_of(tmp_path, member), str(tmp_path / "into"), digest=None)
 
 
 def test_what_stands_there_is_not_overwritten(tmp_path: Path) -> None:
@@ -189,7 +209,11 @@ def test_a_cut_between_two_members_of_gzip_is_seen(tmp_path: Path) -> None:
     assert threading.active_count() == before
 
 
-@pytest.mark.parametrize("content", [b"no gzip at all", gzip.compress(b"no tar" * 1000), gzip.compress(b"")])
+@pytest.mark.parametrize(
+    "content",
+    [b"no gzip at all", gzip.compress(b"no tar" * 1000), gzip.compress(b"")],
+    ids=["no gzip", "no tar", "empty"],
+)
 def test_something_else_is_said_to_be_damaged(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "else.tar.gz"
     path.write_bytes(content)
@@ -203,7 +227,7 @@ def test_an_archive_that_others_made_is_refused_and_not_half_understood(tmp_path
         member = tarfile.TarInfo("a")
         member.size = 1
         tar.addfile(member, io.BytesIO(b"x"))
-    with pytest.raises(ArchiveDamaged, match="no archive of dlapp"):
+    with pytest.raises(ArchiveDamaged, match="not an archive of dlapp"):
         unpack(str(path), str(tmp_path / "into"), digest=None)
 
 
@@ -220,7 +244,7 @@ def test_a_missing_archive_is_not_found(tmp_path: Path) -> None:
         unpack(str(tmp_path / "none.tar.gz"), str(tmp_path / "into"), digest=None)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small file system")
+@pytest.mark.root("to mount a small file system")
 def test_a_full_disk_is_said_in_one_line(workspace: Path, tmp_path: Path) -> None:
     (workspace / "large").write_bytes(os.urandom(4 << 20))
     done = packed(workspace)

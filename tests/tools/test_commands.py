@@ -60,7 +60,8 @@ def test_an_application_from_its_file_to_its_logs(engine: Engine, tmp_path: Path
     for at, (container, stream) in enumerate((one, name) for one in containers for name in ("stdout", "stderr")):
         assert shown[7 + 2 * at] == stream
         assert re.fullmatch(engine.log_page(application, container, stream), shown[8 + 2 * at])
-    assert listed(application).split() == [
+    # On a cluster queue, priority, project and tags follow.
+    assert listed(application).split()[:7] == [
         *(application, "test", caller(), "FINISHED", "succeeded", shown[6].removeprefix("elapsedTime : "), "0")
     ]
     # Its number alone may be another's, too: a ResourceManager that was started again counts from 1.
@@ -81,7 +82,7 @@ def test_a_failed_application_is_1_for_who_waits_and_0_for_who_looks(engine: Eng
     assert "DL App Submission : OK" in done.err
     assert f"dlapp-logs {told['application_id']} shows what it printed" in done.err
     assert run("dlapp-status", "last").code == 0
-    assert listed(told["application_id"]).split()[-1] == "3"
+    assert listed(told["application_id"]).split()[6] == "3"
     assert run("dlapp-logs", "-f").code == 1
     last = json.loads(run("dlapp-list", "--json").out)["applications"][-1]
     assert (last["application_id"], last["exit_code"]) == (told["application_id"], 1)
@@ -137,7 +138,7 @@ def test_every_fault_of_a_file_is_shown_and_one_error_line(tmp_path: Path) -> No
     assert done.out.splitlines()[-1] == "CheckDLAppProperties : fail"
     *faults, last = done.err.splitlines()
     assert [fault.startswith(f"{file}:") for fault in faults] == [True, True]
-    assert last == "Error: the properties file is refused: it has 2 faults"
+    assert last == "Error: the properties file is refused: it has 2 errors"
 
 
 def test_the_spec_is_printed_and_nothing_submitted(tmp_path: Path) -> None:
@@ -150,7 +151,7 @@ def test_following_shows_lines_as_they_come_and_ends_with_the_application(engine
     go = tmp_path / "go"
     file = properties(tmp_path, f'echo first; until [ -e "{go}" ]; do sleep 0.02; done; printf "the last, cut"; exit 4')
     launch(file)
-    command = [BIN / "dlapp-logs", "-f", "last"]
+    command: list[str | Path] = [BIN / "dlapp-logs", "-f", "last"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
     ) as follower:
@@ -168,12 +169,15 @@ def test_following_one_that_waits_says_why_and_follows_it_once_it_runs(
     go = tmp_path / "go"
     monkeypatch.setenv("DLAPP_LOCAL_MEMORY", "64m")
     # All of the machine, or of each of the cluster's two nodes all but what an ApplicationMaster takes.
-    most, little = ({}, {}) if engine.name == "local" else ({"containers": 2, "memory": 3584}, {"memory": 1024})
+    most: dict[str, object] = {}
+    little: dict[str, object] = {}
+    if engine.name != "local":
+        most, little = {"containers": 2, "memory": 3584}, {"memory": 1024}
     script = f'until [ -e "{go}" ]; do sleep 0.02; done'
     first = launch(properties(tmp_path, script, name="first", resources=most))
     wait_for("the first runs", lambda: {one["phase"] for one in status(first)["containers"]} == {"running"}, 60)
     second = launch(properties(tmp_path, "echo at last", name="second", resources=little))
-    command = [BIN / "dlapp-logs", "--follow", second]
+    command: list[str | Path] = [BIN / "dlapp-logs", "--follow", second]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
     ) as follower:
@@ -190,7 +194,7 @@ def test_following_one_that_waits_says_why_and_follows_it_once_it_runs(
 def test_ctrl_c_while_waiting_detaches_and_says_how_to_return(engine: Engine, tmp_path: Path) -> None:
     go = tmp_path / "go"
     file = properties(tmp_path, f'until [ -e "{go}" ]; do sleep 0.02; done')
-    command = [BIN / "dlapp-launcher", "--wait", file]
+    command: list[str | Path] = [BIN / "dlapp-launcher", "--wait", file]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as launcher:
         assert launcher.stderr is not None
         while "running" not in launcher.stderr.readline():
@@ -219,7 +223,6 @@ def test_on_a_terminal_waiting_is_a_live_picture(engine: Engine, tmp_path: Path)
         assert terminal.raw.rstrip().endswith(b"\x1b[?25h") or b"\x1b[?25h" in terminal.raw  # the cursor is back
 
 
-@pytest.mark.docker
 def test_on_a_terminal_a_pull_is_a_bar_of_how_far_it_is(dockerd: Dockerd, tmp_path: Path) -> None:
     env = {"DLAPP_RUNTIME_DOCKER_HOST": dockerd.host, "DLAPP_RUNTIME_DOCKER_NETWORK": "none"}
     with Registry(busybox_root({"ballast": os.urandom(8 << 20)}), slow_s=3.0) as registry:
@@ -278,7 +281,7 @@ def test_ctrl_c_on_a_terminal_detaches_too(engine: Engine, tmp_path: Path) -> No
 
 def test_a_kill_leaves_nothing_and_who_waits_gets_7(engine: Engine, tmp_path: Path) -> None:
     file = properties(tmp_path, "sleep 60")
-    command = [BIN / "dlapp-launcher", "--wait", file]
+    command: list[str | Path] = [BIN / "dlapp-launcher", "--wait", file]
     with subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
     ) as launcher:
@@ -321,7 +324,7 @@ def test_following_ends_when_the_last_application_master_is_killed(
 ) -> None:
     monkeypatch.setenv("DLAPP_YARN_AM_ATTEMPTS", "1")  # on one machine there is never another
     application = launch(properties(tmp_path, "echo up; sleep 60"))
-    command = [BIN / "dlapp-logs", "-f", "last"]
+    command: list[str | Path] = [BIN / "dlapp-logs", "-f", "last"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
     ) as follower:

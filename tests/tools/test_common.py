@@ -45,13 +45,13 @@ def test_a_refused_file_shows_every_fault_and_then_one_error_line() -> None:
     assert lines == [
         "a:1: x: is wrong",
         "a:2: y: is wrong",
-        "Error: the properties file is refused: it has 2 faults",
+        "Error: the properties file is refused: it has 2 errors",
     ]
     assert code == 2
 
 
 def test_a_refused_configuration_shows_every_fault_too() -> None:
-    assert explain(ConfigError("a\nb"), "dlapp-list")[0][-1] == "Error: the configuration is refused: it has 2 faults"
+    assert explain(ConfigError("a\nb"), "dlapp-list")[0][-1] == "Error: the configuration is refused: it has 2 errors"
     assert explain(ConfigError("a"), "dlapp-list")[0] == ["Error: a"]
 
 
@@ -110,7 +110,7 @@ def test_help_loads_nothing_but_click_and_the_errors(name: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, stdin=subprocess.DEVNULL)
     ours, heavy = done.stderr.splitlines()
-    allowed = {"dlapp", "dlapp.errors", "dlapp.tools", "dlapp.tools.common", "dlapp.tools.ending"}
+    allowed = {"dlapp", "dlapp.errors", "dlapp.tools", "dlapp.tools.common", "dlapp.tools.kill_target"}
     assert set(eval(ours)) <= allowed | {f"dlapp.tools.{name}"}
     assert heavy == "[]"
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.services.nvml_stub import MIB, Card, with_cards
+from tests.services.nvml_stub import MIB, StubDevice, with_devices
 
 
 class Doctor:
@@ -89,9 +89,9 @@ def test_defaults_that_the_machine_cannot_meet_are_a_warning(doctor: Doctor) -> 
     assert "lower defaults.memory" in found["repair"]
 
 
-def test_each_card_is_a_line_and_one_that_is_ill_a_warning(doctor: Doctor, tmp_path: Path) -> None:
-    cards = (Card(uuid="GPU-a", name="Tesla V100"), Card(uuid="GPU-b", name="Tesla T4", used=9000 * MIB))
-    doctor.variables |= with_cards(tmp_path, cards)
+def test_each_device_is_a_line_and_one_that_is_ill_a_warning(doctor: Doctor, tmp_path: Path) -> None:
+    devices = (StubDevice(uuid="GPU-a", name="Tesla V100"), StubDevice(uuid="GPU-b", name="Tesla T4", used=9000 * MIB))
+    doctor.variables |= with_devices(tmp_path, devices)
     found = doctor.findings()
     assert "gpu" not in found
     assert (found["gpu.gpu0"]["verdict"], found["gpu.gpu1"]["verdict"]) == ("pass", "warn")
@@ -103,15 +103,22 @@ def test_a_gpu_ledger_that_others_cannot_write_is_a_warning(doctor: Doctor) -> N
     (doctor.home / "gpus").mkdir(mode=0o755)
     lines = [line for line in doctor.run().splitlines() if "gpu.ledger" in line]
     assert lines[0].startswith("warn")
-    assert f"chmod 1777 {doctor.home}/gpus" in lines[0]
+    assert f"echo 'd {doctor.home}/gpus 1777 root root -' > /etc/tmpfiles.d/dlapp.conf" in lines[0]
 
 
 def test_an_ensemble_that_is_not_there_is_a_failure(doctor: Doctor) -> None:
-    doctor.variables |= {"DLAPP_GPUID_ZOOKEEPER_ENSEMBLE": "127.0.0.1:1"}
+    doctor.variables |= {"DLAPP_GPUID_ZOOKEEPER_ENSEMBLE": "127.0.0.1:1", "DLAPP_GPUID_ZOOKEEPER_CREDENTIALS": "none"}
     found = doctor.findings(1)
     assert found["gpu.ledger"]["verdict"] == "fail"
     assert "gpuid.zookeeper.ensemble" in found["gpu.ledger"]["repair"]
     assert found["gpu.ledger.access"]["verdict"] == "warn"
+
+
+def test_a_ledger_on_zookeeper_without_credentials_is_a_failure(doctor: Doctor) -> None:
+    doctor.variables |= {"DLAPP_GPUID_ZOOKEEPER_ENSEMBLE": "127.0.0.1:1"}
+    found = doctor.findings(1)
+    assert found["gpu.ledger.access"]["verdict"] == "fail"
+    assert "write none if everybody" in found["gpu.ledger.access"]["repair"]
 
 
 def test_a_cluster_that_nobody_named_is_a_failure_with_what_to_set(doctor: Doctor) -> None:

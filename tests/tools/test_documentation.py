@@ -12,7 +12,7 @@ import pytest
 
 from dlapp import errors
 from dlapp.cluster import LogFiles
-from dlapp.report import ApplicationView, ContainerView, OutputView
+from dlapp.report import ApplicationView, ContainerView, OutputView, TryView
 from dlapp.tools.common import EXIT_BROKEN_PIPE
 
 COMMANDS = ("launcher", "status", "list", "logs", "softkill", "kill", "shell", "run", "gpu", "cache", "doctor")
@@ -52,7 +52,16 @@ def test_the_readme_names_every_command() -> None:
     assert all(f"dlapp-{name}" in readme for name in COMMANDS)
 
 
-@pytest.mark.parametrize("value", [ApplicationView, ContainerView, OutputView, LogFiles])
+@pytest.mark.parametrize("value", [ApplicationView, ContainerView, TryView, OutputView, LogFiles])
 def test_the_json_formats_are_documented_field_by_field(value: type) -> None:
     page = (ROOT / "docs" / "json.md").read_text()
     assert [one.name for one in fields(value) if one.name != "unknown" and f"`{one.name}`" not in page] == []
+
+
+def test_each_test_that_the_security_page_names_is_there() -> None:
+    page = (ROOT / "docs" / "security.md").read_text()
+    rows = [line for line in page.partition("## What stops whom")[2].partition("\n## ")[0].splitlines() if "::" in line]
+    assert rows
+    for line in rows:
+        for file, name in re.findall(r"`([\w/]+\.py)::(\w+)`", line):
+            assert f"def {name}(" in (ROOT / "tests" / file).read_text(), f"{file}::{name}"

@@ -1,4 +1,4 @@
-"""dlapp-gpu, on the ledger of one machine whose cards a stub of NVML shows."""
+"""dlapp-gpu, on the ledger of one machine whose GPUs a stub of NVML shows."""
 
 from __future__ import annotations
 
@@ -14,31 +14,35 @@ from typing import Any
 import pytest
 
 from dlapp.gpuid.devices import Device
-from dlapp.gpuid.machine import MachineLedger
-from dlapp.gpuid.rules import Ask
-from dlapp.tools import gpus
-from tests.services.nvml_stub import MIB, Card, Part, with_cards
+from dlapp.gpuid.rules import LeaseRequest
+from dlapp.gpuid.stores.machine import MachineLedger
+from dlapp.system.owners import user_name
+from dlapp.tools import gpu_text
+from tests.services.nvml_stub import MIB, Part, StubDevice, with_devices
 
 HOST = os.uname().nodename
+ME = user_name(os.geteuid())
 CARDS = (
-    Card(uuid="GPU-a", name="Tesla V100", used=9000 * MIB, utilization=87, temperature=61, pcie=(0, 10, 50)),
-    Card(uuid="GPU-b", name="Tesla V100", pcie=(10, 0, 50)),
-    Card(uuid="GPU-c", name="Tesla T4", memory_bytes=15 << 30, utilization=None, temperature=None, pcie=(50, 50, 0)),
+    StubDevice(uuid="GPU-a", name="Tesla V100", used=9000 * MIB, utilization=87, temperature=61, pcie=(0, 10, 50)),
+    StubDevice(uuid="GPU-b", name="Tesla V100", pcie=(10, 0, 50)),
+    StubDevice(
+        uuid="GPU-c", name="Tesla T4", memory_bytes=15 << 30, utilization=None, temperature=None, pcie=(50, 50, 0)
+    ),
 )
-DEVICES = tuple(Device(card.uuid, place, place) for place, card in enumerate(CARDS))
+DEVICES = tuple(Device(device.uuid, place, place) for place, device in enumerate(CARDS))
 
 
 class Machine:
-    """A machine with cards and a ledger."""
+    """A machine with GPUs and a ledger."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.locks = str(directory / "locks")
-        self.variables = with_cards(directory, CARDS)
+        self.variables = with_devices(directory, CARDS)
         self.ledger = MachineLedger(self.locks, discover=lambda: DEVICES)
 
     def hold(self, *uuids: str) -> Any:
-        ask = Ask("application_1700000000000_0042", "container_1", "tony", len(uuids), uuids)
+        ask = LeaseRequest("application_1700000000000_0042", "container_1", "tony", len(uuids), uuids)
         return self.ledger.acquire(ask)
 
     def gpu(self, *words: str, code: int = 0, gone: bool = False) -> str:
@@ -58,7 +62,7 @@ class Machine:
         assert done.returncode == code, done.stderr
         return re.sub(r", \d+ s\)", ", 0 s)", done.stdout if done.stdout else done.stderr)
 
-    def cards(self, *words: str) -> list[dict[str, Any]]:
+    def devices(self, *words: str) -> list[dict[str, Any]]:
         (host,) = json.loads(self.gpu("list", "--json", *words))["hosts"]
         assert (host["host"], host["here"], host["error"]) == (HOST, True, "")
         return list(host["devices"])
@@ -69,9 +73,9 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-def test_a_card_is_a_line_with_model_load_and_holder(machine: Machine) -> None:
+def test_a_device_is_a_line_with_model_load_and_holder(machine: Machine) -> None:
     with machine.hold("GPU-a"):
-        holder = "application_1700000000000_0042 (tony, 0 s)"
+        holder = f"application_1700000000000_0042 ({ME}, 0 s)"
         assert machine.gpu("list").splitlines() == [
             f"{HOST}  gpu0  Tesla V100 | 61°C,  87 % |   9000 /  16384 MiB | {holder}",
             f"{HOST}  gpu1  Tesla V100 | 35°C,   0 % |      0 /  16384 MiB | free",
@@ -82,7 +86,7 @@ def test_a_card_is_a_line_with_model_load_and_holder(machine: Machine) -> None:
 
 def test_a_machine_without_gpus_says_so_and_works(machine: Machine) -> None:
     if any(name.startswith("nvidia") for name in os.listdir("/dev")):
-        pytest.skip("this machine has NVIDIA cards")
+        pytest.skip("this machine has NVIDIA GPUs")
     assert machine.gpu("list", gone=True) == f"{HOST}  no GPU here\n"
     assert machine.gpu("why", "1", code=1, gone=True) == f"{HOST}: asked for 1 gcores, it has 0\n"
 
@@ -97,8 +101,8 @@ def test_the_original_s_map_names_holders_only(machine: Machine) -> None:
 def test_json_has_the_device_its_links_its_holder_and_its_quarantine(machine: Machine) -> None:
     machine.gpu("quarantine", "gpu1", "--reason", "fan")
     with machine.hold("GPU-a"):
-        first, second, third = machine.cards()
-    assert (first["state"], first["user"], first["container"]) == ("held", "tony", "container_1")
+        first, second, third = machine.devices()
+    assert (first["state"], first["user"], first["container"]) == ("held", ME, "container_1")
     assert (first["links"], first["used_mib"], first["utilization"]) == (["X", "PIX", "SYS"], 9000, 87)
     assert (second["state"], second["quarantine"]["cause"], second["quarantine"]["detail"]) == (
         "quarantined",
@@ -108,19 +112,19 @@ def test_json_has_the_device_its_links_its_holder_and_its_quarantine(machine: Ma
     assert (third["state"], third["quarantine"], third["application"]) == ("free", None, "")
 
 
-def test_an_operator_takes_a_card_out_and_back(machine: Machine) -> None:
+def test_an_operator_takes_a_device_out_and_back(machine: Machine) -> None:
     assert "in quarantine until dlapp-gpu heal" in machine.gpu("quarantine", "GPU-c", "--reason", "fan")
     assert "quarantined (fan" in machine.gpu("list").splitlines()[2]
     assert machine.gpu("why", "3", code=1) == f"{HOST}: asked for 3 gcores, 2 free: gpu2 quarantined (fan)\n"
-    assert "given out again" in machine.gpu("heal", "2")
+    assert "is not in quarantine" in machine.gpu("heal", "2")
     assert machine.gpu("why", "3") == f"{HOST}: yes, gpu0, gpu1, gpu2\n"
 
 
-def test_why_names_who_is_in_the_way_and_which_cards_one_would_get(machine: Machine) -> None:
+def test_why_names_who_is_in_the_way_and_which_devices_one_would_get(machine: Machine) -> None:
     with machine.hold("GPU-c"):
         assert machine.gpu("why", "2") == f"{HOST}: yes, gpu0, gpu1\n"
         assert machine.gpu("why", "3", code=1) == (
-            f"{HOST}: asked for 3 gcores, 2 free: gpu2 application_1700000000000_0042 (tony, 0 s)\n"
+            f"{HOST}: asked for 3 gcores, 2 free: gpu2 application_1700000000000_0042 ({ME}, 0 s)\n"
         )
         assert machine.gpu("why", "9", code=1) == f"{HOST}: asked for 9 gcores, it has 3\n"
         assert json.loads(machine.gpu("why", "2", "--json"))["devices"] == ["gpu0", "gpu1"]
@@ -140,16 +144,16 @@ def test_gc_frees_what_a_dead_holder_left(machine: Machine) -> None:
     assert machine.gpu("gc") == f"{HOST}: nothing is leased\n"
 
 
-def test_the_parts_of_a_card_are_named_by_their_number_on_it(machine: Machine) -> None:
-    with_cards(machine.directory, [Card(mig=(Part("MIG-a"), Part("MIG-b"))), CARDS[1]])
-    assert [one["label"] for one in machine.cards()] == ["gpu0:0", "gpu0:1", "gpu1"]
+def test_the_parts_of_a_device_are_named_by_their_number_on_it(machine: Machine) -> None:
+    with_devices(machine.directory, [StubDevice(mig=(Part("MIG-a"), Part("MIG-b"))), CARDS[1]])
+    assert [one["label"] for one in machine.devices()] == ["gpu0:0", "gpu0:1", "gpu1"]
     machine.gpu("quarantine", "gpu0:1")
-    assert [one["state"] for one in machine.cards()] == ["free", "quarantined", "free"]
+    assert [one["state"] for one in machine.devices()] == ["free", "quarantined", "free"]
 
 
-def test_a_card_that_is_lost_is_shown_where_somebody_holds_it(machine: Machine) -> None:
+def test_a_device_that_is_lost_is_shown_where_somebody_holds_it(machine: Machine) -> None:
     with machine.hold("GPU-a"):
-        with_cards(machine.directory, [replace(CARDS[0], error=15), *CARDS[1:]])
+        with_devices(machine.directory, [replace(CARDS[0], error=15), *CARDS[1:]])
         first = machine.gpu("list").splitlines()[-1]
         assert "application_1700000000000_0042" in first
         assert first.endswith("is not there now")
@@ -159,9 +163,9 @@ def test_a_card_that_is_lost_is_shown_where_somebody_holds_it(machine: Machine) 
     ("words", "code", "said"),
     [
         (("list", "host99"), 3, f"knows {HOST} only, not host99"),
-        (("quarantine", "gpu9"), 3, "there is no card 'gpu9'; it has gpu0, gpu1, gpu2"),
-        (("heal", "gpu9"), 3, "there is no card 'gpu9'"),
-        (("quarantine",), 2, "quarantine takes CARD: dlapp-gpu quarantine CARD"),
+        (("quarantine", "gpu9"), 3, "there is no GPU 'gpu9'; it has gpu0, gpu1, gpu2"),
+        (("heal", "gpu9"), 3, "there is no GPU 'gpu9'"),
+        (("quarantine",), 2, "quarantine takes GPU: dlapp-gpu quarantine GPU"),
         (("why",), 2, "why takes N: dlapp-gpu why N"),
         (("why", "many"), 2, "why takes a number of GPUs, not 'many'"),
         (("why", "0"), 2, "asked for 0 GPUs, the least is 1"),
@@ -182,7 +186,7 @@ def test_bad_input_is_one_clear_line(machine: Machine, words: tuple[str, ...], c
 
 
 def test_a_broken_driver_is_named(machine: Machine) -> None:
-    with_cards(machine.directory, CARDS, init=18)
+    with_devices(machine.directory, CARDS, init=18)
     assert "Error: NVML:" in machine.gpu("list", code=1)
 
 
@@ -214,12 +218,12 @@ def view(**changes: Any) -> dict[str, Any]:
         ({"state": "held", "application": "a", "container": "c", "doubt": "dockerd is down"}, "a, dockerd is down"),
         (
             {"quarantine": {"cause": "hot", "since_ms": 7_200_001 - 90_000, "count": 3, "probe_at_ms": 7_300_001}},
-            "quarantined (hot, for 1 min, 3 times so far, looked at again in 1 min)",
+            "quarantined (hot, for 1 min, 3 times so far, inspected again in 1 min)",
         ),
-        ({"quarantine": {"cause": "hot", "probe_at_ms": 1}}, "quarantined (hot, looked at again at the next ask)"),
+        ({"quarantine": {"cause": "hot", "probe_at_ms": 1}}, "quarantined (hot, inspected again at the next request)"),
         ({"quarantine": {"cause": "operator", "detail": "fan", "by": "eve"}}, "quarantined (fan, by eve)"),
     ],
 )
-def test_what_a_line_says_of_a_card(changes: dict[str, Any], said: str) -> None:
+def test_what_a_line_says_of_a_device(changes: dict[str, Any], said: str) -> None:
     host = {"host": "h", "here": False, "error": "", "forgotten_ms": 0, "devices": [view(**changes)]}
-    assert gpus.host_lines(host, 7_200_001) == [f"h  gpu0  T4 |      1 MiB | {said}"]
+    assert gpu_text.host_lines(host, 7_200_001) == [f"h  gpu0  T4 |      1 MiB | {said}"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
 import json
 import os
 import re
@@ -14,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from dlapp.gpuid.devices import Device
-from dlapp.gpuid.machine import MachineLedger
-from dlapp.gpuid.rules import Ask
-from dlapp.gpuid.zookeeper import Settings, ZooKeeperLedger
+from dlapp.gpuid.rules import LeaseRequest
+from dlapp.gpuid.stores.machine import MachineLedger
+from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger, ZooKeeperSettings
 from tests.applications import properties, run, wait_for
-from tests.services.nvml_stub import Card, with_cards
+from tests.services.nvml_stub import StubDevice, with_devices
 from tests.services.zookeeper import ZooKeeper
 from tests.tools.terminal import Terminal
 
@@ -27,11 +28,11 @@ CREDENTIALS = "dlapp:secret"
 TAKE_AND_DIE = """
 import os, sys
 from dlapp.gpuid.devices import Device
-from dlapp.gpuid.rules import Ask
-from dlapp.gpuid.zookeeper import Settings, ZooKeeperLedger
+from dlapp.gpuid.rules import LeaseRequest
+from dlapp.gpuid.stores.zookeeper import ZooKeeperSettings, ZooKeeperLedger
 ensemble, root, credentials, lock_dir = sys.argv[1:]
-settings = Settings(ensemble, root, credentials, lock_dir=lock_dir)
-ZooKeeperLedger(settings, discover=lambda: (Device("GPU-x", 0, 0),)).acquire(Ask("a", "c", "tony", 1))
+settings = ZooKeeperSettings(ensemble, root, credentials, lock_dir=lock_dir)
+ZooKeeperLedger(settings, discover=lambda: (Device("GPU-x", 0, 0),)).acquire(LeaseRequest("a", "c", "tony", 1))
 os._exit(0)
 """
 
@@ -40,7 +41,7 @@ class Cluster:
     """A ledger with hosts that are elsewhere."""
 
     def __init__(self, server: ZooKeeper, directory: Path, root: str) -> None:
-        self.settings = Settings(server.ensemble, root, CREDENTIALS, lock_dir=str(directory / "locks"))
+        self.settings = ZooKeeperSettings(server.ensemble, root, CREDENTIALS, lock_dir=str(directory / "locks"))
         secret = directory / "credentials"
         secret.write_text(CREDENTIALS + "\n")
         secret.chmod(0o600)
@@ -54,10 +55,10 @@ class Cluster:
         }
 
     def lease(self, host: str, there: int, count: int, container: str = "container_1") -> None:
-        """Make ``host`` known with cards, and lease some of them to a task that ends without a word."""
+        """Make ``host`` known with GPUs, and lease some of them to a task that ends without a word."""
         devices = tuple(Device(f"GPU-{host}-{place}", place, place, "T4", 15360) for place in range(there))
         with contextlib.closing(ZooKeeperLedger(self.settings, host=host, discover=lambda: devices)) as ledger:
-            ledger.acquire(Ask("application_1_0042", container, "tony", count))
+            ledger.acquire(LeaseRequest("application_1_0042", container, "tony", count))
 
     def gpu(self, *words: str, code: int = 0) -> tuple[str, str]:
         done = subprocess.run(
@@ -144,7 +145,7 @@ def test_a_host_that_nobody_knows_is_not_found(cluster: Cluster, words: tuple[st
 
 
 def test_a_host_name_with_odd_characters_is_refused(cluster: Cluster) -> None:
-    assert "is no host name" in cluster.gpu("list", "../up", code=2)[1]
+    assert "is not a host name" in cluster.gpu("list", "../up", code=2)[1]
 
 
 def test_gc_frees_what_dead_tasks_of_this_host_left(cluster: Cluster) -> None:
@@ -158,17 +159,18 @@ def test_gc_frees_what_dead_tasks_of_this_host_left(cluster: Cluster) -> None:
     assert cluster.gpu("gc")[0] == f"{HERE}: nothing is leased\n"
 
 
-def test_a_card_of_this_host_that_the_embedded_engine_has_is_not_shown_as_free(cluster: Cluster) -> None:
-    cards = (Device("GPU-a", 0, 0, "T4", 15360), Device("GPU-b", 1, 1, "T4", 15360))
-    with contextlib.closing(ZooKeeperLedger(cluster.settings, discover=lambda: cards)) as ledger:
+def test_a_device_of_this_host_that_the_embedded_engine_has_is_not_shown_as_free(cluster: Cluster) -> None:
+    devices = (Device("GPU-a", 0, 0, "T4", 15360), Device("GPU-b", 1, 1, "T4", 15360))
+    with contextlib.closing(ZooKeeperLedger(cluster.settings, discover=lambda: devices)) as ledger:
         ledger.look()
-    machine = MachineLedger(cluster.settings.lock_dir, discover=lambda: cards)
+    machine = MachineLedger(cluster.settings.lock_dir, discover=lambda: devices)
+    user = getpass.getuser()  # the owner of the record, whatever name is said
     with machine.reserve("application_1_0001", "ann", 1):
         first, second = cluster.gpu("list", HERE)[0].splitlines()
-        assert re.search(r"\| application_1_0001 \(ann, .*, reserved\)$", first)
+        assert re.search(rf"\| application_1_0001 \({user}, .*, reserved\)$", first)
         assert second.endswith("free")
         said = cluster.gpu("why", "2", code=1)[0]
-        assert said.startswith(f"{HERE}: asked for 2 gcores, 1 free: gpu0 application_1_0001 (ann, ")
+        assert said.startswith(f"{HERE}: asked for 2 gcores, 1 free: gpu0 application_1_0001 ({user}, ")
     assert cluster.gpu("why", "2")[0] == f"{HERE}: yes, gpu0, gpu1\n"
 
 
@@ -181,15 +183,15 @@ def test_an_ensemble_that_does_not_answer_is_named(cluster: Cluster) -> None:
 
 
 @pytest.fixture
-def here_with_cards(cluster: Cluster, tmp_path: Path) -> Cluster:
-    cluster.environment |= with_cards(tmp_path, [Card(), Card()]) | {
+def here_with_devices(cluster: Cluster, tmp_path: Path) -> Cluster:
+    cluster.environment |= with_devices(tmp_path, [StubDevice(), StubDevice()]) | {
         name: os.environ[name] for name in ("DLAPP_LOCAL_STATE_DIR",)
     }
     return cluster
 
 
-def test_dlapp_shell_leases_from_the_ledger_of_the_cluster(here_with_cards: Cluster, tmp_path: Path) -> None:
-    file, cluster = properties(tmp_path, "true"), here_with_cards
+def test_dlapp_shell_leases_from_the_ledger_of_the_cluster(here_with_devices: Cluster, tmp_path: Path) -> None:
+    file, cluster = properties(tmp_path, "true"), here_with_devices
     with Terminal("dlapp-shell", "--gcores", 2, file, env=cluster.environment) as terminal:
         terminal.expect("GPU 0,1")
         lines = cluster.gpu("list", HERE)[0].splitlines()
@@ -204,9 +206,9 @@ def test_dlapp_shell_leases_from_the_ledger_of_the_cluster(here_with_cards: Clus
 
 
 def test_what_a_killed_dlapp_shell_held_can_be_had_when_its_processes_are_gone(
-    here_with_cards: Cluster, tmp_path: Path
+    here_with_devices: Cluster, tmp_path: Path
 ) -> None:
-    file, cluster = properties(tmp_path, "true"), here_with_cards
+    file, cluster = properties(tmp_path, "true"), here_with_devices
     with Terminal("dlapp-shell", "--gcores", 2, file, env=cluster.environment) as terminal:
         terminal.expect("GPU 0,1")
         os.kill(terminal.pid, signal.SIGKILL)
@@ -218,8 +220,8 @@ def test_what_a_killed_dlapp_shell_held_can_be_had_when_its_processes_are_gone(
     assert cluster.gpu("list", HERE)[0].count("free") == 2
 
 
-def test_dlapp_shell_says_which_zookeeper_does_not_answer(here_with_cards: Cluster, tmp_path: Path) -> None:
-    environment = here_with_cards.environment | {"DLAPP_GPUID_ZOOKEEPER_ENSEMBLE": "127.0.0.1:1"}
+def test_dlapp_shell_says_which_zookeeper_does_not_answer(here_with_devices: Cluster, tmp_path: Path) -> None:
+    environment = here_with_devices.environment | {"DLAPP_GPUID_ZOOKEEPER_ENSEMBLE": "127.0.0.1:1"}
     refused = run("dlapp-shell", "--gcores", 1, properties(tmp_path, "true"), env=environment)
     assert refused.code == 5
     assert refused.err == "Error: no ZooKeeper answered in time: 127.0.0.1:1\n"
@@ -233,10 +235,10 @@ def test_the_doctor_says_what_the_ledger_of_a_cluster_has(cluster: Cluster) -> N
         return [line for line in said if line.split()[1].startswith("gpu.")]
 
     where = f"{cluster.settings.ensemble}{cluster.settings.root}"
-    assert lines() == [f"pass  gpu.ledger                {where}: 0 hosts, 0 cards"]
+    assert lines() == [f"pass  gpu.ledger                {where}: 0 hosts, 0 GPUs"]
     cluster.lease("host01", 2, 1)
     cluster.lease("host02", 1, 1)
     cluster.spoil("host02", b"garbage")
     bad, good = lines()
     assert bad.startswith("fail  gpu.ledger.record         host02: ")
-    assert good == f"pass  gpu.ledger                {where}: 1 hosts, 2 cards"
+    assert good == f"pass  gpu.ledger                {where}: 1 hosts, 2 GPUs"

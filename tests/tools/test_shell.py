@@ -18,7 +18,7 @@ import dlapp
 from tests.applications import BIN, Done, ended, processes, properties, run, status, wait_for
 from tests.engines import Engine, on_yarn_when_full
 from tests.services.dockerd import GPU_IMAGE, IMAGE, Dockerd, busybox_root
-from tests.services.nvml_stub import MIB, Card, with_cards
+from tests.services.nvml_stub import MIB, StubDevice, with_devices
 from tests.services.registry import Registry
 from tests.tools.terminal import Terminal
 
@@ -132,7 +132,7 @@ def test_dlapp_run_works_where_pip_put_dlapp_into_the_users_own_site(tmp_path: P
     (site / "ours.pth").write_text(sysconfig.get_path("purelib") + "\n")  # what dlapp needs
     file = properties(tmp_path, "true")
     inside = "dlapp-run --wait; echo code $?\n"
-    command = [python, "-P", "-m", "dlapp.tools.shell", file]
+    command: list[str | Path] = [python, "-P", "-m", "dlapp.tools.shell", file]
     done = subprocess.run(command, input=inside, capture_output=True, text=True, timeout=60)
     assert done.stdout.endswith("code 0\n"), done.stderr
     assert "is FINISHED, succeeded" in done.stderr
@@ -202,8 +202,8 @@ def _with_our_commands() -> dict[str, str]:
 
 @pytest.mark.parametrize("how", ["hang up", "SIGKILL", "SIGTERM", "SIGKILL of the keeper"])
 def test_however_the_shell_closes_nothing_of_it_is_left(tmp_path: Path, state_dir: Path, how: str) -> None:
-    cards = with_cards(tmp_path, [Card(), Card()])
-    env = {**cards, "DLAPP_GPUID_LOCK_DIR": str(tmp_path / "gpus")}
+    devices = with_devices(tmp_path, [StubDevice(), StubDevice()])
+    env = {**devices, "DLAPP_GPUID_LOCK_DIR": str(tmp_path / "gpus")}
     file = properties(tmp_path, "true")
     with Terminal("dlapp-shell", "--gcores", 2, file, env=env) as terminal:
         terminal.expect("GPU 0,1")
@@ -235,7 +235,7 @@ def _name(pid: int) -> str:
 
 
 def test_more_gpus_than_are_free_are_refused_with_who_has_them(tmp_path: Path) -> None:
-    env = {**with_cards(tmp_path, [Card()]), "DLAPP_GPUID_LOCK_DIR": str(tmp_path / "gpus")}
+    env = {**with_devices(tmp_path, [StubDevice()]), "DLAPP_GPUID_LOCK_DIR": str(tmp_path / "gpus")}
     file = properties(tmp_path, "true")
     with Terminal("dlapp-shell", "--gcores", 1, file, env=env) as terminal:
         terminal.expect("GPU 0")
@@ -247,12 +247,12 @@ def test_more_gpus_than_are_free_are_refused_with_who_has_them(tmp_path: Path) -
     assert shell(file, "", "--gcores", "2", env=env).code == 2
 
 
-def test_the_cards_of_a_shell_are_looked_at_before_others_get_them(tmp_path: Path) -> None:
-    env = {**with_cards(tmp_path, [Card()]), "DLAPP_GPUID_LOCK_DIR": str(tmp_path / "gpus")}
+def test_the_devices_of_a_shell_are_looked_at_before_others_get_them(tmp_path: Path) -> None:
+    env = {**with_devices(tmp_path, [StubDevice()]), "DLAPP_GPUID_LOCK_DIR": str(tmp_path / "gpus")}
     file = properties(tmp_path, "true")
     with Terminal("dlapp-shell", "--gcores", 1, file, env=env) as terminal:
         terminal.expect("GPU 0")
-        with_cards(tmp_path, [Card(used=700 * MIB)])
+        with_devices(tmp_path, [StubDevice(used=700 * MIB)])
         terminal.type("exit 0\n")
         assert terminal.wait() == 0
     listed = run("dlapp-gpu", "list", env=env)
@@ -272,7 +272,6 @@ def test_sh_serves_where_there_is_no_bash(tmp_path: Path) -> None:
 # ---- in Docker ----
 
 
-@pytest.mark.docker
 def test_in_docker_it_is_the_image_with_the_users_own_workspace(
     dockerd: Dockerd, tmp_path: Path, state_dir: Path
 ) -> None:
@@ -303,7 +302,6 @@ def test_in_docker_it_is_the_image_with_the_users_own_workspace(
     assert sessions(state_dir) == []
 
 
-@pytest.mark.docker
 @pytest.mark.parametrize("how", ["exit", "hang up", "SIGKILL"])
 def test_in_docker_on_a_terminal_nothing_is_left_however_it_closes(dockerd: Dockerd, tmp_path: Path, how: str) -> None:
     file = properties(tmp_path, "true", application={"docker_image": IMAGE})
@@ -326,7 +324,6 @@ def test_in_docker_on_a_terminal_nothing_is_left_however_it_closes(dockerd: Dock
         wait_for("the container is removed", lambda: not dockerd.containers("label=dlapp.container"))
 
 
-@pytest.mark.docker
 def test_in_docker_a_pull_is_a_bar_until_the_shell_opens(dockerd: Dockerd, tmp_path: Path) -> None:
     env = {"DLAPP_RUNTIME_DOCKER_HOST": dockerd.host, "DLAPP_RUNTIME_DOCKER_NETWORK": "none"}
     with Registry(busybox_root({"ballast": os.urandom(33 << 20)}), slow_s=3.0) as registry:
@@ -343,11 +340,10 @@ def test_in_docker_a_pull_is_a_bar_until_the_shell_opens(dockerd: Dockerd, tmp_p
         dockerd.docker("rmi", registry.image)
 
 
-@pytest.mark.docker
 def test_in_docker_gpus_are_leased_for_as_long_as_the_shell_lives(dockerd: Dockerd, tmp_path: Path) -> None:
     file = properties(tmp_path, "true", application={"docker_image": GPU_IMAGE})
     env = {
-        **with_cards(tmp_path, [Card(), Card()]),
+        **with_devices(tmp_path, [StubDevice(), StubDevice()]),
         "DLAPP_RUNTIME_DOCKER_HOST": dockerd.host,
         "DLAPP_RUNTIME_DOCKER_NETWORK": "none",
         "DLAPP_RUNTIME_DOCKER_GPU_MODE": "gpus",
@@ -367,11 +363,10 @@ def test_in_docker_gpus_are_leased_for_as_long_as_the_shell_lives(dockerd: Docke
     wait_for("the containers are removed", lambda: not dockerd.containers("label=dlapp.container"))
 
 
-@pytest.mark.docker
 def test_a_way_to_gpus_that_is_not_there_is_said_and_nothing_is_held(dockerd: Dockerd, tmp_path: Path) -> None:
     file = properties(tmp_path, "true", application={"docker_image": GPU_IMAGE})
     env = {
-        **with_cards(tmp_path, [Card()]),
+        **with_devices(tmp_path, [StubDevice()]),
         "DLAPP_RUNTIME_DOCKER_HOST": dockerd.host,
         "DLAPP_RUNTIME_DOCKER_NETWORK": "none",
         "DLAPP_RUNTIME_DOCKER_GPU_MODE": "cdi",

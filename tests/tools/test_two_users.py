@@ -10,15 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.applications import Done, properties, wait_for
-from tests.services.users import ONLY_ROOT, interpreter_for_everybody, place_for_everybody
+from tests.services.users import interpreter_for_everybody, place_for_everybody, seeing_users
 
 GROUP = 12_340
 ANN, TONY = 12_345, 12_346
 
-pytestmark = [
-    pytest.mark.two_users,
-    ONLY_ROOT,
-]
+pytestmark = pytest.mark.root
 
 Run = Callable[..., Done]
 
@@ -36,9 +33,10 @@ def run_as(place: Path) -> Run:
     state = place / "state"
     state.mkdir()
     os.chown(state, 0, GROUP)
-    state.chmod(0o2770)
+    state.chmod(0o3770)
 
     python = interpreter_for_everybody(place)
+    as_root = seeing_users(place, ANN, TONY, gid=GROUP)
 
     def run_as(uid: int, command: str, *args: object) -> Done:
         home = place / f"home-{uid}"
@@ -52,7 +50,7 @@ def run_as(place: Path) -> Run:
             "DLAPP_LOCAL_SHARED": "true",
             "DLAPP_GPUID_LOCK_DIR": str(place / "gpus"),
         }
-        become = ["setpriv", f"--reuid={uid}", f"--regid={GROUP}", "--clear-groups"] if uid else []
+        become = ["setpriv", f"--reuid={uid}", f"--regid={GROUP}", "--clear-groups"] if uid else as_root
         done = subprocess.run(
             [*become, python, "-m", f"dlapp.tools.{command.removeprefix('dlapp-')}", *map(str, args)],
             capture_output=True,
@@ -88,6 +86,6 @@ def test_another_users_application_is_seen_and_not_ended(place: Path, run_as: Ru
         assert (denied.code, denied.err) == (4, f"Error: {application} is {ANN}'s, not {TONY}'s\n")
     assert "RUNNING" in run_as(ANN, "dlapp-status").out
 
-    killed = run_as(0, "dlapp-kill", ANN, application)
+    killed = run_as(0, "dlapp-kill", f"u{ANN}", application)
     assert killed.code == 0, killed.err
     assert "is KILLED" in run_as(ANN, "dlapp-status").out

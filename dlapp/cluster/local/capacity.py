@@ -23,18 +23,33 @@ LEAST_VCORES = 8
 are slow, not impossible. Source: yarn-default.xml, yarn.nodemanager.resource.cpu-vcores, 8 where it is not told."""
 
 
-def vcores() -> int:
-    """The vcores to give where none are configured: one for each core, `LEAST_VCORES` at least."""
-    return max(LEAST_VCORES, cores())
+def vcores(root: str = "/", *, allowed: int | None = None, online: int | None = None) -> int:
+    """Return the vcores to give where none are configured.
 
-
-def cores(root: str = "/", allowed: int | None = None) -> int:
-    """The cores that we may run on, or less where a cgroup of ours has a quota; at least 1.
+    They are one for each core, and `LEAST_VCORES` at least. Where we may use only a part of the machine (a cgroup's
+    quota, an affinity), they are that part: who set the limit wants no more to run here.
 
     Args:
-        allowed: how many are in our affinity; None: as the kernel says.
+        root: where /proc and the cgroups are.
+        allowed: how many cores are in our affinity; None: as the kernel says.
+        online: how many cores the machine has; None: as the kernel says.
     """
-    count = len(os.sched_getaffinity(0)) if allowed is None else allowed
+    allowed = len(os.sched_getaffinity(0)) if allowed is None else allowed
+    online = (os.cpu_count() or 1) if online is None else online
+    limits = [quota] if (quota := _cpu_quota(root)) is not None else []
+    limits += [allowed] if allowed < online else []
+    return max(1, min(limits)) if limits else max(LEAST_VCORES, online)
+
+
+def cores() -> int:
+    """Return how many of our processes can work at the same time; at least 1."""
+    allowed, quota = len(os.sched_getaffinity(0)), _cpu_quota("/")
+    return max(1, allowed if quota is None else min(allowed, quota))
+
+
+def _cpu_quota(root: str) -> int | None:
+    """Return the whole cores that our cgroups may use, rounded down; None: as many as there are."""
+    quotas = []
     for directory in _cgroup_directories(root, "cpu"):
         quota, _, period = _read(os.path.join(directory, "cpu.max")).partition(" ")
         if not quota:
@@ -42,8 +57,8 @@ def cores(root: str = "/", allowed: int | None = None) -> int:
             period = _read(os.path.join(directory, "cpu.cfs_period_us"))
         # "max" in version 2 and -1 in version 1 mean: no quota.
         if quota.isdigit() and period.isdigit() and int(period) > 0:
-            count = min(count, int(quota) // int(period))
-    return max(1, count)
+            quotas.append(int(quota) // int(period))
+    return min(quotas, default=None)
 
 
 def _total_memory_bytes(root: str) -> int:

@@ -5,24 +5,29 @@ who come at once one starts one, and a runner that is only starting already coun
 
 No wake-up is lost. Work is a row, written before anybody calls here. A runner gives up its lock inside a write
 transaction in which it saw no row of its user, so a row is either seen by it, or written after the lock was free.
+
+In a shared state directory the runner holds a second lock, on a file that the group can read: who can read a file can
+keep a write lock away from it, so that one elects nobody.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
+import stat
 
-from dlapp import ofd
-from dlapp.cluster.local.settings import Settings
-from dlapp.cluster.local.spawn import FIRST_KEPT, spawn
-from dlapp.cluster.local.state import StateDir, is_locked, open_lock
+from dlapp.cluster.local.settings import RunnerSettings
+from dlapp.cluster.local.state import StateDir, is_locked, open_lock, take_lock
+from dlapp.system import files, locks
+from dlapp.system.spawn import FIRST_KEPT, spawn
 
 
-def ensure_runner(state: StateDir, settings: Settings, *, wake: bool = True, stay: bool = False) -> None:
-    """See to it that the caller's rows are worked off: wake the runner, or start one.
+def ensure_runner(state: StateDir, settings: RunnerSettings, *, wake: bool = True, stay: bool = False) -> None:
+    """Wake the caller's runner, or start one.
 
     Args:
+        state: the state directory.
+        settings: what a runner that is started works with.
         wake: there is news; False: a runner that is there need not look.
         stay: there will be a row in a moment; a runner that is started now waits for it a little.
 
@@ -32,33 +37,38 @@ def ensure_runner(state: StateDir, settings: Settings, *, wake: bool = True, sta
     import json
 
     uid = os.geteuid()
-    lock = open_lock(state.runner_lock(uid), 0o640)
+    lock = open_lock(state.runner_lock(uid))
+    sign = None
     try:
-        if not ofd.try_lock(lock):
+        if not locks.try_lock(lock):
             if wake:
                 wake_runner(state, uid)
             return
         words = [*settings.program, "runner", "--state", state.path, "--lock-fd", str(FIRST_KEPT)]
         words += ["--settings", json.dumps(settings.to_json()), *(["--shared"] if state.shared else [])]
         words += ["--stay"] if stay else []
-        spawn(words, keep=[lock], log=state.runner_log(uid))
+        keep = [lock]
+        if state.shared and (sign := take_lock(state.runner_sign(uid), 0o640)) is not None:
+            words += ["--sign-fd", str(FIRST_KEPT + 1)]
+            keep.append(sign)
+        spawn(words, keep=keep, log=state.runner_log(uid))
     finally:
         os.close(lock)
+        if sign is not None:
+            os.close(sign)
 
 
 def runner_lives(state: StateDir, uid: int) -> bool:
-    """Whether a user has a runner."""
+    """Return whether a user has a runner."""
     return is_locked(state.runner_lock(uid))
 
 
 def wake_runner(state: StateDir, uid: int) -> None:
     """Make a runner look at its rows. One that is not there, or not yet, will look at its start."""
     try:
-        fd = os.open(state.runner_fifo(uid), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        if error.errno in (errno.ENXIO, errno.ENOENT):
-            return
-        raise
+        fd = _open_fifo(state.runner_fifo(uid), uid)
+    except FileNotFoundError:
+        return
     try:
         # A full FIFO wakes as well as a byte more would.
         with contextlib.suppress(BlockingIOError):
@@ -72,7 +82,9 @@ def open_fifo(state: StateDir, uid: int) -> int:
     path = state.runner_fifo(uid)
     with contextlib.suppress(FileExistsError):
         os.mkfifo(path, 0o600)
-        if state.shared:
-            os.chmod(path, 0o660)
+    return _open_fifo(path, uid)
+
+
+def _open_fifo(path: str, uid: int) -> int:
     # Also open for writing, else it would report an end each time that a waker closes it.
-    return os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+    return files.open_file(path, owners={uid}, write=True, kind=stat.S_IFIFO)

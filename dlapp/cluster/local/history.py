@@ -11,15 +11,23 @@ import stat
 import time
 
 from dlapp.cluster.local.queue import DONE, Queue
-from dlapp.cluster.local.settings import Settings
+from dlapp.cluster.local.settings import RunnerSettings
 from dlapp.cluster.local.state import STALE_STAGING_S, StateDir, is_locked
 
 FRESH_ARCHIVE_S = 3600.0
 """An archive this young may belong to a submission that is just being made: it is packed before its row is written."""
 
 
-def clear_old(state: StateDir, queue: Queue, settings: Settings, uid: int, now_s: float) -> int:
-    """Forget ended applications of ``uid`` beyond the history's limits; the answer is how many."""
+def clear_old(state: StateDir, queue: Queue, settings: RunnerSettings, uid: int, now_s: float) -> int:
+    """Forget ended applications of a user beyond the history's limits. Return how many.
+
+    Args:
+        state: the state directory.
+        queue: their rows.
+        settings: the limits.
+        uid: the user.
+        now_s: the time [s since 1970].
+    """
     rows = queue.rows(
         "state = ? AND uid = ? ORDER BY finished_ms DESC, number DESC",
         (DONE, uid),
@@ -43,8 +51,16 @@ def clear_old(state: StateDir, queue: Queue, settings: Settings, uid: int, now_s
     return count
 
 
-def clear_cache(state: StateDir, queue: Queue, settings: Settings, uid: int, now_s: float) -> int:
-    """Remove packed workspaces of ``uid`` beyond the cache's limits, oldest use first; the answer is how many."""
+def clear_cache(state: StateDir, queue: Queue, settings: RunnerSettings, uid: int, now_s: float) -> int:
+    """Remove packed workspaces of a user beyond the cache's limits, oldest use first. Return how many.
+
+    Args:
+        state: the state directory.
+        queue: the rows of applications, whose workspaces stay.
+        settings: the limits.
+        uid: the user.
+        now_s: the time [s since 1970].
+    """
     found = []
     for entry in _entries(state.cache(uid)):
         with contextlib.suppress(OSError):

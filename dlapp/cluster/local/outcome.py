@@ -36,9 +36,13 @@ def failed(why: str, finished_ms: int) -> Outcome:
 
 
 def ended(final_status: str, cause: str, diagnostics: str, finished_ms: int, *, by_itself: bool) -> Outcome:
-    """The outcome that an ApplicationMaster states.
+    """Return the outcome that an ApplicationMaster states.
 
     Args:
+        final_status: one of `FinalStatus`, as text.
+        cause: one of `Cause`, as text.
+        diagnostics: why, for the user.
+        finished_ms: when it ended [ms since 1970].
         by_itself: it speaks of its own end; False: it cleans up after one that died. The difference is YARN's: an
             application that says that it failed is FINISHED, one whose ApplicationMaster died is FAILED.
     """
@@ -85,12 +89,12 @@ def write_outcome(home: str, outcome: Outcome) -> Outcome:
 
 
 def read_outcome(home: str) -> Outcome | None:
-    """How an application ended; None: it has not, as far as its directory says."""
+    """Return how an application ended; None: it has not, as far as its directory says."""
     return state.read_json(os.path.join(home, "outcome.json"))
 
 
 def kill_request(home: str) -> str | None:
-    """Who asked for dlapp-kill; None: nobody."""
+    """Return who asked for dlapp-kill; None: nobody."""
     try:
         found = state.read_json(os.path.join(home, "kill.json"))
     except DlappError:
@@ -99,21 +103,21 @@ def kill_request(home: str) -> str | None:
 
 
 def began(home: str, row_boot_id: str, boot_id: str) -> bool:
-    """Whether the ApplicationMaster of a row that is running ever registered.
+    """Return whether the ApplicationMaster of a row that is running ever registered.
 
     After a restart of the machine the answer is yes whatever the directory says: am.json is not forced to the disk,
     and an application must rather be FAILED than run twice.
     """
-    return row_boot_id != boot_id or os.path.exists(os.path.join(home, "am.json"))
+    return row_boot_id != boot_id or os.path.lexists(os.path.join(home, "am.json"))
 
 
 def derive(home: str, row_boot_id: str, boot_id: str) -> Outcome | None:
-    """What has become of an application whose processes are all gone and that left no outcome.
+    """Return what has become of an application whose processes are all gone and that left no outcome.
 
     Returns:
         None: it had begun to commit its output; that will be finished, and decides how it has ended.
     """
-    if os.path.exists(os.path.join(home, "commit.json")):
+    if os.path.lexists(os.path.join(home, "commit.json")):
         return None
     if (by := kill_request(home)) is not None:
         return killed(by, died_ms(home))
@@ -130,13 +134,7 @@ def why_it_died(home: str, row_boot_id: str, boot_id: str) -> str:
 
 def last_error(path: str) -> str:
     """The error that the last traceback in a log ends with; empty: there is no traceback."""
-    try:
-        with open(path, "rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _LOG_END_BYTES))
-            text = file.read().decode("utf-8", "replace")
-    except OSError:
-        return ""
-    _, found, after = text.rpartition("Traceback (most recent call last):")
+    _, found, after = _end_of(path).rpartition("Traceback (most recent call last):")
     if not found:
         return ""
     for line in after.splitlines()[1:]:
@@ -146,22 +144,26 @@ def last_error(path: str) -> str:
 
 
 def last_line(path: str) -> str:
-    """The error of a log's last traceback, or else its last line that is not empty."""
+    """The error of a log's last traceback, or else its last line that is not empty, without time and level."""
+    from dlapp.system import log
+
     if error := last_error(path):
         return error
+    lines = _end_of(path).split("\n")
+    return next((log.message_of(line.strip())[:MAX_LINE] for line in reversed(lines) if line.strip()), "")
+
+
+def _end_of(path: str) -> str:
     try:
-        with open(path, "rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _LOG_END_BYTES))
-            lines = file.read().decode("utf-8", "replace").split("\n")
+        return state.read_bytes(path, _LOG_END_BYTES, end=True).decode("utf-8", "replace")
     except OSError:
         return ""
-    return next((line.strip()[:MAX_LINE] for line in reversed(lines) if line.strip()), "")
 
 
 def note_death(home: str, died_ms: int) -> None:
     """Write down when an ApplicationMaster died, for all who tell of it, unless that is written already."""
     path = os.path.join(home, "died")
-    if not os.path.exists(path):
+    if not os.path.lexists(path):
         state.write_whole(path, f"{died_ms}\n")
 
 
@@ -170,10 +172,10 @@ def died_ms(home: str) -> int:
 
     As its runner wrote it down; if none has yet, when the application last left a trace; now, if it left none.
     """
-    with contextlib.suppress(OSError, ValueError), open(os.path.join(home, "died"), encoding="ascii") as file:
-        return int(file.read())
+    with contextlib.suppress(OSError, ValueError):
+        return int(state.read_bytes(os.path.join(home, "died"), 100))
     times = []
     for name in ("view.json", "am.json", "am.log", "journal-1.jsonl"):
         with contextlib.suppress(OSError):
-            times.append(os.stat(os.path.join(home, name)).st_mtime_ns // 1_000_000)
+            times.append(os.lstat(os.path.join(home, name)).st_mtime_ns // 1_000_000)
     return max(times, default=now_ms())

@@ -3,6 +3,10 @@
 SQLite with a write-ahead log. Every change is one transaction that begins as a writer (BEGIN IMMEDIATE), so nothing
 that it read can have changed when it writes; it is on the disk when it is done (synchronous=FULL). A connection never
 crosses a fork: it is made again where the process is another.
+
+The database is its user's own. In a shared state directory each row is also written for others: as ``row.json`` in the
+application's directory, and its place in the order to the spool (`dlapp.cluster.local.spool`). That comes after the
+transaction: what a death in between left out, the next runner makes up for (`Queue.publish`).
 """
 
 from __future__ import annotations
@@ -10,8 +14,9 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from dlapp.cluster.local.state import StateDir
@@ -21,6 +26,12 @@ SCHEMA = 1
 """Grows when an older dlapp could no longer work with the rows; columns that it may ignore do not count."""
 BUSY_S = 60.0
 WAITING, RUNNING, DONE = "waiting", "running", "done"
+
+_LABELS = (
+    "queue TEXT NOT NULL DEFAULT 'default', priority INTEGER, "
+    "project TEXT NOT NULL DEFAULT '', tags TEXT NOT NULL DEFAULT ''"
+)
+"""Columns that a database of an earlier version lacks until something is submitted."""
 
 _TABLES = f"""
 PRAGMA journal_mode = WAL;
@@ -48,7 +59,8 @@ CREATE TABLE applications (
     outcome TEXT NOT NULL DEFAULT '',
     reason TEXT NOT NULL DEFAULT '',
     summary TEXT NOT NULL DEFAULT '',
-    size_bytes INTEGER NOT NULL DEFAULT 0
+    size_bytes INTEGER NOT NULL DEFAULT 0,
+    {_LABELS}
 );
 CREATE INDEX unsettled ON applications (state, number) WHERE state != 'done';
 CREATE INDEX finished ON applications (finished_ms) WHERE state = 'done';
@@ -57,14 +69,15 @@ CREATE INDEX finished ON applications (finished_ms) WHERE state = 'done';
 # archive: path of the packed workspace, so that the cache keeps what somebody still needs.
 # starts, aftermaths: how often an ApplicationMaster was started for it, and a cleaner after one that died.
 # reason: what the first that waits is waiting for, as its runner knows.
+# tags: a line each.
 # outcome: JSON, as in outcome.json. summary: JSON of the last view without most of its containers, for lists.
 
 
-class OtherVersion(Unreachable):
+class SchemaMismatch(Unreachable):
     """The rows were written by a dlapp whose schema this one does not speak."""
 
 
-class Row:
+class ApplicationRow:
     """One application, as its row says; attributes are the columns."""
 
     number: int
@@ -89,6 +102,12 @@ class Row:
     reason: str
     summary: str
     size_bytes: int
+    queue: str = "default"
+    priority: int | None = None
+    project: str = ""
+    tags: str = ""
+    order: tuple[int, int, str]
+    """Place in the queue that a shared state directory has; of another user's only."""
 
     def __init__(self, columns: Sequence[str], values: Sequence[Any]) -> None:
         self.__dict__.update(zip(columns, values, strict=True))
@@ -104,6 +123,7 @@ class Queue:
         self._state = state
         self._connection: sqlite3.Connection | None = None
         self._pid = 0
+        self._changed: set[int] = set()  # numbers of rows, by the transaction
 
     def close(self) -> None:
         """Let go of the database."""
@@ -122,8 +142,9 @@ class Queue:
             return self._connection
         path = self._state.database
         try:
-            if not os.path.exists(path):
+            if not os.path.lexists(path):
                 _create(self._state)
+            refuse_links(path)
             connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)
             connection.execute("PRAGMA synchronous = FULL")
             schema: int = connection.execute("PRAGMA user_version").fetchone()[0]
@@ -132,7 +153,7 @@ class Queue:
         if schema != SCHEMA:
             connection.close()
             who = "a newer" if schema > SCHEMA else "an older"
-            raise OtherVersion(
+            raise SchemaMismatch(
                 f"{self._state.path} was written by {who} dlapp (schema {schema}, this one speaks {SCHEMA}): "
                 "use that one, or another local.state_dir"
             )
@@ -143,6 +164,7 @@ class Queue:
     def change(self) -> Iterator[Queue]:
         """A transaction: all of it, or, after an error in it, nothing. Nobody else writes meanwhile."""
         connection = self._open()
+        self._changed.clear()
         try:
             connection.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as error:
@@ -160,26 +182,50 @@ class Queue:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
             raise
+        if self._state.shared and self._changed:
+            self.publish(self._changed)
+
+    def publish(self, numbers: Iterable[int]) -> None:
+        """Show rows to the other users of a shared state directory as they are now."""
+        import json
+
+        from dlapp.cluster.local import spool
+        from dlapp.cluster.local.state import check_directory, write_whole
+
+        marks = ",".join(map(str, numbers))
+        for row in self.rows(f"number IN ({marks})"):
+            # If it cannot be written, others see the old state until the next change or the next runner writes it.
+            with contextlib.suppress(OSError):
+                shown = {name: value for name, value in vars(row).items() if name not in ("uid", "archive")}
+                home = self._state.application(row.id)
+                check_directory(home, row.uid)
+                path = os.path.join(home, "row.json")
+                write_whole(path, json.dumps(shown))
+                os.chmod(path, 0o640)
+                if row.state == DONE:
+                    spool.remove(self._state, [row.id])
+                elif row.state == WAITING:
+                    spool.mark(self._state, row.id, spool.WAITING)
+                    spool.announce(self._state, row.id, row.memory_mib, row.vcores, row.gcores)
 
     # ---- reading ----
 
-    def rows(self, where: str = "TRUE", values: Sequence[object] = (), *, columns: str = "*") -> list[Row]:
+    def rows(self, where: str = "TRUE", values: Sequence[object] = (), *, columns: str = "*") -> list[ApplicationRow]:
         """The rows for which ``where`` holds, in the order that the condition ends with, else oldest first."""
         order = "" if "ORDER BY" in where else " ORDER BY number"
         cursor = self._execute(f"SELECT {columns} FROM applications WHERE {where}{order}", values)
         names = [column[0] for column in cursor.description]
-        return [Row(names, one) for one in cursor.fetchall()]
+        return [ApplicationRow(names, one) for one in cursor.fetchall()]
 
-    def row(self, application_id: str) -> Row | None:
+    def row(self, application_id: str) -> ApplicationRow | None:
         """One application; None: there is no row of it."""
         number = application_id.rpartition("_")[2]
         found = self.rows("number = ? AND id = ?", (int(number) if number.isdigit() else -1, application_id))
         return found[0] if found else None
 
-    def unsettled(self, uid: int | None = None) -> list[Row]:
-        """What waits or runs, oldest first: of one user, or of all."""
-        whose, values = ("", ()) if uid is None else (" AND uid = ?", (uid,))
-        return self.rows(f"state != 'done'{whose}", values)
+    def unsettled(self) -> list[ApplicationRow]:
+        """Return the rows that wait or run, oldest first."""
+        return self.rows("state != 'done'")
 
     def count_unsettled(self, uid: int) -> int:
         """How many applications of a user wait or run."""
@@ -199,14 +245,23 @@ class Queue:
 
     def insert(self, **columns: object) -> str:
         """Add a waiting application; the answer is its id."""
+        self._add_labels()
         names, marks = ", ".join(columns), ", ".join("?" * len(columns))
         cursor = self._execute(f"INSERT INTO applications ({names}) VALUES ({marks})", tuple(columns.values()))
         application_id = f"application_{self.timestamp_ms()}_{cursor.lastrowid:04d}"
+        self._changed.add(int(cursor.lastrowid or 0))
         self._execute("UPDATE applications SET id = ? WHERE number = ?", (application_id, cursor.lastrowid))
         return application_id
 
+    def _add_labels(self) -> None:
+        there = {one[1] for one in self._execute("PRAGMA table_info(applications)")}
+        for column in _LABELS.split(", "):
+            if column.partition(" ")[0] not in there:
+                self._execute(f"ALTER TABLE applications ADD COLUMN {column}")
+
     def update(self, number: int, **columns: object) -> None:
         """Change columns of a row."""
+        self._changed.add(number)
         names = ", ".join(f"{name} = ?" for name in columns)
         self._execute(f"UPDATE applications SET {names} WHERE number = ?", (*columns.values(), number))
 
@@ -221,15 +276,29 @@ class Queue:
             raise Unreachable(f"{self._state.database}: {error}") from error
 
 
+def refuse_links(path: str) -> None:
+    """Refuse what others have left in the place of the database: SQLite would write where a link leads.
+
+    Raises:
+        Unreachable: one of its files is not a regular file of this user's.
+    """
+    for name in (path, f"{path}-wal", f"{path}-shm"):
+        with contextlib.suppress(FileNotFoundError):
+            found = os.lstat(name)
+            if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+                raise Unreachable(f"{name}: is not a regular file of this user's")
+            # The database itself has two names while it is made.
+            if name != path and found.st_nlink > 1:
+                raise Unreachable(f"{name}: has another name, too")
+
+
 def _create(state: StateDir) -> None:
     # Made whole under another name and linked into place: of many who come at once one wins, and nobody ever sees a
     # database without its tables.
     temporary = f"{state.database}.{os.getpid()}.{time.monotonic_ns()}"
-    mode = 0o660 if state.shared else 0o600
-    os.close(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode))
+    # SQLite gives the log beside it the mode of the database itself.
+    os.close(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     try:
-        # SQLite gives the log beside it the mode of the database itself.
-        os.chmod(temporary, mode)
         with contextlib.closing(sqlite3.connect(temporary, isolation_level=None)) as connection:
             connection.executescript(_TABLES)
             connection.execute("INSERT INTO meta VALUES ('timestamp_ms', ?)", (str(int(time.time() * 1000)),))

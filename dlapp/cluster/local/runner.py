@@ -20,10 +20,9 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dlapp import ofd
-from dlapp.cluster.local import schedule
+from dlapp.cluster.local import schedule, spool
 from dlapp.cluster.local.capacity import memory_mib, vcores
-from dlapp.cluster.local.election import open_fifo, runner_lives, wake_runner
+from dlapp.cluster.local.election import open_fifo
 from dlapp.cluster.local.outcome import (
     Outcome,
     began,
@@ -39,37 +38,44 @@ from dlapp.cluster.local.outcome import (
     why_it_died,
     write_outcome,
 )
-from dlapp.cluster.local.queue import DONE, RUNNING, WAITING, OtherVersion, Queue, Row
-from dlapp.cluster.local.schedule import Amounts
-from dlapp.cluster.local.settings import Settings
-from dlapp.cluster.local.spawn import FIRST_KEPT, close_all_but, spawn
+from dlapp.cluster.local.queue import DONE, RUNNING, WAITING, ApplicationRow, Queue, SchemaMismatch
+from dlapp.cluster.local.schedule import Amounts, StartDecision
+from dlapp.cluster.local.settings import RunnerSettings
 from dlapp.cluster.local.state import (
     StateDir,
     boot_id,
+    check_directory,
     is_locked,
-    open_lock,
     open_process,
+    read_bytes,
     read_json,
     start_time,
+    take_lock,
     write_whole,
 )
 from dlapp.errors import DlappError, Unreachable
+from dlapp.system import log
+from dlapp.system.files import check_own_directory
+from dlapp.system.owners import user_name
+from dlapp.system.spawn import FIRST_KEPT, close_all_but, spawn
 
 if TYPE_CHECKING:
-    from dlapp.cluster.local.spare import Spare
-    from dlapp.cluster.local.strays import Left
-    from dlapp.gpuid.holds import Reservation, Ticket
-    from dlapp.gpuid.machine import MachineLedger
+    from dlapp.cluster.local.orphans import OrphanReaper
+    from dlapp.cluster.local.prefork import PreforkedMaster
+    from dlapp.gpuid.stores.locked_devices import QueueTicket, Reservation
+    from dlapp.gpuid.stores.machine import MachineLedger
 
 MAX_STARTS = 3
 MAX_AFTERMATHS = 3
 PATIENCE_S = 20.0
-"""How long an ask that no longer fits the machine waits for it to come back (a card that was lost, say)."""
+"""How long an ask that no longer fits the machine waits for it to come back (a GPU that was lost, say)."""
 LINGERING_S = (0.01, 0.5)
 """Between two looks at an application whose ApplicationMaster has ended and whose tasks are just ending: doubled from
 the first to the second."""
 FOREIGN_S = 0.5
-"""Between two looks at what others hold (another queue's GPUs, another user's rows): there is no news of that."""
+"""Between two looks at what others hold (another queue's GPUs, another user's spool): there is no news of that."""
+CONTENTION_S = 1.0
+"""How long a start waits for one of another user's that began in the same moment and is to give way."""
 IDLE_S = 30.0
 STAY_S = 5.0
 """How long a runner that was started for a submission to come waits for it; packing a large workspace takes longer,
@@ -86,11 +92,14 @@ class Runner:
 
     Args:
         lock: descriptor whose lock makes this process the runner; given up by `run`.
+        sign: descriptor whose lock shows others that there is a runner; None: still to be taken, where they look.
         stay: somebody is just about to submit; do not leave before `STAY_S` without a row.
     """
 
-    def __init__(self, state: StateDir, settings: Settings, lock: int, *, stay: bool = False) -> None:
-        self._state, self._settings, self._lock = state, settings, lock
+    def __init__(
+        self, state: StateDir, settings: RunnerSettings, lock: int, *, sign: int | None = None, stay: bool = False
+    ) -> None:
+        self._state, self._settings, self._lock, self._sign = state, settings, lock, sign
         self._uid = os.geteuid()
         self._boot_id = boot_id()
         self._queue = Queue(state)
@@ -99,29 +108,32 @@ class Runner:
         self._watched: dict[int, int] = {}  # pidfd -> number of the row
         self._pidfds: dict[int, int] = {}  # number of the row -> pidfd
         self._died: set[int] = set()  # numbers of rows whose ApplicationMaster has just ended
-        self._left: dict[int, Left] = {}  # number of the row -> what its dead ApplicationMaster left
+        self._left: dict[int, OrphanReaper] = {}  # number of the row -> what its dead ApplicationMaster left
         self._pause_s = IDLE_S
         self._lingering_s = LINGERING_S[0]
         self._misfit: tuple[int, float] | None = None  # the first row, and since when it fits the machine no more
         self._is_misfit = False
         self._ledger: MachineLedger | None = None
-        self._ticket: tuple[int, Ticket] | None = None  # the row that waits for GPUs, and its place in their queue
+        self._ticket: tuple[int, QueueTicket] | None = None  # the row that waits for GPUs, and its place in their queue
         self._history_at = time.monotonic()
         self._trouble = ""  # what keeps us from working, as it was said in the log
         self._is_troubled = False
         self._stay_until = time.monotonic() + STAY_S if stay else 0.0
-        self._spare: tuple[int, Spare] | None = None  # with its pidfd
+        self._spare: tuple[int, PreforkedMaster] | None = None  # with its pidfd
 
     def run(self) -> None:
         """Work until nothing is left to do.
 
         Raises:
-            OtherVersion: the rows are another dlapp's to work off.
+            SchemaMismatch: the rows are another dlapp's to work off.
         """
         if self._stay_until:
             self._start_spare()
         self._fifo = open_fifo(self._state, self._uid)
         self._poll.register(self._fifo, select.POLLIN)
+        if self._state.shared:
+            with self._bearing():
+                self._publish_anew()
         while True:
             self._pause_s = IDLE_S
             self._is_troubled = False
@@ -137,7 +149,7 @@ class Runner:
                 return
             if self._trouble and not self._is_troubled:
                 self._trouble = ""
-                say("the state can be written again")
+                log.info("the state can be written again")
             lingering = self._pause_s == self._lingering_s
             self._lingering_s = min(2 * self._lingering_s, LINGERING_S[1]) if lingering else LINGERING_S[0]
             self._wait()
@@ -150,27 +162,44 @@ class Runner:
         """
         try:
             yield
-        except OtherVersion:
+        except SchemaMismatch:
             raise
         except OSError as error:  # Unreachable is one, too
             self._is_troubled = True
             self._pause_s = min(self._pause_s, TROUBLE_S)
             if self._trouble != str(error):
                 self._trouble = str(error)
-                say(f"{error}; looking again every {TROUBLE_S:g} s")
+                log.warning(f"{error}; looking again every {TROUBLE_S:g} s")
 
     # ---- looking ----
 
+    def _publish_anew(self) -> None:
+        """Show others how things stand, whatever an earlier runner's death left out."""
+        rows = self._queue.unsettled()
+        unsettled = {row.id for row in rows}
+        left = [one.id for one in spool.entries_of(self._state) if one.id not in unsettled]
+        ended = [row for row in map(self._queue.row, left) if row is not None]
+        self._queue.publish(row.number for row in (*rows, *ended))
+        for row in rows:
+            if row.state == RUNNING:
+                spool.announce(self._state, row.id, row.memory_mib, row.vcores, row.gcores)
+                spool.mark(self._state, row.id, spool.RUNNING)
+        spool.remove(self._state, but=unsettled)
+
     def _look(self) -> None:
+        if self._state.shared and self._sign is None:
+            self._sign = take_lock(self._state.runner_sign(self._uid), 0o640)
         for row in self._queue.rows("state = 'running' AND uid = ?", (self._uid,)):
             if row.number not in self._pidfds:
                 with self._bearing():
                     self._check(row)
         self._start_what_fits()
 
-    def _check(self, row: Row) -> None:
+    def _check(self, row: ApplicationRow) -> None:
         """See what has become of a running row that no process is watched for."""
         home = self._state.application(row.id)
+        if os.path.lexists(home):
+            check_directory(home, self._uid)  # nothing is written, or said to have ended, where a link leads
         if row.number in self._died and os.path.exists(os.path.join(home, "am.json")):
             note_death(home, now_ms())
         if is_locked(os.path.join(home, "alive")):
@@ -201,18 +230,17 @@ class Runner:
             # It is forced to the disk before it has its name, so somebody else has written here.
             return failed(str(error), now_ms())
 
-    def _watch(self, row: Row, home: str) -> None:
+    def _watch(self, row: ApplicationRow, home: str) -> None:
         """Learn of the end of an ApplicationMaster that is there already; if it cannot be named, look again soon.
 
         Where it is gone and what it left does not end by itself, nobody but us is left to end that.
         """
         try:
-            with open(os.path.join(home, "am.pid"), encoding="ascii") as file:
-                pid, started = (int(word) for word in file.read().split())
+            pid, started = (int(word) for word in read_bytes(os.path.join(home, "am.pid"), 100).split())
         except (OSError, ValueError):
             pidfd = None
         else:
-            pidfd = open_process(pid, started)
+            pidfd = open_process(pid, started, self._uid)
         if pidfd is None:
             self._pause_s = min(self._pause_s, self._lingering_s)
             self._end_what_is_left(row, home)
@@ -220,11 +248,11 @@ class Runner:
         self._left.pop(row.number, None)
         self._register(row.number, pidfd)
 
-    def _end_what_is_left(self, row: Row, home: str) -> None:
-        from dlapp.cluster.local.strays import Left
+    def _end_what_is_left(self, row: ApplicationRow, home: str) -> None:
+        from dlapp.cluster.local.orphans import OrphanReaper
 
         if (left := self._left.get(row.number)) is None:
-            left = self._left[row.number] = Left(home, self._uid, self._state.runner_lock(self._uid))
+            left = self._left[row.number] = OrphanReaper(home, self._uid, self._state.runner_lock(self._uid))
         _say_ended(row, left.end_in_time())
 
     def _register(self, number: int, pidfd: int) -> None:
@@ -261,6 +289,8 @@ class Runner:
                 return
             self._drop_spare()
             os.close(self._fifo)
+            if self._sign is not None:
+                os.close(self._sign)
             os.close(self._lock)
             self._lock = -1
         self._queue.close()
@@ -268,18 +298,15 @@ class Runner:
     # ---- starting ----
 
     def _start_what_fits(self) -> None:
-        rows = self._queue.unsettled()
-        running = [row for row in rows if row.state == RUNNING and self._counts(row)]
+        rows, others = self._queue.unsettled(), self._others()
+        running = [row for row in rows if row.state == RUNNING]
+        running += [row for row in others if row.state != WAITING and spool.is_alive(self._state.of(row.uid), row.id)]
         capacity = self._capacity()
         free = capacity.without(running)
-        first: Row | None = None
+        first: ApplicationRow | None = None
         self._is_misfit = False
-        for row in (one for one in rows if one.state == WAITING):
-            if row.uid != self._uid:
-                if runner_lives(self._state, row.uid):
-                    self._pause_s = min(self._pause_s, FOREIGN_S)
-                    break
-                continue
+        waiting = self._in_order([row for row in (*rows, *others) if row.state == WAITING])
+        for row in schedule.until_anothers_turn(waiting, self._uid, self._must_wait_for):
             try:
                 why = self._missing(row, capacity, free, running) or self._start(row, capacity)
             except Unreachable:
@@ -287,7 +314,7 @@ class Runner:
             except DlappError as error:
                 why = self._never(row, str(error))  # the driver or the ledger does not work
             if why is not None:
-                self._waits(row, why)
+                self._waits(row, why, bool(others))
                 first = row
                 break
             running.append(row)
@@ -298,11 +325,28 @@ class Runner:
         if not self._is_misfit:
             self._misfit = None
 
-    def _counts(self, row: Row) -> bool:
-        """Whether a running row takes room: another user's, whose runner is gone, takes none once it is dead."""
-        if row.uid == self._uid:
-            return True
-        return is_locked(os.path.join(self._state.application(row.id), "alive")) or runner_lives(self._state, row.uid)
+    def _must_wait_for(self, uid: int) -> bool:
+        """Return whether another user has a runner; then there is no news of its start, and this one looks again."""
+        if not spool.has_runner(self._state.of(uid)):
+            return False
+        self._pause_s = min(self._pause_s, FOREIGN_S)
+        return True
+
+    def _others(self) -> list[ApplicationRow]:
+        """Return the waiting, starting and running applications of the other users of a shared directory, in order."""
+        names = ("order", "id", "uid", "submitter", "state", "memory_mib", "vcores", "gcores")
+        return [
+            ApplicationRow(names, (one.order, one.id, one.uid, user_name(one.uid), one.phase, *one[3:6]))
+            for one in (spool.entries_of_others(self._state) if self._state.shared else ())
+        ]
+
+    def _in_order(self, waiting: list[ApplicationRow]) -> list[ApplicationRow]:
+        """Sort waiting rows by arrival: by the spools in a shared queue, else by number."""
+        if self._state.shared:
+            own = {one.id: one.order for one in spool.entries_of(self._state)}
+            waiting = [row for row in waiting if row.uid != self._uid or row.id in own]
+            waiting.sort(key=lambda row: own[row.id] if row.uid == self._uid else row.order)
+        return waiting
 
     def _capacity(self) -> Amounts:
         settings = self._settings
@@ -313,7 +357,9 @@ class Runner:
             gcores,
         )
 
-    def _missing(self, row: Row, capacity: Amounts, free: Amounts, running: Sequence[Row]) -> str | None:
+    def _missing(
+        self, row: ApplicationRow, capacity: Amounts, free: Amounts, running: Sequence[ApplicationRow]
+    ) -> str | None:
         """Why a row cannot start now; None: as far as memory, vcores and the configured gcores go, it can."""
         asked = schedule.amounts_of(row)
         if row.gcores:
@@ -322,7 +368,7 @@ class Runner:
             return self._never(row, never)
         return schedule.lack(asked, free, running)
 
-    def _never(self, row: Row, why: str) -> str:
+    def _never(self, row: ApplicationRow, why: str) -> str:
         """An ask that cannot be met as the machine is now: after some patience that is its end."""
         since = self._misfit[1] if self._misfit and self._misfit[0] == row.number else time.monotonic()
         self._misfit, self._is_misfit = (row.number, since), True
@@ -333,14 +379,14 @@ class Runner:
             self._pause_s = min(self._pause_s, FOREIGN_S)
         return why
 
-    def _waits(self, row: Row, why: str) -> None:
-        if len({one.uid for one in self._queue.unsettled()}) > 1:
+    def _waits(self, row: ApplicationRow, why: str, has_others: bool) -> None:
+        if has_others:
             self._pause_s = min(self._pause_s, FOREIGN_S)
         if row.reason != why:
             with self._queue.change():
                 self._queue.update(row.number, reason=why)
 
-    def _start(self, row: Row, capacity: Amounts) -> str | None:
+    def _start(self, row: ApplicationRow, capacity: Amounts) -> str | None:
         """Start a row's ApplicationMaster; what it still waits for, or None: it was started, or has ended."""
         home = self._state.application(row.id)
         with contextlib.ExitStack() as held:
@@ -352,42 +398,64 @@ class Runner:
                 held.callback(reservation.close)
                 holds = reservation.fds
             try:
-                alive = os.open(os.path.join(home, "alive"), os.O_RDWR | os.O_CLOEXEC)
+                check_own_directory(home, self._uid)
+                alive = take_lock(os.path.join(home, "alive"), 0o640)
             except OSError as error:
-                self._end_unstarted(row, failed(f"{home}: {error.strerror}", now_ms()))
+                why = str(error) if isinstance(error, DlappError) else f"{home}: {error.strerror}"
+                self._end_unstarted(row, failed(why, now_ms()))
                 return None
-            held.callback(os.close, alive)
-            if not ofd.try_lock(alive):
+            if alive is None:
                 self._pause_s = min(self._pause_s, self._lingering_s)
                 return "processes of an earlier start are just ending"
+            held.callback(os.close, alive)
             if not self._mark_started(row, capacity):
                 self._pause_s = 0.0
                 return "others came first"
             self._spawn(row, home, 1, alive, holds)
         return None
 
-    def _mark_started(self, row: Row, capacity: Amounts) -> bool:
+    def _mark_started(self, row: ApplicationRow, capacity: Amounts) -> bool:
         """Make the row running, if it still waits and still fits: others may have started theirs meanwhile."""
-        with self._queue.change():
-            now = self._queue.row(row.id)
-            if now is None or now.state != WAITING:
-                return False
+        with contextlib.ExitStack() as started:
             if self._state.shared:
-                rows = self._queue.unsettled()
-                others = [one for one in rows if one.state == RUNNING and self._counts(one)]
-                if schedule.lack(schedule.amounts_of(row), capacity.without(others)) is not None:
+                started.callback(spool.mark, self._state, row.id, spool.WAITING)
+                if not self._agree(row, capacity):
                     return False
-            self._queue.update(
-                row.number,
-                state=RUNNING,
-                started_ms=now_ms(),
-                starts=row.starts + 1,
-                boot_id=self._boot_id,
-                reason="",
-            )
+            with self._queue.change():
+                now = self._queue.row(row.id)
+                if now is None or now.state != WAITING:
+                    return False
+                self._queue.update(
+                    row.number,
+                    state=RUNNING,
+                    started_ms=now_ms(),
+                    starts=row.starts + 1,
+                    boot_id=self._boot_id,
+                    reason="",
+                )
+            started.pop_all()
         return True
 
-    def _begin_again(self, row: Row, home: str) -> None:
+    def _agree(self, row: ApplicationRow, capacity: Amounts) -> bool:
+        """Return whether the other users' runners leave room for a start; `dlapp.cluster.local.spool` has the steps."""
+        spool.mark(self._state, row.id, spool.STARTING)
+        own = [one for one in self._queue.unsettled() if one.state == RUNNING]
+        order = next((one.order for one in spool.entries_of(self._state) if one.id == row.id), None)
+        if order is None:
+            return False
+        asked, free, deadline = schedule.amounts_of(row), capacity.without(own), time.monotonic() + CONTENTION_S
+        while True:
+            others = [one for one in self._others() if one.state != WAITING]
+            rivals = [one for one in others if spool.is_alive(self._state.of(one.uid), one.id)]
+            decision = schedule.decide_start(asked, order, free, rivals)
+            if decision is StartDecision.START:
+                spool.mark(self._state, row.id, spool.RUNNING)
+                return True
+            if decision is StartDecision.WITHDRAW or time.monotonic() >= deadline:
+                return False
+            time.sleep(LINGERING_S[0])
+
+    def _begin_again(self, row: ApplicationRow, home: str) -> None:
         """Put a row whose ApplicationMaster never registered back to waiting, if that was not tried too often."""
         if (by := kill_request(home)) is not None:
             self._settle(row, write_outcome(home, killed(by, now_ms(), begun=False)))
@@ -400,60 +468,63 @@ class Runner:
             with self._queue.change():
                 self._queue.update(row.number, state=WAITING, started_ms=None)
 
-    def _start_aftermath(self, row: Row, home: str) -> None:
-        from dlapp.cluster.local.strays import end
+    def _start_aftermath(self, row: ApplicationRow, home: str) -> None:
+        from dlapp.cluster.local.orphans import end
 
         note_death(home, died_ms(home))
-        alive = open_lock(os.path.join(home, "alive"))
+        # The row first, then the lock: a held lock with an unchanged row means an ApplicationMaster.
+        with self._queue.change():
+            self._queue.update(row.number, aftermaths=row.aftermaths + 1)
+        if (alive := take_lock(os.path.join(home, "alive"), 0o640)) is None:
+            self._pause_s = min(self._pause_s, self._lingering_s)
+            return
         try:
-            # The row first, then the lock: who sees the lock held and the row unchanged sees an ApplicationMaster.
-            with self._queue.change():
-                self._queue.update(row.number, aftermaths=row.aftermaths + 1)
-            if not ofd.try_lock(alive):
-                self._pause_s = min(self._pause_s, self._lingering_s)
-                return
             # What closed the lock to become a daemon lets go of the directory, too, before that is cleared.
             _say_ended(row, end(home, self._uid, self._state.runner_lock(self._uid)))
-            say(f"{row.id}: {why_it_died(home, row.boot_id, self._boot_id)}; cleaning up after it")
+            log.warning(f"{row.id}: {why_it_died(home, row.boot_id, self._boot_id)}; cleaning up after it")
             self._spawn(row, home, row.aftermaths + 2, alive, (), "--aftermath")
         finally:
             os.close(alive)
 
-    def _spawn(self, row: Row, home: str, attempt: int, alive: int, holds: Sequence[int], *more: str) -> None:
+    def _spawn(
+        self, row: ApplicationRow, home: str, attempt: int, alive: int, holds: Sequence[int], *more: str
+    ) -> None:
         words = ["--engine", "local", "--home", home, "--attempt", str(attempt), "--alive-fd", str(FIRST_KEPT)]
         words += ["--hold-fds", ",".join(str(FIRST_KEPT + 1 + place) for place in range(len(holds))), *more]
-        keep, log = [alive, *holds], os.path.join(home, "am.log")
-        if self._spare is not None and self._use_spare(row, home, words, keep, log):
+        keep, log_path = [alive, *holds], os.path.join(home, "am.log")
+        if self._spare is not None and self._use_spare(row, home, words, keep, log_path):
             return
         try:
-            pid = spawn([*self._settings.program, "am", *words], keep=keep, log=log)
+            pid = spawn([*self._settings.program, "am", *words], keep=keep, log=log_path)
         except OSError as error:
             # The row is running and its lock free: the next look counts this as a start that did not begin.
-            say(f"{row.id}: its ApplicationMaster could not be started: {error}")
+            log.warning(f"{row.id}: its ApplicationMaster could not be started: {error}")
             self._pause_s = min(self._pause_s, FOREIGN_S)
             return
         # It is our child: until we collect it the pid cannot mean another.
         self._register(row.number, os.pidfd_open(pid))
         _name(home, pid)
-        say(f"{row.id}: attempt {attempt} started, process {pid}")
+        log.info(f"{row.id}: attempt {attempt} started, process {pid}")
 
     # ---- the spare ApplicationMaster ----
 
     def _start_spare(self) -> None:
-        from dlapp.cluster.local.spare import Spare
+        from dlapp.cluster.local.prefork import PreforkedMaster
 
         with contextlib.ExitStack() as tried:
             try:
-                spare = Spare(self._settings.program, self._state.path, self._state.runner_log(self._uid))
+                spare = PreforkedMaster(self._settings.program, self._state.path, self._state.runner_log(self._uid))
                 tried.callback(spare.close)
                 self._spare = os.pidfd_open(spare.pid), spare
             except OSError as error:
-                say(f"no spare ApplicationMaster could be started: {error}")
+                log.warning(f"no spare ApplicationMaster could be started: {error}")
                 return
             self._poll.register(self._spare[0], select.POLLIN)
             tried.pop_all()
 
-    def _use_spare(self, row: Row, home: str, words: Sequence[str], keep: Sequence[int], log: str) -> bool:
+    def _use_spare(
+        self, row: ApplicationRow, home: str, words: Sequence[str], keep: Sequence[int], log_path: str
+    ) -> bool:
         """Make the spare this row's ApplicationMaster. False: it did not take that, and ends."""
         assert self._spare is not None
         pidfd, spare = self._spare
@@ -461,13 +532,13 @@ class Runner:
         try:
             # Its command line does not say whose it is, so that is written down before it is anybody's.
             _name(home, spare.pid)
-            spare.become(words, keep=keep, log=log)
+            spare.become(words, keep=keep, log=log_path)
         except OSError as error:
             spare.close()
-            say(f"{row.id}: the spare ApplicationMaster, process {spare.pid}, could not be used: {error}")
+            log.warning(f"{row.id}: the spare ApplicationMaster, process {spare.pid}, could not be used: {error}")
             return False
         self._register(row.number, pidfd)
-        say(f"{row.id}: started, process {spare.pid}, which was spare")
+        log.info(f"{row.id}: started, process {spare.pid}, which was spare")
         return True
 
     def _drop_spare(self) -> None:
@@ -479,18 +550,21 @@ class Runner:
 
     def _machine_ledger(self) -> MachineLedger:
         if self._ledger is None:
-            from dlapp.gpuid import asked
-            from dlapp.gpuid.health import Inspector
-            from dlapp.gpuid.machine import MachineLedger
+            from dlapp.gpuid.health import nvml_subprocess
+            from dlapp.gpuid.health.inspection import Inspector
+            from dlapp.gpuid.stores.machine import MachineLedger
 
-            inspect = Inspector(read=asked.read)
-            self._ledger = MachineLedger(self._settings.lock_dir, discover=asked.discover, inspect=inspect)
+            inspect = Inspector(read=nvml_subprocess.read)
+            where, docker_host = self._settings.lock_dir, self._settings.docker_host
+            self._ledger = MachineLedger(
+                where, docker_host=docker_host, discover=nvml_subprocess.discover, inspect=inspect
+            )
         return self._ledger
 
     def _devices(self) -> int:
         return self._machine_ledger().capacity()
 
-    def _reserve(self, row: Row) -> Reservation | str:
+    def _reserve(self, row: ApplicationRow) -> Reservation | str:
         from dlapp.gpuid.rules import NotEnough
 
         ledger = self._machine_ledger()
@@ -508,15 +582,15 @@ class Runner:
 
     # ---- ends ----
 
-    def _end_unstarted(self, row: Row, outcome: Outcome) -> None:
+    def _end_unstarted(self, row: ApplicationRow, outcome: Outcome) -> None:
         with self._queue.change():
             now = self._queue.row(row.id)
             if now is None or now.state != WAITING:
                 return
             self._finish_row(row, outcome, "", 0)
-        say(f"{row.id}: {outcome['state']}: {outcome['diagnostics']}")
+        log.info(f"{row.id}: {outcome['state']}: {outcome['diagnostics']}")
 
-    def _settle(self, row: Row, outcome: Outcome) -> None:
+    def _settle(self, row: ApplicationRow, outcome: Outcome) -> None:
         from dlapp.cluster.local.history import size_of_tree
         from dlapp.cluster.local.views import summary_of
 
@@ -527,31 +601,28 @@ class Runner:
         summary, size = summary_of(row, outcome, home), size_of_tree(home)
         with self._queue.change():
             self._finish_row(row, outcome, summary, size)
-        say(f"{row.id}: {outcome['state']}, {outcome['final_status']}: {outcome['diagnostics']}")
+        log.info(f"{row.id}: {outcome['state']}, {outcome['final_status']}: {outcome['diagnostics']}")
         if _has_image(home):
             self._start_sweep(row)
-        for uid in {one.uid for one in self._queue.unsettled()} - {self._uid}:
-            with contextlib.suppress(OSError):
-                wake_runner(self._state, uid)
 
-    def _start_sweep(self, row: Row) -> None:
+    def _start_sweep(self, row: ApplicationRow) -> None:
         """Have the containers removed that it may have left. Nobody waits for that, and it ends by itself in time."""
         words = [*self._settings.program, "sweep", "--application", row.id, "--host", self._settings.docker_host]
         try:
             pid = spawn(words, log=self._state.runner_log(self._uid))
         except OSError as error:
-            say(f"{row.id}: its containers could not be looked for: {error}")
+            log.warning(f"{row.id}: its containers could not be looked for: {error}")
             return
         self._poll.register(os.pidfd_open(pid), select.POLLIN)
 
-    def _clear_leases(self, row: Row) -> None:
+    def _clear_leases(self, row: ApplicationRow) -> None:
         try:
             self._machine_ledger().clear_gone(row.id)
         except (DlappError, OSError) as error:
-            # Evidence keeps what is still used; who asks for the cards next looks at it again.
-            say(f"{row.id}: what it held in the GPU ledger could not be looked at: {error}")
+            # Evidence keeps what is still used; who asks for the GPUs next looks at it again.
+            log.warning(f"{row.id}: what it held in the GPU ledger could not be looked at: {error}")
 
-    def _finish_row(self, row: Row, outcome: Outcome, summary: str, size_bytes: int) -> None:
+    def _finish_row(self, row: ApplicationRow, outcome: Outcome, summary: str, size_bytes: int) -> None:
         import json
 
         self._queue.update(
@@ -581,9 +652,11 @@ def _name(home: str, pid: int) -> None:
 
 def remove_secrets(home: str) -> None:
     """Remove what an application was told in confidence; once it has ended nobody needs it."""
+    from dlapp.launch_spec import FILE_NAME
+
     paths = [os.path.join(home, "secrets.json")]
     with contextlib.suppress(OSError), os.scandir(os.path.join(home, "containers")) as entries:
-        paths += [os.path.join(entry.path, "launch.json") for entry in entries]
+        paths += [os.path.join(entry.path, FILE_NAME) for entry in entries]
     for path in paths:
         with contextlib.suppress(OSError):
             os.unlink(path)
@@ -604,15 +677,9 @@ def _has_image(home: str) -> bool:
     return any(one.get("docker_image") is not None for one in (spec, *spec.get("roles", ())))
 
 
-def _say_ended(row: Row, pids: Sequence[int]) -> None:
+def _say_ended(row: ApplicationRow, pids: Sequence[int]) -> None:
     if pids:
-        say(f"{row.id}: killed what nobody watched over any more: {', '.join(f'process {pid}' for pid in pids)}")
-
-
-def say(line: str) -> None:
-    """Write a line to the runner's log, if there is room for it."""
-    with contextlib.suppress(OSError):
-        os.write(1, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n".encode("utf-8", "replace"))
+        log.info(f"{row.id}: killed what nobody watched over any more: {', '.join(f'process {pid}' for pid in pids)}")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -627,14 +694,17 @@ def main(argv: Sequence[str]) -> int:
     os.umask(0o022)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     lock = int(options["lock-fd"])
-    close_all_but([lock])
-    os.set_inheritable(lock, False)
+    sign = int(options["sign-fd"]) if "sign-fd" in options else None
+    kept = [lock] if sign is None else [lock, sign]
+    close_all_but(kept)
+    for fd in kept:
+        os.set_inheritable(fd, False)
     state = StateDir(options["state"], shared=options["shared"])
     if os.fstat(sys.stdout.fileno()).st_size > MAX_LOG_BYTES:
         os.ftruncate(sys.stdout.fileno(), 0)
     try:
-        Runner(state, Settings(json.loads(options["settings"])), lock, stay=options["stay"]).run()
-    except OtherVersion as error:
-        say(f"Error: {error}")
+        Runner(state, RunnerSettings(json.loads(options["settings"])), lock, sign=sign, stay=options["stay"]).run()
+    except (DlappError, OSError) as error:
+        log.error(str(error))
         return 1
     return 0

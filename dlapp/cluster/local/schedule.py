@@ -6,10 +6,11 @@ never starved by many that need little. All of an ask or none.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import Enum
 from typing import NamedTuple
 
-from dlapp.cluster.local.queue import Row
+from dlapp.cluster.local.queue import RUNNING, ApplicationRow
 
 
 class Amounts(NamedTuple):
@@ -19,7 +20,7 @@ class Amounts(NamedTuple):
     vcores: int
     gcores: int
 
-    def without(self, rows: Iterable[Row]) -> Amounts:
+    def without(self, rows: Iterable[ApplicationRow]) -> Amounts:
         """What is left when ``rows`` run; what is overdrawn is below 0."""
         memory_mib, vcores, gcores = self
         for row in rows:
@@ -35,14 +36,14 @@ def too_large(asked: Amounts, capacity: Amounts) -> str | None:
     return None
 
 
-def lack(asked: Amounts, free: Amounts, running: Iterable[Row] = ()) -> str | None:
+def lack(asked: Amounts, free: Amounts, running: Iterable[ApplicationRow] = ()) -> str | None:
     """What is missing for an ask, and who has it; None: it fits.
 
     >>> lack(Amounts(8192, 1, 0), Amounts(4096, 2, 0))
     'needs 8 GiB of memory, 4 GiB free'
     """
     for name, wanted, there in _amounts(asked, free):
-        if wanted > there:
+        if wanted > max(there, 0):  # who asks for none of it is not held up where more is used than there is
             there = max(there, 0)
             text = f"needs {_shown(name, wanted, there)}, {_shown(name, there, wanted, unit=False)} free"
             field = {"memory": "memory_mib"}.get(name, name)
@@ -51,15 +52,58 @@ def lack(asked: Amounts, free: Amounts, running: Iterable[Row] = ()) -> str | No
     return None
 
 
-def amounts_of(row: Row) -> Amounts:
+class StartDecision(Enum):
+    """What a runner does that has published that it starts, and has read the other users' spools after that."""
+
+    START = "start"
+    WITHDRAW = "withdraw"
+    WAIT = "wait"
+    """Read them again: one that is later in the order is to withdraw."""
+
+
+def decide_start(
+    asked: Amounts, order: tuple[int, int, str], free: Amounts, rivals: Sequence[ApplicationRow]
+) -> StartDecision:
+    """Decide on a start in a shared queue; `dlapp.cluster.local.spool` has the steps.
+
+    Args:
+        asked: what the application asks for.
+        order: its place in the order.
+        free: what this user's running applications leave of the machine.
+        rivals: applications of other users that start or run, and whose lock is held.
+    """
+    if lack(asked, free.without(rivals)) is None:
+        return StartDecision.START
+    settled = [one for one in rivals if one.state == RUNNING or one.order < order]
+    return StartDecision.WAIT if lack(asked, free.without(settled)) is None else StartDecision.WITHDRAW
+
+
+def until_anothers_turn(
+    waiting: Iterable[ApplicationRow], uid: int, has_runner: Callable[[int], bool]
+) -> Iterator[ApplicationRow]:
+    """Yield a user's waiting applications up to the first of another user who has a runner.
+
+    Args:
+        waiting: of all users, in the order of the queue.
+        uid: the user.
+        has_runner: whether another user has one; what nobody works off holds nobody up.
+    """
+    for row in waiting:
+        if row.uid == uid:
+            yield row
+        elif has_runner(row.uid):
+            return
+
+
+def amounts_of(row: ApplicationRow) -> Amounts:
     """What all containers of an application ask for together."""
     return Amounts(row.memory_mib, row.vcores, row.gcores)
 
 
-def ahead(number: int, rows: Iterable[Row]) -> str:
-    """The reason of one that is not the first to wait."""
-    count = sum(1 for row in rows if row.state == "waiting" and row.number < number)
-    return f"waiting: {count} ahead"
+def ahead(application_id: str, waiting: Sequence[str]) -> str:
+    """Return how many waiting applications are ahead, as a reason; empty for the first. ``waiting`` is in order."""
+    count = waiting.index(application_id) if application_id in waiting else 0
+    return f"waiting: {count} ahead" if count else ""
 
 
 def _amounts(asked: Amounts, there: Amounts) -> Iterable[tuple[str, int, int]]:

@@ -14,7 +14,7 @@ _FIELDS = (
 )
 
 
-class Settings:
+class RunnerSettings:
     """Parts of the configuration, in a form that travels to other processes.
 
     A plain class: that of a dataclass would cost the runner more time than its work.
@@ -48,10 +48,10 @@ class Settings:
         return {name: getattr(self, name) for name in _FIELDS}
 
 
-def settings_of(config: Config, program: Sequence[str]) -> Settings:
+def settings_of(config: Config, program: Sequence[str]) -> RunnerSettings:
     """What of a configuration others need."""
     local, docker = config.local, config.runtime.docker
-    return Settings(
+    return RunnerSettings(
         {
             "memory_mib": local.memory_mib,
             "vcores": local.vcores,

@@ -7,47 +7,58 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
 
 from dlapp.cluster.local import outcome as outcomes
 from dlapp.cluster.local import schedule, state
 from dlapp.cluster.local.outcome import Outcome
-from dlapp.cluster.local.queue import DONE, WAITING, Row
+from dlapp.cluster.local.queue import DONE, WAITING, ApplicationRow
 from dlapp.errors import DlappError
 
 View = dict[str, Any]
 
 
-def view_of(row: Row, home: str, boot_id: str, *, alive: bool, ahead: str = "", short: bool = False) -> View:
-    """What is known of one application now.
+def view_of(
+    row: ApplicationRow, home: str, boot_id: str, *, alive: bool, ahead: str = "", short: bool = False, own: bool = True
+) -> View:
+    """Return what is known of one application now.
 
     Args:
+        row: of the queue.
+        home: the application directory.
+        boot_id: of the running kernel: a row of another one has no process.
         alive: whether its lock was held, looked at before the row was read: then a lock that is held by who cleans up
             after a death is never taken for an ApplicationMaster's, because the row says first that this began.
         ahead: for one that waits, and is not the first: how many are before it.
         short: of one that has ended, only what its row has: the containers but one are left out.
+        own: False: another user wrote the row and all files in ``home``, and what is not a view there is ignored.
     """
     if row.state == WAITING:
         reason = row.reason or ahead or "waiting: next to start"
         return _of_row(row) | {"state": "ACCEPTED", "phase": "waiting", "diagnostics": reason}
     if row.state == DONE:
-        outcome = json.loads(row.outcome)
-        seen = json.loads(row.summary) if short and row.summary else {} if short else _read_view(home)
-        return _ended(_of_row(row) | (seen or {}), outcome)
-    return _running(row, home, boot_id, alive and not row.aftermaths)
+        outcome = _json_of(row.outcome)
+        if not own:
+            outcome = _checked_outcome(outcome)
+        seen = _json_of(row.summary) if short else _read_view(home)
+        return _ended(_of_row(row) | ((seen if own else _checked_view(row, seen)) or {}), outcome)
+    return _running(row, home, boot_id, alive and not row.aftermaths, own)
 
 
-def _running(row: Row, home: str, boot_id: str, alive: bool) -> View:
+def _running(row: ApplicationRow, home: str, boot_id: str, alive: bool, own: bool) -> View:
     # The outcome is read after the lock: an application whose lock was free and that has none stays without.
     outcome = _read_outcome(home)
     seen = _read_view(home)
+    if not own:
+        outcome = None if outcome is None else _checked_outcome(outcome)
+        seen = _checked_view(row, seen)
     view = _of_row(row) | (seen or {})
     if outcome is not None:
         return _ended(view, outcome)
     if not alive and outcomes.began(home, row.boot_id, boot_id):
         if (derived := outcomes.derive(home, row.boot_id, boot_id)) is not None:
-            return _ended(view, derived)
+            return _ended(view, derived if own else _checked_outcome(derived))
         return view | {
             "state": "RUNNING",
             "phase": "committing",
@@ -61,7 +72,7 @@ def _running(row: Row, home: str, boot_id: str, alive: bool) -> View:
     return view
 
 
-def _of_row(row: Row) -> View:
+def _of_row(row: ApplicationRow) -> View:
     return {
         "application_id": row.id,
         "attempt": 1 + row.aftermaths,
@@ -73,6 +84,10 @@ def _of_row(row: Row) -> View:
         "username": row.username,
         "appname": row.appname,
         "submitter": row.submitter,
+        "queue": row.queue,
+        "priority": row.priority,
+        "project": row.project,
+        "tags": row.tags.split("\n") if row.tags else [],
         "submitted_ms": row.submitted_ms,
         "started_ms": row.started_ms,
         "finished_ms": row.finished_ms,
@@ -95,7 +110,7 @@ def _ended(view: View, outcome: Outcome) -> View:
     return view | outcome | {"phase": "", "containers": containers}
 
 
-def summary_of(row: Row, outcome: Outcome, home: str) -> str:
+def summary_of(row: ApplicationRow, outcome: Outcome, home: str) -> str:
     """JSON of the last view for a list: of its containers only the one that speaks for the exit code: the one that
     was the first to end badly, since others are stopped for it, or else the first in order."""
     view = _read_view(home)
@@ -110,14 +125,24 @@ def summary_of(row: Row, outcome: Outcome, home: str) -> str:
 
 
 def views_of(
-    rows: Iterable[Row], all_waiting: Iterable[Row], alive: Container[str], home_of: Callable[[str], str], boot_id: str
+    rows: Iterable[ApplicationRow],
+    waiting: Sequence[str],
+    alive: Container[str],
+    home_of: Callable[[str], str],
+    boot_id: str,
 ) -> list[View]:
-    """`view_of` for a list, in order; ``alive`` has the ids of those whose lock was held."""
-    waiting = list(all_waiting)
-    first = min((row.number for row in waiting), default=0)
+    """Return `view_of` for each row, in order.
+
+    Args:
+        rows: of those that are shown.
+        waiting: the ids of all that wait, in order.
+        alive: the ids of those whose lock was held.
+        home_of: where an application's directory is.
+        boot_id: of the machine as it runs now.
+    """
     views = []
     for row in rows:
-        ahead = schedule.ahead(row.number, waiting) if row.state == WAITING and row.number != first else ""
+        ahead = schedule.ahead(row.id, waiting) if row.state == WAITING else ""
         views.append(view_of(row, home_of(row.id), boot_id, alive=row.id in alive, ahead=ahead, short=True))
     return views
 
@@ -134,3 +159,71 @@ def _read_outcome(home: str) -> Outcome | None:
         return outcomes.read_outcome(home)
     except DlappError as error:
         return outcomes.failed(str(error), outcomes.died_ms(home))
+
+
+def _json_of(text: str) -> dict[str, Any]:
+    """Return the object in a column of a row; empty if there is none."""
+    try:
+        value = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+# ---- what another user wrote ----
+
+MAX_MS = 253_402_300_799_000
+"""The last moment that a date can name: the end of the year 9999."""
+
+
+def _checked_outcome(outcome: Outcome) -> Outcome:
+    """Return an outcome that another user wrote if it is valid, else one that says that it is not."""
+    from dlapp.report import Cause, FinalStatus, State
+
+    known = {"state": State, "final_status": FinalStatus, "cause": Cause}
+    fine = (
+        all(outcome.get(name) in [one.value for one in kind] for name, kind in known.items())
+        and isinstance(outcome.get("diagnostics"), str)
+        and is_time(outcome.get("finished_ms"))
+    )
+    if fine and outcome["state"] in ("FINISHED", "FAILED", "KILLED"):
+        return outcome
+    return outcomes.failed("its outcome cannot be read", outcomes.now_ms())
+
+
+def _checked_view(row: ApplicationRow, seen: View | None) -> View | None:
+    """Return the view that another user wrote of an application if it is valid, else None."""
+    if seen is None:
+        return None
+    # The owner and the id are never taken from a file.
+    try:
+        return checked_view(_of_row(row) | seen | {"application_id": row.id, "submitter": row.submitter})
+    except DlappError:
+        return None
+
+
+def checked_view(seen: object) -> View:
+    """Return a view from elsewhere with all of its fields.
+
+    Raises:
+        DlappError: it is not a view, or has a time that is none.
+    """
+    from dlapp.report import ApplicationView
+    from dlapp.serialization import from_json, to_json
+
+    try:
+        view: View = to_json(from_json(ApplicationView, seen))
+    except (ValueError, TypeError, RecursionError) as error:  # SpecError is a ValueError, too
+        raise DlappError(f"its view cannot be read: {str(error)[:200]}") from error
+    times = [view[name] for name in ("submitted_ms", "started_ms", "finished_ms")]
+    for one in view["containers"]:
+        times += [one[name] for name in ("started_ms", "finished_ms")]
+        times += [old["finished_ms"] for old in one["earlier"]]
+    if not all(one is None or is_time(one) for one in times):
+        raise DlappError("its view cannot be read: it has a time that is none")
+    return view
+
+
+def is_time(value: object) -> bool:
+    """Return whether a value can be a time [ms since 1970], or a number of something."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_MS

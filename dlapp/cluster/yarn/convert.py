@@ -6,9 +6,17 @@ import urllib.parse
 
 from dlapp.cluster.yarn.dialect import Dialect
 from dlapp.cluster.yarn.proto import yarn_pb2 as pb
-from dlapp.cluster.yarn.proto.rpc_pb2 import TokenProto
-from dlapp.cluster.yarn.tokens import Token
-from dlapp.cluster.yarn.values import Granted, Launch, LocalResource, Node, NodeId, Row, Status
+from dlapp.cluster.yarn.values import (
+    ContainerStatus,
+    Granted,
+    Launch,
+    LocalResource,
+    NodeId,
+    NodeReport,
+    ResourceRequest,
+)
+from dlapp.hadoop.proto.rpc_pb2 import TokenProto
+from dlapp.hadoop.tokens import Token
 from dlapp.ids import ApplicationId, ContainerId
 
 REPLACED = ("{{", "}}", "<CPS>", "<ADD_OPENS>", "\0")
@@ -51,7 +59,7 @@ def token_from_proto(message: TokenProto) -> Token:
     return Token(message.identifier, message.password, message.kind, message.service)
 
 
-def row_to_proto(row: Row, dialect: Dialect) -> pb.ResourceRequestProto:
+def row_to_proto(row: ResourceRequest, dialect: Dialect) -> pb.ResourceRequestProto:
     """A row of an ask. Raises AskTooLarge where it wants GPUs and the cluster counts none."""
     message = pb.ResourceRequestProto(
         priority=pb.PriorityProto(priority=row.priority),
@@ -76,13 +84,13 @@ def granted_from_proto(message: pb.ContainerProto, dialect: Dialect) -> Granted:
         priority=message.priority.priority,
         request_id=message.allocation_request_id,
         # A container that the ResourceManager learnt of after its restart has none: it was started long ago.
-        token=message.container_token.SerializeToString() if message.HasField("container_token") else b"",
+        token=message.container_token.SerializePartialToString() if message.HasField("container_token") else b"",
     )
 
 
-def status_from_proto(message: pb.ContainerStatusProto) -> Status:
+def status_from_proto(message: pb.ContainerStatusProto) -> ContainerStatus:
     """What became of a container. A state that we do not know is not the end."""
-    return Status(
+    return ContainerStatus(
         container_id=container_id_from_proto(message.container_id),
         ended=message.HasField("state") and message.state == pb.C_COMPLETE,
         exit_status=message.exit_status,
@@ -90,9 +98,9 @@ def status_from_proto(message: pb.ContainerStatusProto) -> Status:
     )
 
 
-def node_report_from_proto(message: pb.NodeReportProto, dialect: Dialect) -> Node:
+def node_report_from_proto(message: pb.NodeReportProto, dialect: Dialect) -> NodeReport:
     """A node; one in a state that we do not know is not usable."""
-    return Node(
+    return NodeReport(
         node=node_from_proto(message.nodeId),
         rack=message.rackName,
         usable=message.HasField("node_state") and message.node_state in _USABLE,

@@ -1,7 +1,7 @@
 """How GPUs are counted on the wire: the same number, four ways.
 
     gcores       a resource type of that name, Hadoop 3:    1a 0a 0a 06 "gcores" 10 03
-    yarn.io/gpu  Hadoop's own type; the node gives the cards, 1a 0f 0a 0b "yarn.io/gpu" 10 03
+    yarn.io/gpu  Hadoop's own type; the node gives the GPUs, 1a 0f 0a 0b "yarn.io/gpu" 10 03
     field3       a patched Hadoop 2.7: gpu_cores = 3        18 03
     none         the cluster counts no GPUs
 
@@ -50,8 +50,8 @@ class Dialect(Enum):
         Raises:
             AskTooLarge: GPUs are asked for where none are counted.
         """
-        from dlapp.cluster.yarn.frames import encode_varint
         from dlapp.cluster.yarn.proto.yarn_pb2 import ResourceProto
+        from dlapp.hadoop.framing import encode_varint
 
         message = ResourceProto(memory=resources.memory_mib, virtual_cores=resources.vcores)
         if not resources.gcores:

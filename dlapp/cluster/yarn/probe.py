@@ -8,25 +8,33 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from dlapp.cluster.yarn.errors import YarnError
-from dlapp.cluster.yarn.resource_manager import ResourceManager
-from dlapp.cluster.yarn.tokens import AM_RM_KIND, Credentials, read_container_credentials
+from dlapp.cluster.yarn.am.resource_manager import ResourceManager
 from dlapp.cluster.yarn.values import Cluster
 from dlapp.errors import TimedOut
-from dlapp.jsonform import from_json, to_json
+from dlapp.hadoop.errors import HadoopError
+from dlapp.hadoop.tokens import AM_RM_KIND, Credentials, read_container_credentials
+from dlapp.locations import HdfsPlace
 from dlapp.report import FinalStatus
+from dlapp.serialization import from_json, to_json
 
 KIND = "DLAPP-PROBE"
 """Its type in YARN's lists; dlapp-list does not show it."""
 
 
-def credentials_of(secret: str, cluster: Cluster, storage: Mapping[str, Any], told: Mapping[str, Any]) -> bytes:
-    """The credentials that tell it what to do, apart from what anybody may read."""
-    whole = {**told, "cluster": to_json(cluster), "storage": dict(storage)}
+def credentials_of(secret: str, cluster: Cluster, hdfs: HdfsPlace, told: Mapping[str, Any]) -> bytes:
+    """Return the credentials that tell the process what to do, apart from what anybody may read.
+
+    Args:
+        secret: the name under which ``told`` is in them.
+        cluster: where its ResourceManager is.
+        hdfs: how to reach HDFS.
+        told: what it is to do.
+    """
+    whole = {**told, "cluster": to_json(cluster), "hdfs": to_json(hdfs)}
     return Credentials({}, {secret: json.dumps(whole).encode()}).encode()
 
 
-class Master:
+class ProbeMaster:
     """Registered from the beginning of the block; what it is told is in ``told``.
 
     Args:
@@ -37,22 +45,22 @@ class Master:
         self.told, self._rm, self._timeout_s = told, rm, timeout_s
 
     @classmethod
-    def of_this_container(cls, secret: str, *, timeout_s: float) -> Master:
-        """What the container's credentials tell.
+    def of_this_container(cls, secret: str, *, timeout_s: float) -> ProbeMaster:
+        """Return what the container's credentials tell.
 
         Raises:
-            YarnError: this process was not started for this.
+            HadoopError: this process was not started for this.
         """
         credentials = read_container_credentials()
         token = credentials.of_kind(AM_RM_KIND)
         if secret not in credentials.secrets or token is None:
-            raise YarnError("the container's credentials do not say what to look at")
+            raise HadoopError("the container's credentials do not say what to look at")
         told = json.loads(credentials.secrets[secret])
         cluster: Cluster = from_json(Cluster, told["cluster"])
         addresses = [(host, int(port)) for host, _, port in (one.rpartition(":") for one in cluster.schedulers)]
         return cls(told, ResourceManager(addresses, token, cluster.dialect), timeout_s)
 
-    def __enter__(self) -> Master:
+    def __enter__(self) -> ProbeMaster:
         self._rm.register(os.uname().nodename, 0, "", timeout_s=self._timeout_s)
         return self
 

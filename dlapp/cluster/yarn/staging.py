@@ -5,7 +5,7 @@
         staging/    0700    <application id>/: what its ApplicationMaster writes while it runs; removed at its end
         history/    0700    <application id>.json: its last view, and what was submitted
 
-This room uses no storage of its own: who makes an engine gives it the `Files` that it works with.
+This room uses no storage of its own: who makes an engine gives it the `StagingFiles` that it works with.
 """
 
 from __future__ import annotations
@@ -18,13 +18,28 @@ from dlapp.report import OutputView
 
 DIRECTORY = ".dlapp"
 CACHE_MODE, OWN_MODE = 0o711, 0o700
-VIEW, SUBMISSION, SECRETS, AM = "view.json", "submission.json", "secrets.json", "am.json"
+VIEW, SUBMISSION, AM = "view.json", "submission.json", "am.json"
 KILL, SOFT_KILL = "kill.json", "softkill.json"
 COMMIT = "commit.json"
+MAX_REQUEST_BYTES = 4096
+"""Of a file that asks for a soft-kill or a kill, and of that with the ApplicationMaster's address: two short fields."""
+MAX_SUBMISSION_BYTES = 16 << 20
+"""Of what was submitted: a properties file and an env_file have 1 MiB each, and JSON writes a byte in six at most."""
+MAX_VIEW_BYTES = 32 << 20
+"""Of a view: with 10,000 containers it has some 6 MiB."""
+MAX_HISTORY_BYTES = MAX_VIEW_BYTES + MAX_SUBMISSION_BYTES
+"""Of a file in the history, which is made of these two."""
+MAX_CLAIM_BYTES = 64 << 20
+"""Of a commit claim: the parts of 10,000 containers have some 3 MiB for each output, and longer names more."""
+MAX_GROUP_BYTES = 16 << 20
+"""Of a group of the journal. It has a second's lines, or, when HDFS took no changes for long, as many as fit."""
 
 
-class Found(Protocol):
-    """A file: its size [bytes], when it was last changed [ms since 1970], its owner and permissions."""
+class FileInfo(Protocol):
+    """A file: its size [bytes], when it was last changed [ms since 1970], its owner and permissions.
+
+    ``is_file`` is false for directories and symbolic links.
+    """
 
     @property
     def size_bytes(self) -> int: ...
@@ -34,9 +49,11 @@ class Found(Protocol):
     def owner(self) -> str: ...
     @property
     def mode(self) -> int: ...
+    @property
+    def is_file(self) -> bool: ...
 
 
-class Files(Protocol):
+class StagingFiles(Protocol):
     """The default file system as one Hadoop user sees it. Places are locations: ``hdfs://namenode:8020/user/tony``."""
 
     @property
@@ -46,8 +63,8 @@ class Files(Protocol):
     def close(self) -> None:
         """Close the connections."""
 
-    def look(self, location: str) -> Found | None:
-        """What is there; None: nothing."""
+    def look(self, location: str) -> FileInfo | None:
+        """Return what is there; None: nothing."""
 
     def names(self, location: str) -> list[str]:
         """The names in a directory, sorted; none where there is no directory."""
@@ -58,17 +75,24 @@ class Files(Protocol):
     def make(self, location: str, mode: int) -> None:
         """Make a directory, with those above it; one that is there stays as it is."""
 
-    def send(self, path: str, location: str, mode: int) -> Found:
+    def send(self, path: str, location: str, mode: int) -> FileInfo:
         """Put a local file there, whole or not at all; one that is there already stays, untouched."""
 
     def write(self, location: str, data: bytes, mode: int, *, once: bool = False) -> bool:
-        """Write a small file, whole or not at all; with ``once`` False where one is there already."""
+        """Write a small file, whole or not at all.
 
-    def read(self, location: str) -> bytes:
-        """All of a small file. Raises NotFound."""
+        Args:
+            location: of the file.
+            data: its content.
+            mode: its permissions.
+            once: return False where one is there already.
+        """
+
+    def read(self, location: str, *, max_bytes: int) -> bytes:
+        """Return all of a small file. Raises NotFound; DlappError if it is larger than ``max_bytes``."""
 
     def read_part(self, location: str, offset: int, count: int) -> bytes:
-        """So many bytes of a file, which must have them. Raises NotFound."""
+        """Return ``count`` bytes of a file, which must have them. Raises NotFound."""
 
     def remove(self, location: str) -> None:
         """Remove a file, or a directory with all in it; nothing there is no error."""
@@ -78,6 +102,12 @@ class Files(Protocol):
     ) -> OutputView:
         """Commit an output of an application without an ApplicationMaster, which had decided to.
 
+        Args:
+            target: where the output belongs.
+            application_id: of the application.
+            parts: of each its name in the target, and its location.
+            overwrite: replace a target that is there.
+
         Returns:
             Not committed: that is not possible, and for good; what there is of it is kept aside.
         """
@@ -86,7 +116,7 @@ class Files(Protocol):
         """Put aside, or remove, what an application without an ApplicationMaster stored."""
 
 
-class Places(NamedTuple):
+class StagingPaths(NamedTuple):
     """Where one user's things are."""
 
     home: str
@@ -116,5 +146,5 @@ class Places(NamedTuple):
         return f"{self.all_staging}/{application_id}"
 
     def history(self, application_id: ApplicationId) -> str:
-        """What is kept of one application."""
+        """Stored state of one application."""
         return f"{self.all_history}/{application_id}.json"

@@ -30,7 +30,7 @@ class NodeId(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class ResourceRequest:
     """One line of what an application wants: how many containers in all, there. The last word on its key counts.
 
     Args:
@@ -74,7 +74,7 @@ class Granted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Status:
+class ContainerStatus:
     """A container as its node or the ResourceManager sees it; ``exit_status`` means something once it has ended."""
 
     container_id: ContainerId
@@ -115,7 +115,7 @@ class Allocation:
 
     granted: tuple[Granted, ...] = ()
     live: tuple[Granted, ...] = ()
-    ended: tuple[Status, ...] = ()
+    ended: tuple[ContainerStatus, ...] = ()
     nodes: tuple[tuple[NodeId, bool], ...] = ()
     node_count: int = 0
     preempted: tuple[ContainerId, ...] = ()
@@ -159,7 +159,7 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class NodeReport:
     """A node of the cluster, as the ResourceManager reports it."""
 
     node: NodeId
@@ -208,5 +208,5 @@ def address(text: str) -> tuple[str, int]:
     """
     host, _, port = text.rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 1 << 16:
-        raise ConfigError(f"{text!r} is no address like resourcemanager.example:8030")
+        raise ConfigError(f"{text!r} is not an address such as resourcemanager.example:8030")
     return host.removeprefix("[").removesuffix("]"), int(port)

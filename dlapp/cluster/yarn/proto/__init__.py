@@ -1,33 +1,10 @@
-"""Hadoop's protobuf messages, as far as we speak them: rpc.proto and yarn.proto beside this file.
-
-The classes are built at import from the compiled descriptors (tests/services/protoc.py makes them) and not taken from
-protoc's Python code, which runs with few versions of the protobuf library only and registers Hadoop's names in a pool
-that another program's Hadoop messages may share. The ``.pyi`` files are protoc's and serve mypy alone.
-"""
+"""YARN's protobuf messages, as far as we speak them: yarn.proto beside this file (see `dlapp.hadoop.proto`)."""
 
 from __future__ import annotations
 
-import base64
-import zlib
-from typing import Any
-
-from google.protobuf.descriptor_pb2 import FileDescriptorSet
-from google.protobuf.descriptor_pool import DescriptorPool
-from google.protobuf.message_factory import GetMessageClass
-
 from dlapp.cluster.yarn.proto.descriptors import DESCRIPTOR_SET
+from dlapp.hadoop.proto import add_descriptors, definitions
 
-_pool = DescriptorPool()
-for _file in FileDescriptorSet.FromString(zlib.decompress(base64.b85decode(DESCRIPTOR_SET))).file:
-    _pool.AddSerializedFile(_file.SerializeToString())
+__all__ = ["definitions"]
 
-
-def definitions(file: str) -> dict[str, Any]:
-    """What protoc would define in the module of ``file``: message classes and values of enums, by name."""
-    found: dict[str, Any] = {}
-    descriptor = _pool.FindFileByName(file)
-    for name, message in descriptor.message_types_by_name.items():
-        found[name] = GetMessageClass(message)
-    for enum in descriptor.enum_types_by_name.values():
-        found.update({value.name: value.number for value in enum.values})
-    return found
+add_descriptors(DESCRIPTOR_SET)

@@ -2,7 +2,7 @@
 # ruff: noqa
 # fmt: off
 # mypy: disable-error-code="type-arg"
-from . import rpc_pb2 as _rpc_pb2
+from dlapp.hadoop.proto import rpc_pb2 as _rpc_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor

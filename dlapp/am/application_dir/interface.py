@@ -1,0 +1,135 @@
+"""What an ApplicationMaster does with its application's directory, wherever that lies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from dlapp.errors import DlappError
+from dlapp.report import Cause, FinalStatus
+
+if TYPE_CHECKING:
+    from dlapp.am.model.events import Kill, Published, SoftKill
+    from dlapp.cluster import Heartbeat
+    from dlapp.locations import HdfsPlace
+    from dlapp.report import ApplicationView
+
+    Notice = Published | Kill | SoftKill | Heartbeat
+    """News from the directory: tasks of an earlier attempt can find this one; a request to end the application; another
+    attempt has taken over (``Heartbeat.shut_down``)."""
+
+MAX_JOURNAL_BYTES = 256 << 20
+"""The largest journal that is read: each run of a container has some ten lines of at most 300 bytes, and 10,000
+containers may run eight times each."""
+
+
+class Superseded(DlappError):
+    """Another attempt runs the application, or has ended it: whoever meets this ends, and touches nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputClaim:
+    """One output to commit: ``parts`` maps a name within the target ("" for the target itself) to a location."""
+
+    target: str
+    overwrite: bool
+    parts: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitClaim:
+    """The decision that an application's output is committed, and how the application has ended by that.
+
+    Whoever finds it after the ApplicationMaster's death finishes what it says: nothing is decided again.
+    """
+
+    attempt: int
+    final_status: FinalStatus
+    cause: Cause
+    diagnostics: str
+    outputs: tuple[OutputClaim, ...] = ()
+    unknown: dict[str, Any] = field(default_factory=dict)
+
+
+class JournalWriter(Protocol):
+    """Appends lines to an attempt's journal, in groups.
+
+    Attributes:
+        added, written: how many lines so far.
+        on_written: called after a group was written by another thread than that which adds.
+    """
+
+    added: int
+    written: int
+    on_written: Callable[[], None]
+
+    def add(self, line: str) -> None:
+        """Put a line into the next group; it costs nothing."""
+
+    def hurry(self) -> None:
+        """Write soon what was added: somebody waits for it."""
+
+    def flush(self, *, durable: bool = False) -> None:
+        """Write the group, now or soon; with ``durable`` it is on record when this returns. A group that cannot be
+        written is tried again with the next.
+
+        Raises:
+            OSError: the disk does not take it.
+        """
+
+    def close(self) -> None:
+        """Write what is left, and close."""
+
+
+class ApplicationDir(Protocol):
+    """The directory of one application, as one attempt uses it.
+
+    Attributes:
+        hdfs: where its outputs may go besides local files.
+        patience_s: how long a commit waits for a file system that does not answer.
+    """
+
+    hdfs: HdfsPlace | None
+    patience_s: float
+
+    def open(self, control_url: str, put: Callable[[Notice], None]) -> None:
+        """Let tasks of an earlier attempt find this one, and watch for what others leave here. Returns at once.
+
+        Args:
+            control_url: where this attempt listens.
+            put: takes what is learned, from any thread; must not block. `Published` comes once tasks can find this
+                attempt; it and that another attempt has taken over may come several times.
+        """
+
+    def journal(self, attempt: int) -> JournalWriter:
+        """Return the journal of this attempt, to append to."""
+
+    def all_journal_lines(self) -> list[str]:
+        """Return the complete lines of all attempts' journals, in order. Raises DlappError."""
+
+    def write_view(self, view: ApplicationView) -> None:
+        """Replace the view, now or soon. Raises OSError."""
+
+    def check_ours(self) -> None:
+        """Raise `Superseded` where another attempt has taken over, or has ended the application."""
+
+    def claim(self, claim: CommitClaim) -> CommitClaim:
+        """Make the commit claim, or learn which attempt was first: the answer is the claim that counts.
+
+        Raises:
+            Superseded: another attempt has the application, or had it and has ended it.
+        """
+
+    def claimed(self) -> CommitClaim | None:
+        """Return the commit claim; None: nobody made one."""
+
+    def keep(self) -> None:
+        """Put the last view where it stays, before the engine is told of the end. All is written when this returns.
+
+        Raises:
+            Superseded: it is another attempt's to say how the application ended.
+        """
+
+    def remove(self) -> None:
+        """Remove what nobody needs once the engine has the end on record."""

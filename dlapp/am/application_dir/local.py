@@ -1,0 +1,205 @@
+"""An application directory on this machine.
+
+What is written here is read by others while it is written: every file but the journal appears under its name whole,
+by a rename, and what decides something is on the disk before the name is.
+
+    submission.json  secrets.json     what was submitted
+    view.json                         what tools show
+    journal-<attempt>.jsonl           what happened, for a next attempt
+    commit.json                       the commit claim: created once, never changed
+    kill.json                         somebody asked for dlapp-kill
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from dlapp.am.application_dir.interface import MAX_JOURNAL_BYTES, CommitClaim
+from dlapp.am.model.events import Published
+from dlapp.errors import DlappError, NotFound
+from dlapp.locations import HdfsPlace
+from dlapp.report import ApplicationView
+from dlapp.serialization import from_json, to_json
+from dlapp.spec import Secrets, Submission
+from dlapp.system import files
+from dlapp.system.files import UntrustedFile
+
+if TYPE_CHECKING:
+    from dlapp.am.application_dir.interface import Notice
+
+T = TypeVar("T")
+MAX_BYTES = 64 << 20
+"""The largest file that is read here."""
+
+
+class LocalApplicationDir:
+    """The files of one application, in a local directory.
+
+    Args:
+        hdfs, patience_s: see `ApplicationDir`.
+    """
+
+    def __init__(self, directory: str, hdfs: HdfsPlace | None = None, patience_s: float = 0.0) -> None:
+        self.directory, self.hdfs, self.patience_s = directory, hdfs, patience_s
+
+    def open(self, control_url: str, put: Callable[[Notice], None]) -> None:
+        """Say that tasks can find this attempt; requests to end the application come by its control address."""
+        put(Published())
+
+    def submission(self) -> Submission:
+        """What was submitted. Raises NotFound, DlappError where it cannot be read."""
+        return self._read("submission.json", Submission)
+
+    def secrets(self) -> Secrets:
+        """Its secrets. Raises NotFound, DlappError where they cannot be read."""
+        return self._read("secrets.json", Secrets)
+
+    def view(self) -> ApplicationView | None:
+        """The last view that was written; None: none yet."""
+        try:
+            return self._read("view.json", ApplicationView)
+        except NotFound:
+            return None
+
+    def write_view(self, view: ApplicationView) -> None:
+        """Replace the view. Not forced to the disk: after a power cut the outcome speaks, not the view."""
+        temporary = self._path(f".view.{os.getpid()}")
+        with open(temporary, "w", encoding="utf-8") as file:
+            json.dump(to_json(view), file, separators=(",", ":"))
+        os.rename(temporary, self._path("view.json"))
+
+    def check_ours(self) -> None:
+        """Do nothing: on one machine no attempt takes over while this one lives."""
+
+    def claim(self, claim: CommitClaim) -> CommitClaim:
+        """Make the commit claim, or learn which attempt was first: the answer is the claim that counts."""
+        temporary = self._path(f".commit.{os.getpid()}")
+        with open(temporary, "w", encoding="utf-8") as file:
+            json.dump(to_json(claim), file, separators=(",", ":"))
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(temporary, self._path("commit.json"))
+        except FileExistsError:
+            pass
+        finally:
+            os.unlink(temporary)
+        self._sync()
+        return self._read("commit.json", CommitClaim)
+
+    def claimed(self) -> CommitClaim | None:
+        """The commit claim; None: nobody made one."""
+        try:
+            return self._read("commit.json", CommitClaim)
+        except NotFound:
+            return None
+
+    def kill_request(self) -> str | None:
+        """Who asked for dlapp-kill; None: nobody."""
+        try:
+            return str(self._object("kill.json")["by"])
+        except FileNotFoundError:
+            return None
+
+    def keep(self) -> None:
+        """Do nothing: the view stays where it is."""
+
+    def remove(self) -> None:
+        """Do nothing: the runner removes the directories of old applications."""
+
+    def journal(self, attempt: int) -> LocalJournalWriter:
+        """Return the journal of one attempt, to append to."""
+        return LocalJournalWriter(self._path(f"journal-{attempt}.jsonl"))
+
+    def all_journal_lines(self) -> list[str]:
+        """The complete lines of all attempts' journals, in order; one that a death cut short is left out.
+
+        Raises:
+            DlappError: a journal is not a file of this user's, or too large.
+        """
+        lines: list[str] = []
+        with files.directory(self.directory) as fd:
+            for attempt in itertools.count(1):
+                name = f"journal-{attempt}.jsonl"
+                path, owners = self._path(name), {os.geteuid()}
+                try:
+                    data = files.read_file(name, dir_fd=fd, path=path, owners=owners, max_bytes=MAX_JOURNAL_BYTES)
+                except FileNotFoundError:
+                    break
+                except OSError as error:
+                    why = error.problem if isinstance(error, UntrustedFile) else error.strerror
+                    raise DlappError(f"{path} cannot be read: {why}") from error
+                lines += data.decode("utf-8", "replace").split("\n")[:-1]
+        return lines
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self.directory, name)
+
+    def _sync(self) -> None:
+        fd = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def _object(self, name: str) -> dict[str, Any]:
+        """Return the JSON object in a file that only this user can have written.
+
+        Raises:
+            FileNotFoundError: it is not there.
+            UntrustedFile: it is something else, or another user's.
+        """
+        with files.directory(self.directory) as fd:
+            owners = {os.geteuid()}
+            return files.read_json_object(name, dir_fd=fd, path=self._path(name), owners=owners, max_bytes=MAX_BYTES)
+
+    def _read(self, name: str, kind: type[T]) -> T:
+        path = self._path(name)
+        try:
+            return from_json(kind, self._object(name))
+        except FileNotFoundError as error:
+            raise NotFound(f"{path} is not there") from error
+        except UntrustedFile as error:
+            raise DlappError(f"{path} cannot be read: {error.problem}") from error
+        except ValueError as error:  # SpecError included: it is a ValueError
+            raise DlappError(f"{path} cannot be read: {error}") from error
+
+
+class LocalJournalWriter:
+    """Appends lines to an attempt's journal, in groups: `add` costs nothing, `flush` is one write."""
+
+    def __init__(self, path: str) -> None:
+        self.added = self.written = 0
+        self.on_written: Callable[[], None] = lambda: None
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+        self._waiting: list[str] = []
+        self._left = b""
+
+    def add(self, line: str) -> None:
+        """Put a line into the next group."""
+        self.added += 1
+        self._waiting.append(line + "\n")
+
+    def hurry(self) -> None:
+        """Do nothing: the loop flushes after each round."""
+
+    def flush(self, *, durable: bool = False) -> None:
+        """Write the group; with ``durable`` it is on the disk when this returns. What fails is tried by the next."""
+        self._left += "".join(self._waiting).encode()
+        self._waiting.clear()
+        while self._left:
+            self._left = self._left[os.write(self._fd, self._left) :]
+        self.written = self.added
+        if durable:
+            os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        """Write what is left, and close."""
+        try:
+            self.flush()
+        finally:
+            os.close(self._fd)

@@ -1,0 +1,110 @@
+"""The engine speaks: it took us, it grants containers, takes them away, says their ends, refuses requests."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dlapp.am.decisions import blockers, failures, recovery, shutdown
+from dlapp.am.model import journal
+from dlapp.am.model.events import Abandon, StartTask
+from dlapp.am.model.instance import Stage
+from dlapp.am.model.state import ApplicationState, Due
+from dlapp.cluster import Grant, Heartbeat, Registered
+from dlapp.ids import ContainerId
+from dlapp.messages import Stop
+from dlapp.spec import Resources, RoleSpec
+
+
+def take_registered(state: ApplicationState, registered: Registered) -> None:
+    """The engine took us; or again, after a resync."""
+    if state.stage is not Stage.STARTING:
+        for grant in registered.live:
+            if state.is_new(grant.container_id):
+                recovery.adopt(state, grant)
+        return
+    state.stage = Stage.ACTIVE
+    former = state.former
+    state.started_ms = state.now_ms if former is None or former.started_ms is None else former.started_ms
+    state.runtime_from_ms = state.awake_ms - max(0, state.now_ms - state.started_ms)
+    state.note("begin", attempt=state.attempt, started_ms=state.started_ms, version=journal.VERSION)
+    if state.attempt > 1 or registered.live:
+        state.recovery_until_ms = state.awake_ms + state.timing.recovery_ms
+        recovery.recover(state, former or journal.RecoveredState(), registered.live)
+    if state.stop_before_start is not None:
+        shutdown.carry_out_stop(state, state.stop_before_start)
+
+
+def take_heartbeat(state: ApplicationState, heartbeat: Heartbeat) -> None:
+    """The engine answers a heartbeat."""
+    if heartbeat.shut_down is not None:
+        state.stage = Stage.ENDED
+        state.do(Abandon(heartbeat.shut_down))
+        return
+    if state.stage is Stage.STARTING:
+        return
+    for container_id in heartbeat.ending:
+        _take_ending(state, container_id)
+    for end in heartbeat.ended:
+        failures.take_end(state, end)
+    for end in heartbeat.start_failed:
+        # The engine could not even start a task there: the node's fault, whatever the code.
+        failures.take_end(state, end if end.node_fault else replace(end, node_fault=True))
+    for grant in heartbeat.granted:
+        take_grant(state, grant)
+    for request_id, why in heartbeat.refused:
+        role = state.role_of_request(request_id)
+        if state.stage is Stage.ACTIVE and role is not None and role.missing > 0:
+            name = f"role {role.spec.name}: " if len(state.roles) > 1 else ""
+            shutdown.fail(state, f"{name}{why}")
+
+
+def take_grant(state: ApplicationState, grant: Grant) -> None:
+    """A container is ours: start a task in it, or give it back where it is not needed."""
+    if not state.is_new(grant.container_id):
+        return
+    if grant.container_id.attempt < state.attempt:
+        recovery.adopt(state, grant)  # one that the engine forgot to name at registration
+        return
+    role = state.role_of_request(grant.request_id)
+    if state.stage is not Stage.ACTIVE or role is None or role.missing <= 0:
+        state.released[grant.container_id] = None
+        return
+    container = state.add_container(grant, role)
+    role.unbound[grant.container_id] = container
+    _note_change(state, role.spec, grant.resources)
+    state.do(StartTask(grant))
+    state.at(state.timing.hello_ms, Due.HELLO, container)
+
+
+def _note_change(state: ApplicationState, role: RoleSpec, given: Resources) -> None:
+    """Keep for the view that the engine gives a role's containers other amounts than it was asked for."""
+    asked = role.resources
+    if given == asked:
+        return
+    amounts = (
+        ("memory", asked.memory_mib, given.memory_mib, " MiB"),
+        ("vcores", asked.vcores, given.vcores, ""),
+        ("gcores", asked.gcores, given.gcores, ""),
+    )
+    texts = [
+        f"{name} {'raised' if has > wanted else 'lowered'} from {wanted} to {has}{unit}"
+        for name, wanted, has, unit in amounts
+        if has != wanted
+    ]
+    text = f"each {role.name} container: {', '.join(texts)}"
+    if state.changes.get(role.name) != text:
+        state.changes[role.name] = text
+        state.note("change", role=role.name, what=text)
+
+
+def _take_ending(state: ApplicationState, container_id: ContainerId) -> None:
+    """The engine takes a container away. One of an earlier attempt that no journal has may run any index until its
+    end is known: YARN takes those that were started in the last second before their ApplicationMaster died.
+    """
+    container = state.containers.get(container_id)
+    if container is not None and container_id in state.open and container.orders is not None:
+        # A node that YARN has lost may still reach us: then its task hears from us that it is to end.
+        if container.orders.stop is not Stop.NOW:
+            state.order(container, stop=Stop.NOW, why="its node is lost, or it is taken away", go=False)
+    elif state.is_new(container_id) and container_id.attempt < state.attempt:
+        blockers.add_stranger(state, container_id)

@@ -1,0 +1,133 @@
+"""Work for containers: an index is bound to a container when its task asks for it, and freed when that is lost.
+
+An index is only ever bound at a hello, to a task that has just proved to be alive. While a container of an earlier
+attempt may run an index of the role and nobody knows which, no index of the role is given out: those who ask wait for
+their answer.
+"""
+
+from __future__ import annotations
+
+from dlapp.am.decisions import containers
+from dlapp.am.model.demand import Role
+from dlapp.am.model.events import Assign, Refuse, SendOrders, StopContainer
+from dlapp.am.model.instance import Container, Instance, Stage, StopReason
+from dlapp.am.model.state import ApplicationState, Due
+from dlapp.ids import ContainerId
+from dlapp.messages import Assignment, Orders
+
+
+def serve(state: ApplicationState, role: Role) -> None:
+    """Answer those who were kept waiting for work."""
+    while role.held and not role.blockers:
+        container_id, container = next(iter(role.held.items()))
+        del role.held[container_id]
+        give_work(state, container)
+        if container.stop_reason is not None:
+            refuse(state, container_id, container.stop_reason.value)
+
+
+def give_work(state: ApplicationState, container: Container) -> None:
+    """Give a container that asks for work the lowest index that waits, as soon as one may be given."""
+    role = state.role_of(container)
+    index = role.next_index()
+    if state.stage is not Stage.ACTIVE:
+        containers.stop(state, container, StopReason.ENDING)
+    elif role.blockers:
+        role.held[container.container_id] = container
+    elif index is None:
+        containers.stop(state, container, StopReason.SURPLUS)
+    else:
+        bind(state, container, state.instances[index])
+        assign(state, container, state.instances[index])
+
+
+def bind(state: ApplicationState, container: Container, instance: Instance) -> None:
+    """Bind an index that waits to a container, for the container's life."""
+    role = state.role_of(container)
+    role.take(instance.index)
+    role.unbound.pop(container.container_id, None)
+    role.held.pop(container.container_id, None)
+    if instance.last is not None:
+        instance.add_earlier(instance.last)
+    instance.container = instance.last = container
+    instance.tries += 1
+    instance.stored = None
+    container.instance, container.try_number, container.view = instance, instance.tries, None
+    state.note(
+        "assign",
+        container=str(container.container_id),
+        index=instance.index,
+        host=container.host,
+        tries=instance.tries,
+    )
+    make_orders(state, container)
+
+
+def make_orders(state: ApplicationState, container: Container) -> None:
+    """Make the first orders of a container that is bound, and watch that its task reports."""
+    container.orders = Orders(
+        attempt=state.attempt,
+        number=1,
+        go=state.role_of(container).gate.open,
+        report_every_s=state.timing.report_every_s,
+    )
+    state.at(state.timing.silence_ms, Due.SILENCE, container)
+
+
+def assign(state: ApplicationState, container: Container, instance: Instance) -> None:
+    """Tell a task its work: the answer to its hello."""
+    spec, role = state.spec, instance.role
+    assignment = Assignment(
+        application_id=state.application_id,
+        attempt=state.attempt,
+        container_id=container.container_id,
+        index=instance.index,
+        total=len(state.instances),
+        role=role.name,
+        role_index=instance.role_index,
+        role_size=role.instances,
+        resources=role.resources,
+        script=role.script if role.script is not None else spec.script,
+        args=role.args if role.args is not None else spec.args,
+        docker_image=role.docker_image if role.docker_image is not None else spec.docker_image,
+        username=spec.username,
+        appname=spec.appname,
+        workspace_archive=state.submission.workspace_archive,
+        workspace_digest=state.submission.workspace_digest,
+        inputs=spec.inputs,
+        outputs=spec.outputs,
+        parts=state.parts_of(container.container_id),
+        kill_grace_s=spec.kill_grace_s,
+        log_limit_bytes=state.submission.log_limit_bytes,
+        spread=spec.placement.spread,
+        collect_gpus=spec.collect_gpus,
+        network=spec.network,
+    )
+    state.do(Assign(container.container_id, assignment))
+    assert container.orders is not None
+    state.do(SendOrders(container.container_id, container.orders))
+
+
+def refuse(state: ApplicationState, container_id: ContainerId, why: str) -> None:
+    """Answer a task's hello: there is no work for it."""
+    state.do(Refuse(container_id, why))
+    state.do(StopContainer(container_id))
+
+
+def free(state: ApplicationState, instance: Instance, durable: bool = False) -> None:
+    """Let an index wait for a container again. Only called when the one that it had is no longer open."""
+    container = instance.container
+    assert container is not None
+    role = state.role_of(container)
+    instance.container = None
+    state.mark_not_done(instance)
+    role.gate.leave(instance.index)
+    role.wait(instance.index)
+    state.note(
+        "free",
+        durable,
+        index=instance.index,
+        user_faults=instance.user_faults,
+        node_faults=instance.node_faults,
+    )
+    serve(state, role)

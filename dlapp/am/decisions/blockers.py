@@ -1,0 +1,44 @@
+"""Containers of an earlier attempt of which nobody knows what they run: they block all indexes of their role.
+
+Each stays one until its task is heard or its end is known.
+"""
+
+from __future__ import annotations
+
+from dlapp.am.decisions import assignment, gang
+from dlapp.am.model.instance import Container
+from dlapp.am.model.state import ApplicationState
+from dlapp.cluster import Grant
+from dlapp.ids import ContainerId
+
+
+def add(state: ApplicationState, container: Container) -> None:
+    """Block a container's role."""
+    role = state.role_of(container)
+    if container.listed:
+        role.unbound[container.container_id] = container
+    role.blockers[container.container_id] = container
+
+
+def add_stranger(state: ApplicationState, container_id: ContainerId) -> None:
+    """Block all roles for a container of which not even the role is known."""
+    for role in state.roles:
+        grant = Grant(container_id=container_id, request_id=role.request_id, node="", resources=role.spec.resources)
+        role.blockers[container_id] = Container(grant, role.place, state.now_ms)
+
+
+def remove(state: ApplicationState, container: Container) -> None:
+    """A container's task is heard, or the container is gone."""
+    container.unvouched = False
+    # Where only the engine told of it before its task did, it blocks the other roles, too.
+    remove_stranger(state, container.container_id)
+    gang.check_recovered(state, state.role_of(container))
+
+
+def remove_stranger(state: ApplicationState, container_id: ContainerId) -> None:
+    """A container blocks none of the roles any more, whichever it was of."""
+    for role in state.roles:
+        if role.blockers.pop(container_id, None) is not None:
+            if not role.blockers:
+                assignment.serve(state, role)
+            gang.check_recovered(state, role)

@@ -1,0 +1,215 @@
+"""Ends and silence of containers, and what becomes of their indexes: done, tried again, given up, or the end of all."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import replace
+
+from dlapp.am.decisions import assignment, blockers, containers, gang, shutdown, verdict
+from dlapp.am.decisions.verdict import Verdict
+from dlapp.am.model import journal
+from dlapp.am.model.events import StopContainer
+from dlapp.am.model.instance import Container, Instance, Stage, StopReason
+from dlapp.am.model.state import ApplicationState, Due
+from dlapp.cluster import ContainerEnd
+from dlapp.messages import Fault, Phase, Stop, TaskResult
+
+
+def take_end(state: ApplicationState, end: ContainerEnd) -> None:
+    """A container is gone, says the engine; or may be, for its node is lost."""
+    container = state.containers.get(end.container_id)
+    if end.presumed and _may_run_on(state, end, container):
+        return
+    if container is None:
+        state.released.pop(end.container_id, None)
+        state.gone.add(end.container_id)
+        blockers.remove_stranger(state, end.container_id)
+        return
+    if container.end is not None:
+        return
+    container.end, container.view = end, None
+    if container.finished_ms is None:
+        container.finished_ms = state.now_ms
+    state.note(
+        "end",
+        container=str(end.container_id),
+        status=end.exit_status,
+        diagnostics=end.diagnostics,
+        node_fault=end.node_fault,
+    )
+    state.live.pop(end.container_id, None)
+    if container.result is None:
+        _judge_end(state, container, end)
+
+
+def _may_run_on(state: ApplicationState, end: ContainerEnd, container: Container | None) -> bool:
+    """Return whether a container of a lost node may still run an index; then its end does not count yet.
+
+    Its task has been told to end, or is as soon as it finds us. Its result counts then; else its silence does, or the
+    recovery's deadline, as for every container that the engine does not list.
+    """
+    if container is None:
+        is_stranger = any(end.container_id in role.blockers for role in state.roles)
+        if not is_stranger or state.recovery_until_ms is None:
+            return False
+        state.presumed_ends.append(end)
+        return True
+    if container.unvouched:
+        is_waited_for = state.recovery_until_ms is not None
+    else:
+        is_silent = state.awake_ms - container.heard_ms >= state.timing.silence_ms
+        is_waited_for = container.instance is not None and not is_silent
+    if end.container_id not in state.open or not is_waited_for:
+        return False
+    container.listed, container.presumed_end = False, end
+    if container.orders is not None and container.orders.stop is not Stop.NOW:
+        state.order(container, stop=Stop.NOW, why=end.diagnostics, go=False)
+    return True
+
+
+def _judge_end(state: ApplicationState, container: Container, end: ContainerEnd) -> None:
+    state.open.pop(end.container_id, None)
+    role = state.role_of(container)
+    role.unbound.pop(end.container_id, None)
+    role.held.pop(end.container_id, None)
+    match container.stop_reason:
+        case None if end.exit_status == 0 and end.container_id.attempt < state.attempt:
+            # Its task ended because an ApplicationMaster had its result; that one's journal lost it.
+            judged = Verdict(Fault.STOPPED, "its result was lost with its ApplicationMaster", free=True)
+        case None:
+            judged = verdict.of_end(end)
+        case StopReason.SILENT | StopReason.LATE | StopReason.UNVOUCHED as why:
+            judged = Verdict(Fault.NODE, why.value, avoid_node=why is not StopReason.UNVOUCHED)
+        case why:
+            judged = Verdict(Fault.STOPPED, why.value, free=True)
+    blockers.remove(state, container)
+    blockers.remove_stranger(state, end.container_id)
+    if state.stage is not Stage.ACTIVE:
+        return
+    if container.instance is not None:
+        lose(state, container.instance, container, judged)
+    elif not judged.free and role.waiting:
+        # It would have been somebody's: charged to the index that suffered least, so that it ends one day.
+        victim = min((state.instances[n] for n in role.waiting_indexes()), key=lambda one: one.node_faults)
+        lose(state, victim, container, judged._replace(fault=Fault.NODE))
+
+
+def take_result(state: ApplicationState, container: Container, instance: Instance, result: TaskResult) -> None:
+    """Take what a task says of its end.
+
+    Args:
+        state: of the application; it is changed.
+        container: the task's.
+        instance: the index that runs in it.
+        result: how the payload ended.
+    """
+    container.result, container.phase, container.finished_ms = result, Phase.ENDED, state.now_ms
+    if result.exit_code is not None or result.signal is not None:
+        container.ran = state.payload_ran = True
+        if gang.was_recalled(state, container):
+            container.stop_reason = container.stop_reason or StopReason.RECALLED
+    state.open.pop(container.container_id, None)
+    blamed = result.fault in (Fault.USER, Fault.DATA)
+    state.note("result", durable=blamed, **journal.result_fields(container.container_id, result))
+    state.at(state.timing.exit_ms, Due.STOP, container)
+    judge_result(state, container, instance, result)
+    if container.presumed_end is not None:
+        take_end(state, container.presumed_end)
+
+
+def judge_result(state: ApplicationState, container: Container, instance: Instance, result: TaskResult) -> None:
+    """Decide what becomes of an index whose task told its result.
+
+    Args:
+        state: of the application; it is changed.
+        container: the task's.
+        instance: the index that ran in it.
+        result: how the payload ended.
+    """
+    if instance.container is not container:
+        return
+    recalled = container.stop_reason is StopReason.RECALLED
+    if not recalled:
+        take_stored(instance, container, result)
+    if state.stage is Stage.ACTIVE:
+        judged = verdict.of_result(result)
+        if recalled:
+            judged = Verdict(Fault.STOPPED, StopReason.RECALLED.value, free=True)
+        lose(state, instance, container, judged)
+    elif result.fault is Fault.NONE and state.stage is Stage.CLOSING:
+        state.mark_done(instance)
+
+
+def take_stored(instance: Instance, container: Container, result: TaskResult) -> None:
+    """Remember what a container stored for an index."""
+    if result.fault is Fault.NONE or result.outputs:
+        instance.stored = (container.container_id, result.outputs)
+
+
+def lose(state: ApplicationState, instance: Instance, container: Container, judged: Verdict) -> None:
+    """Decide what becomes of an index whose container is over, or could not be had.
+
+    Args:
+        state: of the application; it is changed.
+        instance: the index.
+        container: the one that is over.
+        judged: whose fault it was, and why.
+    """
+    if judged.fault is Fault.NONE:
+        state.mark_done(instance)
+        return
+    if judged.avoid_node:
+        state.avoided.add(container.grant.node, state.awake_ms)
+    if not judged.free:
+        instance.user_faults += judged.fault is Fault.USER
+        instance.node_faults += judged.fault in (Fault.NODE, Fault.STOPPED)
+    users, nodes = instance.user_faults, instance.node_faults
+    durable = judged.fault is Fault.USER
+    role = state.role_of(container)
+    if verdict.tried_again(judged, user_faults=users, node_faults=nodes, retries=instance.role.retries):
+        if instance.container is container:
+            assignment.free(state, instance, durable)
+            if role.gate.gang and role.gate.open and container.stop_reason is not StopReason.RECALLED:
+                gang.restart(state, role)
+    elif instance.index in state.deciding:
+        name = verdict.container_name(instance.index, instance.role.name, instance.role_index)
+        shutdown.fail(state, verdict.failure(name, judged, user_faults=users, node_faults=nodes))
+    else:
+        instance.given_up, instance.container, instance.stored = True, None, None
+        role.take(instance.index)
+        state.note("give_up", durable, index=instance.index, user_faults=users, node_faults=nodes)
+
+
+def check_deadlines(state: ApplicationState) -> None:
+    """Stop containers whose tasks did not come up or fell silent, and again those that did not end."""
+    while state.deadlines and state.deadlines[0][0] <= state.awake_ms:
+        _, _, what, container = heapq.heappop(state.deadlines)
+        if container.end is not None:
+            continue
+        match what:
+            case Due.STOP if _is_nobodys(state, container):
+                presume_gone(state, container)
+            case Due.STOP:
+                containers.request_stop(state, container)
+            case Due.HELLO if not container.hello and container.stop_reason is None:
+                containers.stop(state, container, StopReason.LATE)
+            case Due.SILENCE if container.result is None and container.stop_reason is None:
+                left = container.heard_ms + state.timing.silence_ms - state.awake_ms
+                if left > 0 or container.unvouched:
+                    state.at(max(left, 1000), Due.SILENCE, container)
+                else:
+                    containers.stop(state, container, StopReason.SILENT, at_once=True)
+            case _:
+                pass
+
+
+def _is_nobodys(state: ApplicationState, container: Container) -> bool:
+    """Return whether only a journal or a late message ever named a container, and it has been silent."""
+    return not container.listed and state.awake_ms - container.heard_ms >= state.timing.silence_ms
+
+
+def presume_gone(state: ApplicationState, container: Container) -> None:
+    """Neither the engine nor a task knows of it: it is gone, and nobody is left to say so."""
+    state.do(StopContainer(container.container_id))
+    end = ContainerEnd(container_id=container.container_id, exit_status=-100, node_fault=True)
+    take_end(state, replace(container.presumed_end or end, presumed=False))

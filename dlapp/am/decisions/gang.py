@@ -1,0 +1,82 @@
+"""Gangs: the gate of a role opens, and closes when a member is lost (see `dlapp.am.model.gate`).
+
+An earlier attempt may have closed the gate, or opened it, and died before anybody had heard. So when all that it left
+of a gang is heard or gone, it is looked at once whether that is one gang.
+"""
+
+from __future__ import annotations
+
+from dlapp.am.decisions import assignment, containers
+from dlapp.am.model.demand import Role
+from dlapp.am.model.instance import Container, Instance, Stage, StopReason
+from dlapp.am.model.state import ApplicationState
+from dlapp.messages import Phase
+
+
+def arrive(state: ApplicationState, instance: Instance) -> None:
+    """A task is ready and waits at the gate."""
+    role = state.role_of_index(instance.index)
+    if instance.container is None or instance.container.stop_reason is not None:
+        return
+    if role.gate.arrive(instance.index):
+        open_gate(state, role)
+    elif role.gate.open and instance.container.orders and not instance.container.orders.go:
+        state.order(instance.container, go=True)
+
+
+def open_gate(state: ApplicationState, role: Role) -> None:
+    """Let all members' payloads start."""
+    role.gate.reopen()
+    state.note("gate", durable=True, role=role.spec.name, open=True)
+    for index in role.indexes:
+        container = state.instances[index].container
+        if container and container.stop_reason is None and container.orders and not container.orders.go:
+            state.order(container, go=True)
+
+
+def restart(state: ApplicationState, role: Role) -> None:
+    """Begin a gang anew: stop all members, and close the gate until all are ready again."""
+    role.gate.close()
+    state.note("gate", durable=True, role=role.spec.name, open=False)
+    for index in role.indexes:
+        instance = state.instances[index]
+        container = instance.container
+        if container is None:
+            continue
+        if container.container_id in state.open:
+            containers.stop(state, container, StopReason.RECALLED)
+        else:
+            assignment.free(state, instance)
+
+
+def was_recalled(state: ApplicationState, container: Container) -> bool:
+    """Return whether it ran for a gang that begins anew: its attempt closed the gate, and died before all had heard.
+
+    Without a journal that is only known once all members are heard or gone.
+    """
+    role = state.role_of(container)
+    journal_knows = state.former is not None and state.former.started_ms is not None
+    return role.gate.gang and not role.gate.open and state.attempt > 1 and (journal_knows or not role.recovering)
+
+
+def check_recovered(state: ApplicationState, role: Role) -> None:
+    """Decide whether what an earlier attempt left of a gang is one gang, once all of it is heard or gone."""
+    if not role.recovering or state.stage is not Stage.ACTIVE or role.blockers:
+        return
+    bound = [container for index in role.indexes if (container := state.instances[index].container) is not None]
+    if any(one.unvouched for one in bound):
+        return
+    role.recovering = False
+    if role.gate.open:
+        if role.waiting:
+            restart(state, role)
+    elif any(_has_passed(one) and one.stop_reason is None for one in bound):
+        # No journal says that it was opened, but payloads run. All there: it was; else it cannot be completed.
+        if role.waiting:
+            restart(state, role)
+        else:
+            open_gate(state, role)
+
+
+def _has_passed(container: Container) -> bool:
+    return container.ran or container.storing or container.phase in (Phase.RUNNING, Phase.ENDED)

@@ -1,0 +1,113 @@
+"""The ApplicationMaster's decisions on each event. No I/O, no clock, no chance.
+
+How an application goes:
+
+    STARTING   the engine has not taken us yet
+    ACTIVE     containers are asked for, tasks bound to indexes, faults tried again
+    CLOSING    how it ends is decided; every container is stopped, or is ending softly with its output stored
+    SETTLING   each one's result or end is known (or its time is up): the outputs are put where they belong
+    LEAVING    the outputs are settled; the last ends are waited for, with a deadline
+    ENDED      the engine was told (or wants no more of us)
+
+Two clocks: ``now_ms`` comes with each event and is shown to people; deadlines run on the time that the
+ApplicationMaster was awake, which a suspended laptop, a stopped process or a clock step does not move by more than
+`dlapp.am.model.state.MAX_GAP_MS`. Otherwise all tasks would seem silent after a lid was opened.
+"""
+
+from __future__ import annotations
+
+from dlapp.am.decisions import allocation, failures, recovery, shutdown, tasks
+from dlapp.am.model import demand
+from dlapp.am.model.events import (
+    Action,
+    DeviceCountsRead,
+    Event,
+    Kill,
+    OutputsSettled,
+    Published,
+    Refuse,
+    SoftKill,
+    Tick,
+)
+from dlapp.am.model.instance import Stage, StopReason
+from dlapp.am.model.state import ApplicationState
+from dlapp.cluster import ContainerRequest, Heartbeat, Registered
+from dlapp.ids import ContainerId
+from dlapp.messages import Hello, Orders, Report
+
+
+class Master:
+    """One attempt of one application: ``state`` is what it knows, `handle` what it does about an event."""
+
+    def __init__(self, state: ApplicationState) -> None:
+        self.state = state
+
+    def handle(self, event: Event, now_ms: int) -> list[Action]:
+        """Take in what happened; the answer is what to do now, in this order.
+
+        Args:
+            now_ms: the time [ms since 1970]; it may step.
+        """
+        state = self.state
+        state.pass_time(now_ms)
+        if state.stage is Stage.ENDED:
+            self._answer_after_the_end(event)
+            return state.take_actions()
+        match event:
+            case Report():
+                tasks.take_report(state, event)
+            case Hello():
+                tasks.take_hello(state, event)
+            case Heartbeat():
+                allocation.take_heartbeat(state, event)
+            case Registered():
+                allocation.take_registered(state, event)
+            case SoftKill() | Kill():
+                shutdown.take_stop(state, event)
+            case OutputsSettled():
+                shutdown.take_settled(state, event)
+            case DeviceCountsRead(usable):
+                state.devices.take(usable)
+            case Published():
+                recovery.take_published(state)
+            case Tick():
+                pass
+        # What follows without an event of its own.
+        failures.check_deadlines(state)
+        recovery.check_deadline(state)
+        shutdown.advance(state)
+        return state.take_actions()
+
+    def _answer_after_the_end(self, event: Event) -> None:
+        match event:
+            case Hello():
+                self.state.do(Refuse(event.container_id, StopReason.ENDING.value))
+            case Report():
+                tasks.end_stranger(self.state, event)
+            case SoftKill() | Kill():
+                shutdown.take_stop(self.state, event)
+
+    def asks(self) -> tuple[ContainerRequest, ...]:
+        """Return the container requests to the engine now, one for each role; every heartbeat carries them."""
+        state = self.state
+        return demand.asks(
+            state.roles,
+            state.spec.placement,
+            state.avoided.names(state.awake_ms),
+            state.devices,
+            now_ms=state.awake_ms,
+            wanted=state.stage is Stage.ACTIVE,
+        )
+
+    def releases(self) -> tuple[ContainerId, ...]:
+        """Containers that are given back and whose end the engine has not said; said with every heartbeat."""
+        return tuple(self.state.released)
+
+    def orders_of(self, container_id: ContainerId) -> Orders | None:
+        """The orders a task has now; None: it has none, its report is answered by `SendOrders`."""
+        container = self.state.containers.get(container_id)
+        return container.orders if container else None
+
+    def progress(self) -> float:
+        """Share of the deciding indexes that are done, 0 to 1."""
+        return 1.0 - len(self.state.undecided) / len(self.state.deciding)

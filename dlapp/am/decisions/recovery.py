@@ -1,0 +1,191 @@
+"""What an earlier attempt left: a journal, live containers, tasks that say what they run.
+
+The engine's list says which containers live, the tasks say which index they run; the journal fills in. A container of
+which the journal knows the index keeps it from being given out, one of which nobody knows it keeps all indexes of its
+role, until its task is heard or its end is known. Whose task is not heard by the recovery's deadline is stopped. What
+only a journal or a late message tells of, and neither the engine nor a task confirms, is presumed gone.
+
+No task can be heard before it can find us. Where that takes a file on HDFS, and HDFS takes no changes for an hour, the
+tasks of the earlier attempt compute on meanwhile, so the deadline begins when the file is there.
+"""
+
+from __future__ import annotations
+
+from dlapp.am.decisions import assignment, blockers, containers, failures, gang, shutdown, verdict
+from dlapp.am.model.events import StopContainer
+from dlapp.am.model.instance import Container, Instance, Stage, StopReason
+from dlapp.am.model.journal import RecoveredContainer, RecoveredState
+from dlapp.am.model.state import ApplicationState, Due
+from dlapp.cluster import Grant
+from dlapp.messages import Phase
+
+
+def recover(state: ApplicationState, former: RecoveredState, live: tuple[Grant, ...]) -> None:
+    """Take over from the earlier attempts.
+
+    Args:
+        live: the containers that the engine says live on.
+    """
+    by_id = {grant.container_id: grant for grant in live}
+    for role in state.roles:
+        role.recovering = role.gate.gang
+        if role.gate.gang and former.gates.get(role.spec.name):
+            role.gate.reopen()
+    for index, (user_faults, node_faults) in former.faults.items():
+        if index < len(state.instances):
+            state.instances[index].user_faults = user_faults
+            state.instances[index].node_faults = node_faults
+    for container_id, known in former.containers.items():
+        _recover_container(state, former, known, by_id.pop(container_id, None))
+    for index in former.given_up:
+        state.instances[index].given_up = True
+        state.role_of_index(index).take(index)
+    for grant in by_id.values():
+        adopt(state, grant)
+    if former.ending is not None:
+        _end_as_decided(state, former)
+        return
+    _judge_what_is_over(state)
+    if state.stage is Stage.ACTIVE and former.soft is not None:
+        by, cause, ends_ms = former.soft
+        shutdown.stop_softly(state, by, cause, ends_ms=ends_ms)
+    for role in state.roles:
+        gang.check_recovered(state, role)
+
+
+def _end_as_decided(state: ApplicationState, former: RecoveredState) -> None:
+    """Go on with the end that an earlier attempt had decided."""
+    assert former.ending is not None
+    for instance in state.instances:
+        if (container := instance.container) is not None and (result := container.result) is not None:
+            failures.take_stored(instance, container, result)
+    state.ending, state.settlement = former.ending
+    if former.outputs is not None:
+        state.outputs = former.outputs
+        state.stage = Stage.LEAVING
+        state.closing_until_ms = state.awake_ms + state.timing.end_ms
+        containers.stop_all(state)
+    elif state.commits:
+        containers.stop_all(state)
+        shutdown.settle(state)
+    else:
+        shutdown.conclude(state, state.ending, state.settlement)
+
+
+def _keep_earlier(instance: Instance, known: RecoveredContainer) -> None:
+    """Keep a container that an index had before its last one, for those who look."""
+    container = Container(known.grant, 0, known.started_ms)
+    container.host, container.try_number = known.host, known.try_number
+    container.result, container.end, container.finished_ms = known.result, known.end, known.finished_ms
+    instance.add_earlier(container)
+
+
+def _recover_container(
+    state: ApplicationState, former: RecoveredState, known: RecoveredContainer, grant: Grant | None
+) -> None:
+    container_id = known.grant.container_id
+    index = known.index
+    if index is not None and not 0 <= index < len(state.instances):
+        index = None
+    bound = index is not None and former.bound.get(index) == container_id
+    if known.end is not None and not bound and (index is None or former.last.get(index) != container_id):
+        state.gone.add(container_id)
+        if index is not None:
+            _keep_earlier(state.instances[index], known)
+        return
+    role = state.role_of_index(index) if index is not None else state.role_of_request(known.grant.request_id)
+    if role is None:
+        return
+    container = Container(grant or known.grant, role.place, known.started_ms)
+    container.host, container.ran, container.try_number = known.host, known.ran, known.try_number
+    container.result, container.end, container.finished_ms = known.result, known.end, known.finished_ms
+    container.heard_ms, container.listed, container.renumber = state.awake_ms, grant is not None, True
+    if container.result is not None:
+        container.phase = Phase.ENDED
+    state.payload_ran = state.payload_ran or container.ran
+    state.containers[container_id] = container
+    alive = container.end is None and (container.listed or container.result is None)
+    if container.end is None:
+        # What only a journal knows may be alive all the same, until the recovery's deadline; a result of its task
+        # says that it is as good as gone.
+        if alive:
+            state.live[container_id] = container
+        if container.result is None:
+            state.open[container_id] = container
+            container.unvouched = True
+        elif alive:
+            state.at(state.timing.exit_ms, Due.STOP, container)
+    if index is not None and former.last.get(index) == container_id:
+        state.instances[index].last = container
+        state.instances[index].tries = former.tries.get(index, 0)
+    if index is None or not bound:
+        if container.unvouched:
+            blockers.add(state, container)
+        return
+    instance = state.instances[index]
+    instance.container, container.instance = container, instance
+    role.take(index)
+    if container.unvouched:
+        assignment.make_orders(state, container)
+        if container.ran and gang.was_recalled(state, container):
+            containers.stop(state, container, StopReason.RECALLED)
+
+
+def _judge_what_is_over(state: ApplicationState) -> None:
+    """Decide on the results and ends of which the earlier attempt wrote no decision."""
+    for instance in state.instances:
+        container = instance.container
+        if container is None or state.stage is not Stage.ACTIVE:
+            continue
+        if (container.result or container.end) and container.ran and gang.was_recalled(state, container):
+            assignment.free(state, instance)
+        elif container.result is not None:
+            failures.judge_result(state, container, instance, container.result)
+        elif container.end is not None:
+            failures.lose(state, instance, container, verdict.of_end(container.end))
+
+
+def adopt(state: ApplicationState, grant: Grant, *, listed: bool = True) -> Container | None:
+    """Take over a container that an earlier attempt left; what it runs is not known.
+
+    Args:
+        listed: the engine says that it lives; False: only its task does.
+    """
+    role = state.role_of_request(grant.request_id)
+    if role is None:
+        state.gone.add(grant.container_id)
+        state.do(StopContainer(grant.container_id))
+        return None
+    container = state.add_container(grant, role)
+    container.unvouched = container.renumber = True
+    container.listed = listed
+    if state.recovery_until_ms is None or state.recovery_until_ms <= state.awake_ms:
+        state.recovery_until_ms = state.awake_ms + state.timing.recovery_ms
+    blockers.add(state, container)
+    if state.stage is not Stage.ACTIVE:
+        containers.stop(state, container, StopReason.ENDING)
+    return container
+
+
+def take_published(state: ApplicationState) -> None:
+    """Tasks of an earlier attempt can find this one from now on."""
+    if state.recovery_until_ms is not None and state.unpublished_until_ms > state.awake_ms:
+        state.recovery_until_ms = state.awake_ms + state.timing.recovery_ms
+    state.unpublished_until_ms = 0
+
+
+def check_deadline(state: ApplicationState) -> None:
+    """Stop the containers whose tasks did not speak in time."""
+    if state.recovery_until_ms is None:
+        return
+    if state.awake_ms < max(state.recovery_until_ms, state.unpublished_until_ms):
+        return
+    state.recovery_until_ms = None
+    presumed, state.presumed_ends = state.presumed_ends, []
+    for end in presumed:
+        failures.take_end(state, end)
+    for container in [one for one in state.open.values() if one.unvouched]:
+        if container.listed:
+            containers.stop(state, container, StopReason.UNVOUCHED, at_once=True)
+        else:
+            failures.presume_gone(state, container)

@@ -1,0 +1,253 @@
+"""How an application ends: somebody stops it, it fails, its time is up, or all is done.
+
+What is decided is in the journal before anybody is stopped for it. A soft end gives payloads their grace, then those
+that store their output time for that; a hard one gives nothing. Then the outputs are settled, once, and the last ends
+are waited for. Each of these waits has a deadline, so it always ends; what is not known by then, the diagnostics say.
+"""
+
+from __future__ import annotations
+
+from dlapp.am.decisions import containers, verdict
+from dlapp.am.model import journal
+from dlapp.am.model.events import (
+    AnswerStop,
+    ApplicationEnd,
+    Finish,
+    Kill,
+    OutputsSettled,
+    Part,
+    Settlement,
+    SettleOutputs,
+    SoftKill,
+)
+from dlapp.am.model.instance import Stage, StopReason
+from dlapp.am.model.state import ApplicationState
+from dlapp.messages import Stop, StopAnswer
+from dlapp.report import Cause, FinalStatus
+from dlapp.spec import OnFailure
+
+
+def take_stop(state: ApplicationState, event: SoftKill | Kill) -> None:
+    """Somebody asks for an end."""
+    soft = isinstance(event, SoftKill)
+    if state.stage is Stage.STARTING:
+        if not isinstance(state.stop_before_start, Kill):
+            state.stop_before_start = event
+        answer = StopAnswer(state="stopping")
+    elif state.stage is Stage.ACTIVE or (state.stage is Stage.CLOSING and state.commits and not soft):
+        carry_out_stop(state, event)
+        answer = StopAnswer(state="stopping", left_s=_grace_left_s(state))
+    elif state.stage is Stage.CLOSING and state.soft_ends_ms is not None and state.soft_text is not None:
+        left_s = _grace_left_s(state)
+        text = f"{state.soft_text} already, {left_s:.0f} s of the grace time left"
+        answer = StopAnswer(state="already", left_s=left_s, message=text)
+    elif state.stage is Stage.ENDED:
+        text = state.ending.diagnostics if state.ending else "the attempt has ended"
+        answer = StopAnswer(state="ended", message=text)
+    else:
+        text = state.ending.diagnostics if state.ending else ""
+        stage = "already" if state.stage is Stage.CLOSING else "ended"
+        answer = StopAnswer(state=stage, message=f"it is ending already: {text}")
+    state.do(AnswerStop(answer))
+
+
+def _grace_left_s(state: ApplicationState) -> float:
+    if state.soft_ends_ms is None or state.soft_text is None:
+        return 0.0
+    return max(0, state.soft_until_ms - state.awake_ms) / 1000
+
+
+def carry_out_stop(state: ApplicationState, event: SoftKill | Kill) -> None:
+    """End the application as somebody asked."""
+    if isinstance(event, SoftKill):
+        stop_softly(state, event.by, Cause.SOFT_KILLED)
+        return
+    state.soft_text = None
+    text = f"killed by {event.by}, no output kept" if state.spec.outputs else f"killed by {event.by}"
+    conclude(state, ApplicationEnd(FinalStatus.KILLED, Cause.KILLED, text), Settlement.DROP)
+
+
+def stop_softly(state: ApplicationState, by: str, cause: Cause, *, ends_ms: int | None = None) -> None:
+    """End the payloads with SIGTERM and keep what they store; before any has run, it is a kill.
+
+    Args:
+        state: of the application; it is changed.
+        by: who asked for it.
+        cause: SOFT_KILLED or TIMED_OUT.
+        ends_ms: when the grace is over [ms since 1970], where an earlier attempt began this.
+    """
+    text = f"soft-killed by {by}" if cause is Cause.SOFT_KILLED else f"timed out after {state.spec.max_runtime_s:g} s"
+    if not state.payload_ran and not any(one.unvouched for one in state.open.values()):
+        cause = Cause.KILLED if cause is Cause.SOFT_KILLED else cause
+        ending = ApplicationEnd(FinalStatus.KILLED, cause, f"{text} before a payload ran")
+        conclude(state, ending, Settlement.DROP)
+        return
+    grace_ms = int(state.spec.kill_grace_s * 1000)
+    if ends_ms is None:
+        state.soft_ends_ms = state.now_ms + grace_ms
+    else:
+        state.soft_ends_ms = ends_ms
+        grace_ms = max(0, min(grace_ms, ends_ms - state.now_ms))
+    state.soft_by, state.soft_text = by, text
+    state.note("soft", durable=True, by=by, cause=cause.value, ends_ms=state.soft_ends_ms)
+    conclude(state, ApplicationEnd(FinalStatus.KILLED, cause, text), Settlement.COMMIT, grace_ms=grace_ms)
+
+
+def fail(state: ApplicationState, text: str) -> None:
+    """End the application as failed."""
+    if state.stage is Stage.ACTIVE:
+        # Where output of a failed run is kept, what the others have of it is worth the moment to store it.
+        kept = any(output.on_failure is OnFailure.KEEP for output in state.spec.outputs)
+        ending = ApplicationEnd(FinalStatus.FAILED, Cause.FAILED, text)
+        conclude(state, ending, Settlement.KEEP, grace_ms=0 if kept else None, decided=True)
+
+
+def conclude(
+    state: ApplicationState,
+    ending: ApplicationEnd,
+    how: Settlement,
+    *,
+    grace_ms: int | None = None,
+    decided: bool = False,
+) -> None:
+    """Stop what runs, and then end.
+
+    Args:
+        state: of the application; it is changed.
+        ending: how the application ends.
+        how: what is to become of the outputs.
+        grace_ms: between SIGTERM and SIGKILL, with the output stored after it; None: SIGKILL and no output.
+        decided: how it ends does not depend on what is stored.
+    """
+    state.ending, state.settlement = ending, how
+    state.stage = Stage.CLOSING
+    state.closing_stage = 0
+    if grace_ms is None or decided:
+        # On the disk before anybody is stopped for it: a next attempt must not take those for failures.
+        state.note("ending", durable=True, **journal.ending_record(ending, how))
+    if grace_ms is None:
+        containers.stop_all(state)
+        state.closing_stage = 2
+        state.closing_until_ms = state.awake_ms + state.timing.end_ms
+        return
+    for container in list(state.open.values()):
+        orders = container.orders
+        may_run = container.ran or (orders is not None and orders.go)
+        if container.instance is None or container.stop_reason is not None or orders is None or not may_run:
+            containers.stop(state, container, StopReason.ENDING)
+        elif orders.stop is Stop.NO:
+            text = containers.stop_text(state, StopReason.ENDING)
+            state.order(container, stop=Stop.SOFT, why=text, grace_s=grace_ms / 1000)
+    state.soft_until_ms = state.awake_ms + grace_ms
+    state.closing_until_ms = state.soft_until_ms + state.timing.soft_margin_ms
+
+
+def advance(state: ApplicationState) -> None:
+    """Begin an end that nobody asks for, and the next stage of an end where this one is complete."""
+    if state.stage is Stage.ACTIVE:
+        limit_s = state.spec.max_runtime_s
+        if not state.undecided:
+            ending = ApplicationEnd(FinalStatus.SUCCEEDED, Cause.SUCCEEDED, "")
+            conclude(state, ending, Settlement.COMMIT, grace_ms=int(state.spec.kill_grace_s * 1000))
+        elif limit_s is not None and state.awake_ms - state.runtime_from_ms >= limit_s * 1000:
+            stop_softly(state, "max_runtime", Cause.TIMED_OUT)
+    if state.stage is Stage.CLOSING:
+        _check_closing(state)
+    if state.stage is Stage.LEAVING and (not state.live or state.awake_ms >= state.closing_until_ms):
+        _finish(state)
+
+
+def _check_closing(state: ApplicationState) -> None:
+    if not state.open:
+        settle(state)
+    elif state.awake_ms < state.closing_until_ms:
+        return
+    elif state.closing_stage == 0:
+        # The grace and its margin are over. Who stores goes on: cut off, its output would be lost.
+        storing = False
+        for container in list(state.open.values()):
+            if container.storing and container.stop_reason is None:
+                storing = True
+            else:
+                containers.stop(state, container, StopReason.ENDING, at_once=True)
+        state.closing_stage = 1 if storing else 2
+        state.closing_until_ms = state.awake_ms + (state.timing.store_ms if storing else state.timing.end_ms)
+    elif state.closing_stage == 1:
+        containers.stop_all(state, at_once=True)
+        state.closing_stage = 2
+        state.closing_until_ms = state.awake_ms + state.timing.end_ms
+    else:
+        settle(state)
+
+
+def settle(state: ApplicationState) -> None:
+    """Let the outputs be put where they belong."""
+    assert state.ending is not None
+    parts = tuple(
+        Part(one.index, one.role.name, one.role_index, *one.stored) for one in state.instances if one.stored is not None
+    )
+    if state.soft_text is not None:
+        _describe_soft_end(state, state.soft_text, parts)
+    state.closing_until_ms = state.awake_ms + state.timing.end_ms
+    if state.commits or state.soft_text is not None:
+        state.note("ending", durable=True, **journal.ending_record(state.ending, state.settlement))
+    state.stage = Stage.SETTLING
+    state.do(SettleOutputs(state.settlement, state.ending, () if state.settlement is Settlement.DROP else parts))
+
+
+def _describe_soft_end(state: ApplicationState, text: str, parts: tuple[Part, ...]) -> None:
+    """Say in the diagnostics what becomes of the output, which is known only now."""
+    assert state.ending is not None
+    if not state.spec.outputs:
+        pass
+    elif not parts:
+        text += ", there was no output to commit"
+        state.settlement = Settlement.DROP
+    elif state.ending.cause is Cause.TIMED_OUT and not _all_came_to_a_good_end(state):
+        # Nobody looked at it and said that it is worth keeping, and it may be half of something.
+        text += ", output kept aside: not every script ended with exit code 0 in its grace time"
+        state.settlement = Settlement.KEEP
+    else:
+        text += ", output committed"
+        there = {part.index for part in parts}
+        without = [one for one in state.instances if one.index not in there]
+        if without:
+            names = [verdict.container_name(one.index, one.role.name, one.role_index) for one in without]
+            text += f" but for {verdict.listed(names)}"
+    state.ending = state.ending._replace(diagnostics=text)
+
+
+def _all_came_to_a_good_end(state: ApplicationState) -> bool:
+    """Return whether every payload ended with exit code 0, so that it saved what it wanted to save."""
+    lasts = [one.last for one in state.instances]
+    return all(one is not None and one.result is not None and one.result.exit_code == 0 for one in lasts)
+
+
+def take_settled(state: ApplicationState, event: OutputsSettled) -> None:
+    """The outputs are where they belong, or it cannot be done: wait for the last ends."""
+    if state.stage is not Stage.SETTLING:
+        return
+    assert state.ending is not None
+    state.outputs = event.outputs or state.outputs
+    if event.ended is not None:
+        state.ending = event.ended
+    if event.error is not None and state.commits:
+        state.ending = ApplicationEnd(FinalStatus.FAILED, Cause.FAILED, event.error)
+    elif event.error is not None:
+        state.ending = state.ending._replace(diagnostics=f"{state.ending.diagnostics}; {event.error}")
+    state.note("settled", **journal.settled_record(state.ending, state.settlement, state.outputs))
+    state.stage = Stage.LEAVING
+    state.closing_until_ms = state.awake_ms + state.timing.end_ms
+
+
+def _finish(state: ApplicationState) -> None:
+    assert state.ending is not None
+    if state.live:
+        names = [f"{one.container_id} on {one.host}" for one in state.live.values()]
+        end = "the end of " + verdict.listed(names) + " is not known"
+        text = state.ending.diagnostics
+        state.ending = state.ending._replace(diagnostics=f"{text}; {end}" if text else end)
+    state.stage = Stage.ENDED
+    state.finished_ms = state.now_ms
+    state.note("finish")
+    state.do(Finish(state.ending))

@@ -1,0 +1,142 @@
+"""Tasks speak: a hello, which asks for work or says what runs already, and reports.
+
+`dlapp.messages` has the words. A task is answered with orders; one that runs what it should not is told to end.
+"""
+
+from __future__ import annotations
+
+from dlapp.am.decisions import assignment, blockers, containers, failures, gang, recovery
+from dlapp.am.model.events import SendOrders, StopContainer
+from dlapp.am.model.instance import Container, Instance, Stage, StopReason
+from dlapp.am.model.state import ApplicationState
+from dlapp.cluster import Grant
+from dlapp.ids import ContainerId
+from dlapp.messages import Hello, Orders, Phase, Report, Stop
+
+RAN = (Phase.RUNNING, Phase.STORING)
+
+
+def take_hello(state: ApplicationState, hello: Hello) -> None:
+    """A task's first word to this attempt."""
+    if state.stage is Stage.STARTING:
+        return  # The task says it again; a container of ours may only be known with the registration.
+    container = _container_of(state, hello.container_id, hello.index, hello.host)
+    if container is None:
+        assignment.refuse(state, hello.container_id, "this container is not one of this application's")
+        return
+    if container.end is not None or container.result is not None:
+        assignment.refuse(state, hello.container_id, "this container's work is over")
+        return
+    container.hello, container.view = True, None
+    container.heard_ms = state.awake_ms
+    container.host = hello.host or container.host
+    if container.stop_reason is None and hello.index is not None:
+        _take_index(state, container, hello.index, hello.phase)
+    elif container.unvouched and container.instance is None:
+        blockers.remove(state, container)  # it runs nothing: a container like any other
+    if container.stop_reason is None and container.instance is None:
+        assignment.give_work(state, container)
+    elif container.stop_reason is None and container.instance is not None:
+        _vouch(state, container)
+        assignment.assign(state, container, container.instance)
+    if container.stop_reason is not None:
+        assignment.refuse(state, hello.container_id, container.stop_reason.value)
+
+
+def take_report(state: ApplicationState, report: Report) -> None:
+    """A task's news."""
+    if state.stage is Stage.STARTING:
+        return  # It is held back, and the task says it again.
+    container = _container_of(state, report.container_id, report.index, "")
+    if container is None or container.end is not None:
+        end_stranger(state, report)
+        return
+    container.heard_ms = state.awake_ms
+    if container.result is not None:
+        return
+    if container.instance is None or container.instance.index != report.index:
+        if container.stop_reason is None:
+            _take_index(state, container, report.index, report.phase)
+        if container.instance is None or container.instance.index != report.index:
+            end_stranger(state, report)
+            return
+    instance = container.instance
+    _vouch(state, container)
+    if container.renumber:
+        container.renumber = False
+        assert container.orders is not None
+        if report.seen >= container.orders.number:
+            state.order(container, number=report.seen)
+    if report.number > container.report_number:
+        _take_news(state, container, instance, report)
+
+
+def _take_news(state: ApplicationState, container: Container, instance: Instance, report: Report) -> None:
+    container.report_number, container.view = report.number, None
+    container.progress, container.detail = report.progress, report.detail
+    container.gpus, container.address = report.gpus, report.address
+    container.image = report.image
+    container.phase = report.phase
+    _note_run(state, container, report.phase)
+    if report.result is not None:
+        failures.take_result(state, container, instance, report.result)
+    elif report.phase is Phase.WAITING:
+        gang.arrive(state, instance)
+
+
+def end_stranger(state: ApplicationState, report: Report) -> None:
+    """Answer a task that runs what it should not: an end known, another's index, a container that is not ours."""
+    orders = Orders(attempt=state.attempt, number=report.seen + 1, stop=Stop.NOW)
+    state.do(SendOrders(report.container_id, orders))
+    if state.stage is not Stage.ENDED:
+        state.do(StopContainer(report.container_id))
+
+
+def _container_of(state: ApplicationState, container_id: ContainerId, index: int | None, host: str) -> Container | None:
+    """The container, adopted where an earlier attempt left it and only its task tells of it."""
+    container = state.containers.get(container_id)
+    if container is not None or index is None or not 0 <= index < len(state.instances):
+        return container
+    if state.stage is not Stage.ACTIVE or container_id.attempt >= state.attempt or not state.is_new(container_id):
+        return None
+    role = state.role_of_index(index)
+    grant = Grant(container_id=container_id, request_id=role.request_id, node=host, resources=role.spec.resources)
+    return recovery.adopt(state, grant, listed=False)
+
+
+def _take_index(state: ApplicationState, container: Container, index: int, phase: Phase) -> None:
+    """A task says which index it runs: bind it, unless that index runs elsewhere."""
+    role = state.role_of(container)
+    if container.instance is not None:
+        if container.instance.index != index:
+            containers.stop(state, container, StopReason.CONFLICT, at_once=True)
+        return
+    free = (
+        index in role.indexes
+        and state.instances[index].container is None
+        and not state.instances[index].given_up
+        and container.unvouched
+        and state.stage is Stage.ACTIVE
+    )
+    if not free:
+        containers.stop(state, container, StopReason.CONFLICT, at_once=True)
+        return
+    assignment.bind(state, container, state.instances[index])
+    container.phase = phase
+    _note_run(state, container, phase)
+    _vouch(state, container)
+
+
+def _vouch(state: ApplicationState, container: Container) -> None:
+    """A task was heard, and what it runs is known."""
+    container.hello = True
+    if container.unvouched and container.stop_reason is not StopReason.UNVOUCHED:
+        blockers.remove(state, container)
+
+
+def _note_run(state: ApplicationState, container: Container, phase: Phase) -> None:
+    if phase in RAN and not container.ran:
+        container.ran = state.payload_ran = True
+        state.note("run", container=str(container.container_id))
+        if gang.was_recalled(state, container):
+            containers.stop(state, container, StopReason.RECALLED)

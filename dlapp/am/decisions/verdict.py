@@ -1,0 +1,137 @@
+"""Whose fault an end was, whether the index is tried again, and the words for it.
+
+    fault     who says so                                        again?
+    NONE      the task: the payload ended with 0, output stored   done
+    USER      the task: exit code, signal; or the task itself     as often as the role's ``retries``
+              died and the engine does not blame the node
+    NODE      the task or the engine: GPU, disk, host, silence   `NODE_RETRIES` times, elsewhere where there is one
+    STOPPED   a task that was stopped, but not by us              as NODE
+    DATA      the task: input missing, output not writable        never
+
+A container that was preempted is tried again as often as that happens: it is a decision of the scheduler, which says
+by it that the application may go on later.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dlapp.cluster import ContainerEnd
+from dlapp.messages import Fault, TaskResult
+
+NODE_RETRIES = 3
+"""How often one index is tried again after faults that are not its program's. On one machine there is no elsewhere:
+there this is what ends the application."""
+
+PREEMPTED = -102
+_LOST = -100
+_BY_US = -105
+_LIMITS = (-103, -104, -109)
+_LAST_SIGNAL = 64
+_WORDS = {
+    _LOST: "the container was lost with its node or taken away",
+    -101: "the disks of the node failed",
+    PREEMPTED: "the container was preempted",
+    -103: "it used more virtual memory than it asked for",
+    -104: "it used more memory than it asked for",
+    _BY_US: "it was stopped by an earlier attempt",
+    -106: "the container was killed by the ResourceManager",
+    -108: "the container was killed by its node to make room",
+    -109: "it wrote more log than it may",
+    -1000: "the container could not be prepared on its node",
+}
+"""Source: org.apache.hadoop.yarn.api.records.ContainerExitStatus."""
+
+
+class Verdict(NamedTuple):
+    """One end, judged.
+
+    Args:
+        reason: one line for the user.
+        avoid_node: the next try should be elsewhere.
+        free: counted against nothing.
+    """
+
+    fault: Fault
+    reason: str
+    avoid_node: bool = False
+    free: bool = False
+
+
+def of_result(result: TaskResult) -> Verdict:
+    """Judge what a task said of its own end."""
+    words = result.message
+    if result.signal is not None:
+        code = f"killed by signal {result.signal}"
+    elif result.exit_code:
+        code = f"exit code {result.exit_code}"
+    else:
+        code = ""
+    if code and code not in words:
+        words = f"{code}: {words}" if words else code
+    if not words and result.fault is not Fault.NONE:
+        words = "stopped from outside" if result.fault is Fault.STOPPED else f"a fault of its {result.fault.value}"
+    return Verdict(result.fault, words, avoid_node=result.fault is Fault.NODE)
+
+
+def of_end(end: ContainerEnd) -> Verdict:
+    """Judge the end of a container whose task said no last word."""
+    status, said = end.exit_status, end.diagnostics.strip().partition("\n")[0]
+    if end.node_fault:
+        reason = said or _WORDS.get(status, "its node failed")
+        return Verdict(Fault.NODE, reason, avoid_node=status not in (PREEMPTED, _LOST), free=status == PREEMPTED)
+    if status in _WORDS:
+        fault = Fault.USER if status in _LIMITS else Fault.STOPPED if status == _BY_US else Fault.NODE
+        return Verdict(fault, said or _WORDS[status], avoid_node=status == -101, free=status == PREEMPTED)
+    if -_LAST_SIGNAL <= status < 0:
+        reason = f"the task was killed by signal {-status}"
+    elif status > 0:
+        reason = f"the task ended with exit code {status} and without a result"
+    elif status == 0:
+        reason = "the task ended without a result"
+    else:
+        reason = f"the container ended with status {status}"
+    return Verdict(Fault.USER, f"{reason}: {said}" if said and said not in reason else reason)
+
+
+def tried_again(verdict: Verdict, *, user_faults: int, node_faults: int, retries: int) -> bool:
+    """Return whether the index is tried again.
+
+    Args:
+        verdict: on this end.
+        user_faults, node_faults: how many ends counted against each, this one too where it counts.
+        retries: how often a user's fault is tried again.
+    """
+    match verdict.fault:
+        case Fault.USER:
+            return user_faults <= retries
+        case Fault.NODE | Fault.STOPPED:
+            return verdict.free or node_faults <= NODE_RETRIES
+        case _:
+            return False
+
+
+def container_name(index: int, role: str, role_index: int) -> str:
+    """Return what users know a container by: ``container 2 (worker 2)``."""
+    return f"container {index} ({role} {role_index})"
+
+
+def failure(name: str, verdict: Verdict, *, user_faults: int, node_faults: int) -> str:
+    """Return the diagnostics of an application that ends by this: ``container 2 (worker 2) failed: exit code 3``.
+
+    Args:
+        name: of the container, as in ``container 2 (worker 2)``.
+        verdict: on its last end.
+        user_faults, node_faults: how many ends counted against each.
+    """
+    if verdict.fault is Fault.USER and user_faults > 1:
+        return f"{name} failed {user_faults} times, the last time: {verdict.reason}"
+    if verdict.fault in (Fault.NODE, Fault.STOPPED) and node_faults > 1:
+        return f"{name} failed {node_faults} times by no fault of its program, the last time: {verdict.reason}"
+    return f"{name} failed: {verdict.reason}"
+
+
+def listed(names: list[str], most: int = 3) -> str:
+    """A list that stays short: ``a, b, c and 7 more``."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,102 @@
+"""Which hosts are short of healthy GPUs, as the ledger says.
+
+YARN counts GPUs and does not know that a GPU is in quarantine: it would send a container to a host that cannot give
+it its GPUs, and the container would have to go to another one. The ledger is read once before the first ask for GPUs,
+and again, seldom, while one waits. Nothing depends on it: an ensemble that is away costs a line in the log, for what
+leases the GPUs is the task on its host.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from dlapp.am.model.events import DeviceCountsRead
+from dlapp.cluster import ContainerRequest
+from dlapp.errors import DlappError
+from dlapp.gpuid.factory import open_cluster_ledger
+from dlapp.launch_spec import ZOOKEEPER, LedgerSettings
+from dlapp.system import log
+
+READ_EVERY_S, MOST_OF_THE_TIME = 60.0, 0.01
+"""A reading follows the last one after so long, or so that no more than this share of the time is spent on them."""
+ANSWER_S = 10.0
+WAIT_MS = 2_000
+"""How long an ask for GPUs waits for the first reading, which takes 0.1 s where the ensemble answers."""
+_NAMED = 5
+
+
+class DeviceCountReader:
+    """Reads the ledger beside the loop, each time in a thread that ends with the reading.
+
+    Args:
+        settings: a ledger of many hosts.
+        tell: takes what was read, from that thread.
+    """
+
+    def __init__(
+        self,
+        settings: LedgerSettings,
+        tell: Callable[[DeviceCountsRead], None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings, self._tell, self._clock = settings, tell, clock
+        self._again_at = clock()
+        self._thread: threading.Thread | None = None
+        self._said: dict[str, int] = {}
+
+    @classmethod
+    def of(cls, settings: LedgerSettings, tell: Callable[[DeviceCountsRead], None]) -> DeviceCountReader | None:
+        """Make one; None: this ledger knows nothing of other hosts than its own."""
+        return cls(settings, tell) if settings.kind == ZOOKEEPER else None
+
+    def look_for(self, asks: Sequence[ContainerRequest]) -> None:
+        """Read again where an ask waits for GPUs and the last reading is old. Returns at once."""
+        if any(ask.count and ask.resources.gcores for ask in asks):
+            self.look()
+
+    def look(self) -> None:
+        """Read, unless that was done a moment ago or is being done. Returns at once."""
+        now = self._clock()
+        if now < self._again_at or (self._thread is not None and self._thread.is_alive()):
+            return
+        # The process may end meanwhile: nothing is written, and the ensemble forgets an idle session by itself.
+        self._thread = threading.Thread(target=self._read, name="am-devices", daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        began = self._clock()
+        try:
+            found = self._found()
+        except (DlappError, OSError) as error:
+            log.warning(f"which hosts have healthy GPUs is not known: {error}")
+            found = self._said
+        else:
+            self._say(found)
+        ended = self._clock()
+        self._again_at = ended + max(READ_EVERY_S, (ended - began) / MOST_OF_THE_TIME)
+        self._tell(DeviceCountsRead(found))
+
+    def _found(self) -> dict[str, int]:
+        from dlapp.gpuid.health.inspection import usable
+
+        found = {}
+        ledger = open_cluster_ledger(self._settings)
+        try:
+            for host, record in ledger.hosts(timeout_s=ANSWER_S):
+                if isinstance(record, DlappError):
+                    continue  # one that cannot be read says nothing against its host
+                if (count := usable(record, time.time_ns() // 1_000_000)) is not None:
+                    found[host] = count
+        finally:
+            ledger.close()
+        return found
+
+    def _say(self, found: dict[str, int]) -> None:
+        if found and found != self._said:
+            shown = [f"{host} ({count} left)" for host, count in sorted(found.items())]
+            more = f" and {len(shown) - _NAMED} more" if len(shown) > _NAMED else ""
+            log.warning(f"hosts with GPUs in quarantine: {', '.join(shown[:_NAMED])}{more}")
+        self._said = found

@@ -1,0 +1,162 @@
+"""What to ask the engine for: the desired minus the actual, computed anew for each heartbeat.
+
+Nothing here counts what was asked before. A grant that we did not need is surplus and given back, a heartbeat that was
+lost is made good by the next one.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+
+from dlapp.am.model.gate import Gate
+from dlapp.am.model.instance import Container
+from dlapp.cluster import ContainerRequest
+from dlapp.ids import ContainerId
+from dlapp.spec import Placement, RoleSpec
+
+
+class Role:
+    """One role of the application: which of its indexes wait, which of its containers have no index yet.
+
+    Attributes:
+        place: its place in the spec; the request id of its asks is that plus 1 (0 is YARN's default).
+        first: its first CONTAINER_INDEX.
+        unbound: live containers that have no index and may take one.
+        blockers: open containers of an earlier attempt of which nobody knows what they run: any waiting index might
+            be theirs, so none is bound before they are heard or gone.
+        recovering: a gang that an earlier attempt left, of which it is not known yet whether it is whole.
+        held: those whose tasks asked for work and wait for the answer.
+    """
+
+    def __init__(self, place: int, spec: RoleSpec, first: int) -> None:
+        self.place, self.spec, self.first = place, spec, first
+        self.request_id = place + 1
+        self.recovering = False
+        self.gate = Gate(spec.start, spec.instances)
+        self.unbound: dict[ContainerId, Container] = {}
+        self.blockers: dict[ContainerId, Container] = {}
+        self.held: dict[ContainerId, Container] = {}
+        self._waiting = set(range(first, first + spec.instances))
+        self._in_order = sorted(self._waiting)
+
+    @property
+    def indexes(self) -> range:
+        """Its CONTAINER_INDEXes."""
+        return range(self.first, self.first + self.spec.instances)
+
+    @property
+    def waiting(self) -> int:
+        """How many indexes wait for a container."""
+        return len(self._waiting)
+
+    @property
+    def missing(self) -> int:
+        """How many more containers are wanted; below 0: so many too many."""
+        return len(self._waiting) - len(self.unbound)
+
+    def waiting_indexes(self) -> list[int]:
+        """The indexes that wait, in order."""
+        return sorted(self._waiting)
+
+    def wait(self, index: int) -> None:
+        """An index waits for a container (again)."""
+        if index not in self._waiting:
+            self._waiting.add(index)
+            heapq.heappush(self._in_order, index)
+
+    def take(self, index: int) -> None:
+        """An index waits no more."""
+        self._waiting.discard(index)
+
+    def next_index(self) -> int | None:
+        """The lowest index that waits; it goes on waiting until it is taken."""
+        while self._in_order and self._in_order[0] not in self._waiting:
+            heapq.heappop(self._in_order)
+        return self._in_order[0] if self._in_order else None
+
+
+class AvoidedNodes:
+    """Nodes that failed one of our containers, each for a time: what was broken may be repaired."""
+
+    def __init__(self, avoid_ms: int) -> None:
+        self._avoid_ms = avoid_ms
+        self._until_ms: dict[str, int] = {}
+
+    def add(self, node: str, now_ms: int) -> None:
+        """Avoid a node from now on."""
+        if node:
+            self._until_ms[node] = now_ms + self._avoid_ms
+
+    def names(self, now_ms: int) -> tuple[str, ...]:
+        """The nodes to avoid now, sorted. That there are others, the engine must see to: it alone knows all nodes."""
+        self._until_ms = {node: until for node, until in self._until_ms.items() if until > now_ms}
+        return tuple(sorted(self._until_ms))
+
+
+class UsableDevices:
+    """Hosts that may not give out all of their GPUs, as the ledger says. Asks for GPUs wait a moment for its first
+    word, so that no container comes to a host only to find that out.
+
+    Args:
+        wait_ms: how long; 0: there is no ledger to ask.
+    """
+
+    def __init__(self, wait_ms: int) -> None:
+        self._wait_ms = wait_ms
+        self._until_ms: int | None = None
+        self._usable: Mapping[str, int] | None = None
+
+    def take(self, usable: Mapping[str, int]) -> None:
+        """The latest word of the ledger: how many GPUs may be given out on hosts where some may not."""
+        self._usable = usable
+
+    def awaited(self, now_ms: int) -> bool:
+        """Return whether an ask for GPUs waits; the time runs from the first call."""
+        if self._usable is not None or not self._wait_ms:
+            return False
+        if self._until_ms is None:
+            self._until_ms = now_ms + self._wait_ms
+        return now_ms < self._until_ms
+
+    def short_of(self, gcores: int) -> tuple[str, ...]:
+        """The hosts that have too few for one container."""
+        return tuple(sorted(host for host, count in (self._usable or {}).items() if count < gcores))
+
+
+def asks(
+    roles: list[Role],
+    placement: Placement,
+    avoid: tuple[str, ...] = (),
+    devices: UsableDevices | None = None,
+    *,
+    now_ms: int = 0,
+    wanted: bool,
+) -> tuple[ContainerRequest, ...]:
+    """Return one container request for each role, also where its count is 0: that takes back what was asked before.
+
+    Args:
+        roles: of the application, with their indices.
+        placement: what the user wants of the nodes.
+        avoid: nodes that failed a container.
+        devices: what is known of the hosts' GPUs at ``now_ms``; None: nothing.
+        now_ms: the time [ms since 1970].
+        wanted: False once the application is ending: nothing more is wanted.
+    """
+    found = []
+    for role in roles:
+        resources, count, short = role.spec.resources, max(0, role.missing) if wanted else 0, tuple[str, ...]()
+        if devices is not None and resources.gcores:
+            count = 0 if devices.awaited(now_ms) else count
+            short = devices.short_of(resources.gcores)
+        found.append(
+            ContainerRequest(
+                request_id=role.request_id,
+                count=count,
+                resources=resources,
+                placement=placement,
+                avoid=avoid,
+                short_of_gpus=short,
+            )
+        )
+    return tuple(found)

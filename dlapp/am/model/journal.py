@@ -1,0 +1,229 @@
+"""The journal: what a next attempt needs to know, as lines of JSON, and what it makes of them.
+
+Every record has ``kind`` and ``t`` (ms since 1970). A reader passes over kinds and fields that it does not know, and
+over lines that are not a JSON object: a death may cut one short. Counts are absolute, so a record that is read twice
+does no harm.
+
+    begin    attempt, started_ms, version      an attempt registered
+    grant    container, request_id, node, log_url
+    assign   container, index, tries, host     an index was bound to a container
+    run      container                         its payload has begun
+    result   container, result                 its task said how it ended
+    end      container, status, diagnostics    the engine said that it is gone
+    free     index, user_faults, node_faults   the index is bound no more and waits
+    give_up  index, user_faults, node_faults   it is bound no more, and not tried again
+    gate     role, open                        on the disk before a payload may start, or is stopped for it
+    soft     by, cause, ends_ms                a soft stop began
+    ending   ending, how                       how it ends is decided
+    settled  ending, how, outputs              the outputs are where they belong
+    finish                                     the engine was told
+
+Of these only ``gate``, ``soft`` and ``ending`` must be on the disk before what follows from them. The rest fills in
+what cannot be lost: the engine's list of live containers, the tasks that say what they run, completion records.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from dlapp.am.model.events import ApplicationEnd, Settlement
+from dlapp.cluster import ContainerEnd, Grant
+from dlapp.errors import UsageError
+from dlapp.ids import ContainerId
+from dlapp.messages import Fault, TaskResult
+from dlapp.report import Cause, FinalStatus, OutputView
+from dlapp.serialization import from_json, to_json
+from dlapp.spec import Resources
+
+VERSION = 1
+
+
+def line(record: dict[str, Any]) -> str:
+    """The line of a record, without its newline."""
+    return json.dumps(record, separators=(",", ":"), ensure_ascii=False)
+
+
+def records(lines: Iterable[str]) -> list[dict[str, Any]]:
+    """The records of lines; what is not a JSON object is left out."""
+    found = []
+    for text in lines:
+        try:
+            record = json.loads(text)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(record, dict):
+            found.append(record)
+    return found
+
+
+def ending_record(ending: ApplicationEnd, how: Settlement) -> dict[str, Any]:
+    """The fields of a record ``ending``."""
+    return {"ending": [ending.final_status.value, ending.cause.value, ending.diagnostics], "how": how.value}
+
+
+class RecoveredContainer:
+    """A container of an earlier attempt."""
+
+    def __init__(self, grant: Grant, granted_ms: int) -> None:
+        self.grant, self.started_ms = grant, granted_ms
+        self.host = grant.node
+        self.index: int | None = None
+        self.try_number = 0
+        self.ran = False
+        self.result: TaskResult | None = None
+        self.end: ContainerEnd | None = None
+        self.finished_ms: int | None = None
+
+
+class RecoveredState:
+    """What a next attempt knows of the earlier ones.
+
+    Attributes:
+        bound: index -> the container that it was bound to at the last.
+        last: index -> the container that it was bound to at the last, also where it is bound no more.
+        gates: role -> whether its gate stood open.
+        changes: role -> what its containers got otherwise than was asked for.
+        soft: who asked for a soft stop, with which cause, and when its grace is over [ms since 1970].
+        ending: how it ends, where that was decided; the outputs may be half settled.
+        outputs: where they were settled: what became of them.
+    """
+
+    def __init__(self) -> None:
+        self.started_ms: int | None = None
+        self.containers: dict[ContainerId, RecoveredContainer] = {}
+        self.bound: dict[int, ContainerId] = {}
+        self.last: dict[int, ContainerId] = {}
+        self.faults: dict[int, tuple[int, int]] = {}
+        self.tries: dict[int, int] = {}
+        self.given_up: set[int] = set()
+        self.gates: dict[str, bool] = {}
+        self.changes: dict[str, str] = {}
+        self.soft: tuple[str, Cause, int] | None = None
+        self.ending: tuple[ApplicationEnd, Settlement] | None = None
+        self.outputs: tuple[OutputView, ...] | None = None
+        self.finished = False
+
+    def add_completion(self, container_id: ContainerId, index: int, result: TaskResult, finished_ms: int) -> None:
+        """Take in a completion record that a task left beside its output: it counts as its last word.
+
+        It is passed over where the journal says that the index runs in another container since.
+
+        Args:
+            container_id: the container that the task ran in.
+            index: the one that it ran.
+            result: what the record says.
+            finished_ms: when the task ended [ms since 1970].
+        """
+        if self.bound.get(index, container_id) != container_id or index in self.given_up:
+            return
+        if index not in self.bound and self.last.get(index) == container_id:
+            return  # The journal has it, and what was decided on it.
+        container = self.containers.get(container_id)
+        if container is None:
+            container = RecoveredContainer(
+                Grant(container_id=container_id, request_id=0, node="", resources=Resources()), 0
+            )
+            self.containers[container_id] = container
+        container.index, container.try_number = index, max(1, self.tries.get(index, 0))
+        if container.result is None:
+            container.result, container.finished_ms, container.ran = result, finished_ms, True
+        self.bound[index] = self.last[index] = container_id
+        self.tries[index] = container.try_number
+
+
+def replay(found: Iterable[dict[str, Any]]) -> RecoveredState:
+    """Make of all records of all earlier attempts, in order, what a next one knows.
+
+    A record that does not have the fields of its kind is passed over: the journal only fills in.
+    """
+    former = RecoveredState()
+    for record in found:
+        try:
+            _replay_one(former, record)
+        except (LookupError, TypeError, ValueError, OverflowError, UsageError):
+            continue
+    return former
+
+
+def _replay_one(former: RecoveredState, record: dict[str, Any]) -> None:
+    t = int(record["t"])
+    match record["kind"]:
+        case "begin":
+            if former.started_ms is None:
+                former.started_ms = int(record["started_ms"])
+        case "grant":
+            container_id = ContainerId.from_text(record["container"])
+            grant = Grant(
+                container_id=container_id,
+                request_id=int(record["request_id"]),
+                node=str(record["node"]),
+                resources=Resources(),
+                log_url=str(record["log_url"]),
+            )
+            former.containers.setdefault(container_id, RecoveredContainer(grant, t))
+        case "change":
+            former.changes[str(record["role"])] = str(record["what"])
+        case "assign":
+            container, index = _container(former, record), int(record["index"])
+            container.index, container.try_number = index, int(record["tries"])
+            container.host = str(record["host"])
+            former.bound[index] = former.last[index] = container.grant.container_id
+            former.tries[index] = container.try_number
+        case "run":
+            _container(former, record).ran = True
+        case "result":
+            container = _container(former, record)
+            container.result, container.finished_ms = from_json(TaskResult, record["result"]), t
+            container.ran = container.ran or (container.result.exit_code, container.result.signal) != (None, None)
+        case "end":
+            container = _container(former, record)
+            container.end = ContainerEnd(
+                container_id=container.grant.container_id,
+                exit_status=int(record["status"]),
+                diagnostics=str(record["diagnostics"]),
+                node_fault=bool(record["node_fault"]),
+            )
+            if container.finished_ms is None:
+                container.finished_ms = t
+        case "free" | "give_up" as kind:
+            index = int(record["index"])
+            former.faults[index] = int(record["user_faults"]), int(record["node_faults"])
+            former.bound.pop(index, None)
+            if kind == "give_up":
+                former.given_up.add(index)
+        case "gate":
+            former.gates[str(record["role"])] = bool(record["open"])
+        case "soft":
+            former.soft = str(record["by"]), Cause(record["cause"]), int(record["ends_ms"])
+        case "ending" | "settled" as kind:
+            final, cause, words = record["ending"]
+            former.ending = ApplicationEnd(FinalStatus(final), Cause(cause), str(words)), Settlement(record["how"])
+            if kind == "settled":
+                former.outputs = tuple(from_json(OutputView, one) for one in record["outputs"])
+        case "finish":
+            former.finished = True
+
+
+def _container(former: RecoveredState, record: dict[str, Any]) -> RecoveredContainer:
+    return former.containers[ContainerId.from_text(record["container"])]
+
+
+def result_fields(container_id: ContainerId, result: TaskResult) -> dict[str, Any]:
+    """The fields of a record ``result``."""
+    return {"container": str(container_id), "result": to_json(result)}
+
+
+def settled_record(ending: ApplicationEnd, how: Settlement, outputs: tuple[OutputView, ...]) -> dict[str, Any]:
+    """The fields of a record ``settled``; a commit that failed ends otherwise than was decided."""
+    return {**ending_record(ending, how), "outputs": [to_json(one) for one in outputs]}
+
+
+def done(former: RecoveredState) -> list[int]:
+    """The indexes that ended well, as far as is known."""
+    return sorted(
+        index
+        for index, container_id in former.bound.items()
+        if (result := former.containers[container_id].result) and result.fault is Fault.NONE
+    )

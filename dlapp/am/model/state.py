@@ -1,0 +1,230 @@
+"""All that one attempt knows of its application, as one value.
+
+Everything that is decided on an event is a change of this value and a list of actions. The functions that decide are in
+`dlapp.am.decisions`; the methods here only keep together what must change together.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import replace
+from enum import Enum
+from typing import Any, NamedTuple
+
+from dlapp.am.model import demand, journal
+from dlapp.am.model.events import Action, ApplicationEnd, Kill, SendOrders, Settlement, SoftKill, WriteJournal
+from dlapp.am.model.instance import Container, Instance, Stage
+from dlapp.cluster import ContainerEnd, Grant
+from dlapp.ids import ApplicationId, ContainerId
+from dlapp.report import OutputView
+from dlapp.spec import Submission
+
+MAX_GAP_MS = 10_000
+
+
+class Timing(NamedTuple):
+    """Time limits and intervals [ms of time awake, except `report_every_s`].
+
+    Args:
+        hello_ms: from the start of a task to its first word; on a cluster its files are fetched in that time.
+        silence_ms: between two reports, before the container is stopped; six report intervals.
+        recovery_ms: from a new attempt's registration, or from when its address is published, until the tasks of the
+            earlier one must have found it.
+        unpublished_ms: how long the address may take for that; as long as what was computed waits for its file system.
+        stop_ms: from `Stop.NOW` in a task's orders, which lets it clean up, to the end of its container by the engine.
+        repeat_stop_ms: between two requests to end a container whose end is not known.
+        exit_ms: from a task's result to the end of its process.
+        soft_margin_ms: what a soft stop may take beyond its grace, before containers that are not storing are stopped.
+        store_ms: how long those may take that are.
+        end_ms: from the last request to end containers until the application ends without knowing their ends.
+        avoid_ms: how long a node that failed a container is avoided.
+    """
+
+    hello_ms: int = 300_000
+    silence_ms: int = 60_000
+    recovery_ms: int = 60_000
+    unpublished_ms: int = 86_400_000
+    stop_ms: int = 3_000
+    repeat_stop_ms: int = 5_000
+    exit_ms: int = 10_000
+    soft_margin_ms: int = 10_000
+    store_ms: int = 3_600_000
+    end_ms: int = 60_000
+    avoid_ms: int = 600_000
+    report_every_s: float = 10.0
+
+
+class Due(Enum):
+    """The subject of a container's deadline."""
+
+    HELLO = 1
+    SILENCE = 2
+    STOP = 3
+
+
+def _no_parts(_: ContainerId) -> tuple[str, ...]:
+    return ()
+
+
+class ApplicationState:
+    """One attempt of one application.
+
+    Args:
+        former: what the journals of earlier attempts say (`journal.replay`); None: this is the first.
+        parts_of: for each output of the spec, where this container's part goes while it is not committed.
+        devices_wait_ms: how long asks for GPUs wait for the first `DeviceCountsRead`; 0: none comes.
+
+    Attributes:
+        stage: see `dlapp.am.decisions.master`.
+        instances: by CONTAINER_INDEX; `roles`: in the order of the spec.
+        deciding: the indexes that decide how the application ends; `undecided`: those of them that are not done.
+        containers: all that were granted and kept; `live`: those whose end is not known; `open`: those of them whose
+            task said no result either.
+        released: grants that are given back and whose end is not known; `gone`: containers that ended and were never
+            kept.
+        presumed_ends: of containers of lost nodes that block every role, until the recovery's deadline.
+        avoided, devices: which nodes not to ask for.
+        now_ms, awake_ms: the two clocks of `dlapp.am.decisions.master`; names that end in ``until_ms`` are of the
+            second one.
+        deadlines: a heap of (awake_ms, number, what, container).
+        payload_ran: whether any payload has begun, ever.
+        stop_before_start: who asked for an end before the engine took us.
+        ending: how it ends, once that is decided; `settlement`: what is to become of the outputs then; `outputs`: what
+            became of them.
+        soft_by, soft_ends_ms: who asked for a soft stop, and when its grace is over; `soft_text`: what the diagnostics
+            begin with then.
+        changes: role -> what its containers got otherwise than was asked for.
+        closing_stage: 0: in the grace time; 1: those that store may go on; 2: all were stopped.
+    """
+
+    def __init__(
+        self,
+        submission: Submission,
+        application_id: ApplicationId,
+        attempt: int,
+        *,
+        former: journal.RecoveredState | None = None,
+        parts_of: Callable[[ContainerId], tuple[str, ...]] = _no_parts,
+        timing: Timing = Timing(),  # noqa: B008 - a tuple, it cannot change
+        devices_wait_ms: int = 0,
+    ) -> None:
+        self.submission, self.spec = submission, submission.spec
+        self.application_id, self.attempt = application_id, attempt
+        self.timing, self.former, self.parts_of = timing, former, parts_of
+        self.stage = Stage.STARTING
+        self.instances: list[Instance] = []
+        self.roles: list[demand.Role] = []
+        for place, role in enumerate(self.spec.roles):
+            first = len(self.instances)
+            self.roles.append(demand.Role(place, role, first))
+            self.instances.extend(Instance(first + n, role, n) for n in range(role.instances))
+        every_role_serves = all(role.service for role in self.spec.roles)
+        self.undecided = {one.index for one in self.instances if every_role_serves or not one.role.service}
+        self.deciding = frozenset(self.undecided)
+        self.containers: dict[ContainerId, Container] = {}
+        self.live: dict[ContainerId, Container] = {}
+        self.open: dict[ContainerId, Container] = {}
+        self.released: dict[ContainerId, None] = {}
+        self.gone: set[ContainerId] = set()
+        self.presumed_ends: list[ContainerEnd] = []
+        self.avoided = demand.AvoidedNodes(timing.avoid_ms)
+        self.devices = demand.UsableDevices(devices_wait_ms)
+        self.deadlines: list[tuple[int, int, Due, Container]] = []
+        self._deadlines_set = 0
+
+        self.now_ms = self.awake_ms = 0
+        self.started_ms: int | None = None
+        self.finished_ms: int | None = None
+        self.runtime_from_ms = 0
+        self.recovery_until_ms: int | None = None
+        self.unpublished_until_ms = timing.unpublished_ms
+        self.payload_ran = False
+        self.stop_before_start: SoftKill | Kill | None = None
+
+        self.ending: ApplicationEnd | None = None
+        self.settlement = Settlement.DROP
+        self.soft_text: str | None = None
+        self.soft_by = ""
+        self.soft_ends_ms: int | None = None
+        self.soft_until_ms = 0
+        self.closing_stage = 0
+        self.closing_until_ms = 0
+        self.outputs: tuple[OutputView, ...] = ()
+        self.changes: dict[str, str] = dict(former.changes) if former else {}
+        self.actions: list[Action] = []
+
+    @property
+    def commits(self) -> bool:
+        """True if its output is to be committed."""
+        return self.settlement is Settlement.COMMIT
+
+    def pass_time(self, now_ms: int) -> None:
+        """Set both clocks; however far the first one steps, the second gains at most `MAX_GAP_MS`."""
+        if self.now_ms:
+            self.awake_ms += min(max(now_ms - self.now_ms, 0), MAX_GAP_MS)
+        self.now_ms = now_ms
+
+    def do(self, action: Action) -> None:
+        """Decide on an action; `take_actions` returns them in this order."""
+        self.actions.append(action)
+
+    def take_actions(self) -> list[Action]:
+        """Return what was decided since the last call."""
+        actions, self.actions = self.actions, []
+        return actions
+
+    def note(self, kind: str, durable: bool = False, **fields: Any) -> None:
+        """Write a record to the journal (`dlapp.am.model.journal`)."""
+        self.do(WriteJournal({"kind": kind, "t": self.now_ms, **fields}, durable))
+
+    def at(self, in_ms: int, what: Due, container: Container) -> None:
+        """Set a deadline of a container, so many ms from now."""
+        self._deadlines_set += 1
+        heapq.heappush(self.deadlines, (self.awake_ms + in_ms, self._deadlines_set, what, container))
+
+    def order(self, container: Container, *, number: int | None = None, **change: Any) -> None:
+        """Change a task's orders; their number grows, beyond ``number`` where that is given."""
+        assert container.orders is not None
+        last = max(container.orders.number, number or 0)
+        container.orders = replace(container.orders, number=last + 1, **change)
+        self.do(SendOrders(container.container_id, container.orders))
+
+    def role_of(self, container: Container) -> demand.Role:
+        """Return a container's role."""
+        return self.roles[container.place]
+
+    def role_of_index(self, index: int) -> demand.Role:
+        """Return the role of a CONTAINER_INDEX that there is."""
+        return next(role for role in self.roles if index in role.indexes)
+
+    def role_of_request(self, request_id: int) -> demand.Role | None:
+        """Return the role that a request is of; None: no role has this id."""
+        return self.roles[request_id - 1] if 1 <= request_id <= len(self.roles) else None
+
+    def is_new(self, container_id: ContainerId) -> bool:
+        """Return whether nothing is known of this container, not even that it is gone."""
+        return not (container_id in self.containers or container_id in self.gone or container_id in self.released)
+
+    def add_container(self, grant: Grant, role: demand.Role) -> Container:
+        """Keep a container that was granted; it is live and open."""
+        container = Container(grant, role.place, self.now_ms)
+        container.heard_ms = self.awake_ms
+        container_id = grant.container_id
+        self.containers[container_id] = self.live[container_id] = self.open[container_id] = container
+        self.note(
+            "grant", container=str(container_id), request_id=role.request_id, node=grant.node, log_url=grant.log_url
+        )
+        return container
+
+    def mark_done(self, instance: Instance) -> None:
+        """Record that an index ended well."""
+        instance.done = True
+        self.undecided.discard(instance.index)
+
+    def mark_not_done(self, instance: Instance) -> None:
+        """Record that an index is to run again; what it stored before does not count."""
+        if instance.done:
+            instance.done, instance.stored = False, None
+            if instance.index in self.deciding:
+                self.undecided.add(instance.index)

@@ -1,0 +1,58 @@
+"""An ApplicationMaster in a container of YARN: what it is to do comes in the container's credentials."""
+
+from __future__ import annotations
+
+import os
+import resource
+from dataclasses import replace
+from queue import SimpleQueue
+
+from dlapp.am.application_dir.hdfs import HdfsApplicationDir
+from dlapp.am.loop import Item, Loop
+from dlapp.cluster.yarn.am.engine import YarnAmEngine
+from dlapp.cluster.yarn.am_plan import WORKSPACE, AmPlan
+from dlapp.errors import DlappError
+from dlapp.hadoop.tokens import read_container_credentials
+from dlapp.ids import ContainerId
+from dlapp.storage.hdfs_staging import HdfsStagingFiles
+
+
+def run() -> None:
+    """Run one attempt of the application whose container this is."""
+    try:
+        _run()
+    except DlappError as error:
+        # YARN shows the end of what is on standard error in its diagnostics.
+        raise SystemExit(f"dlapp: {error}") from None
+
+
+def _run() -> None:
+    # Each task keeps two connections; nothing is started here that would inherit this.
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    credentials = read_container_credentials()
+    plan = AmPlan.from_credentials(credentials)
+    own = ContainerId.from_text(os.environ["CONTAINER_ID"])
+    app_dir = HdfsApplicationDir(
+        HdfsStagingFiles(plan.hdfs),
+        own.application,
+        own.attempt,
+        plan.submission,
+        plan.hdfs,
+    )
+    wakes: SimpleQueue[Item] = SimpleQueue()
+    engine = YarnAmEngine(plan.cluster, credentials, own.attempt, plan.program(), lambda: wakes.put(None))
+    loop = Loop(
+        app_dir=app_dir,
+        # YARN brings it to a task's own directory.
+        submission=replace(plan.submission, workspace_archive=WORKSPACE),
+        secrets=plan.secrets,
+        application_id=own.application,
+        attempt=own.attempt,
+        engine=engine,
+        wakes=wakes,
+        listen=("0.0.0.0", os.environ.get("NM_HOST", "")),
+        open_page=True,  # YARN's proxy shows the root, to whom it lets in
+        ledger=plan.ledger,
+    )
+    loop.run()

@@ -1,0 +1,240 @@
+"""What the GPU ledger knows, for people, and what an operator does with it; the configured one.
+
+Hosts come one by one, as dictionaries: a cluster has thousands of them. A host:
+
+    {"host": "host03", "here": true, "seen_ms": …, "forgotten_ms": 0, "error": "", "devices": [one each, PCI bus order]}
+
+A device has the fields of `dlapp.gpuid.devices.Device`, and
+
+    label                          gpu0, or gpu0:1 for a MIG device
+    state                          free, held, quarantined, absent
+    application container user     who holds it; container is empty while it is only reserved
+    since_ms doubt                 since when, and why it is not free although its holder seems to be gone
+    quarantine                     null, or cause, detail, since_ms, count, probe_at_ms, by
+    utilization used_mib temperature_c   now, where the host is this one and the GPU says so; else null
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from dlapp.errors import NotFound, UsageError
+from dlapp.gpuid import rules
+from dlapp.gpuid.factory import configured, open_cluster_ledger, open_ledger
+from dlapp.gpuid.ledger import reclaim_all
+from dlapp.gpuid.record_json import quarantine_to_json
+from dlapp.gpuid.rules import HostRecord, LedgerError
+from dlapp.gpuid.selection import choose
+from dlapp.launch_spec import ZOOKEEPER
+
+if TYPE_CHECKING:
+    from dlapp.config import Config
+    from dlapp.gpuid.devices import Holder
+    from dlapp.gpuid.health.readings import Reading
+    from dlapp.gpuid.ledger import ClusterLedger, Ledger
+
+MOST_HOSTS_NAMED = 20
+"""How many hosts `GpuLedger.why` speaks of when none can meet the ask."""
+
+
+class GpuLedger:
+    """The GPU ledger that a configuration names. Use it in a with block."""
+
+    def __init__(self, config: Config) -> None:
+        settings = configured(config)
+        self._cluster: ClusterLedger | None = None
+        if settings.kind == ZOOKEEPER:
+            self._cluster = open_cluster_ledger(settings)
+        self._ledger: Ledger = self._cluster or open_ledger(settings)
+
+    def __enter__(self) -> GpuLedger:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ledger.close()
+
+    @property
+    def here(self) -> str:
+        """This host's name in the ledger."""
+        return self._ledger.host
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """Return the bad entries that the last read of this machine's ledger found: path -> problem."""
+        return dict(self._ledger.problems)
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether it is a cluster's; else it is this machine's alone."""
+        return self._cluster is not None
+
+    # ---- looking ----
+
+    def hosts(self, host: str | None = None, *, forgotten: bool = False) -> Iterator[dict[str, Any]]:
+        """Yield all hosts by name, or the one that is named; those marked as forgotten only if asked for.
+
+        Raises:
+            NotFound: the ledger knows no such host.
+            Unreachable: the ledger does not answer.
+        """
+        for name, record in self._records(host):
+            if isinstance(record, LedgerError):
+                yield {"host": name, "here": name == self.here, "error": str(record), "devices": []}
+            elif host is not None or forgotten or not record.forgotten_ms:
+                yield _host_view(record, here=name == self.here, elsewhere=self._elsewhere(name))
+
+    def original(self, host: str | None = None) -> Iterator[tuple[str, dict[str, str]]]:
+        """Host and GPU -> application of the hosts where somebody holds any: the original's map, piece by piece."""
+        for _, record in self._records(host):
+            if isinstance(record, HostRecord) and not record.forgotten_ms:
+                yield from rules.original_map([record]).items()
+
+    def why(self, count: int) -> dict[str, Any]:
+        """Return whether an ask of ``count`` GPUs can be met now on some host, and if not, what is in the way.
+
+        Returns:
+            ``can``; ``host`` and ``devices`` (labels) where it can; ``lines``: a line for a host that cannot, those
+            with the most free first, at most `MOST_HOSTS_NAMED`; ``hosts``: how many there are.
+
+        Raises:
+            UsageError: fewer than one was asked for.
+        """
+        if count < 1:
+            raise UsageError(f"asked for {count} GPUs, the least is 1")
+        now_ms, hosts = _now_ms(), 0
+        short: list[tuple[int, str, str]] = []
+        for name, record in self._records(None):
+            hosts += 1
+            if isinstance(record, LedgerError):
+                short.append((1, name, str(record)))
+                continue
+            if record.forgotten_ms:
+                hosts -= 1
+                continue
+            elsewhere = self._elsewhere(name)
+            free = [one for one in record.free() if one.uuid not in elsewhere]
+            there = [one.device for one in record.devices if one.present]
+            chosen = choose(there, {one.uuid for one in free}, count)
+            if chosen is not None:
+                labels = [one.label for one in chosen]
+                return {"can": True, "host": name, "devices": labels, "lines": [], "hosts": hosts}
+            if count > len(there):
+                line = f"{name}: asked for {count} gcores, it has {len(there)}"
+            else:
+                line = f"{name}: {rules.in_the_way(record, count, now_ms, elsewhere)}"
+            short.append((-len(free), name, line))
+            if len(short) > 4 * MOST_HOSTS_NAMED:
+                short = sorted(short)[:MOST_HOSTS_NAMED]
+        lines = [line for _, _, line in sorted(short)[:MOST_HOSTS_NAMED]]
+        return {"can": False, "host": "", "devices": [], "lines": lines, "hosts": hosts}
+
+    def _records(self, host: str | None) -> Iterator[tuple[str, HostRecord | LedgerError]]:
+        if self._cluster is None:
+            if host not in (None, self.here):
+                raise NotFound(f"the GPU ledger of this machine knows {self.here} only, not {host}")
+            yield self.here, self._ledger.record()
+        elif host is None:
+            yield from self._cluster.hosts()
+        else:
+            record = self._cluster.record_of(host)
+            if not record.devices and not record.seen_ms:
+                raise NotFound(f"{host}: the GPU ledger knows no such host")
+            yield host, record
+
+    def _elsewhere(self, host: str) -> Mapping[str, Holder]:
+        """Return the holders of a host's GPUs that its record does not name; only this host's are known."""
+        if self._cluster is None or host != self.here:
+            return {}
+        return self._cluster.elsewhere()
+
+    # ---- doing ----
+
+    def reclaim(self) -> list[dict[str, Any]]:
+        """End every lease of this host whose payload is gone.
+
+        Returns:
+            Of each lease that is or was there: ``container``, ``application``, ``devices`` (labels), ``state``
+            (``gone``: it was ended; ``alive``, ``unknown``: it stays), ``why``.
+        """
+        return reclaim_all(self._ledger)
+
+    def quarantine(self, device: str, *, host: str | None, reason: str, by: str) -> None:
+        """Give a GPU out no more, until `heal`; who holds it keeps it. Raises NotFound.
+
+        Args:
+            device: uuid, ``gpu0`` or PCI bus id.
+            host: its name; None: this one.
+            reason: for those who find it, in a line.
+            by: the operator.
+        """
+        self._ledger.quarantine(device, cause="operator", detail=reason or f"by {by}", by=by, host=host)
+
+    def heal(self, device: str, *, host: str | None) -> None:
+        """Give a GPU out again, and forget how often it was ill. Raises NotFound."""
+        self._ledger.heal(device, host=host)
+
+    def forget(self, host: str, *, by: str) -> None:
+        """Mark a host that does not come back: it is listed no more.
+
+        Raises:
+            NotFound: the ledger knows no such host.
+            UsageError: the ledger is this machine's.
+        """
+        if self._cluster is None:
+            raise UsageError("forget is for the ledger of a cluster; this one is of this machine only")
+        self._cluster.forget(host, by=by)
+
+
+def _host_view(record: HostRecord, *, here: bool, elsewhere: Mapping[str, Holder]) -> dict[str, Any]:
+    readings = _readings(record) if here else {}
+    holders = {**elsewhere, **record.holder_by_uuid()}
+    devices = []
+    for one in record.devices:
+        device, holder, reading = one.device, holders.get(one.uuid), readings.get(one.uuid)
+        state = "held" if holder else "quarantined" if one.quarantine else "free" if one.present else "absent"
+        devices.append(
+            {
+                "label": device.label,
+                "state": state,
+                **{name: getattr(device, name) for name in _DEVICE_FIELDS},
+                "present": one.present,
+                "application": holder.application if holder else "",
+                "container": holder.container if holder else "",
+                "user": holder.user if holder else "",
+                "since_ms": holder.since_ms if holder else 0,
+                "doubt": holder.doubt if holder else "",
+                "quarantine": quarantine_to_json(one.quarantine) if one.quarantine else None,
+                "utilization": reading.utilization if reading else None,
+                "used_mib": reading.used_mib if reading else None,
+                "temperature_c": reading.temperature_c if reading else None,
+            }
+        )
+    return {
+        "host": record.host,
+        "here": here,
+        "seen_ms": record.seen_ms,
+        "forgotten_ms": record.forgotten_ms,
+        "error": "",
+        "devices": devices,
+    }
+
+
+_DEVICE_FIELDS = (
+    *("uuid", "index", "mig", "minor", "name", "memory_mib", "pci_bus_id"),
+    *("compute_mode", "numa", "links"),
+)
+
+
+def _readings(record: HostRecord) -> dict[str, Reading]:
+    from dlapp.gpuid.health import nvml
+
+    devices = [one.device for one in record.devices if one.present]
+    if not devices or not nvml.library_is_there():
+        return {}
+    return nvml.read(devices)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,332 @@
+"""Input that dlapp-shell brings into the user's own workspace, and what it remembers of it.
+
+A program in the container of another shell may write to the workspace meanwhile. So input is fetched into a directory
+that no container has, and gets into the workspace by descriptor, through no link: it is renamed, or copied beside its
+place and then renamed where the workspace is on another file system. What stands under a name is whole; what is there
+already is kept as it is: an earlier session brought it, or the user changed it. What was brought is written down,
+because a run of the same workspace gets its own: packed as well, the two would clash.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import posixpath
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from dlapp.errors import DlappError, UsageError
+from dlapp.locations import HdfsPlace, shown
+from dlapp.spec import AppSpec, InputSpec
+from dlapp.storage.api import Moved
+from dlapp.storage.fetch_plan import FetchPlan
+from dlapp.storage.inputs import PlannedInput, plan_input
+from dlapp.storage.tree import copy_nodes, explained, nodes_to_fetch, remove_tree
+from dlapp.system import files
+
+STAGING = ".dlapp-shell-input-"
+_MAX_RECORD_BYTES = 64 << 20
+
+
+def fetch_into_workspace(
+    inputs: Sequence[InputSpec],
+    workspace: str,
+    private: str,
+    note: Callable[[str], None],
+    progress: Callable[[int, int], None] | None = None,
+    hdfs: HdfsPlace | None = None,
+    fetch: Callable[..., Moved] = FetchPlan.fetch,
+) -> list[str]:
+    """Bring all input into the workspace, as its only container has it. Return the relative paths of what was brought
+    now.
+
+    Args:
+        inputs: the sections.
+        workspace: its absolute path.
+        private: the absolute path of a directory that only the caller can write and no container has.
+        note: told, in a line each, what the user should know.
+        progress: told the bytes that are done and those in all.
+        hdfs: the HDFS that is configured, if one is.
+        fetch: takes a `FetchPlan` and ``progress``; one that goes by way of a cache, for instance.
+
+    Raises:
+        NotFound: a source matches nothing.
+        UntrustedFile: a directory of the workspace became a link meanwhile.
+        DlappError: two sources would land under one name, or there is no room.
+    """
+    # First a look at all of it: what cannot be had is said before anything is brought.
+    planned = [
+        plan_input(one, _into(one, workspace), 0, 1, hdfs=hdfs, may_be_there=True)
+        for one in inputs
+        if not _is_there(one, workspace, note)
+    ]
+    return [path for one in planned for path in _bring(one, workspace, private, note, progress, fetch)]
+
+
+def _into(one: InputSpec, workspace: str) -> str:
+    """Return the path that input is written to. Raises UsageError: a link of it leads out of the workspace."""
+    into = os.path.normpath(os.path.join(workspace, one.input_path))
+    _inside(into, workspace)
+    return into
+
+
+def _inside(path: str, workspace: str) -> str:
+    """Return the relative path without links of what the workspace has. A program in an earlier shell may have put a
+    link into it.
+
+    Raises:
+        UsageError: the link leads out of the workspace.
+    """
+    root, real = os.path.realpath(workspace), os.path.realpath(path)
+    if real != root and not real.startswith(root.rstrip("/") + "/"):
+        relative = shown(os.path.relpath(path, workspace))
+        raise UsageError(f"{relative} leads out of the workspace by a link, to {shown(real)}; remove it")
+    return os.path.relpath(real, root)
+
+
+def _is_there(one: InputSpec, workspace: str, note: Callable[[str], None]) -> bool:
+    """Whether a list, or what came out of archives, was brought before."""
+    into = _into(one, workspace)
+    if one.as_list:
+        there = os.path.lexists(into)
+    else:
+        there = one.unpack and into != os.path.normpath(workspace) and os.path.isdir(into) and bool(os.listdir(into))
+    if there:
+        note(f"{one.input_path} is there already: kept as it is")
+    return there
+
+
+def _bring(
+    planned: PlannedInput,
+    workspace: str,
+    private: str,
+    note: Callable[[str], None],
+    progress: Callable[[int, int], None] | None,
+    fetch: Callable[..., Moved],
+) -> list[str]:
+    one = planned.section
+    into = _into(one, workspace)
+    directory = os.path.dirname(into) if one.as_list else into
+    if not (one.as_list or one.unpack):
+        there = [each for _, each in planned.plan.landings if os.path.lexists(each.path)]
+        for each in there:
+            note(f"{os.path.relpath(each.path, workspace)} is there already: kept as it is")
+        planned = planned._replace(plan=planned.plan.without(there))
+        if there and not planned.plan.landings:
+            return []
+    staging = tempfile.mkdtemp(prefix="input-", dir=private)
+    try:
+        found = os.path.join(staging, "input")
+        fresh = os.path.join(found, os.path.basename(into)) if one.as_list else found
+        planned.bring(fresh, partial(fetch, progress=progress), os.path.join(staging, "archives"), progress)
+        names = sorted(os.listdir(found))
+        with files.directory(os.path.realpath(workspace)) as root_fd:
+            fd = _open_below(root_fd, _inside(directory, workspace), workspace)
+            try:
+                _sweep(fd, directory)
+                _place(found, names, fd, directory)
+            finally:
+                os.close(fd)
+        return [posixpath.normpath(os.path.relpath(os.path.join(directory, name), workspace)) for name in names]
+    finally:
+        remove_tree(staging)
+
+
+def _open_below(fd: int, path: str, top: str) -> int:
+    """Open a directory, made with those above it, through no link.
+
+    Args:
+        fd: of the directory that it lies below.
+        path: below that, normalized; empty or ``.``: itself.
+        top: the path of that, for messages.
+
+    Raises:
+        UntrustedFile: something on the way is not a directory.
+        DlappError: it cannot be made.
+    """
+    at = os.dup(fd)
+    try:
+        for name in path.split("/") if path not in ("", ".") else ():
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, dir_fd=at)
+            inner = files.open_directory(name, dir_fd=at, path=os.path.join(top, path))
+            os.close(at)
+            at = inner
+    except OSError as error:
+        os.close(at)
+        if isinstance(error, DlappError):
+            raise
+        raise explained(error, os.path.join(top, path), "made") from error
+    return at
+
+
+def _place(found: str, names: Sequence[str], fd: int, directory: str) -> None:
+    """Move what was fetched to its place.
+
+    Args:
+        found: the path of the private directory that it is in.
+        names: of all in that.
+        fd: the directory that it gets into.
+        directory: the path of that, for messages.
+    """
+    try:
+        with files.directory(found) as found_fd:
+            _rename(names, found_fd, fd, directory)
+        return
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+    staging = f"{STAGING}{os.urandom(8).hex()}"
+    path = os.path.join(directory, staging)
+    try:
+        os.mkdir(staging, 0o700, dir_fd=fd)
+    except OSError as error:
+        raise explained(error, path, "made") from error
+    try:
+        with files.directory(staging, dir_fd=fd, path=path) as staging_fd:
+            _lock(staging_fd)
+            _copy(found, staging_fd, path)
+            _rename(names, staging_fd, fd, directory)
+    finally:
+        remove_tree(path, dir_fd=fd, name=staging)
+
+
+def _rename(names: Sequence[str], source_fd: int, fd: int, directory: str) -> None:
+    """Rename all from one directory into another.
+
+    Args:
+        names: of what is renamed.
+        source_fd: the directory that it is in.
+        fd: the directory that it gets into.
+        directory: the path of that, for messages.
+
+    Raises:
+        OSError: EXDEV; it is on another file system.
+        DlappError: something has a name already, or cannot be renamed.
+    """
+    for name in names:
+        path = os.path.join(directory, name)
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.stat(name, dir_fd=fd, follow_symlinks=False)
+                raise DlappError(f"{shown(path)} is there already, where input is to land")
+            os.rename(name, name, src_dir_fd=source_fd, dst_dir_fd=fd)
+        except OSError as error:
+            if error.errno == errno.EXDEV:
+                raise
+            raise explained(error, path, "written") from error
+
+
+def _copy(found: str, fd: int, directory: str) -> None:
+    """Make all that is in ``found`` anew in another directory, whatever becomes of the names in that meanwhile.
+
+    Args:
+        found: the path of a private directory.
+        fd: the directory that it gets into.
+        directory: the path of that, for messages.
+    """
+    nodes = nodes_to_fetch(found)[1:]
+    for node in nodes:
+        above, name = os.path.split(node.name)
+        at = _open_below(fd, node.name if node.is_dir else above, directory)
+        try:
+            if not node.is_dir:
+                # By a descriptor and one name, which both kinds are made anew under: no link is followed.
+                copy_nodes([node._replace(name=name)], f"/proc/self/fd/{at}", done=lambda count: None)
+        finally:
+            os.close(at)
+    for node in reversed(nodes):
+        if node.is_dir:
+            at = _open_below(fd, node.name, directory)
+            try:
+                os.fchmod(at, node.mode & 0o777)
+                os.utime(at, ns=(node.mtime_ns, node.mtime_ns))
+            finally:
+                os.close(at)
+
+
+def _sweep(fd: int, directory: str) -> None:
+    """Remove what a session left in a directory that was killed while it copied."""
+    for name in os.listdir(fd):
+        if name.startswith(STAGING):
+            path = os.path.join(directory, name)
+            with contextlib.suppress(OSError, DlappError), files.directory(name, dir_fd=fd, path=path) as left:
+                if _lock(left):
+                    remove_tree(path, dir_fd=fd, name=name)
+
+
+def _lock(fd: int) -> bool:
+    """Lock a directory for as long as it is open; return False if another session has, or it cannot be locked."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+# ---- what is remembered ----
+
+
+def records_below(state_path: str) -> str:
+    """The caller's directory of records, in the state directory of this machine."""
+    return os.path.join(own_directory(state_path), "workspaces")
+
+
+def own_directory(state_path: str) -> str:
+    """Return where the caller's shells keep what is theirs."""
+    return os.path.join(state_path, "shells", str(os.geteuid()))
+
+
+def remember(records: str, workspace: str, paths: Sequence[str]) -> None:
+    """Add paths (relative to ``workspace``) to its record, a file in the directory ``records``."""
+    known = set(_read(records, workspace))
+    if known >= set(paths):
+        return
+    path = _record(records, workspace)
+    temporary = f"{path}.{os.getpid()}"
+    with open(temporary, "w", encoding="utf-8", errors="surrogateescape") as file:
+        json.dump({"workspace": workspace, "brought": sorted(known | set(paths))}, file, ensure_ascii=False)
+    os.rename(temporary, path)
+
+
+def remembered(records: str, spec: AppSpec) -> list[str]:
+    """Return what was brought into the workspace, still stands there, and is where the spec's input goes."""
+    places = [posixpath.normpath(one.input_path) for one in spec.inputs]
+    return [
+        path
+        for path in _read(records, spec.workspace)
+        if (path in places or posixpath.dirname(path) in ("" if place == "." else place for place in places))
+        and os.path.lexists(os.path.join(spec.workspace, path))
+    ]
+
+
+def _read(records: str, workspace: str) -> list[str]:
+    try:
+        data = files.read_file(_record(records, workspace), owners={os.geteuid()}, max_bytes=_MAX_RECORD_BYTES)
+        return list(json.loads(data.decode("utf-8", "surrogateescape"))["brought"])
+    except FileNotFoundError:
+        return []
+    except (ValueError, KeyError, TypeError, RecursionError, files.UntrustedFile):
+        # A record that cannot be read says nothing; a clash, should there be one, names the file.
+        return []
+
+
+def as_pattern(path: str) -> str:
+    """The gitignore pattern of one path, relative to the workspace, and nothing else."""
+    return "/" + "".join(map(_escaped, path))
+
+
+def _escaped(character: str) -> str:
+    if character.isspace() and character != " ":
+        return f"[{character}]"  # at the end of a pattern blanks are dropped, and a backslash saves a space only
+    return f"\\{character}" if character in "\\*?[] !#" else character
+
+
+def _record(records: str, workspace: str) -> str:
+    digest = hashlib.blake2b(os.fsencode(workspace), digest_size=16).hexdigest()
+    return os.path.join(records, f"{digest}.json")

@@ -1,0 +1,222 @@
+"""The outside of dlapp-run: takes what the script inside asks for, has it done, and sends back what is printed.
+
+They meet in a directory that both see (in Docker it is mounted read-only): ``dlapp-run.sh`` says what lies in it. A
+FIFO needs nothing but a shell to be used, so dlapp-run works in images without Python, and it can be written where
+nothing else can. Whoever can write into the request FIFO may submit the shell's application as the caller.
+
+What is inside is not trusted. A reply's FIFO is made and opened in the session's directory, which is not mounted, and
+only then moved to where it is seen; from then on its descriptor is used and never its name. So a link, or another FIFO
+under that name, leads nowhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import signal
+import stat
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+
+from dlapp.system import files
+
+SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "dlapp-run.sh")
+SEEN = "desk"
+"""What the inside sees of a session's directory."""
+ASK = "ask"
+BIN = "bin"
+START_VARIABLE = "DLAPP_SHELL_START"
+DIRECTORY_VARIABLE = "DLAPP_SHELL_DIR"
+READER_COMES_WITHIN_S = 10.0
+
+ENDS_WITHIN_S = 10.0
+"""What was interrupted has this long before it is killed; submitting is all or nothing at any moment."""
+
+AT_ONCE = 8
+"""Requests that are served at the same time; each costs a process outside. One more is not answered."""
+
+_REQUEST = re.compile(rb"([0-9]{1,10})((?: [A-Za-z0-9_.=-]{1,100}){0,20}) ?", re.ASCII)
+_PAGE = 4096
+"""Longer words could be written in pieces that others come between. Source: pipe(7), PIPE_BUF."""
+
+
+def install(session: str) -> None:
+    """Put into a session's directory what dlapp-run needs: its script, and the FIFO to ask through."""
+    directory = os.path.join(session, SEEN)
+    os.makedirs(os.path.join(directory, BIN), 0o755)
+    with open(SCRIPT, "rb") as source:
+        script = source.read()
+    path = os.path.join(directory, BIN, "dlapp-run")
+    with open(path, "wb") as file:
+        file.write(script)
+    os.chmod(path, 0o755)
+    os.mkfifo(os.path.join(directory, ASK), 0o600)
+
+
+class ShellRequestServer:
+    """Answers the requests of one session, from a thread that the ``with`` block ends.
+
+    Args:
+        session: its directory, furnished; nobody but this user can write it.
+        command: what does the work; the request's options are put behind it.
+        environment: what it runs in.
+    """
+
+    def __init__(self, session: str, command: Sequence[str], environment: Mapping[str, str], cwd: str) -> None:
+        self._command, self._cwd = list(command), cwd
+        self._environment = dict(environment)
+        mine = (os.geteuid(),)
+        self._private = files.open_directory(session, owners=mine)
+        self._seen = files.open_directory(SEEN, dir_fd=self._private, path=os.path.join(session, SEEN), owners=mine)
+        # Opened for writing as well: so reads never find an end while nobody asks.
+        self._ask = files.open_file(ASK, dir_fd=self._seen, owners=mine, write=True, kind=stat.S_IFIFO)
+        self._closing, self._close = os.pipe2(os.O_CLOEXEC)
+        self._thread = threading.Thread(target=self._serve, name="shell-desk")
+        self._answers: list[threading.Thread] = []
+
+    def __enter__(self) -> ShellRequestServer:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """End: what is being submitted is interrupted, as by Ctrl-C."""
+        os.close(self._close)
+        self._thread.join()
+        for thread in self._answers:
+            thread.join()
+        for fd in (self._closing, self._ask, self._seen, self._private):
+            os.close(fd)
+
+    def _serve(self) -> None:
+        heard = b""
+        while True:
+            ready, _, _ = select.select([self._ask, self._closing], [], [])
+            if self._closing in ready:
+                return
+            with contextlib.suppress(BlockingIOError):
+                heard += os.read(self._ask, _PAGE)
+            *lines, heard = heard.split(b"\n")
+            heard = heard[-_PAGE:]
+            for line in lines:
+                self._answers = [one for one in self._answers if one.is_alive()]
+                if (match := _REQUEST.fullmatch(line)) and len(self._answers) < AT_ONCE:
+                    words = [word.decode() for word in match[2].split()]
+                    thread = threading.Thread(target=self._answer, args=(match[1].decode(), words), name="shell-answer")
+                    thread.start()
+                    self._answers.append(thread)
+
+    def _answer(self, number: str, words: Sequence[str]) -> None:
+        # There is no caller to report to in this thread; dlapp-run reports that it got no answer.
+        with contextlib.suppress(OSError), self._reply_fifo(f"reply.{number}") as reply:
+            if self._has_reader(reply):
+                self._relay(reply, words)
+
+    @contextlib.contextmanager
+    def _reply_fifo(self, name: str) -> Iterator[int]:
+        """Make a FIFO that the shell sees under ``name`` while the block runs; yield its writing end."""
+        os.mkfifo(name, 0o600, dir_fd=self._private)
+        try:
+            # Opening a FIFO for writing needs a reader, so keep one open for this moment.
+            both = files.open_file(name, dir_fd=self._private, owners=(os.geteuid(),), write=True, kind=stat.S_IFIFO)
+            try:
+                reply = os.open(f"/proc/self/fd/{both}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            finally:
+                os.close(both)
+            try:
+                # Replaces the FIFO of a killed request with the same number.
+                os.rename(name, name, src_dir_fd=self._private, dst_dir_fd=self._seen)
+                yield reply
+            finally:
+                os.close(reply)
+                with contextlib.suppress(OSError):  # a plain shell has the same uid and may have removed it
+                    os.unlink(name, dir_fd=self._seen)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=self._private)
+
+    def _has_reader(self, reply: int) -> bool:
+        """Wait until somebody reads; False: nobody came, or the shell closes."""
+        poll = select.poll()
+        poll.register(reply, 0)
+        deadline = time.monotonic() + READER_COMES_WITHIN_S
+        while poll.poll(0):  # POLLERR while there is no reader; poll does not report the change
+            if time.monotonic() >= deadline or _readable(self._closing):
+                return False
+            time.sleep(0.01)
+        return True
+
+    def _relay(self, reply: int, words: Sequence[str]) -> None:
+        process = subprocess.Popen(
+            [*self._command, *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=self._environment,
+            cwd=self._cwd,
+            start_new_session=True,  # the terminal's signals are for the shell
+        )
+        assert process.stdout is not None
+        assert process.stderr is not None
+        with process:
+            marks = {process.stdout.fileno(): b"o ", process.stderr.fileno(): b"e "}
+            rests = dict.fromkeys(marks, b"")
+            heard, killed_at = True, float("inf")
+            while marks:
+                poll = select.poll()
+                for fd in marks:
+                    poll.register(fd, select.POLLIN)
+                if heard:
+                    poll.register(reply, 0)  # POLLERR comes unasked once the reader goes away
+                    poll.register(self._closing, select.POLLIN)
+                left_s = killed_at - time.monotonic()
+                events = poll.poll(None if left_s == float("inf") else max(0, left_s) * 1000)
+                if not events:
+                    _signal_group(process.pid, signal.SIGKILL)
+                    killed_at = float("inf")
+                for fd, _event in events:
+                    listening = fd in marks
+                    if listening:
+                        data = os.read(fd, 65536)
+                        *lines, rests[fd] = (rests[fd] + data).split(b"\n")
+                        if not data and rests[fd]:
+                            lines.append(rests[fd])
+                        text = b"".join(marks[fd] + line + b"\n" for line in lines)
+                        if not data:
+                            del marks[fd]
+                        listening = not heard or self._send(reply, text)
+                    if heard and not listening:
+                        heard, killed_at = False, time.monotonic() + ENDS_WITHIN_S
+                        _signal_group(process.pid, signal.SIGINT)
+            code = process.wait()
+        if heard:
+            self._send(reply, b"x %d\n" % (code if code >= 0 else 128 - code))
+
+    def _send(self, reply: int, data: bytes) -> bool:
+        """Write all of it, as fast as it is read; False: the reader went away, or the shell closes."""
+        while data:
+            try:
+                data = data[os.write(reply, data) :]
+            except BlockingIOError:
+                select.select([self._closing], [reply], [])
+                if _readable(self._closing):
+                    return False
+            except BrokenPipeError:
+                return False
+        return True
+
+
+def _signal_group(pid: int, number: signal.Signals) -> None:
+    """As the terminal does it: to the command and what it waits for. A runner that it started is in no group of it."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, number)
+
+
+def _readable(fd: int) -> bool:
+    return bool(select.select([fd], [], [], 0)[0])

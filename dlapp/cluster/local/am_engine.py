@@ -1,0 +1,500 @@
+"""LocalAmEngine: containers on this machine, for one ApplicationMaster.
+
+The whole ask was reserved before the ApplicationMaster started, so containers are granted at once, out of that. Each
+is a task process in a session of its own, tied to us by a pipe whose other end ends when we do, and to its own lock
+file, which everything below the task inherits: a container has ended when that lock is free, not before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+
+from dlapp.cluster import (
+    ContainerEnd,
+    ContainerRequest,
+    Grant,
+    Heartbeat,
+    Registered,
+    ResourceLimits,
+    TaskLaunch,
+    Wake,
+)
+from dlapp.cluster.local import outcome as outcomes
+from dlapp.cluster.local.capacity import cores
+from dlapp.cluster.local.election import ensure_runner
+from dlapp.cluster.local.settings import RunnerSettings
+from dlapp.cluster.local.state import StateDir, boot_id, file_url, is_locked, read_json, start_time, write_whole
+from dlapp.errors import DlappError, SpecError
+from dlapp.ids import ApplicationId, ContainerId
+from dlapp.launch_spec import FILE_NAME, MACHINE, CacheSettings, DockerSettings, LaunchSpec, LedgerSettings
+from dlapp.locations import HdfsPlace
+from dlapp.report import Cause, FinalStatus
+from dlapp.serialization import from_json, to_json
+from dlapp.spec import AppSpec, Resources, Submission
+from dlapp.system import locks, log
+from dlapp.system.spawn import FIRST_KEPT, spawn
+
+TERM_GRACE_S = 2.0
+"""Between SIGTERM and SIGKILL to a task that is to stop; its guardian clears the payload in any case."""
+STRAYS_AFTER_S, STRAYS_EVERY_S = 2.0, 5.0
+"""How long what a dead task left may take to end by itself before it is looked for and killed; and then again."""
+LOADING_S = 2.0
+"""How long a task may keep others from being started while it loads: one that was stopped must not do so for ever."""
+LOOK_S = (0.002, 0.1)
+"""Between two looks at a container whose task has ended and whose last processes are just ending."""
+FIRST_CONTAINER = 2
+"""As on YARN, where number 1 is the ApplicationMaster's own."""
+
+
+class _Container:
+    """A container that was granted; ``pidfd`` is -1 until its task runs and after the task has been collected,
+    ``loading`` the descriptor whose end says that it is loaded, -1 before and after."""
+
+    def __init__(self, grant: Grant, directory: str) -> None:
+        self.grant, self.directory = grant, directory
+        self.pid, self.pidfd, self.lifeline, self.loading = 0, -1, -1, -1
+        self.loading_until = 0.0
+        self.launch: TaskLaunch | None = None
+        self.stopping = False
+        self.kill_at: float | None = None
+        self.status: int | None = None  # of its task, once that has ended
+        self.look_s = LOOK_S[0]
+        self.strays_at = 0.0
+
+
+class LocalAmEngine:
+    """The ApplicationMaster's side of the embedded engine.
+
+    A task's process first loads our modules, which keeps a core busy for longer than all else before its payload. No
+    more of them load at a time than there are cores: the others would only make each other late.
+
+    Args:
+        home: the application's directory.
+        attempt: 1, or more for one that cleans up after an ApplicationMaster that died.
+        alive_fd: descriptor of the application's lock; handed on to everything that is started.
+        hold_fds: descriptors that hold the application's devices; handed on as well.
+        wake: called, from any thread, when a heartbeat would have something to tell.
+    """
+
+    def __init__(self, home: str, attempt: int, alive_fd: int, hold_fds: Sequence[int], wake: Wake) -> None:
+        self._home, self._attempt, self._wake = os.path.normpath(home), attempt, wake
+        self._alive_fd, self._hold_fds = alive_fd, tuple(hold_fds)
+        for fd in (alive_fd, *hold_fds):
+            os.set_inheritable(fd, False)
+        self._application = ApplicationId.from_text(os.path.basename(self._home))
+        engine = read_json(os.path.join(self._home, "engine.json"))
+        if engine is None:
+            raise DlappError(f"{self._home}/engine.json is not there")
+        try:
+            self._settings = RunnerSettings(engine["settings"])  # type: ignore[arg-type]
+            shared = bool(engine["shared"])
+            self.hdfs = from_json(HdfsPlace, engine["hdfs"]) if "hdfs" in engine else None
+            """The HDFS that the application has to do with."""
+        except (KeyError, TypeError, SpecError) as error:
+            raise DlappError(f"{self._home}/engine.json is damaged: {error}") from error
+        self._umask = engine.get("umask", 0o022)
+        self._open_files = _raise_open_files()
+        top = os.path.dirname(os.path.dirname(self._home))
+        self._state = StateDir(top, shared=shared)
+        self._total = self._reserved()
+        self._free = list(self._total)
+        self._asks: dict[int, ContainerRequest] = {}
+        self._next = FIRST_CONTAINER
+        self._containers: dict[ContainerId, _Container] = {}
+        self._to_start: deque[_Container] = deque()
+        self._loading, self._cores = 0, cores()
+        self._lock = threading.Lock()
+        self._ended: deque[ContainerEnd] = deque()
+        self._start_failed: deque[ContainerEnd] = deque()
+        self._sweeps: list[int] = []
+        self._reaper: threading.Thread | None = None
+        self._nudge = (-1, -1)
+        self._finished = False
+        self._broken: BaseException | None = None
+
+    def _reserved(self) -> tuple[int, int, int]:
+        from dlapp.serialization import from_json
+
+        found = read_json(os.path.join(self._home, "submission.json"))
+        spec = from_json(Submission, found).spec
+        self._has_image = _has_image(spec)
+        return spec.total()
+
+    # ---- the engine's calls ----
+
+    def register(self, control_url: str) -> Registered:
+        """Write down where this attempt is. From here on its death is the application's end."""
+        pid = os.getpid()
+        value = {
+            "pid": pid,
+            "start_time": start_time(pid),
+            "boot_id": boot_id(),
+            "attempt": self._attempt,
+            "control_url": control_url,
+        }
+        write_whole(os.path.join(self._home, "am.json"), json.dumps(value))
+        memory_mib, vcores, gcores = self._total
+        largest = Resources(memory_mib=memory_mib, vcores=vcores, gcores=gcores)
+        return Registered(limits=ResourceLimits(largest=largest))
+
+    def heartbeat(
+        self, asks: Sequence[ContainerRequest], releases: Sequence[ContainerId], progress: float
+    ) -> Heartbeat:
+        """Grant what is asked for out of what was reserved, and tell of ends."""
+        if self._broken is not None:
+            raise self._broken
+        for container_id in releases:
+            self._release(container_id)
+        for ask in asks:
+            self._asks[ask.request_id] = ask
+        granted, refused = [], []
+        for request_id, ask in list(self._asks.items()):
+            if ask.count > 0 and not self._fits_ever(ask.resources):
+                refused.append((request_id, f"{ask.resources} is more than was reserved for the application"))
+                ask = ContainerRequest(request_id=request_id, count=0, resources=ask.resources)
+            while ask.count > 0 and self._take(ask.resources):
+                granted.append(self._grant(ask))
+                ask = ContainerRequest(
+                    request_id=request_id, count=ask.count - 1, resources=ask.resources, placement=ask.placement
+                )
+            self._asks[request_id] = ask
+        ended, failed = [], []
+        while self._ended:
+            ended.append(self._ended.popleft())
+        while self._start_failed:
+            failed.append(self._start_failed.popleft())
+        return Heartbeat(granted=tuple(granted), ended=tuple(ended), start_failed=tuple(failed), refused=tuple(refused))
+
+    def start(self, grant: Grant, launch: TaskLaunch) -> None:
+        """Start a task in a granted container; a failure comes with a later heartbeat."""
+        with self._lock:
+            container = self._containers.get(grant.container_id)
+            if container is None or container.launch is not None:
+                return  # released or started already: said twice, done once
+            container.launch = launch
+            self._to_start.append(container)
+        self._start_some()
+
+    def stop(self, container_id: ContainerId) -> None:
+        """End a container, whatever runs in it. May be repeated."""
+        with self._lock:
+            container = self._containers.get(container_id)
+        if container is None or container.stopping:
+            return
+        with self._lock:  # nor is it being started just now
+            container.stopping = True
+        if container.pidfd < 0:
+            if container.status is None:  # granted, never started
+                self._end(container, ContainerEnd(container_id=container_id, exit_status=-signal.SIGTERM))
+            return
+        self._signal(container, signal.SIGTERM)
+        container.kill_at = time.monotonic() + TERM_GRACE_S
+        self._nudge_reaper()
+
+    def finish(self, final_status: FinalStatus, cause: Cause, diagnostics: str) -> bool:
+        """Write the outcome, once and for all, and let the next ones start."""
+        by_itself = self._attempt == 1
+        ended_ms = outcomes.now_ms() if by_itself else self.ended_ms()
+        outcome = outcomes.ended(final_status.value, cause.value, diagnostics, ended_ms, by_itself=by_itself)
+        outcomes.write_outcome(self._home, outcome)
+        self._finished = True
+        self._nudge_reaper()
+        if self._reaper is not None:
+            self._reaper.join()
+        # The runner notices our end by itself; should it have died, those who wait need another.
+        with contextlib.suppress(DlappError, OSError):
+            ensure_runner(self._state, self._settings, wake=False)
+        return True
+
+    def why_it_died(self) -> str:
+        """For one that cleans up: a line on the death of the ApplicationMaster before it."""
+        found: dict[str, object] = {}
+        with contextlib.suppress(DlappError):  # a power cut may leave it empty, or not there
+            found = read_json(os.path.join(self._home, "am.json")) or {}
+        return outcomes.why_it_died(self._home, str(found.get("boot_id", "")), boot_id())
+
+    def ended_ms(self) -> int:
+        """For one that cleans up: when the application ended [ms since 1970]: at the death, or, where a commit had
+        begun, only now that it is finished."""
+        if os.path.exists(os.path.join(self._home, "commit.json")):
+            return outcomes.now_ms()
+        return outcomes.died_ms(self._home)
+
+    # ---- containers ----
+
+    def _fits_ever(self, asked: Resources) -> bool:
+        return all(wanted <= there for wanted, there in zip(asked.times(1), self._total, strict=True))
+
+    def _take(self, asked: Resources) -> bool:
+        amounts = asked.times(1)
+        with self._lock:
+            if any(wanted > free for wanted, free in zip(amounts, self._free, strict=True)):
+                return False
+            self._free = [free - wanted for wanted, free in zip(amounts, self._free, strict=True)]
+        return True
+
+    def _grant(self, ask: ContainerRequest) -> Grant:
+        container_id = ContainerId(self._application, self._attempt, self._next)
+        self._next += 1
+        directory = os.path.join(self._home, "containers", str(container_id))
+        grant = Grant(
+            container_id=container_id,
+            request_id=ask.request_id,
+            node=os.uname().nodename,
+            resources=ask.resources,
+            log_url=file_url(directory),
+        )
+        with self._lock:
+            self._containers[container_id] = _Container(grant, directory)
+        return grant
+
+    def _release(self, container_id: ContainerId) -> None:
+        with self._lock:
+            container = self._containers.get(container_id)
+            unstarted = container is not None and container.pidfd < 0 and container.status is None
+            if container is not None and unstarted:
+                container.stopping = True
+        if container is not None and unstarted:
+            self._give_back(container)
+        else:
+            self.stop(container_id)
+
+    def _give_back(self, container: _Container) -> None:
+        with self._lock:
+            if self._containers.pop(container.grant.container_id, None) is None:
+                return
+            amounts = container.grant.resources.times(1)
+            self._free = [free + given for free, given in zip(self._free, amounts, strict=True)]
+
+    def _end(self, container: _Container, end: ContainerEnd) -> None:
+        self._give_back(container)
+        self._ended.append(end)
+        self._wake()
+
+    def _start_some(self) -> None:
+        """Start those whose turn it is, from any thread."""
+        while True:
+            with self._lock:
+                if not self._to_start or self._loading >= self._cores:
+                    return
+                container = self._to_start.popleft()
+                if container.stopping or container.launch is None:
+                    continue
+                problem: OSError | None = None
+                try:
+                    # With the lock, so that whoever ends it finds it either started, or not to be started any more.
+                    self._spawn(container, container.launch)
+                except OSError as error:
+                    problem = error
+                else:
+                    self._loading += 1
+            if problem is None:
+                self._nudge_reaper()
+                continue
+            self._give_back(container)
+            why = f"the task could not be started: {problem.strerror}"
+            end = ContainerEnd(
+                container_id=container.grant.container_id, exit_status=-1, diagnostics=why, node_fault=True
+            )
+            self._start_failed.append(end)
+            self._wake()
+
+    def _loaded(self, container: _Container) -> None:
+        """It loads no more, or is no more, or takes too long."""
+        os.close(container.loading)
+        container.loading = -1
+        with self._lock:
+            self._loading -= 1
+        self._start_some()
+
+    def _spawn(self, container: _Container, launch: TaskLaunch) -> None:
+        directory = container.directory
+        os.mkdir(directory, 0o700)
+        settings = self._settings
+        spec = LaunchSpec(
+            launch.container_id,
+            launch.control_url,
+            launch.token,
+            launch.env,
+            launch.environment,
+            DockerSettings(settings.docker_host, settings.docker_network, settings.docker_gpu_mode, settings.lock_dir),
+            ledger=LedgerSettings(MACHINE, settings.lock_dir, settings.docker_host, application=str(self._application)),
+            cache=CacheSettings(
+                settings.cache_limit_bytes,
+                settings.cache_age_s,
+                directory=self._state.input_cache(os.geteuid()),
+            ),
+            hdfs=self.hdfs,
+        )
+        write_whole(os.path.join(directory, FILE_NAME), json.dumps(to_json(spec)), mode=0o600)
+        alive = os.open(os.path.join(directory, "alive"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        reading, lifeline, loading, loaded = -1, -1, -1, -1
+        try:
+            locks.try_lock(alive)
+            if self._state.shared:
+                os.chmod(directory, 0o2750)  # only now: a reader's lock would have kept ours away
+            reading, lifeline = os.pipe()
+            loading, loaded = os.pipe()
+            # The lifeline is the first, so that its number does not depend on how much is held.
+            keep = [reading, alive, self._alive_fd, *self._hold_fds, loaded]
+            *numbers, last = (str(FIRST_KEPT + place) for place in range(1, len(keep)))
+            words = [*settings.program, "task", "--engine", "local", "--home", directory]
+            words += ["--lifeline-fd", str(FIRST_KEPT), "--keep-fds", ",".join(numbers), "--loading-fd", last]
+            words += ["--umask", f"{self._umask:o}", "--open-files", str(self._open_files)]
+            pid = spawn(words, keep=keep, log=os.path.join(directory, "dlapp.log"))
+        except OSError:
+            for fd in (lifeline, loading):
+                if fd >= 0:
+                    os.close(fd)
+            raise
+        finally:
+            os.close(alive)
+            for fd in (reading, loaded):
+                if fd >= 0:
+                    os.close(fd)
+        container.pid, container.lifeline, container.loading = pid, lifeline, loading
+        container.loading_until = time.monotonic() + LOADING_S
+        container.pidfd = os.pidfd_open(pid)  # our child: the pid is its until it is collected
+
+    def _signal(self, container: _Container, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError, OSError):
+            signal.pidfd_send_signal(container.pidfd, number)
+
+    # ---- ends ----
+
+    def _nudge_reaper(self) -> None:
+        if self._reaper is None:
+            if self._finished:
+                return
+            self._nudge = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+            self._reaper = threading.Thread(target=self._run_reaper, name="am-reaper", daemon=True)
+            self._reaper.start()
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._nudge[1], b"\0")
+
+    def _run_reaper(self) -> None:
+        try:
+            self._reap()
+        except BaseException as error:  # without us no end is ever told: the next heartbeat passes it on
+            self._broken = error
+            self._wake()
+
+    def _reap(self) -> None:
+        poll = select.poll()
+        poll.register(self._nudge[0], select.POLLIN)
+        watched: dict[int, _Container] = {}
+        loading: dict[int, _Container] = {}
+        ending: list[_Container] = []
+        while not self._finished:
+            with self._lock:
+                new = [one for one in self._containers.values() if one.pidfd >= 0 and one.pidfd not in watched]
+            for container in new:
+                watched[container.pidfd], loading[container.loading] = container, container
+                poll.register(container.pidfd, select.POLLIN)
+                poll.register(container.loading, select.POLLIN)
+            for fd, _ in poll.poll(self._pause_ms(watched, loading, ending)):
+                if fd == self._nudge[0]:
+                    with contextlib.suppress(BlockingIOError):
+                        os.read(fd, 4096)
+                elif fd in loading:
+                    loading[fd].loading_until = 0.0
+                else:
+                    poll.unregister(fd)
+                    container = watched.pop(fd)
+                    self._collect(container)
+                    ending.append(container)
+            now = time.monotonic()
+            for fd in [fd for fd, one in loading.items() if one.loading_until <= now]:
+                poll.unregister(fd)
+                self._loaded(loading.pop(fd))
+            for container in list(watched.values()):
+                if container.kill_at is not None and container.kill_at <= now:
+                    container.kill_at = None
+                    self._signal(container, signal.SIGKILL)
+            ending = [container for container in ending if not self._has_ended(container)]
+        os.close(self._nudge[0])
+        os.close(self._nudge[1])
+
+    def _pause_ms(
+        self, watched: dict[int, _Container], loading: dict[int, _Container], ending: list[_Container]
+    ) -> float | None:
+        now = time.monotonic()
+        pauses = [one.loading_until - now for one in loading.values()]
+        pauses += [one.kill_at - now for one in watched.values() if one.kill_at is not None]
+        pauses += [one.look_s for one in ending]
+        return max(0.0, min(pauses) * 1000) if pauses else None
+
+    def _collect(self, container: _Container) -> None:
+        found = os.waitid(os.P_PIDFD, container.pidfd, os.WEXITED)
+        status = 0
+        if found is not None:
+            status = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+        pidfd, container.pidfd = container.pidfd, -1
+        container.status = status
+        container.strays_at = time.monotonic() + STRAYS_AFTER_S
+        os.close(pidfd)
+        # What is left below the task ends by this, too, should it still listen.
+        os.close(container.lifeline)
+
+    def _end_strays(self, container: _Container) -> None:
+        """Where task and guardians were killed in one moment, nobody ends the payload of a user without privilege."""
+        now = time.monotonic()
+        if now < container.strays_at:
+            return
+        container.strays_at = now + STRAYS_EVERY_S
+        from dlapp.cluster.local.orphans import end_container
+
+        killed = end_container(container.directory, os.getuid(), self._state.runner_lock(os.getuid()))
+        if killed:
+            names = ", ".join(f"process {pid}" for pid in killed)
+            log.info(f"{container.grant.container_id}: killed what nobody watched over any more: {names}")
+
+    def _start_sweep(self) -> None:
+        """Have the container removed that a killed task left: its payload has ended, by its lifeline."""
+        self._sweeps = [pid for pid in self._sweeps if os.waitpid(pid, os.WNOHANG)[0] == 0]
+        words = [*self._settings.program, "sweep", "--application", str(self._application)]
+        words += ["--host", self._settings.docker_host]
+        try:
+            self._sweeps.append(spawn(words, log=os.path.join(self._home, "am.log")))
+        except OSError as error:
+            log.warning(f"its containers could not be looked for: {error}")
+
+    def _has_ended(self, container: _Container) -> bool:
+        if is_locked(os.path.join(container.directory, "alive")):
+            container.look_s = min(2 * container.look_s, LOOK_S[1])
+            self._end_strays(container)
+            return False
+        status = container.status or 0
+        if status < 0 and self._has_image:
+            self._start_sweep()
+        diagnostics = ""
+        if status != 0:
+            # The status has its own words; this is what it does not say.
+            diagnostics = outcomes.last_error(os.path.join(container.directory, "dlapp.log"))
+        container_id = container.grant.container_id
+        self._end(container, ContainerEnd(container_id=container_id, exit_status=status, diagnostics=diagnostics))
+        return True
+
+
+def _has_image(spec: AppSpec) -> bool:
+    return any(image is not None for image in (spec.docker_image, *(role.docker_image for role in spec.roles)))
+
+
+def _raise_open_files() -> int:
+    """Raise this process's limit of open files as far as it may; the answer is what it was, for payloads.
+
+    Each container costs some four of them. Payloads keep the lower one: select(2) fails above 1,023.
+    """
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return soft

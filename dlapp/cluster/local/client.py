@@ -1,0 +1,850 @@
+"""LocalEngine: submitting to this machine, looking at what is there, ending it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from dlapp import __version__
+from dlapp.cluster.local import outcome as outcomes
+from dlapp.cluster.local import schedule, views
+from dlapp.cluster.local.election import ensure_runner, runner_lives, wake_runner
+from dlapp.cluster.local.queue import DONE, RUNNING, WAITING, ApplicationRow, Queue
+from dlapp.cluster.local.schedule import Amounts
+from dlapp.cluster.local.settings import RunnerSettings, settings_of
+from dlapp.cluster.local.state import (
+    StateDir,
+    boot_id,
+    check_directory,
+    file_url,
+    is_locked,
+    open_process,
+    open_state,
+    read_bytes,
+    read_json,
+    sync_directory,
+    write_whole,
+)
+from dlapp.errors import AskTooLarge, ConfigError, Denied, DlappError, NotFound, SpecError, TimedOut, Unreachable
+from dlapp.system.owners import user_name
+from dlapp.system.spawn import PROGRAM
+
+if TYPE_CHECKING:
+    from dlapp.cluster import EngineInfo, LogFiles
+    from dlapp.cluster.local.orphans import OrphanReaper
+    from dlapp.config import Config
+    from dlapp.ids import ApplicationId
+    from dlapp.locations import HdfsPlace
+    from dlapp.report import ApplicationView
+    from dlapp.spec import AppSpec, Secrets, Submission
+
+KILL_ASK_S = 2.0
+"""How long an ApplicationMaster may take to end by itself once dlapp-kill has asked it."""
+KILL_END_S = 20.0
+"""How long processes may take to be gone after SIGKILL, and their outputs to be cleared."""
+SOFT_KILL_ASK_S = 5.0
+LOOK_AS_USER_S = 4.0
+"""How long looking at a directory of another user's may take, as that user, whatever lies there."""
+DOCKER_ASK_S = 2.0
+LOG_NAMES = ("stdout", "stderr", "dlapp.log")
+
+
+class LocalEngine:
+    """The client's side of the embedded engine.
+
+    Root may look at and end what is another user's. A child process that has become that user makes the changes in
+    that user's directories, with an engine of its own (`dlapp.system.as_user`); it starts no runner and no program.
+
+    Args:
+        config: the configuration.
+        program: how our own processes are started; tests put theirs in its place.
+        acting_in: the state directory of the user that this process became; None: as the configuration says.
+
+    Raises:
+        ConfigError: the state directory cannot be used (a network file system, say).
+        Denied: it is another user's.
+    """
+
+    def __init__(self, config: Config, *, program: Sequence[str] = PROGRAM, acting_in: StateDir | None = None) -> None:
+        self._config, self._program = config, program
+        self._settings: RunnerSettings = settings_of(config, program)
+        local = config.local
+        self._state: StateDir = acting_in or open_state(local.state_dir, shared=local.shared, of_others=True)
+        self._is_acting = acting_in is not None
+        self._uid = os.geteuid()
+        self._is_others = self._state.uid != self._uid
+        self._by_thread = threading.local()
+
+    @property
+    def state(self) -> StateDir:
+        """Where this engine keeps its state."""
+        return self._state
+
+    def close(self) -> None:
+        """Let go of this thread's connection to the rows."""
+        if (queue := getattr(self._by_thread, "queue", None)) is not None:
+            queue.close()
+
+    def __enter__(self) -> LocalEngine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _queue(self) -> Queue:
+        queue: Queue | None = getattr(self._by_thread, "queue", None)
+        if queue is None:
+            queue = self._by_thread.queue = Queue(self._state)
+        return queue
+
+    # ---- another user's, for root ----
+
+    def _as(self, state: StateDir, what: str, *values: Any, timeout_s: float = LOOK_AS_USER_S) -> Any:
+        """Call a method of an engine in a process of the user whose state directory it is. Raises as the method does,
+        and Denied: it ends an application, and that user has no entry in passwd."""
+        # Loaded before: the user may not be able to read them, and must not choose them.
+        import hashlib  # noqa: F401
+
+        from dlapp import launch_spec, messages  # noqa: F401
+        from dlapp.cluster.local import history, orphans, runner  # noqa: F401
+        from dlapp.ids import ApplicationId
+        from dlapp.net import control_client  # noqa: F401
+        from dlapp.system import as_user
+
+        is_change = what in ("kill", "soft_kill")
+
+        def work() -> Any:
+            with LocalEngine(self._config, program=self._program, acting_in=state) as engine:
+                if is_change:
+                    return getattr(engine, what)(ApplicationId.from_text(values[0]), *values[1:])
+                return getattr(engine, what)(*values)
+
+        return as_user.call(state.uid, work, timeout_s=timeout_s, is_change=is_change)
+
+    def _refuse_if_others(self) -> None:
+        if self._is_others:
+            name = user_name(self._state.uid)
+            raise Denied(
+                f"local.state_dir: {self._state.path} is {name}'s: root looks at it and ends what runs there; to "
+                "submit, run this as that user, or set HOME, as sudo -H does"
+            )
+
+    # ---- what there is ----
+
+    def info(self) -> EngineInfo:
+        """The embedded engine answers when its state directory can be used and is of a version that we speak.
+
+        Raises:
+            Unreachable: it is of another version.
+        """
+        from dlapp.cluster import EngineInfo
+
+        if not self._is_others:
+            self._queue().count_unsettled(self._uid)
+        hdfs, why = self._hdfs
+        return EngineInfo(name="local", version=__version__, has_gpus=self._gcores() > 0, hdfs=hdfs, no_hdfs=why)
+
+    @cached_property
+    def _hdfs(self) -> tuple[HdfsPlace | None, str]:
+        """The HDFS that this machine is told of, and where it is told of none, why."""
+        from dlapp.hadoop.configuration import read_configuration
+        from dlapp.login import own_login
+
+        try:
+            return read_configuration(self._config.yarn.conf_dir).hdfs(own_login()), ""
+        except ConfigError as error:
+            return None, str(error)  # who names no place there needs none
+
+    def capacity(self) -> Amounts:
+        """How much of this machine may be used: memory [MiB], vcores, gcores."""
+        from dlapp.cluster.local.capacity import memory_mib, vcores
+
+        settings = self._settings
+        return Amounts(
+            memory_mib() if settings.memory_mib is None else settings.memory_mib,
+            vcores() if settings.vcores is None else settings.vcores,
+            self._gcores(),
+        )
+
+    def _gcores(self) -> int:
+        if self._settings.gcores == 0:
+            return 0
+        from dlapp.gpuid.health.nvml import library_is_there
+
+        if not library_is_there():
+            return 0
+        from dlapp.gpuid.health import nvml_subprocess
+        from dlapp.gpuid.stores.machine import MachineLedger
+
+        devices = MachineLedger(self._settings.lock_dir, discover=nvml_subprocess.discover).capacity()
+        return devices if self._settings.gcores is None else min(devices, self._settings.gcores)
+
+    def check(self, spec: AppSpec) -> list[str]:
+        """Refuse an ask that this machine can never meet.
+
+        Returns:
+            A line for each key that has no effect on one machine.
+
+        Raises:
+            AskTooLarge: it can never be met, with the amounts.
+            Denied: the ledger of GPUs does not serve this user; the message says what root can do.
+        """
+        capacity = self.capacity()
+        parts = [schedule.too_large(Amounts(*role.resources.times(1)), capacity) for role in spec.roles]
+        if (never := next((part for part in parts if part), None)) is not None:
+            raise AskTooLarge(f"each container: {never}" if spec.containers > 1 else never)
+        if (never := schedule.too_large(Amounts(*spec.total()), capacity)) is not None:
+            raise AskTooLarge(f"{spec.containers} containers: {never}, and they run at the same time")
+        if spec.docker_image is not None or any(role.docker_image is not None for role in spec.roles):
+            self._check_docker(gcores=spec.total()[2])
+        if spec.total()[2] > 0:
+            self._check_ledger()
+        named = {
+            "application.queue": spec.queue,
+            "application.priority": spec.priority,
+            "resources.nodes": spec.placement.nodes,
+            "resources.exclude_nodes": spec.placement.exclude_nodes,
+            "resources.node_label": spec.placement.node_label,
+        }
+        return [f"{name} has no effect on one machine" for name, value in named.items() if value not in (None, ())]
+
+    def _check_ledger(self) -> None:
+        from dlapp.system.files import UntrustedFile
+        from dlapp.system.shared_directory import open_shared_directory
+
+        try:
+            os.close(open_shared_directory(self._settings.lock_dir))
+        except FileNotFoundError:
+            pass  # the first lease creates it
+        except UntrustedFile as error:
+            raise Denied(f"gpuid.lock_dir: {error}") from error
+
+    def _check_docker(self, *, gcores: int) -> None:
+        import socket
+
+        if gcores > 0 and self._settings.docker_gpu_mode == "none":
+            raise SpecError("resources.gcores", "containers get no GPUs here: runtime.docker.gpu_mode is none")
+        host = self._settings.docker_host
+        if not host.startswith("unix://"):
+            raise SpecError(
+                "application.docker_image", f"needs this machine's dockerd, and runtime.docker.host is {host}"
+            )
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(DOCKER_ASK_S)
+            try:
+                probe.connect(host.removeprefix("unix://"))
+            except OSError as error:
+                why = f"Docker at {host} does not answer ({error.strerror or error})"
+                raise Unreachable(f"{why}; does dockerd run, and may you use it? (runtime.docker.host)") from error
+
+    def prepare(self) -> None:
+        """Start the runner while the workspace is packed: it takes as long as that of a small one."""
+        self._refuse_if_others()
+        with contextlib.suppress(DlappError, OSError):  # submitting tries again
+            ensure_runner(self._state, self._settings, wake=False, stay=True)
+
+    def archive_cache(self) -> str:
+        """Directory for packed workspaces, the caller's own; what is unused for long or too much is removed."""
+        self._refuse_if_others()
+        return self._state.cache(self._uid)
+
+    # ---- submitting ----
+
+    def submit(self, submission: Submission, secrets: Secrets) -> ApplicationId:
+        """Hand an application in; after the return it runs whatever becomes of the caller.
+
+        All of it or nothing: the files are made aside, then in one transaction the row is written and the directory
+        gets its name.
+
+        Raises:
+            NotFound: its workspace's archive is not there any more.
+            Unreachable: the state cannot be written.
+        """
+        from dlapp.ids import ApplicationId
+        from dlapp.serialization import to_json
+
+        self._refuse_if_others()
+        spec = submission.spec
+        memory_mib, vcores, gcores = spec.total()
+        archive = submission.workspace_archive.removeprefix("file://")
+        try:
+            staging = self._stage(to_json(submission), to_json(secrets), self._hdfs_of(spec))
+        except OSError as error:
+            raise Unreachable(f"{self._state.staging}: {error.strerror}") from error
+        try:
+            with self._queue().change() as queue:
+                # In the transaction, as the cache is cleared in one: what is here now stays for this row.
+                if not os.path.exists(archive):
+                    raise NotFound(f"the packed workspace {archive} is gone: submit again")
+                text = queue.insert(
+                    uid=self._uid,
+                    submitter=submission.submitter,
+                    username=spec.username,
+                    appname=spec.appname,
+                    memory_mib=memory_mib,
+                    vcores=vcores,
+                    gcores=gcores,
+                    containers=spec.containers,
+                    archive=archive,
+                    submitted_ms=submission.submitted_ms,
+                    queue=spec.queue or "default",
+                    priority=spec.priority,
+                    project=spec.project or "",
+                    tags="\n".join(spec.tags),
+                )
+                self._give_name(staging, self._state.application(text))
+        except BaseException:
+            from dlapp.cluster.local.history import remove_tree
+
+            remove_tree(staging)
+            raise
+        self._tend_after_submission()
+        return ApplicationId.from_text(text)
+
+    def _hdfs_of(self, spec: AppSpec) -> HdfsPlace | None:
+        """The HDFS that an application has to do with: as it is known here, for its processes see no such variable."""
+        named = [source for one in spec.inputs for source in one.sources] + [one.target for one in spec.outputs]
+        if not any(one.startswith("hdfs://") for one in named):
+            return None
+        hdfs, why = self._hdfs
+        if hdfs is None:
+            raise ConfigError(why)
+        # Named by a variable of OpenSSL's, as on a cluster's clients.
+        ca = os.environ.get("SSL_CERT_FILE")
+        return hdfs._replace(login=hdfs.login.as_user(spec.username), ca=os.path.abspath(ca) if ca else None)
+
+    def _stage(self, submission: Any, secrets: Any, hdfs: HdfsPlace | None) -> str:
+        staging = os.path.join(self._state.staging, f"{os.getpid()}-{os.urandom(8).hex()}")
+        os.mkdir(staging, 0o700)
+        if self._state.shared:
+            os.chmod(staging, 0o2750)
+        # The mask is the submitter's, for the files of a payload; our own have modes that do not depend on it.
+        engine = {"settings": self._settings.to_json(), "shared": self._state.shared, "umask": _umask()}
+        if hdfs is not None:
+            from dlapp.serialization import to_json
+
+            engine["hdfs"] = to_json(hdfs)
+        os.mkdir(os.path.join(staging, "containers"))
+        if self._state.shared:
+            os.chmod(os.path.join(staging, "containers"), 0o2750)
+        for name, value, mode in (
+            ("submission.json", submission, 0o640),
+            ("secrets.json", secrets, 0o600),
+            ("engine.json", engine, 0o640),
+            ("alive", None, 0o640),
+        ):
+            fd = os.open(os.path.join(staging, name), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+            try:
+                if value is not None:
+                    data = json.dumps(value, separators=(",", ":")).encode()
+                    while data:
+                        data = data[os.write(fd, data) :]
+                    os.fsync(fd)
+            finally:
+                os.close(fd)
+        sync_directory(staging)
+        return staging
+
+    def _give_name(self, staging: str, home: str) -> None:
+        try:
+            os.rename(staging, home)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise Unreachable(f"{home}: {error.strerror}") from error
+            # The number is new, so this was left by a submission that died before its row was written.
+            os.rename(home, f"{staging}-left")
+            os.rename(staging, home)
+        sync_directory(self._state.applications)
+
+    def _tend_after_submission(self) -> None:
+        # The application is in; that nothing could be started now is no reason to say that it is not.
+        with contextlib.suppress(DlappError, OSError):
+            ensure_runner(self._state, self._settings)
+
+    def tend(self) -> None:
+        """See to it that somebody works off the caller's rows, if there are any; cheap where all is well."""
+        if not self._is_others and not self._is_acting and self._queue().count_unsettled(self._uid):
+            ensure_runner(self._state, self._settings, wake=False)
+
+    # ---- looking ----
+
+    def ids(self, *, everybody: bool = False) -> list[str]:
+        """All ids as text, oldest first: the caller's own, or everybody's."""
+        if self._is_others:
+            return self._as(self._state, "ids", timeout_s=LOOK_AS_USER_S) if everybody else []
+        found = self._known()
+        if everybody and self._state.shared:
+            from dlapp.cluster.local import other_users
+
+            found = [one for other in self._state.others() for one in other_users.ids_of(other)] + found
+            found.sort(key=lambda one: tuple(map(int, one.split("_")[1:])))
+        return found
+
+    def _known(self) -> list[str]:
+        """Return the ids of the state directory's user; a process that acts for another user makes no database."""
+        if self._is_acting and not os.path.lexists(self._state.database):
+            return []
+        return self._queue().ids(self._uid)
+
+    def gave(self, application_id: str) -> bool:
+        """Return whether this engine gave an id: all ids of one user contain the same time.
+
+        Raises:
+            Unreachable: its rows cannot be read, or are of another version.
+        """
+        if self._is_others:
+            return bool(self._as(self._state, "gave", application_id))
+        if self._is_acting and not os.path.lexists(self._state.database):
+            return False
+        if application_id.startswith(f"application_{self._queue().timestamp_ms()}_"):
+            return True
+        if not self._state.shared:
+            return False
+        from dlapp.cluster.local import other_users
+
+        return bool(other_users.owners_of(self._state, application_id))
+
+    def view(self, application_id: ApplicationId) -> ApplicationView:
+        """What is known of it now. Raises NotFound."""
+        from dlapp.report import ApplicationView
+        from dlapp.serialization import from_json
+
+        return from_json(ApplicationView, self.view_json(str(application_id)))
+
+    def view_json(self, application_id: str) -> dict[str, Any]:
+        """`view` in its JSON form, for who needs no classes. Raises NotFound."""
+        if self._is_others:
+            return views.checked_view(self._as(self._state, "view_json", application_id))
+        if self._is_foreign(application_id):
+            from dlapp.cluster.local import other_users
+
+            owner = other_users.owner_of(self._state, application_id)
+            return other_users.view_of(owner, application_id, boot_id(), self._waiting(), short=False)
+        alive, row = self._look(application_id)
+        ahead = schedule.ahead(row.id, self._waiting()) if row.state == WAITING else ""
+        return views.view_of(row, self._state.application(row.id), boot_id(), alive=alive, ahead=ahead)
+
+    def owner(self, application_id: str) -> str:
+        """Return the user whose application it is, as the kernel says. Raises NotFound."""
+        if self._is_others:
+            self.view_json(application_id)
+        elif self._is_foreign(application_id):
+            from dlapp.cluster.local import other_users
+
+            return user_name(other_users.owner_of(self._state, application_id).uid)
+        else:
+            self._row(application_id)
+        return user_name(self._state.uid)
+
+    def _is_foreign(self, application_id: str) -> bool:
+        """Return whether an application is not the caller's, but may be another user's of a shared directory."""
+        return self._state.shared and self._queue().row(application_id) is None
+
+    def _waiting(self) -> list[str]:
+        """Return the ids of all waiting applications in queue order."""
+        if not self._state.shared:
+            return [row.id for row in self._queue().rows("state = 'waiting'", columns="number, id")]
+        from dlapp.cluster.local import spool
+
+        entries = sorted([*spool.entries_of(self._state), *spool.entries_of_others(self._state)])
+        return [one.id for one in entries if one.phase == spool.WAITING]
+
+    def _look(self, application_id: str) -> tuple[bool, ApplicationRow]:
+        """Whether an application's lock is held, and its row, read after that. Raises NotFound."""
+        row = self._row(application_id)
+        if row.state != RUNNING:
+            return False, row
+        alive = self._is_alive(row.id)
+        return alive, self._row(application_id)
+
+    def _is_alive(self, application_id: str) -> bool:
+        return is_locked(os.path.join(self._state.application(application_id), "alive"))
+
+    def views(
+        self, *, everybody: bool = False, user: str | None = None, limit: int | None = None
+    ) -> list[ApplicationView]:
+        """What is known of many, oldest first: the caller's own, one user's, or everybody's.
+
+        Args:
+            user: an operating system's user, who owns the directories of the applications.
+            limit: how many of those that have ended, the latest; None: all. Their containers are left out, but for
+                the one that speaks for the exit code.
+        """
+        from dlapp.report import ApplicationView
+        from dlapp.serialization import from_json
+
+        return [from_json(ApplicationView, one) for one in self.views_json(everybody=everybody, user=user, limit=limit)]
+
+    def views_json(
+        self, *, everybody: bool = False, user: str | None = None, limit: int | None = None
+    ) -> list[dict[str, Any]]:
+        """`views` in JSON form."""
+        if self._is_others:
+            found = self._as(self._state, "_views_json_at", True, user, limit) if everybody or user is not None else []
+            return [views.checked_view(one) for one in found]
+        return self._views_json_at(everybody, user, limit)
+
+    def _views_json_at(self, everybody: bool, user: str | None, limit: int | None) -> list[dict[str, Any]]:
+        if self._is_acting and not os.path.lexists(self._state.database):
+            return []
+        whose, values = "uid = ?", (self._uid,)
+        if user is not None:
+            # All rows here are of the directory's owner, whatever names they have.
+            whose, values = ("TRUE" if user == user_name(self._state.uid) else "FALSE"), ()  # type: ignore[assignment]
+        elif everybody:
+            whose, values = "TRUE", ()  # type: ignore[assignment]
+        queue = self._queue()
+        running = queue.rows(f"state = 'running' AND {whose}", values, columns="id")
+        alive = {row.id for row in running if self._is_alive(row.id)}
+        rows = queue.rows(f"state != 'done' AND {whose}", values)
+        some = "" if limit is None else f" LIMIT {int(limit)}"
+        rows += queue.rows(f"state = 'done' AND {whose} ORDER BY number DESC{some}", values)
+        rows.sort(key=lambda row: row.number)
+        of_others = self._state.shared and (everybody or user is not None)
+        waiting = self._waiting() if of_others or any(row.state == WAITING for row in rows) else []
+        found = views.views_of(rows, waiting, alive, self._state.application, boot_id())
+        if of_others:
+            from dlapp.cluster.local import other_users
+
+            for other in self._state.others():
+                if user in (None, user_name(other.uid)):
+                    found += other_users.views_of(other, boot_id(), waiting, limit=limit)
+            found.sort(key=lambda one: int(one["submitted_ms"]))
+        return found
+
+    def submission(self, application_id: ApplicationId) -> Submission:
+        """What was submitted. Raises NotFound."""
+        from dlapp.serialization import from_json
+        from dlapp.spec import Submission
+
+        return from_json(Submission, self._submission_json(str(application_id)))
+
+    def _submission_json(self, application_id: str) -> dict[str, object]:
+        if self._is_others:
+            found: dict[str, object] = self._as(self._state, "_submission_json", application_id)
+            return found
+        with self._opened(application_id) as home:
+            submission = read_json(os.path.join(home, "submission.json"))
+        if submission is None:
+            raise NotFound(f"{self._state.application(application_id)}/submission.json is not there")
+        return submission
+
+    @contextlib.contextmanager
+    def _opened(self, application_id: str) -> Iterator[str]:
+        """Open the directory of an application of the caller or, if shared, of another user. Raises NotFound."""
+        owner = self._state
+        if self._is_foreign(application_id):
+            from dlapp.cluster.local import other_users
+
+            owner = other_users.owner_of(self._state, application_id)
+        else:
+            self._row(application_id)
+        with owner.opened("applications", application_id) as home:
+            yield home
+
+    def logs(self, application_id: ApplicationId, try_number: int | None = None) -> list[LogFiles]:
+        """The logs of all containers that ran, in CONTAINER_INDEX order, of the last try or one. Raises NotFound."""
+        from dlapp.cluster import LogFiles
+
+        view, owner = self.view(application_id), self._state
+        if not self._is_others and self._is_foreign(str(application_id)):
+            from dlapp.cluster.local import other_users
+
+            owner = other_users.owner_of(self._state, str(application_id))
+        containers = os.path.join(owner.application(str(application_id)), "containers")
+        found = []
+        for one in view.containers_of_try(try_number):
+            directory = os.path.join(containers, str(one.container_id))
+            files = {name: file_url(os.path.join(directory, name)) for name in LOG_NAMES}
+            found.append(
+                LogFiles(
+                    container_id=one.container_id,
+                    role=one.role,
+                    role_index=one.role_index,
+                    index=one.index,
+                    files=files,
+                )
+            )
+        return found
+
+    def aggregated_log(self, view: ApplicationView, log: LogFiles, name: str) -> Iterator[bytes] | None:
+        """None: logs stay where they are."""
+        return None
+
+    def node_names(self) -> tuple[str, ...]:
+        """None: there is only this machine."""
+        return ()
+
+    def dashboard_urls(self, application_id: ApplicationId, *, wait_s: float = 0.0) -> tuple[str, str]:
+        """The page while it runs, and the file after it is completed.
+
+        Args:
+            wait_s: how long to wait for the page, which there is once the application has started; a file is named
+                in its place where there is none.
+        """
+        if self._is_others:
+            page, history = self._as(self._state, "dashboard_urls", str(application_id))
+            return str(page), str(history)
+        if self._is_foreign(str(application_id)):
+            from dlapp.cluster.local import other_users
+
+            owner = other_users.owner_of(self._state, str(application_id))
+            history = file_url(os.path.join(owner.application(str(application_id)), "view.json"))
+            return history, history  # reading the page needs the application's secrets
+        home = self._home(str(application_id))
+        history = file_url(os.path.join(home, "view.json"))
+        deadline = time.monotonic() + wait_s
+        while (url := self._control_url(home)) is None and time.monotonic() < deadline:
+            row = self._row(str(application_id))
+            if row.state == DONE or (row.state == WAITING and self._is_held_up(row)):
+                break
+            time.sleep(0.01)
+        path = self._page_path(home) if url else ""
+        return (f"{url}{path}" if path else history), history
+
+    @staticmethod
+    def _page_path(home: str) -> str:
+        """Where the page lies, for who may read the application's secrets; empty for others and after its end."""
+        from dlapp.messages import page_path
+
+        with contextlib.suppress(PermissionError):
+            if (secrets := read_json(os.path.join(home, "secrets.json"))) is not None:
+                return page_path(str(secrets["control_secret"]))
+        return ""
+
+    def _is_held_up(self, row: ApplicationRow) -> bool:
+        """Whether a waiting row cannot start at once: something is lacking, or another waits before it."""
+        before = "state = 'waiting' AND number < ?"
+        return bool(row.reason or self._queue().rows(before, (row.number,), columns="number"))
+
+    def _row(self, application_id: str) -> ApplicationRow:
+        is_empty = self._is_acting and not os.path.lexists(self._state.database)
+        if is_empty or (row := self._queue().row(application_id)) is None:
+            raise NotFound(f"{application_id} is not known on this machine (dlapp-list -a shows what is)")
+        return row
+
+    def _home(self, application_id: str) -> str:
+        return self._state.application(self._row(application_id).id)
+
+    def _control_url(self, home: str) -> str | None:
+        with contextlib.suppress(DlappError, KeyError):  # a power cut may leave it empty
+            if (found := read_json(os.path.join(home, "am.json"))) is not None:
+                return str(found["control_url"])
+        return None
+
+    # ---- ending ----
+
+    def soft_kill(self, application_id: ApplicationId, by: str) -> str:
+        """Ask for a soft-kill; one that waits is killed, as nothing of it runs.
+
+        Raises:
+            NotFound, Denied: it is not there, or another user's.
+            Unreachable: its ApplicationMaster does not answer.
+        """
+        if (owner := self._other_owner(application_id)) is not None:
+            timeout_s = SOFT_KILL_ASK_S + LOOK_AS_USER_S
+            return str(self._as(owner, "soft_kill", str(application_id), by, timeout_s=timeout_s))
+        row = self._row(str(application_id))
+        if said := self._end_unstarted(row, by):
+            return said
+        home = self._state.application(row.id)
+        deadline = time.monotonic() + SOFT_KILL_ASK_S
+        while True:
+            try:
+                answer = self._ask(home, "softkill", by, max(0.1, deadline - time.monotonic()))
+            except Unreachable:
+                ended = self.view_json(row.id)
+                if ended["state"] in ("FINISHED", "FAILED", "KILLED"):
+                    return f"{row.id} is {ended['state']}: {ended['diagnostics']}"
+                # It may only just be starting.
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(0.05)
+                continue
+            return _stop_answer(row.id, answer)
+
+    def kill(self, application_id: ApplicationId, by: str) -> str:
+        """Kill: ask its ApplicationMaster, then SIGKILL; returns when nothing of it is left.
+
+        Raises:
+            NotFound, Denied: it is not there, or another user's.
+            TimedOut: a process of it is still there (a device that does not answer can hold one for ever).
+        """
+        if (owner := self._other_owner(application_id)) is not None:
+            timeout_s = KILL_ASK_S + 2 * KILL_END_S
+            return str(self._as(owner, "kill", str(application_id), by, timeout_s=timeout_s))
+        row = self._row(str(application_id))
+        if said := self._end_unstarted(row, by):
+            return said
+        home = self._state.application(row.id)
+        deadline = time.monotonic() + KILL_ASK_S
+        self._write_kill_request(home, by)
+        try:
+            self._ask(home, "kill", by, KILL_ASK_S)
+        except DlappError:
+            deadline = 0.0  # it does not answer, or is not up yet: nothing to wait for
+        alive = os.path.join(home, "alive")
+        if not _wait_for(lambda: not is_locked(alive), deadline):
+            _kill_process(os.path.join(home, "am.pid"), self._uid)
+        from dlapp.cluster.local.orphans import OrphanReaper
+
+        deadline = time.monotonic() + KILL_END_S
+        left = OrphanReaper(home, self._uid, self._state.runner_lock(self._uid), spare_am=False)
+        if not _wait_for(lambda: self._is_gone(row, home, left), deadline):
+            raise TimedOut(
+                f"{row.id}: processes of it are still there {KILL_END_S:g} s after SIGKILL; its GPUs stay taken"
+            )
+        # What it left is cleared, and its end is written, by the runner.
+        self._nudge_runner()
+        if not _wait_for(lambda: self._is_settled(row), deadline):
+            raise TimedOut(f"{row.id}: its processes are gone, but what it left was not cleared in {KILL_END_S:g} s")
+        now = self.view_json(row.id)
+        if now["state"] == "KILLED":
+            return f"{row.id} was killed, no output kept"
+        return f"{row.id} had ended before the kill: {now['state']}, {now['diagnostics']}"
+
+    def _is_gone(self, row: ApplicationRow, home: str, left: OrphanReaper) -> bool:
+        """Whether no process of a killed application is there; what does not end by itself is ended."""
+        if not is_locked(os.path.join(home, "alive")) or self._row(row.id).state == DONE:
+            return True
+        if (pidfd := _open_named(os.path.join(home, "am.pid"), self._uid)) is not None:
+            os.close(pidfd)  # one that cleans up, most likely
+            left.wait_anew()
+        else:
+            left.end_in_time()
+        return False
+
+    def _is_settled(self, row: ApplicationRow) -> bool:
+        # A child that acts for root starts no runner. The user's next command does, and that runner settles this.
+        return self._row(row.id).state == DONE or (self._is_acting and not runner_lives(self._state, self._uid))
+
+    def _nudge_runner(self) -> None:
+        with contextlib.suppress(DlappError, OSError):
+            if self._is_acting:
+                wake_runner(self._state, self._uid)
+            else:
+                ensure_runner(self._state, self._settings)
+
+    def _other_owner(self, application_id: ApplicationId) -> StateDir | None:
+        """Return the state directory of the application's owner if that is another user; None if it is the caller.
+
+        Raises:
+            NotFound: it is nobody's.
+            Denied: it is another user's, and we are not root.
+        """
+        if self._is_others:
+            return self._state
+        if not self._is_foreign(str(application_id)):
+            return None
+        from dlapp.cluster.local import other_users
+
+        owner = other_users.owner_of(self._state, str(application_id))
+        if self._uid != 0:
+            raise Denied(f"{application_id} belongs to {user_name(owner.uid)}; only they or root may end it")
+        return owner
+
+    def _end_unstarted(self, row: ApplicationRow, by: str) -> str:
+        """End an application that waits; a line on it, or on one that is over. Empty: it was started."""
+        if row.state == DONE:
+            return _over(row)
+        return f"{row.id} was killed before it started" if self._end_waiting(row.id, by) else ""
+
+    def _end_waiting(self, application_id: str, by: str) -> bool:
+        outcome = outcomes.killed(by, outcomes.now_ms(), begun=False)
+        with self._queue().change() as queue:
+            row = queue.row(application_id)
+            if row is None or row.state != WAITING:
+                return False
+            queue.update(
+                row.number, state=DONE, finished_ms=outcome["finished_ms"], outcome=json.dumps(outcome), reason=""
+            )
+        from dlapp.cluster.local.runner import remove_secrets
+
+        remove_secrets(self._state.application(application_id))
+        self._nudge_runner()  # those behind it may fit now
+        return True
+
+    def _write_kill_request(self, home: str, by: str) -> None:
+        path = os.path.join(home, "kill.json")
+        check_directory(home, self._uid)
+        if not os.path.exists(path):
+            write_whole(path, json.dumps({"by": by, "ms": outcomes.now_ms()}))
+
+    def _ask(self, home: str, what: str, by: str, timeout_s: float) -> dict[str, Any]:
+        from dlapp.messages import TOOLS, derive_token
+        from dlapp.net.control_client import ControlConnection
+
+        url = self._control_url(home)
+        secrets = read_json(os.path.join(home, "secrets.json"))
+        if url is None or secrets is None:
+            raise Unreachable("its ApplicationMaster is not up")
+        token = derive_token(str(secrets["control_secret"]), TOOLS)
+        with ControlConnection(url, token) as connection:
+            answer = connection.call("POST", f"/v1/{what}", {"user": by}, timeout_s=timeout_s)
+        return answer if isinstance(answer, dict) else {}
+
+
+def _stop_answer(application_id: str, answer: dict[str, Any]) -> str:
+    """A line on what came of a soft-kill (`dlapp.messages.StopAnswer`)."""
+    if answer.get("message"):
+        return str(answer["message"])
+    left = f"SIGKILL follows in {max(0.0, float(answer.get('left_s', 0))):.0f} s at the latest"
+    match answer.get("state"):
+        case "ended":
+            return f"{application_id} had already ended"
+        case "already":
+            return f"{application_id} is being stopped already; {left}"
+    return f"{application_id} is being stopped, its output will be committed; {left}"
+
+
+def _over(row: ApplicationRow) -> str:
+    outcome = json.loads(row.outcome)
+    return f"{row.id} had already ended: {outcome['state']}, {outcome['final_status']}"
+
+
+def _umask() -> int:
+    # Reading it by os.umask would change it for a moment under other threads. Source: proc(5), since Linux 4.7.
+    with contextlib.suppress(OSError), open("/proc/self/status", encoding="utf-8") as file:
+        for line in file:
+            if line.startswith("Umask:"):
+                return int(line.split()[1], 8)
+    return 0o022
+
+
+def _wait_for(condition: Callable[[], bool], deadline: float) -> bool:
+    pause_s = 0.002
+    while not condition():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, 0.1)
+    return True
+
+
+def _open_named(pid_file: str, uid: int) -> int | None:
+    try:
+        pid, started = (int(word) for word in read_bytes(pid_file, 100).split())
+    except (OSError, ValueError):
+        return None
+    return open_process(pid, started, uid)
+
+
+def _kill_process(pid_file: str, uid: int) -> None:
+    """Send SIGKILL to the process that a file names, if it is of ``uid`` and has the start time of the file."""
+    if (pidfd := _open_named(pid_file, uid)) is None:
+        return
+    try:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        select.select([pidfd], [], [], 5.0)
+    finally:
+        os.close(pidfd)

@@ -1,0 +1,307 @@
+"""Processes of an application that nobody of ours watches over any more: found by proof, stopped, and killed.
+
+Task and guardian end a payload when the ApplicationMaster is gone, and each of them ends it when another is killed.
+Only where all of them were killed in the same moment does a payload live on (with CAP_SYS_ADMIN not even then). It
+still holds the application's lock, so nothing that it uses is given to anybody, and it would hold it for ever.
+
+A process is the application's, and may be killed, if one of these is seen in /proc:
+
+    a lock     it has a descriptor that holds the lock ``alive``, the application's or one of its containers'. Looking
+               at a lock is no lock: only who inherited the descriptor has it. Source: proc(5), fdinfo, "lock:"
+    a life     it has a container's lifeline open for reading, as payloads have
+    a name     DLAPP_CONTAINER_ID of one of its containers was in its environment when its program began, or
+               DLAPP_APP_ID was and it works below the application's directory
+    a place    it works below a container's directory, and is init's child and without a terminal, as a program is that
+               made itself a daemon; somebody's shell that stands there to look is neither
+    a parent   it descends from one that is proven
+
+and only processes of the application's user count. The user's runner and this very process are never meant, nor what
+descends from them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from dlapp.cluster.local.state import open_process
+
+GRACE_S = 1.0
+"""How long what is left may take to end, once no ApplicationMaster is there to be seen."""
+TASK_GRACE_S = 10.0
+"""The same while a task of ours is among it: it ends its payload and clears what it made."""
+_ROUNDS = 50
+_GONE_S = 2.0
+
+
+class OrphanProcess(NamedTuple):
+    """A process of an application, named by pid and start time; ``role`` is am, task, or empty for all else."""
+
+    pid: int
+    started: int
+    role: str
+
+
+class ProcessMatch(NamedTuple):
+    """What proves that a process is an application's (or one container's).
+
+    Args:
+        locks, lives: device and inode of files.
+        names, application: variables as they lie in an environment; the second proves only below ``home``.
+        home, places: directories, with a slash at the end.
+    """
+
+    locks: frozenset[tuple[int, int]]
+    lives: frozenset[tuple[int, int]]
+    names: frozenset[bytes]
+    application: bytes
+    home: str
+    places: str
+
+
+class OrphanReaper:
+    """What is left of one application whose ApplicationMaster is gone.
+
+    Args:
+        home: the application's directory.
+        uid: whose it is.
+        runner_lock: file whose lock makes a process the user's runner.
+        spare_am: an ApplicationMaster that cannot be named yet, because it is only starting, counts as one that is
+            there; False: it is ended with the rest.
+    """
+
+    def __init__(self, home: str, uid: int, runner_lock: str, *, spare_am: bool = True) -> None:
+        self._home, self._uid, self._runner_lock, self._spare_am = home, uid, runner_lock, spare_am
+        self._since = time.monotonic()
+
+    def wait_anew(self) -> None:
+        """An ApplicationMaster was seen."""
+        self._since = time.monotonic()
+
+    def end_in_time(self) -> list[int]:
+        """End what is left if it had the time to end by itself; the answer is which processes."""
+        waited_s = time.monotonic() - self._since
+        if waited_s < GRACE_S:
+            return []
+        roles = {one.role for one in find(self._home, self._uid, self._runner_lock)}
+        if self._spare_am and "am" in roles:
+            self.wait_anew()
+            return []
+        if "task" in roles and waited_s < TASK_GRACE_S:
+            return []
+        return end(self._home, self._uid, self._runner_lock)
+
+
+def end(home: str, uid: int, runner_lock: str) -> list[int]:
+    """Stop all processes of an application, kill them, and wait a little until they are gone; the answer is which."""
+    return _end(marks_of(home), uid, runner_lock)
+
+
+def end_container(directory: str, uid: int, runner_lock: str) -> list[int]:
+    """The same for one container, by its directory."""
+    return _end(_container_marks(directory), uid, runner_lock)
+
+
+def _end(marks: ProcessMatch, uid: int, runner_lock: str) -> list[int]:
+    # All are stopped before the first is killed, as often as new ones turn up: so none forks while others die, and
+    # none loses the parent that proves it.
+    held: dict[tuple[int, int], int] = {}
+    try:
+        for _ in range(_ROUNDS):
+            more = [one for one in _find(marks, uid, runner_lock) if (one.pid, one.started) not in held]
+            for one in more:
+                if (pidfd := open_process(one.pid, one.started, uid)) is not None:
+                    held[one.pid, one.started] = pidfd
+                    _signal(pidfd, signal.SIGSTOP)
+            if not more:
+                break
+        for pidfd in held.values():
+            _signal(pidfd, signal.SIGKILL)
+        _wait_for_ends(list(held.values()))
+    finally:
+        for pidfd in held.values():
+            os.close(pidfd)
+    return sorted(pid for pid, _ in held)
+
+
+def _signal(pidfd: int, number: signal.Signals) -> None:
+    # Gone already; or a program that changed its user, which is not ours to signal.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        signal.pidfd_send_signal(pidfd, number)
+
+
+def _wait_for_ends(pidfds: list[int]) -> None:
+    import select
+
+    poll = select.poll()
+    for pidfd in pidfds:
+        poll.register(pidfd, select.POLLIN)
+    left, deadline = len(pidfds), time.monotonic() + _GONE_S
+    while left and (left_s := deadline - time.monotonic()) > 0:
+        for pidfd, _ in poll.poll(left_s * 1000):
+            poll.unregister(pidfd)
+            left -= 1
+
+
+# ---- finding ----
+
+
+def find(home: str, uid: int, runner_lock: str) -> list[OrphanProcess]:
+    """The processes of an application that are there, zombies left out.
+
+    Args:
+        uid: only processes of this user are looked at.
+        runner_lock: see `OrphanReaper`.
+    """
+    return _find(marks_of(home), uid, runner_lock)
+
+
+def marks_of(home: str) -> ProcessMatch:
+    """What proves that a process is of the application in ``home``."""
+    home = os.path.realpath(home)
+    containers = os.path.join(home, "containers")
+    names: list[str] = []
+    with contextlib.suppress(OSError):
+        names = os.listdir(containers)
+    alive = [os.path.join(home, "alive"), *(os.path.join(containers, name, "alive") for name in names)]
+    return ProcessMatch(
+        locks=_identities(alive),
+        lives=_identities([os.path.join(containers, name, "life") for name in names]),
+        names=frozenset(b"DLAPP_CONTAINER_ID=" + os.fsencode(name) for name in names),
+        application=b"DLAPP_APP_ID=" + os.fsencode(os.path.basename(home)),
+        home=os.path.join(home, ""),
+        places=os.path.join(containers, ""),
+    )
+
+
+def _container_marks(directory: str) -> ProcessMatch:
+    directory = os.path.realpath(directory)
+    return ProcessMatch(
+        locks=_identities([os.path.join(directory, "alive")]),
+        lives=_identities([os.path.join(directory, "life")]),
+        names=frozenset([b"DLAPP_CONTAINER_ID=" + os.fsencode(os.path.basename(directory))]),
+        application=b"",
+        home=os.path.join(directory, ""),
+        places=os.path.join(directory, ""),
+    )
+
+
+def _identities(paths: list[str]) -> frozenset[tuple[int, int]]:
+    found = set()
+    for path in paths:
+        with contextlib.suppress(OSError):
+            info = os.stat(path)
+            found.add((info.st_dev, info.st_ino))
+    return frozenset(found)
+
+
+class _Process(NamedTuple):
+    pid: int
+    parent: int
+    terminal: int
+    started: int
+
+
+def _find(marks: ProcessMatch, uid: int, runner_lock: str) -> list[OrphanProcess]:
+    there = {one.pid: one for one in _processes(uid)}
+    of_runner = marks._replace(
+        locks=_identities([runner_lock]), lives=frozenset(), names=frozenset(), application=b"", places=""
+    )
+    spared = {os.getpid()} | {pid for pid in there if _holds(pid, of_runner, "runner-")}
+    children: dict[int, list[int]] = {}
+    for one in there.values():
+        children.setdefault(one.parent, []).append(one.pid)
+    proven: set[int] = set()
+    todo = [one.pid for one in there.values() if one.pid not in spared and _is_proven(one, marks)]
+    while todo:
+        pid = todo.pop()
+        if pid not in proven and pid not in spared:
+            proven.add(pid)
+            todo += children.get(pid, ())
+    return [OrphanProcess(pid, there[pid].started, _role(pid, marks.home)) for pid in sorted(proven)]
+
+
+def _processes(uid: int) -> Iterator[_Process]:
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/status", "rb") as file:
+                status = file.read()
+            with open(f"/proc/{name}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+        except OSError:
+            continue  # it ended while we looked
+        # The owner of the directory is root's where a program changed its user; the line says who it really is.
+        real = status.partition(b"\nUid:")[2].split(maxsplit=1)[0]
+        if int(real) == uid and fields[0] not in (b"Z", b"X"):
+            yield _Process(int(name), int(fields[1]), int(fields[4]), int(fields[19]))
+
+
+def _is_proven(process: _Process, marks: ProcessMatch) -> bool:
+    pid = process.pid
+    if _holds(pid, marks, "alive"):
+        return True
+    variables = frozenset(_read(f"/proc/{pid}/environ").split(b"\0"))
+    if variables & marks.names:
+        return True
+    try:
+        where = os.path.join(os.readlink(f"/proc/{pid}/cwd").removesuffix(" (deleted)"), "")
+    except OSError:
+        return False
+    if marks.application in variables and marks.application and where.startswith(marks.home):
+        return True
+    return where.startswith(marks.places) and process.terminal == 0 and _is_init(process.parent)
+
+
+def _is_init(pid: int) -> bool:
+    # A user's own systemd adopts what was started below it.
+    return pid == 1 or _read(f"/proc/{pid}/comm") == b"systemd\n"
+
+
+def _holds(pid: int, marks: ProcessMatch, lock_name: str) -> bool:
+    """Whether one of its descriptors holds one of the locks, or reads one of the lifelines."""
+    try:
+        names = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return False
+    for name in names:
+        with contextlib.suppress(OSError, ValueError):
+            # By name first: stat of a file on a dead network file system would hang.
+            file = os.path.basename(os.readlink(f"/proc/{pid}/fd/{name}").removesuffix(" (deleted)"))
+            if not (file.startswith(lock_name) or file == "life"):
+                continue
+            info = os.stat(f"/proc/{pid}/fd/{name}")
+            identity = (info.st_dev, info.st_ino)
+            if identity in marks.locks and b"OFDLCK" in _read(f"/proc/{pid}/fdinfo/{name}"):
+                return True
+            if identity in marks.lives and _reads(_read(f"/proc/{pid}/fdinfo/{name}")):
+                return True
+    return False
+
+
+def _reads(fdinfo: bytes) -> bool:
+    # Who asks if a payload is there opens the other end. Source: proc(5): "flags:" is octal, O_ACCMODE is 3.
+    return int(fdinfo.partition(b"flags:")[2].split(maxsplit=1)[0], 8) & os.O_ACCMODE == os.O_RDONLY
+
+
+def _role(pid: int, home: str) -> str:
+    words = _read(f"/proc/{pid}/cmdline").split(b"\0")
+    for role in (b"am", b"task"):
+        if role in words and b"--home" in (rest := words[words.index(role) :])[:-1]:
+            place = os.path.realpath(os.fsdecode(rest[rest.index(b"--home") + 1]))
+            if os.path.join(place, "").startswith(home):
+                return role.decode()
+    return ""
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""

@@ -1,0 +1,130 @@
+"""Views of other users' applications in a shared state directory.
+
+The owner of an application's directory is its user. Everything else was written by that user: it is read by descriptor,
+bounded and checked, and a bad file hides that application only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from dlapp.cluster.local import schedule, spool, views
+from dlapp.cluster.local.queue import DONE, RUNNING, WAITING, ApplicationRow
+from dlapp.cluster.local.state import StateDir, file_url, is_locked, read_json
+from dlapp.errors import DlappError, NotFound
+from dlapp.id_text import is_application_id
+from dlapp.system import files
+from dlapp.system.owners import user_name
+
+MAX_APPLICATIONS = 100_000
+"""How many names among one user's applications are looked at."""
+_INTEGERS = ("number", "memory_mib", "vcores", "gcores", "containers", "submitted_ms", "starts", "aftermaths")
+_NUMBERS_OR_NONE = ("started_ms", "finished_ms", "priority")
+_TEXTS = ("id", "state", "username", "appname", "boot_id", "outcome", "reason", "summary", "queue", "project", "tags")
+_SINCE = {"queue": "default", "project": "", "tags": "", "priority": None}
+"""What the rows of an earlier version lack."""
+
+
+def owners_of(state: StateDir, application_id: str) -> list[StateDir]:
+    """Return which other users have an application of that id: one, or, where somebody took another's id, several."""
+    found = []
+    for other in state.others() if is_application_id(application_id) else ():
+        with contextlib.suppress(OSError), other.opened("applications", application_id):
+            found.append(other)
+    return found
+
+
+def owner_of(state: StateDir, application_id: str) -> StateDir:
+    """Return the other user who has an application.
+
+    Raises:
+        NotFound: nobody has, or several say so.
+    """
+    match owners_of(state, application_id):
+        case [owner]:
+            return owner
+        case []:
+            raise NotFound(f"{application_id} is not known on this machine (dlapp-list -a shows what is)")
+        case several:
+            who = " and ".join(user_name(one.uid) for one in several[:3])
+            raise NotFound(f"{application_id} is an application of {who} at once: look at it as the one you mean")
+
+
+def ids_of(owner: StateDir) -> list[str]:
+    """Return the ids of all applications of a user, oldest first; none where that cannot be read."""
+    with contextlib.suppress(OSError), owner.opened("applications") as place:
+        with files.directory(f"{place}/.") as fd:
+            names = files.list_names(fd, limit=MAX_APPLICATIONS)
+        return sorted(filter(is_application_id, names), key=lambda one: tuple(map(int, one.split("_")[1:])))
+    return []
+
+
+def view_of(owner: StateDir, application_id: str, boot_id: str, waiting: Sequence[str], *, short: bool) -> views.View:
+    """Return what is known of one application now; see `dlapp.cluster.local.views.view_of`.
+
+    Args:
+        owner: the user's state directory.
+        application_id: the application.
+        boot_id: of the machine as it runs now.
+        waiting: the ids of all that wait, in order.
+        short: leave out the containers of one that has ended, except one.
+
+    Raises:
+        NotFound: it is not that user's, or cannot be read.
+    """
+    try:
+        with owner.opened("applications", application_id) as home:
+            alive = is_locked(os.path.join(home, "alive"), owner.uid)
+            row = _read_row(owner, application_id, home)
+            ahead = schedule.ahead(row.id, waiting) if row.state == WAITING else ""
+            view = views.view_of(row, home, boot_id, alive=alive, ahead=ahead, short=short, own=False)
+    except (OSError, DlappError) as error:
+        raise NotFound(f"{application_id} of {user_name(owner.uid)} cannot be read: {error}") from error
+    containers = os.path.join(owner.applications, application_id, "containers")
+    for one in view["containers"]:
+        one["log_url"] = file_url(os.path.join(containers, one["container_id"]))
+    return view
+
+
+def views_of(owner: StateDir, boot_id: str, waiting: Sequence[str], *, limit: int | None) -> list[views.View]:
+    """Return what is known of a user's applications, oldest first: all that have not ended, and the last that have.
+
+    Args:
+        owner: the user's state directory.
+        boot_id: of the machine as it runs now.
+        waiting: the ids of all that wait, in order.
+        limit: how many that have ended; None: all.
+    """
+    unsettled: set[str] = set()
+    with contextlib.suppress(OSError):
+        unsettled = {one.id for one in spool.entries_of(owner)}
+    found, ended = [], 0
+    for application_id in reversed(ids_of(owner)):
+        if application_id not in unsettled:
+            if limit is not None and ended >= limit:
+                continue
+            ended += 1
+        with contextlib.suppress(NotFound):
+            found.append(view_of(owner, application_id, boot_id, waiting, short=True))
+    return found[::-1]
+
+
+def _read_row(owner: StateDir, application_id: str, home: str) -> ApplicationRow:
+    """Return the row that a user shows of an application. Raises DlappError: it cannot be one."""
+    shown: dict[str, Any] = _SINCE | dict(read_json(os.path.join(home, "row.json")) or {})
+    fine = (
+        shown.get("id") == application_id
+        and shown.get("state") in (WAITING, RUNNING, DONE)
+        and all(isinstance(shown.get(name), str) for name in _TEXTS)
+        and all(views.is_time(shown.get(name)) for name in _INTEGERS)
+        and all(shown.get(name) is None or views.is_time(shown[name]) for name in _NUMBERS_OR_NONE)
+    )
+    if not fine:
+        raise DlappError("its row.json is not what it must be")
+    names = (*_TEXTS, *_INTEGERS, *_NUMBERS_OR_NONE)
+    return ApplicationRow(
+        (*names, "uid", "submitter"), (*(shown.get(name) for name in names), owner.uid, user_name(owner.uid))
+    )

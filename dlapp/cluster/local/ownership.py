@@ -1,0 +1,36 @@
+"""Whether an application is the embedded engine's own, for who looks for it on several engines."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dlapp.config import Config, LocalConfig
+
+
+def database_of(local: LocalConfig) -> str:
+    """Return where the caller's applications of this machine are on record, once there are any."""
+    from dlapp.cluster.local.state import DATABASE, machine_id
+
+    name = f"{machine_id()}-{os.geteuid()}" if local.shared else machine_id()
+    return os.path.join(local.state_dir, name, DATABASE)
+
+
+def is_used(config: Config) -> bool:
+    """Return whether the caller ever submitted applications to this machine. Makes nothing."""
+    return os.path.exists(database_of(config.local))
+
+
+def owns(config: Config, application_id: str) -> bool:
+    """Return whether this machine's engine gave an id.
+
+    Raises:
+        Unreachable: its rows cannot be read, or are of another version.
+    """
+    if not is_used(config):
+        return False
+    from dlapp.cluster.local.client import LocalEngine
+
+    with LocalEngine(config) as engine:
+        return engine.gave(application_id)

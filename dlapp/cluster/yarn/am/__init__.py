@@ -1,0 +1,1 @@
+"""The ApplicationMaster's side of a YARN cluster."""

@@ -1,0 +1,272 @@
+"""The containers of one attempt and what there is to tell of them: plain sums, no I/O.
+
+Of a container that it takes away itself the ResourceManager says at once that it has ended (-100), and its node hears
+of it a heartbeat later. So of one that may have processes the end is told when they are gone, and until then that it is
+ending. That they are gone its node says: the container's state is RUNNING between the order and that, then COMPLETE,
+and then it was "recently stopped".
+
+That holds as well for those that were started in the last second before their ApplicationMaster died: the
+ResourceManager takes them away, and the next attempt hears of them in its first heartbeat. Of these nobody says on
+which node they were, nor gives a token for it: for them, as for those whose node does not answer, time has to do.
+
+A node that the ResourceManager has lost is told nothing at all. Where it lives, so do the processes of its containers,
+until their tasks hear from the ApplicationMaster; so the end of these is told as presumed (`ContainerEnd`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from dlapp.cluster.engine import ContainerEnd, Grant, Heartbeat
+from dlapp.cluster.yarn.am.exit_status import ABORTED, end_of, is_of_lost_node, was_taken_away
+from dlapp.cluster.yarn.values import ContainerStatus, Granted, NodeId
+from dlapp.hadoop.errors import ConnectionLost, NotHadoop
+from dlapp.ids import ContainerId
+
+TAKEN_AWAY_S = 5.0
+"""From the ResourceManager's word that it takes a container away to the end of its processes: a heartbeat of the node
+(1 s), SIGTERM, SIGKILL 250 ms later, and our own lifelines. Seen: up to 1.3 s. So long it is waited for where the node
+does not say it."""
+LOOK_EVERY_S = 0.25
+UNKNOWN_S = 600.0
+"""A container that YARN was told to take away, and of which it says nothing for so long, it does not know: it was
+restarted while the container's node was away. YARN waits as long for a node before it calls its containers lost (the
+default of yarn.nm.liveness-monitor.expiry-interval-ms); of one that it knows it tells the end at the next heartbeat."""
+
+
+class AllocateEvents:
+    """What came since the ApplicationMaster last asked."""
+
+    def __init__(self) -> None:
+        self.granted: list[Grant] = []
+        self.ended: list[ContainerEnd] = []
+        self.start_failed: list[ContainerEnd] = []
+        self.ending: list[ContainerId] = []
+        self.refused: list[tuple[int, str]] = []
+        self.shut_down: str | None = None
+
+    def __bool__(self) -> bool:
+        lists = self.granted or self.ended or self.start_failed or self.ending or self.refused
+        return bool(lists or self.shut_down is not None)
+
+    def to_heartbeat(self) -> Heartbeat:
+        """The same as the engine's answer."""
+        return Heartbeat(
+            granted=tuple(self.granted),
+            ended=tuple(self.ended),
+            start_failed=tuple(self.start_failed),
+            ending=tuple(self.ending),
+            shut_down=self.shut_down,
+            refused=tuple(self.refused),
+        )
+
+
+@dataclass(slots=True)
+class _ReleasedContainer:
+    """A container that may have processes although YARN says that it has ended.
+
+    Args:
+        end: as it is told when time is up.
+        over_at: it counts as gone then, whatever we know.
+        look_at: its node is to be asked again then; infinity: it is being asked, or it is not known which one it is.
+    """
+
+    end: ContainerEnd
+    over_at: float
+    node: NodeId | None
+    look_at: float
+
+
+class ContainerTracker:
+    """What an attempt holds. Its owner has the lock.
+
+    Attributes:
+        news: what is not told yet.
+        releases: containers that the ResourceManager is to take away, and does not know of it yet.
+
+    Args:
+        attempt: of the application; containers of earlier ones are told of too.
+        user: whose the application is.
+    """
+
+    def __init__(self, attempt: int, user: str) -> None:
+        self.news = AllocateEvents()
+        self.releases: set[ContainerId] = set()
+        self._attempt, self._user = attempt, user
+        self._live: dict[ContainerId, Granted] = {}
+        self._started: set[ContainerId] = set()
+        self._stopping: set[ContainerId] = set()
+        self._taken_away: dict[ContainerId, _ReleasedContainer] = {}
+        self._ended_before_us: set[ContainerId] = set()
+        self._unknown_at: dict[ContainerId, float] = {}
+        self._doubts: dict[ContainerId, str] = {}
+
+    def hold(self, live: Iterable[Granted]) -> tuple[Grant, ...]:
+        """What an earlier attempt left running is ours from the first; no news."""
+        self._live = {one.container_id: one for one in live}
+        return tuple(map(self._grant_of, self._live.values()))
+
+    def take_news(self) -> AllocateEvents:
+        """What is not told yet; it is told by this."""
+        news, self.news = self.news, AllocateEvents()
+        return news
+
+    def change_under_way(self) -> bool:
+        """Whether something ends, or is to end, of which the end is not known yet."""
+        return bool(self._stopping or self.releases or self._taken_away)
+
+    # ---- what the ApplicationMaster wants ----
+
+    def starts(self, container_id: ContainerId) -> Granted | None:
+        """A task is about to be started; None: the container was taken away again, its end is told already."""
+        granted = self._live.get(container_id)
+        if granted is not None:
+            self._started.add(container_id)
+        return granted
+
+    def stops(self, container_id: ContainerId) -> Granted | None:
+        """A container is to end; the answer is the one whose node is to be told so."""
+        granted = self._live.get(container_id)
+        if granted is None and container_id in self._ended_before_us:
+            return None
+        if granted is None and self._is_of_an_earlier_attempt(container_id):
+            self.releases.add(container_id)
+        elif granted is None or container_id in self._stopping:
+            return None
+        self._stopping.add(container_id)
+        return granted
+
+    def gives_back(self, containers: Iterable[ContainerId]) -> bool:
+        """Containers are to be taken away; whether one of them was not known as such."""
+        known = {one for one in containers if one in self._live}
+        new = known - self.releases
+        self.releases |= known
+        return bool(new)
+
+    def released(self, containers: Iterable[ContainerId], now: float) -> None:
+        """YARN was told to take these away."""
+        for container_id in containers:
+            self.releases.discard(container_id)
+            if container_id in self._live:
+                self._unknown_at.setdefault(container_id, now + UNKNOWN_S)
+
+    def silent(self, now: float) -> None:
+        """YARN did not answer, so it cannot have said that it knows them."""
+        self._unknown_at = dict.fromkeys(self._unknown_at, now + UNKNOWN_S)
+
+    def release_again(self) -> None:
+        """YARN was restarted: it does not know what it was told to take away."""
+        self.releases |= (self._unknown_at.keys() & self._live.keys()) | self._stopping
+        self._unknown_at.clear()
+
+    # ---- what YARN says ----
+
+    def granted(self, containers: Iterable[Granted]) -> None:
+        """Containers came, or came to light; those that we have are no news."""
+        for granted in containers:
+            if granted.container_id not in self._live:
+                self._live[granted.container_id] = granted
+                self.news.granted.append(self._grant_of(granted))
+
+    def ended(self, status: ContainerStatus, now: float) -> None:
+        """The ResourceManager says that a container has ended."""
+        container_id = status.container_id
+        earlier = self._is_of_an_earlier_attempt(container_id)
+        # After its restart the ResourceManager tells of some a second time. And a first heartbeat tells of those that
+        # ended, or were taken away, with their ApplicationMaster; the registration did not name them.
+        granted = self._live.pop(container_id, None)
+        if granted is None and (not earlier or container_id in self._ended_before_us):
+            return
+        if earlier:
+            self._ended_before_us.add(container_id)
+        end, doubt = end_of(status), self._doubts.get(container_id)
+        may_run = earlier or container_id in self._started
+        self._let_go(container_id)
+        if was_taken_away(status) and may_run:
+            if doubt is not None:
+                end = replace(end, diagnostics=f"the container could not be started: {doubt}", node_fault=True)
+            node = granted.node if granted else None
+            look_at = now if node else math.inf
+            end = replace(end, presumed=is_of_lost_node(status))
+            self._taken_away[container_id] = _ReleasedContainer(end, now + TAKEN_AWAY_S, node, look_at)
+            self.news.ending.append(container_id)
+        else:
+            self.news.ended.append(end)
+
+    def _let_go(self, container_id: ContainerId) -> None:
+        """Its end is known, or will be told by `tell_what_is_gone`."""
+        self._live.pop(container_id, None)
+        self._stopping.discard(container_id)
+        self.releases.discard(container_id)
+        self._started.discard(container_id)
+        self._unknown_at.pop(container_id, None)
+        self._doubts.pop(container_id, None)
+
+    def tell_what_is_gone(self, now: float) -> None:
+        """Containers that were taken away, and whose processes must be gone by now; those that YARN does not know."""
+        gone = [container_id for container_id, one in self._taken_away.items() if one.over_at <= now]
+        self.news.ended += [self._taken_away.pop(container_id).end for container_id in gone]
+        for container_id in [one for one, at in self._unknown_at.items() if at <= now]:
+            self._let_go(container_id)
+            self.news.ended.append(
+                ContainerEnd(
+                    container_id=container_id,
+                    exit_status=ABORTED,
+                    diagnostics="the container was lost: YARN does not know it any more, and its node does not end it",
+                    node_fault=True,
+                )
+            )
+
+    def to_look_at(self, now: float) -> list[tuple[NodeId, ContainerId]]:
+        """Containers that were taken away, and whose nodes are to be asked now; each is until `seen`."""
+        due = []
+        for container_id, one in self._taken_away.items():
+            if one.node is not None and one.look_at <= now:
+                one.look_at = math.inf
+                due.append((one.node, container_id))
+        return due
+
+    def seen(self, container_id: ContainerId, ended: bool | None, now: float) -> None:
+        """What its node says of a container that was taken away; None: nothing."""
+        one = self._taken_away.get(container_id)
+        if one is None:
+            return
+        one.look_at = now + LOOK_EVERY_S
+        if ended:
+            self.news.ended.append(replace(self._taken_away.pop(container_id).end, presumed=False))
+        elif ended is not None:
+            one.over_at = now + TAKEN_AWAY_S
+
+    def failed(self, container_id: ContainerId, error: Exception, *, start: bool) -> bool:
+        """A node did not do as it was told: the ResourceManager takes the container away. False: it has ended."""
+        if container_id not in self._live:
+            return False
+        if start and isinstance(error, ConnectionLost | NotHadoop) and error.sent:
+            # It may have been started: its index may not run elsewhere before its end is known.
+            self._doubts[container_id] = str(error)
+        elif start:
+            # Its end is told by this; what the ResourceManager says of it later is no news.
+            self._let_go(container_id)
+            end = ContainerEnd(
+                container_id=container_id,
+                exit_status=-1,
+                diagnostics=f"the container could not be started: {error}",
+                node_fault=True,
+            )
+            self.news.start_failed.append(end)
+        self.releases.add(container_id)
+        return True
+
+    def _is_of_an_earlier_attempt(self, container_id: ContainerId) -> bool:
+        return container_id.attempt < self._attempt
+
+    def _grant_of(self, granted: Granted) -> Grant:
+        return Grant(
+            container_id=granted.container_id,
+            request_id=granted.priority,
+            node=granted.node.host,
+            resources=granted.resources,
+            log_url=f"http://{granted.web}/node/containerlogs/{granted.container_id}/{self._user}",
+        )

@@ -1,0 +1,424 @@
+"""YarnAmEngine: containers on a Hadoop cluster, for one ApplicationMaster.
+
+    ApplicationMaster's thread      am-heartbeat                         am-nodes-0 ..
+    heartbeat(asks) ── wanted ──>   allocate, again and again
+                    <── news ────   (wake)
+    start, stop ─────────────────────────────────────────────────────>   startContainers, stopContainers
+                    <── failed ───────────────────────────────────────   (wake)
+                                    of what YARN takes away ─────────>   getContainerStatuses
+                    <── ended ────────────────────────────────────────   (wake)
+
+The ResourceManager is called by one thread alone, every 0.1 s while something new is wanted or ending and every second
+otherwise, and for as long as it takes while it is away: the ApplicationMaster's own thread never waits for it. All that
+the threads share is under one lock, which is never held across a call: what is wanted (`asks`), how long that is tried
+(`patience`), and what we hold (`holdings`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from urllib.parse import urlsplit
+
+from dlapp.cluster.engine import ContainerRequest, Grant, Heartbeat, Registered, ResourceLimits, TaskLaunch, Wake
+from dlapp.cluster.yarn.am.containers import ContainerTracker
+from dlapp.cluster.yarn.am.node_calls import FailedOrder, LookOrder, NodeCalls, StartOrder
+from dlapp.cluster.yarn.am.request_timeouts import UnsatisfiedRequestTimeouts, is_expected
+from dlapp.cluster.yarn.am.resource_manager import ResourceManager, usable_nodes
+from dlapp.cluster.yarn.am.resource_requests import ResourceRequestTable
+from dlapp.cluster.yarn.dialect import SETTING
+from dlapp.cluster.yarn.values import TASK_SECRET, Allocation, Cluster, Granted, Launch, Program, address
+from dlapp.errors import DlappError, Unreachable
+from dlapp.hadoop.errors import AttemptOver, ConnectionLost, HadoopError, NotRegistered, TokenRefused, WrongRequest
+from dlapp.hadoop.tokens import AM_RM_KIND, Credentials
+from dlapp.ids import ContainerId
+from dlapp.report import Cause, FinalStatus
+from dlapp.system import log
+
+BUSY_S, QUIET_S = 0.1, 1.0
+"""Between two heartbeats to the ResourceManager while something is wanted or ending, and else. Each costs 0.5 ms."""
+BUSY_FOR_S = 60.0
+"""So long something is asked for often: a queue that is full stays so for longer, and its cluster has enough to do. So
+long, too, the ends of the last containers are waited for."""
+REGISTER_TIMEOUT_S = 600.0
+FINISH_TIMEOUT_S = 86_400.0
+"""How long the last word waits for a ResourceManager that is away: all is committed, and on the last attempt YARN would
+say that it failed."""
+REFUSED_S = 300.0
+"""An attempt whose every heartbeat is refused for so long learns nothing any more: it leaves what runs to the next."""
+ALLOCATE_TIMEOUT_S = 30.0
+NODES_TIMEOUT_S = 5.0
+NODES_EVERY_S = 60.0
+
+
+class YarnAmEngine:
+    """The ApplicationMaster's side of a YARN cluster.
+
+    Args:
+        cluster: where YARN is.
+        credentials: this container's; its ApplicationMaster's token stays here, the rest goes on to the tasks.
+        attempt: of the application.
+        program: what tasks run.
+        wake: called, from any thread, when a heartbeat would have something to tell.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        credentials: Credentials,
+        attempt: int,
+        program: Program,
+        wake: Wake,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        token = credentials.of_kind(AM_RM_KIND)
+        if token is None:
+            raise HadoopError("the container's credentials have no token for the ResourceManager")
+        self._cluster, self._attempt, self._program, self._wake, self._clock = cluster, attempt, program, wake, clock
+        self._handed_on = credentials.without(AM_RM_KIND)
+        self._rm = ResourceManager([address(one) for one in cluster.schedulers], token, cluster.dialect)
+        self._nodes = NodeCalls(self._rm.node_tokens.get, self._on_failed, self._on_seen)
+        self._lock = threading.Lock()
+        self._changed = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._closing = False
+        self._control_url = ""
+        self._registered = self._restarted = False
+        self._look_at_nodes_at = 0.0
+        self._busy_until = 0.0
+        self._said_last = ""
+        self._refused_since: float | None = None
+        # Under the lock from here on.
+        self._wants = ResourceRequestTable()
+        self._patience = UnsatisfiedRequestTimeouts()
+        self._holdings = ContainerTracker(attempt, cluster.login.user)
+        self._progress = 0.0
+
+    # ---- the engine's calls ----
+
+    def register(self, control_url: str) -> Registered:
+        """Say that this attempt is alive, and where.
+
+        Raises:
+            AttemptOver, TokenRefused: YARN has given it up.
+            ConnectionLost: no ResourceManager answered in ten minutes.
+        """
+        self._control_url = control_url
+        registration = None
+        # Registered already: the answer was lost, and with it the list of what lives on. The journal and the tasks that
+        # find us tell of those, and the ResourceManager takes away what we want ended.
+        with contextlib.suppress(WrongRequest):
+            registration = self._rm.register(*self._where(), control_url, timeout_s=REGISTER_TIMEOUT_S)
+        live = registration.live if registration else ()
+        with self._lock:
+            grants = self._holdings.hold(live)
+        self._look_at_nodes()
+        self._registered = True
+        self._thread = threading.Thread(target=self._beat, name="am-heartbeat", daemon=True)
+        self._thread.start()
+        return Registered(
+            limits=ResourceLimits(largest=registration.largest if registration else None),
+            live=grants,
+        )
+
+    def heartbeat(
+        self, asks: Sequence[ContainerRequest], releases: Sequence[ContainerId], progress: float
+    ) -> Heartbeat:
+        """Say what is wanted, and learn what happened. Returns at once."""
+        with self._lock:
+            news = self._holdings.take_news()
+            # The asks know of what was told until now, not of what they are told by this answer.
+            self._wants.want(asks, Counter(grant.request_id for grant in news.granted))
+            new = self._holdings.gives_back(releases)
+            # All is done, and the application waits for the ends alone: nobody is to wait a second for each.
+            new = new or (progress >= 1.0 > self._progress)
+            self._progress = progress
+            if new or any(self._wants.rows_due(ask.request_id) for ask in asks):
+                self._be_busy()
+        return news.to_heartbeat()
+
+    def start(self, grant: Grant, launch: TaskLaunch) -> None:
+        """Start a task in a container; a failure comes with a later heartbeat as ``start_failed``."""
+        with self._lock:
+            granted = self._holdings.starts(grant.container_id)
+        if granted is None:
+            return
+        command, told = self._program.launch(grant, launch)
+        credentials = Credentials(self._handed_on.tokens, {TASK_SECRET: told})
+        self._nodes.order(
+            granted.node,
+            StartOrder(
+                granted,
+                Launch(command=command, resources=dict(self._program.resources), credentials=credentials.encode()),
+            ),
+        )
+
+    def stop(self, container_id: ContainerId) -> None:
+        """End a container, whatever runs in it; its end comes by heartbeat. May be repeated."""
+        with self._lock:
+            granted = self._holdings.stops(container_id)
+            if granted is None and container_id not in self._holdings.releases:
+                return
+        if granted is not None:
+            self._nodes.order(granted.node, container_id)
+        self._be_busy()
+
+    def finish(self, final_status: FinalStatus, cause: Cause, diagnostics: str) -> bool:
+        """Say how the application ended, until YARN has it on record. The last call.
+
+        Returns:
+            Whether it has. Else it has ended the application itself, or this attempt alone.
+
+        Raises:
+            ConnectionLost: no ResourceManager answered in `FINISH_TIMEOUT_S`.
+        """
+        self._close_threads()
+        deadline = self._clock() + FINISH_TIMEOUT_S
+        try:
+            while True:
+                left_s = max(1.0, deadline - self._clock())
+                try:
+                    if self._rm.finish(final_status, diagnostics, self._control_url, timeout_s=left_s):
+                        return True
+                except NotRegistered:
+                    # Refused as a second registration: the first got through, its answer did not.
+                    with contextlib.suppress(WrongRequest):
+                        self._rm.register(*self._where(), self._control_url, timeout_s=left_s)
+                except (AttemptOver, TokenRefused) as error:
+                    log.warning(f"YARN has already unregistered this attempt: {error}")
+                    return False
+                if self._clock() > deadline:
+                    raise ConnectionLost(f"YARN did not take our end on record in {FINISH_TIMEOUT_S:g} s", sent=True)
+                time.sleep(0.02)
+        finally:
+            self._rm.close()
+
+    def close(self) -> None:
+        """Let everything go without a word to YARN; for an attempt that is over."""
+        self._close_threads()
+        self._rm.close()
+
+    def _close_threads(self) -> None:
+        self._closing = True
+        self._changed.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._nodes.close(timeout_s=5.0)
+
+    # ---- the heartbeat's thread ----
+
+    def _beat(self) -> None:
+        try:
+            while not self._closing and self._beat_once():
+                self._give_up_what_fits_nowhere()
+                self._tell_what_is_gone()
+                with self._lock:
+                    waits = self._wants.waiting() or self._progress >= 1.0
+                    busy = self._holdings.change_under_way() or (waits and self._clock() < self._busy_until)
+                if not self._closing:
+                    self._changed.wait(BUSY_S if busy else QUIET_S)
+        except BaseException as error:
+            # Without heartbeats YARN would believe for ten minutes that all is well.
+            self._tell(shut_down=f"the heartbeat to YARN has stopped: {error}")
+            raise
+
+    def _beat_once(self) -> bool:
+        """One conversation with the ResourceManager; False: it was the last."""
+        self._changed.clear()
+        try:
+            if self._registered:
+                self._allocate()
+            else:
+                self._register_again()
+            if self._clock() >= self._look_at_nodes_at:
+                self._look_at_nodes()
+            self._refused_since = None
+        except NotRegistered:
+            self._registered = False
+            self._changed.set()
+        except ConnectionLost as error:
+            # It was tried for as long as the call had; the next one goes on with it.
+            self._say(str(error))
+            with self._lock:
+                self._holdings.silent(self._clock())
+        except (AttemptOver, TokenRefused) as error:
+            self._tell(shut_down=str(error))
+            return False
+        except DlappError as error:
+            self._say(f"the ResourceManager: {error}")
+            if self._refused_since is None:
+                self._refused_since = self._clock()
+            if self._clock() - self._refused_since > REFUSED_S:
+                self._tell(shut_down=f"the ResourceManager has refused every heartbeat for {REFUSED_S:g} s: {error}")
+                return False
+        return True
+
+    def _allocate(self) -> None:
+        with self._lock:
+            avoid, no_longer_avoid = self._wants.avoid()
+            roles: list[int | None] = [
+                one.request_id for one in self._wants.asks if self._wants.rows_due(one.request_id)
+            ]
+            releases = sorted(self._holdings.releases)
+            progress = self._progress
+        # A refusal is of the whole call: so roles go in calls of their own, but for the first, which is most often all.
+        for request_id in roles or [None]:
+            with self._lock:
+                rows = self._wants.rows(request_id) if request_id is not None else []
+            try:
+                answer = self._rm.allocate(
+                    rows,
+                    releases,
+                    avoid=avoid,
+                    no_longer_avoid=no_longer_avoid,
+                    progress=progress,
+                    timeout_s=ALLOCATE_TIMEOUT_S,
+                )
+            except ConnectionLost:
+                self._said(releases, avoid, no_longer_avoid)
+                raise
+            except (NotRegistered, AttemptOver, TokenRefused, Unreachable):
+                raise
+            except DlappError as error:
+                if request_id is None:
+                    raise
+                # Nothing of the call counted: what else was in it goes with the next.
+                self._on_refused(request_id, error)
+                continue
+            self._said(releases, avoid, no_longer_avoid)
+            releases, avoid, no_longer_avoid = [], [], []
+            if request_id is not None:
+                with self._lock:
+                    self._patience.taken(request_id)
+            self._take_in(answer)
+
+    def _said(self, releases: list[ContainerId], avoid: list[str], no_longer_avoid: list[str]) -> None:
+        """The ResourceManager knows this, or will before anything else: calls without an answer are said again."""
+        with self._lock:
+            self._holdings.released(releases, self._clock())
+            self._wants.said_avoid(avoid, no_longer_avoid)
+
+    def _take_in(self, answer: Allocation) -> None:
+        with self._lock:
+            self._holdings.granted((*answer.granted, *answer.live))
+            for granted in answer.granted:
+                self._wants.give(granted.priority)
+                self._check_gcores(granted)
+                self._busy_until = self._clock() + BUSY_FOR_S
+            for status in answer.ended:
+                self._holdings.ended(status, self._clock())
+        if answer.nodes:
+            self._look_at_nodes()
+        self._tell()
+
+    def _tell_what_is_gone(self) -> None:
+        with self._lock:
+            now = self._clock()
+            self._holdings.tell_what_is_gone(now)
+            looks = self._holdings.to_look_at(now)
+        for node, container_id in looks:
+            self._nodes.order(node, LookOrder(container_id))
+        self._tell()
+
+    def _check_gcores(self, granted: Granted) -> None:
+        """A ResourceManager that does not know our way to write gcores passes over them without a word."""
+        asked = self._wants.size(granted.priority)
+        if asked is None or granted.resources.gcores >= asked.gcores:
+            return
+        self._holdings.releases.add(granted.container_id)
+        why = (
+            f"asked for {asked.gcores} gcores, YARN gave a container with {granted.resources.gcores}: "
+            f"it does not understand the dialect {self._cluster.dialect.value} ({SETTING})"
+        )
+        self._give_up(granted.priority, why)
+
+    def _register_again(self) -> None:
+        """The ResourceManager was restarted: say everything again, in its own thread, as long as it takes."""
+        live: tuple[Granted, ...] = ()
+        # Refused as a second registration: the first got through, its answer did not.
+        with contextlib.suppress(WrongRequest):
+            live = self._rm.register(*self._where(), self._control_url, timeout_s=REGISTER_TIMEOUT_S).live
+        self._registered = self._restarted = True
+        with self._lock:
+            self._wants.forget()
+            self._holdings.release_again()
+            self._holdings.granted(live)
+        self._look_at_nodes()
+        self._tell()
+
+    def _on_refused(self, request_id: int, error: DlappError) -> None:
+        with self._lock:
+            # The refused rows are not in the ResourceManager's table, and are said again at the next heartbeat.
+            self._wants.forget_role(request_id)
+            why = self._patience.refused(request_id, error, self._clock(), restarted=self._restarted)
+            if not is_expected(error):
+                self._say(f"the ResourceManager refuses the ask of role {request_id}: {error}")
+            if why is None:
+                return
+            self._give_up(request_id, why)
+        self._tell()
+
+    def _give_up_what_fits_nowhere(self) -> None:
+        with self._lock:
+            for request_id, why in self._patience.fits_nowhere(self._wants, self._clock()):
+                self._give_up(request_id, why)
+        self._tell()
+
+    def _give_up(self, request_id: int, why: str) -> None:
+        self._holdings.news.refused.append((request_id, why))
+        self._wants.drop(request_id)
+
+    def _look_at_nodes(self) -> None:
+        self._look_at_nodes_at = self._clock() + NODES_EVERY_S
+        if not self._cluster.clients:
+            return
+        # Without the nodes' names everything works, only slower: a cluster that wants proof for them is no fault.
+        with contextlib.suppress(DlappError):
+            clients = [address(one) for one in self._cluster.clients]
+            nodes = usable_nodes(clients, self._cluster.login, self._cluster.dialect, timeout_s=NODES_TIMEOUT_S)
+            with self._lock:
+                self._wants.know_nodes(nodes)
+
+    # ---- the nodes' threads ----
+
+    def _on_failed(self, failed: FailedOrder) -> None:
+        with self._lock:
+            if not self._holdings.failed(failed.container_id, failed.error, start=failed.start):
+                return
+        self._changed.set()
+        self._tell()
+
+    def _on_seen(self, container_id: ContainerId, ended: bool | None) -> None:
+        with self._lock:
+            self._holdings.seen(container_id, ended, self._clock())
+        self._tell()
+
+    # ---- small ----
+
+    def _say(self, line: str) -> None:
+        """Put a line into our log, unless it is the last one again."""
+        if line != self._said_last:
+            self._said_last = line
+            log.warning(line)
+
+    def _be_busy(self) -> None:
+        self._busy_until = self._clock() + BUSY_FOR_S
+        self._changed.set()
+
+    def _tell(self, *, shut_down: str | None = None) -> None:
+        with self._lock:
+            if shut_down is not None:
+                self._holdings.news.shut_down = shut_down
+            if not self._holdings.news:
+                return
+        self._wake()
+
+    def _where(self) -> tuple[str, int]:
+        parts = urlsplit(self._control_url)
+        return parts.hostname or os.environ.get("NM_HOST") or socket.gethostname(), parts.port or 0

@@ -1,0 +1,131 @@
+"""The calls of an ApplicationMaster to the node of a container: start, stop, ask.
+
+Each call opens a connection of its own, some milliseconds, and closes it: an ApplicationMaster of a thousand containers
+has no thousand sockets, and a node that was restarted is found again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+from google.protobuf.message import Message
+
+from dlapp.cluster.yarn.convert import (
+    container_id_from_proto,
+    container_id_to_proto,
+    launch_to_proto,
+    status_from_proto,
+)
+from dlapp.cluster.yarn.proto import yarn_pb2 as pb
+from dlapp.cluster.yarn.values import ContainerStatus, Granted, Launch, NodeId
+from dlapp.hadoop.errors import HadoopError, RemoteError, remote_error
+from dlapp.hadoop.failover import RpcClient
+from dlapp.hadoop.proto.rpc_pb2 import TokenProto
+from dlapp.hadoop.tokens import Token
+from dlapp.ids import ContainerId
+
+PROTOCOL = "org.apache.hadoop.yarn.api.ContainerManagementProtocolPB"
+_M = TypeVar("_M", bound=Message)
+STARTED_BEFORE = "Attempt to relaunch the same container"
+"""In the answer to a start that got through before, without its answer. Source: ContainerManagerImpl, 3.4.2."""
+STOPPED_BEFORE = "was recently stopped on node manager"
+"""In the answer on a container whose end the node has told already and which it has cleared away: for ten minutes, or
+until it is restarted. Of others that it does not have it says that they are "not handled", which proves nothing: a node
+that was killed and came back without recovery says so of what still runs. Source: ContainerManagerImpl, 3.4.2."""
+
+
+class NodeManager:
+    """The NodeManager of one node. May be used by several threads.
+
+    Args:
+        token: of kind NMToken, for this node (`ResourceManager.node_tokens`).
+    """
+
+    def __init__(self, node: NodeId, token: Token) -> None:
+        self.node = node
+        self._token = token
+
+    def start(
+        self, launches: Sequence[tuple[Granted, Launch]], *, timeout_s: float
+    ) -> dict[ContainerId, HadoopError | None]:
+        """Start containers. None: the node took it, and what comes of it is told by the ResourceManager.
+
+        Raises:
+            ConnectionLost: no answer in ``timeout_s``; the containers may have been started.
+            TokenRefused: the node does not accept our token, or a container's.
+        """
+        request = pb.StartContainersRequestProto()
+        for granted, launch in launches:
+            request.start_container_request.add(
+                container_launch_context=launch_to_proto(launch),
+                container_token=TokenProto.FromString(granted.token),
+            )
+        answer = self._call("startContainers", request, pb.StartContainersResponseProto, timeout_s)
+        outcome = self._outcome("start", [one.container_id for one, _ in launches], answer)
+        # A repeated call meets what the first one started.
+        return {
+            one: None if isinstance(error, RemoteError) and STARTED_BEFORE in error.message else error
+            for one, error in outcome.items()
+        }
+
+    def stop(self, containers: Sequence[ContainerId], *, timeout_s: float) -> dict[ContainerId, HadoopError | None]:
+        """End containers: SIGTERM now, SIGKILL 250 ms later. None: it ends, or had ended; may be repeated.
+
+        Raises:
+            ConnectionLost: no answer in ``timeout_s``.
+        """
+        request = pb.StopContainersRequestProto(container_id=[container_id_to_proto(one) for one in containers])
+        answer = self._call("stopContainers", request, pb.StopContainersResponseProto, timeout_s)
+        return self._outcome("stop", containers, answer)
+
+    def statuses(
+        self, containers: Sequence[ContainerId], *, timeout_s: float
+    ) -> dict[ContainerId, ContainerStatus | HadoopError]:
+        """What the node knows of containers; an error stands for one that it does not know, or no longer.
+
+        Raises:
+            ConnectionLost: no answer in ``timeout_s``.
+        """
+        request = pb.GetContainerStatusesRequestProto(container_id=[container_id_to_proto(one) for one in containers])
+        answer = self._call("getContainerStatuses", request, pb.GetContainerStatusesResponseProto, timeout_s)
+        known = {status.container_id: status for status in map(status_from_proto, answer.status)}
+        failed = self._failed("getContainerStatuses", answer.failed_requests)
+        return {one: known.get(one) or failed.get(one) or self._silent(one) for one in containers}
+
+    def ended(self, containers: Sequence[ContainerId], *, timeout_s: float) -> dict[ContainerId, bool | None]:
+        """Whether the processes of containers are gone; None: the node does not know. Raises as `statuses` does."""
+        return {
+            one: status.ended
+            if isinstance(status, ContainerStatus)
+            else True
+            if STOPPED_BEFORE in str(status)
+            else None
+            for one, status in self.statuses(containers, timeout_s=timeout_s).items()
+        }
+
+    def _call(self, method: str, request: Message, answer: type[_M], timeout_s: float) -> _M:
+        with RpcClient(f"NodeManager {self.node}", [self.node], PROTOCOL, self._token) as rpc:
+            return rpc.call(method, request, answer, timeout_s=timeout_s)
+
+    def _outcome(
+        self,
+        what: str,
+        containers: Sequence[ContainerId],
+        answer: pb.StartContainersResponseProto | pb.StopContainersResponseProto,
+    ) -> dict[ContainerId, HadoopError | None]:
+        done = set(map(container_id_from_proto, answer.succeeded_requests))
+        failed = self._failed(f"{what}Containers", answer.failed_requests)
+        return {one: None if one in done else failed.get(one) or self._silent(one) for one in containers}
+
+    def _failed(self, method: str, messages: Iterable[pb.ContainerExceptionMapProto]) -> dict[ContainerId, RemoteError]:
+        name = f"{self.node} {method}"
+        return {
+            container_id_from_proto(one.container_id): remote_error(
+                name, one.exception.class_name, one.exception.message
+            )
+            for one in messages
+        }
+
+    def _silent(self, container: ContainerId) -> HadoopError:
+        return HadoopError(f"{self.node}: said nothing of {container}")

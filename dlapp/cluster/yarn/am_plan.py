@@ -1,0 +1,111 @@
+"""What a client tells an ApplicationMaster on YARN, and that one its tasks; both travel in credentials alone.
+
+A container's environment and command can be read by anyone on its node's web pages, its credentials by its user.
+A local file for them would cost a write to the file system, 25 to 425 ms, at every submission.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from dlapp.cluster.yarn.bundle import NAME as PROGRAM
+from dlapp.cluster.yarn.staging import AM, StagingPaths
+from dlapp.cluster.yarn.values import Cluster, LocalResource, Program
+from dlapp.hadoop.errors import HadoopError
+from dlapp.hadoop.tokens import Credentials
+from dlapp.launch_spec import CacheSettings, DockerSettings, LaunchSpec, LedgerSettings
+from dlapp.locations import HdfsPlace
+from dlapp.serialization import from_json, parse_json, to_json
+from dlapp.spec import Secrets, Submission
+
+if TYPE_CHECKING:
+    from dlapp.cluster.engine import Grant, TaskLaunch
+
+ALIAS = "dlapp.application"
+"""Of the secret in an ApplicationMaster's credentials that holds its plan."""
+WORKSPACE = "dl_app.tar.gz"
+"""Name of the packed workspace in a task's working directory."""
+
+_BEGIN = (
+    'command -v "$1" >/dev/null 2>&1 || { '
+    'echo "dlapp: there is no $1 on $(uname -n): install Python 3.11 or later there, or set yarn.python or '
+    'yarn.python_archive" >&2; exit 127; '
+    '}; exec "$@"'
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AmPlan:
+    """All that an ApplicationMaster needs to know besides its own container.
+
+    Args:
+        home: location of the user's home; its staging directory is under it
+            (`dlapp.cluster.yarn.staging.StagingPaths`).
+        hdfs: the cluster's default file system.
+        docker: how payloads in Docker run.
+        resources: name in a task's working directory -> file.
+        ledger: where the ledger of GPUs is; None: there is none.
+        cache: the cache of input on a node; None: there is none.
+    """
+
+    submission: Submission
+    secrets: Secrets
+    cluster: Cluster
+    home: str
+    python: str
+    hdfs: HdfsPlace
+    docker: DockerSettings
+    resources: dict[str, LocalResource] = field(default_factory=dict)
+    ledger: LedgerSettings | None = None
+    cache: CacheSettings | None = None
+
+    def to_credentials(self) -> Credentials:
+        """The credentials that carry it."""
+        return Credentials({}, {ALIAS: json.dumps(to_json(self), separators=(",", ":")).encode()})
+
+    @classmethod
+    def from_credentials(cls, credentials: Credentials) -> AmPlan:
+        """What a container's credentials carry.
+
+        Raises:
+            HadoopError: they carry none.
+        """
+        if ALIAS not in credentials.secrets:
+            raise HadoopError("the container's credentials have no plan: it was not dlapp-launcher that submitted this")
+        try:
+            return from_json(cls, parse_json(credentials.secrets[ALIAS]))
+        except ValueError as error:
+            raise HadoopError(f"the plan in the container's credentials cannot be read: {error}") from error
+
+    def program(self) -> Program:
+        """What runs in each task's container."""
+
+        def launch(grant: Grant, launch: TaskLaunch) -> tuple[tuple[str, ...], bytes]:
+            spec = LaunchSpec(
+                launch.container_id,
+                launch.control_url,
+                launch.token,
+                launch.env,
+                launch.environment,
+                self.docker,
+                ledger=self.ledger,
+                cache=self.cache,
+                hdfs=self.hdfs,
+                am_file=f"{StagingPaths(self.home).staging(grant.container_id.application)}/{AM}",
+            )
+            return python_command(self.python, "task", "--engine", "yarn"), json.dumps(to_json(spec)).encode()
+
+        return Program(launch=launch, resources=self.resources)
+
+
+def python_command(python: str, *words: str) -> tuple[str, ...]:
+    """The command that runs dlapp on a node; without a Python there it says so in one line."""
+    return ("/bin/sh", "-c", _BEGIN, "dlapp", python, "-I", PROGRAM, *words)
+
+
+def environment_of(environment: Mapping[str, str]) -> dict[str, str]:
+    """What of the submitter's environment means something on another machine: language and time zone."""
+    return {name: text for name, text in environment.items() if name in ("LANG", "TZ") or name.startswith("LC_")}

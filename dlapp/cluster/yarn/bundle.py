@@ -1,0 +1,213 @@
+"""How dlapp comes to a node: one zip of what is installed here, run as ``python3 -I dlapp.pyz am`` or ``task``.
+
+In it is every module of dlapp and of the libraries that its ApplicationMaster and its tasks use, as source and, beside
+it, compiled for the Python that made the zip. The compiled form is of the kind that is never compared with the source
+(PEP 552, unchecked): a zip keeps times to two seconds only, and a Python of another version passes over it and takes
+the source. Native parts stay behind, so the zip runs on any processor and libc; what has them has a pure form too.
+
+It is named by its digest, and here also by what goes into it, so the same installation finds it again. It is used only
+while it has that digest, and lies in a directory that nobody else may write. It is never unpacked: a node takes as
+long for one file as for the hundreds in it. Nor does it stand on PYTHONPATH, where a user's program would find our
+libraries in place of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from importlib.machinery import ModuleSpec
+from importlib.util import MAGIC_NUMBER, find_spec, source_hash
+from typing import NamedTuple
+
+from dlapp.errors import DlappError
+from dlapp.system.files import UntrustedFile, list_names, own_directory, read_file
+
+NAME = "dlapp.pyz"
+"""Its name in a container's working directory."""
+LEAST_PYTHON = (3, 11)
+
+_NEEDED = ("dlapp", "h11", "google.protobuf")
+_USED = (
+    *("requests", "urllib3", "idna", "certifi", "charset_normalizer"),
+    *("docker", "kazoo", "pynvml"),
+)
+"""What the parts of dlapp on a node load where it is installed here; what is not, they do without."""
+_DATA = ("certifi/cacert.pem",)
+_FORMAT = 1
+MAX_BYTES = 64 << 20
+_MOST_NAMES = 10_000
+_SKIPPED = frozenset({"__pycache__", "tests", "testing"})
+_EARLIEST = (1980, 1, 1, 0, 0, 0)
+
+_MAIN = f"""\
+import os
+import sys
+
+if sys.version_info < {LEAST_PYTHON!r}:
+    sys.stderr.write(
+        "dlapp: %s on %s is Python %s, and dlapp needs {LEAST_PYTHON[0]}.{LEAST_PYTHON[1]} or later there: "
+        "set yarn.python or yarn.python_archive\\n" % (sys.executable, os.uname()[1], sys.version.split()[0])
+    )
+    sys.exit(126)
+# A node's own protobuf may have a native part, which is of another version than the rest.
+os.environ["PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"] = "python"
+from dlapp.__main__ import main
+
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+Adder = Callable[[str, bytes], None]
+"""Adds a file to the zip."""
+
+
+class BundleFile(NamedTuple):
+    """One file that goes into the zip: its name there, and where it lies."""
+
+    name: str
+    path: str
+
+
+def sources() -> list[BundleFile]:
+    """All that goes into the zip but its beginning, sorted by name.
+
+    Raises:
+        DlappError: a library is not installed, or not as files.
+    """
+    found: dict[str, BundleFile] = {}
+    for module in (*_NEEDED, *_USED):
+        spec = _spec_of(module)
+        if spec is None or spec.origin is None:
+            if module in _NEEDED:
+                raise DlappError(f"{module} is not installed here, and every node needs it: pip install dlapp")
+            continue
+        for one in _files_of(module, spec):
+            found[one.name] = one
+    return [found[name] for name in sorted(found)]
+
+
+def _spec_of(module: str) -> ModuleSpec | None:
+    try:
+        return find_spec(module)
+    except ModuleNotFoundError:  # its parent is missing
+        return None
+
+
+def _files_of(module: str, spec: ModuleSpec) -> Iterator[BundleFile]:
+    base = module.replace(".", "/")
+    if not spec.submodule_search_locations:
+        yield BundleFile(f"{base}.py", str(spec.origin))
+        return
+    root = spec.submodule_search_locations[0]
+    for directory, below, names in os.walk(root):
+        below[:] = [name for name in below if name not in _SKIPPED]
+        inside = base + directory[len(root) :].replace(os.sep, "/")
+        for name in names:
+            if name.endswith((".py", ".sh")) or f"{inside}/{name}" in _DATA:
+                yield BundleFile(f"{inside}/{name}", os.path.join(directory, name))
+
+
+def packed(directory: str) -> tuple[str, str]:
+    """The zip of what is installed now, made in ``directory`` if it is not there yet.
+
+    Returns:
+        Its path, and its name for others: ``dlapp-<digest>.pyz``.
+
+    Raises:
+        DlappError: a library is missing, the directory cannot be written, or others may write there.
+    """
+    files = sources()
+    beginning = f"dlapp-{_fingerprint(files)}-"
+    try:
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        with own_directory(f"{directory}/.", path=directory) as fd:
+            for name in list_names(fd, limit=_MOST_NAMES):
+                if name.startswith(beginning) and name.endswith(".pyz"):
+                    if name == f"{beginning}{(digest := _digest_in(fd, name))}.pyz":
+                        return os.path.join(directory, name), f"dlapp-{digest}.pyz"
+                    os.unlink(name, dir_fd=fd)  # a disk that was full, or worse
+            temporary = f"{beginning}{os.getpid()}"
+            try:
+                _write(os.path.join(f"/proc/self/fd/{fd}", temporary), files)
+                digest = _digest_in(fd, temporary)
+                name = f"{beginning}{digest}.pyz"
+                os.rename(temporary, name, src_dir_fd=fd, dst_dir_fd=fd)
+            finally:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(temporary, dir_fd=fd)
+            for old in list_names(fd, limit=_MOST_NAMES):
+                # Another process may be just making the same.
+                if old.startswith("dlapp-") and not old.startswith(beginning):
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(old, dir_fd=fd)
+    except UntrustedFile as error:
+        raise DlappError(f"{error}; remove it") from error
+    except OSError as error:
+        raise DlappError(f"{error.filename or directory}: {error.strerror}") from error
+    return os.path.join(directory, name), f"dlapp-{digest}.pyz"
+
+
+def digest_of(data: bytes) -> str:
+    """Return the digest that an archive's name contains."""
+    import hashlib
+
+    return hashlib.blake2b(data, digest_size=16, person=b"dlapp-travel").hexdigest()
+
+
+def _digest_in(dir_fd: int, name: str) -> str:
+    return digest_of(read_file(name, dir_fd=dir_fd, owners={os.geteuid()}, max_bytes=MAX_BYTES))
+
+
+def _fingerprint(files: list[BundleFile]) -> str:
+    """A digest of all contents, and of the Python that compiles them."""
+    import hashlib
+
+    digest = hashlib.blake2b(digest_size=16, person=b"dlapp-travel")
+    digest.update(f"{_FORMAT} {sys.implementation.cache_tag}\n{_MAIN}".encode())
+    for one in files:
+        with open(one.path, "rb") as file:
+            data = file.read()
+        digest.update(f"{one.name} {len(data)}\n".encode())
+        digest.update(data)
+    return digest.hexdigest()
+
+
+def _write(path: str, files: list[BundleFile]) -> None:
+    import warnings
+    import zipfile
+
+    with (
+        warnings.catch_warnings(),
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive,
+    ):
+        # What the compiler thinks of other people's code is no news for our user.
+        warnings.simplefilter("ignore")
+
+        def add(name: str, data: bytes) -> None:
+            entry = zipfile.ZipInfo(name, _EARLIEST)
+            entry.external_attr = 0o644 << 16
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(entry, data)
+
+        _add_module(add, "__main__.py", _MAIN.encode())
+        # Without it `google` would be a namespace, to which a node's own installation would add its part.
+        _add_module(add, "google/__init__.py", b"")
+        for one in files:
+            with open(one.path, "rb") as file:
+                data = file.read()
+            if one.name.endswith(".py"):
+                _add_module(add, one.name, data)
+            else:
+                add(one.name, data)
+
+
+def _add_module(add: Adder, name: str, source: bytes) -> None:
+    import marshal
+
+    # __main__ stays source alone: an older Python must be able to read it and say what is wrong.
+    if name != "__main__.py":
+        code = compile(source, f"<dlapp>/{name}", "exec", dont_inherit=True, optimize=0)
+        add(f"{name}c", MAGIC_NUMBER + (1).to_bytes(4, "little") + source_hash(source) + marshal.dumps(code))
+    add(name, source)

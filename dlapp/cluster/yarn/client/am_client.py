@@ -1,0 +1,88 @@
+"""Asking an ApplicationMaster, at its control address, with the token that its submitter keeps on this machine.
+
+Without a token it shows its view, as YARN shows its page, and does nothing. What it says is its owner's word: of other
+people's applications that is foreign, and nothing follows from it but what is shown.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dlapp.cluster.yarn.client import tools_tokens
+from dlapp.cluster.yarn.client.rest import AppReport
+from dlapp.errors import Unreachable
+from dlapp.ids import ApplicationId
+
+if TYPE_CHECKING:
+    from dlapp.net.control_client import ControlConnection
+
+ASK_S = 5.0
+MAX_FOREIGN_VIEW_BYTES = 8 << 20
+"""Of an application that was not submitted from here; one of 10,000 containers has 3 MiB."""
+
+
+class AmClients:
+    """The ApplicationMasters of a cluster; the last one asked keeps its connection."""
+
+    def __init__(self) -> None:
+        self._asked: tuple[tuple[ApplicationId, str], ControlConnection, bool] | None = None
+
+    def view(self, report: AppReport, *, timeout_s: float = ASK_S) -> Any:
+        """Return what an ApplicationMaster shows of its application, in JSON form.
+
+        Raises:
+            Unreachable: it does not answer, or is not up yet.
+            DlappError: it refuses.
+        """
+        return self._call(report, "GET", "view", None, timeout_s=timeout_s, token_needed=False)
+
+    def ask(self, report: AppReport, what: str, body: Any, *, timeout_s: float) -> Any:
+        """Ask an ApplicationMaster to do something.
+
+        Args:
+            report: the application, as the ResourceManager reports it.
+            what: the request's name in the path.
+            body: a JSON value.
+            timeout_s: of the whole request [s].
+
+        Raises:
+            Unreachable: it does not answer, is not up yet, or its token is not on this machine.
+            DlappError: it refuses.
+        """
+        return self._call(report, "POST", what, body, timeout_s=timeout_s, token_needed=True)
+
+    def _call(
+        self, report: AppReport, method: str, what: str, body: Any, *, timeout_s: float, token_needed: bool
+    ) -> Any:
+        address = str(report.raw.get("amRPCAddress") or "")
+        if not address:
+            raise Unreachable(f"{report.application_id}: its ApplicationMaster is not up")
+        connection, has_token = self._connection(report, address)
+        if token_needed and not has_token:
+            raise Unreachable(f"{report.application_id} was not submitted from here: {tools_tokens.directory()}")
+        try:
+            return connection.call(method, f"/v1/{what}", body, timeout_s=timeout_s)
+        except Unreachable:
+            self.leave()
+            raise
+
+    def _connection(self, report: AppReport, address: str) -> tuple[ControlConnection, bool]:
+        """The connection to an ApplicationMaster, kept while it is asked again: who waits for an end asks often."""
+        from dlapp.net.control_client import MAX_VIEW_BYTES, ControlConnection
+
+        if self._asked is None or self._asked[0] != (report.application_id, address):
+            self.leave()
+            kept = tools_tokens.find(report.application_id)
+            # An ApplicationMaster tells YARN its address itself, so only one of our own user gets the token.
+            token = kept.token if kept is not None and kept.user == report.user and kept.token else None
+            connection = ControlConnection(
+                f"http://{address}", token, max_answer_bytes=MAX_VIEW_BYTES if token else MAX_FOREIGN_VIEW_BYTES
+            )
+            self._asked = (report.application_id, address), connection, token is not None
+        return self._asked[1:]
+
+    def leave(self) -> None:
+        """Close the connection."""
+        if self._asked is not None:
+            self._asked[1].close()
+            self._asked = None

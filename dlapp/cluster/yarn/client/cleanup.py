@@ -1,0 +1,326 @@
+"""Removing what is left on the file system: of applications that others ended, and what is older than it may be.
+
+An ApplicationMaster settles its outputs, writes its history and removes its staging directory itself. YARN gives one
+that is killed a quarter of a second, so the next command of its user does it: one that looks at the application or ends
+it, and each that submits. Archives and histories have an age and a size, as on one machine.
+
+When an archive was used last is the time of a file beside it, ``<name>.used``, renewed once a day: the archive's own
+time must never change, because YARN fails every container that was promised the file as it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+from dlapp.cluster.yarn.staging import (
+    COMMIT,
+    MAX_CLAIM_BYTES,
+    MAX_HISTORY_BYTES,
+    MAX_SUBMISSION_BYTES,
+    MAX_VIEW_BYTES,
+    OWN_MODE,
+    SUBMISSION,
+    VIEW,
+    StagingFiles,
+    StagingPaths,
+)
+from dlapp.errors import DlappError, NotFound, Unreachable
+from dlapp.ids import ApplicationId
+from dlapp.report import OutputView, State
+from dlapp.serialization import parse_json, to_json
+from dlapp.spec import OnFailure
+
+USED = ".used"
+USED_EVERY_S = 86_400.0
+"""How often the use of an archive is written down."""
+_TEMPORARY_S = 86_400.0
+"""What is written under another name first is renamed within seconds, a large archive within hours."""
+_BUSY_S = 3600.0
+MOST_AT_ONCE = 100
+"""Whoever submits waits for the sweep."""
+GONE_AFTER_S = 5.0
+"""From the ResourceManager's word that an application has ended to the end of its processes: the node hears of it with
+its next heartbeat (1 s), and SIGKILL follows SIGTERM after 250 ms. Seen: up to 1.3 s. Until then its ApplicationMaster
+may still commit, and its tasks store."""
+NOTHING_KEPT, COMMITTED = "no output kept", "the commit of its output, which had begun, is finished"
+
+
+class DirectoryEntry(NamedTuple):
+    """What is in a directory; ``modified_ms`` is when it was changed, or used, last."""
+
+    name: str
+    size_bytes: int
+    modified_ms: int
+
+
+class RetentionLimits(NamedTuple):
+    """How long, and how much, is kept."""
+
+    cache_age_s: float
+    cache_bytes: int
+    history_age_s: float
+    history_bytes: int
+
+
+class EndedApplication(NamedTuple):
+    """How an application has ended, and how long ago."""
+
+    state: State
+    ago_s: float
+
+
+def settle(
+    files: StagingFiles, places: StagingPaths, application_id: ApplicationId, ended: EndedApplication
+) -> str | None:
+    """Keep what an application told before it was ended by others, and remove its staging directory.
+
+    Its outputs come first. Where it was decided that they are committed, they are, whatever became of the application
+    since. Else what was stored is kept aside, or goes where the application was killed.
+
+    Args:
+        files: the default file system, as the application's user.
+        places: that user's directories there.
+        application_id: of the application.
+        ended: its last state, and for how long it has ended.
+
+    Returns:
+        What became of its outputs, in words; None: it has outputs and ended so lately that it may still be at them,
+        and nothing was done.
+
+    Raises:
+        DlappError, OSError: an output cannot be settled. All that a later try needs stays.
+    """
+    try:
+        return _settled(files, places, application_id, ended)
+    except (TypeError, AttributeError, LookupError, ValueError) as error:
+        if isinstance(error, DlappError):
+            raise
+        raise DlappError(f"{places.staging(application_id)} has files that cannot be understood: {error!r}") from error
+
+
+def _settled(
+    files: StagingFiles, places: StagingPaths, application_id: ApplicationId, ended: EndedApplication
+) -> str | None:
+    staging, history = places.staging(application_id), places.history(application_id)
+    said = NOTHING_KEPT
+    if files.look(staging) is None:
+        return said
+    if files.look(history) is None:
+        told: dict[str, Any] = {}
+        for name, what, most in (
+            (VIEW, "view", MAX_VIEW_BYTES),
+            (SUBMISSION, "submission", MAX_SUBMISSION_BYTES),
+        ):
+            with contextlib.suppress(NotFound, ValueError):
+                told[what] = parse_json(files.read(f"{staging}/{name}", max_bytes=most))
+        if "submission" in told:
+            outputs = told["submission"].get("spec", {}).get("outputs", ())
+            if outputs:
+                if ended.ago_s < GONE_AFTER_S:
+                    return None
+                said, views = _settle_outputs(files, staging, application_id, outputs, ended.state)
+                told["outputs"] = to_json(views)
+            files.make(places.all_history, OWN_MODE)
+            # The ApplicationMaster may be just doing the same: its words are the later ones.
+            files.write(history, json.dumps({"view": None, **told}).encode(), 0o600, once=True)
+    else:
+        with contextlib.suppress(NotFound, ValueError):
+            view = parse_json(files.read(history, max_bytes=MAX_HISTORY_BYTES)).get("view") or {}
+            if any(one.get("committed") for one in view.get("outputs", ())):
+                said = COMMITTED
+    files.remove(staging)
+    return said
+
+
+def _settle_outputs(
+    files: StagingFiles, staging: str, application_id: ApplicationId, outputs: Sequence[Mapping[str, Any]], state: State
+) -> tuple[str, tuple[OutputView, ...]]:
+    """Do what the commit claim says, or without one put aside or remove; each output, also after one that cannot be.
+
+    Returns:
+        What became of them, in words and one by one.
+    """
+    try:
+        claim = parse_json(files.read(f"{staging}/{COMMIT}", max_bytes=MAX_CLAIM_BYTES))
+    except NotFound:
+        claim = None
+    except ValueError as error:
+        raise DlappError(f"{staging}/{COMMIT} cannot be read: {error}") from error
+    works: list[Callable[[], OutputView]] = []
+    if claim is not None:
+        for one in claim["outputs"]:
+            parts, overwrite = list(one["parts"].items()), bool(one["overwrite"])
+            works.append(partial(files.finish_output, one["target"], application_id, parts, overwrite=overwrite))
+    else:
+        for one in outputs:
+            keep = state is not State.KILLED and one.get("on_failure") != OnFailure.DROP.value
+            works.append(partial(files.leave_output, one["target"], application_id, keep=keep))
+    done, problem = list[OutputView](), None
+    # A claim has the outputs in the order of the submission.
+    for work, one in zip(works, outputs, strict=False):
+        try:
+            done.append(replace(work(), name=str(one.get("name", ""))))
+        except Unreachable:
+            raise  # Nor will it take the others.
+        except (DlappError, OSError) as error:
+            problem = problem or error
+    if problem is not None:
+        raise problem
+    if claim is None:
+        said = "its output is kept aside" if any(one.partial for one in done) else NOTHING_KEPT
+    elif all(one.committed for one in done):
+        said = COMMITTED
+    else:
+        said = "its output could not be committed and is kept aside"
+    return said, tuple(done)
+
+
+def sweep(
+    files: StagingFiles,
+    places: StagingPaths,
+    ended: Mapping[ApplicationId, EndedApplication],
+    limits: RetentionLimits,
+    now_ms: int,
+) -> int:
+    """Remove all that need not stay. Return how many things that was.
+
+    Args:
+        files: the default file system, as the user.
+        places: the user's directories there.
+        ended: the user's applications that have ended, as this cluster knows them, how, and how long ago.
+        limits: how long things stay, and how much.
+        now_ms: the time [ms since 1970].
+    """
+    over = {str(one): one for one in ended}
+    staged = [name for name in files.names(places.all_staging) if name.startswith("application_")]
+    count = 0
+    for name in [name for name in staged if name in over][:MOST_AT_ONCE]:
+        try:
+            count += settle(files, places, over[name], ended[over[name]]) is not None
+        except Unreachable:
+            raise
+        except (DlappError, OSError):
+            continue  # That one's rights, or a damaged marker; the others need not wait for it.
+    cache = _entries(files, places.cache)
+    names = archives_to_remove(cache, limits.cache_age_s, limits.cache_bytes, now_ms, now_ms)
+    if names:
+        # What this cluster does not know of may run on another one that shares the file system.
+        submitted = [_submitted_ms(files, f"{places.all_staging}/{name}") for name in staged if name not in over]
+        # Whatever was used since the oldest was submitted may be one of theirs; a use counts for a day.
+        since_ms = min([now_ms, *submitted]) - int(USED_EVERY_S * 1000)
+        names = archives_to_remove(cache, limits.cache_age_s, limits.cache_bytes, since_ms, now_ms)
+    gone = [f"{places.cache}/{name}" for name in names]
+    histories = [one for one in _entries(files, places.all_history) if one.name.endswith(".json")]
+    old = beyond(histories, limits.history_age_s, limits.history_bytes, now_ms, now_ms)
+    gone += [f"{places.all_history}/{one.name}" for one in old]
+    for location in gone[:MOST_AT_ONCE]:
+        mark = files.look(location + USED)
+        if mark is not None and mark.modified_ms >= now_ms:
+            continue  # somebody just began to use it
+        files.remove(location)
+        count += 1
+    return count
+
+
+def mark_use(files: StagingFiles, location: str, modified_ms: int, now_ms: int) -> None:
+    """Write down that an archive is used, unless that is written for today.
+
+    Args:
+        files: the default file system.
+        location: of the archive.
+        modified_ms: when it was written [ms since 1970].
+        now_ms: the time [ms since 1970].
+    """
+    due_ms = now_ms - int(USED_EVERY_S * 1000)
+    if modified_ms > due_ms:
+        return
+    mark = files.look(location + USED)
+    if mark is None or mark.modified_ms <= due_ms:
+        files.write(location + USED, b"", 0o600)
+
+
+def sweep_cache(directory: str, age_s: float, limit_bytes: int) -> None:
+    """The same for the archives that were made on this machine; each of them can be made again at any time."""
+    found = []
+    with contextlib.suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                info = entry.stat(follow_symlinks=False)
+                found.append(DirectoryEntry(entry.path, info.st_size, int(info.st_mtime * 1000)))
+    now_ms = int(time.time() * 1000)
+    # One that was just made is just being brought to the cluster.
+    for one in beyond(found, age_s, limit_bytes, now_ms - int(_BUSY_S * 1000), now_ms):
+        with contextlib.suppress(OSError):
+            os.unlink(one.name)
+
+
+def _entries(files: StagingFiles, location: str) -> list[DirectoryEntry]:
+    return [DirectoryEntry(*one) for one in files.entries(location)]
+
+
+def _submitted_ms(files: StagingFiles, staging: str) -> int:
+    """When an application was submitted; 0 where it does not say."""
+    try:
+        submission = files.read(f"{staging}/{SUBMISSION}", max_bytes=MAX_SUBMISSION_BYTES)
+        return int(parse_json(submission)["submitted_ms"])
+    except (NotFound, ValueError, KeyError, TypeError):
+        return 0
+
+
+def archives_to_remove(
+    cache: Sequence[DirectoryEntry], age_s: float, limit_bytes: int, since_ms: int, now_ms: int
+) -> list[str]:
+    """Return the names of archives beyond the limits, with their marks, and of what writers that died left.
+
+    Args:
+        cache: name, size and time of each file there.
+        age_s: how old an unused one may be [s].
+        limit_bytes: how much all may take together.
+        since_ms: what was used after this may be in use.
+        now_ms: the time [ms since 1970].
+    """
+    by_name = {one.name: one for one in cache}
+    archives = []
+    for one in cache:
+        if not one.name.startswith(".") and not one.name.endswith(USED):
+            mark = by_name.get(one.name + USED)
+            archives.append(one._replace(modified_ms=max(one.modified_ms, mark.modified_ms if mark else 0)))
+    found = []
+    for one in beyond(archives, age_s, limit_bytes, since_ms, now_ms):
+        found += [one.name, *([one.name + USED] if one.name + USED in by_name else [])]
+    for one in cache:
+        if one.name.startswith("."):
+            left = now_ms - one.modified_ms > _TEMPORARY_S * 1000
+        else:
+            left = one.name.endswith(USED) and one.name.removesuffix(USED) not in by_name
+        if left:
+            found.append(one.name)
+    return found
+
+
+def beyond(
+    entries: Sequence[DirectoryEntry], age_s: float, limit_bytes: int, since_ms: int, now_ms: int
+) -> list[DirectoryEntry]:
+    """Return what is older than it may be, and of the rest the oldest of what is too much.
+
+    Args:
+        entries: name, size and time of each.
+        age_s: how old one may be [s].
+        limit_bytes: how much all may take together.
+        since_ms: nothing that was used after this is in the answer [ms since 1970].
+        now_ms: the time [ms since 1970].
+    """
+    found, kept_bytes = [], 0
+    for one in sorted(entries, key=lambda one: one.modified_ms, reverse=True):
+        kept_bytes += one.size_bytes
+        too_old = now_ms - one.modified_ms > age_s * 1000
+        if (too_old or kept_bytes > limit_bytes) and one.modified_ms < since_ms:
+            found.append(one)
+    return found

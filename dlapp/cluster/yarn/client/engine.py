@@ -1,0 +1,235 @@
+"""YarnEngine: submitting to a Hadoop cluster, looking at what is there, ending it.
+
+YARN is asked over REST; files go by way of the `StagingFiles` that the engine is made with. The work is done in rooms
+of its
+own: `submitting`, `looking`, `ending`, over the connections of `connected` and `masters`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from dlapp.cluster.engine import EngineInfo, LogFiles
+from dlapp.cluster.yarn.client import preflight
+from dlapp.cluster.yarn.client.am_client import AmClients
+from dlapp.cluster.yarn.client.kill import ApplicationKiller
+from dlapp.cluster.yarn.client.last_application import local_cache
+from dlapp.cluster.yarn.client.rest import version_of
+from dlapp.cluster.yarn.client.session import ClusterSession, FilesOf
+from dlapp.cluster.yarn.client.status import ApplicationReader
+from dlapp.cluster.yarn.client.submission import ApplicationSubmitter
+from dlapp.cluster.yarn.client.views import PRIORITY_LIMIT
+from dlapp.cluster.yarn.dialect import Dialect
+from dlapp.config import Config
+from dlapp.errors import ConfigError, Unreachable
+from dlapp.ids import ApplicationId
+from dlapp.login import Login
+from dlapp.report import ApplicationView
+from dlapp.serialization import to_json
+from dlapp.spec import AppSpec, Secrets, Submission
+
+if TYPE_CHECKING:
+    from dlapp.launch_spec import LedgerSettings
+
+
+class YarnEngine:
+    """The client's side of a YARN cluster.
+
+    Args:
+        open_files: gives the file system of the cluster as one user.
+        login: as whom we submit, look and kill.
+        ledger_of: returns where the configured ledger of GPUs is.
+
+    Raises:
+        ConfigError: nothing says where the cluster is.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        open_files: FilesOf,
+        login: Login,
+        *,
+        ledger_of: Callable[[Config], LedgerSettings] | None = None,
+    ) -> None:
+        self._session = ClusterSession(config, open_files, login)
+        self._masters = AmClients()
+        self._submitter = ApplicationSubmitter(self._session, ledger_of)
+        self._looker = ApplicationReader(self._session, self._masters)
+        self._ender = ApplicationKiller(self._session, self._masters, self._looker)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._masters.leave()
+        self._session.close()
+
+    def __enter__(self) -> YarnEngine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- what there is ----
+
+    def info(self) -> EngineInfo:
+        """The cluster answers, and is of a version that we speak.
+
+        Raises:
+            Unreachable: no ResourceManager answers, or one of a version before 2.7.
+            ConfigError: the configured dialect is not the cluster's.
+        """
+        version = str(self._session.rest().info().get("resourceManagerVersion") or "")
+        if version_of(version) < (2, 7):
+            raise Unreachable(f"the ResourceManager is Hadoop {version or 'of no version'}; 2.7 is the least")
+        self._session.ask_anew()
+        dialect = self._session.dialect()
+        gcores = self._session.largest().get(dialect.value, 0) if dialect is not Dialect.FIELD3 else 1
+        has_gpus = dialect is not Dialect.NONE and gcores > 0 and self._session.has_ledger()
+        hdfs = self._session.hdfs(self._session.user)
+        return EngineInfo(name="yarn", version=version, has_gpus=has_gpus, hdfs=hdfs, paths_on_hdfs=True)
+
+    def check(self, spec: AppSpec) -> list[str]:
+        """Refuse an ask that this cluster can never meet, and a queue that takes no applications.
+
+        Returns:
+            Lines for the user: an ask that no present node can meet, though a later one might; names of no node.
+
+        Raises:
+            AskTooLarge: a container above the cluster's maximum, or GPUs where none are counted.
+            ConfigError: GPUs, and no ledger of them.
+            SpecError: the queue.
+            NotFound, Denied, Unreachable: the user's home directory takes no files, or their queue no application.
+        """
+        rest = self._session.rest()
+        dialect, user, lines = self._session.dialect(), spec.username, []
+        nodes = rest.nodes()
+        for role in spec.roles:
+            lines += preflight.check_limits(role.resources, dialect, self._session.largest(), rest.configuration)
+            if role.resources.gcores and not self._session.has_ledger():
+                raise ConfigError(
+                    "gcores are asked for, and nothing says which GPU belongs to whom: set gpuid.zookeeper.ensemble"
+                )
+            if role.resources.gcores:
+                self._session.check_credentials()
+            lines += preflight.check_memory(role.resources, rest.configuration)
+            lines += preflight.check_nodes(role.resources, spec.placement, dialect, nodes)
+        lines += preflight.check_node_names(spec.placement, nodes)
+        preflight.check_queue(rest.queues(), spec.queue or "default")
+        preflight.check_home(self._session.files(user), user)
+        if spec.priority is not None:
+            most = int(rest.configuration(PRIORITY_LIMIT) or 0)
+            if spec.priority > most:
+                lines.append(f"priority {spec.priority} is lowered to {most} ({PRIORITY_LIMIT})")
+        return lines
+
+    def node_names(self) -> tuple[str, ...]:
+        """The hosts that run containers now. Raises Unreachable."""
+        return tuple(node.host for node in self._session.rest().nodes() if node.state == "RUNNING")
+
+    def archive_cache(self) -> str:
+        """Directory for packed workspaces on this machine; what is in it is brought to the cluster."""
+        return local_cache("workspaces")
+
+    # ---- submitting ----
+
+    def prepare(self) -> None:
+        """Bring dlapp's own archive to the cluster while the workspace is packed."""
+        self._submitter.prepare()
+
+    def submit(self, submission: Submission, secrets: Secrets) -> ApplicationId:
+        """Hand an application in; after the return it runs whatever becomes of the caller.
+
+        Raises:
+            UsageError: YARN refused it, with its reason.
+            Denied: the user may not write to their home directory on HDFS.
+            Unreachable: YARN or HDFS does not answer.
+        """
+        return self._submitter.submit(submission, secrets)
+
+    def run_on_a_node(self, word: str, secret: str, told: Mapping[str, Any], *, timeout_s: float) -> str:
+        """Run a process of dlapp's alone in a container; see `ApplicationSubmitter.run_on_a_node`.
+
+        Args:
+            word, secret, told, timeout_s: as there.
+        """
+        return self._submitter.run_on_a_node(word, secret, told, timeout_s=timeout_s)
+
+    def tend(self) -> None:
+        """Nothing to do: YARN looks after what it was given."""
+
+    # ---- looking ----
+
+    def ids(self, *, everybody: bool = False) -> list[str]:
+        """Return all ids as text, oldest first: the caller's own, or everybody's."""
+        return self._looker.ids(everybody=everybody)
+
+    def view(self, application_id: ApplicationId) -> ApplicationView:
+        """Return what is known of it now. Raises NotFound."""
+        return self._looker.view(application_id)
+
+    def owner(self, application_id: str) -> str:
+        """Return the user whose application it is, as the ResourceManager says. Raises NotFound."""
+        return self._looker.report(ApplicationId.from_text(application_id)).user
+
+    def view_json(self, application_id: str) -> dict[str, Any]:
+        """`view` in its JSON form. Raises NotFound."""
+        found: dict[str, Any] = to_json(self.view(ApplicationId.from_text(application_id)))
+        return found
+
+    def views(
+        self, *, everybody: bool = False, user: str | None = None, limit: int | None = None
+    ) -> list[ApplicationView]:
+        """Return what YARN knows of many, oldest first: the caller's own, one user's, or everybody's; without
+        containers.
+
+        Args:
+            limit: how many of those that have ended, the latest; None: all.
+        """
+        return self._looker.views(everybody=everybody, user=user, limit=limit)
+
+    def views_json(
+        self, *, everybody: bool = False, user: str | None = None, limit: int | None = None
+    ) -> list[dict[str, Any]]:
+        """`views` in JSON form."""
+        return [to_json(one) for one in self.views(everybody=everybody, user=user, limit=limit)]
+
+    def submission(self, application_id: ApplicationId) -> Submission:
+        """Return what was submitted. Raises NotFound."""
+        return self._looker.submission(application_id)
+
+    def logs(self, application_id: ApplicationId, try_number: int | None = None) -> list[LogFiles]:
+        """The logs of all containers that ran, in CONTAINER_INDEX order, of the last try or one. Raises NotFound."""
+        return self._looker.logs(application_id, try_number)
+
+    def aggregated_log(self, view: ApplicationView, log: LogFiles, name: str) -> Iterator[bytes] | None:
+        """A log of an application that has ended, as its node collected it on HDFS; None: it is not there, or not yet.
+
+        Raises:
+            Denied: the caller may not read it.
+            DlappError: it cannot be read.
+        """
+        return self._looker.aggregated_log(view, log, name)
+
+    def dashboard_urls(self, application_id: ApplicationId, *, wait_s: float = 0.0) -> tuple[str, str]:
+        """The ResourceManager's page, and the timeline server's, which stays when that one has forgotten it."""
+        return self._looker.dashboard_urls(application_id)
+
+    # ---- ending ----
+
+    def soft_kill(self, application_id: ApplicationId, by: str) -> str:
+        """Ask for a soft-kill: the ApplicationMaster, or by a marker that it finds; one that waits is killed.
+
+        Raises:
+            NotFound, Denied: it is not there, or another user's.
+        """
+        return self._ender.soft_kill(application_id, by)
+
+    def kill(self, application_id: ApplicationId, by: str) -> str:
+        """Kill: ask its ApplicationMaster, then YARN, and remove what it left.
+
+        Raises:
+            NotFound, Denied: it is not there, or another user's.
+            TimedOut: YARN did not end it in a minute; it goes on with it.
+        """
+        return self._ender.kill(application_id, by)

@@ -1,0 +1,142 @@
+"""Ending applications: dlapp-softkill and dlapp-kill."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+
+from dlapp.cluster.yarn.client import tools_tokens
+from dlapp.cluster.yarn.client.am_client import ASK_S, AmClients
+from dlapp.cluster.yarn.client.cleanup import GONE_AFTER_S, NOTHING_KEPT, EndedApplication, settle
+from dlapp.cluster.yarn.client.rest import KILL_END_S, AppReport
+from dlapp.cluster.yarn.client.session import ClusterSession
+from dlapp.cluster.yarn.client.status import ApplicationReader
+from dlapp.cluster.yarn.staging import KILL, OWN_MODE, SOFT_KILL, StagingPaths
+from dlapp.errors import Denied, DlappError, Unreachable
+from dlapp.hadoop.errors import NotAllowed
+from dlapp.ids import ApplicationId
+from dlapp.messages import StopAnswer, StopRequest
+from dlapp.report import State
+from dlapp.serialization import from_json, to_json
+
+KILL_ASK_S = 2.0
+"""How long an ApplicationMaster may take to end by itself once dlapp-kill has asked it."""
+
+
+class ApplicationKiller:
+    """Ends applications, by way of their ApplicationMasters where those answer."""
+
+    def __init__(self, there: ClusterSession, masters: AmClients, looker: ApplicationReader) -> None:
+        self._session, self._masters, self._looker = there, masters, looker
+
+    def soft_kill(self, application_id: ApplicationId, by: str) -> str:
+        """Ask for a soft-kill: the ApplicationMaster, or by a request file that it finds; one that waits is killed.
+
+        Raises:
+            NotFound, Denied: it is not there, or another user's.
+        """
+        report = self._permitted(application_id, by)
+        if report.state.ended:
+            return _over(report)
+        if not report.tracking_url:
+            return self.kill(application_id, by)
+        if not self._is_own(report):
+            # Only its user's word reaches its ApplicationMaster; YARN may listen to others.
+            raise Denied(f"{application_id} belongs to {report.user}; only they may soft-kill it: dlapp-kill asks YARN")
+        try:
+            told = self._masters.ask(report, "softkill", to_json(StopRequest(user=by)), timeout_s=ASK_S)
+            answer = from_json(StopAnswer, told)
+        except Unreachable:
+            self._mark(report, SOFT_KILL, by)
+            return f"{application_id} cannot be asked from here; it stops when it finds the request on HDFS, in seconds"
+        left = f"SIGKILL follows in {max(0.0, answer.left_s):.0f} s at the latest"
+        if answer.message:
+            return answer.message
+        if answer.state == "ended":
+            return f"{application_id} had already ended"
+        if answer.state == "already":
+            return f"{application_id} is being stopped already; {left}"
+        return f"{application_id} is being stopped, its output will be committed; {left}"
+
+    def kill(self, application_id: ApplicationId, by: str) -> str:
+        """Kill: ask its ApplicationMaster, then YARN, and remove what it left; where YARN fails, leave a mark.
+
+        Raises:
+            NotFound, Denied: it is not there, or another user's.
+            TimedOut: YARN did not end it in a minute; it goes on with it.
+        """
+        report = self._permitted(application_id, by)
+        if report.state.ended:
+            return _over(report)
+        own = self._is_own(report)
+        if report.tracking_url and own:
+            # Whatever hinders this, YARN's kill follows.
+            with contextlib.suppress(DlappError, OSError, ValueError):
+                self._masters.ask(report, "kill", to_json(StopRequest(user=by)), timeout_s=KILL_ASK_S)
+                self._wait_for_end(application_id, KILL_ASK_S)
+        try:
+            state = self._session.rest(report.user if own else None).kill(application_id, timeout_s=KILL_END_S)
+        except NotAllowed as error:
+            raise Denied(f"YARN does not let {self._session.user} kill {application_id} of {report.user}") from error
+        except DlappError:
+            # The request comes last: a file system that takes none costs 20 s, in which nothing would be ended.
+            if own:
+                with contextlib.suppress(DlappError, OSError):
+                    self._mark(report, KILL, by)
+            raise
+        tools_tokens.forget(application_id, login_user=self._session.user)
+        if not own:
+            said = "was killed" if state is State.KILLED else f"had ended before the kill: {state.value}"
+            return f"{application_id} {said}; {report.user}'s next command settles what it left"
+        if state is State.KILLED:
+            return f"{application_id} was killed, {self._settled(report)}"
+        # Most often it did that itself; else what it was just doing is over when the next command looks at it.
+        try:
+            with contextlib.suppress(DlappError, OSError):
+                files = self._session.files(report.user)
+                settle(files, StagingPaths(files.home), application_id, EndedApplication(state, 0.0))
+            ended = self._looker.view(application_id)
+        except (DlappError, OSError) as error:
+            return f"{application_id} has ended, but what became of its output cannot be read now: {error}"
+        if ended.state is State.KILLED:
+            return f"{application_id} was killed, {NOTHING_KEPT}"
+        return f"{application_id} had ended before the kill: {ended.state.value}, {ended.diagnostics}"
+
+    def _settled(self, report: AppReport) -> str:
+        """What became of the output of one that was just killed, in words."""
+        try:
+            files = self._session.files(report.user)
+            places = StagingPaths(files.home)
+            said = settle(files, places, report.application_id, EndedApplication(State.KILLED, 0.0))
+            if said is None:
+                # Its ApplicationMaster may be at the commit at this moment, and its tasks store.
+                time.sleep(GONE_AFTER_S)
+                said = settle(files, places, report.application_id, EndedApplication(State.KILLED, GONE_AFTER_S))
+        except (DlappError, OSError) as error:
+            said = f"but its output cannot be settled now: {error}; your next command tries it again"
+        return said or NOTHING_KEPT
+
+    def _wait_for_end(self, application_id: ApplicationId, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not self._session.rest().report(application_id).state.ended and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    def _permitted(self, application_id: ApplicationId, by: str) -> AppReport:
+        report = self._looker.report(application_id)
+        if by != "root" and not self._is_own(report):
+            raise Denied(f"{application_id} belongs to {report.user}; only they or root may end it")
+        return report
+
+    def _is_own(self, report: AppReport) -> bool:
+        return tools_tokens.is_own(report.application_id, report.user, self._session.user)
+
+    def _mark(self, report: AppReport, name: str, by: str) -> None:
+        files = self._session.files(report.user)
+        staging = StagingPaths(files.home).staging(report.application_id)
+        files.make(staging, OWN_MODE)
+        files.write(f"{staging}/{name}", json.dumps({"by": by, "ms": int(time.time() * 1000)}).encode(), 0o600)
+
+
+def _over(report: AppReport) -> str:
+    return f"{report.application_id} had already ended: {report.state.value}, {report.final_status.value}"

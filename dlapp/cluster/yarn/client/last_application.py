@@ -1,0 +1,55 @@
+"""The last application that this user submitted to YARN from here.
+
+Whoever has another engine as the default would else have to ask YARN, which may be far, what ``last`` means.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from typing import NamedTuple
+
+from dlapp.id_text import APPLICATION_ID
+from dlapp.system.owners import refuse_place_of_others
+
+_LINE = re.compile(rf"(?P<id>{APPLICATION_ID}) (?P<submitted_ms>\d+)\n", re.ASCII)
+
+
+class LastApplication(NamedTuple):
+    """An id, and when it was submitted [ms since 1970]."""
+
+    application_id: str
+    submitted_ms: int
+
+
+def local_cache(name: str) -> str:
+    """A place in this user's cache on this machine.
+
+    Raises:
+        Denied: this is root, and the place is another user's.
+    """
+    path = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "dlapp", name)
+    refuse_place_of_others(path)
+    return path
+
+
+def remember(application_id: str, submitted_ms: int) -> None:
+    """Write it down; where that is not possible, it is only not found as ``last``."""
+    with contextlib.suppress(OSError):
+        path = local_cache("last-on-yarn")
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        temporary = f"{path}.{os.getpid()}"
+        with open(temporary, "w", encoding="ascii") as file:
+            file.write(f"{application_id} {submitted_ms}\n")
+        os.rename(temporary, path)
+
+
+def last_application() -> LastApplication | None:
+    """What was written last; None: nothing was ever submitted."""
+    try:
+        with open(local_cache("last-on-yarn"), encoding="ascii") as file:
+            found = _LINE.fullmatch(file.read(200))
+    except (OSError, UnicodeDecodeError):
+        return None
+    return None if found is None else LastApplication(found["id"], int(found["submitted_ms"]))

@@ -1,0 +1,220 @@
+"""What can be known before a submission: limits, queue, and whether the user's home directory takes files.
+
+Each refusal names the setting that the limit comes from, because whoever reads it has to ask the operator for that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from dlapp.cluster.yarn.client.rest import NodeInfo, QueueInfo
+from dlapp.cluster.yarn.dialect import FIELD3_LEAST, FIELD3_LIMIT, FIELD3_NODE, SETTING, Dialect
+from dlapp.cluster.yarn.staging import CACHE_MODE, StagingFiles, StagingPaths
+from dlapp.errors import AskTooLarge, Denied, DlappError, NotFound, SpecError, Unreachable, UsageError
+from dlapp.ids import ApplicationId
+from dlapp.spec import Placement, Resources
+from dlapp.system.text import nearest, shown
+
+_MAXIMUM = {
+    "memory-mb": "yarn.scheduler.maximum-allocation-mb",
+    "vcores": "yarn.scheduler.maximum-allocation-vcores",
+}
+MEMORY_MINIMUM = "yarn.scheduler.minimum-allocation-mb"
+_JAVA_CLASS = re.compile(r"^(?:[a-z]\w*\.)+[A-Z]\w*: ")
+_NOT_RUNNING = re.compile(r"Queue (\S+) is ([A-Z]+)\b")
+_FULL = re.compile(r"Queue (\S+) already has (\d+) applications")
+"""Of LeafQueue.validateSubmitApplication, 3.4.2."""
+_CAPACITY = "yarn.scheduler.capacity"
+HDFS_SETTINGS = "dfs.namenode.http-address and dfs.http.policy"
+
+Configuration = Callable[[str], str | None]
+"""The value of a property of the ResourceManager; None: it has none."""
+
+
+def amounts(resources: Resources, dialect: Dialect) -> dict[str, int]:
+    """Return what a container asks for, by the names that the ResourceManager has for it."""
+    found = {"memory-mb": resources.memory_mib, "vcores": resources.vcores}
+    if dialect in (Dialect.GCORES, Dialect.YARN_GPU) and resources.gcores:
+        found[dialect.value] = resources.gcores
+    return found
+
+
+def check_limits(
+    resources: Resources, dialect: Dialect, largest: Mapping[str, int], configuration: Configuration
+) -> list[str]:
+    """Refuse a container that the cluster never gives.
+
+    Args:
+        resources: of the container.
+        dialect: how the cluster counts GPUs.
+        largest: the most of each in one container: the configured maximum, or what the largest node has, if less.
+        configuration: of Hadoop here, for the setting that a limit comes from.
+
+    Returns:
+        Lines for the user.
+
+    Raises:
+        AskTooLarge: with the setting that the limit comes from.
+    """
+    for name, amount in amounts(resources, dialect).items():
+        if name in largest and amount > largest[name]:
+            setting = _MAXIMUM.get(name, f"yarn.resource-types.{name}.maximum-allocation")
+            raise AskTooLarge(
+                f"asked for {amount} {name} in one container, the most that the cluster gives is {largest[name]} "
+                f"({setting}, or its largest node)"
+            )
+    if resources.gcores and dialect is Dialect.NONE:
+        raise AskTooLarge(f"asked for {resources.gcores} gcores, and the cluster counts no GPUs ({SETTING}: none)")
+    return _field3(resources.gcores, configuration) if dialect is Dialect.FIELD3 else []
+
+
+def _field3(gcores: int, configuration: Configuration) -> list[str]:
+    """The patched Hadoop's own three settings, which no other answer of it shows."""
+    least, most, node = (_count(configuration(name)) for name in (FIELD3_LEAST, FIELD3_LIMIT, FIELD3_NODE))
+    if most is not None and gcores > most:
+        raise AskTooLarge(f"asked for {gcores} gcores in one container, the most is {most} ({FIELD3_LIMIT})")
+    if least is not None and gcores < least:
+        return [f"{gcores} gcores are raised to {least}, the least that a container gets ({FIELD3_LEAST})"]
+    if node and gcores > node:
+        # It is the ResourceManager's copy of a NodeManager's setting: some nodes may have more.
+        return [f"a node has {node} gcores ({FIELD3_NODE}); a container of {gcores} waits for one that has more"]
+    return []
+
+
+def check_memory(resources: Resources, configuration: Configuration) -> list[str]:
+    """Return a line where YARN gives a container more memory than it asks for.
+
+    Source: CapacityScheduler rounds up to multiples of the minimum; FairScheduler to multiples of an increment.
+    """
+    least, setting = _count(configuration(MEMORY_MINIMUM)), MEMORY_MINIMUM
+    given = step = least or 0
+    if (configuration("yarn.resourcemanager.scheduler.class") or "").endswith(".FairScheduler"):
+        names = ("yarn.resource-types.memory-mb.increment-allocation", "yarn.scheduler.increment-allocation-mb")
+        found = ((name, _count(configuration(name))) for name in names)
+        setting, step = next(((name, count) for name, count in found if count), (names[1], 1024))
+    if step:
+        given = max(given, -(-resources.memory_mib // step) * step)
+    if given <= resources.memory_mib:
+        return []
+    return [f"memory {resources.memory_mib} MiB of each container is raised to {given} MiB ({setting})"]
+
+
+def check_nodes(resources: Resources, placement: Placement, dialect: Dialect, nodes: Sequence[NodeInfo]) -> list[str]:
+    """Return a line if no node that runs now, of those that the user allows, could hold the container, were it empty.
+
+    Args:
+        resources: of the container.
+        placement: which nodes the user allows.
+        dialect: how the cluster counts GPUs.
+        nodes: those that run now.
+    """
+    asked = amounts(resources, dialect)
+    allowed = {node.host for node in nodes if node.state == "RUNNING"} - set(placement.exclude_nodes)
+    if placement.nodes:
+        allowed &= set(placement.nodes)
+    fitting = (node for node in nodes if all(node.total.get(name, 0) >= amount for name, amount in asked.items()))
+    if any(node.host in allowed for node in fitting):
+        return []
+    words = ", ".join(f"{amount} {name}" for name, amount in asked.items())
+    among = " among those that nodes and exclude_nodes leave" if placement.nodes or placement.exclude_nodes else ""
+    return [f"no node that runs now{among} can hold a container of {words}; it waits for one"]
+
+
+def check_node_names(placement: Placement, nodes: Sequence[NodeInfo]) -> list[str]:
+    """A line for each name that no node of the cluster has. One that was not heard of since a restart may come back."""
+    known = {node.host: None for node in nodes}
+    return [
+        f"resources.{key}: YARN knows no node {shown(name)} now, {nearest(name, known)}"
+        for key, names in (("nodes", placement.nodes), ("exclude_nodes", placement.exclude_nodes))
+        for name in names
+        if known and name not in known
+    ]
+
+
+def check_queue(queues: Sequence[QueueInfo], name: str) -> None:
+    """Refuse a queue that takes no applications. Whose it takes only its administrators may ask.
+
+    Args:
+        queues: none: the scheduler shows none.
+
+    Raises:
+        SpecError: there is no such queue, it is not a leaf, or it is stopped.
+        UsageError: it is full.
+    """
+    if not queues:
+        return
+    found = [one for one in queues if name in (one.name, one.path)]
+    open_ = ", ".join(one.name for one in queues if one.leaf and one.state == "RUNNING")
+    if not found:
+        raise SpecError("application.queue", f"there is no queue {name!r}; there are {open_}")
+    queue = found[0]
+    if not queue.leaf:
+        raise SpecError("application.queue", f"{name!r} has queues under it, name one of them: {open_}")
+    if queue.state != "RUNNING":
+        raise SpecError(
+            "application.queue",
+            f"{name!r} takes no applications, it is {queue.state} ({_CAPACITY}.{queue.path}.state); there are {open_}",
+        )
+    most, there = queue.raw.get("maxApplications"), int(queue.raw.get("numApplications") or 0)
+    if isinstance(most, int) and there >= most:
+        raise UsageError(
+            f"application.queue: {name!r} is full now: it has {there} applications, the most is {most} "
+            f"({_CAPACITY}.{queue.path}.maximum-applications); wait, or name another: {open_}"
+        )
+
+
+def refusal(diagnostics: str, application_id: ApplicationId, queue: str, user: str) -> DlappError:
+    """Return why YARN refused an application once it was submitted, in our words where we have any.
+
+    A queue may have changed since it was looked at, and a scheduler need not show its queues before.
+
+    Args:
+        diagnostics: what YARN says.
+        application_id: of the application.
+        queue: where it was to run.
+        user: who submitted it.
+    """
+    words = diagnostics.partition("\n")[0]
+    if "does not have permission to submit" in words:
+        path = queue if queue.startswith("root") else f"root.{queue}"
+        setting = f"{_CAPACITY}.{path}.acl_submit_applications"
+        return Denied(f"application.queue: {user} may not submit to {queue!r} ({setting})")
+    if "submitted by user" in words and "to unknown queue" in words:
+        return UsageError(f"application.queue: there is no queue {queue!r} ({_CAPACITY}.root.queues)")
+    if stopped := _NOT_RUNNING.search(words):
+        setting = f"{_CAPACITY}.{stopped[1]}.state"
+        return UsageError(f"application.queue: {queue!r} takes no applications, it is {stopped[2]} ({setting})")
+    if full := _FULL.search(words):
+        setting = f"{_CAPACITY}.{full[1]}.maximum-applications"
+        return UsageError(f"application.queue: {queue!r} is full now: it has {full[2]} applications ({setting})")
+    return UsageError(f"YARN refused {application_id}: {_JAVA_CLASS.sub('', words)}")
+
+
+def check_home(files: StagingFiles, user: str) -> None:
+    """Check that the user has a directory of ours on the file system; everything goes there.
+
+    Raises:
+        NotFound: the user has no home directory and may not make it.
+        Denied: the user may not write there.
+        Unreachable: it takes no files now.
+    """
+    home = files.home
+    try:
+        files.make(StagingPaths(home).directory, CACHE_MODE)
+    except Denied as error:
+        if files.look(home) is None:
+            path = f"/user/{user}"
+            raise NotFound(
+                f"{home} is not there: {user} has no home directory; as the superuser of HDFS: "
+                f"hdfs dfs -mkdir -p {path} && hdfs dfs -chown {user} {path}"
+            ) from error
+        raise
+    except Unreachable as error:
+        if any(mend in str(error) for mend in ("safe mode", "dfs.http.policy", "SSL_CERT_FILE")):
+            raise  # it says itself what to mend
+        raise Unreachable(f"{error}; see {HDFS_SETTINGS}") from error
+
+
+def _count(text: str | None) -> int | None:
+    return int(text) if text is not None and text.strip().isdecimal() else None

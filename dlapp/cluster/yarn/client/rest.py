@@ -1,0 +1,591 @@
+"""The calls of a client to the ResourceManager: its REST interface.
+
+A client needs no Hadoop RPC: submitting, reading and killing are all there, from Hadoop 2.7 on. What YARN answers is
+read leniently: a list of one may come as the one, a missing list as null, a number as text.
+
+Source: Hadoop's ResourceManagerRest.md, RMWebServices; answers of 3.4.2.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urljoin
+
+from dlapp.cluster.yarn.values import Launch, LocalResource
+from dlapp.errors import TimedOut, Unreachable
+from dlapp.hadoop.errors import ApplicationNotFound, HadoopError, NotAllowed, NotHadoop, RemoteError
+from dlapp.hadoop.web import NoAddress, Web, WrongScheme
+from dlapp.ids import ApplicationId
+from dlapp.login import Login
+from dlapp.net.http import HttpResponse
+from dlapp.report import FinalStatus, State
+from dlapp.serialization import parse_json
+
+SETTING = "yarn.resourcemanager.webapp.address"
+KIND = "DLAPP"
+"""YARN's type of our applications."""
+KILL_END_S = 60.0
+"""How long YARN may take to end an application."""
+_CLUSTER = "/ws/v1/cluster"
+_MAX_REDIRECTS = 3
+_KINDS: dict[int, type[RemoteError]] = {401: NotAllowed, 403: NotAllowed, 404: ApplicationNotFound}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewApplication:
+    """An id for a submission, and the largest amount of each resource type in one container, by its name."""
+
+    application_id: ApplicationId
+    largest: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppSubmission:
+    """One application as YARN is told of it.
+
+    Args:
+        launch: what runs as its ApplicationMaster.
+        memory_mib: of the ApplicationMaster's container; REST gives it no other resource than memory and vcores.
+        attempts: how many ApplicationMasters may be tried; the cluster's own limit holds above it.
+        keep_containers: containers live on when their ApplicationMaster is lost.
+        unmanaged: YARN starts no ApplicationMaster; the caller is one.
+        tags: at most 10; Java's clients make them lower case, and so do we.
+    """
+
+    application_id: ApplicationId
+    name: str
+    launch: Launch
+    memory_mib: int
+    vcores: int = 1
+    queue: str = "default"
+    kind: str = KIND
+    priority: int | None = None
+    attempts: int = 2
+    keep_containers: bool = True
+    unmanaged: bool = False
+    tags: tuple[str, ...] = ()
+    label: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The body of the request."""
+        body: dict[str, Any] = {
+            "application-id": str(self.application_id),
+            "application-name": self.name,
+            "application-type": self.kind,
+            "queue": self.queue,
+            "am-container-spec": _launch_to_json(self.launch),
+            "resource": {"memory": self.memory_mib, "vCores": self.vcores},
+            "max-app-attempts": self.attempts,
+            "keep-containers-across-application-attempts": self.keep_containers,
+            "unmanaged-AM": self.unmanaged,
+        }
+        if self.priority is not None:
+            body["priority"] = self.priority
+        if self.tags:
+            body["application-tags"] = {"tag": [tag.lower() for tag in self.tags]}
+        if self.label is not None:
+            body["app-node-label-expression"] = body["am-container-node-label-expression"] = self.label
+        return body
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppReport:
+    """What the ResourceManager says of an application at one moment.
+
+    Args:
+        tracking_url: by way of YARN's proxy; empty before the ApplicationMaster has registered.
+        started_ms: submitted, in milliseconds since 1970; ``finished_ms`` is 0 until the end.
+        progress: 0 to 1.
+        priority: None: this version, or the timeline server, does not say.
+    """
+
+    application_id: ApplicationId
+    user: str
+    name: str
+    queue: str
+    state: State
+    final_status: FinalStatus
+    diagnostics: str = ""
+    tracking_url: str = ""
+    started_ms: int = 0
+    finished_ms: int = 0
+    progress: float = 0.0
+    kind: str = ""
+    tags: tuple[str, ...] = ()
+    priority: int | None = None
+    am_node: str = ""
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeInfo:
+    """A node: ``total`` and ``used`` by resource type (``memory-mb``, ``vcores``, ``gcores``)."""
+
+    name: str
+    web: str
+    rack: str
+    state: str
+    total: dict[str, int]
+    used: dict[str, int]
+    labels: tuple[str, ...] = ()
+    health: str = ""
+
+    @property
+    def host(self) -> str:
+        """The name without the port of its NodeManager."""
+        return self.name.rpartition(":")[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueInfo:
+    """A queue: its short name, full path and state, and whether applications may be submitted to it (a leaf)."""
+
+    name: str
+    path: str
+    state: str
+    leaf: bool
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+
+class YarnRest:
+    """The ResourceManagers of one cluster, of which the active one is asked.
+
+    Args:
+        urls: ``http://host:8088``, one for each ResourceManager.
+        login: as whom we ask.
+        timeout_s: for each request.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        login: Login,
+        *,
+        timeout_s: float = 20.0,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._urls, self._login = [url.rstrip("/") for url in urls], login
+        self._clock, self._sleep = clock, sleep
+        self._web = Web(timeout_s)
+        self._active: str | None = None
+        self.server_date = ""
+        """The clock of who answered last, as HTTP says it."""
+
+    @property
+    def server_time_s(self) -> float | None:
+        """The clock of who answered last, to the second, as it was then [s since 1970]; None: it was not said."""
+        return _seconds_of(self.server_date)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._web.close()
+
+    def __enter__(self) -> YarnRest:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- the cluster ----
+
+    def info(self) -> dict[str, Any]:
+        """The active ResourceManager's own words: ``resourceManagerVersion``, ``startedOn``, ``haState``.
+
+        Raises:
+            Unreachable: the server is not a ResourceManager, or one on standby that knows of no active one.
+        """
+        found = _object(self._call("GET", f"{_CLUSTER}/info").get("clusterInfo"))
+        # On standby this is the one question that is answered, and not passed on.
+        if found.get("haState") == "STANDBY":
+            raise Unreachable(f"{self.active_url()}: {_on_standby(len(self._urls))}")
+        return found
+
+    def active_url(self) -> str:
+        """The address of the ResourceManager that serves.
+
+        Raises:
+            Unreachable: none answers, or all are on standby.
+        """
+        if self._active is None:
+            self._active = self._urls[0] if len(self._urls) == 1 else self._find_active()
+        return self._active
+
+    def _find_active(self) -> str:
+        said = []
+        for url in self._urls:
+            try:
+                answer = self._request("GET", url, f"{_CLUSTER}/info")
+                state = _object(answer.get("clusterInfo")).get("haState", "ACTIVE")
+            except (Unreachable, RemoteError) as error:
+                said.append(str(error))
+                continue
+            if state == "ACTIVE":
+                return url
+            said.append(f"{url}: is {state}")
+        raise Unreachable(f"no active ResourceManager: {'; '.join(said)}")
+
+    def nodes(self) -> list[NodeInfo]:
+        """Return all nodes, in any state."""
+        answer = self._call("GET", f"{_CLUSTER}/nodes")
+        return [_node(one) for one in _list(_object(answer.get("nodes")).get("node"))]
+
+    def queues(self) -> list[QueueInfo]:
+        """Return all queues, the root first, each before those under it."""
+        answer = self._call("GET", f"{_CLUSTER}/scheduler")
+        found: list[QueueInfo] = []
+        try:
+            _walk_queues(_object(_object(answer.get("scheduler")).get("schedulerInfo")), "", found)
+        except RecursionError as error:
+            raise NotHadoop(f"{self.active_url()}: its queues are nested too deeply") from error
+        return found
+
+    def scheduled_types(self) -> set[str] | None:
+        """The resource types that the scheduler counts; None: this version (before 3.4) does not say."""
+        try:
+            said = self._call("GET", f"{_CLUSTER}/scheduler-overview").get("schedulingResourceType")
+        except (RemoteError, NotHadoop):
+            return None
+        # "gcores,memory-mb (unit=Mi),vcores"; older ones say MEMORY and CPU.
+        usual = {"memory": "memory-mb", "cpu": "vcores"}
+        names = [one.partition("(")[0].strip(" []").lower() for one in str(said or "").split(",")]
+        return {usual.get(name, name) for name in names if name} or None
+
+    def configuration(self, name: str) -> str | None:
+        """The value of one property of the ResourceManager's configuration; None: it has no such property."""
+        try:
+            answer = self._call("GET", "/conf", {"name": name, "format": "json"})
+        except (ApplicationNotFound, NotHadoop):  # a page of words, as a rule
+            return None
+        # Hadoop 2 answers with all of them, whatever was asked.
+        for one in [_object(answer.get("property")), *_list(answer.get("properties"))]:
+            if one.get("key") == name:
+                return str(one.get("value", ""))
+        return None
+
+    # ---- applications ----
+
+    def new_application(self) -> NewApplication:
+        """A fresh id; nothing is submitted yet."""
+        answer = self._call("POST", f"{_CLUSTER}/apps/new-application")
+        return NewApplication(
+            application_id=ApplicationId.from_text(str(answer.get("application-id"))),
+            largest=_amounts(_object(answer.get("maximum-resource-capability"))),
+        )
+
+    def submit(self, submission: AppSubmission) -> None:
+        """Hand an application in. May be repeated: the same id is answered as if it were new.
+
+        What is wrong with its queue or its files shows only later, as state FAILED with diagnostics.
+
+        Raises:
+            RemoteError: refused at once: more memory than the maximum, a tag that is not ASCII.
+        """
+        self._call("POST", f"{_CLUSTER}/apps", body=submission.to_json())
+
+    def report(self, application_id: ApplicationId) -> AppReport:
+        """Return the report of one application.
+
+        Raises:
+            ApplicationNotFound: the ResourceManager does not know it, or no longer.
+        """
+        return _report(_object(self._call("GET", f"{_CLUSTER}/apps/{application_id}").get("app")))
+
+    def reports(
+        self,
+        *,
+        user: str | None = None,
+        states: Sequence[State] = (),
+        kind: str | None = None,
+        limit: int | None = None,
+    ) -> list[AppReport]:
+        """Return the applications that the ResourceManager remembers, newest last.
+
+        Args:
+            user: only those of this user; None: of all.
+            states: only those in one of these; none: in any.
+            kind: only those of this application type; None: of any.
+            limit: at most so many; None: all.
+        """
+        query: dict[str, str] = {}
+        if user is not None:
+            query["user"] = user
+        if states:
+            query["states"] = ",".join(state.value for state in states)
+        if kind is not None:
+            query["applicationTypes"] = kind
+        if limit is not None:
+            query["limit"] = str(limit)
+        answer = self._call("GET", f"{_CLUSTER}/apps", query)
+        found = [_report(one) for one in _list(_object(answer.get("apps")).get("app"))]
+        return sorted(found, key=lambda report: report.application_id)
+
+    def attempts(self, application_id: ApplicationId) -> list[dict[str, Any]]:
+        """The attempts of an application, as they are: ``id``, ``containerId``, ``nodeId``, ``nodeHttpAddress``."""
+        answer = self._call("GET", f"{_CLUSTER}/apps/{application_id}/appattempts")
+        return _list(_object(answer.get("appAttempts")).get("appAttempt"))
+
+    def ended_ago_s(self, report: AppReport) -> float:
+        """Return how long ago an application ended, by the clock of who just told of it; 0 where that is not said."""
+        if not report.finished_ms:
+            return 0.0
+        now_s = self.server_time_s
+        return (time.time() if now_s is None else now_s) - report.finished_ms / 1000
+
+    def kill(self, application_id: ApplicationId, *, timeout_s: float) -> State:
+        """Kill an application and wait for its end; one that has ended already is left as it is.
+
+        Raises:
+            ApplicationNotFound: the ResourceManager does not know it.
+            NotAllowed: it is another user's.
+            TimedOut: it had not ended in ``timeout_s``; YARN goes on with it.
+        """
+        deadline = self._clock() + timeout_s
+        while not (state := self.report(application_id).state).ended:
+            self._call("PUT", f"{_CLUSTER}/apps/{application_id}/state", body={"state": "KILLED"})
+            if self._clock() >= deadline:
+                raise TimedOut(f"{application_id} had not ended {timeout_s:g} s after YARN was told to kill it")
+            self._sleep(0.1)
+        return state
+
+    # ---- requests ----
+
+    def _call(self, method: str, path: str, query: Mapping[str, str] | None = None, body: Any = None) -> dict[str, Any]:
+        url = self.active_url()
+        try:
+            return self._request(method, url, path, query, body)
+        except Unreachable:
+            if len(self._urls) == 1:
+                raise
+        # Another one may have taken over. Every call of ours may be repeated.
+        self._active = self._find_active()
+        return self._request(method, self._active, path, query, body)
+
+    def _request(
+        self,
+        method: str,
+        url: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+    ) -> dict[str, Any]:
+        params = {**(query or {}), **self._login.query}
+        sent = None if body is None else json.dumps(body).encode()
+        try:
+            answer = self._sent_on(method, url + path, params, sent)
+        except NoAddress as error:
+            raise HadoopError(f"{url}: is not a web address; see {SETTING}") from error
+        except NotHadoop as error:
+            raise NotHadoop(f"{url}: {error} to {method} {path}") from error
+        except WrongScheme as error:
+            raise Unreachable(f"{url}: {error}") from error
+        except Unreachable as error:
+            raise Unreachable(f"{url}: {error}; see {SETTING}") from error
+        if answer is None:
+            raise Unreachable(f"{url}: {_on_standby(len(self._urls))}")
+        return self._read(method, path, url, answer)
+
+    def _sent_on(self, method: str, target: str, params: Mapping[str, str], body: bytes | None) -> HttpResponse | None:
+        """The answer of the active one, to which one on standby sends us; None: it knows none."""
+        for _ in range(_MAX_REDIRECTS):
+            answer = self._web.call(method, target, params, body)
+            if answer.status != 307:
+                return answer
+            if not (location := answer.headers.get("location", "")):
+                return None
+            target = urljoin(target, location)
+            params = {} if "user.name=" in target else params
+        return None
+
+    def _read(self, method: str, path: str, url: str, answer: HttpResponse) -> dict[str, Any]:
+        self.server_date = answer.headers.get("date", "")
+        if not answer.body and answer.status < 300:
+            return {}
+        try:
+            read: dict[str, Any] | None = _object(parse_json(answer.body))
+        except ValueError:
+            read = None
+        if answer.status < 300 and read is not None:
+            return read
+        if answer.status in (401, 403) and read is None:
+            raise NotAllowed(f"{url}: {method} {path}", "", f"status {answer.status}")
+        said = _object((read or {}).get("RemoteException"))
+        # Another server of Hadoop's says that it has no such page; a ResourceManager gives its reason.
+        if read is None or (answer.status == 404 and not said):
+            raise NotHadoop(
+                f"{url}: it answers with status {answer.status}, and not as a ResourceManager; see {SETTING}"
+            )
+        message = str(said.get("message") or f"status {answer.status}").removeprefix("java.lang.Exception: ")
+        raise _KINDS.get(answer.status, RemoteError)(f"{method} {path}", str(said.get("javaClassName") or ""), message)
+
+
+def _launch_to_json(launch: Launch) -> dict[str, Any]:
+    # The values are those of the RPC's message: the ResourceManager makes one of them.
+    from dlapp.cluster.yarn.convert import launch_to_proto
+    from dlapp.hadoop.tokens import Credentials
+
+    message = launch_to_proto(launch)
+    spec: dict[str, Any] = {
+        "commands": {"command": message.command[0]} if message.command else {},
+        "environment": {"entry": [{"key": one.key, "value": one.value} for one in message.environment]},
+        "local-resources": {
+            "entry": [{"key": name, "value": _resource_to_json(one)} for name, one in launch.resources.items()]
+        },
+    }
+    if launch.credentials:
+        credentials = Credentials.decode(launch.credentials)
+        spec["credentials"] = {
+            "tokens": {"entry": [{"key": name, "value": one.to_url()} for name, one in credentials.tokens.items()]},
+            "secrets": {
+                "entry": [
+                    {"key": name, "value": base64.b64encode(one).decode()} for name, one in credentials.secrets.items()
+                ]
+            },
+        }
+    return spec
+
+
+def _resource_to_json(resource: LocalResource) -> dict[str, Any]:
+    return {
+        "resource": resource.url,
+        "type": "ARCHIVE" if resource.archive else "FILE",
+        "visibility": resource.visibility,
+        "size": resource.size,
+        "timestamp": resource.timestamp_ms,
+    }
+
+
+def read_state(said: Any, final: FinalStatus, finished_ms: int, tracking_url: str) -> State:
+    """Return the state by its name; for one that only a newer YARN knows, derive it from the rest of the report.
+
+    Args:
+        said: the name, as it came.
+        final: the final status.
+        finished_ms: when it ended [ms since 1970]; 0: it has not.
+        tracking_url: empty: no ApplicationMaster has registered.
+    """
+    if str(said) in State.__members__:
+        return State(str(said))
+    if final is FinalStatus.UNDEFINED and not finished_ms:
+        return State.RUNNING if tracking_url else State.ACCEPTED
+    return {FinalStatus.FAILED: State.FAILED, FinalStatus.KILLED: State.KILLED}.get(final, State.FINISHED)
+
+
+def read_final_status(said: Any) -> FinalStatus:
+    """The final status by its name; ENDED is a newer YARN's word for a success of many, others would be news to us."""
+    return FinalStatus(str(said)) if str(said) in FinalStatus.__members__ else FinalStatus.UNDEFINED
+
+
+def _report(raw: dict[str, Any]) -> AppReport:
+    final = read_final_status(raw.get("finalStatus"))
+    tracking_url, finished_ms = str(raw.get("trackingUrl") or ""), _number(raw.get("finishedTime"))
+    return AppReport(
+        application_id=ApplicationId.from_text(str(raw.get("id"))),
+        user=str(raw.get("user", "")),
+        name=str(raw.get("name", "")),
+        queue=str(raw.get("queue", "")),
+        state=read_state(raw.get("state"), final, finished_ms, tracking_url),
+        final_status=final,
+        diagnostics=str(raw.get("diagnostics") or ""),
+        tracking_url=tracking_url,
+        started_ms=_number(raw.get("startedTime")),
+        finished_ms=finished_ms,
+        progress=_fraction(raw.get("progress")),
+        kind=str(raw.get("applicationType", "")),
+        tags=tuple(tag for tag in str(raw.get("applicationTags") or "").split(",") if tag),
+        priority=_number(raw["priority"]) if "priority" in raw else None,
+        am_node=str(raw.get("amHostHttpAddress") or ""),
+        raw=raw,
+    )
+
+
+def _node(raw: dict[str, Any]) -> NodeInfo:
+    total = _amounts(_object(raw.get("totalResource")))
+    used = _amounts(_object(raw.get("usedResource")))
+    if not total:  # Hadoop 2 tells of memory and vcores, as numbers of the node
+        used = {"memory-mb": _number(raw.get("usedMemoryMB")), "vcores": _number(raw.get("usedVirtualCores"))}
+        free = {"memory-mb": _number(raw.get("availMemoryMB")), "vcores": _number(raw.get("availableVirtualCores"))}
+        total = {name: used[name] + free[name] for name in used}
+    return NodeInfo(
+        name=str(raw.get("id", "")),
+        web=str(raw.get("nodeHTTPAddress", "")),
+        rack=str(raw.get("rack", "")),
+        state=str(raw.get("state", "")),
+        total=total,
+        used=used,
+        labels=tuple(str(one) for one in labels) if isinstance(labels := raw.get("nodeLabels"), list) else (),
+        health=str(raw.get("healthReport") or ""),
+    )
+
+
+def _amounts(raw: dict[str, Any]) -> dict[str, int]:
+    """Resource type -> amount; memory in MiB. Hadoop 2 has the first two alone."""
+    found = {}
+    if raw:
+        found = {"memory-mb": _number(raw.get("memory")), "vcores": _number(raw.get("vCores"))}
+    for one in _list(_object(raw.get("resourceInformations")).get("resourceInformation")):
+        found.setdefault(str(one.get("name")), _number(one.get("value")))
+    return found
+
+
+def _walk_queues(raw: dict[str, Any], above: str, found: list[QueueInfo]) -> None:
+    name = str(raw.get("queueName", ""))
+    path = str(raw.get("queuePath") or (f"{above}.{name}" if above else name))
+    below = _list(_object(raw.get("queues")).get("queue"))
+    if name:
+        state = str(raw.get("state", "RUNNING"))
+        found.append(QueueInfo(name=name, path=path, state=state, leaf=not below, raw=raw))
+    for one in below:
+        _walk_queues(one, path, found)
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: Any) -> list[dict[str, Any]]:
+    return [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, dict)]
+
+
+def _number(value: Any) -> int:
+    try:
+        found = int(value or 0)
+    except (TypeError, ValueError, OverflowError):
+        return 0
+    # Hadoop's numbers are Java's longs.
+    return found if -(1 << 63) <= found < 1 << 63 else 0
+
+
+def _fraction(percent: Any) -> float:
+    try:
+        found = float(percent or 0) / 100
+    except (TypeError, ValueError, OverflowError):
+        return 0.0
+    return found if 0 <= found <= 1 else 0.0
+
+
+def _on_standby(count: int) -> str:
+    if count > 1:
+        return "the ResourceManager is on standby, and so are all; make one active (yarn rmadmin -transitionToActive)"
+    return "the ResourceManager is on standby; name all of them in yarn.resourcemanager.ha.rm-ids"
+
+
+def version_of(text: str) -> tuple[int, int]:
+    """Major and minor number of a version; zeros: it is none."""
+    words = text.split(".")
+    numbers = [word for word in words[:2] if word.isascii() and word.isdigit() and len(word) < 10]
+    return (int(numbers[0]), int(numbers[1])) if len(numbers) == 2 else (0, 0)
+
+
+def _seconds_of(date: str) -> float | None:
+    from email.utils import parsedate_to_datetime
+
+    try:
+        return parsedate_to_datetime(date).timestamp()
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None

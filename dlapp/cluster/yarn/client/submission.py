@@ -1,0 +1,357 @@
+"""Handing an application in: what it needs is brought to the cluster, then YARN is told.
+
+Files go to the user's cache on HDFS by their digest, so what is there is not sent again. All that the ApplicationMaster
+is told is one `plan`, in the credentials of its container.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from dlapp.cluster.yarn import bundle
+from dlapp.cluster.yarn.am_plan import WORKSPACE, AmPlan, environment_of, python_command
+from dlapp.cluster.yarn.client import preflight, tools_tokens, views
+from dlapp.cluster.yarn.client.cleanup import EndedApplication, RetentionLimits, mark_use, sweep, sweep_cache
+from dlapp.cluster.yarn.client.interpreter import DIRECTORY as PYTHON_DIRECTORY
+from dlapp.cluster.yarn.client.interpreter import archive_resource, check_archive, interpreter
+from dlapp.cluster.yarn.client.last_application import local_cache, remember
+from dlapp.cluster.yarn.client.rest import KILL_END_S, KIND, AppSubmission, YarnRest
+from dlapp.cluster.yarn.client.session import ClusterSession
+from dlapp.cluster.yarn.dialect import Dialect
+from dlapp.cluster.yarn.staging import CACHE_MODE, FileInfo, StagingFiles, StagingPaths
+from dlapp.cluster.yarn.values import Cluster, Launch, LocalResource
+from dlapp.config import Config
+from dlapp.errors import Denied, DlappError, TimedOut, Unreachable
+from dlapp.hadoop.errors import ApplicationNotFound, NotAllowed, RemoteError
+from dlapp.ids import ApplicationId
+from dlapp.launch_spec import NODE_MANAGER, CacheSettings, DockerSettings, LedgerSettings
+from dlapp.messages import TOOLS, derive_token
+from dlapp.report import FinalStatus, State
+from dlapp.spec import Secrets, Submission
+
+IN_DOUBT_S = 60.0
+"""So long a submission is repeated of which YARN does not say that it has it; another one takes over in 10 to 30 s."""
+ACCEPTED_S = 10.0
+"""How long YARN may take to say whether it takes an application; 30 ms on an idle cluster."""
+KEEP_FREE = 0.12
+"""Share of a node's disk that our cache of input leaves free: a NodeManager gives up a disk that is filled to 90 %
+(yarn.nodemanager.disk-health-checker.max-disk-utilization-per-disk-percentage)."""
+_EARLY = (State.NEW, State.NEW_SAVING, State.SUBMITTED)
+
+
+class ApplicationSubmitter:
+    """Hands applications in.
+
+    Args:
+        ledger_of: returns where the configured ledger of GPUs is.
+    """
+
+    def __init__(self, there: ClusterSession, ledger_of: Callable[[Config], LedgerSettings] | None) -> None:
+        self._session, self._ledger_of = there, ledger_of
+        self._preparing: threading.Thread | None = None
+
+    def prepare(self) -> None:
+        """Bring dlapp's own archive to the cluster while the workspace is packed."""
+        # Whatever goes wrong comes up again, and is said, at the submission.
+        self._preparing = threading.Thread(target=self._prepare, name="yarn-prepare", daemon=True)
+        self._preparing.start()
+
+    def _prepare(self) -> None:
+        with contextlib.suppress(DlappError, OSError):
+            bundle.packed(local_cache("travel"))
+        with contextlib.suppress(DlappError, OSError):
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Remove what others' kills left, and what is older or more than it may be."""
+        storage, history = self._session.config.storage, self._session.config.history
+        sweep_cache(local_cache("workspaces"), storage.cache_age_s, storage.cache_limit_bytes)
+        files = self._session.own_files()
+        limits = RetentionLimits(storage.cache_age_s, storage.cache_limit_bytes, history.age_s, history.limit_bytes)
+        try:
+            # A session of its own: this is another thread.
+            with self._session.own_rest() as rest:
+                reports = rest.reports(user=self._session.user)
+                ended = {
+                    one.application_id: EndedApplication(one.state, rest.ended_ago_s(one))
+                    for one in reports
+                    if one.state.ended
+                }
+            for application_id in ended:
+                tools_tokens.forget(application_id, login_user=self._session.user)
+            sweep(files, StagingPaths(files.home), ended, limits, int(time.time() * 1000))
+        finally:
+            files.close()
+
+    def submit(self, submission: Submission, secrets: Secrets) -> ApplicationId:
+        """Hand an application in; after the return it runs whatever becomes of the caller.
+
+        Raises:
+            UsageError: YARN refused it, with its reason.
+            Denied: the user may not write to their home directory on HDFS.
+            Unreachable: YARN or HDFS does not answer.
+        """
+        spec = submission.spec
+        user = spec.username
+        rest, files = self._session.rest(user), self._session.files(user)
+        places = StagingPaths(files.home)
+        new = self._session.take_id(rest)
+        archive = submission.workspace_archive.removeprefix("file://")
+        if self._preparing is not None:
+            self._preparing.join()
+        program, name = bundle.packed(local_cache("travel"))
+        staged = _both(
+            lambda: self._staged(files, user, program, f"{places.cache}/{name}", 0o644, "PUBLIC"),
+            lambda: self._staged(files, user, archive, f"{places.cache}/{os.path.basename(archive)}", 0o600, "PRIVATE"),
+        )
+        own = {bundle.NAME: staged[0], **self._python_archive(files, user)}
+        python = interpreter(self._session.config.yarn.python, self._session.config.yarn.python_archive)
+        docker = self._session.config.runtime.docker
+        plan = AmPlan(
+            submission=replace(submission, workspace_archive=staged[1].url),
+            secrets=Secrets(
+                control_secret=secrets.control_secret, env=secrets.env, environment=environment_of(secrets.environment)
+            ),
+            cluster=self._cluster(user),
+            home=places.home,
+            python=python,
+            hdfs=self._session.hdfs(user),
+            resources={**own, WORKSPACE: staged[1]},
+            ledger=self._ledger(any(role.resources.gcores for role in spec.roles)),
+            docker=DockerSettings(docker.host, docker.network, docker.gpu_mode, self._session.config.gpuid.lock_dir),
+            cache=CacheSettings(
+                self._session.config.storage.cache_limit_bytes, self._session.config.storage.cache_age_s, KEEP_FREE
+            ),
+        )
+        queue = spec.queue or "default"
+        application = AppSubmission(
+            application_id=new.application_id,
+            name=spec.appname,
+            kind=KIND,
+            launch=Launch(
+                command=python_command(python, "am", "--engine", "yarn"),
+                resources=own,
+                credentials=plan.to_credentials().encode(),
+            ),
+            memory_mib=self._session.config.yarn.am_memory_mib,
+            queue=queue,
+            priority=spec.priority,
+            attempts=self._session.config.yarn.am_attempts,
+            tags=views.tags_of(spec.project, spec.tags),
+        )
+        # Before YARN has it: of a submission in doubt the token is here, too. Without it commands do as on another
+        # machine, so a home directory that takes no files hinders nothing.
+        with contextlib.suppress(OSError):
+            kept = tools_tokens.KeptToken(user, derive_token(secrets.control_secret, TOOLS))
+            tools_tokens.keep(new.application_id, kept)
+        try:
+            refused = self._handed_in(rest, application)
+        except NotAllowed:
+            raise
+        except RemoteError as error:
+            raise preflight.refusal(error.message, new.application_id, queue, user) from error
+        except Unreachable as error:
+            remember(str(new.application_id), submission.submitted_ms)
+            after = f"dlapp-status {new.application_id} will tell, dlapp-kill {new.application_id} end it"
+            raise Unreachable(f"{error}; the application may have been taken all the same: {after}") from error
+        if refused is not None:
+            tools_tokens.forget(new.application_id, login_user=user)
+            raise preflight.refusal(refused, new.application_id, queue, user)
+        remember(str(new.application_id), submission.submitted_ms)
+        return new.application_id
+
+    def run_on_a_node(self, word: str, secret: str, told: Mapping[str, Any], *, timeout_s: float) -> str:
+        """Run a process of dlapp's alone in a container (`dlapp.cluster.yarn.probe`). Return what it said at its end.
+
+        Args:
+            word: names the process (`dlapp.__main__`).
+            secret: the name under which its credentials have ``told``.
+            told: what it is to do.
+            timeout_s: how long it may take, with its start [s].
+
+        Raises:
+            TimedOut: it did not end in time; it was killed.
+            DlappError: YARN does not take it.
+        """
+        from dlapp.cluster.yarn import probe  # with it comes protobuf, a fifth of what dlapp-status takes
+
+        user = self._session.user
+        rest, files = self._session.rest(user), self._session.files(user)
+        program, name = bundle.packed(local_cache("travel"))
+        staged = self._staged(files, user, program, f"{StagingPaths(files.home).cache}/{name}", 0o644, "PUBLIC")
+        own = {bundle.NAME: staged, **self._python_archive(files, user)}
+        python = interpreter(self._session.config.yarn.python, self._session.config.yarn.python_archive)
+        new = rest.new_application()
+        launch = Launch(
+            command=python_command(python, word),
+            resources=own,
+            credentials=probe.credentials_of(secret, self._cluster(user), self._session.hdfs(user), told),
+        )
+        rest.submit(
+            AppSubmission(
+                application_id=new.application_id,
+                name=f"dlapp-{word}",
+                kind=probe.KIND,
+                launch=launch,
+                memory_mib=self._session.config.yarn.am_memory_mib,
+                attempts=1,
+            )
+        )
+        deadline = time.monotonic() + timeout_s
+        while not (report := rest.report(new.application_id)).state.ended:
+            if time.monotonic() >= deadline:
+                rest.kill(new.application_id, timeout_s=KILL_END_S)
+                raise TimedOut(
+                    f"{new.application_id} did not end in {timeout_s:g} s, it was {report.state.value}: "
+                    f"{views.first_line(report.diagnostics)}"
+                )
+            time.sleep(0.1)
+        if report.final_status is FinalStatus.SUCCEEDED:
+            return report.diagnostics
+        return views.first_line(report.diagnostics)
+
+    def _cluster(self, user: str) -> Cluster:
+        return Cluster(
+            schedulers=tuple(self._session.site.resource_managers("scheduler.address")),
+            clients=tuple(self._session.site.resource_managers("address")),
+            login=self._session.login.as_user(user),
+            dialect=self._session.dialect(),
+        )
+
+    def _python_archive(self, files: StagingFiles, user: str) -> dict[str, LocalResource]:
+        archive = self._session.config.yarn.python_archive
+        if archive is None:
+            return {}
+        check_archive(archive)
+        location = f"{self._session.hdfs(user).location}/{archive.removeprefix('hdfs://').lstrip('/')}"
+        if archive.startswith("hdfs://") and not archive.startswith("hdfs:///"):
+            location = archive
+        return {PYTHON_DIRECTORY: archive_resource(files, location, public=_all_may_read(files, location))}
+
+    def _staged(
+        self, files: StagingFiles, user: str, path: str, location: str, mode: int, visibility: str
+    ) -> LocalResource:
+        """A file of ours on the cluster, brought there if it is not there already.
+
+        Its name is its digest, and it gets it when it is whole. One that is there is never written again: YARN fails
+        every container that was promised the file as it was.
+
+        What runs as the user is only what the user put there: the file and the directories above it, up to the home,
+        are the user's and nobody else's to write. A program is compared with ours; a workspace, which may have any
+        size, each task compares with its digest when it unpacks it.
+
+        Raises:
+            Denied: what is there may have been written by others.
+        """
+        found, there = files.look(location), True
+        directory = location.rpartition("/")[0]
+        above = directory.rpartition("/")[0]
+        if found is None:
+            there = False
+            files.make(above, CACHE_MODE)
+            files.make(directory, CACHE_MODE)
+            found = files.send(path, location, mode)
+        for place, one in ((location, found), (directory, files.look(directory)), (above, files.look(above))):
+            if one is None or one.owner != user or one.mode & 0o022:
+                raise _written_by_others(place, one)
+        home = files.look(files.home)
+        if home is not None and home.mode & 0o1002 == 0o002:
+            raise _written_by_others(files.home, home)
+        with open(path, "rb") as own:
+            size = os.fstat(own.fileno()).st_size
+            if found.size_bytes != size or (
+                there and visibility == "PUBLIC" and files.read_part(location, 0, size) != own.read()
+            ):
+                raise Denied(f"{location} is not what its name says: it differs from {path}; remove it")
+        if there:
+            mark_use(files, location, found.modified_ms, int(time.time() * 1000))
+        if visibility == "PUBLIC" and not _all_may_read(files, location):
+            visibility = "PRIVATE"
+        return LocalResource(url=location, size=found.size_bytes, timestamp_ms=found.modified_ms, visibility=visibility)
+
+    def _ledger(self, needed: bool) -> LedgerSettings | None:
+        if self._session.dialect() is Dialect.YARN_GPU:
+            config = self._session.config
+            return LedgerSettings(NODE_MANAGER, config.gpuid.lock_dir, config.runtime.docker.host)
+        if self._ledger_of is None or not self._session.has_ledger():
+            return None
+        if not needed and self._session.config.gpuid.zookeeper.credentials is None:
+            return None  # refused only to applications with GPUs
+        return self._ledger_of(self._session.config)
+
+    def _handed_in(self, rest: YarnRest, application: AppSubmission) -> str | None:
+        """Hand it in; why YARN does not take it, None: it does.
+
+        An answer that is lost says nothing, so all is done again: YARN has one application under one id. So it is where
+        a ResourceManager has taken it and another one, or its next start, does not know of it.
+        """
+        deadline, pause_s = time.monotonic() + IN_DOUBT_S, 0.2
+        while True:
+            try:
+                rest.submit(application)
+                return self._refused(rest, application.application_id)
+            except (Unreachable, ApplicationNotFound):
+                if time.monotonic() + pause_s >= deadline:
+                    raise
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, 3.0)
+
+    def _refused(self, rest: YarnRest, application_id: ApplicationId) -> str | None:
+        """Why YARN does not take an application; None: it does."""
+        deadline, pause_s = time.monotonic() + ACCEPTED_S, 0.005
+        while (report := rest.report(application_id)).state in _EARLY:
+            if time.monotonic() >= deadline:
+                return None  # it is in, and the state says so
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, 0.1)
+        refused = report.state is State.FAILED and not report.am_node
+        return views.first_line(report.diagnostics) if refused else None
+
+
+def _written_by_others(place: str, found: FileInfo | None) -> Denied:
+    if found is None:
+        return Denied(f"{place} was just removed; submit again")
+    return Denied(f"{place} is {found.owner}'s, with mode {found.mode:o}: others may have written there; remove it")
+
+
+def _all_may_read(files: StagingFiles, location: str) -> bool:
+    """Whether everybody may read a file: YARN makes it public only then, and else fails the container.
+
+    Source: FSDownload.isPublic. The root is taken for granted: whom it keeps out has nothing on HDFS.
+    """
+    scheme, _, rest = location.partition("://")
+    place, _, path = rest.partition("/")
+    names = path.split("/")
+    for count in range(1, len(names) + 1):
+        found = files.look(f"{scheme}://{place}/{'/'.join(names[:count])}")
+        if found is None or not found.mode & (0o004 if count == len(names) else 0o001):
+            return False
+    return True
+
+
+def _both(one: Callable[[], LocalResource], other: Callable[[], LocalResource]) -> tuple[LocalResource, LocalResource]:
+    """Both at the same time: most of each is waiting for the file system."""
+    found: list[LocalResource] = []
+    failed: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            found.append(other())
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=work, name="yarn-staging", daemon=True)
+    thread.start()
+    try:
+        first = one()
+    finally:
+        thread.join()
+    if failed:
+        raise failed[0]
+    return first, found[0]

@@ -1,0 +1,135 @@
+"""The tools tokens of applications that were submitted to YARN from this machine.
+
+Who has an application's tools token may end it. It is in the credentials of its ApplicationMaster, and here, in a file
+of its submitter's alone; nowhere on HDFS, whose servers believe every name without Kerberos. A command on another
+machine has no token: it reads the view, and asks for a soft-kill by a file in the staging directory.
+
+    ~/.local/state/dlapp/tokens/      0700
+        <application id>.json         0600    {"user": the Hadoop user that it runs as, "token": ...}
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import time
+from dataclasses import dataclass, field
+
+from dlapp.id_text import APPLICATION_ID
+from dlapp.ids import ApplicationId
+from dlapp.system import files
+from dlapp.system.owners import refuse_place_of_others
+
+MAX_AGE_S = 90 * 86_400.0
+"""A file whose application nobody looked at after its end goes then."""
+_NAME = re.compile(rf"\.?{APPLICATION_ID}\.json(\.\d+)?", re.ASCII)
+"""Of a file here, and of one that is being written."""
+_MAX_BYTES = 4096
+_MOST = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class KeptToken:
+    """Stored state of one application.
+
+    Args:
+        user: the Hadoop user that the submitter ran it as.
+        token: its tools token; empty once it has ended.
+    """
+
+    user: str
+    token: str = field(repr=False)
+
+
+def directory() -> str:
+    """Return the directory of the token files."""
+    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return os.path.join(state, "dlapp", "tokens")
+
+
+def keep(application_id: ApplicationId, kept: KeptToken) -> None:
+    """Write a file; others that are too old go.
+
+    Raises:
+        OSError: it cannot be written, or the directory is not this user's alone.
+    """
+    refuse_place_of_others(directory())
+    os.makedirs(directory(), mode=0o700, exist_ok=True)
+    with _opened() as fd:
+        _remove_old(fd)
+        name = _name(application_id)
+        temporary = f".{name}.{os.getpid()}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary, dir_fd=fd)
+        with open(os.open(temporary, flags, 0o600, dir_fd=fd), "w", encoding="ascii") as file:
+            json.dump({"user": kept.user, "token": kept.token}, file)
+        os.rename(temporary, name, src_dir_fd=fd, dst_dir_fd=fd)
+
+
+def find(application_id: ApplicationId) -> KeptToken | None:
+    """Return the token of an application; None if there is no file that only this user can read."""
+    with contextlib.suppress(OSError), _opened() as fd:
+        read = files.read_json_object(
+            _name(application_id), dir_fd=fd, path=directory(), owners={os.geteuid()}, max_bytes=_MAX_BYTES
+        )
+        return KeptToken(str(read.get("user", "")), str(read.get("token", "")))
+    return None
+
+
+def known_ids() -> list[str]:
+    """Return the ids of the applications that have a file here."""
+    with contextlib.suppress(OSError), _opened() as fd:
+        names = files.list_names(fd, limit=_MOST)
+        return [name.removesuffix(".json") for name in names if _NAME.fullmatch(name) and name.endswith(".json")]
+    return []
+
+
+def is_own(application_id: ApplicationId, user: str, login_user: str) -> bool:
+    """Return whether YARN says that an application is the caller's, or it was submitted from here as another user.
+
+    Args:
+        user: the Hadoop user that YARN says it runs as.
+        login_user: the caller's.
+    """
+    if user == login_user:
+        return True
+    kept = find(application_id)
+    return kept is not None and kept.user == user
+
+
+def forget(application_id: ApplicationId, *, login_user: str) -> None:
+    """Remove the token of an application that has ended.
+
+    Where it ran as another Hadoop user than ``login_user``, that stays on record: it still is the submitter's own.
+    """
+    kept = find(application_id)
+    if kept is None or (not kept.token and kept.user != login_user):
+        return
+    with contextlib.suppress(OSError):
+        if kept.user != login_user:
+            keep(application_id, KeptToken(kept.user, ""))
+        else:
+            with _opened() as fd:
+                os.unlink(_name(application_id), dir_fd=fd)
+
+
+def _name(application_id: ApplicationId) -> str:
+    return f"{application_id}.json"
+
+
+def _opened() -> contextlib.AbstractContextManager[int]:
+    refuse_place_of_others(directory())
+    return files.own_directory(f"{directory()}/.", path=directory())
+
+
+def _remove_old(fd: int) -> None:
+    oldest = time.time() - MAX_AGE_S
+    for name in files.list_names(fd, limit=_MOST):
+        if not _NAME.fullmatch(name):
+            continue
+        with contextlib.suppress(OSError):
+            if os.stat(name, dir_fd=fd, follow_symlinks=False).st_mtime < oldest:
+                os.unlink(name, dir_fd=fd)

@@ -1,0 +1,299 @@
+"""What YARN says of an application and what its own ApplicationMaster said of it, made into one view."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from dlapp.cluster.yarn.client.rest import KIND, AppReport, read_final_status, read_state
+from dlapp.errors import NotFound, Unreachable
+from dlapp.hadoop.web import NoAddress, Web
+from dlapp.ids import ApplicationId
+from dlapp.login import Login
+from dlapp.messages import Phase
+from dlapp.report import ApplicationView, Cause, ContainerView, FinalStatus, OutputView, State, TryView
+from dlapp.spec import Submission
+
+_TIMEOUT_S = 20.0
+_FORGOTTEN_TIMEOUT_S = 3.0
+_FORGOTTEN_MOST = 500
+"""So many of its latest applications the timeline server is asked for; only then it looks whose they are."""
+_ENDED = frozenset(state.value for state in State if state.ended)
+_NODE_LOGS = "/node/containerlogs/"
+_PROJECT = "project:"
+PRIORITY_LIMIT = "yarn.cluster.max-application-priority"
+_ADDRESS = re.compile(r"[A-Za-z0-9._\-\[\]:]+")
+_DATE = re.compile(r"^\[[^\]]*\]\s*")
+_ODD = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+"""What reading an answer ends with that is not of the form that we know."""
+_KILLS = {"timed out after ": Cause.TIMED_OUT, "soft-killed by ": Cause.SOFT_KILLED}
+"""How our diagnostics of them begin (`dlapp.am.decisions.shutdown`)."""
+_CAUSES = {FinalStatus.SUCCEEDED: Cause.SUCCEEDED, FinalStatus.KILLED: Cause.KILLED, FinalStatus.FAILED: Cause.FAILED}
+
+
+class AmState(NamedTuple):
+    """What is known of an application beside YARN's own report.
+
+    Args:
+        view: what its ApplicationMaster said last.
+        submission: what was submitted.
+        outputs: what became of its outputs without an ApplicationMaster; empty: that is in ``view``.
+    """
+
+    view: ApplicationView | None = None
+    submission: Submission | None = None
+    outputs: tuple[OutputView, ...] = ()
+
+
+def merged(report: AppReport, told: AmState, log_url: Callable[[str], str] = lambda url: url) -> ApplicationView:
+    """Return one view of both. State and times are YARN's; all that only the ApplicationMaster knows is from its own.
+
+    Args:
+        log_url: makes of a container's log URL the one that is good now.
+    """
+    view, submission = told.view, told.submission
+    if view is None:
+        view = _of_report(report)
+        if submission is not None:
+            memory_mib, vcores, gcores = submission.spec.total()
+            view = replace(
+                view,
+                username=submission.spec.username,
+                submitter=submission.submitter,
+                priority=submission.spec.priority,
+                project=submission.spec.project or "",
+                tags=submission.spec.tags,
+                submitted_ms=submission.submitted_ms,
+                total_containers=submission.spec.containers,
+                memory_mib=memory_mib,
+                vcores=vcores,
+                gcores=gcores,
+            )
+    lowered = ""
+    if None not in (view.priority, report.priority) and view.priority != report.priority:
+        lowered = f"priority {view.priority} was asked for, YARN has made it {report.priority} ({PRIORITY_LIMIT})"
+
+    def checked(one: ContainerView | TryView) -> str:
+        return log_url(one.log_url) if address_of_node(one, report) else ""
+
+    changes: dict[str, Any] = {
+        # An ApplicationMaster may report a false owner and id.
+        "application_id": report.application_id,
+        "username": report.user,
+        "queue": report.queue.removeprefix("root.") or view.queue,
+        "priority": view.priority if report.priority is None else report.priority,
+        "changes": (*view.changes, *([lowered] if lowered else [])),
+        **_labels(report.tags or tags_of(view.project, view.tags)),
+        # By one clock for all: a list has no view, and must not tell another time than the status.
+        "submitted_ms": report.started_ms or view.submitted_ms,
+        "tracking_url": report.tracking_url,
+        # Of a URL it may say anything, too.
+        "containers": tuple(
+            replace(one, log_url=checked(one), earlier=tuple(replace(old, log_url=checked(old)) for old in one.earlier))
+            for one in view.containers
+        ),
+    }
+    if told.outputs:
+        changes["outputs"] = told.outputs
+    if report.state.ended and not view.state.ended:
+        # It was killed, or its last ApplicationMaster died: what it said last is no longer so.
+        end = _of_report(report)
+        changes |= {
+            "state": end.state,
+            "final_status": end.final_status,
+            "cause": end.cause,
+            "diagnostics": end.diagnostics,
+            "finished_ms": end.finished_ms,
+            "phase": "",
+        }
+        changes["containers"] = tuple(
+            one
+            if one.phase is Phase.ENDED
+            else replace(
+                one,
+                phase=Phase.ENDED,
+                finished_ms=end.finished_ms,
+                progress=None,
+                message="ended with its application",
+            )
+            for one in changes["containers"]
+        )
+    elif report.state.ended:
+        changes["finished_ms"] = report.finished_ms or view.finished_ms
+    else:
+        changes |= {"state": report.state, "final_status": FinalStatus.UNDEFINED, "cause": None, "finished_ms": None}
+        if report.state is not State.RUNNING:
+            changes |= {"diagnostics": first_line(report.diagnostics), "phase": "waiting for its ApplicationMaster"}
+        elif view.state.ended:
+            changes["phase"] = "ending"
+    return replace(view, **changes)
+
+
+def tags_of(project: str | None, tags: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the tags that YARN is told: the user's, and one of the project, for which YARN has no word."""
+    return (*tags, *((f"{_PROJECT}{project}",) if project else ()))
+
+
+def _labels(tags: Iterable[str]) -> dict[str, Any]:
+    """Return project and tags out of what YARN shows: in lower case, sorted, so that a list and a status are alike."""
+    shown = sorted(tag.lower() for tag in tags)
+    project = next((tag.removeprefix(_PROJECT) for tag in shown if tag.startswith(_PROJECT)), "")
+    return {"project": project, "tags": tuple(tag for tag in shown if not tag.startswith(_PROJECT))}
+
+
+def _of_report(report: AppReport) -> ApplicationView:
+    ended = report.state.ended
+    final = report.final_status
+    state, cause = report.state, None
+    if ended:
+        cause = Cause.KILLED if state is State.KILLED else _CAUSES.get(final, Cause.FAILED)
+        if cause is Cause.KILLED:
+            # YARN has one word for all three; our own diagnostics begin with the right one.
+            words = first_line(report.diagnostics)
+            cause = next((one for start, one in _KILLS.items() if words.startswith(start)), cause)
+            state = State.KILLED if cause is Cause.KILLED else state
+    return ApplicationView(
+        application_id=report.application_id,
+        attempt=1,
+        state=state,
+        final_status=final if ended else FinalStatus.UNDEFINED,
+        cause=cause,
+        phase="" if ended else "starting" if report.state is State.RUNNING else "waiting for its ApplicationMaster",
+        diagnostics=first_line(report.diagnostics),
+        username=report.user,
+        appname=report.name,
+        submitter=report.user,
+        queue=report.queue.removeprefix("root."),
+        submitted_ms=report.started_ms,
+        started_ms=report.started_ms,
+        finished_ms=report.finished_ms or None if ended else None,
+        tracking_url=report.tracking_url,
+    )
+
+
+def first_line(diagnostics: str) -> str:
+    """Return what matters of YARN's diagnostics, on one line: dlapp's own word where it has one, else YARN's first."""
+    lines = [_DATE.sub("", line).strip() for line in diagnostics.splitlines()]
+    own = [line for line in lines if line.startswith("dlapp")]
+    found = own or [line for line in lines if line]
+    line = found[-1 if own else 0] if found else ""
+    # While it waits YARN adds all figures of the queue.
+    return line.partition("  Details : ")[0]
+
+
+def log_file_url(log_url: str, name: str) -> str:
+    """The page of one log file, its last 4 KiB, as the original's."""
+    return f"{log_url}/{name}/?start=-4096"
+
+
+def address_of_node(container: ContainerView | TryView, report: AppReport) -> str:
+    """Return the web address of the node that a container's log URL names; empty: it is no node's page of its logs.
+
+    Which node that is, is not looked at.
+    """
+    start, found, path = container.log_url.partition(_NODE_LOGS)
+    scheme, _, address = start.partition("://")
+    fine = (
+        found
+        and scheme in ("http", "https")
+        and _ADDRESS.fullmatch(address)
+        and container.container_id.application == report.application_id
+        and path == f"{container.container_id}/{report.user}"
+    )
+    return address if fine else ""
+
+
+def completed_log_url(url: str, server: str, nodes: Mapping[str, str]) -> str:
+    """The history server's form of a node's page of logs; as it is where the node is not known any more.
+
+    Args:
+        server: ``yarn.log.server.url``.
+        nodes: web address of a node -> its id ``host:port``.
+    """
+    parts = urlsplit(url)
+    if not parts.path.startswith(_NODE_LOGS) or parts.netloc not in nodes:
+        return url
+    container, _, user = parts.path[len(_NODE_LOGS) :].partition("/")
+    return f"{server.rstrip('/')}/{nodes[parts.netloc]}/{container}/{container}/{user}"
+
+
+def from_timeline(url: str, application_id: ApplicationId, login: Login) -> AppReport:
+    """Return what the timeline server has of an application that the ResourceManager forgot.
+
+    Raises:
+        NotFound: it does not know it either.
+        Unreachable: it does not answer, or not in a form that we know.
+    """
+    import json
+
+    target = f"{url}/ws/v1/applicationhistory/apps/{application_id}"
+    try:
+        with Web(_TIMEOUT_S) as web:
+            answer = web.call("GET", target, login.query)
+        if answer.status == 404:
+            raise NotFound(f"{application_id} is not known to YARN, nor to its timeline server")
+        if answer.status != 200:
+            raise Unreachable(f"status {answer.status}")
+        return _of_history(json.loads(answer.body), application_id)
+    except (Unreachable, NoAddress, *_ODD) as error:
+        raise Unreachable(f"{url}: the timeline server does not answer for {application_id}: {error}") from error
+
+
+def forgotten(url: str, login: Login, *, whose: str | None, known: Collection[ApplicationId]) -> list[AppReport]:
+    """Return the latest applications of ours that the timeline server has and the ResourceManager has not.
+
+    They have all ended: what that server takes for running, and no ResourceManager knows, is something that nobody ever
+    told the end of. It looks at the latest of everybody's, so of who is not among those there is nothing.
+
+    Args:
+        url: of the timeline server.
+        login: as whom we ask.
+        whose: one user's; None: everybody's.
+        known: the ids that the ResourceManager knows.
+
+    Raises:
+        Unreachable: it does not answer in a moment, or not in a form that we know.
+    """
+    import json
+
+    target = f"{url}/ws/v1/applicationhistory/apps"
+    try:
+        with Web(_FORGOTTEN_TIMEOUT_S) as web:
+            answer = web.call("GET", target, {"limit": str(_FORGOTTEN_MOST), **login.query})
+        if answer.status != 200:
+            raise Unreachable(f"status {answer.status}")
+        answered = json.loads(answer.body).get("app") or []
+        # A list of one may come as the one.
+        rows = [answered] if isinstance(answered, dict) else list(answered)
+    except (Unreachable, NoAddress, *_ODD) as error:
+        raise Unreachable(f"{url}: the timeline server does not answer: {error}") from error
+    found = []
+    for one in rows:
+        # One that is not of the form that we know does not hide the others.
+        with contextlib.suppress(*_ODD):
+            if one.get("type") == KIND and whose in (None, one.get("user")) and one.get("appState") in _ENDED:
+                found.append(_of_history(one, ApplicationId.from_text(str(one["appId"]))))
+    return sorted((one for one in found if one.application_id not in known), key=lambda one: one.application_id)
+
+
+def _of_history(raw: dict[str, Any], application_id: ApplicationId) -> AppReport:
+    final = read_final_status(raw.get("finalAppStatus"))
+    tracking_url, finished_ms = str(raw.get("trackingUrl") or ""), int(raw.get("finishedTime") or 0)
+    return AppReport(
+        application_id=application_id,
+        user=str(raw.get("user", "")),
+        name=str(raw.get("name", "")),
+        queue=str(raw.get("queue", "")),
+        state=read_state(raw["appState"], final, finished_ms, tracking_url),
+        final_status=final,
+        diagnostics=str(raw.get("diagnosticsInfo") or ""),
+        tracking_url=tracking_url,
+        started_ms=int(raw.get("submittedTime") or raw.get("startedTime") or 0),
+        finished_ms=finished_ms,
+        kind=str(raw.get("type", "")),
+        raw=raw,
+    )

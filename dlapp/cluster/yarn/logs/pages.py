@@ -1,0 +1,265 @@
+"""Logs of containers on YARN: from the node while the application runs, from the history server when it has ended, and
+where that has none, from what the nodes collected on HDFS (`dlapp.cluster.yarn.logs.aggregated`).
+
+Both answer the same request with the same text: some lines on the file, ``LogContents:``, the content, and a line that
+ends it. How long the whole file is stands above, so what is new since the last look can be asked for alone.
+
+Source: NMWebServices, AHSWebServices, LogToolUtils; answers of 3.4.2.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+from urllib.parse import urljoin, urlsplit
+
+from dlapp.errors import DlappError, NotFound, Unreachable
+from dlapp.hadoop.web import NoAddress, Web, WebStream
+from dlapp.login import Login
+
+TIMEOUT_S = 20.0
+_CONTENTS = b"\nLogContents:\n"
+_LENGTH = b"\nLogLength:"
+_MISSING = (404, 500, 503)
+_MARGIN = 1 << 16
+_MOST_HEAD = 1 << 16
+_MOST_REDIRECTIONS = 4
+_MOST_TAIL = 32 << 20
+"""Bytes in which the last lines are looked for: a log may be one line."""
+_LOOK_AGAIN_S = 0.5
+
+
+class GrowingPage:
+    """A log file of a container, as `dlapp.client.logs.GrowingFile` is one of this machine.
+
+    Args:
+        url: of the page that shows it (`dlapp.cluster.yarn.client.views.log_file_url`); empty: no server is asked.
+        web: connections, which may be shared.
+        collected: the whole of it where no server shows it any more; None: it is not there either, or not yet.
+        patience_s: how long from now a log of an application that has ended may still be nowhere.
+        problem: why no server is asked.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        login: Login,
+        web: Web,
+        *,
+        last_lines: int | None = None,
+        collected: Callable[[], Iterator[bytes] | None] = lambda: None,
+        patience_s: Callable[[], float] = lambda: 0.0,
+        sleep: Callable[[float], None] = time.sleep,
+        problem: str = "",
+    ) -> None:
+        self._url, self._login, self._last_lines = rest_url(url) if url else "", login, last_lines
+        self._problem = problem
+        self._collected, self._patience_s, self._sleep = collected, patience_s, sleep
+        self._offset = 0
+        self._web = web
+
+    def moved(self, url: str) -> None:
+        """It is found there from now on; what was read of it counts."""
+        self._url, self._problem = rest_url(url) if url else "", ""
+
+    def pieces(self, *, ended: bool = False) -> Iterator[bytes]:
+        """What has been added since the last call; nothing while there is no file.
+
+        Args:
+            ended: its application has ended: it is not going to grow, and must be somewhere.
+
+        Raises:
+            Unreachable: the server does not answer.
+            NotFound: it is nowhere.
+        """
+        while True:
+            failure: DlappError | None = None
+            found = None
+            try:
+                found = self._news()
+            except Unreachable as error:
+                if not ended:
+                    raise
+                failure = error
+            if found is None and ended and (whole := self._collected()) is not None:
+                found = self._rest_of(whole)
+            if found is not None:
+                yield from found
+                return
+            if self._problem and (not ended or self._patience_s() <= 0):
+                raise NotFound(self._problem)
+            if not ended:
+                return
+            if self._patience_s() <= 0:
+                raise failure or NotFound(f"{self._url}: it is not there, nor among the collected logs on HDFS")
+            self._sleep(_LOOK_AGAIN_S)
+
+    def _news(self) -> Iterator[bytes] | None:
+        """What is new; None: there is no such file."""
+        if self._last_lines is not None:
+            return self._tail(self._last_lines)
+        if not self._offset:
+            return self._from(0, None)
+        if (length := self._length()) is None:
+            return None
+        return self._from(self._offset, length - self._offset) if length > self._offset else iter(())
+
+    def _from(self, offset: int, count: int | None) -> Iterator[bytes] | None:
+        """What there is from an offset on.
+
+        Args:
+            count: how much that was a moment ago; None: not known, and the offset is 0.
+        """
+        while True:
+            # Only the end of a file can be asked for, and the file grows meanwhile: some more, so that nothing is
+            # missed, and what is before the offset is dropped.
+            wanted = None if count is None else count + _MARGIN
+            opened = self._open({} if wanted is None else {"size": str(-wanted)})
+            if opened is None:
+                return None
+            start = 0 if wanted is None else max(0, opened.length - wanted)
+            if start <= offset:
+                return self._kept(opened, start)
+            opened.close()
+            count = opened.length - offset
+
+    def _kept(self, content: _Content, at: int) -> Iterator[bytes]:
+        """Of content that begins at a place what was not read before, and not what the server adds behind it."""
+        for piece in content.pieces():
+            new = piece[max(0, self._offset - at) : max(0, content.length - at)]
+            at += len(piece)
+            if new:
+                self._offset += len(new)
+                yield new
+
+    def _tail(self, lines: int) -> Iterator[bytes] | None:
+        size = _MARGIN
+        while True:
+            opened = self._open({"size": str(-size)})
+            if opened is None:
+                return None
+            data = _first_bytes(opened, min(size, opened.length))
+            # One line more: the first of them may be cut.
+            if size >= min(opened.length, _MOST_TAIL) or data.count(b"\n") > lines:
+                self._offset, self._last_lines = opened.length, None
+                return iter((_last_lines(data, lines),))
+            size *= 8
+
+    def _rest_of(self, whole: Iterator[bytes]) -> Iterator[bytes]:
+        if self._last_lines is not None:
+            lines, self._last_lines = self._last_lines, None
+            kept = b""
+            for piece in whole:
+                kept = _last_lines(kept + piece, lines + 1)[-_MOST_TAIL:]
+            yield _last_lines(kept, lines)
+            return
+        skipped = self._offset
+        for piece in whole:
+            if new := piece[skipped:]:
+                self._offset += len(new)
+                yield new
+            skipped = max(0, skipped - len(piece))
+
+    def _length(self) -> int | None:
+        if (opened := self._open({"size": "0"})) is None:
+            return None
+        opened.close()
+        return opened.length
+
+    def _open(self, parameters: dict[str, str]) -> _Content | None:
+        """What the server has of the file; None: there is no such file."""
+        if not self._url:
+            return None
+        url, query = self._url, {**self._login.query, **parameters}
+        try:
+            for _ in range(_MOST_REDIRECTIONS):
+                answer = self._web.stream(url, query)
+                if answer.status != 307 or not (location := answer.headers.get("location")):
+                    break
+                # A node that has given its logs away knows who shows them.
+                answer.close()
+                url, query = urljoin(url, location), {} if "user.name=" in location else query
+            if answer.status == 200:
+                return _headed(answer)
+        except (Unreachable, NoAddress) as error:
+            raise Unreachable(f"{url}: {error}") from error
+        answer.close()
+        if answer.status in _MISSING or answer.status == 307:
+            return None
+        raise Unreachable(f"{url}: status {answer.status}")
+
+
+class _Content(NamedTuple):
+    """The content of a log file, and behind it what the server adds; ``length`` is that of the whole file."""
+
+    length: int
+    first: bytes
+    rest: Iterator[bytes]
+    close: Callable[[], None]
+
+    def pieces(self) -> Iterator[bytes]:
+        yield self.first
+        yield from self.rest
+
+
+def _first_bytes(content: _Content, count: int) -> bytes:
+    """Return the first ``count`` bytes of a content, or all; a server may send without end."""
+    data = bytearray()
+    try:
+        for piece in content.pieces():
+            data += piece
+            if len(data) >= count:
+                break
+    finally:
+        content.close()
+    return bytes(data[:count])
+
+
+def _headed(answer: WebStream) -> _Content | None:
+    """The content behind its head; None: there is none."""
+    head, rest = b"", iter(answer)
+    while _CONTENTS not in head and len(head) <= _MOST_HEAD and (piece := next(rest, b"")):
+        head += piece
+    if _CONTENTS not in head:
+        answer.close()
+        return None
+    length, first = read_page(head)
+    return _Content(length, first, rest, answer.close)
+
+
+def rest_url(url: str) -> str:
+    """The address of a log file's content, of that of the page which shows it.
+
+    Raises:
+        NotFound: it is neither of the two.
+
+    ``http://node:8042/node/containerlogs/<container>/<user>/stdout/?start=-4096`` is on the node,
+    ``http://server/applicationhistory/logs/<node>/<container>/<container>/<user>/stdout/?start=-4096`` on the server.
+    """
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        parts = urlsplit("")
+    base = f"{parts.scheme}://{parts.netloc}"
+    words = parts.path.strip("/").split("/")
+    if len(words) < (5 if words[:2] == ["node", "containerlogs"] else 7):
+        raise NotFound(f"{url[:200]!r} is not a page of a log")
+    if words[:2] == ["node", "containerlogs"]:
+        return f"{base}/ws/v1/node/containers/{words[2]}/logs/{words[4]}"
+    service = {"jobhistory": "history"}.get(words[0], words[0])
+    return f"{base}/ws/v1/{service}/containers/{words[3]}/logs/{words[6]}?nm.id={words[2]}"
+
+
+def read_page(text: bytes) -> tuple[int, bytes]:
+    """The length of the whole file, and all that follows its head: the content, and what the server adds."""
+    head, _, content = text.partition(_CONTENTS)
+    length = head.rpartition(_LENGTH)[2].partition(b"\n")[0].strip()
+    return int(length) if length.isdigit() and len(length) < 20 else 0, content
+
+
+def _last_lines(content: bytes, count: int) -> bytes:
+    if count <= 0:
+        return b""
+    lines = content.splitlines(keepends=True)
+    return b"".join(lines[-count:])

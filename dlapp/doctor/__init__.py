@@ -1,0 +1,1 @@
+"""What dlapp-doctor checks: one module for each part of the installation."""

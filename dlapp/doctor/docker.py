@@ -1,0 +1,106 @@
+"""What payloads need on the machine where they run, for dlapp-doctor."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import shutil
+from collections.abc import Iterator
+
+from dlapp.config import DockerConfig
+from dlapp.doctor.findings import ASK_S, Check, CheckContext, Finding, failed, passed, warned
+from dlapp.node_policy import FILE as NODE_FILE
+from dlapp.node_policy import mount_problem, node_policy
+
+
+def checks(ground: CheckContext) -> list[Check]:
+    """Docker, and what a plain process needs; nothing where only applications are submitted."""
+    if ground.config.cluster != "local" and not ground.on_node:
+        return []
+    return [
+        Check("docker", functools.partial(_docker, ground.config.runtime.docker.host)),
+        Check("docker.gpus", functools.partial(_gpu_mode, ground.config.runtime.docker)),
+        Check("node", _node),
+        Check("payload", _shell),
+    ]
+
+
+def _docker(host: str) -> Iterator[Finding]:
+    needed = "only applications with a docker_image need it"
+    if not host.startswith("unix://"):
+        yield failed("docker", f"{host}: only this machine's dockerd is used", "set runtime.docker.host to unix:///…")
+        return
+    socket = host.removeprefix("unix://")
+    if not os.path.exists(socket):
+        yield warned("docker", f"{socket} is not there", f"start dockerd or set runtime.docker.host; {needed}")
+        return
+    if not os.access(socket, os.R_OK | os.W_OK):
+        yield warned(
+            "docker",
+            f"{socket}: permission denied",
+            f"let this user use it (it is root on this machine): the group docker; {needed}",
+        )
+        return
+    if importlib.util.find_spec("docker") is None:
+        yield failed("docker", "the Python package docker is not installed", "pip install docker")
+        return
+    from dlapp.net.dockerd import Dockerd, DockerError
+
+    try:
+        version = Dockerd(host, ASK_S).version()
+    except DockerError as error:
+        yield failed("docker", f"{host} does not answer: {str(error).partition(chr(10))[0]}", "start dockerd")
+        return
+    from dlapp.runtime.gpu.facts import podman_version
+
+    who = f"Podman {podman}" if (podman := podman_version(version)) else f"Docker {version.get('Version')}"
+    yield passed("docker", f"{who}, interface {version.get('ApiVersion')}, at {host}")
+
+
+def _gpu_mode(configured: DockerConfig) -> Iterator[Finding]:
+    """How containers get their GPUs here, and why so."""
+    from dlapp.net.dockerd import Dockerd, DockerError
+    from dlapp.runtime.gpu.facts import driver_nodes, facts_of
+    from dlapp.runtime.gpu.modes import choose_mode
+
+    if not configured.host.startswith("unix://"):
+        return
+    try:
+        facts = facts_of(Dockerd(configured.host, ASK_S))
+    except DockerError:
+        return  # the line on Docker itself says it
+    choice = choose_mode(configured.gpu_mode, facts, (), allowed=node_policy().docker.gpu_modes)
+    if not choice.problem:
+        yield passed("docker.gpus", f"{choice.mode}: {choice.reason}")
+    elif configured.gpu_mode in ("auto", "none") and not driver_nodes():
+        yield passed("docker.gpus", "none: this machine has no NVIDIA GPU")
+    elif configured.gpu_mode == "none":
+        yield passed("docker.gpus", "none, as configured")
+    else:
+        yield failed("docker.gpus", choice.problem, "docs/docker.md says what each way needs")
+
+
+def _node() -> Iterator[Finding]:
+    """The operator's file, where there is one; `dlapp.doctor.findings.run_checks` tells what is wrong with it."""
+    policy = node_policy()
+    if os.path.exists(NODE_FILE):
+        docker = policy.docker
+        mounts = ", ".join(one.path for one in docker.mounts) or "none"
+        words = f"networks {', '.join(docker.networks)}; GPUs by {', '.join(docker.gpu_modes)}; mounts {mounts}"
+        yield passed("node", f"{NODE_FILE}: {words}")
+        for one in docker.mounts:
+            if os.path.exists(one.path) and (problem := mount_problem(one)):
+                yield warned(
+                    "node", f"the mount is left out: {problem}", "let only root write the directories above it"
+                )
+    else:
+        yield passed("node", f"no {NODE_FILE}: the strict defaults hold")
+
+
+def _shell() -> Iterator[Finding]:
+    bash = shutil.which("bash")
+    if bash is None:
+        yield warned("payload.bash", "there is no bash", "a script without a first line #!… is run by sh")
+    else:
+        yield passed("payload.bash", bash)

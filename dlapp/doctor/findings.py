@@ -1,0 +1,90 @@
+"""What `dlapp-doctor` finds: one assumption each, whether it holds, and what mends it where it does not.
+
+Each room looks after its own assumptions, in a module `doctor` that gives a list of checks; `dlapp.doctor.run` puts
+the lists together. A check is a function that yields findings. One that needs what an earlier finding of it said is
+missing ends there: ten lines about one dead server would hide it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from dlapp.errors import DlappError
+
+if TYPE_CHECKING:
+    from dlapp.config import Config
+    from dlapp.launch_spec import LedgerSettings
+    from dlapp.locations import HdfsPlace
+
+PASS, WARN, FAIL = "pass", "warn", "fail"
+ASK_S = 10.0
+"""How long a server may take to answer one question of the doctor's."""
+
+
+class Finding(NamedTuple):
+    """What is so about one assumption.
+
+    Args:
+        verdict: `PASS`, `WARN` (it works, or may; look at it) or `FAIL` (something does not work).
+        subject: what was looked at, a word or two with dots: ``hdfs.write``.
+        found: what was seen, one line.
+        repair: what to do about it; empty for a pass.
+    """
+
+    verdict: str
+    subject: str
+    found: str
+    repair: str = ""
+
+
+class CheckContext(NamedTuple):
+    """Where the checks look from.
+
+    Args:
+        on_node: in a container on a node of a cluster; else where applications are submitted.
+        hdfs: the cluster's default file system; None: there is none, or it is not
+            known where.
+        ledger: where the ledger of GPUs is; None: as ``config`` says.
+    """
+
+    config: Config
+    on_node: bool = False
+    hdfs: HdfsPlace | None = None
+    ledger: LedgerSettings | None = None
+
+
+class Check(NamedTuple):
+    """One look at something; what it raises is a finding about ``subject``, too."""
+
+    subject: str
+    look: Callable[[], Iterable[Finding]]
+
+
+def passed(subject: str, found: str) -> Finding:
+    """It holds."""
+    return Finding(PASS, subject, found)
+
+
+def warned(subject: str, found: str, repair: str) -> Finding:
+    """It may be all right."""
+    return Finding(WARN, subject, found, repair)
+
+
+def failed(subject: str, found: str, repair: str = "") -> Finding:
+    """It does not hold; without ``repair`` the words themselves say what to do."""
+    return Finding(FAIL, subject, found, repair)
+
+
+def run_checks(checks: Sequence[Check]) -> Iterator[Finding]:
+    """All findings, each when it is known."""
+    for check in checks:
+        try:
+            yield from check.look()
+        except DlappError as error:
+            yield failed(check.subject, " ".join(str(error).split("\n")))
+        except OSError as error:
+            where = f"{error.filename}: " if error.filename else ""
+            yield failed(check.subject, f"{where}{error.strerror or error}")
+        except Exception as error:  # the other checks are still worth their lines
+            yield failed(check.subject, f"{type(error).__name__}: {error}", "this is an internal error: report it")

@@ -1,0 +1,118 @@
+"""The GPUs and the ledger that says whose they are, for dlapp-doctor."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterator
+
+from dlapp.config import NO_CREDENTIALS, Config
+from dlapp.doctor.findings import ASK_S, Check, CheckContext, Finding, failed, passed, warned
+
+MOST_PROBLEMS = 20
+"""How many bad entries of the ledger's directory are named."""
+
+
+def checks(ground: CheckContext) -> list[Check]:
+    """The GPUs of this machine where payloads run on it, and the ledger where it can be reached from here."""
+    found = []
+    if ground.config.cluster == "local" or ground.on_node:
+        found.append(Check("gpu", _devices))
+    if ground.config.gpuid.zookeeper.ensemble is not None:
+        found.append(Check("gpu.ledger", functools.partial(_zookeeper, ground)))
+    elif ground.config.cluster == "local":
+        found.append(Check("gpu.ledger", functools.partial(_files, ground.config)))
+    return found
+
+
+def _devices() -> Iterator[Finding]:
+    from dlapp.gpuid.health import nvml
+    from dlapp.gpuid.health.inspection import judge, limits_here
+
+    if not nvml.library_is_there():
+        yield passed("gpu", "no NVML library (libnvidia-ml.so.1): this machine has no NVIDIA GPUs to give")
+        return
+    devices = nvml.discover()
+    if not devices:
+        yield warned("gpu", "NVML works, and shows no GPU", "look at nvidia-smi")
+        return
+    limits, readings = limits_here(), nvml.read(devices)
+    for one in devices:
+        words = f"{one.name}, {one.memory_mib} MiB, {one.pci_bus_id}, {one.uuid}"
+        fault = judge(readings[one.uuid], limits) if one.uuid in readings else None
+        if fault is None:
+            yield passed(f"gpu.{one.label}", words)
+        else:
+            # A payload that holds it is a process on it like any other; the ledger knows which is which.
+            yield warned(f"gpu.{one.label}", f"{words}: {fault.detail}", "dlapp-gpu list says whose it is")
+
+
+def _files(config: Config) -> Iterator[Finding]:
+    from dlapp.gpuid.rules import LedgerError
+    from dlapp.gpuid.stores.machine import MachineLedger
+    from dlapp.system.owners import user_text
+    from dlapp.system.shared_directory import remedy
+
+    directory = config.gpuid.lock_dir
+    try:
+        there = os.lstat(directory)
+    except FileNotFoundError:
+        yield passed("gpu.ledger", f"{directory}: not found; the first lease of a GPU creates it")
+        if os.geteuid() != 0:
+            yield warned("gpu.ledger.shared", "it will belong to you and serve no other user", remedy(directory))
+        return
+    if there.st_uid != 0 or there.st_mode & 0o1777 != 0o1777:
+        yield warned(
+            "gpu.ledger.shared",
+            f"{directory} belongs to {user_text(there.st_uid)}, with mode {there.st_mode & 0o7777:o}: "
+            "it does not serve all users",
+            remedy(directory),
+        )
+    ledger = MachineLedger(directory, docker_host=config.runtime.docker.host)
+    try:
+        held = len(ledger.holders())
+    except LedgerError as error:
+        yield failed("gpu.ledger", str(error), remedy(directory))
+        return
+    for path, problem in sorted(ledger.problems.items())[:MOST_PROBLEMS]:
+        yield warned("gpu.ledger.entry", f"{path}: {problem}", "its owner or root removes it")
+    yield passed("gpu.ledger", f"{directory}: {held} GPUs leased or reserved")
+
+
+def _zookeeper(ground: CheckContext) -> Iterator[Finding]:
+    from dlapp.gpuid.factory import OPEN, configured, open_cluster_ledger
+    from dlapp.gpuid.rules import LedgerError
+
+    zookeeper = ground.config.gpuid.zookeeper
+    setting = "gpuid.zookeeper.ensemble"
+    try:
+        import kazoo  # noqa: F401
+    except ImportError:
+        yield failed("gpu.ledger", "the Python package kazoo is not installed", "pip install kazoo")
+        return
+    if zookeeper.credentials is None and ground.ledger is None:
+        yield failed("gpu.ledger.access", "gpuid.zookeeper.credentials is not set", NO_CREDENTIALS)
+        return
+    if zookeeper.credentials == OPEN:
+        yield warned(
+            "gpu.ledger.access",
+            "the ledger is not protected: whoever reaches ZooKeeper can write it",
+            "set gpuid.zookeeper.credentials to a file with user:password",
+        )
+    ledger = open_cluster_ledger(ground.ledger or configured(ground.config))
+    try:
+        records = list(ledger.hosts(timeout_s=ASK_S))
+    except Exception as error:
+        yield failed("gpu.ledger", str(error), f"start ZooKeeper or set {setting}")
+        return
+    finally:
+        ledger.close()
+    good = [record for _, record in records if not isinstance(record, LedgerError)]
+    for name, record in records:
+        if isinstance(record, LedgerError):
+            yield failed("gpu.ledger.record", f"{name}: {record}")
+    devices = sum(one.present for record in good if not record.forgotten_ms for one in record.devices)
+    ill = sum(one.quarantine is not None for record in good if not record.forgotten_ms for one in record.devices)
+    yield passed("gpu.ledger", f"{zookeeper.ensemble}{zookeeper.root}: {len(good)} hosts, {devices} GPUs")
+    if ill:
+        yield warned("gpu.quarantine", f"{ill} GPUs are in quarantine", "dlapp-gpu list says why")

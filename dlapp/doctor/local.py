@@ -1,0 +1,104 @@
+"""What the embedded engine needs of its machine, for dlapp-doctor."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterator
+
+from dlapp import __version__
+from dlapp.config import Config
+from dlapp.doctor.findings import Check, CheckContext, Finding, failed, passed, warned
+from dlapp.system import locks
+
+LEAST_FREE_BYTES, ENOUGH_FREE_BYTES = 64 << 20, 1 << 30
+LEAST_FREE_FILES = 1000
+
+
+def checks(ground: CheckContext) -> list[Check]:
+    """The state directory, its disk and locks, the queue, and what may be used of the machine."""
+    return [
+        Check("local.state_dir", functools.partial(_state, ground.config)),
+        Check("local.capacity", functools.partial(_capacity, ground.config)),
+    ]
+
+
+def _state(config: Config) -> Iterator[Finding]:
+    from dlapp.cluster.local.queue import Queue
+    from dlapp.cluster.local.state import DATABASE, file_system_of, is_locked, machine_id, open_lock, open_state
+
+    # Refuses a network file system, another user's directory and one that is none, each with the key that mends it.
+    state = open_state(config.local.state_dir, shared=config.local.shared)
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        kind, _ = file_system_of(os.path.realpath(state.path), file.read())
+    shared = "shared by its group" if state.shared else "of this user"
+    yield passed("local.state_dir", f"{state.path}: on {kind or 'a local disk'}, {shared}")
+    if kind in ("tmpfs", "ramfs"):
+        yield warned(
+            "local.state_dir.kept", f"it lies in memory ({kind}): a restart empties it", "set local.state_dir to a disk"
+        )
+    before = os.path.join(os.path.dirname(state.path), machine_id(), DATABASE)
+    if state.shared and os.path.lexists(before):
+        yield warned(
+            "local.state_dir.before",
+            f"{before}: the shared queue of an older dlapp; what waits there is not run any more",
+            f"submit it again, and as root remove {os.path.dirname(before)}",
+        )
+    yield _disk(state.path)
+
+    path = os.path.join(state.path, f".doctor-{os.getpid()}")
+    mine = open_lock(path)
+    try:
+        other = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            works = locks.try_lock(mine) and not locks.try_lock(other) and is_locked(path)
+        finally:
+            os.close(other)
+    finally:
+        os.close(mine)
+        os.unlink(path)
+    if works:
+        yield passed("local.locks", "a lock that is held is seen, and not given twice")
+    else:
+        yield failed(
+            "local.locks",
+            f"{state.path}: its file system gives one lock twice",
+            "set local.state_dir to a directory on a local disk",
+        )
+
+    with Queue(state) as queue:
+        unsettled = queue.count_unsettled(os.geteuid())
+    yield passed("local.queue", f"embedded engine {__version__}; {unsettled} of your applications wait or run")
+
+
+def _disk(path: str) -> Finding:
+    there = os.statvfs(path)
+    free, files = there.f_bavail * there.f_frsize, there.f_favail
+    words = f"{free >> 20} MiB free on the disk of {path}"
+    # Some file systems (btrfs) make files as they are needed and count none.
+    few_files = there.f_files > 0 and files < LEAST_FREE_FILES
+    if few_files:
+        words = f"{files} files may still be made on the disk of {path}"
+    if few_files or free < LEAST_FREE_BYTES:
+        return failed("local.disk", words, "make room, or set local.state_dir to another disk; the queue waits for it")
+    if free < ENOUGH_FREE_BYTES:
+        return warned("local.disk", words, "make room, or lower history.limit and storage.cache_limit")
+    return passed("local.disk", words)
+
+
+def _capacity(config: Config) -> Iterator[Finding]:
+    from dlapp.cluster.local.client import LocalEngine
+
+    with LocalEngine(config) as engine:
+        there = engine.capacity()
+    words = f"memory {there.memory_mib} MiB, vcores {there.vcores}, gcores {there.gcores} for all applications together"
+    asked = config.defaults
+    if asked.memory_mib > there.memory_mib or asked.vcores > there.vcores or (asked.gcores or 0) > there.gcores:
+        yield warned(
+            "local.capacity",
+            f"{words}: a file without [resources] asks for more",
+            "lower defaults.memory, defaults.vcores or defaults.gcores, or raise local.memory, local.vcores or "
+            "local.gcores",
+        )
+        return
+    yield passed("local.capacity", words)

@@ -1,0 +1,124 @@
+"""The part of dlapp-doctor that runs on a node of a cluster, in a container as an application's.
+
+It is an ApplicationMaster that does nothing but look around: it registers, which is the first thing to try, and what it
+found is what it says at its end. YARN hands that on in the application's diagnostics.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dlapp.doctor.findings import Check, CheckContext, Finding, failed, passed, run_checks, warned
+from dlapp.errors import DlappError
+
+if TYPE_CHECKING:
+    from dlapp.cluster.yarn.client.engine import YarnEngine
+    from dlapp.config import Config
+
+SECRET = "dlapp.doctor"
+TIMEOUT_S = 120.0
+"""From the submission to the last word: a container is granted in a second where there is room."""
+REGISTER_S = 20.0
+LEAST_FREE_BYTES = 1 << 30
+_MOST_SAID = 60_000
+"""The ResourceManager keeps 64 KiB. Source: yarn-default.xml, yarn.app.attempt.diagnostics.limit.kc."""
+
+
+# ---- where it is asked ----
+
+
+def on_a_node(config: Config, engine: YarnEngine) -> Iterator[Finding]:
+    """What is so on some node of the cluster.
+
+    Raises:
+        DlappError: no container could be had, or what ran in it did not come to its end.
+    """
+    from dlapp.gpuid.factory import configured
+    from dlapp.serialization import to_json
+
+    told = {
+        "texts": {name: config.texts[name] for name in config.texts if config.origins[name] != "default"},
+        "ledger": to_json(configured(config) if config.gpuid.zookeeper.ensemble else None),
+    }
+    said = engine.run_on_a_node("doctor", SECRET, told, timeout_s=TIMEOUT_S)
+    try:
+        found = [Finding(**one) for one in json.loads(said)]
+    except (ValueError, TypeError):
+        yield failed("node", said or "what ran in the container said nothing")
+        return
+    yield from found
+
+
+# ---- what runs there ----
+
+
+def main(argv: Sequence[str]) -> int:
+    """The process in the container."""
+    from dlapp.cluster.yarn.probe import ProbeMaster
+
+    try:
+        with ProbeMaster.of_this_container(SECRET, timeout_s=REGISTER_S) as master:
+            found = [passed("node", f"{os.uname().nodename}: a container was granted, and the ResourceManager reached")]
+            found += run_checks(checks(master.told))
+            master.finish(_in_json(found))
+    except (DlappError, OSError) as error:
+        # YARN shows the end of this in its diagnostics.
+        print(f"dlapp: {error}", file=sys.stderr, flush=True)
+        return 1
+    return 0
+
+
+def checks(told: Mapping[str, Any]) -> list[Check]:
+    """What there is to check on a node."""
+    from dlapp.config import load_config
+    from dlapp.doctor import docker as runtime
+    from dlapp.doctor import gpu as gpuid
+    from dlapp.doctor import hdfs as storage
+    from dlapp.launch_spec import LedgerSettings
+    from dlapp.locations import HdfsPlace
+    from dlapp.serialization import from_json
+
+    ledger = None if told["ledger"] is None else from_json(LedgerSettings, told["ledger"])
+    hdfs = from_json(HdfsPlace, told["hdfs"])
+    ground = CheckContext(load_config(told["texts"]), on_node=True, hdfs=hdfs, ledger=ledger)
+    own = [Check("node.python", _python), Check("node.user", _user), Check("node.disk", _disk)]
+    return [*own, *storage.checks(ground), *gpuid.checks(ground), *runtime.checks(ground)]
+
+
+def _python() -> Iterator[Finding]:
+    yield passed("node.python", f"{sys.version.split()[0]} at {sys.executable}, {os.uname().machine}")
+
+
+def _user() -> Iterator[Finding]:
+    from dlapp.client import caller
+
+    user, submitter = caller(), os.environ.get("USER", "")
+    if os.geteuid() == 0:
+        repair = "run NodeManagers as a user of their own, or use LinuxContainerExecutor (docs/yarn.md)"
+        yield warned("node.user", "containers run as root", repair)
+    elif submitter and submitter != user:
+        yield passed("node.user", f"containers of {submitter} run as {user}")
+    else:
+        yield passed("node.user", f"containers run as {user}")
+
+
+def _disk() -> Iterator[Finding]:
+    there = os.statvfs(".")
+    free = there.f_bavail * there.f_frsize
+    words = f"{free >> 20} MiB free for containers at {os.getcwd()}"
+    if free < LEAST_FREE_BYTES:
+        yield warned("node.disk", words, "make room under yarn.nodemanager.local-dirs")
+    else:
+        yield passed("node.disk", words)
+
+
+def _in_json(found: Sequence[Finding]) -> str:
+    rows = [one._asdict() for one in found]
+    while len(text := json.dumps(rows)) > _MOST_SAID:
+        # What went wrong is worth more than what did not.
+        rows.remove(next((row for row in rows if row["verdict"] == "pass"), rows[-1]))
+    return text

@@ -1,0 +1,113 @@
+"""What dlapp-doctor looks at: the configuration, and then what each room has to check (`dlapp.doctor.findings`)."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from dlapp.doctor.findings import Check, CheckContext, Finding, failed, passed, run_checks, warned
+from dlapp.errors import ConfigError, DlappError
+
+if TYPE_CHECKING:
+    from dlapp.config import Config
+    from dlapp.locations import HdfsPlace
+
+
+def diagnosis(*, cluster: str | None = None, defaults: bool = False, node: bool = False) -> Iterator[Finding]:
+    """All findings for the configuration of this process, each when it is known.
+
+    Args:
+        cluster: the engine, in place of the configured one.
+        defaults: also say which keys have their defaults.
+        node: also look around in a container on a node of the cluster; this machine is its own only node.
+    """
+    from dlapp.config import load_config
+
+    try:
+        config = load_config({} if cluster is None else {"cluster": cluster})
+    except ConfigError as error:
+        for fault in str(error).split("\n"):
+            yield failed("config", fault, "mend or remove it; docs/configuration.md has all keys")
+        return
+    yield from _configuration(config, defaults)
+    yield from run_checks(checks(config))
+    if node and config.cluster == "yarn":
+        yield from run_checks([Check("node", lambda: _on_a_node(config))])
+
+
+def _on_a_node(config: Config) -> Iterator[Finding]:
+    from dlapp.client.engines import open_yarn
+    from dlapp.doctor.node import on_a_node
+    from dlapp.login import own_login
+
+    with open_yarn(config, own_login()) as engine:
+        for one in on_a_node(config, engine):
+            subject = one.subject if one.subject.startswith("node") else f"node.{one.subject}"
+            yield one._replace(subject=subject)
+
+
+def checks(config: Config) -> Sequence[Check]:
+    """What there is to check where applications are submitted."""
+    found: list[Check] = []
+    ground = CheckContext(config)
+    if config.cluster == "yarn":
+        from dlapp.doctor import yarn
+
+        found += yarn.checks(ground)
+        ground = ground._replace(hdfs=_hdfs_of(config))
+    else:
+        from dlapp.doctor import local
+
+        found += local.checks(ground)
+        found.append(Check("storage.cache", functools.partial(_input_cache, config)))
+    from dlapp.doctor import docker as runtime
+    from dlapp.doctor import gpu as gpuid
+    from dlapp.doctor import hdfs as storage
+
+    return [*found, *storage.checks(ground), *gpuid.checks(ground), *runtime.checks(ground)]
+
+
+def _input_cache(config: Config) -> Iterator[Finding]:
+    """Whether input can be kept here, and whether there is room for as much as may be kept."""
+    from dlapp.client.input_cache import UserInputCache, size_text
+    from dlapp.cluster.local.state import open_state
+
+    subject = "storage.cache"
+    state = open_state(config.local.state_dir, shared=config.local.shared)
+    kept = UserInputCache(config, state.path)
+    entries = kept.entries()
+    taken = sum(one["room_bytes"] for one in entries)
+    found = f"{len(entries)} entries, {size_text(taken)} of {size_text(kept.limit_bytes)}, in {kept.directory}"
+    space = os.statvfs(kept.directory)
+    if (free := space.f_bavail * space.f_frsize) + taken < kept.limit_bytes:
+        repair = "lower storage.cache_limit, or what is not in use goes whenever the disk is full (dlapp-cache clear)"
+        yield warned(subject, f"{found}; {size_text(free)} are free there", repair)
+    else:
+        yield passed(subject, found)
+
+
+def _hdfs_of(config: Config) -> HdfsPlace | None:
+    from dlapp.hadoop.configuration import read_configuration
+    from dlapp.login import own_login
+
+    try:
+        return read_configuration(config.yarn.conf_dir).hdfs(own_login())
+    except DlappError:
+        return None  # the engine's own checks say so
+
+
+def _configuration(config: Config, defaults: bool) -> Iterator[Finding]:
+    from dlapp.config import FILE_VARIABLE, SYSTEM_FILE, USER_FILE
+
+    named = os.environ.get(FILE_VARIABLE, "")
+    for path in (SYSTEM_FILE, os.path.expanduser(USER_FILE), named):
+        if not path:
+            continue
+        count = sum(origin.rpartition(":")[0] == path for origin in config.origins.values())
+        there = f"values of it that count: {count}" if os.path.exists(path) else "is not there"
+        yield passed("config.file", f"{path}: {there}")
+    for name, origin in config.origins.items():
+        if origin != "default" or defaults:
+            yield passed(f"config.{name}", f"{config.texts.get(name, 'not set')} (from {origin})")

@@ -1,0 +1,1 @@
+"""How the devices of this machine are, by NVML."""

@@ -1,0 +1,250 @@
+"""Whether a GPU may be given out: what NVML reads of it, what counts as a fault, and when a fault is looked at again.
+
+A GPU is looked at before it is given and after it was given back. One with a fault goes into quarantine with cause,
+time and count, and is looked at again after a while that doubles: as long as it is ill, and with each time that it
+falls ill again. A look that finds it well heals it. What an operator put into quarantine only an operator takes out.
+
+The decisions are plain functions; NVML is asked by whoever is handed in as ``read``.
+
+Which Xid errors are the program's own (an illegal address in its kernel) and not the GPU's is written in NVIDIA's
+"XID Errors" catalog; its device plugin for Kubernetes passes over the same ones.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from dlapp.gpuid import rules
+from dlapp.gpuid.health.readings import DeviceFault, Reading
+from dlapp.gpuid.rules import PROBE_LAST_S
+
+if TYPE_CHECKING:
+    from dlapp.gpuid.devices import Device
+    from dlapp.gpuid.rules import HostRecord, Quarantine
+
+ALLOWED = ("Xorg", "Xwayland", "gnome-shell", "nvidia-cuda-mps-server", "nvidia-persistenced", "nv-hostengine", "dcgmi")
+"""Programs that always run on GPUs and harm nobody; the default of gpuid.allowed_processes."""
+
+
+class HealthLimits(NamedTuple):
+    """Limits of health within which a GPU is given out.
+
+    Args:
+        allowed: names of programs that may run on it.
+        temperature_c: the most; None: the GPU's own slowdown temperature.
+        held_mib: memory in use that no process accounts for.
+        held_with_reserved_mib: the same where a driver counts what it reserves as used.
+        settle_s: how long a process that is ending, and its memory, are waited for.
+    """
+
+    allowed: tuple[str, ...] = ALLOWED
+    temperature_c: int | None = None
+    held_mib: int = 256
+    held_with_reserved_mib: int = 1024
+    settle_s: float = 5.0
+
+
+DEFAULT_LIMITS = HealthLimits()
+
+
+def limits_here() -> HealthLimits:
+    """Return the limits of this host's configuration, for they protect this host's GPUs.
+
+    Raises:
+        ConfigError: the configuration is refused.
+    """
+    from dlapp.config import load_config
+
+    gpuid = load_config().gpuid
+    return HealthLimits(allowed=gpuid.allowed_processes, temperature_c=gpuid.temperature_limit_c)
+
+
+def judge(reading: Reading, limits: HealthLimits = DEFAULT_LIMITS) -> DeviceFault | None:
+    """Return the reason why a free GPU is not given out; None if there is none."""
+    if reading.error:
+        return DeviceFault("lost" if reading.lost else "failing", reading.error)
+    if reading.recovery:
+        return DeviceFault("needs-reset", f"the driver asks for {reading.recovery}")
+    if reading.ecc_uncorrected:
+        count = reading.ecc_uncorrected
+        return DeviceFault("ecc", "an uncorrectable ECC error" if count == 1 else f"{count} uncorrectable ECC errors")
+    if reading.remap_failed:
+        return DeviceFault("ecc", "a memory row could not be remapped")
+    if reading.reset_pending:
+        return DeviceFault("needs-reset", "memory is to be retired by a reset of the GPU")
+    hottest = limits.temperature_c if limits.temperature_c is not None else reading.slowdown_c
+    if hottest is not None and reading.temperature_c is not None and reading.temperature_c >= hottest:
+        return DeviceFault("hot", f"{reading.temperature_c} °C, the limit is {hottest} °C")
+    if reading.prohibited:
+        return DeviceFault("prohibited", "its compute mode is prohibited")
+    return _occupied(reading, limits)
+
+
+def _occupied(reading: Reading, limits: HealthLimits) -> DeviceFault | None:
+    processes = reading.compute or ()
+    foreign = [one for one in processes if not is_allowed(one.name, limits.allowed)]
+    if foreign:
+        who = ", ".join(f"{one.pid} ({one.name or 'whose name is hidden'})" for one in foreign[:3])
+        more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
+        return DeviceFault("foreign-process", f"process {who}{more} computes on it", passing=True)
+    most = limits.held_mib if reading.reserved_is_apart else limits.held_with_reserved_mib
+    # With an allowed process on it (Xorg, a server of MPS) the memory is somebody's.
+    if reading.used_mib is not None and reading.used_mib > most and not processes and not reading.graphics:
+        return DeviceFault("memory-held", f"{reading.used_mib} MiB are held by nobody", passing=True)
+    return None
+
+
+def is_allowed(name: str, allowed: Collection[str]) -> bool:
+    """Return whether a program may be on a GPU that nobody holds."""
+    # The kernel's own name of a process has 15 characters at most.
+    return bool(name) and any(name == one or (len(name) == 15 and one.startswith(name)) for one in allowed)
+
+
+def check(
+    devices: Sequence[Device],
+    *,
+    read: Callable[[Sequence[Device]], Mapping[str, Reading]],
+    limits: HealthLimits = DEFAULT_LIMITS,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> dict[str, DeviceFault]:
+    """Inspect devices that nobody holds. Return what is wrong, by uuid; a device that is not named is well.
+
+    What may be over in a moment is waited for, `HealthLimits.settle_s` at most.
+
+    Args:
+        devices: those to look at.
+        read: asks the driver for their readings.
+        limits: what is not well, and for how long it may last.
+        clock: the time [s, monotonic].
+        sleep: waits between readings.
+
+    Raises:
+        NvmlError: nothing can be known.
+    """
+    deadline = clock() + limits.settle_s
+    found: dict[str, DeviceFault] = {}
+    left = list(devices)
+    pause_s = 0.02
+    while left:
+        readings = read(left)
+        faults = {one.uuid: fault for one in left if (fault := judge(readings[one.uuid], limits)) is not None}
+        over = clock() >= deadline
+        found |= {uuid: fault for uuid, fault in faults.items() if over or not fault.passing}
+        left = [one for one in left if one.uuid in faults and one.uuid not in found]
+        if left:
+            sleep(pause_s)
+            pause_s = min(0.5, pause_s * 2)
+    return found
+
+
+# ---- quarantine ----
+
+
+def is_due(quarantine: Quarantine | None, now_ms: int) -> bool:
+    """Return whether a GPU may be looked at: it is not in quarantine, or has waited long enough; never if an operator
+    put it there. A clock that was set back makes nobody wait longer than `PROBE_LAST_S`."""
+    if quarantine is None:
+        return True
+    if quarantine.by or not quarantine.probe_at_ms:
+        return False
+    return now_ms >= quarantine.probe_at_ms or quarantine.probe_at_ms - now_ms > PROBE_LAST_S * 1000
+
+
+def usable(record: HostRecord, now_ms: int) -> int | None:
+    """Return how many of a host's GPUs may be given out, held or not, where some may not; None: nothing speaks against
+    any.
+
+    A GPU that is due for a probe counts, for only who comes to the host probes it. For the same reason nothing is
+    said of GPUs that were not seen when the host looked last.
+    """
+    ill = sum(not is_due(one.quarantine, now_ms) for one in record.devices)
+    if not ill or record.forgotten_ms:
+        return None
+    return len(record.devices) - ill
+
+
+def to_look_at(record: HostRecord, now_ms: int) -> tuple[Device, ...]:
+    """The devices of a host that are to be looked at before one is given: nobody's, and free or due for a probe."""
+    held = {uuid for one in record.leases for uuid in one.devices}
+    return tuple(
+        one.device
+        for one in record.devices
+        if one.uuid not in held and (one.present or one.quarantine) and is_due(one.quarantine, now_ms)
+    )
+
+
+def apply(record: HostRecord, looked_at: Iterable[str], faults: Mapping[str, DeviceFault], now_ms: int) -> HostRecord:
+    """Write down what a look found: GPUs with a fault go into quarantine, those without come out.
+
+    Args:
+        record: of the host.
+        looked_at: uuids; ``faults`` says what is wrong with some of them.
+        faults: what is wrong, by uuid.
+        now_ms: the time [ms since 1970].
+    """
+    known = {one.uuid: one for one in record.devices}
+    for uuid in looked_at:
+        if (one := known.get(uuid)) is None or (one.quarantine is not None and one.quarantine.by):
+            continue
+        if (fault := faults.get(uuid)) is not None:
+            record = rules.quarantine(record, uuid, cause=fault.cause, detail=fault.detail, now_ms=now_ms)
+        elif one.quarantine is not None:
+            record = rules.heal(record, uuid)
+    return record
+
+
+def _read_nvml(devices: Sequence[Device]) -> Mapping[str, Reading]:
+    from dlapp.gpuid.health.nvml import read
+
+    return read(devices)
+
+
+class Inspector:
+    """Looks at the GPUs of a host's record that nobody holds, and notes there what it finds; `dlapp.gpuid.ledger`.
+
+    Args:
+        limits: None: as this host is configured.
+        read: asks NVML; None: `dlapp.gpuid.health.nvml.read`.
+        now_ms: the wall clock [ms since 1970].
+    """
+
+    WELL_LAST_S, ILL_LAST_S = 1.0, 10.0
+    """How long what was seen of a GPU is good: a wait for devices must not open NVML at each turn, nor wait anew for
+    something that does not pass, when what it noted could not be written."""
+
+    def __init__(
+        self,
+        limits: HealthLimits | None = None,
+        *,
+        read: Callable[[Sequence[Device]], Mapping[str, Reading]] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._limits, self._read, self._clock, self._sleep, self._now_ms = limits, read, clock, sleep, now_ms
+        self._seen: dict[str, tuple[float, DeviceFault | None]] = {}
+
+    def __call__(self, record: HostRecord) -> HostRecord:
+        """The record with quarantines as they should be.
+
+        Raises:
+            NvmlError: nothing can be known of the GPUs, so none may be given.
+        """
+        probed = {one.uuid for one in record.devices if one.quarantine is not None}
+        wanted = to_look_at(record, self._now_ms())
+        devices = [one for one in wanted if one.uuid in probed or not self._is_fresh(one.uuid)]
+        if devices:
+            self._limits = limits = self._limits or limits_here()
+            read = self._read or _read_nvml
+            found = check(devices, read=read, limits=limits, clock=self._clock, sleep=self._sleep)
+            self._seen |= {one.uuid: (self._clock(), found.get(one.uuid)) for one in devices}
+        faults = {one.uuid: fault for one in wanted if (fault := self._seen[one.uuid][1]) is not None}
+        return apply(record, [one.uuid for one in wanted], faults, self._now_ms()) if wanted else record
+
+    def _is_fresh(self, uuid: str) -> bool:
+        at, fault = self._seen.get(uuid, (-math.inf, None))
+        return self._clock() - at < (self.WELL_LAST_S if fault is None else self.ILL_LAST_S)

@@ -1,0 +1,174 @@
+"""NVML, asked in a process of its own, with a deadline: for those who must not hang with a driver that hangs.
+
+A call into a driver that hangs does not come back, and a process that is in one may not even die by SIGKILL. So the
+runner of the embedded engine, on which a machine's whole queue depends, has a small process ask. Where that one gives
+no answer it is killed and left behind, and as long as it is not gone nobody asks again.
+
+It ends with its asker, and by itself when nothing was asked for a while; the next question starts another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import select
+import signal
+import struct
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from dlapp.gpuid.devices import Device
+from dlapp.gpuid.health import nvml
+from dlapp.gpuid.health.nvml import NvmlError
+from dlapp.gpuid.health.readings import Reading
+
+ANSWER_S = 30.0
+"""How long NVML may take: to initialize eight GPUs without nvidia-persistenced takes ten seconds and more."""
+IDLE_S = 5.0
+_SIZE = struct.Struct("!I")
+_PROGRAM = (
+    # Nothing that its asker holds open is its to hold: kernel locks among them.
+    "import os, sys; os.closerange(3, 1 << 16); sys.path[:0] = sys.argv[1:]; "
+    "from dlapp.gpuid.health.nvml_subprocess import serve; serve()"
+)
+
+
+def discover() -> tuple[Device, ...]:
+    """`dlapp.gpuid.health.nvml.discover`. Raises NvmlError also where NVML does not answer in `ANSWER_S`."""
+    if not nvml.library_is_there():
+        return ()
+    found: tuple[Device, ...] = _asked.ask(("discover",))
+    return found
+
+
+def read(devices: Sequence[Device]) -> dict[str, Reading]:
+    """`dlapp.gpuid.health.nvml.read`. Raises NvmlError also where NVML does not answer in `ANSWER_S`."""
+    found: dict[str, Reading] = _asked.ask(("read", tuple(devices)))
+    return found
+
+
+class _Gone(Exception):
+    """The process that was asked has ended."""
+
+
+class _NvmlProcess:
+    """The process that is asked, as long as there is one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pid, self._to, self._from = 0, -1, -1
+        self._stuck = 0
+
+    def ask(self, question: tuple[Any, ...]) -> Any:
+        with self._lock:
+            if self._stuck and not _has_ended(self._stuck):
+                raise NvmlError(f"NVML: the driver hangs: process {self._stuck} that asked it has not come back")
+            self._stuck = 0
+            deadline = time.monotonic() + ANSWER_S
+            try:
+                try:
+                    answer = self._answer(question, deadline)
+                except _Gone:
+                    self._end()  # it had waited long enough, or was killed
+                    answer = self._answer(question, deadline)
+            except _Gone:
+                self._end()
+                raise NvmlError("NVML: the process that asked it died") from None
+            except TimeoutError:
+                stuck = self._pid
+                self._end()
+                self._stuck = stuck
+                raise NvmlError(f"NVML: no answer in {ANSWER_S:g} s: the driver hangs") from None
+        if isinstance(answer, str):
+            raise NvmlError(answer)
+        return answer
+
+    def forget(self) -> None:
+        """After a fork: it is the parent's."""
+        self._lock = threading.Lock()
+        for fd in (self._to, self._from):
+            if fd >= 0:
+                os.close(fd)
+        self._pid, self._to, self._from, self._stuck = 0, -1, -1, 0
+
+    def _answer(self, question: tuple[Any, ...], deadline: float) -> Any:
+        if not self._pid:
+            self._start()
+        try:
+            _write(self._to, pickle.dumps(question))
+        except BrokenPipeError:
+            raise _Gone from None
+        return pickle.loads(_read(self._from, deadline))
+
+    def _start(self) -> None:
+        theirs, self._to = os.pipe()
+        self._from, back = os.pipe()
+        path = [os.path.abspath(one) for one in sys.path if one]
+        try:
+            self._pid = os.posix_spawn(
+                sys.executable,
+                [sys.executable, "-I", "-c", _PROGRAM, *path],
+                os.environ,
+                file_actions=[(os.POSIX_SPAWN_DUP2, theirs, 0), (os.POSIX_SPAWN_DUP2, back, 1)],
+                setsid=True,
+            )
+        finally:
+            os.close(theirs)
+            os.close(back)
+
+    def _end(self) -> None:
+        for fd in (self._to, self._from):
+            os.close(fd)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
+        _has_ended(self._pid)
+        self._pid, self._to, self._from = 0, -1, -1
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] != 0
+    except ChildProcessError:
+        return True
+
+
+def _write(fd: int, data: bytes) -> None:
+    data = _SIZE.pack(len(data)) + data
+    while data:
+        data = data[os.write(fd, data) :]
+
+
+def _read(fd: int, deadline: float | None) -> bytes:
+    def exactly(count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            if deadline is not None and not select.select([fd], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                raise TimeoutError
+            if not (more := os.read(fd, count - len(data))):
+                raise _Gone
+            data += more
+        return data
+
+    return exactly(_SIZE.unpack(exactly(_SIZE.size))[0])
+
+
+def serve() -> None:
+    """Answer on standard output what is asked on standard input."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(_Gone, BrokenPipeError):
+        while select.select([0], [], [], IDLE_S)[0]:
+            what, *words = pickle.loads(_read(0, None))
+            answer: Any
+            try:
+                answer = nvml.discover() if what == "discover" else nvml.read(*words)
+            except NvmlError as error:
+                answer = str(error)
+            _write(1, pickle.dumps(answer))
+
+
+_asked = _NvmlProcess()
+os.register_at_fork(after_in_child=_asked.forget)

@@ -1,0 +1,72 @@
+"""What NVML says of a GPU, and what a fault of one is; `dlapp.gpuid.health.inspection` judges."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+_XIDS_OF_PROGRAMS = frozenset((13, 31, 43, 45, 68, 109))
+
+
+class GpuProcess(NamedTuple):
+    """A process on a GPU; ``name`` is its program's, empty where it is not to be seen."""
+
+    pid: int
+    name: str
+    used_mib: int = 0
+
+
+class Reading(NamedTuple):
+    """State of a device as NVML reports it. None: the GPU or the driver does not report it.
+
+    Args:
+        error: why it does not answer; then nothing else is known.
+        lost: it fell off the bus, or is not there at all.
+        compute, graphics: the processes on it.
+        reserved_is_apart: ``used_mib`` is without what the driver reserves for itself (NVML's memory v2).
+        slowdown_c: the temperature at which the GPU slows itself down.
+        ecc_uncorrected: errors since the driver was loaded.
+        reset_pending: pages or rows are to be retired by a reset.
+        recovery: what the driver says must be done with the GPU first; empty: nothing.
+        utilization: [percent].
+    """
+
+    uuid: str
+    error: str = ""
+    lost: bool = False
+    compute: tuple[GpuProcess, ...] | None = ()
+    graphics: tuple[GpuProcess, ...] = ()
+    used_mib: int | None = None
+    total_mib: int = 0
+    reserved_is_apart: bool = True
+    temperature_c: int | None = None
+    slowdown_c: int | None = None
+    ecc_uncorrected: int | None = None
+    reset_pending: bool = False
+    remap_failed: bool = False
+    recovery: str = ""
+    prohibited: bool = False
+    utilization: int | None = None
+
+
+class DeviceFault(NamedTuple):
+    """Fault of a GPU.
+
+    Args:
+        cause: one word, for programs: ``lost``, ``failing``, ``ecc``, ``needs-reset``, ``xid``, ``hot``,
+            ``prohibited``, ``foreign-process``, ``memory-held``.
+        detail: for people.
+        passing: it may be over in a moment: a process that is just ending.
+    """
+
+    cause: str
+    detail: str
+    passing: bool = False
+
+
+def xid_fault(xid: int) -> DeviceFault | None:
+    """The fault that an Xid error of the driver stands for; None: it is the program's own, the GPU is well."""
+    if xid in _XIDS_OF_PROGRAMS:
+        return None
+    if xid == 79:
+        return DeviceFault("lost", "it fell off the bus (Xid 79)")
+    return DeviceFault("ecc" if xid in (48, 63, 64, 94, 95) else "xid", f"Xid {xid}")

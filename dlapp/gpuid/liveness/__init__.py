@@ -1,0 +1,1 @@
+"""Whether the payload of a lease is alive."""

@@ -1,0 +1,39 @@
+"""Whether a process computes on a GPU: the last witness of `dlapp.gpuid.liveness.probes`, by NVML."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from dlapp.gpuid.health import nvml
+from dlapp.gpuid.health.inspection import is_allowed, limits_here
+from dlapp.gpuid.liveness.result import ALIVE, GONE, UNKNOWN, Liveness
+
+
+def processes_on(uuids: Iterable[str], *, allowed: Collection[str] | None = None) -> Liveness:
+    """Processes that NVML shows on GPUs whose other evidence says that the payload is gone.
+
+    On a GPU that is lost, or not there any more, nothing computes: the driver has ended what did. Where there is no
+    driver at all, there are no GPUs.
+
+    Args:
+        allowed: programs that do not count; None: as this host is configured.
+    """
+    wanted = set(uuids)
+    if not wanted or not nvml.library_is_there():
+        return Liveness(GONE)
+    try:
+        devices = [one for one in nvml.discover() if one.uuid in wanted]
+        readings = nvml.read(devices) if devices else {}
+    except nvml.NvmlError as error:
+        return Liveness(UNKNOWN, str(error))
+    finding = Liveness(GONE)
+    allowed = limits_here().allowed if allowed is None else allowed
+    for device in devices:
+        reading = readings[device.uuid]
+        if reading.error and not reading.lost:
+            finding = Liveness(UNKNOWN, f"{device.label}: {reading.error}")
+        for process in reading.compute or ():
+            if not is_allowed(process.name, allowed):
+                name = f" ({process.name})" if process.name else ""
+                return Liveness(ALIVE, f"process {process.pid}{name} computes on {device.label}")
+    return finding

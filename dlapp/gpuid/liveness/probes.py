@@ -1,0 +1,393 @@
+"""Whether the payload of a lease is gone: alive, gone, unknown. Only its own host can say, and unknown frees nothing.
+
+A lease names the witnesses that can be heard about it, as JSON:
+
+    {"task": {"pid": 4711, "start_time": 1234567, "pid_ns": 4026531836},
+     "lock": {"directory": "/run/lock/dlapp", "token": "9f…", "cards": {"GPU-…": 4711}},
+     "fifo": "/…/container_…/life",
+     "docker": {"host": "unix:///var/run/docker.sock", "label": "dlapp.container=container_…"}}
+
+    task     the process that took the lease. Its pid alone says nothing, pids come again; with its start time it does.
+    lock     the records of its devices (`dlapp.gpuid.stores.device_files`): task, guardian and a plain payload hold
+    them and their
+             devices' files locked (inherited open file descriptions), and the lease's token stands in them.
+    fifo     the lifeline that a payload reads: opening it for writing fails with ENXIO exactly when no reader is left.
+    docker   the label of its containers. One that is only created may still be started by a call on its way: it counts
+             as alive until it is removed. Only this process's own dockerd is asked, whatever address stands there.
+    GPUs    not written, always asked: a process that computes on one of the lease's GPUs, by NVML.
+
+One that says alive is believed. Else one that says unknown is: a pid of another pid namespace, a /proc that hides other
+users' processes, a dockerd that is down, an NVML that fails. Gone is gone only by all of them, with one exception: a
+lifeline that was removed together with its directory, as a NodeManager does after a container, or that lies in the home
+of another user, says nothing; what dockerd says of the label stands for it. Its only writer was the task, and who reads
+it ends when the task does.
+
+What stands in a record is data of whoever could write it, never an order. It is heard about its owner only: a task must
+run as the owner's uid, a lifeline be a FIFO of the owner's, a container carry our labels with that uid.
+Where all of that agrees, and the task is gone, anybody who may use Docker may remove what is left in it.
+
+A session of ZooKeeper that expired is no witness. Nothing outlives its boot: another boot id ends every lease.
+
+Source: fifo(7), fcntl(2) (open file description locks), proc(5) (stat, hidepid), kill(2).
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from dlapp.gpuid.liveness.result import ALIVE, GONE, UNKNOWN, Liveness
+from dlapp.gpuid.stores.device_files import HELD, LEASED, Directory
+from dlapp.system.files import UntrustedFile, has_reader
+from dlapp.system.owners import real_uid
+from dlapp.system.shared_directory import open_shared_directory
+
+if TYPE_CHECKING:
+    from dlapp.net.dockerd import ContainerSummary
+
+
+class _Silent(NamedTuple):
+    """A witness that cannot speak, which another may stand for."""
+
+    why: str
+
+
+JUDGE_S = 5.0
+"""What hearing the witnesses may take where the caller does not say."""
+_LIFELINE_S = 1.0
+"""What opening another user's lifeline may take."""
+_ASKED: dict[int | None, threading.Thread] = {}
+"""By owner: who asks for a lifeline of theirs, or asked last. One that hangs costs its owner alone, and one thread."""
+_UID = "dlapp.uid"
+_LABEL = re.compile(r"dlapp\.container=(container_|shell-)[A-Za-z0-9_-]{1,200}", re.ASCII)
+
+
+class Dockers(Protocol):
+    """Questions to dockerd; `dlapp.net.dockerd.Dockerd`."""
+
+    def labelled(self, labels: list[str], *, until: float) -> list[ContainerSummary]:
+        """See there."""
+
+    def remove(self, name: str, *, until: float) -> None:
+        """See there."""
+
+
+def _docker(host: str) -> Dockers:
+    from dlapp.net.dockerd import Dockerd
+
+    return Dockerd(host, JUDGE_S)
+
+
+def _devices_of_nvml(uuids: Iterable[str]) -> Liveness:
+    from dlapp.gpuid.liveness.gpu_processes import processes_on
+
+    return processes_on(uuids)
+
+
+class LivenessProbes:
+    """Hears the witnesses of this host.
+
+    Args:
+        GPUs: uuids -> whether a process computes on one of them.
+        docker: dockerd's address -> who answers there.
+        docker_host: the address of this process's own dockerd, the only one that is asked; empty: none.
+        boot_id: of this boot.
+    """
+
+    def __init__(
+        self,
+        *,
+        devices: Callable[[Iterable[str]], Liveness] = _devices_of_nvml,
+        docker: Callable[[str], Dockers] = _docker,
+        docker_host: str = "",
+        boot_id: str | None = None,
+    ) -> None:
+        self.boot_id = this_boot_id() if boot_id is None else boot_id
+        self._devices, self._docker, self._docker_host = devices, docker, docker_host
+
+    def check(
+        self,
+        evidence: Mapping[str, Any],
+        boot_id: str,
+        uuids: Iterable[str] = (),
+        *,
+        owner: int | None = None,
+        until: float | None = None,
+    ) -> Liveness:
+        """Return whether the payload of a lease is gone.
+
+        Args:
+            evidence: as the lease has it.
+            boot_id: as the lease has it.
+            uuids: of the lease's devices.
+            owner: uid of the record's owner, as the kernel has it; None: the store has no such thing, and what the
+                evidence says of it must do.
+            until: when to stop asking Docker [s, monotonic]; None: `JUDGE_S` from now.
+        """
+        if boot_id and self.boot_id and boot_id != self.boot_id:
+            return Liveness(GONE)
+        task, lock, fifo, docker = (evidence.get(name) for name in ("task", "lock", "fifo", "docker"))
+        if all(one is None for one in (task, lock, fifo, docker)):
+            return Liveness(UNKNOWN, "its record names no evidence of its payload")
+        owner = _owner_of(task) if owner is None else owner
+        until = time.monotonic() + JUDGE_S if until is None else until
+        found: list[Liveness] = []
+        if task is not None:
+            found.append(_task(task, owner))
+        if lock is not None:
+            found.append(_lock(lock))
+        of_docker = None if docker is None else self._containers(evidence, owner, until)
+        if of_docker is not None:
+            found.append(of_docker)
+        if fifo is not None:
+            of_fifo = _fifo(fifo, owner, until)
+            if not isinstance(of_fifo, _Silent):
+                found.append(of_fifo)
+            elif of_docker is None or of_docker.state != GONE:
+                found.append(Liveness(UNKNOWN, of_fifo.why))
+        if all(one.state == GONE for one in found):
+            found.append(self._devices(uuids))
+        for state in (ALIVE, UNKNOWN):
+            for one in found:
+                if one.state == state:
+                    return one
+        return Liveness(GONE)
+
+    def computing(self, uuids: Iterable[str]) -> Liveness:
+        """Return whether a process computes on one of these devices."""
+        return self._devices(uuids)
+
+    def end_what_is_left(self, evidence: Mapping[str, Any], boot_id: str, *, owner: int, until: float) -> bool:
+        """Remove the containers of a lease whose task is seen to be gone, the created ones included.
+
+        Only containers at this process's own dockerd, with our label and the uid of the record's owner, are removed.
+
+        Args:
+            evidence: as the lease has it.
+            boot_id: as the lease has it.
+            owner: uid of the record's owner, as the kernel has it.
+            until: when to stop [s, monotonic].
+
+        Returns:
+            Whether anything was removed, so that judging anew may help.
+        """
+        from dlapp.net.dockerd import DockerError
+
+        task, lock = evidence.get("task"), evidence.get("lock")
+        if task is None or (boot_id and boot_id != self.boot_id):
+            return False
+        if _task(task, owner).state != GONE or (lock is not None and _lock(lock).state == ALIVE):
+            return False
+        removed = False
+        try:
+            daemon, left = self._left(evidence, owner, until)
+            for one in left:
+                daemon.remove(one.id, until=until)
+                removed = True
+        except (DockerError, ValueError):
+            pass
+        return removed
+
+    def _containers(self, evidence: Mapping[str, Any], owner: int | None, until: float) -> Liveness:
+        try:
+            found = self._left(evidence, owner, until)[1]
+        except ValueError as error:
+            return Liveness(UNKNOWN, str(error))
+        if found:
+            return Liveness(ALIVE, f"its container {found[0].id[:12]} is {found[0].state or 'there'}")
+        return Liveness(GONE)
+
+    def _left(
+        self, evidence: Mapping[str, Any], owner: int | None, until: float
+    ) -> tuple[Dockers, list[ContainerSummary]]:
+        """Return this process's dockerd and the lease's containers there. Raises ValueError: they cannot be known."""
+        from dlapp.net.dockerd import DockerError
+
+        if (label := docker_label(evidence)) is None:
+            raise ValueError("the label of its containers is none of ours")
+        host = evidence["docker"].get("host")
+        if not self._docker_host or host != self._docker_host:
+            host = str(host)[:100]
+            raise ValueError(f"its containers are at {host!r}; only {self._docker_host or 'none'!r} is asked here")
+        try:
+            daemon = self._docker(self._docker_host)
+            found = daemon.labelled([label], until=until)
+        except DockerError as error:
+            raise ValueError(f"dockerd at {self._docker_host}: {error}") from error
+        return daemon, [one for one in found if owner is None or one.labels.get(_UID) == str(owner)]
+
+
+def docker_label(evidence: Mapping[str, Any]) -> str | None:
+    """Return the label of a lease's containers, ``dlapp.container=…``; None: it has none, or it is not one of ours."""
+    docker = evidence.get("docker")
+    label = docker.get("label") if isinstance(docker, dict) else None
+    return label if isinstance(label, str) and _LABEL.fullmatch(label) else None
+
+
+def this_boot_id() -> str:
+    """The boot id of this machine; empty where it has none."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+@functools.cache
+def _this_task() -> dict[str, int]:
+    pid = os.getpid()
+    fields = _stat_of(pid)
+    return {
+        "pid": pid,
+        "start_time": int(fields[19]) if fields else -1,
+        "pid_ns": os.stat("/proc/self/ns/pid").st_ino,
+        "uid": os.getuid(),
+    }
+
+
+os.register_at_fork(after_in_child=_this_task.cache_clear)
+
+
+def this_task() -> dict[str, int]:
+    """This process as evidence names it."""
+    return dict(_this_task())
+
+
+# ---- one witness ----
+
+
+def _owner_of(task: Any) -> int | None:
+    uid = task.get("uid") if isinstance(task, dict) else None
+    return uid if type(uid) is int else None
+
+
+def _task(task: Any, owner: int | None = None) -> Liveness:
+    try:
+        pid, start_time, pid_ns = (_number(task, name) for name in ("pid", "start_time", "pid_ns"))
+        if pid < 1:
+            raise ValueError(f"the pid of its task is {pid}")
+        if os.stat("/proc/self/ns/pid").st_ino != pid_ns:
+            return Liveness(UNKNOWN, f"its task {pid} is in another pid namespace")
+    except (ValueError, OSError) as error:
+        return Liveness(UNKNOWN, f"its task cannot be looked for: {error}")
+    if _is_no_process(pid):
+        return Liveness(GONE)
+    fields = _stat_of(pid)
+    if fields is None:
+        if _is_no_process(pid):
+            return Liveness(GONE)
+        return Liveness(UNKNOWN, f"a process {pid} is there, /proc does not show it to us")
+    if int(fields[19]) != start_time:
+        return Liveness(GONE)
+    # A zombie has let go of everything, unless its first thread ended before the others.
+    if fields[0] in "ZX" and int(fields[17]) <= 1:
+        return Liveness(GONE)
+    if owner is not None and (uid := real_uid(pid)) is not None and uid != owner:
+        return Liveness(GONE)  # another user's process is not the task of this record
+    return Liveness(ALIVE, f"its task {pid} is running", at_work=True)
+
+
+def _is_no_process(pid: int) -> bool:
+    """Return whether there is no such process, also where /proc hides those of other users (hidepid)."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except (PermissionError, OverflowError):
+        pass
+    return False
+
+
+def _stat_of(pid: int) -> list[str] | None:
+    """/proc/<pid>/stat from the third field (state) on; None: it cannot be read."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return fields if len(fields) > 19 else None
+
+
+def _lock(lock: Any) -> Liveness:
+    try:
+        path, token = _text(lock, "directory", "lock"), _text(lock, "token", "lock")
+        devices = lock.get("cards")
+        if not isinstance(devices, dict) or not devices or any("/" in name for name in devices):
+            raise ValueError(f"the GPUs of its lock are {devices!r:.40}")
+        fd = open_shared_directory(path)
+    except (ValueError, OSError) as error:
+        return Liveness(UNKNOWN, f"its lock: {error}" if isinstance(error, OSError) else str(error))
+    try:
+        directory = Directory(fd, path, {})
+        live = [
+            one
+            for those in directory.entries(set(devices)).values()
+            for one in those
+            if one.is_live and one.kind == HELD[LEASED]
+        ]
+        if any(one.record.get("token") == token for one in live):
+            return Liveness(ALIVE, "a process of it still holds its lock")
+        if lock.get("records") is True:
+            return Liveness(GONE)  # a process that inherited the devices' locks also inherited those of the records
+        # A lease of an earlier dlapp, which wrote no records.
+        for name, inode in devices.items():
+            if directory.inode(name) != inode:
+                return Liveness(UNKNOWN, f"its lock {path}/{name} was removed")
+            if directory.locked(name)[LEASED] and not any(one.device == name for one in live):
+                return Liveness(ALIVE, "a process of it still holds its lock")
+    except OSError as error:
+        return Liveness(UNKNOWN, f"its lock {path}: {error.strerror}")
+    finally:
+        os.close(fd)
+    return Liveness(GONE)
+
+
+def _fifo(path: Any, owner: int | None, until: float) -> Liveness | _Silent:
+    if not isinstance(path, str) or not path.startswith("/") or "\0" in path:
+        return Liveness(UNKNOWN, "its lifeline is not a path")
+    if owner == os.geteuid():
+        return _reader_of(path, owner)
+    # Another user chose the path: a directory on the way can be a file system that never answers.
+    stuck = _ASKED.get(owner)
+    if stuck is not None and stuck.is_alive():
+        return Liveness(UNKNOWN, "its lifeline: a file system of its user does not answer")
+    answers: list[Liveness | _Silent] = []
+    _ASKED[owner] = asking = threading.Thread(
+        target=lambda: answers.append(_reader_of(path, owner)), name="lifeline", daemon=True
+    )
+    asking.start()
+    asking.join(max(0.0, min(_LIFELINE_S, until - time.monotonic())))
+    return answers[0] if answers else Liveness(UNKNOWN, f"its lifeline {path}: no answer in time")
+
+
+def _reader_of(path: str, owner: int | None) -> Liveness | _Silent:
+    try:
+        if has_reader(path, owners=None if owner is None else [owner]):
+            return Liveness(ALIVE, "its payload is still running")
+    except (FileNotFoundError, PermissionError) as error:
+        # Not there, or not to be seen by us, is no proof: somebody may have it open.
+        return _Silent(f"its lifeline {path}: {error.strerror}")
+    except UntrustedFile as error:
+        return Liveness(UNKNOWN, f"its lifeline {error}")
+    except OSError as error:
+        return Liveness(UNKNOWN, f"its lifeline {path}: {error.strerror}")
+    return Liveness(GONE)
+
+
+def _number(whole: Any, name: str) -> int:
+    value = whole.get(name) if isinstance(whole, dict) else None
+    if type(value) is not int:
+        raise ValueError(f"its {name} is {value!r:.40}")
+    return value
+
+
+def _text(whole: Any, name: str, of: str) -> str:
+    value = whole.get(name) if isinstance(whole, dict) else None
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"the {name} of its {of} is {value!r:.40}")
+    return value

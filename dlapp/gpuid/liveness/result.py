@@ -1,0 +1,15 @@
+"""What a witness says of a payload (`dlapp.gpuid.liveness.probes`)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+GONE, ALIVE, UNKNOWN = "gone", "alive", "unknown"
+
+
+class Liveness(NamedTuple):
+    """What is known of a payload; ``why`` is for people, empty where it is gone. ``at_work``: its task itself lives."""
+
+    state: str
+    why: str = ""
+    at_work: bool = False

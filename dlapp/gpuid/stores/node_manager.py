@@ -1,0 +1,188 @@
+"""GPUs that a NodeManager owns: with ``yarn.io/gpu`` it chooses the devices of a container, and keeps the ledger.
+
+Ours only locks the GPUs in the machine's ledger, so that an application of the embedded engine does not get them too.
+
+Which they are its web address tells, for the containers that run on it now:
+
+    GET /ws/v1/node/resources/yarn.io%2Fgpu
+    {"totalGpuDevices": [{"index": 0, "minorNumber": 0}, …],
+     "assignedGpuDevices": [{"index": 0, "minorNumber": 0, "containerId": "container_…"}, …], …}
+
+A device is known by its minor number: with the LinuxContainerExecutor a container sees no other GPUs, and NVML counts
+those that it sees from 0.
+
+Source: NMWebServices.getNMResourceInfo, NMGpuResourceInfo, AssignedGpuDevice, Hadoop 3.1 and later.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+
+from dlapp.errors import Unreachable
+from dlapp.gpuid.devices import Device
+from dlapp.gpuid.health import nvml
+from dlapp.gpuid.rules import HostRecord, LeaseRequest, LedgerError
+from dlapp.gpuid.stores.locked_devices import HeldDevices
+from dlapp.gpuid.stores.machine import MachineLedger
+from dlapp.hadoop.web import NoAddress, Web
+
+_PATH = "/ws/v1/node/resources/yarn.io%2Fgpu"
+_TIMEOUT_S, _AGAIN_S = 5.0, 0.5
+
+
+class NodeManagerLease:
+    """The devices of one container, until its node takes them back; ``fds`` hold their locks."""
+
+    def __init__(self, devices: tuple[Device, ...], held: HeldDevices) -> None:
+        self.devices, self._held = devices, held
+        self.fds = tuple(held.fds)
+
+    def release(self) -> bool:
+        """Let go of the locks; the node takes the devices back when the container has ended. May be repeated."""
+        self._held.release()
+        return True
+
+    def close(self) -> None:
+        """Close what holds the locks. May be repeated."""
+        self._held.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class NodeManagerGpuLedger:
+    """What a task needs of a ledger (`dlapp.gpuid.ledger.Ledger`), where its NodeManager keeps one.
+
+    Args:
+        web: the NodeManager's web address, ``node7:8042``.
+        directory: of the machine's ledger.
+        docker_host: the dockerd that is asked for containers; empty: none.
+        discover: the GPUs as NVML shows them here.
+    """
+
+    def __init__(
+        self,
+        web: str,
+        directory: str,
+        *,
+        docker_host: str = "",
+        discover: Callable[[], tuple[Device, ...]] = nvml.discover,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._url = f"{web if '://' in web else f'http://{web}'}{_PATH}"
+        self._machine = MachineLedger(directory, docker_host=docker_host, discover=discover)
+        self._discover, self._sleep = discover, sleep
+
+    @property
+    def host(self) -> str:
+        """This machine."""
+        return os.uname().nodename
+
+    def acquire(self, ask: LeaseRequest, *, timeout_s: float = 0.0) -> NodeManagerLease:
+        """The devices that the NodeManager gave to ``ask.container``.
+
+        Raises:
+            LedgerError: it gave none, or not as many, NVML does not know them, or somebody has one of them by the
+                machine's ledger for longer than ``timeout_s``: then none is used, and never all.
+            Unreachable: the NodeManager does not say it in ``timeout_s``.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                given = assigned(self._read(), ask.container)
+                break
+            except Unreachable:
+                if time.monotonic() >= deadline:
+                    raise
+                self._sleep(_AGAIN_S)
+        if len(given) != ask.gcores:
+            raise LedgerError(f"{self._url} names {len(given)} GPUs of {ask.container}, and it asked for {ask.gcores}")
+        devices, token = matched(given, self._discover()), secrets.token_hex(16)
+        while isinstance(held := self._machine.hold(devices, ask, token=token), dict):
+            if time.monotonic() >= deadline:
+                who = "; ".join(str(held[one.uuid]) for one in devices if one.uuid in held)
+                raise LedgerError(f"{self.host}: YARN gave {ask.container} what is not free on this machine: {who}")
+            self._sleep(_AGAIN_S)
+        return NodeManagerLease(devices, held)
+
+    @property
+    def problems(self) -> Mapping[str, str]:
+        """Return the problems of this machine's files, by path."""
+        return self._machine.problems
+
+    def record(self) -> HostRecord:
+        """There is none. Raises LedgerError."""
+        raise LedgerError("with yarn.io/gpu the NodeManager owns the GPUs; there is no ledger")
+
+    def reclaim(self) -> list[Any]:
+        """Nothing is leased here."""
+        return []
+
+    def quarantine(self, name: str, **_: Any) -> None:
+        """Raise LedgerError: what a NodeManager gives out, its operator says (``allowed-gpu-devices``)."""
+        raise LedgerError(f"the NodeManager owns {name}: take it out of yarn.nodemanager.resource-plugins.gpu")
+
+    def heal(self, name: str, **_: Any) -> None:
+        """As `quarantine`."""
+        self.quarantine(name)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _read(self) -> Any:
+        try:
+            with Web(_TIMEOUT_S) as web:
+                answer = web.call("GET", self._url)
+            if answer.good:
+                return json.loads(answer.body)
+        except (Unreachable, NoAddress, ValueError, RecursionError) as error:
+            raise Unreachable(f"{self._url}: {error}") from error
+        raise LedgerError(f"{self._url}: status {answer.status}; the NodeManager has no plug-in yarn.io/gpu")
+
+
+def assigned(answer: Any, container: str) -> list[tuple[int, int]]:
+    """Index and minor number of each device that the answer says to be ``container``'s.
+
+    A list of one may come as its only element, and all of it under one name, as JSON is made in some releases.
+
+    Raises:
+        LedgerError: it is no such answer, or that of a node without the plug-in. Source: a NodeManager of 3.4.2.
+    """
+    if answer == {}:
+        raise LedgerError("the NodeManager tells of no GPUs; it has no plug-in yarn.io/gpu")
+    if isinstance(answer, dict) and len(answer) == 1 and isinstance(inner := next(iter(answer.values())), dict):
+        answer = inner
+    try:
+        devices = answer.get("assignedGpuDevices") or []
+        found = devices if isinstance(devices, list) else [devices]
+        return sorted((int(one["index"]), int(one["minorNumber"])) for one in found if one["containerId"] == container)
+    except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
+        raise LedgerError(f"the NodeManager's answer on its GPUs is not understood: {error!r}") from error
+
+
+def matched(given: Sequence[tuple[int, int]], devices: Sequence[Device]) -> tuple[Device, ...]:
+    """The GPUs with these minor numbers, under the indexes that their node counts them by.
+
+    Raises:
+        LedgerError: there is none of that number here, or it is split (MIG), which yarn.io/gpu knows nothing of.
+    """
+    found = []
+    for index, minor in given:
+        of_it = [device for device in devices if device.minor == minor]
+        if len(of_it) != 1 or of_it[0].mig >= 0:
+            there = "is split by MIG" if of_it else "is not among the GPUs that NVML shows here"
+            raise LedgerError(f"the NodeManager gave GPU {index} (/dev/nvidia{minor}), which {there}")
+        found.append(replace(of_it[0], index=index))
+    return tuple(found)

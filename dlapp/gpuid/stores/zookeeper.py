@@ -1,0 +1,568 @@
+"""The GPU ledger of a cluster, in ZooKeeper: one znode for each host.
+
+    <root>/hosts/<host>     the host's record (`dlapp.gpuid.rules`), as JSON
+
+A change is: read, change, write if the version is still the one that was read. So there is no lock that a dead client
+could hold, and an ask gets all of its devices or none. There are no ephemeral nodes: a session that expires means
+nothing at all, and an outage stops no payload. A lease ends by release, or because its own host sees that its payload
+is gone (`dlapp.gpuid.liveness.probes`).
+
+Whoever leases a GPU here also locks it in the ledger of the machine (`dlapp.gpuid.stores.machine`), before the write.
+So no application of the embedded engine on the same host gets it besides, and that the task and all that inherit its
+descriptors hold the lock is evidence.
+
+An answer can be lost after the write was done. The next read tells: the lease is there, with our token. What was
+written by a call that gave up is released by a later one of this process (`dlapp.gpuid.stores.deferred_releases`), or
+by evidence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, NamedTuple, Self, TypeVar
+
+from dlapp.errors import NotFound, TimedOut, Unreachable
+from dlapp.gpuid import rules
+from dlapp.gpuid.devices import Device, Holder
+from dlapp.gpuid.health import nvml
+from dlapp.gpuid.ledger import Inspect, LeaseStatus, uninspected
+from dlapp.gpuid.liveness import probes as witness
+from dlapp.gpuid.liveness.probes import LivenessProbes, docker_label
+from dlapp.gpuid.liveness.result import ALIVE, GONE
+from dlapp.gpuid.record_json import from_bytes, to_bytes
+from dlapp.gpuid.rules import HostRecord, LeaseRecord, LeaseRequest, LedgerError, NotEnough
+from dlapp.gpuid.selection import ChoiceCache, choose
+from dlapp.gpuid.stores.deferred_releases import DeferredReleases
+from dlapp.gpuid.stores.ensemble import Ensemble, Overtaken, Unsure
+from dlapp.gpuid.stores.host_lock import HostWriteLock, HostWriteLockHold
+from dlapp.gpuid.stores.locked_devices import HeldDevices
+from dlapp.gpuid.stores.machine import RECLAIM_S, MachineLedger
+
+LEAST_WAIT_S = 5.0
+"""What an answer of the ensemble may take even where no wait for devices was asked for."""
+RELEASE_WAIT_S = 10.0
+"""How long a release waits for the ensemble before it is left for later."""
+_CONFLICT_S = 0.05
+_LOOK_S = (0.05, 1.0)
+_TRIES = 5
+
+T = TypeVar("T")
+Change = Callable[[HostRecord], HostRecord]
+
+
+class ZooKeeperSettings(NamedTuple):
+    """Where the ledger is.
+
+    Args:
+        ensemble: ``zk1:2181,zk2:2181,zk3:2181``.
+        root: path of the ledger's znodes.
+        credentials: ``user:password`` of ZooKeeper's digest scheme; empty: the znodes are open to everybody.
+        lock_dir: where the ledger of this machine is; one for everybody on it.
+        docker_host: the dockerd that is asked for containers, and no other one; empty: none.
+    """
+
+    ensemble: str
+    root: str = "/dlapp"
+    credentials: str = ""
+    session_timeout_s: float = 10.0
+    lock_dir: str = "/run/lock/dlapp"
+    docker_host: str = ""
+
+
+class ZooKeeperLease:
+    """A lease on ZooKeeper. Closing it frees nothing by itself."""
+
+    def __init__(
+        self, ledger: ZooKeeperLedger, record: LeaseRecord, devices: tuple[Device, ...], held: HeldDevices
+    ) -> None:
+        self.devices, self.fds = devices, held.fds
+        self.record = record
+        self._ledger, self._held = ledger, held
+        self._state = "held"
+
+    def release(self) -> bool:
+        """See `dlapp.gpuid.ledger.Lease`."""
+        if self._state == "held":
+            self._state = "released"
+            # First here, then there: whoever finds the GPU free there gets it here too.
+            self._held.release()
+            self._done = self._ledger._release(self.record)
+            return self._done
+        return self._state == "released" and self._done
+
+    def close(self) -> None:
+        """See `dlapp.gpuid.ledger.Lease`."""
+        if self._state == "held":
+            self._state = "closed"
+            self._ledger._forget_open(self.record.container)
+            self._held.close()
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether this object still holds it."""
+        return self._state == "held"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class ZooKeeperLedger:
+    """The ledger of a cluster, as one process of one host uses it. Its methods may be called from several threads.
+
+    Args:
+        host: this host's name in the ledger; None: the machine's.
+        discover: what GPUs there are.
+        witnesses: who is heard about a payload.
+        inspect: looks at the GPUs before they are given.
+        machine: this machine's id; None: from /etc/machine-id.
+    """
+
+    def __init__(
+        self,
+        settings: ZooKeeperSettings,
+        *,
+        host: str | None = None,
+        discover: Callable[[], tuple[Device, ...]] = nvml.discover,
+        witnesses: LivenessProbes | None = None,
+        inspect: Inspect = uninspected,
+        choose: rules.Choose = choose,
+        machine: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.settings = settings
+        self.host = rules.check_host(host if host is not None else os.uname().nodename)
+        self._discover, self._inspect = discover, inspect
+        self._choose = ChoiceCache(choose)
+        self._witnesses = witnesses or LivenessProbes(docker_host=settings.docker_host)
+        self._machine_id = _machine_id() if machine is None else machine
+        self._machine = MachineLedger(settings.lock_dir, discover=discover, witnesses=self._witnesses)
+        self._clock, self._sleep = clock, sleep
+        self._hosts_path = f"{settings.root.rstrip('/')}/hosts"
+        self._ensemble = Ensemble(
+            settings.ensemble,
+            root=settings.root,
+            credentials=settings.credentials,
+            session_timeout_s=settings.session_timeout_s,
+            clock=clock,
+            sleep=sleep,
+        )
+        self._turns = HostWriteLock(settings.lock_dir, clock=clock, sleep=sleep)
+        self._lock = threading.Lock()
+        self._known: dict[str, tuple[HostRecord, int]] = {}
+        self._open: dict[str, ZooKeeperLease] = {}
+        self._later = DeferredReleases(self._release_now, at_once_s=LEAST_WAIT_S)
+
+    # ---- taking and giving back ----
+
+    def acquire(self, ask: LeaseRequest, *, timeout_s: float = 0.0) -> ZooKeeperLease:
+        """See `dlapp.gpuid.ledger.Ledger`."""
+        if (again := self._open.get(ask.container)) is not None and again.is_open:
+            if again.record.application == ask.application and len(again.devices) == ask.gcores:
+                return again
+            raise LedgerError(f"{self.host}: {ask.container} holds {len(again.devices)} gcores already")
+        deadline = self._clock() + max(timeout_s, LEAST_WAIT_S)
+        devices = self._discover()
+        rules.check_amount(self.host, ask.gcores, len(devices))
+        self._later.flush(ask.container)
+        token = os.urandom(8).hex()
+        task = {"task": witness.this_task(), **ask.evidence}
+        holding = _Holding(self._machine, ask, token, devices, self._sleep)
+        try:
+            given = self._lease(replace(ask, evidence=task), devices, holding, self._clock() + timeout_s, deadline)
+        except BaseException as error:
+            if isinstance(error, (Unreachable, TimedOut)):
+                # It may be written all the same; then it must be released, or evidence must find it.
+                self._later.put(LeaseRecord(ask.container, ask.application, ask.user, (), token=token, evidence=task))
+            holding.release()
+            raise
+        assert holding.held is not None
+        lease = ZooKeeperLease(self, given, holding.devices_of(given), holding.held)
+        self._open[ask.container] = lease
+        return lease
+
+    def _lease(
+        self, ask: LeaseRequest, devices: tuple[Device, ...], holding: _Holding, wait_until: float, deadline: float
+    ) -> LeaseRecord:
+        given: list[LeaseRecord] = []
+
+        def change(record: HostRecord) -> HostRecord:
+            record = self._seen(record, devices)
+            while True:
+                new, one = rules.lease(
+                    record,
+                    ask,
+                    token=holding.token,
+                    now_ms=_now_ms(),
+                    choose=self._choose,
+                    elsewhere=holding.elsewhere,
+                )
+                given[:] = [one]
+                if new is record:
+                    return record
+                if holding.take(one):
+                    return rules.adopt(new, ask.container, token=one.token, evidence=holding.evidence(ask))
+
+        pause_s = _LOOK_S[0]
+        while True:
+            try:
+                self._change(self.host, change, deadline)
+                break
+            except NotEnough:
+                # A GPU that was seen to be ill is the reason, maybe: others are to find that written.
+                self._change(self.host, lambda record: self._seen(record, devices), deadline)
+                # Whose payload is gone? Only now is it worth asking: it can take a while (dockerd).
+                freed = any(one.state == GONE for one in self._reclaim(deadline))
+                holding.look_again()
+                if not freed and self._clock() >= wait_until:
+                    self._change(self.host, change, deadline)
+                    break
+                if self._clock() < wait_until:
+                    self._sleep(min(pause_s, max(0.0, wait_until - self._clock())) * random.uniform(0.5, 1.0))
+                    pause_s = min(2 * pause_s, _LOOK_S[1])
+        mine = given[0]
+        if mine.token != holding.token:
+            return self._adopt(mine, ask, holding, deadline)
+        if not holding.take(mine):  # written by a try whose answer was lost, and taken since
+            self._release_now(mine, RELEASE_WAIT_S)
+            raise LedgerError(f"{self.host}: {holding.in_use()}")
+        return mine
+
+    def _adopt(self, old: LeaseRecord, ask: LeaseRequest, holding: _Holding, deadline: float) -> LeaseRecord:
+        """Take over the container's own lease, which an earlier call got without hearing of it."""
+        if old.evidence.get("task") != witness.this_task():
+            found = self._witnesses.check(old.evidence, old.boot_id, old.devices)
+            if found.state != GONE:
+                raise LedgerError(f"{self.host}: {ask.container} has its lease already, and {found.why}")
+        if not holding.take(old):
+            raise LedgerError(f"{self.host}: {ask.container} has its lease already, and {holding.in_use()}")
+        token = holding.token
+
+        def change(record: HostRecord) -> HostRecord:
+            now = record.lease_of(ask.container)
+            if now is None or now.token not in (old.token, token):
+                raise LedgerError(f"{self.host}: the lease of {ask.container} changed while it was taken over")
+            return rules.adopt(record, ask.container, token=token, evidence=holding.evidence(ask))
+
+        mine = self._change(self.host, change, deadline).lease_of(ask.container)
+        assert mine is not None
+        return mine
+
+    def _release(self, lease: LeaseRecord) -> bool:
+        self._forget_open(lease.container)
+        try:
+            self._release_now(lease, RELEASE_WAIT_S)
+        except (Unreachable, TimedOut):
+            self._later.put(lease)
+            return False
+        return True
+
+    def _release_now(self, lease: LeaseRecord, wait_s: float) -> None:
+        def change(record: HostRecord) -> HostRecord:
+            return rules.release(record, lease.container, application=lease.application, token=lease.token)
+
+        self._change(self.host, change, self._clock() + wait_s)
+
+    def _forget_open(self, container: str) -> None:
+        self._open.pop(container, None)
+
+    def release(self, application: str, container: str) -> None:
+        """Give back the lease of a container of ``application`` on this host, whoever took it.
+
+        Raises:
+            Denied: it belongs to another application.
+        """
+
+        def change(record: HostRecord) -> HostRecord:
+            return rules.release(record, container, application=application)
+
+        self._change(self.host, change, self._clock() + RELEASE_WAIT_S)
+
+    # ---- looking ----
+
+    def record(self) -> HostRecord:
+        """See `dlapp.gpuid.ledger.Ledger`."""
+        return self.record_of(self.host)
+
+    def record_of(self, host: str, *, timeout_s: float = RELEASE_WAIT_S) -> HostRecord:
+        """Return all that is known of a host; nothing is known of one that has no record."""
+        return self._read(rules.check_host(host), self._clock() + timeout_s, newest=True)[0]
+
+    def hosts(self, *, timeout_s: float = 30.0) -> Iterator[tuple[str, HostRecord | LedgerError]]:
+        """Yield all hosts by name, each with its record or what is wrong with it; forgotten ones too.
+
+        Args:
+            timeout_s: what each answer of the ensemble may take.
+
+        Raises:
+            Unreachable: the ensemble does not answer.
+        """
+        records = self._ensemble.read_children(self._hosts_path, lambda: self._clock() + timeout_s)
+        for host, data in records:
+            try:
+                yield host, from_bytes(data, host)
+            except LedgerError as error:
+                yield host, error
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """Return the bad entries of this machine's directory: path -> problem."""
+        return self._machine.problems
+
+    def elsewhere(self) -> dict[str, Holder]:
+        """Return the holders of this machine's GPUs by uuid, applications of the embedded engine included."""
+        return self._machine.holders()
+
+    def reclaim(self) -> list[LeaseStatus]:
+        """See `dlapp.gpuid.ledger.Ledger`."""
+        deadline = self._clock() + RELEASE_WAIT_S
+        looked = self._reclaim(deadline)
+        # What only the machine knows of: leases of the embedded engine, and what was taken and never written.
+        known = {one.container for one in looked}
+        return [*looked, *(one for one in self._machine.reclaim() if one.container not in known)]
+
+    def _reclaim(self, deadline: float) -> list[LeaseStatus]:
+        record = self._read(self.host, deadline, newest=True)[0]
+        looked, gone, doubts = [], [], {}
+        until = time.monotonic() + RECLAIM_S
+        swept = False
+        for one in record.leases:
+            found = self._witnesses.check(one.evidence, one.boot_id, one.devices, until=until)
+            if found.state == ALIVE and not found.at_work and docker_label(one.evidence) and not swept:
+                # Whoever has the credentials can have written this record. What a dead task left in Docker is removed
+                # on the word of the machine's ledger, where a record has an owner and a lock.
+                swept = True
+                self._machine.reclaim()
+                until = time.monotonic() + RECLAIM_S
+                found = self._witnesses.check(one.evidence, one.boot_id, one.devices, until=until)
+            if found.state == GONE:
+                gone.append(one)
+            else:
+                doubts[one.container] = "" if found.at_work else found.why
+            looked.append(LeaseStatus(one.container, one.application, one.devices, found.state, found.why))
+        if gone or any(record.lease_of(name).doubt != why for name, why in doubts.items()):  # type: ignore[union-attr]
+            keys = {(one.container, one.token) for one in gone}
+            self._change(self.host, lambda record: rules.reclaim(record, keys, doubts), deadline)
+        return looked
+
+    # ---- operators ----
+
+    def quarantine(
+        self,
+        name: str,
+        *,
+        cause: str,
+        detail: str = "",
+        by: str = "",
+        host: str | None = None,
+    ) -> None:
+        """Give a device out no more; see `dlapp.gpuid.ledger.Ledger`.
+
+        Args:
+            name, cause, detail, by, host: as there.
+        """
+        self._change_known(
+            host or self.host,
+            lambda record: rules.quarantine(record, name, cause=cause, detail=detail, by=by, now_ms=_now_ms()),
+        )
+
+    def heal(self, name: str, *, forgive: bool = True, host: str | None = None) -> None:
+        """See `dlapp.gpuid.ledger.Ledger`."""
+        self._change_known(host or self.host, lambda record: rules.heal(record, name, forgive=forgive))
+
+    def forget(self, host: str, *, by: str) -> None:
+        """Mark a host that does not come back. Its record stays. Raises NotFound."""
+        self._change_known(host, lambda record: rules.forget(record, by=by, now_ms=_now_ms()))
+
+    def _change_known(self, host: str, change: Change) -> None:
+        rules.check_host(host)
+
+        def known(record: HostRecord) -> HostRecord:
+            if not record.devices and not record.seen_ms:
+                raise NotFound(f"{host}: the GPU ledger knows no such host")
+            return change(record)
+
+        self._change(host, known, self._clock() + RELEASE_WAIT_S)
+
+    def look(self) -> HostRecord:
+        """Write down what this host sees of its GPUs now, and how they are."""
+        devices = self._discover()
+        return self._change(self.host, lambda record: self._seen(record, devices), self._clock() + RELEASE_WAIT_S)
+
+    def close(self) -> None:
+        """End the connection. Leases stay; releases that could not be done are left to evidence."""
+        self._later.close()
+        self._ensemble.close()
+        self._turns.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ---- one record ----
+
+    def _seen(self, record: HostRecord, devices: tuple[Device, ...]) -> HostRecord:
+        now = rules.seen(record, devices, boot_id=self._witnesses.boot_id, now_ms=_now_ms(), machine=self._machine_id)
+        return self._inspect(now)
+
+    def _change(self, host: str, change: Change, deadline: float) -> HostRecord:
+        """Change a host's record, however often somebody else comes in between.
+
+        What we wrote last ourselves is taken for the newest where it was so the last time: that saves the read. Were
+        it old, the write fails. Nothing is refused or left undone on the ground of it, nor of a read: a server of the
+        ensemble may be behind the others. That takes the newest.
+
+        Raises:
+            Unreachable: no answer in time.
+            TimedOut: others were always faster.
+            Denied: the credentials are not the ledger's.
+        """
+        tries = 0
+        while True:
+            with self._turns.take() if host == self.host else contextlib.nullcontext(HostWriteLockHold()) as turn:
+                changed = self._try_to_change(host, change, turn, deadline)
+            if changed is not None:
+                return changed
+            tries += 1
+            if self._clock() >= deadline:
+                raise TimedOut(f"{host}: its record in the GPU ledger changed {tries} times while we tried")
+            # A long pause is the best for all: whoever is not interrupted needs one write for a change and no read.
+            self._sleep(random.uniform(0, _CONFLICT_S * min(tries, 8)))
+
+    def _try_to_change(self, host: str, change: Change, turn: HostWriteLockHold, deadline: float) -> HostRecord | None:
+        """The record as it is now; None: somebody else wrote it meanwhile."""
+        with self._lock:
+            kept = self._known.pop(host, None)
+        if kept and turn.is_stale(kept[1]):
+            kept = None
+        record, version = kept or self._read(host, deadline)
+        is_newest = False
+        while True:
+            new, refusal = record, None
+            try:
+                new = change(record)
+            except Exception as error:
+                refusal = error
+            if new is record:
+                if not is_newest:
+                    before, is_newest = version, True
+                    found, version = self._read(host, deadline, newest=True)
+                    if version != before:
+                        record = found
+                        continue
+                if refusal is not None:
+                    raise refusal
+                return record
+            try:
+                written = self._write(host, to_bytes(new), version, deadline)
+            except Overtaken:
+                return None
+            except Unsure:
+                record, version = self._read(host, deadline, newest=True)
+                is_newest = True
+                continue
+            turn.wrote(written)
+            with self._lock:
+                self._known[host] = (new, written)
+            return new
+
+    def _read(self, host: str, deadline: float, *, newest: bool = False) -> tuple[HostRecord, int]:
+        """The record and its version; -1: there is none yet."""
+        found = self._ensemble.read(f"{self._hosts_path}/{host}", deadline, newest=newest)
+        if found is None:
+            return HostRecord(host), -1
+        return from_bytes(found[0], host), found[1]
+
+    def _write(self, host: str, data: bytes, version: int, deadline: float) -> int:
+        """Write where the version is still ``version``; the new version. Raises Overtaken, Unsure."""
+        path = f"{self._hosts_path}/{host}"
+        if version < 0:
+            return self._ensemble.make(path, data, deadline)
+        return self._ensemble.write(path, data, version, deadline)
+
+
+class _Holding:
+    """The GPUs of one acquire, locked on the machine."""
+
+    def __init__(
+        self,
+        machine: MachineLedger,
+        ask: LeaseRequest,
+        token: str,
+        devices: Sequence[Device],
+        sleep: Callable[[float], None],
+    ) -> None:
+        self.token = token
+        self.elsewhere: dict[str, Holder] = {}
+        self._machine, self._ask, self._sleep = machine, ask, sleep
+        self._by_uuid = {one.uuid: one for one in devices}
+        self.held: HeldDevices | None = None
+
+    def devices_of(self, lease: LeaseRecord) -> tuple[Device, ...]:
+        return tuple(self._by_uuid[uuid] for uuid in lease.devices)
+
+    def take(self, lease: LeaseRecord) -> bool:
+        """Lock the GPUs of a lease, and no others; False: somebody has one who is in `elsewhere` now."""
+        devices = self.devices_of(lease)
+        if self.held is not None and self.held.devices == devices:
+            return True
+        self.release()
+        for _ in range(_TRIES):
+            found = self._machine.hold(devices, self._ask, token=self.token)
+            if not isinstance(found, dict):
+                self.held = found
+                return True
+            if found:
+                break
+            self._sleep(random.uniform(0.001, 0.005))  # somebody had one for a moment
+        else:
+            found = {one.uuid: Holder(one.uuid, one.index, "", doubt="it is being taken") for one in devices}
+        self.elsewhere |= found
+        return False
+
+    def look_again(self) -> None:
+        """Somebody may have let go of what could not be had."""
+        if any(one.doubt for one in self.elsewhere.values()):
+            self._machine.reclaim()
+        self.elsewhere.clear()
+
+    def in_use(self) -> str:
+        """Holders of the GPUs that were missing."""
+        return f"its GPUs are in use: {', '.join(map(str, self.elsewhere.values()))}"
+
+    def evidence(self, ask: LeaseRequest) -> dict[str, Any]:
+        assert self.held is not None
+        return {**ask.evidence, "lock": self.held.evidence}
+
+    def release(self) -> None:
+        if self.held is not None:
+            self.held.release()
+            self.held = None
+
+
+def _machine_id() -> str:
+    try:
+        with open("/etc/machine-id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

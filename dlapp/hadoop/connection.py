@@ -1,0 +1,293 @@
+"""One connection to a Hadoop server: the socket, the handshake, and calls one after the other.
+
+Every wait has a deadline (a moment of time.monotonic) and every answer a size limit, so a server that is slow, silent
+or sends garbage costs a bounded time and ends in one error. After any error the connection is closed: what was on its
+way cannot be told apart from what follows.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import time
+from contextlib import suppress
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from dlapp.hadoop.errors import ConnectionLost, HadoopError, NotHadoop, remote_error
+from dlapp.hadoop.framing import (
+    AUTH_NONE,
+    AUTH_SASL,
+    CALL_CONTEXT,
+    CALL_NONE,
+    CALL_SASL,
+    MAX_FRAME,
+    MAX_HANDSHAKE_FRAME,
+    FrameReader,
+    encode_frame,
+    preamble,
+    signed_call_id,
+    split_frame,
+)
+from dlapp.hadoop.proto.rpc_pb2 import (
+    RPC_PROTOCOL_BUFFER,
+    IpcConnectionContextProto,
+    RequestHeaderProto,
+    RpcRequestHeaderProto,
+    RpcResponseHeaderProto,
+    RpcSaslProto,
+)
+from dlapp.hadoop.sasl import MECHANISM, DigestMd5, Security
+from dlapp.hadoop.tokens import Token
+from dlapp.login import Login
+
+_CLIENT_ID = os.urandom(16)
+_call_ids = itertools.count()
+"""A server may tell calls apart by both together, so neither begins again in a process."""
+
+_M = TypeVar("_M", bound=Message)
+_RECEIVE = 1 << 16
+_READ_BEFORE_GIVING_UP_S = 1.0
+
+
+class Connection:
+    """A connection that is open for calls to one protocol.
+
+    Args:
+        address: host and port.
+        protocol: the Java name, ``org.apache.hadoop.yarn.api.ApplicationMasterProtocolPB``.
+        proof: of who we are: a token, or the login by whose name alone SIMPLE goes.
+        deadline: for the connection and the handshake.
+        limit: the most bytes of one answer.
+
+    Raises:
+        ConnectionLost: nobody there, or no handshake before the deadline; never ``sent``.
+        RemoteError: refused: TokenRefused, NotAllowed.
+        NotHadoop: it is no Hadoop server of ours.
+    """
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        protocol: str,
+        *,
+        proof: Token | Login,
+        deadline: float,
+        limit: int = MAX_FRAME,
+    ) -> None:
+        self.name = f"{address[0]}:{address[1]}"
+        self._protocol = protocol
+        self._reader = FrameReader(min(limit, MAX_HANDSHAKE_FRAME))
+        self._limit = limit
+        self._security: Security | None = None
+        self._sent = False
+        try:
+            self._socket = socket.create_connection(address, timeout=_left(deadline))
+        except OSError as error:
+            raise ConnectionLost(f"{self.name}: {_reason(error)}", sent=False) from error
+        try:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._open(proof, deadline)
+            self._reader.allow(limit)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let go of the socket. May be repeated."""
+        self._socket.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether no further call can be made."""
+        return self._socket.fileno() < 0
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def call(self, method: str, request: bytes, deadline: float) -> bytes:
+        """Call a method with a serialized message; the answer is its serialized answer.
+
+        Raises:
+            ConnectionLost: no answer before the deadline; ``sent`` tells whether the server may have got the call.
+            RemoteError: the method threw; the connection may be used again.
+            NotHadoop: the answer cannot be read.
+        """
+        call_id = next(_call_ids) & 0x7FFFFFFF
+        what = RequestHeaderProto(
+            methodName=method, declaringClassProtocolName=self._protocol, clientProtocolVersion=1
+        ).SerializeToString()
+        frame = encode_frame(_request_header(call_id, retries=0), what, request)
+        # From the first byte on the server may have the whole: a cut connection does not say how much arrived.
+        self._sent = True
+        try:
+            self._send(frame, deadline)
+            return self._answer(method, call_id, deadline)
+        except (ConnectionLost, NotHadoop):
+            self.close()
+            raise
+
+    # ---- the handshake ----
+
+    def _open(self, proof: Token | Login, deadline: float) -> None:
+        context = IpcConnectionContextProto(protocol=self._protocol)
+        if isinstance(proof, Token):
+            self._send_raw(preamble(AUTH_SASL), deadline)
+            self._authenticate(proof, deadline)
+        else:
+            self._send_raw(preamble(AUTH_NONE), deadline)
+            context.userInfo.effectiveUser = proof.user
+        # Without an effective user the server takes it from the token; it answers a context only when it refuses it.
+        header = _request_header(CALL_CONTEXT, retries=-1)
+        self._send(encode_frame(header, context.SerializeToString()), deadline)
+
+    def _authenticate(self, token: Token, deadline: float) -> None:
+        self._send_sasl(RpcSaslProto(state=RpcSaslProto.NEGOTIATE), deadline)
+        offer = self._sasl_answer(deadline)
+        auth = next((one for one in offer.auths if one.method == "TOKEN" and one.mechanism == MECHANISM), None)
+        if auth is None:
+            offered = ", ".join(f"{one.method} {one.mechanism}".strip() for one in offer.auths) or "SIMPLE"
+            raise HadoopError(f"{self.name}: it offers {offered}; what dlapp speaks there is TOKEN {MECHANISM}")
+        digest = DigestMd5(token)
+        response = digest.respond(auth.challenge)
+        # The server compares the choice with its offer field by field, an empty but present one included.
+        auth.ClearField("challenge")
+        chosen = RpcSaslProto(state=RpcSaslProto.INITIATE, token=response, auths=[auth])
+        self._send_sasl(chosen, deadline)
+        done = self._sasl_answer(deadline)
+        if done.state != RpcSaslProto.SUCCESS:
+            raise NotHadoop(f"{self.name}: it goes on with the SASL exchange after its end")
+        digest.finish(done.token)
+        self._security = digest.security
+
+    def _send_sasl(self, message: RpcSaslProto, deadline: float) -> None:
+        header = _request_header(CALL_SASL, retries=-1)
+        self._send_raw(encode_frame(header, message.SerializeToString()), deadline)
+
+    def _sasl_answer(self, deadline: float) -> RpcSaslProto:
+        header, rest = self._next_header(self._reader, deadline, "connect")
+        if signed_call_id(header.callId) != CALL_SASL or len(rest) != 1:
+            raise NotHadoop(f"{self.name}: it answers the SASL exchange with something else")
+        return _parse(self.name, RpcSaslProto(), rest[0])
+
+    # ---- frames ----
+
+    def _send(self, frame: bytes, deadline: float) -> None:
+        if self._security is not None:
+            wrapped = RpcSaslProto(state=RpcSaslProto.WRAP, token=self._security.wrap(frame))
+            frame = encode_frame(_request_header(CALL_SASL, retries=-1), wrapped.SerializeToString())
+        self._send_raw(frame, deadline)
+
+    def _send_raw(self, data: bytes, deadline: float) -> None:
+        try:
+            self._socket.settimeout(_left(deadline))
+            self._socket.sendall(data)
+        except OSError as error:
+            # A server that refuses us says why and closes; its words may lie there, unread, behind the broken pipe.
+            if not isinstance(error, TimeoutError):
+                with suppress(ConnectionLost):
+                    self._next_header(self._reader, time.monotonic() + _READ_BEFORE_GIVING_UP_S, "connect")
+            raise ConnectionLost(f"{self.name}: {_reason(error)}", sent=self._sent) from error
+
+    def _answer(self, method: str, call_id: int, deadline: float) -> bytes:
+        reader = self._reader if self._security is None else FrameReader(self._limit)
+        header, rest = self._next_header(reader, deadline, method)
+        if header.callId != call_id or len(rest) != 1:
+            raise NotHadoop(f"{self.name}: an answer to {method} that does not belong to the call")
+        return rest[0]
+
+    def _next_header(
+        self, reader: FrameReader, deadline: float, method: str
+    ) -> tuple[RpcResponseHeaderProto, list[bytes]]:
+        """The next answer's header and messages; an exception in it is raised."""
+        while (frame := reader.next()) is None:
+            self._receive(reader, deadline)
+        messages = split_frame(frame)
+        if not messages:
+            raise NotHadoop(f"{self.name}: an answer without a header")
+        header = _parse(self.name, RpcResponseHeaderProto(), messages[0])
+        if header.status != RpcResponseHeaderProto.SUCCESS:
+            if header.status == RpcResponseHeaderProto.FATAL or signed_call_id(header.callId) == CALL_NONE:
+                self.close()
+            raise remote_error(f"{self.name} {method}", header.exceptionClassName, header.errorMsg)
+        return header, messages[1:]
+
+    def _receive(self, reader: FrameReader, deadline: float) -> None:
+        """Wait for more bytes; under a security layer, for a message of it, whose content goes to ``reader``."""
+        if self._security is not None and reader is not self._reader:
+            header, rest = self._next_header(self._reader, deadline, "read")
+            if signed_call_id(header.callId) != CALL_SASL or len(rest) != 1:
+                raise NotHadoop(f"{self.name}: a frame outside the protection that was agreed on")
+            wrapped = _parse(self.name, RpcSaslProto(), rest[0])
+            if wrapped.state != RpcSaslProto.WRAP:
+                raise NotHadoop(f"{self.name}: a frame outside the protection that was agreed on")
+            reader.feed(self._security.unwrap(wrapped.token))
+            return
+        try:
+            self._socket.settimeout(_left(deadline))
+            data = self._socket.recv(_RECEIVE)
+        except OSError as error:
+            raise ConnectionLost(f"{self.name}: {_reason(error)}", sent=self._sent) from error
+        if not data:
+            where = "in the middle of an answer" if reader.in_frame else "without an answer"
+            raise ConnectionLost(f"{self.name}: closed the connection {where}", sent=self._sent)
+        reader.feed(data)
+
+
+def _request_header(call_id: int, *, retries: int) -> bytes:
+    return RpcRequestHeaderProto(
+        rpcKind=RPC_PROTOCOL_BUFFER,
+        rpcOp=RpcRequestHeaderProto.RPC_FINAL_PACKET,
+        callId=call_id,
+        clientId=_CLIENT_ID,
+        retryCount=retries,
+    ).SerializeToString()
+
+
+def _parse(name: str, message: _M, data: bytes) -> _M:
+    try:
+        message.ParseFromString(data)
+    except (DecodeError, ValueError, RecursionError) as error:
+        # The pure form of protobuf, which nodes use, lets the latter two through: bad UTF-8, and groups in groups.
+        raise NotHadoop(f"{name}: an answer that cannot be read") from error
+    # The C form of protobuf does not ask for required fields when it reads.
+    if not message.IsInitialized():
+        raise NotHadoop(f"{name}: an answer that lacks what every answer has")
+    if not has_only_text(message):
+        raise NotHadoop(f"{name}: an answer with text that is not UTF-8")
+    return message
+
+
+def has_only_text(message: Message) -> bool:
+    """Return whether all texts in a message are texts: protobuf's C form gives one that is not UTF-8 as bytes."""
+    for field, value in message.ListFields():
+        parts = [value] if isinstance(value, (Message, str, bytes, int, float)) else value
+        for one in parts:
+            if isinstance(one, Message):
+                if not has_only_text(one):
+                    return False
+            elif isinstance(one, bytes) and field.type == field.TYPE_STRING:
+                return False
+    return True
+
+
+def _left(deadline: float) -> float:
+    """What is left until then [s], more than 0. Raises TimeoutError: nothing."""
+    left = deadline - time.monotonic()
+    # The socket alone would not find out: a server that trickles has a byte for however short a wait.
+    if left <= 0:
+        raise TimeoutError
+    return left
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, TimeoutError):
+        return "timed out"
+    if isinstance(error, ConnectionRefusedError):
+        return "refused"
+    return (error.strerror or str(error)).lower()

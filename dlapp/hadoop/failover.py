@@ -1,0 +1,128 @@
+"""Calls to one of several servers that stand for each other, with what may be tried again tried again."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from dlapp.hadoop.connection import Connection, has_only_text
+from dlapp.hadoop.errors import ConnectionLost, HadoopError, NotHadoop, TryAgain
+from dlapp.hadoop.tokens import Token
+from dlapp.login import Login
+
+_M = TypeVar("_M", bound=Message)
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 2.0
+
+
+class RpcClient:
+    """Calls the methods of one protocol; keeps the connection that worked last.
+
+    A call that got no answer, or was told to come back (`TryAgain`), is made again until its deadline, on the next
+    address each time: only calls that may be repeated go through here, which is every call that we know. Of one thread.
+
+    Args:
+        what: the servers' name in messages, ``ResourceManager``.
+        addresses: of servers of which one serves at a time.
+        proof: of who we are: a token, or the login by whose name alone SIMPLE goes.
+        try_s: the longest that one server is waited for in one try.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        addresses: Sequence[tuple[str, int]],
+        protocol: str,
+        proof: Token | Login,
+        *,
+        try_s: float = 10.0,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._what, self._addresses, self._protocol = what, list(addresses), protocol
+        self._proof, self._try_s = proof, try_s
+        self._clock, self._sleep, self._jitter = clock, sleep, jitter
+        self._connection: Connection | None = None
+        self._turn = 0
+
+    def use_token(self, token: Token) -> None:
+        """From the next connection on; the one in use stays what it is."""
+        self._proof = token
+
+    def close(self) -> None:
+        """Close the connection. May be repeated; a later call opens another one."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def __enter__(self) -> RpcClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def call(
+        self, method: str, request: Message, answer: type[_M], *, timeout_s: float, answer_s: float | None = None
+    ) -> _M:
+        """Call a method.
+
+        Args:
+            method: its name in the protocol.
+            request: its message.
+            answer: the type of the answer.
+            timeout_s: how long to try, all servers together [s].
+            answer_s: the longest that an answer is waited for in one try, where that is not `try_s`.
+
+        Raises:
+            ConnectionLost: nobody answered in ``timeout_s``; the message says how often which server was tried.
+            RemoteError: the method threw.
+            NotHadoop: the last answer could not be read.
+        """
+        deadline = self._clock() + timeout_s
+        data = request.SerializeToString()
+        wait_s = _FIRST_WAIT_S
+        failed: dict[str, int] = {}
+        sent = False
+        while True:
+            try:
+                found = self._once(method, data, answer, deadline, self._try_s if answer_s is None else answer_s)
+                if not has_only_text(found):
+                    raise NotHadoop(f"{self._what}: an answer to {method} with text that is not UTF-8")
+                return found
+            except (ConnectionLost, TryAgain, NotHadoop) as error:
+                self.close()
+                self._turn += 1
+                failed[str(error)] = failed.get(str(error), 0) + 1
+                sent = sent or not isinstance(error, ConnectionLost) or error.sent
+                # Jitter: the ApplicationMasters of a cluster all lose the same ResourceManager at the same moment.
+                pause_s = wait_s * (0.5 + self._jitter() / 2)
+                if self._clock() + pause_s >= deadline:
+                    if len(failed) == 1 and isinstance(error, NotHadoop):
+                        raise
+                    raise ConnectionLost(self._in_words(method, failed, timeout_s), sent=sent) from error
+                self._sleep(pause_s)
+                wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+
+    def _once(self, method: str, data: bytes, answer: type[_M], deadline: float, answer_s: float) -> _M:
+        if self._connection is None:
+            address = self._addresses[self._turn % len(self._addresses)]
+            until = min(deadline, self._clock() + self._try_s)
+            self._connection = Connection(address, self._protocol, proof=self._proof, deadline=until)
+        try:
+            body = self._connection.call(method, data, min(deadline, self._clock() + answer_s))
+        except HadoopError:
+            if self._connection.closed:
+                self._connection = None
+            raise
+        try:
+            return answer.FromString(body)
+        except (DecodeError, ValueError, RecursionError) as error:
+            raise NotHadoop(f"{self._connection.name}: an answer to {method} that cannot be read") from error
+
+    def _in_words(self, method: str, failed: dict[str, int], timeout_s: float) -> str:
+        tries = ", ".join(f"{error} ({count} times)" if count > 1 else error for error, count in failed.items())
+        return f"no {self._what} answered {method} in {timeout_s:g} s: {tries}"

@@ -1,0 +1,180 @@
+"""Hadoop's tokens and the files that carry them (``container_tokens``), in Hadoop's own Writable form.
+
+    "HDTS" 00   vint count, each: text alias, token            version 0, written by everyone and by us
+                vint count, each: text alias, vint length, secret
+    "HDTS" 01   varint length, CredentialsProto                version 1, Hadoop 3 reads and may write it
+
+    token = vint length, identifier; vint length, password; text kind; text service
+    text = vint length, UTF-8                                  vint is Hadoop's, not protobuf's
+
+Identifier and password are opaque: what a server made is given back byte for byte.
+
+Source: org.apache.hadoop.security.Credentials, security.token.Token, io.WritableUtils.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dlapp.hadoop.errors import HadoopError
+
+AM_RM_KIND = "YARN_AM_RM_TOKEN"
+_MAGIC = b"HDTS"
+_MAX_FILE = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A credential of one kind for one service; never shown, the password is in it."""
+
+    identifier: bytes = field(repr=False)
+    password: bytes = field(repr=False)
+    kind: str
+    service: str = ""
+
+    def to_url(self) -> str:
+        """The form that REST takes: URL-safe base64 of the Writable, without padding."""
+        return base64.urlsafe_b64encode(_encode_token(self)).rstrip(b"=").decode()
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """Tokens and secrets by their alias."""
+
+    tokens: Mapping[str, Token] = field(default_factory=dict)
+    secrets: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+
+    def of_kind(self, kind: str) -> Token | None:
+        """The first token of a kind. Alias and service do not identify it: the ResourceManager leaves both empty."""
+        return next((token for token in self.tokens.values() if token.kind == kind), None)
+
+    def without(self, kind: str) -> Credentials:
+        """All but the tokens of a kind: a task gets everything of its ApplicationMaster's but that one's own."""
+        return Credentials({a: t for a, t in self.tokens.items() if t.kind != kind}, self.secrets)
+
+    def encode(self) -> bytes:
+        """The file's bytes, version 0."""
+        out = [_MAGIC, b"\0", encode_vint(len(self.tokens))]
+        for alias, token in self.tokens.items():
+            out += [_text(alias), _encode_token(token)]
+        out.append(encode_vint(len(self.secrets)))
+        for alias, secret in self.secrets.items():
+            out += [_text(alias), encode_vint(len(secret)), secret]
+        return b"".join(out)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Credentials:
+        """Read the bytes of either version.
+
+        Raises:
+            HadoopError: they are not whole, or of an unknown version.
+        """
+        if data[:4] != _MAGIC:
+            raise HadoopError(f"not Hadoop credentials: they begin with {data[:4].hex()}")
+        if data[4:5] == b"\0":
+            return _decode_writable(_WritableReader(data, 5))
+        if data[4:5] == b"\1":
+            return _decode_protobuf(data[5:])
+        raise HadoopError(f"Hadoop credentials of an unknown version: {data[4:5].hex() or 'cut off'}")
+
+
+def read_container_credentials(environ: Mapping[str, str] = os.environ) -> Credentials:
+    """The credentials that a NodeManager gave to this process.
+
+    Raises:
+        HadoopError: there are none, or the file is not whole.
+    """
+    path = environ.get("HADOOP_TOKEN_FILE_LOCATION")
+    if not path:
+        raise HadoopError("HADOOP_TOKEN_FILE_LOCATION is not set: this process was not started by a NodeManager")
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_MAX_FILE + 1)
+    except OSError as error:
+        raise HadoopError(f"{path}: {error.strerror}") from error
+    if len(data) > _MAX_FILE:
+        raise HadoopError(f"{path}: larger than {_MAX_FILE} bytes, not Hadoop credentials")
+    return Credentials.decode(data)
+
+
+def encode_vint(value: int) -> bytes:
+    """Hadoop's variable integer: one byte from -112 to 127, else a byte that tells sign and length, then big-endian."""
+    if -112 <= value <= 127:
+        return (value & 0xFF).to_bytes(1, "big")
+    first, rest = (-112, value) if value >= 0 else (-120, ~value)
+    length = max(1, (rest.bit_length() + 7) // 8)
+    return (first - length & 0xFF).to_bytes(1, "big") + rest.to_bytes(length, "big")
+
+
+class _WritableReader:
+    def __init__(self, data: bytes, at: int = 0) -> None:
+        self._data, self._at = data, at
+
+    def take(self, count: int) -> bytes:
+        if count < 0 or self._at + count > len(self._data):
+            raise HadoopError(f"Hadoop credentials are cut off at byte {len(self._data)}")
+        self._at += count
+        return self._data[self._at - count : self._at]
+
+    def vint(self) -> int:
+        first = int.from_bytes(self.take(1), "big", signed=True)
+        if first >= -112:
+            return first
+        negative = first < -120
+        rest = int.from_bytes(self.take(-120 - first if negative else -112 - first), "big")
+        return ~rest if negative else rest
+
+    def bytes(self) -> bytes:
+        return self.take(self.vint())
+
+    def text(self) -> str:
+        try:
+            return self.bytes().decode()
+        except UnicodeDecodeError as error:
+            raise HadoopError("Hadoop credentials have a name that is not UTF-8") from error
+
+    def token(self) -> Token:
+        return Token(self.bytes(), self.bytes(), self.text(), self.text())
+
+
+def _text(text: str) -> bytes:
+    data = text.encode()
+    return encode_vint(len(data)) + data
+
+
+def _encode_token(token: Token) -> bytes:
+    parts = [encode_vint(len(token.identifier)), token.identifier, encode_vint(len(token.password)), token.password]
+    return b"".join([*parts, _text(token.kind), _text(token.service)])
+
+
+def _decode_writable(reader: _WritableReader) -> Credentials:
+    tokens: dict[str, Token] = {}
+    for _ in range(reader.vint()):
+        alias = reader.text()
+        tokens[alias] = reader.token()
+    secrets: dict[str, bytes] = {}
+    for _ in range(reader.vint()):
+        alias = reader.text()
+        secrets[alias] = reader.bytes()
+    return Credentials(tokens, secrets)
+
+
+def _decode_protobuf(data: bytes) -> Credentials:
+    from google.protobuf.message import DecodeError
+
+    from dlapp.hadoop.framing import split_frame
+    from dlapp.hadoop.proto.rpc_pb2 import CredentialsProto
+
+    try:
+        (body,) = split_frame(data)
+        message = CredentialsProto.FromString(body)
+    except (ValueError, DecodeError, HadoopError, RecursionError) as error:
+        raise HadoopError("Hadoop credentials of version 1 are not whole") from error
+    tokens = {
+        one.alias: Token(one.token.identifier, one.token.password, one.token.kind, one.token.service)
+        for one in message.tokens
+    }
+    return Credentials(tokens, {one.alias: one.secret for one in message.secrets})

@@ -1,0 +1,110 @@
+"""What a task is started with: values that an ApplicationMaster's engine writes for it, and nobody else reads.
+
+Named tuples where they can be: a task starts in tens of milliseconds, and a dataclass costs it half of one.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dlapp.ids import ContainerId
+from dlapp.locations import HdfsPlace
+
+FILE_NAME = "launch.json"
+"""The file in a container's directory that has the `LaunchSpec`; it holds secrets."""
+MACHINE, ZOOKEEPER, NODE_MANAGER = "machine", "zookeeper", "nodemanager"
+"""Kinds of GPU ledger: files of one machine, an ensemble, and YARN's own (``yarn.io/gpu``)."""
+
+
+class LedgerSettings(NamedTuple):
+    """Where a ledger of GPUs is (`dlapp.gpuid.factory.open_ledger`).
+
+    Args:
+        kind: `MACHINE`, `ZOOKEEPER` or `NODE_MANAGER`.
+        lock_dir: where the ledger of this machine is; one for everybody on it.
+        docker_host: the dockerd that is asked for containers, and no other one; empty: none.
+        application: of `MACHINE`: leases come from what its ApplicationMaster reserved; empty: nothing is reserved.
+        ensemble: of `ZOOKEEPER`: ``zk1:2181,zk2:2181,zk3:2181``.
+        root: path of the ledger's znodes.
+        credentials: ``user:password`` of ZooKeeper's digest scheme; empty: the znodes are open to everybody.
+        session_timeout_s: of the session with the ensemble.
+        host: this host's name in the ledger; empty: the kernel's.
+        web: of `NODE_MANAGER`: its web address, ``node7:8042``.
+    """
+
+    kind: str = MACHINE
+    lock_dir: str = "/run/lock/dlapp"
+    docker_host: str = ""
+    application: str = ""
+    ensemble: str = ""
+    root: str = "/dlapp"
+    credentials: str = ""
+    session_timeout_s: float = 10.0
+    host: str = ""
+    web: str = ""
+
+
+class DockerSettings(NamedTuple):
+    """What the configuration says of Docker.
+
+    Args:
+        host: dockerd's address, ``unix:///var/run/docker.sock``; it must be this machine's.
+        network: Docker's network mode.
+        gpu_mode: one of `dlapp.node_policy.GPU_MODES`, ``auto`` or ``none``.
+        lock_dir: a directory of the machine in which tasks wait for each other's pulls.
+    """
+
+    host: str
+    network: str
+    gpu_mode: str = "auto"
+    lock_dir: str = "/run/lock/dlapp"
+
+
+class CacheSettings(NamedTuple):
+    """The cache of input on a node.
+
+    Args:
+        limit_bytes, age_s: what is above, or was not used for so long, is removed.
+        keep_free: share of the disk that stays free.
+        directory: where it is; empty: the node says where.
+    """
+
+    limit_bytes: int
+    age_s: float
+    keep_free: float = 0.0
+    directory: str = ""
+
+
+class LaunchSpec(NamedTuple):
+    """All that a task is told when it starts; the rest its ApplicationMaster says (`dlapp.messages.Assignment`).
+
+    Args:
+        control_url: the ApplicationMaster's control address, ``http://host:port``.
+        token: the task's own (`dlapp.messages.derive_token`).
+        env: what the payload gets of the user's secrets.
+        environment: what it gets of the submitter's environment.
+        docker: how payloads in Docker run.
+        ledger: None: there is none.
+        cache: None: there is none.
+        hdfs: None: the application has to do with none.
+        am_file: on a cluster, the location where the next ApplicationMaster leaves its address; empty: there is none,
+            for the task ends with the one that started it.
+        lease_timeout_s: how long GPUs that were granted are waited for: what is left of a payload before ends by then.
+    """
+
+    container_id: ContainerId
+    control_url: str
+    token: str
+    env: dict[str, str]
+    environment: dict[str, str]
+    docker: DockerSettings
+    ledger: LedgerSettings | None = None
+    cache: CacheSettings | None = None
+    hdfs: HdfsPlace | None = None
+    am_file: str = ""
+    lease_timeout_s: float = 30.0
+
+    @property
+    def on_a_cluster(self) -> bool:
+        """Whether the task outlives the ApplicationMaster that started it."""
+        return bool(self.am_file)

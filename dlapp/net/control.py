@@ -1,0 +1,474 @@
+"""The control server of the ApplicationMaster: messages over HTTP/1.1. `dlapp.net.control_client` is its client.
+
+h11 turns bytes into requests and answers; this file owns the sockets. The server answers from one thread, and an
+answer may be held back for as long as its asker waits, without a thread for each: ten thousand tasks may wait for news
+at once.
+
+Everybody who reaches the port may connect, so everything has a limit. A request is decided at its head, by its path and
+token, before any of its body is read. A connection has one request at a time: while its answer is pending or unread,
+nothing more is read than what was already underway. Connections without a valid token are few, for each address and in
+all, the oldest of them giving way, and what they leave unread is bounded; those with one do not count, so tasks are
+served however many others connect. Who sends or reads too slowly is closed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import selectors
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import h11
+
+MAX_HEAD_BYTES = 16 << 10
+REQUEST_DEADLINE_S = 20.0
+"""From a connection's, or a later request's, first byte to the end of the request; and for all else of strangers."""
+SEND_DEADLINE_S = 60.0
+"""How long the asker may take to read an answer."""
+IDLE_DEADLINE_S = 300.0
+MAX_CONNECTIONS = 32_000
+"""Each of 10,000 tasks keeps two; one that turns to a new ApplicationMaster leaves two to their deadline."""
+MAX_STRANGERS_OF_AN_ADDRESS, MAX_STRANGERS = 64, 256
+"""Connections that never had a valid token. Each takes up to 25 KiB. The limits hold for the moment between a task's
+connection and its first request, so any number of tasks of one address gets through."""
+MAX_UNREAD_OF_STRANGERS_BYTES = 2 << 20
+"""Of answers to all strangers together, which they do not read; those of who waits longest are given up first."""
+_ACCEPT_AT_ONCE = 16
+_RECEIVE_BYTES, _RECEIVE_OF_A_STRANGER_BYTES = 65536, 4096
+_LINGER_S = 2.0
+"""A refused connection may send on for so long, so that the refusal is not lost with a reset."""
+
+
+class Admission(NamedTuple):
+    """A request that may be read on.
+
+    Args:
+        max_body_bytes: a longer body is refused with 413.
+        authenticated: it carries a valid token; else its connection counts against the limits for strangers.
+    """
+
+    max_body_bytes: int = 0
+    authenticated: bool = False
+
+
+class Refusal(NamedTuple):
+    """A request that is answered with an error before any of its body is read."""
+
+    status: int
+    reason: str
+
+
+Admit = Callable[[str, str, str], Admission | Refusal]
+"""Decides on a request by its method, path and token; runs on the server's thread."""
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One request that came in; answer it with `ControlServer.reply`, once, from any thread."""
+
+    method: str
+    path: str
+    token: str
+    body: bytes
+    peer: _Peer = field(repr=False)
+
+    def json(self) -> Any:
+        """Return the body as JSON. Raises ValueError or RecursionError if it is not JSON."""
+        return json.loads(self.body, parse_constant=_refuse_constant) if self.body else None
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+@dataclass(slots=True, eq=False)
+class _Peer:
+    """A connection, and how far its current request is.
+
+    Args:
+        deadline: it is closed then, unless an answer is pending [s, monotonic].
+        http: None before its first byte: an idle connection costs little more than its descriptor.
+        out: what is not sent yet of one answer.
+        begun: the first byte of the next request has come, and the deadline is that request's.
+        paused: nothing is read before the pending answer is sent.
+        draining: it is refused; what it still sends is thrown away, so that it can read why.
+        events: what the selector watches.
+    """
+
+    sock: socket.socket
+    address: str
+    deadline: float
+    http: h11.Connection | None = None
+    out: deque[memoryview] = field(default_factory=deque)
+    head: h11.Request | None = None
+    body: bytearray = field(default_factory=bytearray)
+    admission: Admission = Admission()  # noqa: RUF009 - a tuple
+    asked: Request | None = None
+    authenticated: bool = False
+    begun: bool = False
+    paused: bool = False
+    draining: bool = False
+    events: int = 0
+    closed: bool = False
+
+    @property
+    def unsent(self) -> int:
+        return sum(map(len, self.out))
+
+
+class ControlServer:
+    """Listens on one port, hands each admitted request to ``handler`` and sends what `reply` is given.
+
+    ``handler`` runs on the server's thread and must not block: it answers at once by calling `reply`, or keeps the
+    request and answers later. A context manager: leaving it closes all connections and joins the thread.
+
+    Args:
+        admit: decides on each request at its head. What it refuses is answered without reading a body.
+    """
+
+    def __init__(
+        self, handler: Callable[[Request], None], host: str = "127.0.0.1", port: int = 0, *, admit: Admit
+    ) -> None:
+        self._handler, self._admit = handler, admit
+        self._listener = socket.create_server((host, port), backlog=1024)
+        self._listener.setblocking(False)
+        self.host, self.port = host, int(self._listener.getsockname()[1])
+        self._selector = selectors.DefaultSelector()
+        self._wake_in, self._wake_out = socket.socketpair()
+        self._wake_in.setblocking(False)
+        self._wake_out.setblocking(False)
+        self._replies: deque[tuple[Request, int, bytes, str]] = deque()
+        self._peers: set[_Peer] = set()
+        # Connections that never had a valid token, the oldest first; all of them, and by address.
+        self._strangers: dict[_Peer, None] = {}
+        self._strangers_of: dict[str, dict[_Peer, None]] = {}
+        self._stopping = self._deaf = False
+        self._thread = threading.Thread(target=self._run, name="am-control", daemon=True)
+
+    def __enter__(self) -> ControlServer:
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._selector.register(self._wake_in, selectors.EVENT_READ)
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stopping = True
+        self._wake()
+        self._thread.join()
+        for peer in list(self._peers):
+            self._close(peer)
+        self._listener.close()
+        self._selector.close()
+        self._wake_in.close()
+        self._wake_out.close()
+
+    def reply(self, request: Request, status: int, body: Any, content_type: str = "application/json") -> None:
+        """Answer a request.
+
+        Args:
+            request: the request.
+            status: of HTTP.
+            body: turned to JSON unless it is bytes, or text of another ``content_type``.
+            content_type: of the body.
+        """
+        if isinstance(body, bytes):
+            data = body
+        elif content_type == "application/json":
+            data = json.dumps(body, separators=(",", ":")).encode()
+        else:
+            data = str(body).encode()
+        self._replies.append((request, status, data, content_type))
+        if threading.current_thread() is not self._thread:
+            self._wake()
+
+    def _wake(self) -> None:
+        # A full pipe wakes as well as a byte more would.
+        with contextlib.suppress(BlockingIOError):
+            self._wake_out.send(b"\0")
+
+    def _run(self) -> None:
+        sweep_at = time.monotonic() + 1.0
+        while not self._stopping:
+            for key, events in self._selector.select(timeout=1.0):
+                if key.fileobj is self._listener:
+                    self._accept()
+                elif key.fileobj is self._wake_in:
+                    with contextlib.suppress(BlockingIOError):
+                        self._wake_in.recv(4096)
+                else:
+                    self._serve(key.data, events)
+            while self._replies:
+                self._send_reply(*self._replies.popleft())
+            if (now := time.monotonic()) >= sweep_at:
+                sweep_at = now + 1.0
+                if self._deaf:
+                    self._selector.register(self._listener, selectors.EVENT_READ)
+                    self._deaf = False
+                for peer in [p for p in self._peers if p.asked is None and p.deadline < now]:
+                    self._close(peer)
+        # Answers given just before the end still go out: a task's last report waits for one.
+        while self._replies:
+            self._send_reply(*self._replies.popleft())
+
+    # ---- connections ----
+
+    def _accept(self) -> None:
+        # A few at a time: data of accepted connections is read before more are accepted.
+        for _ in range(_ACCEPT_AT_ONCE):
+            try:
+                sock, address = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE) and not self._evict(self._strangers):
+                    # Who waits stays in the backlog; the listener would wake us without end.
+                    self._selector.unregister(self._listener)
+                    self._deaf = True
+                return
+            if len(self._peers) >= MAX_CONNECTIONS:
+                sock.close()
+                continue
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            peer = _Peer(sock, _origin(address[0]), time.monotonic() + REQUEST_DEADLINE_S)
+            self._peers.add(peer)
+            self._strangers[peer] = None
+            self._strangers_of.setdefault(peer.address, {})[peer] = None
+            self._watch(peer)
+            # A task sends its request at once, so it is authenticated before later connections can displace it.
+            self._serve(peer, selectors.EVENT_READ)
+            # Close the oldest: a client with a token had time to send it. A task that was too slow retries.
+            if len(self._strangers_of.get(peer.address, ())) > MAX_STRANGERS_OF_AN_ADDRESS:
+                self._evict(self._strangers_of[peer.address])
+            elif len(self._strangers) > MAX_STRANGERS:
+                self._evict(self._strangers)
+
+    def _evict(self, peers: Iterable[_Peer]) -> bool:
+        """Close the first of some connections; False: there is none."""
+        if (oldest := next(iter(peers), None)) is None:
+            return False
+        self._close(oldest)
+        return True
+
+    def _know(self, peer: _Peer) -> None:
+        """Count a connection as a stranger no more: it had a valid token, or is closed."""
+        if peer in self._strangers:
+            del self._strangers[peer]
+            same = self._strangers_of[peer.address]
+            del same[peer]
+            if not same:
+                del self._strangers_of[peer.address]
+
+    def _close(self, peer: _Peer) -> None:
+        if not peer.closed:
+            peer.closed = True
+            self._peers.discard(peer)
+            self._know(peer)
+            with contextlib.suppress(KeyError, ValueError):
+                self._selector.unregister(peer.sock)
+            peer.sock.close()
+            peer.out.clear()
+
+    def _watch(self, peer: _Peer) -> None:
+        """Let the selector watch what is wanted of a connection now."""
+        if peer.closed:
+            return
+        wanted = (0 if peer.paused else selectors.EVENT_READ) | (selectors.EVENT_WRITE if peer.out else 0)
+        if wanted == peer.events:
+            return
+        if not wanted:
+            self._selector.unregister(peer.sock)
+        elif not peer.events:
+            self._selector.register(peer.sock, wanted, peer)
+        else:
+            self._selector.modify(peer.sock, wanted, peer)
+        peer.events = wanted
+
+    def _serve(self, peer: _Peer, events: int) -> None:
+        if peer.closed:
+            return
+        try:
+            if events & selectors.EVENT_WRITE:
+                self._flush(peer)
+            if events & selectors.EVENT_READ and not peer.closed:
+                self._receive(peer)
+        except BlockingIOError:
+            return
+        except h11.RemoteProtocolError as error:
+            self._refuse(peer, error.error_status_hint, "not a request that can be understood")
+        except OSError:
+            self._close(peer)
+
+    # ---- requests ----
+
+    def _receive(self, peer: _Peer) -> None:
+        data = peer.sock.recv(_RECEIVE_BYTES if peer.authenticated else _RECEIVE_OF_A_STRANGER_BYTES)
+        if peer.draining:
+            if not data:
+                self._close(peer)
+            return
+        if peer.asked is not None or peer.out:
+            if not data:
+                self._close(peer)  # the client is gone
+                return
+            # The next request waits in the kernel's buffer until this one is answered.
+            peer.paused = True
+        if peer.http is None:
+            peer.http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
+        elif not peer.begun:
+            peer.deadline = time.monotonic() + REQUEST_DEADLINE_S
+        peer.begun = True
+        peer.http.receive_data(data)
+        self._next_request(peer)
+        self._watch(peer)
+
+    def _next_request(self, peer: _Peer) -> None:
+        assert peer.http is not None
+        while peer.asked is None and not peer.out and not peer.draining and not peer.closed:
+            event = peer.http.next_event()
+            if event is h11.NEED_DATA or event is h11.PAUSED:
+                return
+            if isinstance(event, h11.Request):
+                self._begin(peer, event)
+            elif isinstance(event, h11.Data):
+                peer.body += event.data
+                if len(peer.body) > peer.admission.max_body_bytes:
+                    self._refuse(peer, 413, f"a body of more than {peer.admission.max_body_bytes} bytes")
+            elif isinstance(event, h11.EndOfMessage) and peer.head is not None:
+                method, path, token = _read_head(peer.head)
+                peer.asked = Request(method=method, path=path, token=token, body=bytes(peer.body), peer=peer)
+                peer.head, peer.body = None, bytearray()
+                self._hand_over(peer.asked)
+            elif isinstance(event, h11.ConnectionClosed):
+                self._close(peer)
+
+    def _begin(self, peer: _Peer, head: h11.Request) -> None:
+        """Decide on a request by its head."""
+        admission = self._admit(*_read_head(head))
+        if isinstance(admission, Refusal):
+            self._refuse(peer, admission.status, admission.reason)
+            return
+        if admission.authenticated:
+            peer.authenticated = True
+            self._know(peer)
+        peer.head, peer.body, peer.admission = head, bytearray(), admission
+        length = next((value for name, value in head.headers if name == b"content-length"), b"0")
+        if int(length) > admission.max_body_bytes:
+            self._refuse(peer, 413, f"a body of more than {admission.max_body_bytes} bytes")
+
+    def _hand_over(self, request: Request) -> None:
+        try:
+            self._handler(request)
+        except Exception:
+            # A fault of ours costs this one request an answer, never the application its control address.
+            import traceback
+
+            with contextlib.suppress(OSError):  # the log's disk is full
+                traceback.print_exc()
+            self.reply(request, 500, {"error": "internal error; see its log"})
+
+    # ---- answers ----
+
+    def _refuse(self, peer: _Peer, status: int, why: str) -> None:
+        peer.draining, peer.paused, peer.head, peer.body = True, False, None, bytearray()
+        peer.deadline = time.monotonic() + _LINGER_S
+        with contextlib.suppress(h11.LocalProtocolError):
+            data = json.dumps({"error": why}).encode()
+            if peer.http is not None:
+                peer.out.extend(map(memoryview, _answer(peer.http, status, data, "application/json", close=True)))
+        self._flush(peer)
+
+    def _send_reply(self, request: Request, status: int, data: bytes, content_type: str) -> None:
+        peer = request.peer
+        if peer.closed or peer.asked is not request or peer.http is None:
+            return  # the asker went away; it will ask again
+        peer.asked = None
+        peer.deadline = time.monotonic() + (SEND_DEADLINE_S if peer.authenticated else REQUEST_DEADLINE_S)
+        try:
+            peer.out.extend(map(memoryview, _answer(peer.http, status, data, content_type)))
+            self._flush(peer)
+            if peer.out and not peer.authenticated:
+                self._bound_what_strangers_leave_unread(peer)
+        except h11.RemoteProtocolError as error:
+            self._refuse(peer, error.error_status_hint, "not a request that can be understood")
+        except (h11.ProtocolError, OSError):
+            self._close(peer)
+
+    def _bound_what_strangers_leave_unread(self, last: _Peer) -> None:
+        unread = {peer: size for peer in self._strangers if (size := peer.unsent)}
+        total = sum(unread.values())
+        for peer, size in unread.items():
+            if total <= MAX_UNREAD_OF_STRANGERS_BYTES:
+                return
+            if peer is not last:
+                self._close(peer)
+                total -= size
+
+    def _flush(self, peer: _Peer) -> None:
+        """Send what the other side takes now; with the last of it the next request is due, or the end."""
+        assert peer.http is not None
+        try:
+            while peer.out:
+                sent = peer.sock.send(peer.out[0])
+                if sent == len(peer.out[0]):
+                    peer.out.popleft()
+                else:
+                    peer.out[0] = peer.out[0][sent:]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._close(peer)
+            return
+        if not peer.out and not peer.closed:
+            if peer.draining:
+                with contextlib.suppress(OSError):
+                    peer.sock.shutdown(socket.SHUT_WR)
+            elif peer.http.our_state is h11.MUST_CLOSE or peer.http.their_state is h11.MUST_CLOSE:
+                self._close(peer)
+            elif peer.asked is None and peer.http.our_state is h11.DONE:
+                peer.paused = peer.begun = False
+                peer.deadline = time.monotonic() + (IDLE_DEADLINE_S if peer.authenticated else REQUEST_DEADLINE_S)
+                peer.http.start_next_cycle()
+                self._next_request(peer)
+        self._watch(peer)
+
+
+def _read_head(head: h11.Request) -> tuple[str, str, str]:
+    """Return method, path and token of a request."""
+    token = next((value for name, value in head.headers if name == b"authorization"), b"").decode("latin-1")
+    return head.method.decode("ascii"), head.target.decode("latin-1"), token.removeprefix("Bearer ").strip()
+
+
+def _origin(host: str) -> str:
+    """Return the key that limits count by: the machine itself, an IPv4 address, or an IPv6 network of 64 bits."""
+    host = host.rpartition("%")[0] or host
+    if ":" in host and "." not in host:
+        return "local" if host == "::1" else socket.inet_pton(socket.AF_INET6, host)[:8].hex()
+    host = host.rpartition(":")[2]
+    return "local" if host.startswith("127.") else host
+
+
+def _answer(
+    http: h11.Connection, status: int, data: bytes, content_type: str, *, close: bool = False
+) -> tuple[bytes, ...]:
+    headers = [
+        ("Content-Type", content_type),
+        ("Content-Length", str(len(data))),
+        ("Cache-Control", "no-store"),
+        ("X-Content-Type-Options", "nosniff"),
+    ]
+    if close:
+        headers.append(("Connection", "close"))
+    head = http.send(h11.Response(status_code=status, headers=headers)) or b""
+    http.send_with_data_passthrough(h11.Data(data))
+    http.send(h11.EndOfMessage())
+    # No copy: one answer may go to many clients.
+    return (head, data) if data else (head,)

@@ -1,0 +1,96 @@
+"""The client of an ApplicationMaster's control server (`dlapp.net.control`)."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from types import TracebackType
+from typing import Any
+
+from dlapp.errors import Denied, DlappError, NotFound, Unreachable
+from dlapp.net.http import HttpClient, IncompleteResponse, split_url
+
+MAX_VIEW_BYTES = 64 << 20
+"""A view of 10,000 containers has some 3 MiB."""
+_IDLE_S = 300.0
+"""As long as the server keeps a connection that is not used."""
+
+
+class ControlConnection:
+    """One connection to an ApplicationMaster; opened at the first call, kept for the next.
+
+    Every call may be repeated (that is part of the messages: `dlapp.messages`), so one that meets a connection which
+    the server has closed meanwhile is sent again, once, over a new one.
+
+    Args:
+        url: ``http://host:port``.
+        token: what goes into the Authorization header; None for calls that need none.
+        max_answer_bytes: a longer answer is none.
+    """
+
+    def __init__(self, url: str, token: str | None = None, *, max_answer_bytes: int = MAX_VIEW_BYTES) -> None:
+        self.url, self._max_answer_bytes = url, max_answer_bytes
+        try:
+            self._server, *rest = split_url(url)
+        except ValueError:
+            rest = []
+        if rest != ["/", ""] or not url.startswith("http://") or not self._server.rpartition(":")[2].isdigit():
+            raise Unreachable(f"{url!r} is not a control address like http://node7:40123")
+        self._headers = {"Content-Type": "application/json"}
+        if token:
+            self._headers["Authorization"] = f"Bearer {token}"
+        # Each call has a deadline of its own, in the place of the first two.
+        self._client = HttpClient(0.0, 0.0, idle_s=_IDLE_S)
+        self._lock = threading.Lock()
+
+    def call(self, method: str, path: str, body: Any = None, *, timeout_s: float = 10.0) -> Any:
+        """Send one request, return what its JSON answer says.
+
+        Args:
+            method: of HTTP.
+            path: of the request.
+            body: a JSON value; None: nothing.
+            timeout_s: of the call as a whole [s].
+
+        Raises:
+            Unreachable: nobody answered, or not in time, or not in our language.
+            Denied: 401 or 403. NotFound: 404. DlappError: any other refusal, with the server's words.
+        """
+        data = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
+        with self._lock:
+            try:
+                answer = self._client.request(
+                    method,
+                    self._server,
+                    path,
+                    data,
+                    headers=self._headers,
+                    most=self._max_answer_bytes,
+                    until=time.monotonic() + timeout_s,
+                    repeatable=True,
+                )
+            except IncompleteResponse as error:
+                why = f"no answer in {timeout_s:g} s" if error.timed_out else str(error)
+                if error.too_large:
+                    why = f"an answer of more than {self._max_answer_bytes >> 20} MiB"
+                raise Unreachable(f"ApplicationMaster at {self.url}: {why}") from error
+        try:
+            said = json.loads(answer.body) if answer.body else None
+        except (ValueError, RecursionError) as error:
+            raise Unreachable(f"ApplicationMaster at {self.url}: the answer is not JSON") from error
+        if answer.status == 200:
+            return said
+        message = said.get("error", "") if isinstance(said, dict) else ""
+        kind = {401: Denied, 403: Denied, 404: NotFound}.get(answer.status, DlappError)
+        raise kind(message or f"ApplicationMaster at {self.url}: HTTP {answer.status}")
+
+    def close(self) -> None:
+        """End the connection; a call in progress elsewhere fails with Unreachable, and so does every later one."""
+        self._client.end()
+
+    def __enter__(self) -> ControlConnection:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()

@@ -1,0 +1,309 @@
+"""The Docker client: calls of dockerd's API over its Unix socket, and no library.
+
+The docker package costs each task 90 ms and 20 MiB, most of it for what a task never asks; it is used where an image
+is pulled, for credentials, and for the shell's terminal.
+
+A dockerd may hang or trickle, so a call as a whole has a deadline, and its answer a limit.
+
+Source: Docker Engine API 1.24 and later; paths without a version get the daemon's own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlencode
+
+from dlapp.errors import DlappError
+from dlapp.net.http import HttpClient, IncompleteResponse
+
+UNIX = "unix://"
+MOST_BYTES = 64 << 20
+"""The longest answer that is no stream: a file of an image."""
+MOST_LIST_BYTES = 8 << 20
+"""The longest list: some thousands of containers."""
+MOST_LINE = 1 << 20
+"""The longest of the objects that are answered one by one, and of a refusal."""
+REMOVAL_S = 5.0
+"""How long a removal is waited for that somebody else has begun; some never end."""
+_AGAIN_S = 0.05
+
+
+class DockerError(Exception):
+    """dockerd did not do what it was asked."""
+
+
+class DockerRefused(DockerError):
+    """dockerd answered, and refused; ``status`` is of HTTP, the message its own words."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class DockerSilent(DockerError):
+    """dockerd did not answer, or not as it should."""
+
+
+class DockerNotLocal(DockerError, DlappError):
+    """The address is not that of a dockerd of this machine."""
+
+
+class ContainerSummary(NamedTuple):
+    """A container; ``state`` is Docker's word: created, running, paused, restarting, removing, exited, dead."""
+
+    id: str
+    state: str
+    labels: Mapping[str, str] = {}
+    name: str = ""
+
+
+class Dockerd:
+    """The daemon of this machine at ``host``. It keeps no connection.
+
+    Args:
+        timeout_s: how long a call as a whole may take where it does not say; may be changed.
+
+    Raises:
+        DockerNotLocal: the address is not of this machine's daemon.
+    """
+
+    def __init__(self, host: str, timeout_s: float) -> None:
+        if not host.startswith(UNIX):
+            raise DockerNotLocal(f"runtime.docker.host is {host}: only this machine's dockerd, by {UNIX}")
+        self.host, self.timeout_s = host, timeout_s
+
+    @property
+    def path(self) -> str:
+        """Its socket."""
+        return self.host.removeprefix(UNIX)
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, Any] | None = None,
+        body: Any = None,
+        until: float | None = None,
+        most: int = MOST_BYTES,
+    ) -> Any:
+        """Return what one call is answered, read from JSON; bytes where it is none; None where it is empty.
+
+        Args:
+            method: of HTTP.
+            path: of the API.
+            query: of the address.
+            body: bytes are a tar archive, all else is sent as JSON.
+            until: when to stop waiting [s, monotonic]; None: `timeout_s` from now.
+            most: the longest answer [bytes].
+
+        Raises:
+            DockerRefused, DockerSilent.
+        """
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        headers = {"Content-Type": "application/x-tar" if isinstance(body, bytes) else "application/json"}
+        deadline = time.monotonic() + self.timeout_s if until is None else until
+        try:
+            with closing(HttpClient(self.timeout_s, self.timeout_s)) as client:
+                answer = client.request(
+                    method, self.host, _target(path, query), data, headers=headers, most=most, until=deadline
+                )
+        except IncompleteResponse as error:
+            if error.too_large:
+                raise DockerSilent(f"an answer of more than {most >> 20} MiB") from error
+            if error.timed_out:
+                raise DockerSilent(
+                    f"no answer in {self.timeout_s:g} s" if until is None else "no answer in time"
+                ) from error
+            raise DockerSilent(str(error)) from error
+        if answer.status >= 400:
+            raise DockerRefused(answer.status, _message(answer.body))
+        if not answer.headers.get("content-type", "").startswith("application/json"):
+            return answer.body or None
+        return _from_json(answer.body)
+
+    def lines(
+        self, path: str, query: Mapping[str, Any], headers: Mapping[str, str], *, timeout_s: float
+    ) -> Iterator[dict[str, Any]]:
+        """POST, and yield the objects that are answered one by one as they come; raises as `call` does.
+
+        Args:
+            path: of the API.
+            query: of the address.
+            headers: to send.
+            timeout_s: how long dockerd may be silent.
+        """
+        try:
+            with (
+                closing(HttpClient(timeout_s, timeout_s)) as client,
+                closing(client.stream("POST", self.host, _target(path, query), headers=headers)) as answer,
+            ):
+                rest = b""
+                for piece in answer:
+                    rest += piece
+                    if answer.status < 400:
+                        *whole, rest = rest.split(b"\n")
+                        yield from (_object(_from_json(line)) for line in whole if line.strip())
+                    if len(rest) > MOST_LINE:
+                        raise DockerSilent(f"a line of more than {MOST_LINE >> 20} MiB")
+        except IncompleteResponse as error:
+            raise DockerSilent(f"no answer in {timeout_s:g} s" if error.timed_out else str(error)) from error
+        if answer.status >= 400:
+            raise DockerRefused(answer.status, _message(rest))
+        if rest.strip():
+            yield _object(_from_json(rest))
+
+    # ---- containers ----
+
+    def create(self, name: str, config: Mapping[str, Any]) -> None:
+        """Make a container."""
+        self.call("POST", "/containers/create", query={"name": name}, body=config)
+
+    def start(self, name: str) -> None:
+        """Start it."""
+        self.call("POST", f"/containers/{name}/start")
+
+    def inspect(self, name: str) -> dict[str, Any]:
+        """All that is known of it."""
+        return _object(self.call("GET", f"/containers/{name}/json"))
+
+    def kill(self, name: str) -> None:
+        """SIGKILL to all of it."""
+        self.call("POST", f"/containers/{name}/kill")
+
+    def remove(self, name: str, *, until: float | None = None) -> None:
+        """Kill and remove it, with its anonymous volumes; one that is gone is no error.
+
+        Args:
+            name: or id.
+            until: when to stop waiting [s, monotonic], also for a removal that somebody else has begun, but for that
+                no longer than `REMOVAL_S`; None: `timeout_s` from now, and such a removal is refused with 409.
+        """
+        path, query = f"/containers/{quote(name, safe='')}", {"force": 1, "v": 1}
+        until = until if until is None else min(until, time.monotonic() + REMOVAL_S)
+        # 1. A task is killed; the process that sweeps its application (`dlapp.runtime.sweep`) begins to remove this.
+        # 2. The ledger's call comes: 409, the removal is in progress. Until it is done the container counts as alive.
+        # 3. Had the ledger looked again at once, the lease would be kept, and nobody would come back to free it.
+        while True:
+            try:
+                self.call("DELETE", path, query=query, until=until)
+            except DockerRefused as error:
+                if error.status == 409 and until is not None:
+                    time.sleep(_AGAIN_S)
+                    continue
+                if error.status != 404:
+                    raise
+            return
+
+    def labelled(self, labels: list[str], *, until: float | None = None) -> list[ContainerSummary]:
+        """Return the containers, in whatever state, that have all these labels; ``until`` as for `call`."""
+        query = {"all": 1, "filters": json.dumps({"label": labels})}
+        found = _objects(self.call("GET", "/containers/json", query=query, until=until, most=MOST_LIST_BYTES))
+        return [_summary(one) for one in found]
+
+    def version(self) -> dict[str, Any]:
+        """Return its version, and that of its API."""
+        return _object(self.call("GET", "/version"))
+
+    def image(self, name: str) -> dict[str, Any] | None:
+        """What is known of an image; None: it is not here."""
+        try:
+            return _object(self.call("GET", f"/images/{quote(name)}/json"))
+        except DockerRefused as error:
+            if error.status == 404:
+                return None
+            raise
+
+    def networks(self) -> list[str]:
+        """Return the names of its networks."""
+        return [str(one.get("Name", "")) for one in _objects(self.call("GET", "/networks"))]
+
+    def read_file(self, container: str, path: str) -> bytes | None:
+        """A file in a container; None: there is no such file. Links in it are not followed."""
+        import io
+        import tarfile
+
+        try:
+            data = self.call("GET", f"/containers/{container}/archive", query={"path": path})
+        except DockerRefused as error:
+            if error.status == 404:
+                return None
+            raise
+        try:
+            with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as tar:
+                member = tar.next()
+                file = tar.extractfile(member) if member is not None and member.isreg() else None
+                return None if file is None else file.read()
+        except (tarfile.TarError, TypeError) as error:
+            raise DockerSilent(f"a response that is not an archive: {error}") from error
+
+    def write_files(self, container: str, files: Mapping[str, bytes]) -> None:
+        """Put files into a container: path without the first slash -> content; root's, and all may read them."""
+        import io
+        import tarfile
+
+        out = io.BytesIO()
+        with tarfile.open(fileobj=out, mode="w") as tar:
+            for path, content in files.items():
+                member = tarfile.TarInfo(path)
+                member.size, member.mode = len(content), 0o644
+                tar.addfile(member, io.BytesIO(content))
+        self.call("PUT", f"/containers/{container}/archive", query={"path": "/"}, body=out.getvalue())
+
+    # ---- the process ----
+
+    def process_id(self) -> int | None:
+        """The process that listens at its socket; None: that cannot be told. It may be a systemd that starts it."""
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(self.timeout_s)
+            try:
+                probe.connect(self.path)
+                pid: int = struct.unpack("3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+            except OSError:
+                return None
+        return pid if pid > 0 and os.path.exists(f"/proc/{pid}") else None
+
+
+def _target(path: str, query: Mapping[str, Any] | None) -> str:
+    return f"{path}?{urlencode(query)}" if query else path
+
+
+def _from_json(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise DockerSilent(f"a response that is not JSON: {error}") from error
+
+
+def _object(found: Any) -> dict[str, Any]:
+    if not isinstance(found, dict):
+        raise DockerSilent("an answer of another form than the API's")
+    return found
+
+
+def _objects(found: Any) -> list[dict[str, Any]]:
+    if not isinstance(found, list):
+        raise DockerSilent("an answer of another form than the API's")
+    return [_object(one) for one in found]
+
+
+def _summary(found: dict[str, Any]) -> ContainerSummary:
+    container_id, labels, names = found.get("Id"), found.get("Labels") or {}, found.get("Names") or [""]
+    if not (isinstance(container_id, str) and isinstance(labels, dict) and isinstance(names, list) and container_id):
+        raise DockerSilent("an answer of another form than the API's")
+    labels = {str(name): str(value) for name, value in labels.items()}
+    return ContainerSummary(container_id, str(found.get("State", "")), labels, str(names[0]))
+
+
+def _message(words: bytes) -> str:
+    try:
+        return str(json.loads(words)["message"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return words.decode(errors="replace").strip() or "no reason given"

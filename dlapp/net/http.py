@@ -1,0 +1,780 @@
+"""The HTTP client, HTTP/1.1 over TCP, TLS and Unix sockets: connections that are kept, bodies in memory, in pieces, and
+from and to files, which the kernel moves.
+
+The usual libraries cost too much: http.client takes 17 ms to load and 0.2 ms of a processor for each request, requests
+ten times as much, and in all of them every byte of a file passes through Python. A cluster's files are many or large.
+What is read of the protocol is what servers may send (RFC 9112): bodies by length, in chunks, or up to the end;
+`dlapp.net.http_framing` refuses what does not say where it ends. No proxy of the environment is used and no .netrc:
+both are for the world outside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import re
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from dlapp.net.http_framing import (
+    MAX_CHUNK_LINE_BYTES,
+    MAX_FIELDS,
+    MAX_HEAD_BYTES,
+    FramingError,
+    Head,
+    check_trailer,
+    parse_chunk_line,
+    parse_head,
+)
+
+MAX_INTERIM = 16
+"""Interim responses (1xx) before a response."""
+MOST_BODY = 256 << 20
+"""The most of an answer that is kept in memory; what is larger goes to a file."""
+MOST_REFUSAL = 1 << 20
+"""The most of an answer that says why a request was not carried out."""
+PIECE = 1 << 20
+_STREAM_PIECE = 1 << 16
+_BEGINNING = b"HTTP/1."
+IDLE_S = 20.0
+"""A connection that was not used for this long is not used again: servers close theirs in time (Jetty after 30 s)."""
+ADDRESS_S = 30.0
+"""How long a host's addresses are taken for its own: a DataNode makes us connect anew for each file."""
+_EARLY = "closed the connection in the middle of an answer"
+PLAIN, TLS = "speaks plain HTTP, and not TLS", "speaks TLS, and not plain HTTP"
+"""Words of `IncompleteResponse` where one side speaks TLS and the other does not."""
+_ALERT = 21
+"""The first byte of what a server of TLS says to one who does not speak it (RFC 8446, 5.1), if it says anything."""
+_PROBE_S = 3.0
+"""How long a server is tried in TLS that did not answer in plain HTTP."""
+_HASTE_S = 2.0
+"""How long a server that breaks off the sending of a body has to say why."""
+_TARGET = re.compile(r"[!-~]+")
+_VALUE = re.compile(r"[ -~]*")
+_URL = re.compile(r"(https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?)(/[!->@-~]*)?(?:\?([!-~]*))?")
+"""Server, port, path and query. Source: RFC 3986; no user name, nothing that is not ASCII. It matches in one way only,
+so in linear time."""
+_T = TypeVar("_T")
+
+
+class IncompleteResponse(OSError):
+    """No whole answer came.
+
+    Args:
+        sent: the server may have seen the request.
+        answered: the beginning of a good answer had come.
+        received: bytes of its body that had come.
+        lasting: it will not come by waiting.
+    """
+
+    def __init__(
+        self, message: str, *, sent: bool, answered: bool = False, received: int = 0, lasting: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.sent, self.answered, self.received, self.lasting = sent, answered, received, lasting
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether it did not come in time."""
+        return isinstance(self.__cause__, TimeoutError)
+
+    @property
+    def too_large(self) -> bool:
+        """Whether its body is larger than the limit."""
+        return isinstance(self.__cause__, _BodyTooLarge)
+
+
+class _BodyTooLarge(FramingError):
+    """A body is larger than memory is to take."""
+
+
+class SourceShrank(Exception):
+    """A file that was being sent has fewer bytes than it had."""
+
+
+class RequestBody(NamedTuple):
+    """A body to send: ``size`` bytes of an open file, from its beginning."""
+
+    fd: int
+    size: int
+
+
+class ResponseSink(NamedTuple):
+    """Where the body of a good answer goes.
+
+    Args:
+        fd: an open file that is written from ``offset`` on.
+        limit: more than this many bytes are not taken.
+        tell: told the number of bytes after each piece.
+    """
+
+    fd: int
+    offset: int
+    limit: int
+    tell: Callable[[int], None]
+
+
+class HttpResponse(NamedTuple):
+    """A server's answer; ``body`` is empty where it went to a file.
+
+    Args:
+        headers: those that matter here, names in small letters.
+        received: bytes of the body.
+    """
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+    received: int
+
+    @property
+    def good(self) -> bool:
+        """Whether the request was carried out."""
+        return 200 <= self.status < 300
+
+
+class ResponseStream:
+    """A response whose body is read in pieces, once. Read it to its end or close it: it has a connection to itself.
+
+    Args:
+        head: of the response.
+        pieces: of its body.
+        leave: told once whether all of it was read.
+    """
+
+    def __init__(self, head: Head, pieces: Iterator[bytes], leave: Callable[[bool], None]) -> None:
+        self.status, self.headers, self._pieces, self._leave = head.status, head.headers, pieces, leave
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield the pieces. Raises IncompleteResponse: it broke off."""
+        whole = False
+        try:
+            yield from self._pieces
+            whole = True
+        finally:
+            self._leave(whole)
+
+    def close(self) -> None:
+        """Read nothing more. May be repeated."""
+        self._leave(False)
+
+
+class HttpClient:
+    """Connections to any number of servers. Any thread may ask; each request has a connection to itself.
+
+    A server is ``http://host:port``, ``https://host:port`` or ``unix:///path``.
+
+    Args:
+        connect_s, silence_s: how long to wait for a connection; and for an answer's head, for the next byte of a body
+            that goes to a file, for each piece of one that is streamed, and for any other body as a whole.
+        ca: file of the certificates that servers are trusted by; None: what OpenSSL has.
+        idle_s: a connection that was not used for this long is not used again.
+    """
+
+    def __init__(self, connect_s: float, silence_s: float, ca: str | None = None, *, idle_s: float = IDLE_S) -> None:
+        self._connect_s, self._silence_s, self._ca, self._idle_s = connect_s, silence_s, ca, idle_s
+        self._idle: dict[str, list[_Connection]] = {}
+        self._busy: dict[_Connection, int] = {}  # with the thread that uses it
+        self._known: set[str] = set()  # servers that have answered
+        self._lock = threading.Lock()
+        self._ended = False
+        self._tls: Any = None
+        self._addresses: dict[tuple[str, int], tuple[list[tuple[int, Any]], float]] = {}
+
+    def request(
+        self,
+        method: str,
+        server: str,
+        target: str,
+        body: bytes | RequestBody | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        sink: ResponseSink | None = None,
+        most: int = MOST_BODY,
+        until: float | None = None,
+        repeatable: bool = False,
+    ) -> HttpResponse:
+        """Send one request and read the answer.
+
+        Args:
+            method: of the request.
+            server: where to; see above.
+            target: path and query.
+            body: what to send with it.
+            headers: in addition to the usual, or in their place.
+            sink: where the body of a good answer goes; None: to memory.
+            most: bytes of a good answer that memory takes.
+            until: when all of it must be done [s, monotonic], not counting ``connect_s`` and ``silence_s``; None:
+                these count. Not with bodies from or to files.
+            repeatable: it is sent again if a connection that was kept turns out to be closed.
+
+        Raises:
+            IncompleteResponse: it did not come, or not whole.
+            OSError: the sink's file cannot be written.
+            SourceShrank: the body's file has fewer bytes than were promised.
+        """
+        head = _request_head(method, server, target, body, headers)
+        connection, response = self._exchange(
+            server, lambda one: one.ask(method, head, body, sink, most), until, repeatable=repeatable
+        )
+        self._leave(server, connection, stays=connection.stays)
+        return response
+
+    def stream(
+        self,
+        method: str,
+        server: str,
+        target: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        repeatable: bool = False,
+    ) -> ResponseStream:
+        """Send one request without a body and read the answer's head; the caller reads the rest by iteration. Raises
+        as `request`.
+
+        Args:
+            method, server, target, headers, repeatable: as of `request`.
+        """
+        request = _request_head(method, server, target, None, headers)
+        connection, head = self._exchange(server, lambda one: one.begin(request, None), None, repeatable=repeatable)
+        return ResponseStream(
+            head,
+            connection.pieces(method, head),
+            lambda whole: self._leave(server, connection, stays=whole and connection.stays),
+        )
+
+    def _exchange(
+        self, server: str, work: Callable[[_Connection], _T], until: float | None, *, repeatable: bool
+    ) -> tuple[_Connection, _T]:
+        """Return a connection, which is to be left, and what ``work`` did with it."""
+        while True:
+            kept = self._kept(server)
+            connection = kept or self._new(server, until)
+            connection.until = until
+            self._busy[connection] = threading.get_ident()
+            try:
+                if self._ended:
+                    raise IncompleteResponse("the connection was ended", sent=False)
+                with connection.explained():
+                    result = work(connection)
+            except BaseException as error:
+                # Also where a signal cut us off: what comes next on it is not known.
+                self._leave(server, connection, stays=False)
+                if not isinstance(error, IncompleteResponse) or connection.is_cut or self._ended:
+                    raise
+                if repeatable and kept and isinstance(error.__cause__, OSError) and not error.timed_out:
+                    continue
+                if until is None and connection.may_be_tls and self._wants_tls(server, error):
+                    raise IncompleteResponse(TLS, sent=False, lasting=True) from error
+                raise
+            self._known.add(server)
+            return connection, result
+
+    def _leave(self, server: str, connection: _Connection, *, stays: bool) -> None:
+        """Keep a connection for the next request if it ``stays``, else close it. Only the first call counts."""
+        if self._busy.pop(connection, None) is None:
+            return
+        if not stays:
+            connection.close()
+            return
+        connection.used_at = time.monotonic()
+        with self._lock:
+            self._idle.setdefault(server, []).append(connection)
+
+    def cut(self, threads: Collection[int]) -> None:
+        """Break what some threads use, by their identifiers: whoever waits for an answer has `IncompleteResponse`."""
+        for connection, thread in list(self._busy.items()):
+            if thread in threads:
+                connection.cut()
+
+    def end(self) -> None:
+        """Close all: a request in progress raises `IncompleteResponse`, and so does every later one."""
+        # A request that has no connection yet looks once it has one; see `_exchange`.
+        self._ended = True
+        self.cut(set(self._busy.values()))
+        self.close()
+
+    def close(self) -> None:
+        """Close what is not in use."""
+        with self._lock:
+            idle, self._idle = self._idle, {}
+        for connections in idle.values():
+            for one in connections:
+                one.close()
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):
+            self.close()
+
+    def _kept(self, server: str) -> _Connection | None:
+        while True:
+            with self._lock:
+                idle = self._idle.get(server)
+                one = idle.pop() if idle else None
+            if one is None or one.is_fresh(self._idle_s):
+                return one
+            one.close()
+
+    def _new(self, server: str, until: float | None) -> _Connection:
+        scheme, host, port = _address(server)
+        try:
+            if scheme == "unix":
+                return _Connection(self._connected([(socket.AF_UNIX, host)], until), self._silence_s, in_kernel=True)
+            sock = self._connected_by_name(host, port, until)
+            try:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if scheme == "https":
+                    sock = self._secured(sock, host)
+            except BaseException:
+                sock.close()
+                raise
+        except IncompleteResponse:
+            raise
+        except OSError as error:
+            if untrusted := getattr(error, "verify_message", ""):
+                message = f"has a certificate that is not trusted ({untrusted})"
+                raise IncompleteResponse(message, sent=False, lasting=True) from error
+            # OpenSSL's names for what is not TLS; they differ between its versions.
+            if getattr(error, "reason", "") in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
+                raise IncompleteResponse(PLAIN, sent=False, lasting=True) from error
+            raise IncompleteResponse(_words(error), sent=False) from error
+        return _Connection(sock, self._silence_s, in_kernel=scheme != "https")
+
+    def _wants_tls(self, server: str, broken: IncompleteResponse) -> bool:
+        """Whether a server that gave no answer to plain HTTP would have given one in TLS."""
+        scheme, host, port = _address(server)
+        if scheme != "http" or server in self._known or broken.timed_out:
+            return False
+        import ssl
+
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        # It is told nothing, so its certificate does not matter.
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        try:
+            with (
+                socket.create_connection((host, port), timeout=min(_PROBE_S, self._connect_s)) as sock,
+                context.wrap_socket(sock, server_hostname=host),
+            ):
+                return True
+        except (OSError, ValueError):
+            return False
+
+    def _connected_by_name(self, host: str, port: int, until: float | None) -> socket.socket:
+        """Connect to the first of a host's addresses that takes it."""
+        found, since = self._addresses.get((host, port), ([], 0.0))
+        if not found or time.monotonic() - since > ADDRESS_S:
+            found = [(one[0], one[4]) for one in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+            self._addresses[host, port] = (found, time.monotonic())
+        try:
+            return self._connected(found, until)
+        except OSError:
+            self._addresses.pop((host, port), None)
+            raise
+
+    def _connected(self, addresses: list[tuple[int, Any]], until: float | None) -> socket.socket:
+        """Connect to the first of some addresses, each with its family, that takes it."""
+        failure: OSError | None = None
+        for family, address in addresses:
+            try:
+                sock = socket.socket(family, socket.SOCK_STREAM)
+            except OSError as error:
+                # This machine has no IPv6, say. Where another address says more, that counts.
+                failure = failure or error
+                continue
+            try:
+                sock.settimeout(_left(self._connect_s, until))
+                sock.connect(address)
+            except BaseException as error:
+                sock.close()
+                if not isinstance(error, OSError):
+                    raise
+                failure = error
+            else:
+                return sock
+        raise failure or OSError("has no address")
+
+    def _secured(self, sock: socket.socket, host: str) -> socket.socket:
+        import ssl
+
+        if self._tls is None:
+            try:
+                self._tls = ssl.create_default_context(cafile=self._ca)
+            except OSError as error:
+                raise IncompleteResponse(
+                    f"cannot be trusted: {self._ca}: {_words(error)}", sent=False, lasting=True
+                ) from error
+        secured: socket.socket = self._tls.wrap_socket(sock, server_hostname=host)
+        return secured
+
+
+def split_url(url: str) -> tuple[str, str, str]:
+    """Return server, path and query of a web address. Raises ValueError: it is none that can be asked."""
+    match = _URL.fullmatch(url)
+    if match is None or int(match[2] or 0) > 0xFFFF:
+        raise ValueError(f"{url[:200]!r} is not a web address")
+    return match[1], match[3] or "/", match[4] or ""
+
+
+def _left(limit_s: float, until: float | None) -> float:
+    """Return the time until a deadline, or ``limit_s`` where there is none [s]. Raises TimeoutError: it is over."""
+    if until is None:
+        return limit_s
+    if (left_s := until - time.monotonic()) <= 0:
+        raise TimeoutError
+    return left_s
+
+
+def _request_head(
+    method: str, server: str, target: str, body: bytes | RequestBody | None, headers: Mapping[str, str] | None
+) -> bytes:
+    """Return a request's head. Raises ValueError: a part of it would not stay what it is."""
+    scheme, _, place = server.partition("://")
+    fields = {"Host": "localhost" if scheme == "unix" else place, "Accept": "*/*"}
+    if body is not None or method in ("PUT", "POST"):
+        size = 0 if body is None else len(body) if isinstance(body, bytes) else body.size
+        fields |= {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
+    if headers:
+        fields |= headers
+    if not _TARGET.fullmatch(target) or not all(map(_VALUE.fullmatch, (headers or {}).values())):
+        raise ValueError("a request with characters that HTTP does not allow there")
+    lines = "\r\n".join([f"{name}: {value}" for name, value in fields.items()])
+    return f"{method} {target} HTTP/1.1\r\n{lines}\r\n\r\n".encode("ascii")
+
+
+def _address(server: str) -> tuple[str, str, int]:
+    """Scheme, host and port of a server; of a Unix socket its path, and 0."""
+    scheme, _, place = server.partition("://")
+    if scheme == "unix":
+        return scheme, place, 0
+    host, _, port = place.rpartition(":")
+    if not host or not port.isdigit():
+        host, port = place, "443" if scheme == "https" else "80"
+    return scheme, host.strip("[]"), int(port)
+
+
+class _Connection:
+    """One connection to one server, asked one thing at a time.
+
+    Args:
+        in_kernel: the kernel may move bytes between it and files.
+    """
+
+    def __init__(self, sock: socket.socket, silence_s: float, *, in_kernel: bool) -> None:
+        self._sock, self._silence_s, self._in_kernel = sock, silence_s, in_kernel
+        self._buffer = b""
+        self._body_of: _Body | None = None
+        self._ends_at: float | None = None  # of what is being received as a whole
+        self.until: float | None = None  # of the request
+        self.stays = False  # it is, or will be, at the beginning of the next answer once the body is read
+        self.may_be_tls = True  # nothing but an alert of TLS came
+        self.is_cut = False
+        self.used_at = time.monotonic()
+
+    def close(self) -> None:
+        """End it."""
+        self._sock.close()
+
+    def cut(self) -> None:
+        """Let a thread that waits on it go on; for any other thread."""
+        self.is_cut = True
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+
+    def is_fresh(self, idle_s: float) -> bool:
+        """Return whether the server, as far as we can see, still listens on it."""
+        if self._buffer or time.monotonic() - self.used_at > idle_s:
+            return False
+        return not _ready(self._sock, select.POLLIN, 0)  # what comes unasked is the end
+
+    def ask(
+        self, method: str, request: bytes, body: bytes | RequestBody | None, sink: ResponseSink | None, most: int
+    ) -> HttpResponse:
+        """Return the answer to a request. Raises what `explained` explains."""
+        head = self.begin(request, body)
+        good = 200 <= head.status < 300
+        out = _Body(sink, most) if good else _Body(None, MOST_REFUSAL)
+        self._body_of = out if good else None
+        for size in self._parts(method, head):
+            self._take(size, out)
+        return HttpResponse(head.status, head.headers, out.kept.getvalue(), out.count)
+
+    def begin(self, request: bytes, body: bytes | RequestBody | None) -> Head:
+        """Send a request, given by its head, and return the answer's head. Raises what `explained` explains."""
+        self._body_of = None
+        self._sock.settimeout(_left(self._silence_s, self.until))
+        cut = self._send(request, body)
+        try:
+            self._as_a_whole(self._sock.gettimeout())
+            for _ in range(MAX_INTERIM):
+                head = self._head()
+                if head.status >= 200:
+                    break
+            else:
+                raise FramingError("interim responses without end")
+        except OSError as error:
+            raise cut or error from None
+        self._as_a_whole(self._silence_s)
+        self.stays = head.is_persistent and cut is None
+        return head
+
+    def pieces(self, method: str, head: Head) -> Iterator[bytes]:
+        """Yield the body behind a head. Raises IncompleteResponse."""
+        with self.explained():
+            for size in self._parts(method, head):
+                left = size
+                while left:
+                    piece, self._buffer = self._buffer[:left], self._buffer[left:]
+                    if not (piece := piece or self._receive(min(_STREAM_PIECE, left))):
+                        raise ConnectionResetError(_EARLY)
+                    left -= len(piece)
+                    yield piece
+                    self._as_a_whole(self._silence_s)
+
+    @contextlib.contextmanager
+    def explained(self) -> Iterator[None]:
+        """Raise IncompleteResponse in the place of what says that no whole answer came."""
+        try:
+            yield
+        except _FileFailed as failed:
+            raise failed.why from None
+        except OSError as error:
+            raise self._broken(_words(error)) from error
+        except (ValueError, IndexError) as error:
+            raise self._broken("sent no valid HTTP response") from error
+
+    def _broken(self, message: str) -> IncompleteResponse:
+        out = self._body_of
+        return IncompleteResponse(
+            message, sent=True, answered=out is not None, received=0 if out is None else out.count
+        )
+
+    # ---- sending ----
+
+    def _send(self, head: bytes, body: bytes | RequestBody | None) -> OSError | None:
+        """Send a request. A server that refuses may close before it has all; the error counts only if it is mute."""
+        try:
+            if not isinstance(body, RequestBody):
+                self._sock.sendall(head + (body or b""))
+            else:
+                self._sock.sendall(head)
+                self._send_file(body)
+        except (BrokenPipeError, ConnectionResetError) as error:
+            self._sock.settimeout(_HASTE_S)
+            return error
+        return None
+
+    def _send_file(self, body: RequestBody) -> None:
+        at = 0
+        while at < body.size:
+            count = min(PIECE, body.size - at)
+            if self._in_kernel:
+                try:
+                    sent = os.sendfile(self._sock.fileno(), body.fd, at, count)
+                except BlockingIOError:
+                    self._wait(select.POLLOUT)
+                    continue
+            else:
+                piece = os.pread(body.fd, count, at)
+                self._sock.sendall(piece)
+                sent = len(piece)
+            if sent == 0:
+                raise SourceShrank
+            at += sent
+
+    # ---- receiving ----
+
+    def _as_a_whole(self, limit_s: float | None) -> None:
+        """What is received from now on has so long in all, for a server may trickle; None: each piece has its time."""
+        self._ends_at = self.until
+        if self.until is None and limit_s is not None:
+            self._ends_at = time.monotonic() + limit_s
+        self._sock.settimeout(self._silence_s)
+
+    def _receive(self, most: int) -> bytes:
+        if self._ends_at is not None:
+            self._sock.settimeout(_left(0.0, self._ends_at))
+        return self._sock.recv(most)
+
+    def _head(self) -> Head:
+        while (end := self._buffer.find(b"\r\n\r\n")) < 0:
+            if len(self._buffer) > MAX_HEAD_BYTES:
+                raise FramingError("a head without end")
+            self._buffer += self._some()
+            if not self._buffer.startswith(_BEGINNING[: len(self._buffer)]):
+                raise FramingError("not the head of an HTTP response")
+        head, self._buffer = self._buffer[:end], self._buffer[end + 4 :]
+        return parse_head(head)
+
+    def _parts(self, method: str, head: Head) -> Iterator[int]:
+        """Yield the length of each part of a body; who iterates reads so many bytes before the next."""
+        if method == "HEAD" or head.status in (204, 304):
+            return
+        if head.is_chunked:
+            while (size := parse_chunk_line(self._line(MAX_CHUNK_LINE_BYTES))) > 0:
+                yield size
+                if self._line(0):
+                    raise FramingError("a chunk is longer than its length")
+            self._trailers()
+        elif head.length is not None:
+            yield head.length
+        else:
+            self.stays = False
+            self._buffer = self._buffer or self._receive(PIECE)
+            while self._buffer:
+                yield len(self._buffer)
+                self._buffer = self._receive(PIECE)
+
+    def _trailers(self) -> None:
+        left = MAX_HEAD_BYTES
+        for _ in range(MAX_FIELDS):
+            line = self._line(left)
+            if not line:
+                return
+            check_trailer(line)
+            left -= len(line)
+        raise FramingError("trailers without end")
+
+    def _take(self, size: int, out: _Body) -> None:
+        if out.sink is None:
+            if out.count + size > out.most:
+                raise _BodyTooLarge("a body too large")
+            self._take_all(size, out)
+        else:
+            self._as_a_whole(None)
+            self._take_all(size, out)
+            self._as_a_whole(self._silence_s)
+
+    def _take_all(self, size: int, out: _Body) -> None:
+        end = out.count + size
+        if self._buffer:
+            out.add(self._buffer[:size])
+            self._buffer = self._buffer[size:]
+        if out.sink is not None and self._in_kernel and end - out.count >= 1 << 16:
+            self._splice(end - out.count, out)
+        while out.count < end:
+            piece = self._receive(min(PIECE, end - out.count))
+            if not piece:
+                raise ConnectionResetError(_EARLY)
+            out.add(piece)
+
+    def _splice(self, size: int, out: _Body) -> None:
+        """Let the kernel move bytes from the socket to the file, by way of a pipe (splice(2))."""
+        inner, outer = os.pipe2(os.O_CLOEXEC)
+        try:
+            with contextlib.suppress(OSError):
+                import fcntl
+
+                fcntl.fcntl(outer, fcntl.F_SETPIPE_SZ, PIECE)
+            while size:
+                try:
+                    count = os.splice(self._sock.fileno(), outer, min(size, PIECE))
+                except BlockingIOError:
+                    self._wait(select.POLLIN)
+                    continue
+                if count == 0:
+                    raise ConnectionResetError(_EARLY)
+                out.take_from(inner, count)
+                size -= count
+        finally:
+            os.close(inner)
+            os.close(outer)
+
+    def _line(self, most: int) -> bytes:
+        """Return the next line, of at most ``most`` bytes."""
+        while (end := self._buffer.find(b"\r\n", 0, most + 2)) < 0:
+            if len(self._buffer) >= most + 2:
+                raise FramingError("a line without end")
+            self._buffer += self._some()
+        line, self._buffer = self._buffer[:end], self._buffer[end + 2 :]
+        return line
+
+    def _some(self) -> bytes:
+        piece = self._receive(MAX_HEAD_BYTES)
+        if not piece:
+            raise ConnectionResetError(_EARLY)
+        self.may_be_tls = self.may_be_tls and piece[0] == _ALERT
+        return piece
+
+    def _wait(self, event: int) -> None:
+        if not _ready(self._sock, event, self._silence_s):
+            raise TimeoutError
+
+
+class _Body:
+    """A body on its way to memory, of which it takes ``most`` bytes, or to a file."""
+
+    def __init__(self, sink: ResponseSink | None, most: int) -> None:
+        self.sink, self.most, self.count = sink, most, 0
+        self.kept = io.BytesIO()
+
+    def add(self, piece: bytes) -> None:
+        """Take bytes that we have."""
+        if self.sink is None:
+            self.kept.write(piece)
+            self.count += len(piece)
+            return
+        left = memoryview(piece)
+        while left:
+            try:
+                written = os.pwrite(self.sink.fd, left, self._place(len(left)))
+            except OSError as error:
+                raise _FileFailed(error) from error
+            left = left[written:]
+            self._wrote(written)
+
+    def take_from(self, pipe: int, count: int) -> None:
+        """Take bytes that are in a pipe."""
+        assert self.sink is not None
+        while count:
+            try:
+                moved = os.splice(pipe, self.sink.fd, count, offset_dst=self._place(count))
+            except OSError as error:
+                if error.errno not in (errno.EINVAL, errno.ENOSYS):
+                    raise _FileFailed(error) from error
+                # A file system that has no such way in.
+                moved = len(piece := os.read(pipe, count))
+                self.add(piece)
+            else:
+                self._wrote(moved)
+            count -= moved
+
+    def _place(self, more: int) -> int:
+        assert self.sink is not None
+        if self.count + more > self.sink.limit:
+            raise FramingError("more bytes than were asked for")
+        return self.sink.offset + self.count
+
+    def _wrote(self, count: int) -> None:
+        assert self.sink is not None
+        self.count += count
+        self.sink.tell(count)
+
+
+class _FileFailed(Exception):
+    """It is the file here that failed, not the server; ``why`` is the error to raise."""
+
+    def __init__(self, why: OSError) -> None:
+        super().__init__(str(why))
+        self.why = why
+
+
+def _ready(sock: socket.socket, event: int, timeout_s: float) -> bool:
+    poll = select.poll()
+    poll.register(sock.fileno(), event)
+    return bool(poll.poll(int(timeout_s * 1000)))
+
+
+def _words(error: OSError) -> str:
+    if isinstance(error, socket.gaierror):
+        return "host not found"
+    if isinstance(error, TimeoutError):
+        return "timed out"
+    if error.errno is None:
+        return str(error) or "failed"
+    return (error.strerror or str(error)).lower()

@@ -1,0 +1,329 @@
+"""What the operator of a node allows there: ``/etc/dlapp/node.yaml``, read on the node that it protects.
+
+It must belong to root, and nobody else may write it. Without it the strict defaults of `KEYS` hold. An application and
+the configuration (`dlapp.config`) choose among what it allows. It binds honest clients only: on a cluster dlapp itself
+comes from the client, and whoever may use Docker is root on the node without dlapp.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from dlapp.errors import ConfigError
+from dlapp.system.text import nearest, read_boolean, read_choice, read_count, read_duration_s, read_size_bytes, shown
+
+FILE = "/etc/dlapp/node.yaml"
+MOST_FILE_BYTES = 32 << 10
+
+GPU_MODES = ("cdi", "gpus", "runtime", "nvidia-docker", "devices")
+"""The ways to give a container its GPUs, in the order in which ``auto`` looks for them."""
+
+_CLOSED = (
+    *("/boot", "/dev", "/etc", "/proc", "/root", "/run", "/sys", "/var/run"),
+    *("/var/lib/containerd", "/var/lib/containers", "/var/lib/docker"),
+)
+"""No mount may be one of these, lie in one, or hold one, but for `_OPEN`: dockerd's socket and secrets are there."""
+_PROGRAMS = ("/bin", "/lib", "/lib32", "/lib64", "/libx32", "/sbin", "/usr")
+"""No mount may be one of these, or lie in one, and be written: the host's own programs are there."""
+_HOMES = ("/home",)
+"""No mount may be one of these and be written: it would be of all users at once."""
+_MOST_LINKS = 40
+_OPEN = ("/run/media", "/run/mount")
+_OURS = ("/dlapp", "/workspace")
+
+
+class Mount(NamedTuple):
+    """A directory or file of the host that every container sees at the same path."""
+
+    path: str
+    writable: bool
+
+
+class DockerPolicy(NamedTuple):
+    """Containers on this node; the fields are the keys of `KEYS`."""
+
+    gpu_modes: tuple[str, ...]
+    networks: tuple[str, ...]
+    mounts: tuple[Mount, ...]
+    root: bool
+    pids_limit: int
+    shm_percent: int
+
+
+class NodePolicy(NamedTuple):
+    """All that the operator says; None: no cap, or nothing is there."""
+
+    kill_grace_max_s: float | None
+    log_limit_bytes: int | None
+    cache_dir: str | None
+    docker: DockerPolicy
+
+
+class NodePolicyKey(NamedTuple):
+    """One key: ``read`` takes the list of its texts. ``default`` is as one would write it; empty: None."""
+
+    name: str
+    field: str
+    read: Callable[[list[str]], Any]
+    default: str
+    kind: str
+    meaning: str
+
+
+def _one(read: Callable[[str], Any]) -> Callable[[list[str]], Any]:
+    def single(texts: list[str]) -> Any:
+        if len(texts) != 1:
+            raise ValueError("must be a single value")
+        return read(texts[0])
+
+    return single
+
+
+def _read_modes(texts: list[str]) -> tuple[str, ...]:
+    return tuple(read_choice(text, GPU_MODES) for text in texts if text != "none")
+
+
+def _read_networks(texts: list[str]) -> tuple[str, ...]:
+    for text in texts:
+        if text.startswith("container:") or any(char.isspace() or char in "/:" for char in text):
+            raise ValueError(f"{shown(text)} is not a network for containers: host, bridge, none, or a name")
+    return tuple(texts)
+
+
+def _read_mounts(texts: list[str]) -> tuple[Mount, ...]:
+    return tuple(_read_mount(text) for text in texts)
+
+
+def _read_mount(text: str) -> Mount:
+    path, colon, mode = text.rpartition(":")
+    if not colon:
+        path, mode = text, "ro"
+    if mode not in ("ro", "rw") or not path.startswith("/"):
+        raise ValueError(
+            f"{shown(text)} is not a mount: /an/absolute/path, with :rw at its end where it may be written"
+        )
+    mount = Mount(os.path.normpath("/" + path.lstrip("/")), mode == "rw")
+    # What a name leads to may be another place by the time of a container: `mount_problem` looks at that then.
+    if problem := _closed(mount.path, mount.writable):
+        raise ValueError(problem)
+    if any(_lies_in(mount.path, ours) or _lies_in(ours, mount.path) for ours in _OURS):
+        raise ValueError(f"{shown(mount.path)} is where dlapp puts its own")
+    return mount
+
+
+def _lies_in(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
+
+
+def _closed(path: str, writable: bool) -> str:
+    """Return why a path without links may not be mounted; empty if it may."""
+    if path == "/":
+        return "'/': / and what is in it stays outside of containers"
+    for closed in _CLOSED:
+        if _lies_in(path, closed) and not any(_lies_in(path, one) for one in _OPEN):
+            return f"{shown(path)}: {closed} and what is in it stays outside of containers"
+        if _lies_in(closed, path):
+            return f"{shown(path)}: {closed} is in it, which stays outside of containers; name a directory beside it"
+    if writable and (path in _HOMES or any(_lies_in(path, one) for one in _PROGRAMS)):
+        return f"{shown(path)}: containers may not write all homes, nor the programs of this machine"
+    return ""
+
+
+def mount_problem(mount: Mount) -> str:
+    """Return why an allowed mount is not made now; empty if it may be made.
+
+    Only root or the user of the container may be able to write the directories on the way to it, through links too. So
+    nobody else can replace a name there before dockerd mounts it.
+    """
+    real = os.path.realpath(mount.path)
+    if real != mount.path and (problem := _closed(real, mount.writable)):
+        return f"{shown(mount.path)} leads to {problem}"
+    try:
+        loose = _loose_directory(mount.path, (0, os.geteuid()))
+    except OSError as error:
+        return f"{shown(mount.path)}: {error.strerror}"
+    if loose:
+        return f"{shown(mount.path)}: others than root can exchange what is in {shown(loose)}"
+    return ""
+
+
+def _loose_directory(path: str, trusted: tuple[int, ...]) -> str:
+    """Return a directory on the way to ``path`` where others than ``trusted`` can replace a name; empty if none."""
+    todo, at, links = path.split("/")[::-1], "/", 0
+    while todo:
+        name = todo.pop()
+        if name in ("", "."):
+            continue
+        if name == "..":
+            at = os.path.dirname(at)
+            continue
+        holder, entry = os.lstat(at), os.lstat(os.path.join(at, name))
+        others_write = holder.st_uid not in trusted or holder.st_mode & 0o022
+        # In a sticky directory only its owner and the entry's may rename or remove an entry.
+        kept = holder.st_mode & stat.S_ISVTX and holder.st_uid in trusted and entry.st_uid in trusted
+        if others_write and not kept:
+            return at
+        if not stat.S_ISLNK(entry.st_mode):
+            at = os.path.join(at, name)
+            continue
+        links += 1
+        if links > _MOST_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        target = os.readlink(os.path.join(at, name))
+        at = "/" if target.startswith("/") else at
+        todo += target.split("/")[::-1]
+    return ""
+
+
+def _read_directory(text: str) -> str:
+    if not text.startswith("/"):
+        raise ValueError(f"{shown(text)} is not an absolute path")
+    return os.path.normpath(text)
+
+
+def _read_pids(text: str) -> int:
+    return read_count(text, 16)
+
+
+def _read_percent(text: str) -> int:
+    return read_count(text, 1, 100)
+
+
+KEYS: tuple[NodePolicyKey, ...] = (
+    NodePolicyKey("kill_grace_max", "kill_grace_max_s", _one(read_duration_s), "", "duration", "maximum grace time"),
+    NodePolicyKey(
+        "log_limit",
+        "log_limit_bytes",
+        _one(read_size_bytes),
+        "",
+        "size",
+        "maximum size of a payload's stdout, and of its stderr",
+    ),
+    NodePolicyKey(
+        "cache_dir", "cache_dir", _one(_read_directory), "", "directory", "the directory of the input caches"
+    ),
+    NodePolicyKey(
+        "docker.gpu_modes",
+        "gpu_modes",
+        _read_modes,
+        ", ".join(GPU_MODES),
+        "list",
+        "the allowed modes of `runtime.docker.gpu_mode`",
+    ),
+    NodePolicyKey("docker.networks", "networks", _read_networks, "host, bridge, none", "list", "the allowed networks"),
+    NodePolicyKey(
+        "docker.mounts",
+        "mounts",
+        _read_mounts,
+        "",
+        "list of paths",
+        "paths of the host that are mounted into every container",
+    ),
+    NodePolicyKey(
+        "docker.root",
+        "root",
+        _one(read_boolean),
+        "false",
+        "true or false",
+        "programs on a cluster may run as uid 0",
+    ),
+    NodePolicyKey(
+        "docker.pids_limit",
+        "pids_limit",
+        _one(_read_pids),
+        "16384",
+        "count",
+        "maximum number of processes and threads in a container",
+    ),
+    NodePolicyKey(
+        "docker.shm_percent",
+        "shm_percent",
+        _one(_read_percent),
+        "50",
+        "count",
+        "percentage of a container's memory for /dev/shm",
+    ),
+)
+
+
+def node_policy(path: str = FILE, *, owner: int = 0) -> NodePolicy:
+    """Read the operator's file; the defaults where there is none.
+
+    Args:
+        owner: the uid to which it must belong; only tests name another than root's.
+
+    Raises:
+        ConfigError: it is not the operator's alone, or something in it cannot be meant; all faults at once.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return _tree({}, [])
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}; it says what is allowed on this node") from error
+    with os.fdopen(fd, "rb") as file:
+        info = os.fstat(file.fileno())
+        if not stat.S_ISREG(info.st_mode) or info.st_uid != owner or info.st_mode & 0o022:
+            who = "root" if owner == 0 else f"uid {owner}"
+            raise ConfigError(f"{path}: must be a file of {who} that nobody else may write: chown {who}, chmod 644")
+        data = file.read(MOST_FILE_BYTES + 1)
+    if len(data) > MOST_FILE_BYTES:
+        raise ConfigError(f"{path}: is larger than {MOST_FILE_BYTES >> 10} KiB")
+    faults: list[str] = []
+    policy = _tree(_texts(data, path, faults), faults)
+    if faults:
+        raise ConfigError("\n".join(faults))
+    return policy
+
+
+def _texts(data: bytes, path: str, faults: list[str]) -> dict[str, tuple[str, list[str]]]:
+    """key -> where it stands, and its texts: one, or those of a list."""
+    from dlapp.config import MOST_FAULTS, yaml_leaves
+
+    names = [key.name for key in KEYS]
+    levels = sorted({name.rpartition(".")[0] for name in names})
+    found: dict[str, tuple[str, list[str]]] = {}
+    for name, line, texts in yaml_leaves(data, path, levels, faults):
+        where = f"{path}:{line}"
+        if len(faults) >= MOST_FAULTS:
+            faults.append(f"{where}: what follows is not looked at")
+            break
+        if name in found:
+            faults.append(f"{where}: {name}: appears twice")
+        elif name not in names:
+            faults.append(f"{where}: {name or 'the file'}: is not known, {nearest(name, names)}")
+        elif texts is None:
+            faults.append(f"{where}: {name}: must be a value or a list of values")
+        elif texts or name == "docker.mounts":
+            found[name] = (f"{where}: {name}", texts)
+        else:
+            faults.append(f"{where}: {name}: is empty")
+    return found
+
+
+def _tree(found: dict[str, tuple[str, list[str]]], faults: list[str]) -> NodePolicy:
+    values: dict[str, dict[str, Any]] = {}
+    for key in KEYS:
+        default = [part.strip() for part in key.default.split(",") if part.strip()]
+        where, texts = found.get(key.name) or (key.name, default)
+        value: Any = None
+        if texts or key.name == "docker.mounts":
+            try:
+                value = key.read(texts)
+            except ValueError as problem:
+                faults.append(f"{where}: {problem}")
+        values.setdefault(key.name.rpartition(".")[0], {})[key.field] = value
+    return NodePolicy(**values[""], docker=DockerPolicy(**values["docker"]))
+
+
+def keys_as_markdown() -> str:
+    """The table of keys as docs/docker.md shows it."""
+    lines = ["| key | value | default | meaning |", "|---|---|---|---|"]
+    for key in KEYS:
+        default = f"`{key.default}`" if key.default else "none"
+        lines.append(f"| `{key.name}` | {key.kind} | {default} | {key.meaning} |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,129 @@
+"""What a payload's container and a shell's are made with: settings, paths inside, the way to the GPUs, accounts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+
+from dlapp.launch_spec import DockerSettings
+from dlapp.messages import Fault
+from dlapp.net.dockerd import Dockerd, DockerNotLocal, DockerRefused, DockerSilent
+from dlapp.node_policy import DockerPolicy
+from dlapp.runtime import accounts
+from dlapp.runtime import container as containers
+from dlapp.runtime.container import Bind
+from dlapp.runtime.gpu.facts import facts_of
+from dlapp.runtime.gpu.modes import NVIDIA_DOCKER, Choice, Facts, choose_mode, missing_gpu_settings
+from dlapp.runtime.payload import PayloadDevice, PayloadError
+
+WORKSPACE = "/workspace"
+HOME = "/dlapp/home"
+TMP = "/dlapp/tmp"
+LIFE = "/dlapp/life"
+
+
+def open_docker(host: str, timeout_s: float) -> Dockerd:
+    """Return the client of this machine's dockerd. Raises PayloadError: the address is not one of this machine."""
+    try:
+        return Dockerd(host, timeout_s)
+    except DockerNotLocal as error:
+        raise PayloadError(Fault.DATA, str(error)) from error
+
+
+@contextlib.contextmanager
+def explained(host: str, what: str) -> Iterator[None]:
+    """Turn dockerd's refusals and silences into `PayloadError`."""
+    try:
+        yield
+    except DockerRefused as error:
+        raise PayloadError(Fault.NODE, f"Docker refused {what}: {error}") from error
+    except DockerSilent as error:
+        raise PayloadError(
+            Fault.NODE, f"Docker at {host} does not answer: {error}; does dockerd run, and may this user use it?"
+        ) from error
+
+
+def chosen_mode(
+    docker: Dockerd,
+    settings: DockerSettings,
+    policy: DockerPolicy,
+    devices: Sequence[PayloadDevice],
+    note: Callable[[str], None],
+) -> tuple[Choice, Facts]:
+    """Choose how the GPUs get into a container on this machine.
+
+    Args:
+        docker: the daemon of this machine.
+        settings: the mode that is configured.
+        policy: the modes that the operator allows.
+        devices: those of the lease.
+        note: told, in a line, what was chosen and why.
+
+    Raises:
+        PayloadError: there is no way, or not the one that is configured.
+    """
+    if not devices:
+        return Choice("none", "no GPU was asked for"), Facts()
+    facts = facts_of(docker)
+    choice = choose_mode(settings.gpu_mode, facts, devices, allowed=policy.gpu_modes)
+    if choice.problem:
+        raise PayloadError(Fault.NODE, choice.problem)
+    note(f"GPU mode {choice.mode}: {choice.reason}")
+    return choice, facts
+
+
+def make(
+    docker: Dockerd, container: containers.ContainerSpec, facts: Facts, directory: str, note: Callable[[str], None]
+) -> None:
+    """Make a container in the way that its GPUs need, and see that it was made with them.
+
+    Args:
+        docker: the daemon of this machine.
+        container: what is to be made.
+        facts: what is known of this Docker.
+        directory: where files of the container lie.
+        note: told, in a line each, what is remarkable.
+
+    Raises:
+        PayloadError: it was not, or nvidia-docker failed; DockerRefused, DockerSilent.
+    """
+    if container.gpus.command_env is not None:
+        from dlapp.runtime.gpu import nvidia_docker
+
+        program = facts.programs[NVIDIA_DOCKER]
+        nvidia_docker.create(container, program=program, host=docker.host, directory=directory, note=note)
+    else:
+        docker.create(container.name, container.as_json())
+        if not (container.gpus.requests or container.gpus.runtime or container.gpus.nodes):
+            return
+    if problem := missing_gpu_settings(
+        container.gpus, docker.inspect(container.name)["HostConfig"], podman=facts.podman
+    ):
+        raise PayloadError(Fault.NODE, f"the container was not made with its GPUs: {problem}")
+
+
+def account_binds(known: accounts.Accounts | None, directory: str) -> list[Bind]:
+    """Return what has to be mounted so that our uid has a name; the files are made in ``directory``."""
+    binds = []
+    for path, content in (known.completed(HOME) if known is not None else {}).items():
+        source = os.path.join(directory, os.path.basename(path))
+        with open(os.open(source, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644), "wb") as file:
+            file.write(content)
+        binds.append(Bind(source, path, read_only=True))
+    return binds
+
+
+def add_account(docker: Dockerd, container: str, lock_dir: str, image_id: str) -> None:
+    """Write the user's account into the first container of an image here, which is made but not started.
+
+    Args:
+        docker: the daemon of this machine.
+        container: its name.
+        lock_dir: where the accounts of images are remembered.
+        image_id: the digest of its image.
+    """
+    known = accounts.of_container(docker, container)
+    accounts.remember(lock_dir, image_id, known)
+    if files := known.completed(HOME):
+        docker.write_files(container, {path.lstrip("/"): content for path, content in files.items()})

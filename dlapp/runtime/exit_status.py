@@ -1,0 +1,168 @@
+"""How a container's payload ended: by what the wrapper wrote down, and by what dockerd says where it still answers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Collection, Container, Mapping
+from typing import Any
+
+from dlapp.messages import Fault
+from dlapp.net.dockerd import Dockerd, DockerRefused, DockerSilent
+from dlapp.runtime.payload import Payload, PayloadError, PayloadExit, how_to_start
+
+SETTLED_S = 10.0
+"""How long dockerd may take to learn of an end that we know of; usually milliseconds."""
+_SIGNALS = range(1, 65)
+_EXITED = re.compile(r"exited ([0-9]{1,3})", re.ASCII)
+_CODE_OF_SIGKILL = 128 + signal.SIGKILL
+
+
+class ContainerExit:
+    """The end of one container.
+
+    Args:
+        name: the container's.
+        note: takes lines for dlapp's own log.
+    """
+
+    def __init__(self, docker: Dockerd, name: str, payload: Payload, note: Callable[[str], None]) -> None:
+        self._docker, self._name, self._payload, self._note = docker, name, payload, note
+
+    def state(self) -> dict[str, Any]:
+        """dockerd's state of it; empty: dockerd does not answer."""
+        try:
+            state: dict[str, Any] = self._docker.inspect(self._name)["State"]
+        except (DockerRefused, DockerSilent) as error:
+            # Whatever keeps dockerd from answering, the lifeline and the exit file go on without it.
+            self._note(f"container {self._name} cannot be looked at: {error}")
+            return {}
+        return state
+
+    def wrapper_report(self) -> str:
+        """Return the text that the wrapper wrote into the exit file."""
+        with open(self._payload.exit_file, encoding="utf-8", errors="replace") as file:
+            return file.read(65536)
+
+    def read(self, *, taken: Callable[[], bool], sent: Collection[int], began_ticks: int) -> PayloadExit:
+        """How it ended.
+
+        Args:
+            taken: whether the wrapper began. Asked once dockerd has told of the end: a payload that is over in a moment
+                begins and ends while dockerd is asked.
+            sent: the signals that were sent to it.
+            began_ticks: when it was started, as `ticks_now` had it.
+
+        Raises:
+            PayloadError: the payload never began.
+        """
+        payload = self._payload
+        # The payload can write there too: anything but a status of the wrapper is ignored.
+        said = self.wrapper_report().strip()
+        exited = _EXITED.fullmatch(said)
+        if said == "no interpreter":
+            how = how_to_start(payload.workspace, payload.script)
+            raise PayloadError(Fault.USER, f"{payload.script}: its interpreter {how} is not in image {payload.image}")
+        if said.startswith("sees "):
+            raise PayloadError(Fault.NODE, f"the container sees {said[5:100]}, although no GPU was asked for")
+        if exited and int(exited[1]) == 0:
+            return PayloadExit(0, None)
+        state = self.settled_state()
+        if exited:
+            ended = ended_with_code(int(exited[1]), sent)
+        elif not taken():
+            raise self.never_began(state)
+        elif state.get("Error"):
+            return PayloadExit(None, None, Fault.NODE, f"the container did not run: {state['Error']}")
+        elif "ExitCode" in state and not state.get("Running"):
+            # The wrapper ends without a word where it is killed; then the code is Docker's, and stands for a signal.
+            ended = ended_with_code(state["ExitCode"], _SIGNALS)
+        else:
+            return PayloadExit(None, None, Fault.NODE, "the container is gone and left no exit code")
+        if self._ran_out_of_memory(state, ended, killed=signal.SIGKILL in sent):
+            limit = payload.resources.memory_mib
+            if ended.exit_code == _CODE_OF_SIGKILL:
+                ended = PayloadExit(None, signal.SIGKILL)
+            return ended._replace(problem=f"killed for memory: it used more than its {limit} MiB")
+        if not sent and (number := _signal_in(ended)) is not None and self._docker_ended(state, began_ticks):
+            return PayloadExit(
+                None,
+                number,
+                Fault.NODE,
+                "Docker was stopped or restarted under the payload, and ended it (signal "
+                f"{number}); with live-restore it would have gone on",
+            )
+        return ended
+
+    def settled_state(self) -> dict[str, Any]:
+        """The container's state once dockerd knows of its end; it learns of it a little after us."""
+        deadline = time.monotonic() + SETTLED_S
+        while (state := self.state()).get("Running") and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return state
+
+    def _docker_ended(self, state: Mapping[str, Any], began_ticks: int) -> bool:
+        """Whether dockerd is away, or is another than the one that started the container."""
+        began = _dockerds_began()
+        ours = self._docker.process_id()
+        # Where systemd opened the socket it is behind it, and any dockerd may be the one.
+        asked = began if ours not in began else {ours: began[ours]}
+        return not state or any(ticks > began_ticks for ticks in asked.values())
+
+    def _ran_out_of_memory(self, state: dict[str, Any], ended: PayloadExit, *, killed: bool) -> bool:
+        # dockerd 20.10 hears of the exit and of the reason in either order (seen: 1 of 10 exits came first).
+        by_sigkill = ended.signal == signal.SIGKILL or ended.exit_code == _CODE_OF_SIGKILL
+        deadline = time.monotonic() + (0.5 if state and by_sigkill and not killed else 0.0)
+        while not state.get("OOMKilled") and time.monotonic() < deadline:
+            time.sleep(0.02)
+            state = self.state()
+        return bool(state.get("OOMKilled"))
+
+    def never_began(self, state: Mapping[str, Any]) -> PayloadError:
+        """Why a container that dockerd started ended before its payload began."""
+        image, code = self._payload.image, state.get("ExitCode")
+        if code == 127:  # what Docker's init ends with where it cannot execute /bin/sh
+            return PayloadError(Fault.USER, f"image {image} has no /bin/sh, which dlapp needs in it")
+        why = state.get("Error") or f"exit code {code}"
+        return PayloadError(Fault.NODE, f"the container of image {image} ended before the payload began: {why}")
+
+
+def _signal_in(ended: PayloadExit) -> int | None:
+    if ended.signal is not None:
+        return ended.signal
+    number = (ended.exit_code or 0) - 128
+    return number if number in (signal.SIGTERM, signal.SIGKILL) else None
+
+
+def ticks_now() -> int:
+    """The time since boot as /proc counts the starts of processes [clock ticks]."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+
+
+def _dockerds_began() -> dict[int, int]:
+    """Each dockerd of the machine, by its process -> when it began."""
+    found = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{name}/stat", encoding="ascii", errors="replace") as file:
+                head, _, rest = file.read().rpartition(")")
+                if head.endswith("(dockerd"):
+                    found[int(name)] = int(rest.split()[19])
+    return found
+
+
+def ended_with_code(code: int, signals: Container[int]) -> PayloadExit:
+    """Read a shell's ``$?``. It is 128 + N for what signal N ended, and for what exited with that code.
+
+    Args:
+        signals: those that were sent to it, so 128 + N is one of them. Any other is told as the exit code it may be.
+    """
+    number = code - 128
+    if number in signals:
+        return PayloadExit(None, number)
+    if number in _SIGNALS:
+        return PayloadExit(code, None, problem=f"exit code {code} (128 + {number}: often signal {number})")
+    return PayloadExit(code, None)

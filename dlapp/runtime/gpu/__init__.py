@@ -1,0 +1,1 @@
+"""How a container gets its GPUs."""

@@ -1,0 +1,305 @@
+"""How a container gets its GPUs: each generation of Docker and of NVIDIA's tools has a way, called a mode here.
+
+    cdi            a device request with names of nvidia.com/gpu     Docker 25.0 with the feature, 28.2; Podman 5.4
+    gpus           a device request with uuids, as --gpus            Docker 19.03, and NVIDIA's hook on dockerd's PATH
+    runtime        the runtime "nvidia", NVIDIA_VISIBLE_DEVICES      nvidia-docker 2 and NVIDIA's toolkits since
+    nvidia-docker  the host command nvidia-docker, NV_GPU            1.0 of 2017, and the wrapper of version 2
+    devices        device nodes and the driver's libraries, by us    anything
+    none           no GPU
+
+`auto` is the first that is there for the GPUs in question. Decisions are plain functions of `Facts`; what they mean
+for a container is a `GpuPart`. The GPUs are named by uuid where the mode can, and what the container really sees is
+looked at before its payload begins (`dlapp.runtime.gpu.verification`).
+
+Source: Docker Engine API, HostConfig.DeviceRequests; moby daemon/nvidia_linux.go, daemon/cdi.go; NVIDIA container
+toolkit, "Specialized configurations"; nvidia-docker 1.0.1 and 2.0.2.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from dlapp.node_policy import GPU_MODES
+from dlapp.runtime.payload import PayloadDevice
+
+CDI_KIND = "nvidia.com/gpu"
+HOOKS = ("nvidia-container-runtime-hook", "nvidia-cdi-hook")
+NVIDIA_DOCKER = "nvidia-docker"
+DRIVER_DIRECTORY = "/dlapp/driver"
+_CARD_NODE = re.compile(r"/dev/nvidia\d+")
+_CAPABILITIES = "compute,utility"
+_CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
+
+
+class Facts(NamedTuple):
+    """What was found out about Docker and NVIDIA's tools on this machine, without changing anything.
+
+    Args:
+        version, api: of dockerd; ``api`` as (1, 41).
+        podman: version of Podman, where it stands behind the socket; empty: Docker.
+        runtimes: names that dockerd knows.
+        cdi_directories: where dockerd looks for CDI specifications; empty: it does not.
+        cdi_names: devices of `CDI_KIND`; None: a specification cannot be read.
+        programs: name -> path, of those of NVIDIA's that were found.
+        nodes: device nodes of NVIDIA's driver.
+        libraries: files of its driver that programs load, for the mode ``devices``.
+    """
+
+    version: str = ""
+    api: tuple[int, int] = (0, 0)
+    podman: str = ""
+    runtimes: frozenset[str] = frozenset()
+    cdi_directories: tuple[str, ...] = ()
+    cdi_names: frozenset[str] | None = frozenset()
+    programs: Mapping[str, str] = {}
+    nodes: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()
+
+
+class Choice(NamedTuple):
+    """The mode, and why it; ``problem``: there is none, and why not."""
+
+    mode: str
+    reason: str
+    problem: str = ""
+
+
+class GpuPart(NamedTuple):
+    """Settings of a container for its GPUs.
+
+    Args:
+        env: on top of everything else.
+        mounts: (path on the host, path inside), read-only.
+        nodes: device nodes; where there is ``command_env``, those that version 1 of that command is to add.
+        requests: HostConfig.DeviceRequests.
+        runtime: HostConfig.Runtime; empty: Docker's default.
+        command_env: for the host command ``nvidia-docker``.
+    """
+
+    env: dict[str, str]
+    mounts: tuple[tuple[str, str], ...] = ()
+    nodes: tuple[str, ...] = ()
+    requests: tuple[dict[str, Any], ...] = ()
+    runtime: str = ""
+    command_env: Mapping[str, str] | None = None
+
+
+# ---- which mode ----
+
+
+def choose_mode(
+    configured: str, facts: Facts, devices: Sequence[PayloadDevice], *, allowed: Collection[str] = GPU_MODES
+) -> Choice:
+    """Return the mode for these GPUs; without GPUs, for those that there may be.
+
+    Args:
+        configured: as ``runtime.docker.gpu_mode``.
+        facts: what is known of this Docker.
+        devices: those of the lease.
+        allowed: what the operator of this node allows.
+    """
+    if configured == "none":
+        return Choice("none", "as configured", "runtime.docker.gpu_mode is none: containers get no GPUs here")
+    if configured != "auto":
+        problem = why_not(configured, facts, devices, by_order=True)
+        if configured not in allowed:
+            problem = f"this node allows only {', '.join(allowed) or 'none'} (docker.gpu_modes of node.yaml)"
+        return Choice(configured, "as configured", problem and f"runtime.docker.gpu_mode is {configured}: {problem}")
+    tried: list[str] = []
+    for mode in GPU_MODES:
+        problem = why_not(mode, facts, devices) if mode in allowed else "not allowed on this node (node.yaml)"
+        if not problem:
+            return Choice(mode, "; ".join([_why(mode, facts), *tried]))
+        tried.append(f"{mode}: {problem}")
+    return Choice("none", "; ".join(tried), f"no way to give a container GPUs is there: {'; '.join(tried)}")
+
+
+def why_not(mode: str, facts: Facts, devices: Sequence[PayloadDevice], *, by_order: bool = False) -> str:
+    """Return why a mode is not there; empty: it is.
+
+    Args:
+        mode: its name.
+        facts: what is known of this Docker.
+        devices: those of the lease.
+        by_order: it is configured, so what only dockerd can know is left to it: it refuses before a payload starts.
+    """
+    return _WHY_NOT[mode](facts, devices, by_order)
+
+
+def _cdi(facts: Facts, devices: Sequence[PayloadDevice], by_order: bool) -> str:
+    if facts.podman and _number(facts.podman) < (5, 4):
+        return f"Podman {facts.podman} drops GPUs from what its Docker interface is asked without a word; 5.4 does not"
+    if not facts.podman and facts.api < (1, 44):
+        return f"Docker {facts.version} has no CDI; 25.0 has"
+    if not facts.podman and not facts.cdi_directories:
+        return 'CDI is off in dockerd ("features": {"cdi": true} in its daemon.json)'
+    if facts.cdi_names is None:
+        return "" if by_order else "a CDI specification cannot be read"
+    if not facts.cdi_names:
+        where = ", ".join(facts.cdi_directories) or "/etc/cdi"
+        return f"no {CDI_KIND} in {where}; nvidia-ctk cdi generate makes the specification"
+    missing = [device.uuid for device in devices if _cdi_name(device, facts.cdi_names) is None]
+    if missing:
+        return f"{CDI_KIND} has no {missing[0]}; nvidia-ctk cdi generate makes the specification anew"
+    return ""
+
+
+def _gpus(facts: Facts, _leased: Sequence[PayloadDevice], by_order: bool) -> str:
+    if facts.podman:
+        return f"Podman {facts.podman} takes no notice of it"
+    if facts.api < (1, 40):
+        return f"Docker {facts.version} has no device requests; 19.03 has"
+    if not by_order and not _hook(facts):
+        return f"no {HOOKS[0]} on PATH"
+    return ""
+
+
+def _hook(facts: Facts) -> str:
+    """The program by which dockerd carries out device requests, as far as it was found; empty: none.
+
+    The second alone comes with nvidia-container-toolkit-base, and no Docker before 29.2 looks for it.
+    """
+    known = HOOKS if _number(facts.version) >= (29, 2) else HOOKS[:1]
+    return next((facts.programs[hook] for hook in known if hook in facts.programs), "")
+
+
+def _runtime(facts: Facts, _leased: Sequence[PayloadDevice], _by_order: bool) -> str:
+    if facts.podman:
+        return f"Podman {facts.podman} takes no notice of it"
+    return "" if "nvidia" in facts.runtimes else "dockerd has no runtime nvidia (nvidia-ctk runtime configure adds it)"
+
+
+def _nvidia_docker(facts: Facts, _leased: Sequence[PayloadDevice], _by_order: bool) -> str:
+    return "" if NVIDIA_DOCKER in facts.programs else f"no {NVIDIA_DOCKER} on PATH"
+
+
+def _devices(facts: Facts, devices: Sequence[PayloadDevice], _by_order: bool) -> str:
+    if _CONTROL_NODES[0] not in facts.nodes:
+        return f"no {_CONTROL_NODES[0]}"
+    for device in devices:
+        if device.mig >= 0:
+            return f"a MIG device needs another way ({device.uuid})"
+        if f"/dev/nvidia{device.minor}" not in facts.nodes:
+            return f"no /dev/nvidia{device.minor} ({device.uuid})"
+    return "" if facts.libraries else "the driver's libraries are not found (ldconfig -p)"
+
+
+_WHY_NOT: dict[str, Callable[[Facts, Sequence[PayloadDevice], bool], str]] = {
+    "cdi": _cdi,
+    "gpus": _gpus,
+    "runtime": _runtime,
+    "nvidia-docker": _nvidia_docker,
+    "devices": _devices,
+}
+
+
+def _why(mode: str, facts: Facts) -> str:
+    who = f"Podman {facts.podman}" if facts.podman else f"Docker {facts.version}"
+    match mode:
+        case "cdi":
+            return f"{who} has CDI, with {len(facts.cdi_names or ())} names of {CDI_KIND}"
+        case "gpus":
+            return f"{who} has device requests, and {_hook(facts)}"
+        case "runtime":
+            return f"{who} has the runtime nvidia"
+        case "nvidia-docker":
+            return f"there is {facts.programs[NVIDIA_DOCKER]}"
+    return "the driver's device nodes and libraries are there"
+
+
+def _number(version: str) -> tuple[int, ...]:
+    parts = version.partition("-")[0].split(".")
+    return tuple(int(part) for part in parts if part.isdigit())
+
+
+def _cdi_name(device: PayloadDevice, names: Collection[str]) -> str | None:
+    by_place = f"{device.index}" if device.mig < 0 else f"{device.index}:{device.mig}"
+    return next((name for name in (device.uuid, by_place) if name in names), None)
+
+
+# ---- what it means for a container ----
+
+
+def part_for(mode: str, devices: Sequence[PayloadDevice], facts: Facts, image_env: Mapping[str, str]) -> GpuPart:
+    """Return a container's settings for its GPUs. Without GPUs it gets none, whatever its image wants.
+
+    Args:
+        mode: one that `choose_mode` found to be there; any where there are no GPUs.
+        devices: those of the lease.
+        facts: what is known of this Docker.
+        image_env: of the image: it may say which of the driver's parts it needs.
+    """
+    if not devices:
+        # Many images say "all", and Docker's default runtime may heed it. "void" is plain runc.
+        return GpuPart({"NVIDIA_VISIBLE_DEVICES": "void"})
+    uuids = [device.uuid for device in devices]
+    named = {"NVIDIA_VISIBLE_DEVICES": ",".join(uuids)}
+    capabilities = image_env.get("NVIDIA_DRIVER_CAPABILITIES") or _CAPABILITIES
+    match mode:
+        case "cdi":
+            names = [f"{CDI_KIND}={_cdi_name(device, facts.cdi_names or ()) or device.uuid}" for device in devices]
+            # Without "void" a default runtime nvidia would add what the image says.
+            return GpuPart({"NVIDIA_VISIBLE_DEVICES": "void"}, requests=(_request("cdi", names, []),))
+        case "gpus":
+            # dockerd appends the variable with the same value; inside, the first of two would be the image's.
+            kinds = sorted({"gpu", "compute", "utility", *(filter(None, capabilities.split(",")))} - {"all"})
+            return GpuPart(named, requests=(_request("nvidia", uuids, [kinds]),))
+        case "runtime":
+            return GpuPart({**named, "NVIDIA_DRIVER_CAPABILITIES": capabilities}, runtime="nvidia")
+        case "nvidia-docker":
+            # Version 1 adds device nodes and a volume, version 2 the runtime and the variable.
+            nodes = tuple(f"/dev/nvidia{device.minor}" for device in devices if device.minor >= 0)
+            env = {**named, "NVIDIA_DRIVER_CAPABILITIES": capabilities}
+            return GpuPart(env, nodes=nodes, command_env={"NV_GPU": ",".join(uuids)})
+    nodes = (
+        *(node for node in _CONTROL_NODES if node in facts.nodes),
+        *(f"/dev/nvidia{device.minor}" for device in devices),
+    )
+    mounts = tuple((path, _place_of(path.rpartition("/")[2])) for path in facts.libraries)
+    search = ":".join(filter(None, (DRIVER_DIRECTORY, image_env.get("LD_LIBRARY_PATH", ""))))
+    return GpuPart({"NVIDIA_VISIBLE_DEVICES": "void", "LD_LIBRARY_PATH": search}, mounts=mounts, nodes=nodes)
+
+
+def _place_of(file: str) -> str:
+    """Where a file of the driver is seen inside; the program where NVIDIA's own tools put it, for scripts call it."""
+    return f"/usr/bin/{file}" if file == "nvidia-smi" else f"{DRIVER_DIRECTORY}/{file}"
+
+
+def _request(driver: str, ids: list[str], capabilities: list[list[str]]) -> dict[str, Any]:
+    return {"Driver": driver, "Count": 0, "DeviceIDs": ids, "Capabilities": capabilities, "Options": {}}
+
+
+# ---- whether it is so ----
+
+
+def missing_gpu_settings(part: GpuPart, host_config: Mapping[str, Any], *, podman: str = "") -> str:
+    """Return what of a `GpuPart` a container that was made does not have, by its HostConfig; empty: it has all of it.
+
+    Args:
+        podman: its version; it carries out device requests and does not show them (seen: 5.4.2).
+    """
+    asked = sorted(one for request in part.requests for one in request["DeviceIDs"])
+    got = sorted(one for request in host_config.get("DeviceRequests") or () for one in request.get("DeviceIDs") or ())
+    if asked != got and not podman:
+        return f"it was asked for {', '.join(asked) or 'no devices'} and took {', '.join(got) or 'none of it'}"
+    if part.runtime and host_config.get("Runtime") != part.runtime:
+        return f"it was asked for the runtime {part.runtime} and took {host_config.get('Runtime') or 'none'}"
+    nodes = {one.get("PathOnHost") for one in host_config.get("Devices") or ()}
+    if part.command_env is not None:
+        return _not_added(part, host_config, nodes)
+    if missing := [node for node in part.nodes if node not in nodes]:
+        return f"it was asked for {missing[0]} and left it out"
+    return ""
+
+
+def _not_added(part: GpuPart, host_config: Mapping[str, Any], nodes: Collection[str]) -> str:
+    """The same of what the command nvidia-docker made, which passes on what it does not understand."""
+    if host_config.get("Runtime") == "nvidia":
+        return ""
+    if missing := [node for node in part.nodes if node not in nodes]:
+        return f"{NVIDIA_DOCKER} added no {missing[0]} (version 1 needs the image's label com.nvidia.volumes.needed)"
+    if extra := sorted(node for node in nodes if _CARD_NODE.fullmatch(node) and node not in part.nodes):
+        return f"{NVIDIA_DOCKER} added {extra[0]}, which is another's"
+    return "" if part.nodes or nodes else f"{NVIDIA_DOCKER} added no GPU"

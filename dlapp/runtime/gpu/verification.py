@@ -1,0 +1,72 @@
+"""What a container's first process says of the GPUs it sees, and whether these are the GPUs that it is to have.
+
+It says lines ``node N MAJOR:MINOR`` for each /dev/nvidiaN (the numbers where the image has ``ls``), and what
+``nvidia-smi -L`` says where the image has it, with its exit code. In any mode a container may be made as it was asked
+for and see something else: the hook or the specification may be of another day than the GPUs. So a payload begins only
+when this is as it should be.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from dlapp.messages import Fault
+from dlapp.runtime.gpu.facts import device_numbers
+from dlapp.runtime.payload import PayloadDevice, PayloadError
+
+TIMEOUT_S = 60.0
+"""What a container may take to say which GPUs it sees: nvidia-smi takes seconds where no persistence daemon runs."""
+_NUMBER = re.compile(r"[0-9]{1,9}")
+_NUMBERS = re.compile(r"\d+:\d+")
+_NO_WITNESS = ("", "none", "126", "127")
+"""What stands for nvidia-smi's exit code where it is not there, or cannot be executed in this image (another libc)."""
+
+
+def check(devices: Sequence[PayloadDevice], seen: str) -> None:
+    """Raise PayloadError, as the node's fault, where a container does not see the GPUs that it is to have."""
+    if problem := visible_gpu_mismatch(devices, seen, device_numbers()):
+        named = ", ".join(f"gpu{device.index} ({device.uuid})" for device in devices)
+        raise PayloadError(Fault.NODE, f"{problem}; it was to have {named}")
+
+
+def visible_gpu_mismatch(devices: Sequence[PayloadDevice], seen: str, host_nodes: Mapping[str, str]) -> str:
+    """Return how the GPUs that a container sees differ from its own; empty if they do not.
+
+    Args:
+        seen: what the wrapper wrote.
+        host_nodes: the GPUs' device nodes outside -> major and minor number, ``195:4``.
+    """
+    lines = seen.splitlines()
+    nodes = {int(words[1]): words[2] for words in map(str.split, lines) if _is_node(words)}
+    minors = {device.minor for device in devices if device.minor >= 0}
+    wanted = {device.uuid for device in devices}
+    if minors and (extra := nodes.keys() - minors):
+        return f"the container sees /dev/nvidia{min(extra)}, which is not its own"
+    if missing := {minor for minor in minors - nodes.keys() if f"/dev/nvidia{minor}" in host_nodes}:
+        return f"the container does not see its /dev/nvidia{min(missing)}"
+    for minor in sorted(minors & nodes.keys()):
+        inside, outside = nodes[minor], host_nodes.get(f"/dev/nvidia{minor}", "")
+        if _NUMBERS.fullmatch(inside) and outside and inside != outside:
+            return f"/dev/nvidia{minor} in the container is another device than outside ({inside}, not {outside})"
+    if host_nodes and not nodes and not minors:
+        return "the container sees no GPU"
+    code = next((line[4:] for line in lines if line.startswith("smi ")), "")
+    if code in _NO_WITNESS:
+        return ""
+    if code != "0":
+        words = next((line for line in lines if not line.startswith(("node ", "smi "))), f"exit code {code}")
+        return f"nvidia-smi does not work in the container: {words}"
+    uuids = {line.rpartition("UUID: ")[2].rstrip(") ") for line in lines if "UUID: " in line}
+    # Of a GPU that is in MIG mode its own line stands above those of its parts.
+    parts = {uuid for uuid in uuids if uuid.startswith("MIG-")}
+    found = parts if any(uuid.startswith("MIG-") for uuid in wanted) else uuids - parts
+    if extra_uuids := found - wanted:
+        return f"the container sees {min(extra_uuids)}, which is not its own"
+    if missing_uuids := wanted - found:
+        return f"the container does not see its {min(missing_uuids)}"
+    return ""
+
+
+def _is_node(words: Sequence[str]) -> bool:
+    return len(words) == 3 and words[0] == "node" and bool(_NUMBER.fullmatch(words[1]))

@@ -1,0 +1,1 @@
+"""Input that stays on a node."""

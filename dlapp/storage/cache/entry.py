@@ -1,0 +1,179 @@
+"""What a cache entry is, and the files around it: values and single steps; `dlapp.storage.cache.store` has the idea."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from typing import Any, NamedTuple
+
+from dlapp.storage.tree import TreeNode, existing_above, explained
+from dlapp.system.files import own_directory, read_json_object
+
+FORMAT = 1
+ENTRY_OVERHEAD = 4096
+"""Bytes that a file or directory is counted with besides its content: inodes and blocks are not free."""
+_ABOUT = {
+    "format": int,
+    "source": str,
+    "size_bytes": int,
+    "room_bytes": int,
+    "files": int,
+    "fetched_ms": int,
+    "boot_id": str,
+}
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+
+
+class CachePlace(NamedTuple):
+    """Where the cache of a node is, and how much it may take.
+
+    Args:
+        directory: one of its user alone, on a file system of this node.
+        limit_bytes: the most that all entries may have together.
+        age_s: how long an unused one is kept.
+        keep_free: share of the file system that the cache leaves free.
+    """
+
+    directory: str
+    limit_bytes: int
+    age_s: float
+    keep_free: float = 0.0
+
+
+class CacheKeySource(NamedTuple):
+    """What a source matched, as it was found.
+
+    Args:
+        source: the pattern.
+        trees: for each match the name that it lands under, and all that is in it, parents first.
+    """
+
+    source: str
+    trees: tuple[tuple[str, list[TreeNode]], ...]
+
+    @property
+    def key(self) -> str:
+        """The name of its entry."""
+        import hashlib
+
+        digest = hashlib.sha256(b"%d\n" % FORMAT)
+        for name, nodes in self.trees:
+            for node in nodes:
+                size = node.size_bytes if node.is_file else 0
+                mtime_ns = node.mtime_ns if node.is_file else 0
+                one = (name, node.source, node.name, node.mode, size, mtime_ns, node.link)
+                digest.update(json.dumps(one).encode())
+        return digest.hexdigest()[:40]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(node.size_bytes for _, nodes in self.trees for node in nodes if node.is_file)
+
+    @property
+    def files(self) -> int:
+        """How many files there are."""
+        return sum(node.is_file for _, nodes in self.trees for node in nodes)
+
+    @property
+    def room_bytes(self) -> int:
+        """What it is counted with."""
+        return self.size_bytes + ENTRY_OVERHEAD * sum(len(nodes) for _, nodes in self.trees)
+
+
+class CacheEntry(NamedTuple):
+    """An entry, as `InputCache.entries` finds it.
+
+    Args:
+        used_ms: when it was last taken into use [ms since 1970].
+        use: ``in use``, ``being fetched`` or empty.
+    """
+
+    key: str
+    source: str
+    size_bytes: int
+    room_bytes: int
+    files: int
+    fetched_ms: int
+    used_ms: int
+    pinned: bool
+    use: str
+
+
+def is_as_wanted(tree: str, wanted: CacheKeySource) -> bool:
+    """Whether in ``tree`` every file is there with its length and time."""
+    for name, nodes in wanted.trees:
+        for node in nodes:
+            try:
+                status = os.lstat(f"{tree}/{name}/{node.name}".rstrip("/"))
+            except OSError:
+                return False
+            if node.is_dir:
+                if not stat.S_ISDIR(status.st_mode):
+                    return False
+            elif node.is_file and (
+                not stat.S_ISREG(status.st_mode)
+                or status.st_size != node.size_bytes
+                or status.st_mtime_ns != node.mtime_ns
+            ):
+                return False
+    return True
+
+
+def read_boot_id() -> str:
+    """What names this boot of the machine."""
+    try:
+        with open(_BOOT_ID, encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return "unknown"
+
+
+def names(directory: str) -> list[str]:
+    """The names in a directory, sorted; none where there is no directory."""
+    try:
+        return sorted(os.listdir(directory))
+    except FileNotFoundError:
+        return []
+
+
+def read_about(directory: str) -> dict[str, Any] | None:
+    """What an entry or a part is; None: it does not say."""
+    try:
+        with own_directory(directory) as fd:
+            about = read_json_object("about", dir_fd=fd, owners=(os.geteuid(),), max_bytes=1 << 20)
+    except OSError:  # an UntrustedFile is one
+        return None
+    return about if all(type(about.get(name)) is kind for name, kind in _ABOUT.items()) else None
+
+
+def write_about(directory: str, about: dict[str, Any]) -> None:
+    """Say what an entry is; several may at once. What names a boot need not outlive it, and is not synced."""
+    path = os.path.join(directory, "about")
+    new = f"{path}.{os.urandom(4).hex()}"
+    try:
+        fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with open(fd, "w", encoding="utf-8") as file:
+            json.dump(about, file)
+            file.flush()
+            if not about["boot_id"]:
+                os.fsync(fd)
+        os.rename(new, path)
+    except OSError as error:
+        raise explained(error, path, "written") from error
+
+
+def sync_file_system(fd: int) -> None:
+    """syncfs(2): one call, where syncing file by file waits for the disk once for each."""
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.syncfs(fd) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def same_file_system(path: str, other: str) -> bool:
+    """Whether two paths are, or would be, on one file system."""
+    return os.stat(existing_above(path)).st_dev == os.stat(other).st_dev

@@ -1,0 +1,196 @@
+"""Input by way of the node's cache: what is planned to be fetched is taken from there, as far as it can be.
+
+A container gets what lies in the cache mounted, read-only: nothing is copied. A plain process could write through a
+mount or a link, so it gets a copy, which shares its blocks with the cache where the file system can do that.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from dlapp.locations import FILE
+from dlapp.storage.api import FileSystem, Moved, Progress
+from dlapp.storage.cache.entry import CacheKeySource
+from dlapp.storage.cache.store import CacheHold, InputCache
+from dlapp.storage.fetch_plan import FetchPlan, FetchTarget, counter
+from dlapp.storage.tree import copy_nodes, explained, free_bytes
+
+MOST_ENTRIES = 32
+"""Beyond as many matches, all of them are one entry: each entry that is in use costs a descriptor and a mount."""
+
+
+class Mounted(NamedTuple):
+    """A file or directory of the cache, and the absolute path where the payload is to find it; there, an empty one of
+    its kind waits for the mount."""
+
+    source: str
+    path: str
+
+
+class FetchResult(NamedTuple):
+    """How input came.
+
+    Args:
+        moved: all of it.
+        hits: of that, what had not to be fetched.
+        mounts: what is there only once it is mounted.
+        held: entries in use by ``mounts``; to be closed when nobody sees them any more.
+        settle: keys of entries that nobody has synced yet; see `InputCache.settle`.
+    """
+
+    moved: Moved
+    hits: Moved = Moved(0, 0)
+    mounts: tuple[Mounted, ...] = ()
+    held: tuple[CacheHold, ...] = ()
+    settle: tuple[str, ...] = ()
+
+
+def fetch(
+    plan: FetchPlan,
+    cache: InputCache | None,
+    *,
+    may_mount: bool = False,
+    closed_to_mounts: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> FetchResult:
+    """Carry a plan out, by way of ``cache`` where there is one.
+
+    Args:
+        plan: what to fetch, and where it lands.
+        cache: of this node; None: there is none.
+        may_mount: the payload is a container.
+        closed_to_mounts: absolute paths; where one lies in what lands, that is copied: it must be writable.
+        progress: told the bytes that are done and those in all.
+
+    Raises:
+        what `FetchPlan.fetch` raises.
+    """
+    if cache is None:
+        return FetchResult(plan.fetch(progress))
+    tell = _Shares(plan.moved.size_bytes, progress)
+    hits, mounts, held, settle = Moved(0, 0), list[Mounted](), list[CacheHold](), list[str]()
+    there: list[FetchTarget] = []
+    try:
+        for system, landings in _groups(plan):
+            mounted = may_mount and all(_mountable(each, closed_to_mounts) for each in landings)
+            # A copy needs its room besides, as far as no blocks are shared.
+            one = _hold(cache, system, landings, 0 if mounted else _size(landings), tell)
+            if one is None:
+                continue  # without the cache, below
+            if mounted:
+                held.append(one)
+                mounts += [_mount_point(each, one.tree) for each in landings]
+            elif not _copied(cache, landings, one, plan.into):
+                continue
+            settle.append(one.key)
+            there += landings
+            if one.was_there:
+                hits = Moved(hits.files + sum(each.files for each in landings), hits.size_bytes + _size(landings))
+        rest = plan.without(there)
+        if rest.landings:
+            cache.make_room(plan.into, rest.moved.size_bytes)
+            rest.fetch(tell.share(rest.moved.size_bytes))
+    except BaseException:
+        for each in held:
+            each.close()
+        raise
+    return FetchResult(plan.moved, hits, tuple(mounts), tuple(held), tuple(settle))
+
+
+def is_worth_keeping(plan: FetchPlan) -> bool:
+    """Return whether something of it may be kept."""
+    return any(_may_be_kept(one) for _, one in plan.landings)
+
+
+def _may_be_kept(landing: FetchTarget) -> bool:
+    """Files of this machine are here already; where a time is not known, nothing tells that a file has changed."""
+    here = landing.entry.location.startswith(FILE)
+    return not here and all(node.mtime_ns for node in landing.nodes if node.is_file)
+
+
+def _groups(plan: FetchPlan) -> list[tuple[FileSystem, list[FetchTarget]]]:
+    """What may be kept, by entry."""
+    some = [(system, one) for system, one in plan.landings if _may_be_kept(one)]
+    if len(some) <= MOST_ENTRIES:
+        return [(system, [one]) for system, one in some]
+    by_system: dict[int, tuple[FileSystem, list[FetchTarget]]] = {}
+    for system, one in some:
+        by_system.setdefault(id(system), (system, []))[1].append(one)
+    return list(by_system.values())
+
+
+def _hold(
+    cache: InputCache, system: FileSystem, landings: Sequence[FetchTarget], spare_bytes: int, tell: _Shares
+) -> CacheHold | None:
+    first, more = landings[0].entry.location, len(landings) - 1
+    named = [(os.path.basename(one.path), one) for one in landings]
+    wanted = CacheKeySource(
+        f"{first} and {more} more" if more else first, tuple((name, one.nodes) for name, one in named)
+    )
+    size = wanted.size_bytes
+
+    def fetch(into: str, progress: Progress | None) -> None:
+        system.bring([one._replace(path=f"{into}/{name}") for name, one in named], counter(size, progress))
+
+    return cache.hold(wanted, fetch, spare_bytes=spare_bytes, progress=tell.share(size))
+
+
+def _mountable(landing: FetchTarget, closed: Sequence[str]) -> bool:
+    """Whether nothing is where it lands, and nothing has to be written there."""
+    path = landing.path
+    return not os.path.lexists(path) and not any(one == path or one.startswith(path + "/") for one in closed)
+
+
+def _mount_point(landing: FetchTarget, tree: str) -> Mounted:
+    try:
+        os.makedirs(os.path.dirname(landing.path), exist_ok=True)
+        if landing.entry.is_dir:
+            os.mkdir(landing.path)
+        else:
+            os.close(os.open(landing.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+    except OSError as error:
+        raise explained(error, landing.path, "made") from error
+    return Mounted(os.path.join(tree, os.path.basename(landing.path)), landing.path)
+
+
+def _copied(cache: InputCache, landings: Sequence[FetchTarget], held: CacheHold, into: str) -> bool:
+    """Copy an entry to where it lands, and let it go; False: there is no room beside it, so it went."""
+    try:
+        size = _size(landings)
+        cache.make_room(into, size)
+        if size > free_bytes(into):
+            held.close()
+            cache.remove(held.key)
+            return False
+        try:
+            os.makedirs(into, exist_ok=True)
+        except OSError as error:
+            raise explained(error, into, "made") from error
+        for one in landings:
+            top = os.path.join(held.tree, os.path.basename(one.path))
+            nodes = [node._replace(source=f"{top}/{node.name}".rstrip("/")) for node in one.nodes]
+            copy_nodes(nodes, one.path, merge=True, owner_bits=0o600, done=lambda count: None)
+    finally:
+        held.close()
+    return True
+
+
+def _size(landings: Sequence[FetchTarget]) -> int:
+    return sum(one.size_bytes for one in landings)
+
+
+class _Shares:
+    """Progress of parts as progress of the whole."""
+
+    def __init__(self, total: int, progress: Progress | None) -> None:
+        self._total, self._progress, self._before = total, progress, 0
+
+    def share(self, size: int) -> Progress | None:
+        """Return what the next part, of ``size``, is to tell; the parts before it are taken as done."""
+        if self._progress is None:
+            return None
+        whole, before, total = self._progress, self._before, self._total
+        self._before += size
+        return lambda done, _: whole(min(before + done, total), total)

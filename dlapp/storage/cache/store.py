@@ -1,0 +1,509 @@
+"""Input that stays on a node: fetched once, used by every task of its user that asks for the same again.
+
+What one source matched is one *entry*, named by a digest over what was found there: the location, and each file with
+its length and modification time. So an entry never changes; what changed at its source is another entry.
+
+    <directory>/                0700, its user's alone
+        lock                    held for a moment by who makes room
+        entries/<key>/about     what it is; ``tree`` beside it holds the files, under the names that they land with
+        entries/<key>/pinned    it stays until it is unpinned
+        locks/<key>             shared: in use; exclusive: being fetched, or being removed; its time: last used
+        parts/<key>.<random>/   an entry that is being fetched, or removed
+
+An entry is fetched into ``parts`` and gets its name by one rename, so what has a name is whole. The lock of a key is
+held through all of it and ends with its holder, however that ends: whoever waited for it fetches, and what lies in
+``parts`` without a held lock is nobody's and is swept. Whoever uses an entry holds its lock shared, so nothing in use
+is removed.
+
+A rename survives a SIGKILL, but what a power cut leaves of files that were never synced is anything. To sync a large
+input takes longer than to fetch it, and nobody should wait for that: until somebody has settled an entry, in his own
+time, it names the boot of the machine that it was fetched in, and counts in no other.
+
+Where there is no room, the cache makes some, oldest use first; where that does not do, it steps aside (`hold` gives
+None), and the caller fetches as if there were none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from dlapp.errors import Denied, DlappError, NotFound, TimedOut, UsageError
+from dlapp.locations import shown
+from dlapp.storage.api import DiskFull, Progress
+from dlapp.storage.cache.entry import (
+    FORMAT,
+    CacheEntry,
+    CacheKeySource,
+    CachePlace,
+    is_as_wanted,
+    names,
+    read_about,
+    read_boot_id,
+    same_file_system,
+    sync_file_system,
+    write_about,
+)
+from dlapp.storage.tree import explained, free_bytes, human_size, make_own_directory, remove_tree
+from dlapp.system import lock_files
+from dlapp.system.files import UntrustedFile, open_own_directory, read_file
+from dlapp.system.owners import other_writers_above
+
+_TELL_EVERY_S = 0.2
+_LOOK_S = (0.02, 0.2)
+STALLED_S = 300.0
+"""A fetch that tells no progress for so long (its process may be stopped) is not waited for any longer."""
+DECISION_S = 60.0
+"""Whoever makes room does so within this time, or others do without."""
+
+Note = Callable[[str], None]
+Fetch = Callable[[str, Progress | None], object]
+"""Brings what is wanted into the directory that it is given; see `dlapp.storage.api.FileSystem.fetch`."""
+
+
+class CacheHold:
+    """An entry that stays as it is until `close`. ``tree`` is a directory with what was wanted, under its names."""
+
+    def __init__(self, key: str, tree: str, lock: int, let_go: Callable[[int], None], *, was_there: bool) -> None:
+        self.key, self.tree, self.was_there = key, tree, was_there
+        self._lock, self._let_go = lock, let_go
+
+    def close(self) -> None:
+        """Release the entry: it may be deleted if nobody else holds it. May be repeated."""
+        if self._lock >= 0:
+            lock, self._lock = self._lock, -1
+            self._let_go(lock)
+
+
+class _Waiting:
+    """Waiting for another process's fetch: passes on how far it is, and sees when it does not go on."""
+
+    def __init__(self) -> None:
+        self.told = False
+        self._said, self._since = b"", time.monotonic()
+
+    def goes_on(self, lock_path: str, progress: Progress | None) -> bool:
+        """Wait a moment; False: there was no progress for too long."""
+        self.told = True
+        said = b""
+        with contextlib.suppress(OSError, ValueError):
+            said = read_file(lock_path, max_bytes=4096)
+            done, total = map(int, said.split())
+            if progress:
+                progress(done, total)
+        if said != self._said:
+            self._said, self._since = said, time.monotonic()
+        time.sleep(random.uniform(*_LOOK_S))
+        return time.monotonic() - self._since < STALLED_S
+
+
+class InputCache:
+    """One user's cache on this node. Any process may use it at the same time.
+
+    Args:
+        note: takes lines for dlapp's own log.
+        clock_ns: the time [ns since 1970].
+        boot_id: what names this boot of the machine.
+
+    Raises:
+        Denied: the directory is another user's, or open to others, or one above it that is not sticky is.
+        DlappError: it cannot be made.
+    """
+
+    def __init__(
+        self,
+        place: CachePlace,
+        note: Note = lambda _: None,
+        *,
+        clock_ns: Callable[[], int] = time.time_ns,
+        boot_id: str | None = None,
+    ) -> None:
+        self.place, self._note, self._clock_ns = place, note, clock_ns
+        self._boot_id = boot_id if boot_id is not None else read_boot_id()
+        # Below it all is reached by path, so nobody else may put another directory in its place.
+        if who := other_writers_above(place.directory):
+            raise Denied(
+                f"{shown(place.directory)} can be replaced by {who}, so it cannot be used as a cache (chmod go-w or +t)"
+            )
+        try:
+            make_own_directory(place.directory)
+            for name in ("entries", "locks", "parts"):
+                make_own_directory(self._path(name))
+        except UntrustedFile as error:
+            raise Denied(f"{shown(error.path)}: {error.problem}, so it cannot be used as a cache") from error
+
+    # ---- using it ----
+
+    def hold(
+        self, wanted: CacheKeySource, fetch: Fetch, *, spare_bytes: int = 0, progress: Progress | None = None
+    ) -> CacheHold | None:
+        """Return what is wanted, as it lies here; fetch it if it does not, or wait while another process fetches it.
+
+        Args:
+            wanted: what makes the entry's key.
+            fetch: called at most twice, with an empty directory; what it raises is raised.
+            spare_bytes: as many have to be free on the disk after the fetch.
+            progress: handed to ``fetch``.
+
+        Returns:
+            None: there is no room for it here.
+        """
+        key, waiting = wanted.key, _Waiting()
+        while True:
+            whole = self._is_whole(key)
+            try:
+                lock = lock_files.take(self._path("locks", key), shared=whole)
+            except OSError as error:
+                self._note(f"the cache in {self.place.directory} cannot be used: {error.strerror or error}")
+                return None
+            if lock is None:
+                if not waiting.told:
+                    self._note(f"{shown(wanted.source)}: another task is fetching it; waiting")
+                if not waiting.goes_on(self._path("locks", key), progress):
+                    self._note(f"{shown(wanted.source)}: nothing was fetched for {STALLED_S:.0f} s; not waiting longer")
+                    return None
+                continue
+            held = None
+            try:
+                if whole != self._is_whole(key):
+                    continue
+                tree = self._path("entries", key, "tree")
+                if not whole:
+                    held = self._fetched(key, wanted, lock, fetch, spare_bytes, progress)
+                elif is_as_wanted(tree, wanted):
+                    held = self._held(key, lock, was_there=True)
+                else:
+                    self._note(f"{shown(wanted.source)}: what is kept of it is damaged; it is fetched anew")
+                    if not lock_files.make_exclusive(lock):
+                        return None  # others use it as it is
+                    if gone := self._put_away(key):
+                        remove_tree(gone)
+                    held = self._fetched(key, wanted, lock, fetch, spare_bytes, progress)
+                return held
+            finally:
+                if held is None:
+                    self._leave(key, lock)
+
+    def settle(self, key: str) -> None:
+        """Sync an entry to the disk if nobody has yet, so that it counts after a reboot, too."""
+        lock = lock_files.take(self._path("locks", key), shared=True)
+        if lock is None:
+            return
+        try:
+            about = self._about(key)
+            if about is None or not about.get("boot_id"):
+                return
+            fd = open_own_directory(self._path("entries", key))
+            try:
+                sync_file_system(fd)
+                write_about(self._path("entries", key), {**about, "boot_id": ""})
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            self._note(f"the cache entry {key[:12]} is not synced: {error.strerror or error}")
+        finally:
+            self._leave(key, lock)
+
+    # ---- looking after it ----
+
+    def entries(self) -> list[CacheEntry]:
+        """Return all entries, those that were used longest ago first."""
+        found = []
+        for key in names(self._path("entries")):
+            about = self._about(key)
+            if about is None:
+                continue
+            path = self._path("locks", key)
+            try:
+                used_ns = os.lstat(path).st_mtime_ns
+            except FileNotFoundError:
+                used_ns = about["fetched_ms"] * 1_000_000
+            # Who fetches an entry that has a name repairs it.
+            use = {"shared": "in use", "exclusive": "being fetched"}.get(lock_files.kind_held(path), "")
+            pinned = os.path.lexists(self._path("entries", key, "pinned"))
+            found.append(
+                CacheEntry(
+                    key,
+                    about["source"],
+                    about["size_bytes"],
+                    about["room_bytes"],
+                    about["files"],
+                    about["fetched_ms"],
+                    used_ns // 1_000_000,
+                    pinned,
+                    use,
+                )
+            )
+        return sorted(found, key=lambda one: (one.used_ms, one.key))
+
+    def find(self, text: str) -> list[CacheEntry]:
+        """The entries whose key begins with ``text``, or whose source it is.
+
+        Raises:
+            NotFound: there is none.
+            UsageError: several keys begin so.
+        """
+        kept = self.entries()
+        if found := [one for one in kept if one.source == text]:
+            return found
+        found = [one for one in kept if text and one.key.startswith(text)]
+        if not found:
+            raise NotFound(f"{shown(text)}: no such entry in {self.place.directory} (dlapp-cache list shows them)")
+        if len(found) > 1:
+            raise UsageError(f"{len(found)} entries begin with {text!r}: {', '.join(one.key[:12] for one in found)}")
+        return found
+
+    def pin(self, key: str, pinned: bool = True) -> None:
+        """Keep an entry until it is unpinned, whatever room is needed. Raises NotFound: it went away meanwhile."""
+        path = self._path("entries", key, "pinned")
+        try:
+            if pinned:
+                with contextlib.suppress(FileExistsError):
+                    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            else:
+                os.unlink(path)
+        except FileNotFoundError:
+            if pinned:
+                raise NotFound(f"the entry {key[:12]} was removed just now") from None
+        except OSError as error:
+            raise explained(error, path, "written" if pinned else "removed") from error
+
+    def remove(self, key: str) -> bool:
+        """Remove an entry, pinned or not; False: it is in use."""
+        lock = lock_files.take(self._path("locks", key), shared=False)
+        if lock is None:
+            return False
+        self._remove(key, lock)
+        return True
+
+    def sweep(self, held: str = "") -> None:
+        """Remove what fetches and removals that were killed left, and what cannot be trusted after a reboot.
+
+        Args:
+            held: a key that the caller has locked exclusively.
+        """
+        left = [(name.partition(".")[0], self._path("parts", name)) for name in names(self._path("parts"))]
+        kept = set()
+        for key in names(self._path("entries")):
+            if self._is_whole(key):
+                kept.add(key)
+            else:
+                left.append((key, self._path("entries", key)))
+        # And locks of those who were killed before there was anything else.
+        left += [(key, "") for key in names(self._path("locks")) if key not in kept and key != held]
+        for key, path in left:
+            if key == held:
+                remove_tree(path)
+                continue
+            lock = lock_files.take(self._path("locks", key), shared=False)
+            if lock is None:
+                continue  # of one that is being fetched
+            try:
+                # Since we looked it may have been fetched.
+                if path and not (path == self._path("entries", key) and self._is_whole(key)):
+                    remove_tree(path)
+            finally:
+                self._leave(key, lock)
+
+    # ---- fetching ----
+
+    def _fetched(
+        self, key: str, wanted: CacheKeySource, lock: int, fetch: Fetch, spare_bytes: int, progress: Progress | None
+    ) -> CacheHold | None:
+        """Fetch under the exclusive lock, which the entry then holds shared; None: there is no room."""
+        for again in (True, False):
+            try:
+                self.sweep(held=key)
+                part = self._part_with_room(key, wanted, spare_bytes)
+            except (OSError, DlappError) as error:
+                self._note(f"the cache in {self.place.directory} cannot be used: {error}")
+                return None
+            if part is None:
+                return None
+            try:
+                tree = os.path.join(part, "tree")
+                fetch(tree, self._teller(lock, progress))
+                if not is_as_wanted(tree, wanted):
+                    raise DlappError(f"{shown(wanted.source)} changed while it was fetched")
+                os.rename(part, self._path("entries", key))
+            except DiskFull as error:
+                remove_tree(part)
+                # Others wrote at the same time. Once more, with room made for what is there now; then without us.
+                self._note(f"{shown(wanted.source)} cannot be kept here: {error}")
+                if not again:
+                    return None
+            except BaseException:
+                remove_tree(part)
+                raise
+            else:
+                lock_files.share(lock)
+                return self._held(key, lock, was_there=False)
+        return None
+
+    def _held(self, key: str, lock: int, *, was_there: bool) -> CacheHold:
+        self._touch(lock)
+        tree = self._path("entries", key, "tree")
+        return CacheHold(key, tree, lock, self._close_used, was_there=was_there)
+
+    def _close_used(self, lock: int) -> None:
+        with contextlib.suppress(OSError):
+            self._touch(lock)
+        os.close(lock)
+
+    def _leave(self, key: str, lock: int) -> None:
+        """Let a lock go; its file, too, where it is held exclusively and there is nothing that it stands for."""
+        path = self._path("locks", key)
+        if not os.path.lexists(self._path("entries", key)) and lock_files.make_exclusive(lock):
+            lock_files.drop(lock, path)
+        else:
+            os.close(lock)
+
+    def _about_of(self, wanted: CacheKeySource) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "source": wanted.source,
+            "size_bytes": wanted.size_bytes,
+            "room_bytes": wanted.room_bytes,
+            "files": wanted.files,
+            "fetched_ms": self._clock_ns() // 1_000_000,
+            "boot_id": self._boot_id,
+        }
+
+    def _part_with_room(self, key: str, wanted: CacheKeySource, spare_bytes: int) -> str | None:
+        """A directory to fetch into, once there is room for what is wanted; None: there is not."""
+        with self._deciding():
+            if not self._make_room(wanted.room_bytes, spare_bytes):
+                return None
+            part = self._path("parts", f"{key}.{os.urandom(6).hex()}")
+            os.mkdir(part, 0o700)
+            os.mkdir(os.path.join(part, "tree"), 0o700)
+            # From here on it counts, also for others who need room.
+            write_about(part, self._about_of(wanted))
+        return part
+
+    def _teller(self, lock: int, progress: Progress | None) -> Progress:
+        """Passes progress on, and leaves it in the lock file for those who wait."""
+        next_at = 0.0
+
+        def tell(done: int, total: int) -> None:
+            nonlocal next_at
+            if (now := time.monotonic()) >= next_at:
+                next_at = now + _TELL_EVERY_S
+                with contextlib.suppress(OSError):
+                    os.pwrite(lock, b"%20d %20d\n" % (done, total), 0)
+            if progress:
+                progress(done, total)
+
+        return tell
+
+    # ---- room ----
+
+    def make_room(self, path: str, size_bytes: int) -> None:
+        """Let entries go until ``path``, where it is on the cache's own file system, has that much room; as far as it
+        can: what is in use or pinned stays."""
+        if size_bytes <= free_bytes(path) or not same_file_system(path, self.place.directory):
+            return
+        try:
+            self.sweep()
+            with self._deciding():
+                self._evict(0, size_bytes - free_bytes(path), partly=True)
+        except (DlappError, OSError) as error:
+            self._note(f"the cache in {self.place.directory} makes no room: {error}")
+
+    def _make_room(self, room_bytes: int, spare_bytes: int) -> bool:
+        """Whether that much more may be kept, after making room for it."""
+        limit = self.place.limit_bytes
+        if room_bytes > limit:
+            self._note(f"{human_size(room_bytes)} are more than the cache may have ({human_size(limit)})")
+            return False
+        space = os.statvfs(self.place.directory)
+        reserve = int(self.place.keep_free * space.f_blocks * space.f_frsize)
+        fetching = sum(one["room_bytes"] for one in self._parts())
+        kept = sum(one.room_bytes for one in self.entries())
+        over_limit = kept + fetching + room_bytes - limit
+        over_disk = room_bytes + spare_bytes + reserve - free_bytes(self.place.directory)
+        if self._evict(over_limit, over_disk):
+            return True
+        why = "what it keeps is in use or pinned, or the disk is full"
+        self._note(f"the cache has no room for {human_size(room_bytes)}: {why}")
+        return False
+
+    def _evict(self, over_limit: int, over_disk: int, *, partly: bool = False) -> bool:
+        """Remove the entries that are too old, and those used longest ago, as many bytes as must go; or none."""
+        oldest_ms = self._clock_ns() // 1_000_000 - int(self.place.age_s * 1000)
+        must, going, locked = max(over_limit, over_disk, 0), 0, []
+        for one in self.entries():
+            if one.pinned or (one.used_ms >= oldest_ms and going >= must):
+                continue
+            lock = lock_files.take(self._path("locks", one.key), shared=False)
+            if lock is not None:
+                locked.append((one.key, lock))
+                going += one.room_bytes
+        enough = going >= must
+        for key, lock in locked:
+            if enough or partly:
+                self._note(f"the cache entry {key[:12]} makes room")
+                self._remove(key, lock)
+            else:
+                os.close(lock)
+        return enough
+
+    def _remove(self, key: str, lock: int) -> None:
+        """Remove an entry whose lock is held exclusively; the lock goes with it."""
+        try:
+            if gone := self._put_away(key):
+                remove_tree(gone)
+        finally:
+            self._leave(key, lock)
+
+    def _put_away(self, key: str) -> str | None:
+        """Take an entry its name away, in one step; what is to be removed."""
+        gone = self._path("parts", f"{key}.{os.urandom(6).hex()}")
+        try:
+            os.rename(self._path("entries", key), gone)
+        except FileNotFoundError:
+            return None
+        # It counts no more, and if we are killed now it is swept like what a fetch left.
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(gone, "about"))
+        return gone
+
+    @contextlib.contextmanager
+    def _deciding(self) -> Iterator[None]:
+        deadline = time.monotonic() + DECISION_S
+        while (lock := lock_files.take(self._path("lock"), shared=False)) is None:
+            if time.monotonic() > deadline:
+                raise TimedOut(f"somebody has been making room for {DECISION_S:.0f} s")
+            time.sleep(0.005)
+        try:
+            yield
+        finally:
+            os.close(lock)
+
+    # ---- files ----
+
+    def _path(self, *names: str) -> str:
+        return os.path.join(self.place.directory, *names)
+
+    def _about(self, key: str) -> dict[str, Any] | None:
+        """What an entry is; None: there is none, or it cannot be trusted any more."""
+        about = read_about(self._path("entries", key))
+        if about is None or about.get("format") != FORMAT or about.get("boot_id", "") not in ("", self._boot_id):
+            return None
+        return about
+
+    def _parts(self) -> list[dict[str, Any]]:
+        found = [read_about(self._path("parts", name)) for name in names(self._path("parts"))]
+        return [one for one in found if one is not None]
+
+    def _is_whole(self, key: str) -> bool:
+        return self._about(key) is not None
+
+    def _touch(self, lock: int) -> None:
+        now = self._clock_ns()
+        os.utime(lock, ns=(now, now))

@@ -1,0 +1,764 @@
+"""How an application's output gets its final name on local files, where two names exchange in one call of the kernel.
+
+Everything happens beside the target, so on its file system. With ``run`` as target and ``APP`` as application:
+
+    run.APP.tmp/<container id>   one container's part, as its task stored it
+    run.APP.tmp/run.APP.replaced the new target just before the exchange; after it what was replaced
+    run.APP.ready                the complete new target
+    run.APP.commit               the marker: from here on the commit is finished, whoever has to do it
+    run.APP.partial              what a failed application left
+    run.APP.replaced             an old target that could not be removed: it has files of somebody else's, say
+
+A commit goes: the parts are made durable; the marker is written; the parts are renamed into ``ready``; ``ready`` gets
+the target's name, where there was none. Else it is renamed into ``tmp``, and from there exchanged with the target in
+one call of the kernel: what was replaced is then in a directory that nobody else can write, so it is that for certain,
+and not what another commit, or another user, put there since. It is removed, and the marker at last. A reader finds
+the old or the new at any moment.
+
+Each step is a rename, an unlink or nothing if it was done before, so a commit that was cut off anywhere is finished by
+doing it again, from what the marker says: it has the inode number of the new target, and where that is shows how far
+the commit came. The marker is locked as long as a commit works on it (flock, which ends with its process), so nobody
+finishes what is still going on.
+
+Others may be able to write beside the target, as in a directory of mode 1777, so nothing found there is believed by its
+name. All is done relative to the descriptor of that directory. A marker is obeyed only if it is a regular file of one
+name that the caller owns and nobody else may write; ``tmp`` and ``ready`` are made 0700, and used only if they are
+directories that the caller owns and nobody else may write. The marker names containers, never paths: a part lies in
+``tmp`` under the name of its container, and nowhere else. Another user's marker is not obeyed, and a submission to the
+target is refused as long as it is there.
+
+Source: rename(2), RENAME_EXCHANGE and RENAME_NOREPLACE, Linux 3.15.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from dlapp.errors import DlappError, NotFound, UsageError
+from dlapp.locations import file_location, local_path, shown
+from dlapp.storage.commit.marker import (
+    MAX_MARKER_BYTES,
+    CommitBusy,
+    CommitRefused,
+    ForeignMarker,
+    Marker,
+    Parts,
+    Step,
+    ignore_step,
+    is_application,
+    is_container,
+    marker_bytes,
+    named_containers,
+    parse_marker,
+)
+from dlapp.storage.tree import explained, remove_tree
+from dlapp.system.files import UntrustedFile, open_directory, open_file, open_own_directory
+from dlapp.system.owners import user_text
+
+_NEW_READY, _NEW_MARKER, _NEW_PARTIAL = "ready.new", "commit.new", "partial.new"
+"""What lies in ``tmp`` beside the parts, until it is complete."""
+_NOREPLACE, _EXCHANGE = 1, 2
+_BEFORE, _SWAPPED, _REFUSED = "before", "swapped", "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class _Beside:
+    """The names of one commit, in the open directory ``fd`` that its target lies in."""
+
+    parent: str
+    name: str
+    app: str
+    fd: int
+
+    @property
+    def parts(self) -> str:
+        return f"{self.name}.{self.app}.tmp"
+
+    @property
+    def ready(self) -> str:
+        return f"{self.name}.{self.app}.ready"
+
+    @property
+    def marker(self) -> str:
+        return f"{self.name}.{self.app}.commit"
+
+    @property
+    def partial(self) -> str:
+        return f"{self.name}.{self.app}.partial"
+
+    @property
+    def replaced(self) -> str:
+        return f"{self.name}.{self.app}.replaced"
+
+    def path(self, name: str) -> str:
+        """Return the whole path of a name."""
+        return f"{self.parent}/{name}" if self.parent != "/" else f"/{name}"
+
+
+class LocalCommit:
+    """The commit of one application to one target; see `dlapp.storage.commit` for what each call promises."""
+
+    def __init__(self, target: str, app: str) -> None:
+        self._path, self._app = local_path(target).rstrip("/"), app
+
+    def commit(self, parts: Parts, *, overwrite: bool, again: bool, step: Step) -> str | None:
+        """Make the parts the target; see `OutputCommit.commit`.
+
+        Args:
+            parts, overwrite, again, step: as there.
+        """
+        named = named_containers(parts, f"{self._path}.{self._app}.tmp", self._app, local_path)
+        with self._beside() as at:
+            if at is None:
+                raise NotFound(f"{shown(self._path)} cannot be committed: its directory is gone")
+            with _locked_marker(at) as begun:
+                if begun is not None:
+                    return _finish(at, begun, step)
+            with _own_parts(at) as parts_fd:
+                if again and named and not any(_exists(container, parts_fd) for _, container in named):
+                    if _exists(at.partial, at.fd):
+                        raise CommitRefused(file_location(at.path(at.name)), file_location(at.path(at.partial)))
+                    if _exists(at.name, at.fd):
+                        return None
+            plan = _planned(at, named, overwrite)
+            _make_durable(at)
+            step("durable")
+            with _new_marker(at, plan):
+                step("marker")
+                return _finish(at, plan, step)
+
+    def finish_interrupted(self) -> bool:
+        """Finish a commit that has a marker, unless another process is at it; whether there was one."""
+        found = False
+        with self._beside() as at, contextlib.suppress(CommitBusy, CommitRefused):
+            if at is not None:
+                with _locked_marker(at) as plan:
+                    if plan is not None:
+                        found = True
+                        _finish(at, plan, ignore_step)
+        return found
+
+    def keep_partial(self, parts: Parts) -> str | None:
+        """Put the output aside; its location, or None where there is none or it has become the target."""
+        named = named_containers(parts, f"{self._path}.{self._app}.tmp", self._app, local_path)
+        with self._beside() as at:
+            if at is None:
+                return None
+            with _locked_marker(at, obey_only=True) as plan, _own_parts(at, refuse=False) as parts_fd:
+                stage = _stage(at, plan, parts_fd) if plan is not None else None
+                if plan is not None and stage == _SWAPPED:
+                    _clean_up(at, plan, parts_fd, ignore_step)
+                    return None
+                if plan is not None and stage == _BEFORE:
+                    _assemble(at, plan, parts_fd, ignore_step, missing_ok=True)
+                    _open_up(at, plan)
+                    _rename(at, at.ready, at.partial)
+                if plan is None:
+                    _remove_empty(at, at.ready)  # without a marker it has nothing in it yet
+                    _assemble_partial(at, named, parts_fd)
+                _remove_parts(at)
+                if plan is not None:
+                    _unlink(at, at.marker)
+            return file_location(at.path(at.partial)) if _is_own(at, at.partial) else None
+
+    def drop(self) -> None:
+        """Remove all that is beside the target but a partial output."""
+        with self._beside() as at:
+            if at is None:
+                return
+            with _locked_marker(at, obey_only=True) as plan:
+                if plan is not None:
+                    with _own_parts(at, refuse=False) as parts_fd:
+                        if _stage(at, plan, parts_fd) == _SWAPPED:
+                            _clean_up(at, plan, parts_fd, ignore_step)
+                            return
+                    # The marker is removed first: without the parts nobody could finish the commit.
+                    _unlink(at, at.marker)
+                _remove_parts(at)
+                if plan is None or _inode(at.ready, at.fd) != plan.number:
+                    _remove_empty(at, at.ready)
+                else:
+                    remove_tree(at.path(at.ready), dir_fd=at.fd, name=at.ready, number=plan.number)
+
+    @contextlib.contextmanager
+    def _beside(self) -> Iterator[_Beside | None]:
+        """Open the directory of a target and yield the names of a commit in it; None if there is no such directory."""
+        parent, name = os.path.split(self._path)
+        try:
+            opened = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            yield None
+            return
+        except OSError as error:
+            raise explained(error, parent, "opened") from error
+        try:
+            yield _Beside(parent, name, self._app, opened)
+        finally:
+            os.close(opened)
+
+
+def marked_beside(target: str) -> list[str]:
+    """The applications that have a marker beside this target."""
+    path = local_path(target).rstrip("/")
+    start, end = os.path.basename(path) + ".", ".commit"
+    try:
+        around = os.listdir(os.path.dirname(path))
+    except OSError:
+        return []  # Nobody can have begun there, or it is not ours to look into.
+    middles = [name[len(start) : -len(end)] for name in around if name.startswith(start) and name.endswith(end)]
+    return sorted(middle for middle in middles if is_application(middle))
+
+
+def check_exchange(directory: str) -> None:
+    """Find out, by doing it, whether two names in this directory can be exchanged.
+
+    Raises:
+        Denied: it may not be written.
+        UsageError: its file system cannot; then no output can be committed there.
+    """
+    probe = f"{directory.rstrip('/')}/.dlapp-probe-{os.getpid()}-{os.urandom(4).hex()}"
+    try:
+        os.mkdir(probe, 0o700)
+    except OSError as error:
+        raise explained(error, directory, "written") from error
+    try:
+        with _opened(probe) as fd:
+            os.mkdir("a", dir_fd=fd)
+            os.mkdir("b", dir_fd=fd)
+            try:
+                _renameat2(fd, "a", fd, "b", _EXCHANGE, probe)
+            finally:
+                os.rmdir("a", dir_fd=fd)
+                os.rmdir("b", dir_fd=fd)
+    except DlappError as error:
+        raise UsageError(str(error)) from error
+    finally:
+        # Empty or not ours: what has that name by now may be something else of this user's.
+        with contextlib.suppress(OSError):
+            os.rmdir(probe)
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[int]:
+    fd = open_directory(path, owners=(os.geteuid(),))
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+# ---- directories of our own beside the target ----
+
+
+@contextlib.contextmanager
+def _own_parts(at: _Beside, *, refuse: bool = True) -> Iterator[int]:
+    """Open the directory of the parts; yield -1 if there is none.
+
+    Args:
+        refuse: raise UntrustedFile for one that is not the caller's alone; else it counts as none.
+    """
+    try:
+        fd = open_own_directory(at.parts, dir_fd=at.fd, path=at.path(at.parts))
+    except FileNotFoundError:
+        yield -1
+        return
+    except (PermissionError, UntrustedFile):
+        if refuse:
+            raise
+        yield -1
+        return
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _is_own(at: _Beside, name: str) -> bool:
+    try:
+        return os.lstat(name, dir_fd=at.fd).st_uid == os.geteuid()
+    except FileNotFoundError:
+        return False
+
+
+def _remove_parts(at: _Beside) -> None:
+    """Remove the directory of the parts, if it is that.
+
+    Who may write beside the target, where that is not sticky, may give its name to another directory of the caller's,
+    and cannot write there. So only a directory is removed in which everything is named as by a commit.
+    """
+    with _own_parts(at, refuse=False) as fd:
+        if fd < 0:
+            return
+        names = os.listdir(fd)
+        own = (_NEW_READY, _NEW_MARKER, _NEW_PARTIAL, at.replaced)
+        if not all(name in own or is_container(name, at.app) for name in names):
+            return
+        for name in names:
+            remove_tree(f"{at.path(at.parts)}/{name}", dir_fd=fd, name=name)
+    _remove_empty(at, at.parts)
+
+
+def _remove_empty(at: _Beside, name: str) -> None:
+    """Remove what is the caller's own under a name, but no directory that has something in it."""
+    if _is_own(at, name):
+        is_directory = stat.S_ISDIR(os.lstat(name, dir_fd=at.fd).st_mode)
+        with contextlib.suppress(OSError):
+            (os.rmdir if is_directory else os.unlink)(name, dir_fd=at.fd)
+
+
+# ---- the plan and its marker ----
+
+
+def _planned(at: _Beside, parts: tuple[tuple[str, str], ...], overwrite: bool) -> Marker:
+    """Look at the parts and fix what the new target will be. An empty ``ready`` may be made for it."""
+    if not parts:
+        raise NotFound(f"{shown(at.path(at.name))}: there are no parts to commit")
+    with _own_parts(at) as fd:
+        for _, container in parts:
+            if not _exists(container, fd):
+                where = f"{at.path(at.parts)}/{container}"
+                raise NotFound(f"{shown(where)} is gone, so {shown(at.path(at.name))} cannot be committed")
+        # Without a marker it is at most an empty directory of an attempt that ended here.
+        _remove_empty(at, at.ready)
+        if _exists(at.ready, at.fd):
+            raise UntrustedFile(at.path(at.ready), "is none of this commit, so nothing is put together there; move it")
+        try:
+            if not parts[0][0]:
+                return Marker(os.lstat(parts[0][1], dir_fd=fd).st_ino, overwrite, parts)
+            # Made in a private directory to learn its default permissions, and closed before it becomes visible.
+            new = _NEW_READY
+            with contextlib.suppress(FileNotFoundError):
+                os.rmdir(new, dir_fd=fd)
+            os.mkdir(new, dir_fd=fd)
+            made = os.lstat(new, dir_fd=fd)
+            os.chmod(new, 0o700, dir_fd=fd)
+        except OSError as error:
+            raise explained(error, at.path(at.ready), "made") from error
+        if not _renameat2(fd, new, at.fd, at.ready, _NOREPLACE, at.path(at.ready)):
+            raise UntrustedFile(at.path(at.ready), "is there, and not of this commit")
+        return Marker(made.st_ino, overwrite, parts, stat.S_IMODE(made.st_mode))
+
+
+@contextlib.contextmanager
+def _new_marker(at: _Beside, plan: Marker) -> Iterator[None]:
+    """Write the marker, whole and locked from the moment it can be seen."""
+    new = _NEW_MARKER
+    left = memoryview(marker_bytes(plan, "inode"))
+    path = f"{at.path(at.parts)}/{new}"
+    with _own_parts(at) as fd:
+        try:
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            descriptor = os.open(new, flags, 0o600, dir_fd=fd)
+        except OSError as error:
+            raise explained(error, path, "written") from error
+        try:
+            _lock(descriptor, at)
+            if _inode(new, fd) != os.fstat(descriptor).st_ino:
+                raise _busy(at)
+            try:
+                os.ftruncate(descriptor, 0)
+                while left:
+                    left = left[os.write(descriptor, left) :]
+                os.fsync(descriptor)
+            except OSError as error:
+                raise explained(error, path, "written") from error
+            if not _renameat2(fd, new, at.fd, at.marker, _NOREPLACE, at.path(at.marker)):
+                raise _busy(at)
+            os.fsync(at.fd)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _locked_marker(at: _Beside, *, obey_only: bool = False) -> Iterator[Marker | None]:
+    """The plan of a marker that is there, locked while the block runs; None: there is none.
+
+    Args:
+        obey_only: one that may not be obeyed counts as none.
+
+    Raises:
+        CommitBusy: the process that wrote it is alive and at work.
+        ForeignMarker: it is another user's.
+        UntrustedFile: it is not a file that may be obeyed.
+    """
+    try:
+        descriptor = _open_marker(at)
+    except FileNotFoundError:
+        yield None
+        return
+    except (ForeignMarker, UntrustedFile):
+        if not obey_only:
+            raise
+        yield None
+        return
+    except OSError as error:
+        raise explained(error, at.path(at.marker), "read") from error
+    try:
+        _lock(descriptor, at)
+        if os.fstat(descriptor).st_nlink == 0:
+            yield None  # Its owner finished between our look and our lock.
+            return
+        data = os.pread(descriptor, MAX_MARKER_BYTES, 0)
+        yield parse_marker(data, at.path(at.marker), at.path(at.parts), at.app, "inode")
+    finally:
+        os.close(descriptor)
+
+
+def _open_marker(at: _Beside) -> int:
+    path, me = at.path(at.marker), os.geteuid()
+    found = os.lstat(at.marker, dir_fd=at.fd)
+    if stat.S_ISREG(found.st_mode) and found.st_uid != me:
+        raise ForeignMarker(at.path(at.name), at.app, user_text(found.st_uid))
+    fd = open_file(at.marker, dir_fd=at.fd, path=path, owners=(me,), write=True, max_bytes=MAX_MARKER_BYTES)
+    found = os.fstat(fd)
+    problem = ""
+    if found.st_mode & 0o022:
+        problem = "others may write it, so it is not obeyed; remove it"
+    elif found.st_nlink > 1:
+        problem = "has a second name, so it is not obeyed; remove that"
+    if problem:
+        os.close(fd)
+        raise UntrustedFile(path, problem)
+    return fd
+
+
+def _lock(descriptor: int, at: _Beside) -> None:
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise _busy(at) from None
+
+
+def _busy(at: _Beside) -> CommitBusy:
+    return CommitBusy(f"{shown(at.path(at.name))} is just being committed by another process")
+
+
+# ---- the steps ----
+
+
+def _finish(at: _Beside, plan: Marker, step: Step) -> str | None:
+    """Bring a marked commit to its end, from wherever it is; where the rest of the old target lies, if anywhere."""
+    with _own_parts(at) as parts_fd:
+        stage, mine, replaced = _stage(at, plan, parts_fd), False, None
+        if stage == _BEFORE:
+            _assemble(at, plan, parts_fd, step)
+            _open_up(at, plan)
+            os.fsync(at.fd)
+            step("ready")
+            stage, replaced = _swap(at, plan, parts_fd, step)
+            step(stage)
+            mine = stage == _SWAPPED
+        if stage == _REFUSED:
+            _remove_parts(at)
+            _unlink(at, at.marker)
+            raise CommitRefused(file_location(at.path(at.name)), file_location(at.path(at.partial)))
+        os.fsync(at.fd)
+        return _clean_up(at, plan, parts_fd, step, sure=mine, replaced=replaced)
+
+
+def _stage(at: _Beside, plan: Marker, parts_fd: int) -> str:
+    """Return the progress of a marked commit, by where the new target's inode is."""
+    if parts_fd >= 0 and _inode(at.replaced, parts_fd) == plan.number:
+        _show_ready(at, parts_fd)
+    ready = _inode(at.ready, at.fd)
+    if ready == plan.number:
+        return _BEFORE
+    if _inode(at.partial, at.fd) == plan.number:
+        return _REFUSED
+    # What is still to be put together has not been exchanged, whatever else has the name ``ready``.
+    if any(_exists(container, parts_fd) for _, container in plan.parts):
+        return _BEFORE
+    return _SWAPPED
+
+
+def _inode(name: str, dir_fd: int) -> int | None:
+    try:
+        return os.lstat(name, dir_fd=dir_fd).st_ino
+    except FileNotFoundError:
+        return None
+
+
+def _exists(name: str, dir_fd: int) -> bool:
+    """Return whether a name is in a directory; no name is in -1."""
+    return dir_fd >= 0 and _inode(name, dir_fd) is not None
+
+
+def _assemble(at: _Beside, plan: Marker, parts_fd: int, step: Step, *, missing_ok: bool = False) -> None:
+    """Rename the parts into ``ready``; those that are there already stay.
+
+    Args:
+        parts_fd: the directory of the parts; -1: it is gone.
+        missing_ok: pass over a part that is nowhere.
+    """
+    if not plan.parts[0][0]:
+        _move_parts(at, ((at.ready, plan.parts[0][1]),), at.fd, parts_fd, step, missing_ok=missing_ok)
+        return
+    try:
+        with _own_ready(at, plan) as into_fd:
+            _move_parts(at, plan.parts, into_fd, parts_fd, step, missing_ok=missing_ok)
+            os.fsync(into_fd)
+    except FileNotFoundError:
+        if missing_ok and not any(_exists(container, parts_fd) for _, container in plan.parts):
+            return
+        raise NotFound(f"{shown(at.path(at.ready))} is gone, so nothing can be put together there") from None
+
+
+def _assemble_partial(at: _Beside, parts: Sequence[tuple[str, str]], parts_fd: int) -> None:
+    """Put the parts aside that there are, where nothing was planned: together in ``tmp``, and then by one rename."""
+    if not any(_exists(container, parts_fd) for _, container in parts) and not _exists(_NEW_PARTIAL, parts_fd):
+        return
+    new = _NEW_PARTIAL if parts[0][0] else parts[0][1]
+    if parts[0][0]:
+        try:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(new, dir_fd=parts_fd)
+            into_fd = open_directory(new, dir_fd=parts_fd, path=f"{at.path(at.parts)}/{new}", owners=(os.geteuid(),))
+        except OSError as error:
+            raise explained(error, at.path(at.partial), "made") from error
+        try:
+            _move_parts(at, parts, into_fd, parts_fd, ignore_step, missing_ok=True)
+        finally:
+            os.close(into_fd)
+    try:
+        # A directory takes the place of none that has something in it.
+        os.rename(new, at.partial, src_dir_fd=parts_fd, dst_dir_fd=at.fd)
+    except OSError as error:
+        where = f"{at.path(at.parts)}/{new}"
+        raise explained(error, where, f"renamed to {shown(at.path(at.partial))}") from error
+
+
+def _move_parts(
+    at: _Beside,
+    parts: Sequence[tuple[str, str]],
+    into_fd: int,
+    parts_fd: int,
+    step: Step,
+    *,
+    missing_ok: bool,
+) -> None:
+    """Rename parts from ``tmp`` into another directory; those that are there already stay.
+
+    Args:
+        parts: name that each gets, and its container.
+        into_fd: the directory that they get into.
+        parts_fd: the directory of the parts; -1: it is gone.
+        step: told of each.
+        missing_ok: pass over a part that is nowhere.
+    """
+    for name, container in parts:
+        where = f"{at.path(at.parts)}/{container}"
+        if _exists(container, parts_fd):
+            try:
+                os.rename(container, name, src_dir_fd=parts_fd, dst_dir_fd=into_fd)
+            except OSError as error:
+                raise explained(error, where, f"renamed to {shown(at.path(at.ready))}") from error
+            step("part" if name == at.ready else f"part {name}")
+        elif not missing_ok and not _exists(name, into_fd):
+            raise NotFound(f"{shown(where)} is gone, so it cannot be committed")
+
+
+@contextlib.contextmanager
+def _own_ready(at: _Beside, plan: Marker) -> Iterator[int]:
+    """Open ``ready``, if it is the directory that this commit made.
+
+    Who may write beside the target, where that is not sticky, may give its name to another directory of the caller's.
+
+    Raises:
+        FileNotFoundError: it is gone.
+        UntrustedFile: it is another.
+    """
+    fd = open_directory(at.ready, dir_fd=at.fd, path=at.path(at.ready), owners=(os.geteuid(),))
+    try:
+        if os.fstat(fd).st_ino != plan.number:
+            raise UntrustedFile(at.path(at.ready), "is not what this commit put together there; move it")
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _open_up(at: _Beside, plan: Marker) -> None:
+    """Give ``ready`` the permissions that the target has; until now nobody else could look into it."""
+    if plan.mode is None:
+        return
+    with contextlib.suppress(FileNotFoundError), _own_ready(at, plan) as fd:
+        os.fchmod(fd, plan.mode)
+
+
+def _swap(at: _Beside, plan: Marker, parts_fd: int, step: Step) -> tuple[str, int | None]:
+    """Give ``ready`` the target's name, or put it aside where there is a target that may not be replaced.
+
+    Returns:
+        How far it got, and the inode number of what was replaced, if that has the name ``ready`` now.
+    """
+    while True:
+        if _renameat2(at.fd, at.ready, at.fd, at.name, _NOREPLACE, at.path(at.name)):
+            return _SWAPPED, None
+        if not plan.overwrite:
+            _rename(at, at.ready, at.partial)
+            return _REFUSED, None
+        swapped = _swap_from_tmp(at, plan, parts_fd, step) if parts_fd >= 0 else None
+        if swapped:
+            return _SWAPPED, None
+        if swapped is None:
+            replaced = _inode(at.name, at.fd)
+            if _renameat2(at.fd, at.ready, at.fd, at.name, _EXCHANGE, at.path(at.name)):
+                return _SWAPPED, replaced
+
+
+def _swap_from_tmp(at: _Beside, plan: Marker, parts_fd: int, step: Step) -> bool | None:
+    """Exchange ``ready`` with the target, which is in ``tmp`` afterwards.
+
+    Returns:
+        False: the target is gone; None: it cannot be renamed into ``tmp``, as a directory that only others may write.
+    """
+    try:
+        if not _renameat2(at.fd, at.ready, parts_fd, at.replaced, _NOREPLACE, at.path(at.parts)):
+            return None
+    except DlappError:
+        return None
+    swapped = None
+    try:
+        if _inode(at.replaced, parts_fd) != plan.number:
+            raise UntrustedFile(at.path(at.ready), "is not what this commit put together there; move it")
+        step("ready in tmp")
+        _make_writable(at)
+        with contextlib.suppress(DlappError):
+            swapped = _renameat2(parts_fd, at.replaced, at.fd, at.name, _EXCHANGE, at.path(at.name))
+    finally:
+        if not swapped:
+            _show_ready(at, parts_fd)
+    return swapped
+
+
+def _show_ready(at: _Beside, parts_fd: int) -> None:
+    """Bring the new target back from ``tmp``."""
+    if not _renameat2(parts_fd, at.replaced, at.fd, at.ready, _NOREPLACE, at.path(at.ready)):
+        raise UntrustedFile(at.path(at.ready), "is none of this commit, so nothing is put together there; move it")
+
+
+def _make_writable(at: _Beside) -> None:
+    """Let the caller write the old target, if it is a directory of theirs: else it cannot be renamed into another one.
+
+    It is about to be removed.
+    """
+    with contextlib.suppress(OSError, UntrustedFile):
+        fd = open_directory(at.name, dir_fd=at.fd, path=at.path(at.name), owners=(os.geteuid(),))
+        try:
+            mode = stat.S_IMODE(os.fstat(fd).st_mode)
+            if not mode & stat.S_IWUSR:
+                os.fchmod(fd, mode | stat.S_IRWXU)
+        finally:
+            os.close(fd)
+
+
+def _clean_up(
+    at: _Beside, plan: Marker, parts_fd: int, step: Step, *, sure: bool = False, replaced: int | None = None
+) -> str | None:
+    """After the exchange: remove what was replaced, what is left of the parts, and the marker.
+
+    Args:
+        parts_fd: the directory of the parts; -1: it is gone.
+        sure: it was this process that exchanged.
+        replaced: the inode number of an old target that has the name ``ready``. Another thing of this user's that got
+            that name meanwhile is not removed.
+
+    Returns:
+        Where the rest of the old target lies if it could not be removed.
+    """
+    left = None
+    in_tmp = _exists(at.replaced, parts_fd)
+    if sure or _inode(at.name, at.fd) == plan.number:
+        try:
+            if in_tmp:
+                remove_tree(f"{at.path(at.parts)}/{at.replaced}", dir_fd=parts_fd, name=at.replaced)
+            elif replaced is not None:
+                remove_tree(at.path(at.ready), dir_fd=at.fd, name=at.ready, number=replaced)
+        except DlappError:
+            # The output is in place; that the old one cannot go must not undo it. It is not ours to force either.
+            left = at.replaced
+        if not in_tmp and plan.overwrite and not sure and _exists(at.ready, at.fd):
+            # Exchanged by a process that died: whether this is the old target, nobody knows any more.
+            left = at.replaced
+    elif in_tmp or _exists(at.ready, at.fd):
+        # Somebody has put yet another thing in the target's place since, or inode numbers do not last here (some FUSE
+        # file systems). Then what was replaced may be anything, so it is kept.
+        left = at.partial
+    if left is not None:
+        _rename(at, at.replaced if in_tmp else at.ready, left, old_fd=parts_fd if in_tmp else at.fd)
+    step("old removed")
+    _remove_parts(at)
+    step("parts removed")
+    _unlink(at, at.marker)
+    os.fsync(at.fd)
+    step("done")
+    return file_location(at.path(left)) if left == at.replaced else None
+
+
+# ---- calls of the kernel ----
+
+
+def _renameat2(old_fd: int, old: str, new_fd: int, new: str, flag: int, path: str) -> bool:
+    """Rename in one step; False: ``new`` is there (`_NOREPLACE`), or is not (`_EXCHANGE`).
+
+    Args:
+        old_fd, old: directory and name of what is renamed.
+        new_fd, new: directory and name that it gets.
+        flag: `_NOREPLACE` or `_EXCHANGE`.
+        path: the whole path of ``new``, for messages.
+
+    Raises:
+        DlappError: it failed, or the file system has no such rename.
+    """
+    import ctypes
+
+    try:
+        call = ctypes.CDLL(None, use_errno=True).renameat2
+    except AttributeError:
+        raise DlappError("this machine's C library has no renameat2; output needs glibc 2.28 or musl 1.2.5") from None
+    if call(old_fd, os.fsencode(old), new_fd, os.fsencode(new), ctypes.c_uint(flag)) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code == (errno.EEXIST if flag == _NOREPLACE else errno.ENOENT) and _exists(old, old_fd):
+        return False
+    if code in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+        raise DlappError(
+            f"{shown(os.path.dirname(path))}: its file system cannot exchange two names (renameat2: "
+            f"{os.strerror(code)}), so output cannot be committed there; NFS is such a one"
+        )
+    raise explained(OSError(code, os.strerror(code)), path, "put in place") from None
+
+
+def _rename(at: _Beside, old: str, new: str, *, old_fd: int | None = None) -> None:
+    try:
+        os.rename(old, new, src_dir_fd=at.fd if old_fd is None else old_fd, dst_dir_fd=at.fd)
+    except OSError as error:
+        raise explained(error, at.path(old), f"renamed to {shown(at.path(new))}") from error
+
+
+def _unlink(at: _Beside, name: str) -> None:
+    try:
+        os.unlink(name, dir_fd=at.fd)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise explained(error, at.path(name), "removed") from error
+
+
+def _make_durable(at: _Beside) -> None:
+    """Bring all that the parts hold to the disk; one call for the file system is cheaper than one for each file.
+
+    Source: syncfs(2); it reports write errors since Linux 5.8.
+    """
+    import ctypes
+
+    if ctypes.CDLL(None, use_errno=True).syncfs(at.fd) != 0:
+        code = ctypes.get_errno()
+        raise explained(OSError(code, os.strerror(code)), at.parent, "made durable")

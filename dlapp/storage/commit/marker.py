@@ -1,0 +1,196 @@
+"""What a marker of a commit says, and how the parts of an output are named; the same on every file system."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from dlapp.errors import Denied, DlappError, UsageError
+from dlapp.ids import ApplicationId, ContainerId
+from dlapp.locations import shown
+from dlapp.system.files import UntrustedFile, is_plain_name, json_object
+
+Parts = Sequence[tuple[str, str]]
+"""For each part its name in the target and its location. One part named "" is the whole target; it may be a file."""
+
+Step = Callable[[str], None]
+"""Told the name of each step that has just been done; for tests, which die there."""
+
+VERSION = 2
+MAX_MARKER_BYTES = 16 << 20
+"""Ten thousand containers take 0.6 MiB."""
+
+
+class CommitRefused(DlappError):
+    """The target appeared while the application ran and may not be replaced; the output is kept at ``partial``."""
+
+    def __init__(self, target: str, partial: str) -> None:
+        super().__init__(
+            f"{shown(target)} came to be while the application ran, and overwrite is false; "
+            f"the output is kept at {shown(partial)}"
+        )
+        self.target, self.partial = target, partial
+
+
+class CommitBusy(DlappError):
+    """Another process is committing this output at this moment."""
+
+
+class ForeignMarker(Denied):
+    """Another user's commit to this target was cut off; only they can finish it.
+
+    Attributes:
+        owner: their name.
+        app: the application whose commit it was.
+    """
+
+    def __init__(self, target: str, app: str, owner: str) -> None:
+        super().__init__(
+            f"{shown(target)}: a commit of {app} by {shown(owner)} was cut off there; {shown(owner)} finishes it by "
+            f"dlapp-status {app}, or removes {shown(target)}.{app}.commit"
+        )
+        self.owner, self.app = owner, app
+
+
+class OutputCommit(Protocol):
+    """The commit of one application's output to one target; see `dlapp.storage.commit` for what each call promises."""
+
+    def commit(self, parts: Parts, *, overwrite: bool, again: bool, step: Step) -> str | None:
+        """Make the parts the target. Return where the rest of the old one lies if it could not be removed.
+
+        Args:
+            parts: those of all containers.
+            overwrite: replace a target that is there.
+            again: an earlier call may have got through.
+            step: told the name of each step before it is taken.
+        """
+
+    def finish_interrupted(self) -> bool:
+        """Finish a commit that has a marker, unless another process is at it; whether there was one."""
+
+    def keep_partial(self, parts: Parts) -> str | None:
+        """Put the output aside; its location, or None where there is none or it has become the target."""
+
+    def drop(self) -> None:
+        """Remove all that is beside the target but a partial output."""
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """Content of a marker.
+
+    Args:
+        number: the inode number that the new target has.
+        mode: the permissions that ``ready`` gets before it becomes the target; None: it stays as it is.
+        parts: for each part its name in the target and the container that stored it.
+    """
+
+    number: int
+    overwrite: bool
+    parts: tuple[tuple[str, str], ...]
+    mode: int | None = None
+
+
+def named_containers(
+    parts: Parts, directory: str, app: str, path_of: Callable[[str], str]
+) -> tuple[tuple[str, str], ...]:
+    """Return for each part its name and its container, once each is known to lie where that container's part must.
+
+    Args:
+        parts: name in the target, and location.
+        directory: path of the directory of all parts.
+        app: the application that they belong to.
+        path_of: the path that a location names.
+
+    Raises:
+        UsageError: a part is named, or lies, in another way.
+    """
+    named = []
+    for name, location in parts:
+        path = path_of(location)
+        container = path[len(directory) + 1 :]
+        if not path.startswith(f"{directory}/") or not is_container(container, app):
+            raise UsageError(f"{shown(path)} is not where a container of {app} stores its output")
+        _check_part_name(name, len(parts))
+        named.append((name, container))
+    if len({name for name, _ in named}) != len(named):
+        raise UsageError(f"two parts of {app} have one name")
+    return tuple(named)
+
+
+def is_application(text: str) -> bool:
+    """Return whether a text is an application's id."""
+    try:
+        ApplicationId.from_text(text)
+    except UsageError:
+        return False
+    return True
+
+
+def is_container(text: str, app: str) -> bool:
+    """Return whether a text is the id of a container of an application."""
+    try:
+        return str(ContainerId.from_text(text).application) == app
+    except UsageError:
+        return False
+
+
+def _check_part_name(name: str, count: int) -> None:
+    if not (is_plain_name(name) or (not name and count == 1)):
+        raise UsageError(f"{shown(name)!r} is not the name of a part of the output")
+
+
+def marker_bytes(plan: Marker, key: str) -> bytes:
+    """Return a marker's content, for `parse_marker`."""
+    said = {"version": VERSION, key: plan.number, "overwrite": plan.overwrite, "parts": plan.parts, "mode": plan.mode}
+    return json.dumps(said, indent=1).encode()
+
+
+def parse_marker(data: bytes, path: str, directory: str, app: str, key: str) -> Marker:
+    """Return what a marker says.
+
+    Args:
+        data: the content of its file.
+        path: where it lies, for messages.
+        directory: path of the directory that the parts lie in.
+        app: the application whose commit it is.
+        key: what it calls the number of the new target's inode.
+
+    Raises:
+        DlappError: it is damaged, of a newer version, or of an older one and names parts that lie elsewhere.
+    """
+    try:
+        said: dict[str, Any] = json_object(data, path=path)
+        version = said["version"]
+        if type(version) is not int:
+            raise TypeError("version")
+        if version > VERSION:
+            raise DlappError(f"{shown(path)} was written by a newer dlapp (format {version}); use that one")
+        number, overwrite, mode = said[key], said["overwrite"], said.get("mode")
+        parts = tuple((name, part) for name, part in said["parts"])
+        if type(number) is not int or type(overwrite) is not bool or (mode is not None and type(mode) is not int):
+            raise TypeError("a value of the wrong type")
+        if not parts or not all(isinstance(one, str) for pair in parts for one in pair):
+            raise TypeError("parts")
+        if version < 2:
+            # Version 1 had whole paths. One that is not where the part must lie is never used.
+            elsewhere = [part for _, part in parts if not part.startswith(f"{directory}/")]
+            if elsewhere:
+                raise DlappError(
+                    f"{shown(path)} was written by an older dlapp and names {shown(elsewhere[0])}, which is not in "
+                    f"{shown(directory)}; look at it and what is beside it by hand"
+                )
+            parts = tuple((name, part[len(directory) + 1 :]) for name, part in parts)
+        for name, container in parts:
+            if not is_container(container, app):
+                raise ValueError(f"{container[:100]!r} is not a container of {app}")
+            _check_part_name(name, len(parts))
+    except (ValueError, KeyError, TypeError, UntrustedFile, UsageError) as error:
+        raise DlappError(f"{shown(path)} is damaged: {error}; look at it and what is beside it by hand") from error
+    return Marker(number, overwrite, parts, None if mode is None else mode & 0o7777)
+
+
+def ignore_step(_step: str) -> None:
+    """Ignore a step: the default for callers that do not count them."""

@@ -1,0 +1,210 @@
+"""``file://``: this machine's own files, and what is mounted there."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import stat
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from dlapp.errors import Denied, NotFound, UsageError
+from dlapp.locations import file_location, local_path, shown
+from dlapp.storage.api import DiskFull, MatchedEntry, Moved, Progress
+from dlapp.storage.fetch_plan import FetchTarget, fetch_all
+from dlapp.storage.glob import split_pattern
+from dlapp.storage.tree import (
+    OpenTree,
+    TreeNode,
+    copy_nodes,
+    existing_above,
+    explained,
+    free_bytes,
+    human_size,
+    make_own_directory,
+    nodes_to_fetch,
+    nodes_to_store,
+    remove_tree,
+    room_at,
+)
+from dlapp.system.files import UntrustedFile, own_directory
+
+if TYPE_CHECKING:
+    from dlapp.storage.commit.marker import OutputCommit
+
+
+class LocalFiles:
+    """The `dlapp.storage.api.FileSystem` of ``file://`` locations."""
+
+    def matches(self, pattern: str) -> list[MatchedEntry]:
+        """See `FileSystem.matches`. A link is what it leads to; one that leads nowhere counts as a file."""
+        found: dict[str, MatchedEntry] = {}
+        for components in split_pattern(local_path(pattern)):
+            for path in _matching(components):
+                entry = _entry(path)
+                if entry:
+                    found[path] = entry
+        return [found[path] for path in sorted(found)]
+
+    def exists(self, location: str) -> bool:
+        """See `FileSystem.exists`; a link counts, wherever it leads."""
+        return os.path.lexists(local_path(location))
+
+    def fetch(self, entries: Sequence[MatchedEntry], into: str, *, progress: Progress | None = None) -> Moved:
+        """See `FileSystem.fetch`. A link out of an entry is replaced by what it leads to."""
+        return fetch_all(self, entries, into, progress)
+
+    def tree(self, entry: MatchedEntry) -> list[TreeNode]:
+        """See `FileSystem.tree`."""
+        nodes = nodes_to_fetch(local_path(entry.location))
+        for node in nodes:
+            if node.is_file and not os.access(node.source, os.R_OK, effective_ids=True):
+                raise Denied(f"{shown(node.source)} may not be read")
+        return nodes
+
+    def bring(self, landings: Sequence[FetchTarget], done: Callable[[int], None]) -> None:
+        """See `FileSystem.bring`."""
+        for landing in landings:
+            copy_nodes(landing.nodes, landing.path, merge=True, owner_bits=0o600, done=done)
+
+    def store(
+        self,
+        local: str,
+        location: str,
+        *,
+        move: bool = False,
+        seen_as: Sequence[str] = (),
+        note: Callable[[str], None] | None = None,
+    ) -> Moved:
+        """Store a file or a tree; see `FileSystem.store`. Permissions, modification times, empty directories and links
+        are kept.
+
+        What was stored can be moved on by its owner: the outermost directory is always writable for them. The directory
+        that it is stored in is made 0700, and must be one that only the caller may write.
+
+        Args:
+            local, location, move, seen_as, note: as there.
+        """
+        target = local_path(location).rstrip("/")
+        if not os.path.exists(local):
+            raise NotFound(f"{shown(local)}: there is no such file or directory to store")
+        with contextlib.closing(OpenTree(local)) as tree:
+            nodes, changed = nodes_to_store(tree, seen_as=seen_as, note=note or _nothing)
+            stored = Moved(sum(node.is_file for node in nodes), sum(node.size_bytes for node in nodes if node.is_file))
+            above, name = os.path.split(target)
+            make_own_directory(above)
+            with own_directory(above) as above_fd:
+                # In the directory that was checked: others may give its name to another one meanwhile.
+                remove_tree(target, dir_fd=above_fd, name=name)
+                inside = f"/proc/self/fd/{above_fd}/{name}"
+                if move and _renamed(tree, inside, changed):
+                    return stored
+                if stored.size_bytes > free_bytes(inside):
+                    raise DiskFull(
+                        f"the output has {human_size(stored.size_bytes)}, more than {shown(target)} can take; "
+                        f"{room_at(inside)}"
+                    )
+                copy_nodes(nodes, inside, done=lambda count: None, tree=tree)
+                _make_movable(inside)
+        return stored
+
+    def check_writable(self, target: str) -> None:
+        """See `FileSystem.check_writable`. It tries, beside the target or in the nearest directory above it.
+
+        Raises:
+            UsageError: the target is a mount point, or its file system cannot exchange two names.
+        """
+        path = local_path(target).rstrip("/")
+        if not path or os.path.ismount(path):
+            raise UsageError(f"{shown(target)} is a mount point; output needs a name inside it")
+        above = existing_above(os.path.dirname(path))
+        if not os.path.isdir(above):
+            raise UsageError(f"{shown(target)} cannot be made: {shown(above)} is not a directory")
+        from dlapp.storage.commit.local import check_exchange
+
+        check_exchange(above)
+        if not os.path.lexists(path):
+            return
+        # The one that is there has to give way: in a sticky directory only its owner may move it.
+        status, around = os.lstat(path), os.stat(above)
+        me = os.geteuid()
+        if around.st_mode & stat.S_ISVTX and me not in (0, status.st_uid, around.st_uid):
+            raise Denied(f"{shown(target)} belongs to somebody else, and {shown(above)} lets only owners replace")
+
+    def remove(self, location: str) -> None:
+        """See `FileSystem.remove`."""
+        remove_tree(local_path(location).rstrip("/"))
+
+    def output_commit(self, target: str, app: str) -> OutputCommit:
+        """See `dlapp.storage.api.FileSystem`."""
+        from dlapp.storage.commit.local import LocalCommit
+
+        return LocalCommit(target, app)
+
+    def marked(self, target: str) -> list[str]:
+        """See `dlapp.storage.api.FileSystem`."""
+        from dlapp.storage.commit.local import marked_beside
+
+        return marked_beside(target)
+
+
+def _nothing(_line: str) -> None:
+    pass
+
+
+def _matching(components: Sequence[str | re.Pattern[str]]) -> list[str]:
+    """The paths that the components lead to; the last text of each has not been looked at yet."""
+    paths = [""]
+    for component in components:
+        if isinstance(component, str):
+            paths = [f"{path}/{component}" for path in paths]
+        else:
+            paths = [f"{path}/{name}" for path in paths for name in _names(path or "/") if component.fullmatch(name)]
+    return [path or "/" for path in paths]
+
+
+def _names(directory: str) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise explained(error, directory, "listed") from error
+
+
+def _entry(path: str) -> MatchedEntry | None:
+    try:
+        status = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return MatchedEntry(file_location(path), False, 0) if os.path.lexists(path) else None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return MatchedEntry(file_location(path), False, 0)
+        raise explained(error, path, "read") from error
+    is_dir = stat.S_ISDIR(status.st_mode)
+    return MatchedEntry(file_location(path), is_dir, 0 if is_dir else status.st_size)
+
+
+def _renamed(tree: OpenTree, target: str, changed: Sequence[TreeNode]) -> bool:
+    """Rename a tree to ``target`` after correcting it; return False if it has to be copied."""
+    try:
+        for node in changed:
+            tree.replace_link(node.name, node.link)
+        _make_movable(tree.fd)
+        os.rename(tree.top, target)
+    except OSError as error:
+        if error.errno in (errno.EXDEV, errno.EACCES, errno.EPERM, errno.EBUSY):
+            return False
+        raise explained(error, target, "written") from error
+    if not os.path.samestat(os.lstat(target), os.fstat(tree.fd)):
+        raise UntrustedFile(shown(tree.top), "was replaced while it was stored")
+    return True
+
+
+def _make_movable(path: str | int) -> None:
+    # A directory that its owner may not write cannot be renamed into another one (its ".." would change).
+    status = os.stat(path)
+    if stat.S_ISDIR(status.st_mode) and status.st_mode & 0o700 != 0o700:
+        os.chmod(path, status.st_mode & 0o7777 | 0o700)

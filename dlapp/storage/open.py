@@ -1,0 +1,83 @@
+"""The file system that a location is on, opened."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dlapp.errors import NotFound
+from dlapp.locations import FILE, HDFS, HdfsPlace, local_path, shown
+from dlapp.storage.api import FileSystem, MatchedEntry, Moved, Progress
+from dlapp.storage.fetch_plan import FetchPlan, plan_entries
+
+
+def open_location(location: str, hdfs: HdfsPlace | None = None) -> FileSystem:
+    """The file system that ``location`` is on.
+
+    Args:
+        hdfs: the HDFS that is configured, if one is.
+
+    Raises:
+        UsageError: no scheme, or one that we have no storage for.
+    """
+    if hdfs is not None and location.startswith(HDFS):
+        hdfs.path(location)
+        from dlapp.storage.hdfs import HdfsFiles
+
+        return HdfsFiles(hdfs)
+    scheme, colon, _ = location.partition("://")
+    if colon and not location.startswith((FILE, HDFS)) and scheme.replace("+", "").isalnum():
+        from dlapp.storage.remote import RemoteFiles
+
+        return RemoteFiles(scheme)
+    local_path(location)
+    from dlapp.storage.local import LocalFiles
+
+    return LocalFiles()
+
+
+def plan_fetch(
+    sources: Sequence[str], into: str, *, hdfs: HdfsPlace | None = None, may_be_there: bool = False
+) -> FetchPlan:
+    """Plan the fetch of all that ``sources`` match; nothing is written.
+
+    Args:
+        sources: locations, which may be patterns.
+        into: the directory that it lands in.
+        hdfs: the HDFS that is configured, if one is.
+        may_be_there: what stands in the way there is the caller's affair.
+
+    Raises:
+        NotFound: a source matches nothing.
+        Denied: something may not be read.
+        DlappError: a file stands where one would land, or two would land in one place.
+    """
+    into = into.rstrip("/") or "/"
+    systems: dict[str, FileSystem] = {}
+    found: dict[str, tuple[FileSystem, MatchedEntry]] = {}
+    for source in sources:
+        scheme = source.partition("://")[0]
+        system = systems.get(scheme) or open_location(source, hdfs)
+        systems[scheme] = system
+        entries = system.matches(source)
+        if not entries:
+            raise NotFound(f"{shown(source)}: nothing is there")
+        for entry in entries:
+            found.setdefault(entry.location, (system, entry))
+    return plan_entries(list(found.values()), into, may_be_there=may_be_there)
+
+
+def fetch_sources(
+    sources: Sequence[str], into: str, *, hdfs: HdfsPlace | None = None, progress: Progress | None = None
+) -> Moved:
+    """Fetch all that ``sources`` match into the directory ``into``; see `FileSystem.fetch`.
+
+    Args:
+        sources: locations, which may be patterns.
+        into: a directory.
+        hdfs: the HDFS that is configured, if one is.
+        progress: told the bytes that are done and those in all.
+
+    Raises:
+        NotFound: a source matches nothing.
+    """
+    return plan_fetch(sources, into, hdfs=hdfs).fetch(progress)

@@ -1,0 +1,313 @@
+"""Open files in directories that other users can write.
+
+A name in such a directory may be a symbolic link, a FIFO, a device, another user's file, or a huge one, and may become
+one between two calls. So nothing is decided by a path: each name is opened relative to the descriptor of its directory
+with O_NOFOLLOW and O_NONBLOCK, and what was opened is checked by fstat before a byte of it is read or written. After
+that the descriptor is used, never the name again.
+
+Guarantees: no link is followed, no open blocks, no device is opened for reading or writing, nothing of an owner that
+was not expected is used, and no read is longer than its limit. It does not guarantee that the content is true: what a
+file of the expected owner says is still data.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import stat
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from dlapp.errors import DlappError
+
+NAME_MAX = 255
+"""The longest name of a file [bytes]. Source: limits.h."""
+
+OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_NOT_IN_NAMES = re.compile("[/\\x00-\\x1f\\x7f-\\x9f]")
+_KINDS = (
+    (stat.S_ISLNK, "a symbolic link"),
+    (stat.S_ISDIR, "a directory"),
+    (stat.S_ISFIFO, "a FIFO"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISBLK, "a device"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISREG, "a regular file"),
+)
+
+
+class UntrustedFile(DlappError, OSError):
+    """A file that another user may have put there is not used.
+
+    Attributes:
+        path: where it lies.
+        problem: why it is not used, e.g. ``"is a symbolic link"``.
+    """
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(f"{path}: {problem}")
+        self.path, self.problem = path, problem
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.path, self.problem), vars(self)  # that of OSError passes on the one text alone
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.problem}"
+
+
+def is_plain_name(name: str) -> bool:
+    """Return whether a name from elsewhere can be one entry of a directory: no path, no control character."""
+    try:
+        size = len(name) if name.isascii() else len(os.fsencode(name))
+    except UnicodeEncodeError:
+        return False  # half of a surrogate pair, as JSON can have it
+    return 0 < size <= NAME_MAX and name not in (".", "..") and not _NOT_IN_NAMES.search(name)
+
+
+def open_directory(
+    name: str, *, dir_fd: int | None = None, path: str = "", owners: Collection[int] | None = None
+) -> int:
+    """Open a directory, not through a link in its last component; the descriptor is not inherited.
+
+    Args:
+        name: one component below ``dir_fd``, or a path whose parents only trusted users can write.
+        dir_fd: descriptor of the directory that ``name`` lies in.
+        path: the whole path, for messages; ``name`` where it is empty.
+        owners: uids it may belong to; None: anybody.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        UntrustedFile: it is not a directory, or belongs to another user.
+    """
+    where = path or name
+    try:
+        fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dir_fd)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            raise UntrustedFile(where, f"is {_kind_of(name, dir_fd)}, not a directory") from error
+        raise
+    if owners is not None:
+        try:
+            _check_owner(os.fstat(fd), where, owners)
+        except BaseException:
+            os.close(fd)
+            raise
+    return fd
+
+
+def open_file(
+    name: str,
+    *,
+    dir_fd: int | None = None,
+    path: str = "",
+    owners: Collection[int] | None = None,
+    write: bool = False,
+    max_bytes: int | None = None,
+    kind: int = stat.S_IFREG,
+) -> int:
+    """Open a file that is there, without following a link or waiting; the descriptor is not inherited.
+
+    Args:
+        name: one component below ``dir_fd``, or a path whose parents only trusted users can write.
+        dir_fd: descriptor of the directory that ``name`` lies in.
+        path: the whole path, for messages; ``name`` where it is empty.
+        owners: uids it may belong to; None: anybody.
+        write: open it for reading and writing.
+        max_bytes: the largest size [bytes]; None: any.
+        kind: the type it must have: ``stat.S_IFREG`` or ``stat.S_IFIFO``.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        PermissionError: this process may not open it.
+        UntrustedFile: it is of another type, another user's, or larger than ``max_bytes``.
+    """
+    where = path or name
+    # O_PATH first: opening a device or a FIFO can itself have an effect (a tape rewinds, a reader sees a writer).
+    handle = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dir_fd)
+    try:
+        found = os.fstat(handle)
+        if stat.S_IFMT(found.st_mode) != kind:
+            raise UntrustedFile(where, f"is {_kind(found.st_mode)}, not {_kind(kind)}")
+        _check_owner(found, where, owners)
+        if max_bytes is not None and found.st_size > max_bytes:
+            raise UntrustedFile(where, f"has {found.st_size} bytes, at most {max_bytes} are allowed")
+        access = os.O_RDWR if write else os.O_RDONLY
+        # The same file, whatever has that name by now. Source: open(2), O_PATH; proc(5), /proc/pid/fd.
+        try:
+            return os.open(f"/proc/self/fd/{handle}", access | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            error.filename = where
+            raise
+    finally:
+        os.close(handle)
+
+
+def has_reader(name: str, *, dir_fd: int | None = None, path: str = "", owners: Collection[int] | None = None) -> bool:
+    """Return whether somebody has a FIFO open for reading; errors as of `open_file`.
+
+    Args:
+        name, dir_fd, path, owners: as of `open_file`.
+
+    Raises:
+        UntrustedFile: also when it is not a FIFO.
+    """
+    handle = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dir_fd)
+    try:
+        found = os.fstat(handle)
+        if not stat.S_ISFIFO(found.st_mode):
+            raise UntrustedFile(path or name, f"is {_kind(found.st_mode)}, not a FIFO")
+        _check_owner(found, path or name, owners)
+        try:
+            os.close(os.open(f"/proc/self/fd/{handle}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # Source: fifo(7)
+                return False
+            raise
+        return True
+    finally:
+        os.close(handle)
+
+
+def read_file(
+    name: str, *, dir_fd: int | None = None, path: str = "", owners: Collection[int] | None = None, max_bytes: int
+) -> bytes:
+    """Return the content of a regular file; errors as of `open_file`.
+
+    Args:
+        name, dir_fd, path, owners, max_bytes: as of `open_file`.
+
+    Raises:
+        UntrustedFile: also when it grew beyond ``max_bytes`` while it was read.
+    """
+    fd = open_file(name, dir_fd=dir_fd, path=path, owners=owners, max_bytes=max_bytes)
+    with os.fdopen(fd, "rb", buffering=0) as file:
+        pieces, left = [], max_bytes + 1
+        while left and (piece := file.read(left)):
+            pieces.append(piece)
+            left -= len(piece)
+    if not left:
+        raise UntrustedFile(path or name, f"has more than {max_bytes} bytes")
+    return b"".join(pieces)
+
+
+def read_json_object(
+    name: str, *, dir_fd: int | None = None, path: str = "", owners: Collection[int] | None = None, max_bytes: int
+) -> dict[str, Any]:
+    """Return the JSON object in a regular file; errors as of `read_file`.
+
+    Args:
+        name, dir_fd, path, owners, max_bytes: as of `open_file`.
+
+    Raises:
+        UntrustedFile: also when it is not a JSON object, or nested too deeply.
+    """
+    return json_object(read_file(name, dir_fd=dir_fd, path=path, owners=owners, max_bytes=max_bytes), path=path or name)
+
+
+def json_object(data: bytes, *, path: str) -> dict[str, Any]:
+    """Return bytes from elsewhere as a JSON object.
+
+    Raises:
+        UntrustedFile: they are not a JSON object, or nested too deeply.
+    """
+    import json
+
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise UntrustedFile(path, f"is not JSON: {str(error)[:200]}") from error
+    if not isinstance(value, dict):
+        raise UntrustedFile(path, "is not a JSON object")
+    return value
+
+
+def list_names(dir_fd: int, *, limit: int) -> list[str]:
+    """Return the names in a directory, sorted, at most ``limit`` of them."""
+    found: list[str] = []
+    with os.scandir(dir_fd) as entries:
+        for entry in entries:
+            if len(found) >= limit:
+                break
+            found.append(entry.name)
+    return sorted(found)
+
+
+@contextlib.contextmanager
+def directory(
+    name: str, *, dir_fd: int | None = None, path: str = "", owners: Collection[int] | None = None
+) -> Iterator[int]:
+    """Open a directory as `open_directory` does and close it at the end.
+
+    Args:
+        name, dir_fd, path, owners: as of `open_file`.
+    """
+    fd = open_directory(name, dir_fd=dir_fd, path=path, owners=owners)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def open_own_directory(name: str, *, dir_fd: int | None = None, path: str = "", uid: int | None = None) -> int:
+    """Open a directory that only a user, and root, can write; errors as of `open_directory`.
+
+    Args:
+        name, dir_fd, path: as of `open_file`.
+        uid: the user; None: the caller.
+
+    Raises:
+        UntrustedFile: also when others may write there.
+    """
+    fd = open_directory(name, dir_fd=dir_fd, path=path, owners={os.geteuid() if uid is None else uid})
+    if os.fstat(fd).st_mode & OTHERS_WRITE:
+        os.close(fd)
+        raise UntrustedFile(path or name, "others may write there; remove it, or chmod go-w it if all in it is yours")
+    return fd
+
+
+@contextlib.contextmanager
+def own_directory(name: str, *, dir_fd: int | None = None, path: str = "", uid: int | None = None) -> Iterator[int]:
+    """Open a directory as `open_own_directory` does and close it at the end.
+
+    Args:
+        name, dir_fd, path: as of `open_file`.
+        uid: whose it must be; None: this process's.
+    """
+    fd = open_own_directory(name, dir_fd=dir_fd, path=path, uid=uid)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def check_own_directory(path: str, uid: int | None = None) -> None:
+    """Refuse a directory that `open_own_directory` refuses, with its errors."""
+    os.close(open_own_directory(path, uid=uid))
+
+
+def shown_path(path: str) -> str:
+    """Return a path for a message; one below a descriptor is shown by the descriptor's path."""
+    words = path.split("/")
+    if words[1:4] == ["proc", "self", "fd"]:
+        with contextlib.suppress(OSError):
+            return os.path.join(os.readlink("/".join(words[:5])), *words[5:])
+    return path
+
+
+def _check_owner(found: os.stat_result, where: str, owners: Collection[int] | None) -> None:
+    if owners is not None and found.st_uid not in owners:
+        raise UntrustedFile(where, f"belongs to uid {found.st_uid}")
+
+
+def _kind_of(name: str, dir_fd: int | None) -> str:
+    try:
+        # What ends in "/." may be reached by a link: `open_directory` follows all but the last component.
+        return _kind(os.stat(name.removesuffix("/."), dir_fd=dir_fd, follow_symlinks=False).st_mode)
+    except OSError:
+        return "gone"
+
+
+def _kind(mode: int) -> str:
+    return next((text for test, text in _KINDS if test(mode)), "of an unknown type")

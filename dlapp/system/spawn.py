@@ -1,0 +1,124 @@
+"""Starting detached processes: a session of their own, standard input empty, output to a log, chosen descriptors.
+
+posix_spawn is one call without a moment in which a second thread of ours could leak a descriptor into the child: what
+is passed on is duplicated by number in the child itself, and everything else of ours is close-on-exec.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+import dlapp
+from dlapp.system import files
+
+FIRST_KEPT = 3
+
+
+ISOLATIONS = (("-I",), ("-E", "-P"))
+"""Options of Python by which neither a directory nor PYTHONPATH of a user changes what our processes run. The second
+lets in what ``pip install --user`` put there."""
+
+
+def isolation(package: str, user_site: str | None) -> tuple[str, ...]:
+    """One of `ISOLATIONS`.
+
+    Args:
+        package: directory that dlapp was loaded from.
+        user_site: the user's own site-packages, if Python looks there: dlapp must be found, so where it lies there
+            that is not shut out.
+    """
+    if user_site and os.path.normpath(package).startswith(os.path.join(os.path.normpath(user_site), "")):
+        return ISOLATIONS[1]
+    return ISOLATIONS[0]
+
+
+PYTHON = (
+    sys.executable,
+    *isolation(os.path.dirname(dlapp.__file__), getattr(sys.modules.get("site"), "USER_SITE", None)),
+)
+"""The Python that runs dlapp, and finds it."""
+PROGRAM = (*PYTHON, "-m", "dlapp")
+"""How our own processes are started."""
+
+
+def is_program(words: Sequence[bytes], roles: Sequence[bytes]) -> bool:
+    """Whether a command line is `PROGRAM`'s in one of the roles (``am``, ``task``, ...), of any installation."""
+    for options in ISOLATIONS:
+        start = [*map(os.fsencode, options), b"-m", b"dlapp"]
+        if list(words[1 : 1 + len(start)]) == start and words[1 + len(start) : 2 + len(start)]:
+            return words[1 + len(start)] in roles
+    return False
+
+
+_KEPT_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
+
+
+def spawn(argv: Sequence[str], *, keep: Sequence[int] = (), log: str) -> int:
+    """Start a process that outlives us and our terminal; the answer is its pid.
+
+    Args:
+        keep: descriptors that it inherits; in it they have the numbers 3, 4, ... in this order.
+        log: file to which its output and errors are appended.
+
+    Raises:
+        OSError: it could not be started, or the log is something else than a regular file.
+    """
+    # High duplicates first: a number that is to be given must not be one that is still to be copied.
+    high: list[int] = []
+    try:
+        opened = _open_log(log)
+        try:
+            for fd in (*keep, opened):
+                high.append(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, FIRST_KEPT + len(keep)))
+        finally:
+            os.close(opened)
+        actions: list[tuple[object, ...]] = [
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_DUP2, high[-1], 1),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ]
+        actions += [(os.POSIX_SPAWN_DUP2, fd, FIRST_KEPT + place) for place, fd in enumerate(high[:-1])]
+        return os.posix_spawn(
+            argv[0],
+            list(argv),
+            environment(),
+            file_actions=actions,
+            setsid=True,
+            setsigmask=(),
+            # A shell's nohup or a Python's SIGPIPE must not reach the user's program through us.
+            setsigdef=(signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGPIPE, signal.SIGXFSZ),
+        )
+    finally:
+        for fd in high:
+            os.close(fd)
+
+
+def _open_log(path: str) -> int:
+    """Open a log for appending, making it where it is missing; one that is a FIFO would hold us up for ever."""
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    except FileExistsError:
+        fd = files.open_file(path, owners={os.geteuid()}, write=True)
+    fcntl.fcntl(fd, fcntl.F_SETFL, os.O_APPEND)
+    return fd
+
+
+def close_all_but(kept: Sequence[int]) -> None:
+    """Close what was inherited by accident: a lock or a pipe of the caller's shell would be held for hours by us.
+
+    For the first of our processes; those that it starts have nothing to inherit but what they are given.
+    """
+    for name in os.listdir("/proc/self/fd"):
+        if (fd := int(name)) > 2 and fd not in kept:
+            with contextlib.suppress(OSError):  # the listing's own
+                os.close(fd)
+
+
+def environment() -> dict[str, str]:
+    """What our processes are given of ours: nothing that steers Python, and no secret of a user's shell."""
+    return {name: value for name in _KEPT_VARIABLES if (value := os.environ.get(name)) is not None}

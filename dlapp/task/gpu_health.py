@@ -1,0 +1,68 @@
+"""The GPUs of a task: watched while its payload runs, looked at before they are given back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from dlapp.errors import DlappError
+from dlapp.gpuid.health.watch import DeviceWatch
+
+if TYPE_CHECKING:
+    from dlapp.gpuid.devices import Device
+    from dlapp.gpuid.health.readings import DeviceFault
+    from dlapp.gpuid.ledger import Ledger
+
+LAST_LOOK_S = 2.0
+"""What a last look at the GPUs may take once a payload has failed."""
+
+
+class LeasedDevices:
+    """The GPUs that a task has leased.
+
+    Args:
+        ledger: where a GPU that has failed goes into quarantine.
+        note: the task's log.
+    """
+
+    def __init__(self, ledger: Ledger, devices: Sequence[Device], note: Callable[[str], None]) -> None:
+        self._ledger, self._devices, self._note = ledger, tuple(devices), note
+        self._watch: DeviceWatch | None = None
+        self._noted = False
+
+    @contextmanager
+    def watched(self, wake: Callable[[], None]) -> Iterator[None]:
+        """Watch them. ``wake`` is called from another thread when one has failed."""
+        with DeviceWatch(self._devices, on_fault=wake, note=self._note) as self._watch:
+            yield
+
+    @property
+    def failed(self) -> bool:
+        """Whether one has failed under the payload."""
+        if self._watch is None or not self._watch.failed:
+            return False
+        if not self._noted:
+            self._noted = True
+            self._note(f"{self._watch.message()}: the payload is ended")
+        return True
+
+    def why_it_failed(self) -> str:
+        """Return a line on the GPUs of a failed payload; empty if they are not the cause."""
+        return "" if self._watch is None else self._watch.look_now(LAST_LOOK_S)
+
+    def look_after(self) -> None:
+        """Put those into quarantine that the next one must not get; nothing of the payload is left by now."""
+        from dlapp.gpuid.health import inspection, nvml
+
+        known: dict[str, DeviceFault] = {} if self._watch is None else self._watch.failed
+        try:
+            known = inspection.check(self._devices, read=nvml.read, limits=inspection.limits_here()) | known
+        except DlappError as error:
+            self._note(f"the GPUs could not be looked at: {error}")
+        for uuid, fault in known.items():
+            try:
+                self._ledger.quarantine(uuid, cause=fault.cause, detail=fault.detail)
+                self._note(f"{uuid} is in quarantine: {fault.detail}")
+            except DlappError as error:
+                self._note(f"{uuid} could not be put into quarantine: {error}")

@@ -1,0 +1,94 @@
+"""The ledger's view as lines of text: pure. The form of a view is in `dlapp.client.gpu_ledger`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+View = Mapping[str, Any]
+
+
+def host_lines(host: View, now_ms: int) -> list[str]:
+    """A line for each GPU of a host, in the manner of gpustat."""
+    if host["error"]:
+        return []
+    here = host["here"]
+    width = max((len(one["label"]) for one in host["devices"]), default=0)
+    names = max((len(one["name"]) for one in host["devices"]), default=0)
+    lines = [
+        f"{host['host']}  {one['label']:{width}}  {one['name']:{names}} | {_load(one, here)} | {_who(one, now_ms)}"
+        for one in host["devices"]
+    ]
+    if host["forgotten_ms"]:
+        lines = [f"{line} | forgotten {ago(now_ms - host['forgotten_ms'])} ago" for line in lines]
+    return lines or [f"{host['host']}  no GPU here"]
+
+
+def _load(one: View, here: bool) -> str:
+    memory = f"{one['memory_mib']:6d} MiB"
+    if not here:
+        return memory
+    used = "     ?" if one["used_mib"] is None else f"{one['used_mib']:6d}"
+    temperature = " ?" if one["temperature_c"] is None else f"{one['temperature_c']:2d}"
+    busy = "  ?" if one["utilization"] is None else f"{one['utilization']:3d}"
+    return f"{temperature}°C, {busy} % | {used} / {memory}"
+
+
+def _who(one: View, now_ms: int) -> str:
+    said = []
+    if one["application"] or one["state"] == "held":
+        about = [one["user"], ago(now_ms - one["since_ms"]) if one["since_ms"] else ""]
+        if one["application"] and not one["container"]:
+            about.append("reserved")
+        about = [text for text in about if text]
+        if one["application"] or about or not one["doubt"]:
+            said.append((one["application"] or "an unknown holder") + (f" ({', '.join(about)})" if about else ""))
+        if one["doubt"]:
+            said.append(one["doubt"])
+    if one["quarantine"] is not None:
+        said.append(quarantine_text(one["quarantine"], now_ms))
+    if not one["present"]:
+        said.append("is not there now")
+    return ", ".join(said) or "free"
+
+
+def quarantine_text(one: View, now_ms: int) -> str:
+    """``quarantined (why, since when, how often, when it is inspected again)``."""
+    parts = [one.get("detail") or one["cause"]]
+    if one.get("by") and one["by"] not in parts[0]:
+        parts.append(f"by {one['by']}")
+    if one.get("since_ms"):
+        parts.append(f"for {ago(now_ms - one['since_ms'])}")
+    if one.get("count", 1) > 1:
+        parts.append(f"{one['count']} times so far")
+    if one.get("probe_at_ms"):
+        left_ms = one["probe_at_ms"] - now_ms
+        parts.append(f"inspected again in {ago(left_ms)}" if left_ms > 0 else "inspected again at the next request")
+    return f"quarantined ({', '.join(parts)})"
+
+
+def ago(ms: int) -> str:
+    """A span in its largest whole unit: ``40 s``, ``12 min``, ``3 h``, ``5 d``."""
+    seconds = max(0, ms) // 1000
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
+
+
+def collect_lines(leases: list[dict[str, Any]], here: str) -> list[str]:
+    """What ``gc`` did, a line for each lease."""
+    lines = []
+    for one in leases:
+        what = f"{here}: {', '.join(one['devices'])} of {one['container'] or one['application'] or 'an unknown holder'}"
+        lines.append(f"{what}: freed" if one["state"] == "gone" else f"{what}: kept, {one['why'] or one['state']}")
+    return lines or [f"{here}: nothing is leased"]
+
+
+def why_lines(answer: View, count: int) -> list[str]:
+    """What ``why N`` prints."""
+    if answer["can"]:
+        return [f"{answer['host']}: yes, {', '.join(answer['devices'])}"]
+    more = answer["hosts"] - len(answer["lines"])
+    lines = [*answer["lines"], *([f"and {more} more hosts with as few or fewer free"] if more > 0 else [])]
+    return lines or [f"asked for {count} gcores: the ledger knows no host with a GPU"]

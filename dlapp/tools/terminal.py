@@ -1,0 +1,75 @@
+"""What programs print, made harmless for a terminal: colours stay, everything else that steers it is left out.
+
+A terminal obeys what it is sent: it can be made to send text as if it was typed, to set its title or the clipboard, to
+write over what stands there. Of control sequences only SGR (colours and the like) passes, of control characters the
+line end, the tab and the carriage return.
+
+Source: ECMA-48, 5.4 (control sequences), 5.6 (control strings), 8.3.117 (SGR); XTerm Control Sequences.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+
+RESET = "\x1b[0m"
+
+_TOKENS = re.compile(
+    # Bounded, so that hostile text takes linear time and the held-back part is short.
+    r"""(?P<sgr>   \x1b\[[0-9;:]{0,64}m)
+    |   (?:\x1b\[|\x9b)[0-?]{0,64}[ -/]{0,8}[@-~]                                           # another control sequence
+    |   (?:\x1b[P\]X^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]{0,4096}(?:\x07|\x1b\\|\x9c)   # a control string
+    |   (?P<begun> (?:\x1b\[|\x9b)[0-?]{0,64}[ -/]{0,8}\Z
+                |  \x1b[ -/]{0,8}\Z
+                |  (?:\x1b[P\]X^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]{0,4096}\x1b?\Z)
+    |   \x1b[ -/]{0,8}[0-~]                                                                 # another escape sequence
+    |   [\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]                     # one that stands alone
+    """,
+    re.VERBOSE,
+)
+
+
+def without_controls(text: str, *, ended: bool = True) -> tuple[str, str]:
+    """Leave out all that steers a terminal but colours.
+
+    Args:
+        ended: nothing follows; else a sequence that has only begun is held back.
+
+    Returns:
+        The text that may be shown, and what is held back: to be put before what follows.
+    """
+    begun = ""
+
+    def shown(match: re.Match[str]) -> str:
+        nonlocal begun
+        if not ended and match["begun"]:
+            begun = match["begun"]
+        return match["sgr"] or ""
+
+    return _TOKENS.sub(shown, text), begun
+
+
+class TerminalStream:
+    """One stream of bytes that is cut anywhere, for a terminal."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._begun = ""
+        self._coloured = False
+
+    def feed(self, data: bytes) -> str:
+        """Return the part of ``data`` that may be shown; no bytes mean the end of the stream."""
+        text, self._begun = without_controls(self._begun + self._decoder.decode(data, not data), ended=not data)
+        self._coloured = self._coloured or "\x1b" in text
+        if data or not self._coloured:
+            return text
+        return text + RESET
+
+
+def terminal_line(line: bytes) -> str:
+    """Return a line that cannot hide text before it or colour text after it on a shared terminal.
+
+    Of a line that carriage returns overwrote, only the last version is shown."""
+    text, _ = without_controls(line.decode(errors="replace"))
+    text = text.rstrip("\r").rpartition("\r")[2]
+    return text + RESET if "\x1b" in text else text

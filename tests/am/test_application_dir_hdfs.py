@@ -1,0 +1,448 @@
+"""The staging directory of an application, between two attempts that both live."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import pytest
+
+from dlapp.am.application_dir import hdfs
+from dlapp.am.application_dir.hdfs import HdfsApplicationDir
+from dlapp.am.application_dir.interface import CommitClaim, Superseded
+from dlapp.am.model import events
+from dlapp.cluster import Heartbeat
+from dlapp.cluster.yarn.client.cleanup import EndedApplication, settle
+from dlapp.cluster.yarn.staging import AM, KILL, SOFT_KILL, VIEW, StagingPaths
+from dlapp.errors import DlappError, NotFound, Unreachable
+from dlapp.ids import ApplicationId
+from dlapp.report import Cause, FinalStatus, OutputView, State
+from dlapp.spec import AppSpec, Submission
+from tests.am.driving import Driver
+
+APP = ApplicationId(1700000000000, 7)
+SUBMISSION = Submission(
+    spec=AppSpec(username="tony", appname="one", workspace="/tmp", script="start.sh"),
+    workspace_archive="hdfs://nn/w.tar.gz",
+    workspace_digest="sha256-00",
+    submitter="tony",
+    submitted_ms=1,
+)
+
+
+class Look(NamedTuple):
+    size_bytes: int = 0
+    modified_ms: int = 0
+    owner: str = "tony"
+    mode: int = 0o600
+    is_file: bool = True
+
+
+class FilesInMemory:
+    """A file system; ``away`` says how many calls it does not answer, ``before_write`` and ``before_read`` what happens
+    before a write, or a read."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.away = 0
+        self.before_write: Callable[[str], None] = lambda _place: None
+        self.before_read: Callable[[str], None] = lambda _place: None
+        self.attempts: list[Attempt] = []
+        self.lock = threading.RLock()
+
+    home = "hdfs://nn/user/tony"
+
+    def close(self) -> None: ...
+
+    def _answer(self) -> None:
+        if self.away:
+            self.away -= 1
+            raise Unreachable("the NameNode is away")
+
+    def look(self, location: str) -> Look | None:
+        self._answer()
+        return Look() if any(f"{one}/".startswith(f"{location}/") for one in self.files) else None
+
+    def names(self, location: str) -> list[str]:
+        self._answer()
+        return sorted({one.removeprefix(f"{location}/").partition("/")[0] for one in self.files if location in one})
+
+    def make(self, location: str, mode: int) -> None:
+        self._answer()
+
+    def send(self, path: str, location: str, mode: int) -> Look:
+        raise NotImplementedError
+
+    def entries(self, location: str) -> list[tuple[str, int, int]]:
+        raise NotImplementedError
+
+    def read_part(self, location: str, offset: int, count: int) -> bytes:
+        raise NotImplementedError
+
+    def finish_output(
+        self, target: str, application_id: ApplicationId, parts: Sequence[tuple[str, str]], *, overwrite: bool
+    ) -> OutputView:
+        raise NotImplementedError
+
+    def leave_output(self, target: str, application_id: ApplicationId, *, keep: bool) -> OutputView:
+        raise NotImplementedError
+
+    def write(self, location: str, data: bytes, mode: int, *, once: bool = False) -> bool:
+        self._answer()
+        self.before_write(location)
+        with self.lock:
+            if once and location in self.files:
+                return False
+            self.files[location] = data
+            return True
+
+    def read(self, location: str, *, max_bytes: int) -> bytes:
+        self._answer()
+        self.before_read(location)
+        if location not in self.files:
+            raise NotFound(location)
+        if len(self.files[location]) > max_bytes:
+            raise DlappError(f"{location} is larger than {max_bytes} bytes")
+        return self.files[location]
+
+    def remove(self, location: str) -> None:
+        self._answer()
+        for one in [one for one in self.files if one == location or one.startswith(f"{location}/")]:
+            del self.files[one]
+
+
+@pytest.fixture
+def files(monkeypatch: pytest.MonkeyPatch) -> Iterator[FilesInMemory]:
+    monkeypatch.setattr(hdfs, "AGAIN_S", 0.001)
+    monkeypatch.setattr(hdfs, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(hdfs, "GROUP_EVERY_S", 0.01)
+    one = FilesInMemory()
+    yield one
+    one.away = 0
+    for attempt in one.attempts:
+        attempt.home.close()
+
+
+class Attempt:
+    """One attempt's home, opened; ``others`` is what it was told of other attempts."""
+
+    def __init__(self, files: FilesInMemory, number: int, *, awake: bool = True) -> None:
+        self.home = HdfsApplicationDir(files, APP, number, SUBMISSION)
+        self.number = number
+        self.told = threading.Event()
+        files.attempts.append(self)
+        self.others: list[str] = []
+        self.marks: list[tuple[str, str]] = []
+        self.published = threading.Event()
+        if awake:
+            self.open()
+
+    def open(self) -> None:
+        self.home.open(f"http://host:{self.number}", self.put)
+
+    def put(self, notice: object) -> None:
+        match notice:
+            case events.Published():
+                self.published.set()
+            case events.Kill(by):
+                self.marks.append((KILL, by))
+            case events.SoftKill(by):
+                self.marks.append((SOFT_KILL, by))
+            case Heartbeat(shut_down=str(why)):
+                self.others.append(why)
+                self.told.set()
+
+    def begun(self) -> Attempt:
+        assert self.home._begun.wait(10)
+        return self
+
+    def claim(self) -> CommitClaim:
+        return self.home.claim(
+            CommitClaim(attempt=self.number, final_status=FinalStatus.SUCCEEDED, cause=Cause.SUCCEEDED, diagnostics="")
+        )
+
+    def say(self) -> None:
+        """Write all that an attempt writes while it runs, and end."""
+        self.home.write_view(replace(Driver().view(), attempt=self.number))
+        until(lambda: self.home._view is None)  # its thread is at it, or it is not taken
+        journal = self.home.journal(self.number)
+        journal.add(f'"{self.number}"')
+        journal.flush(durable=True)
+        self.home.close()
+        journal.close()
+
+    def end(self) -> None:
+        self.home.keep()
+        self.home.remove()
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def test_an_attempt_that_was_cut_off_learns_of_the_next_and_neither_claims_nor_writes(files: FilesInMemory) -> None:
+    first = Attempt(files, 1).begun()
+    second = Attempt(files, 2).begun()
+    assert first.told.wait(10)
+    assert first.others[0] == "attempt 2 has the application now"
+    for what in (first.claim, first.home.check_ours, first.home.keep):
+        with pytest.raises(Superseded, match="attempt 2"):
+            what()
+    journal = first.home.journal(1)
+    journal.add("{}")
+    journal.flush(durable=True)
+    assert first.home.all_journal_lines() == []
+    assert second.claim().attempt == 2
+    second.end()
+    assert second.others == []
+
+
+def test_what_an_attempt_says_after_another_took_over_is_neither_in_the_journal_nor_shown(files: FilesInMemory) -> None:
+    first = Attempt(files, 1).begun()
+    second = Attempt(files, 2).begun()
+    second.say()
+    first.say()
+    assert first.others[0] == "attempt 2 has the application now"
+    # What a third would go by.
+    assert first.home.all_journal_lines() == ['"2"']
+    assert json.loads(files.files[f"{first.home.directory}/{VIEW}"])["attempt"] == 2
+
+
+def ended_by_another(files: FilesInMemory) -> None:
+    Attempt(files, 2).begun().end()
+
+
+def ended_by_a_kill(files: FilesInMemory) -> None:
+    settle(files, StagingPaths(files.home), APP, EndedApplication(State.KILLED, 60.0))
+
+
+@pytest.mark.parametrize("end", [ended_by_another, ended_by_a_kill])
+def test_an_attempt_that_wakes_after_the_end_makes_no_directory_anew(
+    files: FilesInMemory, end: Callable[[FilesInMemory], None]
+) -> None:
+    first = Attempt(files, 1).begun()
+    end(files)
+    first.say()
+    assert list(files.files) == [f"{files.home}/.dlapp/history/{APP}.json"]
+
+
+def test_an_attempt_that_begins_after_the_end_begins_nothing(files: FilesInMemory) -> None:
+    first = Attempt(files, 1, awake=False)
+    Attempt(files, 2).begun().end()
+    first.open()
+    assert first.told.wait(10)
+    first.say()
+    with pytest.raises(Superseded):
+        first.claim()
+    assert list(files.files) == [f"{files.home}/.dlapp/history/{APP}.json"]
+
+
+def test_an_attempt_that_slept_until_all_was_over_claims_nothing(
+    files: FilesInMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hdfs, "LOOK_EVERY_S", 1000.0)  # it sleeps: it does not see the second one come
+    first = Attempt(files, 1).begun()
+    second = Attempt(files, 2).begun()
+    assert second.claim().attempt == 2
+    second.end()
+    with pytest.raises(Superseded, match="has ended"):
+        first.claim()
+    with pytest.raises(Superseded):
+        first.home.keep()
+
+
+def test_an_attempt_that_slept_in_the_middle_of_its_claim_does_not_have_it(files: FilesInMemory) -> None:
+    first = Attempt(files, 1).begun()
+
+    def sleep_until_all_is_over(place: str) -> None:
+        if place.endswith("commit.json"):
+            files.before_write = lambda _: None
+            second = Attempt(files, 2).begun()
+            assert second.claim().attempt == 2
+            second.end()
+
+    files.before_write = sleep_until_all_is_over
+    with pytest.raises(Superseded):
+        first.claim()
+
+
+def test_the_claim_of_an_attempt_that_died_after_it_counts_for_the_next(files: FilesInMemory) -> None:
+    assert Attempt(files, 1).begun().claim().attempt == 1
+    assert Attempt(files, 2).begun().claim().attempt == 1
+
+
+def test_a_staging_directory_that_somebody_removed_is_no_other_attempt(files: FilesInMemory) -> None:
+    first = Attempt(files, 1).begun()
+    files.remove(first.home.directory)
+    assert first.claim().attempt == 1
+    first.end()
+    assert list(files.files) == [f"{files.home}/.dlapp/history/{APP}.json"]
+
+
+def test_a_file_system_that_is_away_for_a_while_is_waited_for(files: FilesInMemory) -> None:
+    files.away = 3
+    first = Attempt(files, 1).begun()
+    assert json.loads(files.files[f"{first.home.directory}/am.json"])["attempt"] == 1
+    files.away = 3
+    assert first.claim().attempt == 1
+    files.away = 3
+    first.home.keep()
+    assert f"{files.home}/.dlapp/history/{APP}.json" in files.files
+
+
+def test_a_doubt_about_other_attempts_is_none(files: FilesInMemory, capsys: pytest.CaptureFixture[str]) -> None:
+    first = Attempt(files, 1).begun()
+    files.away = 1
+    assert first.home.is_ours()
+
+
+def test_a_line_counts_as_written_when_its_group_is_there_and_who_waits_is_told(files: FilesInMemory) -> None:
+    first = Attempt(files, 1).begun()
+    journal, told = first.home.journal(1), threading.Event()
+    journal.on_written = told.set
+    files.away = 2
+    journal.add("{}")
+    journal.hurry()
+    assert told.wait(10)
+    assert (journal.added, journal.written) == (1, 1)
+    assert first.home.all_journal_lines() == ["{}"]
+
+
+def test_what_waited_long_is_written_in_groups_that_a_next_attempt_reads(
+    files: FilesInMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hdfs, "MAX_GROUP_BYTES", 20)
+    first = Attempt(files, 1).begun()
+    journal, write, taken = first.home.journal(1), files.write, list[str]()
+
+    def refuse_the_second(location: str, data: bytes, mode: int, *, once: bool = False) -> bool:
+        if "journal" in location:
+            taken.append(location)
+            if len(taken) == 2:
+                raise Unreachable("the NameNode is away")
+        return write(location, data, mode, once=once)
+
+    files.write = refuse_the_second  # type: ignore[method-assign]
+    lines = [f'"{number:06d}"' for number in range(7)]
+    for line in lines:
+        journal.add(line)
+    until(lambda: journal.written == 7)
+    assert first.home.all_journal_lines() == lines
+    assert all(len(data) <= 20 for name, data in files.files.items() if "journal" in name)
+
+
+def test_journals_that_are_too_large_together_are_refused(
+    files: FilesInMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Attempt(files, 1).begun()
+    for number in range(3):
+        files.files[f"{first.home.directory}/journal-1-{number:06d}.jsonl"] = b"{}\n"
+    assert first.home.all_journal_lines() == ["{}"] * 3
+    monkeypatch.setattr(hdfs, "MAX_JOURNAL_BYTES", 8)
+    with pytest.raises(DlappError, match=r"journal-1-000002\.jsonl is larger than 2 bytes"):
+        first.home.all_journal_lines()
+
+
+@pytest.mark.parametrize("name", ["commit.json", "am.json"])
+def test_a_file_larger_than_its_kind_can_be_is_refused(files: FilesInMemory, name: str) -> None:
+    first = Attempt(files, 1, awake=False)
+    read = {"commit.json": first.home.claimed, "am.json": first.home.check_ours}[name]
+    files.files[f"{first.home.directory}/{name}"] = b" " * ((64 << 20) + 1)
+    with pytest.raises(DlappError, match=f"{name} is larger than"):
+        read()
+
+
+def test_a_group_that_was_given_up_and_comes_late_takes_the_place_of_no_other(files: FilesInMemory) -> None:
+    first = Attempt(files, 1).begun()
+    journal, given_up, write = first.home.journal(1), list[tuple[str, bytes]](), files.write
+
+    def lose_one(location: str, data: bytes, mode: int, *, once: bool = False) -> bool:
+        if "journal" in location and not given_up:
+            given_up.append((location, data))
+            raise Unreachable("the NameNode is away")
+        return write(location, data, mode, once=once)
+
+    files.write = lose_one  # type: ignore[method-assign]
+    journal.add('"a"')
+    until(lambda: given_up)
+    journal.add('"b"')
+    until(lambda: journal.written == 2)
+    write(*given_up[0], 0o600)
+    assert first.home.all_journal_lines()[-2:] == ['"a"', '"b"']
+
+
+def test_the_address_of_an_earlier_attempt_that_comes_late_does_not_stay(files: FilesInMemory) -> None:
+    first = Attempt(files, 1).begun()
+    place = f"{first.home.directory}/am.json"
+    late = files.files[place]
+    first.home.close()
+    second = Attempt(files, 2).begun()
+    assert second.published.wait(10)
+    second.published.clear()
+    files.write(place, late, 0o600)
+    assert second.published.wait(10)
+    assert json.loads(files.files[place])["attempt"] == 2
+    assert not second.others
+
+
+def test_a_home_keeps_to_its_directory(files: FilesInMemory) -> None:
+    first = Attempt(files, 1).begun()
+    assert first.home.directory == f"{files.home}/.dlapp/staging/{APP}"
+    assert sorted(files.names(first.home.directory)) == ["am.json", "submission.json"]
+
+
+def test_a_mark_that_cannot_be_read_at_first_is_looked_at_again_and_hides_no_other(files: FilesInMemory) -> None:
+    first = Attempt(files, 1).begun()
+
+    def fail(place: str) -> None:
+        if place.endswith(SOFT_KILL):
+            raise Unreachable("no DataNode answers")
+
+    files.before_read = fail
+    for name, by in ((SOFT_KILL, "tony"), (KILL, "tina")):
+        files.write(f"{first.home.directory}/{name}", json.dumps({"by": by}).encode(), 0o600)
+    until(lambda: first.marks)
+    assert first.marks == [(KILL, "tina")]
+    files.before_read = lambda _: None
+    until(lambda: len(first.marks) == 2)
+    assert first.marks[1] == (SOFT_KILL, "tony")
+
+
+NOT_OURS = (b"", b"{", b"[]", b"null", b"1", b"{}", b'{"attempt": null}', b'{"attempt": "x"}', b"\xff")
+
+
+@pytest.mark.parametrize("data", NOT_OURS)
+def test_files_that_are_not_what_we_write_stop_nothing(files: FilesInMemory, data: bytes) -> None:
+    files.write(f"{files.home}/.dlapp/staging/{APP}/am.json", data, 0o600)
+    first = Attempt(files, 1).begun()
+    for name in (AM, KILL):
+        files.write(f"{first.home.directory}/{name}", data, 0o600)
+    until(lambda: first.marks)
+    assert first.marks == [(KILL, "an unknown user")]
+    assert first.home.is_ours()
+    first.say()
+    assert first.home.all_journal_lines() == ['"1"']
+    assert first.claim().attempt == 1
+
+
+def test_who_is_to_find_it_can_when_its_file_is_there_and_not_before(files: FilesInMemory) -> None:
+    tried = threading.Event()
+
+    def refuse(_place: str) -> None:
+        tried.set()
+        raise Unreachable("the NameNode is in safe mode")
+
+    files.before_write = refuse
+    first = Attempt(files, 1)
+    assert tried.wait(10)
+    assert not first.published.is_set()
+    files.before_write = lambda _: None
+    assert first.published.wait(10)
+    assert f"{first.home.directory}/{AM}" in files.files

@@ -1,0 +1,84 @@
+"""What an ApplicationMaster learns of the hosts' GPUs, from a real ZooKeeper."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+import pytest
+
+from dlapp.am import device_counts as module
+from dlapp.am.device_counts import DeviceCountReader
+from dlapp.am.model.events import DeviceCountsRead
+from dlapp.cluster import ContainerRequest
+from dlapp.gpuid.devices import Device
+from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger, ZooKeeperSettings
+from dlapp.launch_spec import MACHINE, NODE_MANAGER, ZOOKEEPER, LedgerSettings
+from dlapp.spec import Resources
+from tests.services.zookeeper import ZooKeeper
+
+DEVICES = tuple(Device(f"GPU-{place}", place, place) for place in range(4))
+WAITS = (ContainerRequest(request_id=1, count=1, resources=Resources(memory_mib=1, gcores=1)),)
+NO_GPU = (ContainerRequest(request_id=1, count=1, resources=Resources(memory_mib=1)),)
+MET = (ContainerRequest(request_id=1, count=0, resources=Resources(memory_mib=1, gcores=1)),)
+
+
+class Reader:
+    """Cards with a clock of the test's, and what they tell."""
+
+    def __init__(self, where: LedgerSettings) -> None:
+        self.now = 0.0
+        self.told: SimpleQueue[DeviceCountsRead] = SimpleQueue()
+        self.devices = DeviceCountReader(where, self.told.put, clock=lambda: self.now)
+
+    def next(self) -> dict[str, int]:
+        return dict(self.told.get(timeout=30).usable)
+
+    def nothing(self) -> bool:
+        with pytest.raises(Empty):
+            self.told.get(timeout=0.2)
+        return True
+
+
+def at(settings: ZooKeeperSettings) -> LedgerSettings:
+    return LedgerSettings(ZOOKEEPER, **settings._asdict())
+
+
+def test_hosts_with_devices_in_quarantine_are_told_and_the_ledger_is_read_seldom(
+    zookeeper: ZooKeeper, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    settings = ZooKeeperSettings(
+        zookeeper.ensemble, f"/{tmp_path.name}", credentials="dlapp:secret", lock_dir=str(tmp_path)
+    )
+    reader = Reader(at(settings))
+    reader.devices.look()
+    assert reader.next() == {}
+    for host in ("node1", "node2"):
+        with ZooKeeperLedger(settings, host=host, discover=lambda: DEVICES) as ledger:
+            ledger.look()
+            if host == "node2":
+                ledger.quarantine("gpu1", cause="operator", by="root")
+    reader.devices.look_for(WAITS)
+    assert reader.nothing()
+    reader.now += module.READ_EVERY_S + 1
+    reader.devices.look_for(NO_GPU)
+    reader.devices.look_for(MET)
+    assert reader.nothing()
+    reader.devices.look_for(WAITS)
+    assert reader.next() == {"node2": 3}
+    assert "hosts with GPUs in quarantine: node2 (3 left)" in capfd.readouterr().out
+
+
+def test_an_ensemble_that_does_not_answer_is_a_line_and_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "ANSWER_S", 0.3)
+    reader = Reader(at(ZooKeeperSettings("127.0.0.1:1", "/cards", lock_dir=str(tmp_path))))
+    reader.devices.look()
+    assert reader.next() == {}
+    assert "which hosts have healthy GPUs is not known: no ZooKeeper answered" in capfd.readouterr().out
+
+
+def test_only_a_ledger_of_many_hosts_is_asked() -> None:
+    assert DeviceCountReader.of(LedgerSettings(NODE_MANAGER, web="n:8042"), lambda _: None) is None
+    assert DeviceCountReader.of(LedgerSettings(MACHINE, "/x"), lambda _: None) is None

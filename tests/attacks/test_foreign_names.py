@@ -1,0 +1,272 @@
+"""Names, lengths and depths that a NameNode or an object store may send: nothing is written outside, nothing hangs."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlapp.errors import DlappError
+from dlapp.locations import HdfsPlace
+from dlapp.login import Login
+from dlapp.storage.open import open_location, plan_fetch
+from dlapp.storage.webhdfs import WebHdfs, WrongAnswer, parse_listing, parse_status
+
+BAD_NAMES = {
+    "empty": "",
+    "dot": ".",
+    "dot dot": "..",
+    "up": "../../evil",
+    "slash": "a/b",
+    "absolute": "/etc/passwd",
+    "NUL": "a\0b",
+    "newline": "a\nb",
+    "escape": "\x1b[2Ja",
+    "delete": "a\x7f",
+    "C1 control": "a\x9bm",
+    "half of a surrogate pair": "\ud800",
+    "too long": "n" * 256,
+    "too long in UTF-8": "ü" * 128,
+}
+
+
+def status(name: str = "x", **changed: Any) -> dict[str, Any]:
+    return {
+        "pathSuffix": name,
+        "type": "FILE",
+        "length": 5,
+        "fileId": 7,
+        "permission": "644",
+        "modificationTime": 1,
+        "owner": "tony",
+    } | changed
+
+
+@contextmanager
+def namenode(listings: dict[str, Any], content: bytes = b"hello") -> Iterator[HdfsPlace]:
+    """A NameNode and DataNode that says what is written down; what is not listed is a file."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            path, _, query = self.path.removeprefix("/webhdfs/v1").partition("?")
+            said: Any = listings.get(path, status(""))
+            if "op=OPEN" in query and "data=1" not in query:
+                self.answer(307, b"", f"http://{self.headers['Host']}/webhdfs/v1{path}?{query}&data=1")
+            elif "op=OPEN" in query:
+                self.answer(200, content)
+            elif isinstance(said, bytes):
+                self.answer(200, said)
+            elif "op=LISTSTATUS" in query:
+                self.answer(200, json.dumps({"FileStatuses": {"FileStatus": said}}).encode())
+            else:
+                found = status("", type="DIRECTORY", length=0) if isinstance(said, list) else said
+                self.answer(200, json.dumps({"FileStatus": found}).encode())
+
+        def answer(self, code: int, body: bytes, location: str = "") -> None:
+            self.send_response(code)
+            self.send_header("Content-Length", str(len(body)))
+            if location:
+                self.send_header("Location", location)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        yield HdfsPlace("hdfs://nn:8020", (f"http://127.0.0.1:{server.server_port}",), Login("tony"))
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(30)
+
+
+def everything(top: Path) -> list[tuple[str, int]]:
+    return sorted((str(one), one.lstat().st_mode) for one in top.rglob("*"))
+
+
+@pytest.mark.parametrize("kind", ["FILE", "DIRECTORY"])
+@pytest.mark.parametrize("case", BAD_NAMES)
+def test_a_name_of_a_namenode_that_is_no_name_is_refused_and_nothing_is_written(
+    case: str, kind: str, tmp_path: Path
+) -> None:
+    into = tmp_path / "deep" / "er" / "in"
+    into.mkdir(parents=True)
+    before = everything(tmp_path)
+    entry = status(BAD_NAMES[case], type=kind, permission="777")
+    with namenode({"/in": [status("good"), entry]}) as place:
+        for source in ("hdfs://nn:8020/in", "hdfs://nn:8020/in/*"):
+            with pytest.raises(WrongAnswer) as refused:
+                plan_fetch([source], str(into), hdfs=place).fetch()
+            assert str(refused.value).isprintable()
+            assert len(str(refused.value)) < 500
+    assert everything(tmp_path) == before
+
+
+def test_names_that_hdfs_can_have_are_taken(tmp_path: Path) -> None:
+    names = ["..dots", ".hidden", "a b", "é", "n" * 255, "-rf", "~"]
+    with namenode({"/in": [status(one) for one in names]}) as place:
+        plan_fetch(["hdfs://nn:8020/in"], str(tmp_path), hdfs=place).fetch()
+    assert sorted(one.name for one in (tmp_path / "in").iterdir()) == sorted(names)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"length": -1},
+        {"length": 1 << 60},
+        {"length": 1e400},
+        {"length": "5"},
+        {"length": None},
+        {"length": True},
+        {"fileId": -1},
+        {"fileId": 1 << 80},
+        {"fileId": float("nan")},
+        {"modificationTime": -1},
+        {"modificationTime": 1 << 60},
+        {"permission": "0o777"},
+        {"permission": "-1"},
+        {"permission": "7_7"},
+        {"permission": "77777"},
+        {"permission": 644},
+        {"type": "FIFO"},
+        {"type": ["FILE"]},
+        {"type": "SYMLINK", "symlink": 3},
+        {"owner": {}},
+        {"pathSuffix": 3},
+    ],
+    ids=str,
+)
+def test_a_status_that_hdfs_cannot_give_is_refused(changed: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(WrongAnswer):
+        parse_status(status(**changed))
+    listed = status(**changed) if "pathSuffix" in changed else status("a", **changed)
+    with namenode({"/in": [listed]}) as place, pytest.raises(DlappError):
+        plan_fetch(["hdfs://nn:8020/in"], str(tmp_path), hdfs=place).fetch()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {},
+        {"FileStatuses": []},
+        {"FileStatuses": {"FileStatus": {}}},
+        {"FileStatuses": {"FileStatus": [[]]}},
+        {"FileStatuses": {"FileStatus": [None]}},
+        {"FileStatuses": {"FileStatus": [status("a"), status("a")]}},
+        {"FileStatuses": {"FileStatus": [status("", type="DIRECTORY")]}},
+    ],
+    ids=str,
+)
+def test_a_listing_that_is_none_is_refused(said: dict[str, Any]) -> None:
+    with pytest.raises(WrongAnswer):
+        parse_listing(said)
+
+
+@pytest.mark.parametrize("body", [b"[" * 100_000, b'{"a":' * 100_000, b'{"FileStatus":' + b"[" * 500_000, b"1" * 5000])
+def test_deep_json_of_a_namenode_is_an_error_of_one_line(body: bytes) -> None:
+    with namenode({"/in": body}) as place:
+        web = WebHdfs(place, patience_s=0)
+        for call in (web.status, web.children, web.free_bytes):
+            with pytest.raises(DlappError, match="does not speak WebHDFS") as refused:
+                call("/in")
+            assert "\n" not in str(refused.value)
+
+
+def test_a_tree_without_an_end_has_one(tmp_path: Path) -> None:
+    class Endless(dict[str, Any]):
+        def get(self, path: str, default: Any = None) -> Any:
+            return [status("deeper" * 40, type="DIRECTORY")]
+
+    with namenode(Endless()) as place, pytest.raises(DlappError, match="or no end"):
+        open_location("hdfs://nn:8020/in", place).tree(
+            open_location("hdfs://nn:8020/in", place).matches("hdfs:///in")[0]
+        )
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        "",
+        "file:///etc/passwd",
+        "http://",
+        "http://a b/x?y",
+        "http://host:99999/x?y",
+        "http://host:0x50/x?y",
+        "http://user@host/x?y",
+        "http://host\t/x?y",
+        "http://host/x?y z",
+        "http://h\xf6st/x?y",
+        "//host/x",
+    ],
+)
+def test_a_redirection_that_is_no_address_of_a_server_is_refused(location: str) -> None:
+    from dlapp.net.http import HttpResponse
+    from dlapp.storage.webhdfs import HdfsUnreachable, _redirection
+
+    with pytest.raises(HdfsUnreachable, match="does not speak WebHDFS"):
+        _redirection(HttpResponse(307, {"location": location}, b"", 0), "http://nn:9870")
+
+
+def test_redirections_that_datanodes_have_are_followed() -> None:
+    from dlapp.net.http import HttpResponse
+    from dlapp.storage.webhdfs import _redirection
+
+    for server in ("http://dn-1.example:9864", "https://[::1]:9865", "http://host"):
+        found = _redirection(
+            HttpResponse(307, {"location": f"{server}/webhdfs/v1/a%20b?op=OPEN&offset=0"}, b"", 0), "x://y"
+        )
+        assert found == (server, "op=OPEN&offset=0")
+
+
+def test_what_a_namenode_says_in_a_refusal_is_shown_without_control_characters() -> None:
+    said = json.dumps({"RemoteException": {"exception": "IO\x1b[2JException", "message": "a\x1b]0;b\x07c"}}).encode()
+    with namenode({"/in": b""}) as place:
+        web = WebHdfs(place, patience_s=0)
+        from dlapp.net.http import HttpResponse
+
+        error = web._refusal(HttpResponse(500, {}, said, len(said)), "/in", place.web[0])
+    assert str(error).isprintable()
+
+
+@pytest.mark.parametrize("case", [one for one in BAD_NAMES if one not in ("slash", "up", "absolute", "empty")])
+def test_a_name_of_an_object_store_that_is_no_name_is_refused(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    from dlapp.storage.remote import RemoteFiles
+
+    def ls(self: Any, path: str, detail: bool = True, **_: Any) -> list[dict[str, Any]]:
+        return [{"name": f"{path.rstrip('/')}/{BAD_NAMES[case]}/", "size": 1, "type": "file"}]
+
+    monkeypatch.setattr(MemoryFileSystem, "ls", ls)
+    monkeypatch.setattr(MemoryFileSystem, "info", lambda self, path, **_: {"name": path, "type": "directory"})
+    files = RemoteFiles("memory")
+    with pytest.raises(DlappError, match="not a file name"):
+        files.matches("memory://bucket/*")
+
+
+@pytest.mark.parametrize("size", [-1, 1 << 60, "many", float("nan"), float("inf")], ids=str)
+def test_a_size_of_an_object_store_that_no_file_has_is_refused(size: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    from dlapp.storage.remote import RemoteFiles
+
+    monkeypatch.setattr(
+        MemoryFileSystem, "info", lambda self, path, **_: {"name": path, "type": "file", "size": size, "mtime": 1e300}
+    )
+    with pytest.raises(DlappError, match="its server says"):
+        RemoteFiles("memory").matches("memory://bucket/x")

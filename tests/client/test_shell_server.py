@@ -1,0 +1,113 @@
+"""dlapp-run's two ends: the sh script inside, and the desk outside, with a program in the place of the launcher."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dlapp.client.shell_server import ShellRequestServer, install
+from tests.applications import wait_for
+
+LAUNCHER = """
+case $1 in
+--wait) echo "DL App ID = application_1_0001"; exec sleep 30 ;;
+--cluster) printf 'one\\n\\n  two  \\\\n  \\nlast, cut'; echo oops >&2; exit 9 ;;
+--json) i=0; while [ $i -lt 5000 ]; do echo "line $i ${LONG}"; i=$((i+1)); done ;;
+esac
+"""
+Ask = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Path:
+    place = tmp_path / "room"
+    place.mkdir()
+    install(str(place))
+    return place
+
+
+@pytest.fixture
+def desk(room: Path) -> Iterator[ShellRequestServer]:
+    with ShellRequestServer(
+        str(room), ["/bin/sh", "-c", LAUNCHER, "sh"], {**os.environ, "LONG": "x" * 100}, "/"
+    ) as open_desk:
+        yield open_desk
+
+
+@pytest.fixture(params=["dash", "bash", "busybox"])
+def ask(request: pytest.FixtureRequest, room: Path) -> Ask:
+    if (shell := shutil.which(request.param)) is None:
+        pytest.skip(f"no {request.param} on this machine")
+    shell_words = [shell, "sh"] if request.param == "busybox" else [shell]
+
+    def ask(*words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*shell_words, room / "desk" / "bin" / "dlapp-run", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "DLAPP_SHELL_DIR": str(room / "desk")},
+        )
+
+    return ask
+
+
+@pytest.mark.usefixtures("desk")
+def test_both_streams_and_the_exit_code_arrive(ask: Ask) -> None:
+    out, err = (one := ask("--cluster")).communicate()
+    assert (out, err, one.returncode) == ("one\n\n  two  \\n  \nlast, cut\n", "oops\n", 9)
+
+
+@pytest.mark.usefixtures("desk")
+def test_many_lines_arrive_whole_and_in_order_for_each_of_several_at_once(ask: Ask, room: Path) -> None:
+    asked = [ask("--json") for _ in range(3)]
+    for one in asked:
+        out, err = one.communicate()
+        assert (err, one.returncode) == ("", 0)
+        assert out.splitlines() == [f"line {number} {'x' * 100}" for number in range(5000)]
+    wait_for("the replies are cleared", lambda: sorted(os.listdir(room / "desk")) == ["ask", "bin"])
+
+
+@pytest.mark.usefixtures("desk")
+def test_ctrl_c_inside_interrupts_outside(ask: Ask, room: Path) -> None:
+    one = ask("--wait")
+    assert one.stdout is not None
+    assert one.stdout.readline() == "DL App ID = application_1_0001\n"
+    one.send_signal(signal.SIGINT)
+    _, err = one.communicate()
+    assert one.returncode == 130
+    assert err.startswith("Detached: application_1_0001 goes on")
+    wait_for("the reply is cleared", lambda: sorted(os.listdir(room / "desk")) == ["ask", "bin"])
+
+
+def test_a_desk_that_closes_leaves_nobody_waiting(ask: Ask, room: Path) -> None:
+    with ShellRequestServer(str(room), ["/bin/sh", "-c", LAUNCHER, "sh"], os.environ, "/"):
+        one = ask("--wait")
+        assert one.stdout is not None
+        one.stdout.readline()
+    _, err = one.communicate()
+    assert (err, one.returncode) == ("Error: dlapp-shell ended before it could answer\n", 5)
+
+
+@pytest.mark.usefixtures("desk")
+def test_words_that_are_no_options_are_refused_inside(ask: Ask) -> None:
+    for word in ("a b", "", "x;y", "한"):
+        one = ask(word)
+        out, err = one.communicate()
+        assert (out, one.returncode) == ("", 2)
+        assert err.startswith(f"Error: dlapp-run takes options only, and '{word}' is none")
+
+
+def test_without_a_shell_around_it_the_script_says_so(ask: Ask, room: Path) -> None:
+    (room / "desk" / "ask").unlink()
+    one = ask()
+    _, err = one.communicate()
+    assert one.returncode == 2
+    assert err == "Error: dlapp-run works inside dlapp-shell only (outside it is: dlapp-launcher FILE)\n"

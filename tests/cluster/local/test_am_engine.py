@@ -1,0 +1,408 @@
+"""The embedded engine from its ApplicationMaster's side: real task processes, small ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlapp.am.decisions.verdict import of_end
+from dlapp.cluster import ContainerEnd, ContainerRequest, Grant, TaskLaunch
+from dlapp.cluster.local.am_engine import LocalAmEngine
+from dlapp.cluster.local.settings import settings_of
+from dlapp.cluster.local.state import is_locked
+from dlapp.config import load_config
+from dlapp.ids import ContainerId
+from dlapp.launch_spec import FILE_NAME, MACHINE, CacheSettings, LaunchSpec
+from dlapp.report import Cause, FinalStatus
+from dlapp.serialization import from_json, to_json
+from dlapp.spec import Resources, Submission
+from dlapp.system import locks
+from tests.applications import open_files
+from tests.services.small_app import SMALL_AM, spec_of
+
+SMALL = Resources(memory_mib=100, vcores=1)
+
+
+class Am:
+    """An ApplicationMaster's engine and what it has told."""
+
+    def __init__(
+        self, home: Path, program: Sequence[str], attempt: int = 1, containers: int = 3, shared: bool = False
+    ) -> None:
+        self.home = home
+        (home / "containers").mkdir(parents=True)
+        config = load_config({"local.state_dir": str(home.parents[1])}, environ={})
+        settings = settings_of(config, program).to_json()
+        (home / "engine.json").write_text(json.dumps({"settings": settings, "shared": shared, "umask": 0o027}))
+        submission = Submission(
+            spec=spec_of("x", memory_mib=100, containers=containers),
+            workspace_archive="file:///nowhere",
+            workspace_digest="sha256-00",
+            submitter="tony",
+            submitted_ms=1,
+        )
+        (home / "submission.json").write_text(json.dumps(to_json(submission)))
+        self.alive = os.open(home / "alive", os.O_RDWR | os.O_CREAT)
+        locks.try_lock(self.alive)
+        self.woken = threading.Event()
+        self.engine = LocalAmEngine(str(home), attempt, self.alive, [], self.woken.set)
+        self.ended: dict[ContainerId, ContainerEnd] = {}
+        self.failed: dict[ContainerId, ContainerEnd] = {}
+        self.refused: dict[int, str] = {}
+
+    def beat(self, *asks: ContainerRequest, releases: Sequence[ContainerId] = ()) -> tuple[Grant, ...]:
+        """A heartbeat; the grants."""
+        answer = self.engine.heartbeat(asks, releases, 0.0)
+        self.ended.update((end.container_id, end) for end in answer.ended)
+        self.failed.update((end.container_id, end) for end in answer.start_failed)
+        self.refused.update(answer.refused)
+        return answer.granted
+
+    def start(self, grant: Grant, do: str, **env: str) -> Path:
+        """Start a task that does ``do``; its directory."""
+        container_id = grant.container_id
+        launch = TaskLaunch(container_id=container_id, control_url="http://am:1", token="t", env={"DO": do, **env})
+        self.engine.start(grant, launch)
+        return self.home / "containers" / str(container_id)
+
+    def end_of(self, grant: Grant) -> ContainerEnd:
+        """Wait for a container's end, as an ApplicationMaster does: woken, then a heartbeat."""
+        deadline = time.monotonic() + 20
+        while grant.container_id not in self.ended:
+            assert self.woken.wait(deadline - time.monotonic()), "nobody woke us"
+            self.woken.clear()
+            self.beat()
+            assert grant.container_id not in self.failed, self.failed
+        return self.ended[grant.container_id]
+
+
+@pytest.fixture
+def make_am(tmp_path: Path) -> Iterator[Callable[..., Am]]:
+    """Make an ApplicationMaster's engine; nothing of it is left at the end."""
+    made: list[Am] = []
+
+    def make(program: Sequence[str] = (sys.executable, "-I", SMALL_AM), **more: Any) -> Am:
+        home = tmp_path / "state" / "applications" / f"application_1700000000000_{len(made) + 1:04d}"
+        made.append(Am(home, program, **more))
+        return made[-1]
+
+    yield make
+    for am in made:
+        for container_id in list(am.engine._containers):
+            am.engine.stop(container_id)
+        wait_until(lambda am=am: not am.engine._containers)  # type: ignore[misc]
+        am.engine.finish(FinalStatus.SUCCEEDED, Cause.SUCCEEDED, "")
+        os.close(am.alive)
+
+
+@pytest.fixture
+def am(make_am: Callable[..., Am]) -> Am:
+    """One with three containers of 100 MiB to give."""
+    return make_am()
+
+
+def wait_until(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "not in time"
+        time.sleep(0.005)
+
+
+def told(directory: Path) -> list[list[str]]:
+    """What a task wrote down, without the times."""
+    path = directory / "witness"
+    return (
+        [line.split(maxsplit=1)[1].split(maxsplit=2) for line in path.read_text().splitlines()] if path.exists() else []
+    )
+
+
+def ask(count: int, request_id: int = 7, resources: Resources = SMALL) -> ContainerRequest:
+    return ContainerRequest(request_id=request_id, count=count, resources=resources)
+
+
+def test_the_group_can_open_a_containers_directory_only_when_its_lock_is_held(
+    make_am: Callable[..., Am], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    am = make_am(shared=True)
+    opened, change = list[bool](), os.chmod
+
+    def chmod(path: str, mode: int) -> None:
+        if mode & 0o070:
+            opened.append(is_locked(f"{path}/alive"))
+        change(path, mode)
+
+    monkeypatch.setattr(os, "chmod", chmod)
+    am.engine.register("http://am:1")
+    (grant,) = am.beat(ask(1))
+    am.start(grant, "exit")
+    wait_until(lambda: opened)
+    assert opened == [True]
+
+
+def test_containers_are_granted_at_once_and_numbered_as_on_yarn(am: Am) -> None:
+    assert am.engine.register("http://am:1").limits.largest == Resources(memory_mib=300, vcores=3)
+    grants = am.beat(ask(2))
+    assert [str(grant.container_id) for grant in grants] == [
+        "container_1700000000000_0001_01_000002",
+        "container_1700000000000_0001_01_000003",
+    ]
+    assert [grant.request_id for grant in grants] == [7, 7]
+    assert grants[0].node == os.uname().nodename
+    assert grants[0].log_url == f"file://{am.home}/containers/{grants[0].container_id}"
+    assert am.beat() == ()
+
+
+def test_a_registration_says_where_the_attempt_is(am: Am) -> None:
+    am.engine.register("http://am:4711")
+    found = json.loads((am.home / "am.json").read_text())
+    assert (found["pid"], found["attempt"], found["control_url"]) == (os.getpid(), 1, "http://am:4711")
+
+
+def test_no_more_is_granted_than_was_reserved_and_the_rest_follows_when_one_ends(am: Am) -> None:
+    grants = am.beat(ask(5))
+    assert len(grants) == 3
+    assert am.beat() == ()
+    am.start(grants[0], "exit")
+    am.end_of(grants[0])
+    assert len(am.beat()) + 0 <= 1  # granted with the end, or just after it
+    assert len(am.engine._containers) == 3
+
+
+def test_the_last_word_on_a_role_counts(am: Am) -> None:
+    am.beat(ask(5))
+    am.beat(ask(0))
+    (grant, *_) = am.engine._containers.values()
+    am.beat(releases=[grant.grant.container_id])
+    assert len(am.engine._containers) == 2
+    assert am.beat() == ()
+
+
+def test_a_container_larger_than_the_whole_reservation_is_refused(am: Am) -> None:
+    assert am.beat(ask(1, resources=Resources(memory_mib=301))) == ()
+    assert "more than was reserved" in am.refused[7]
+
+
+def test_a_released_container_makes_room(am: Am) -> None:
+    grants = am.beat(ask(3))
+    assert len(am.beat(ask(1, request_id=8), releases=[grants[0].container_id])) == 1
+
+
+def test_a_task_is_told_where_its_application_master_is_in_a_file_that_only_its_user_reads(am: Am) -> None:
+    (grant,) = am.beat(ask(1))
+    directory = am.start(grant, "wait")
+    launch = from_json(LaunchSpec, json.loads((directory / FILE_NAME).read_text()))
+    assert (directory / FILE_NAME).stat().st_mode & 0o777 == 0o600
+    assert launch.container_id == grant.container_id
+    assert (launch.control_url, launch.token, launch.env) == ("http://am:1", "t", {"DO": "wait"})
+    assert launch.ledger is not None
+    assert (launch.ledger.kind, launch.ledger.lock_dir) == (MACHINE, "/run/lock/dlapp")
+    assert launch.ledger.application == "application_1700000000000_0001"
+    cache = f"{directory.parents[3]}/cache/{os.geteuid()}/input"
+    assert launch.cache == CacheSettings(20 << 30, 30 * 86400.0, directory=cache)
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_the_end_of_a_task_is_its_exit_code(am: Am, code: int) -> None:
+    (grant,) = am.beat(ask(1))
+    am.start(grant, "exit", CODE=str(code))
+    assert am.end_of(grant).exit_status == code
+
+
+def test_a_killed_task_ends_with_the_signal(am: Am) -> None:
+    (grant,) = am.beat(ask(1))
+    directory = am.start(grant, "wait")
+    wait_until(lambda: told(directory))
+    os.kill(int(told(directory)[0][1]), signal.SIGKILL)
+    end = am.end_of(grant)
+    assert (end.exit_status, end.diagnostics) == (-signal.SIGKILL, "")
+    assert of_end(end).reason == "the task was killed by signal 9"
+
+
+def test_a_container_has_ended_when_its_last_process_is_gone_and_not_before(am: Am) -> None:
+    (grant,) = am.beat(ask(1))
+    directory = am.start(grant, "leave")
+    am.end_of(grant)
+    assert told(directory)[-1] == ["left"]
+    assert not is_locked(str(directory / "alive"))
+
+
+def test_what_outlives_a_task_and_its_guardians_is_found_and_killed(
+    am: Am, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("dlapp.cluster.local.am_engine.STRAYS_AFTER_S", 0.2)
+    (grant,) = am.beat(ask(1))
+    directory = am.start(grant, "stay")
+    assert am.end_of(grant).exit_status == 0
+    assert not is_locked(str(directory / "alive"))
+    assert f"{grant.container_id}: killed what nobody watched over any more: process " in capfd.readouterr().out
+
+
+def test_a_task_in_a_session_of_its_own_has_the_locks_and_no_other_lifeline(am: Am) -> None:
+    grants = am.beat(ask(2))
+    first, second = (am.start(grant, "wait") for grant in grants)
+    wait_until(lambda: told(first) and told(second))
+    assert told(first)[0][2] == "[4, 5]"
+    assert is_locked(str(first / "alive"))
+    pid = int(told(first)[0][1])
+    assert os.getsid(pid) == pid
+    # Its lifeline ends with us alone: no other task has the end that we write to.
+    for container, directory in zip(am.engine._containers.values(), (first, second), strict=True):
+        pipe = os.stat(container.lifeline).st_ino
+        holders = [one for one in (first, second) if f"pipe:[{pipe}]" in open_files(int(told(one)[0][1]))]
+        assert holders == [directory]
+
+
+def test_a_stop_ends_a_task_and_a_second_one_changes_nothing(am: Am) -> None:
+    (grant,) = am.beat(ask(1))
+    directory = am.start(grant, "wait")
+    wait_until(lambda: told(directory))
+    am.engine.stop(grant.container_id)
+    am.engine.stop(grant.container_id)
+    assert am.end_of(grant).exit_status == -signal.SIGTERM
+    am.engine.stop(grant.container_id)
+
+
+def test_a_task_that_does_not_listen_is_killed(am: Am, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dlapp.cluster.local.am_engine.TERM_GRACE_S", 0.1)
+    (grant,) = am.beat(ask(1))
+    directory = am.start(grant, "stubborn")
+    wait_until(lambda: told(directory))
+    time.sleep(0.05)  # until it has asked not to be told of SIGTERM
+    am.engine.stop(grant.container_id)
+    assert am.end_of(grant).exit_status in (-signal.SIGKILL, -signal.SIGTERM)
+
+
+def test_a_container_that_is_stopped_before_it_was_started_ends_as_well(am: Am) -> None:
+    (grant,) = am.beat(ask(1))
+    am.engine.stop(grant.container_id)
+    assert am.end_of(grant).exit_status == -signal.SIGTERM
+    am.start(grant, "exit")
+    assert not (am.home / "containers" / str(grant.container_id)).exists()
+
+
+def test_no_more_tasks_load_at_a_time_than_there_are_cores(
+    make_am: Callable[..., Am], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dlapp.cluster.local.am_engine.cores", lambda: 2)
+    monkeypatch.setattr("dlapp.cluster.local.am_engine.LOADING_S", 600.0)
+    am = make_am(containers=5)
+    grants = am.beat(ask(5))
+    homes = [am.start(grant, "load") for grant in grants]
+    wait_until(lambda: told(homes[0]) and told(homes[1]))
+    assert [home.exists() for home in homes] == [True, True, False, False, False]
+    (homes[0] / "loaded").touch()
+    wait_until(lambda: told(homes[2]))
+    assert not homes[3].exists()
+    os.kill(int(told(homes[1])[0][1]), signal.SIGKILL)
+    wait_until(lambda: told(homes[3]))
+    am.engine.stop(grants[4].container_id)
+    assert am.end_of(grants[4]).exit_status == -signal.SIGTERM
+    (homes[2] / "loaded").touch()
+    (homes[3] / "loaded").touch()
+    wait_until(lambda: am.engine._loading == 0)
+    assert not homes[4].exists()
+
+
+def test_a_task_that_hangs_while_it_loads_keeps_others_waiting_for_a_moment_only(
+    make_am: Callable[..., Am], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dlapp.cluster.local.am_engine.cores", lambda: 1)
+    monkeypatch.setattr("dlapp.cluster.local.am_engine.LOADING_S", 0.1)
+    am = make_am()
+    homes = [am.start(grant, "load") for grant in am.beat(ask(3))]
+    wait_until(lambda: told(homes[2]))
+
+
+def test_a_task_that_cannot_be_started_is_the_nodes_fault(make_am: Callable[..., Am]) -> None:
+    am = make_am(program=("/nowhere/python",))
+    (grant,) = am.beat(ask(1))
+    am.start(grant, "exit")
+    assert am.woken.is_set()
+    am.beat()
+    end = am.failed[grant.container_id]
+    assert end.node_fault
+    assert end.diagnostics == "the task could not be started: No such file or directory"
+    assert len(am.beat(ask(3))) == 3
+
+
+def test_many_containers_cost_two_descriptors_each(make_am: Callable[..., Am]) -> None:
+    am = make_am(containers=50, program=("/bin/sleep",))  # it ends at once: its words are no number
+    before = len(os.listdir("/proc/self/fd"))
+    grants = am.beat(ask(50))
+    for grant in grants:
+        am.start(grant, "exit")
+    assert len(os.listdir("/proc/self/fd")) <= before + 2 * 50 + 2
+    for grant in grants:
+        am.end_of(grant)
+    wait_until(lambda: len(os.listdir("/proc/self/fd")) <= before + 2)
+
+
+def test_an_outcome_is_written_once(make_am: Callable[..., Am]) -> None:
+    am = make_am()
+    am.engine.finish(FinalStatus.FAILED, Cause.FAILED, "payload of worker_0 ended with code 3")
+    am.engine.finish(FinalStatus.SUCCEEDED, Cause.SUCCEEDED, "")
+    outcome = json.loads((am.home / "outcome.json").read_text())
+    assert outcome.pop("finished_ms") > 0
+    assert outcome == {
+        "state": "FINISHED",
+        "final_status": "FAILED",
+        "cause": "failed",
+        "diagnostics": "payload of worker_0 ended with code 3",
+    }
+
+
+@pytest.mark.parametrize(
+    ("attempt", "status", "cause", "state"),
+    [
+        (1, FinalStatus.KILLED, Cause.KILLED, "KILLED"),
+        (1, FinalStatus.KILLED, Cause.SOFT_KILLED, "FINISHED"),
+        (1, FinalStatus.FAILED, Cause.TIMED_OUT, "FINISHED"),
+        (2, FinalStatus.FAILED, Cause.FAILED, "FAILED"),
+        (2, FinalStatus.SUCCEEDED, Cause.SUCCEEDED, "FINISHED"),
+    ],
+)
+def test_states_of_the_end_are_yarns(
+    make_am: Callable[..., Am], attempt: int, status: FinalStatus, cause: Cause, state: str
+) -> None:
+    am = make_am(attempt=attempt)
+    am.engine.finish(status, cause, "")
+    assert json.loads((am.home / "outcome.json").read_text())["state"] == state
+
+
+def test_a_fault_of_the_thread_that_hears_of_ends_is_told_by_the_next_heartbeat(
+    am: Am, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (grant,) = am.beat(ask(1))
+
+    def fail(path: str) -> bool:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr("dlapp.cluster.local.am_engine.is_locked", fail)
+    am.start(grant, "exit")
+    assert am.woken.wait(20)
+    with pytest.raises(OSError, match="Too many open files"):
+        am.beat()
+    am.engine._containers.clear()
+    am.engine._broken = None
+
+
+def test_tasks_end_with_their_application_master(tmp_path: Path, make_am: Callable[..., Am]) -> None:
+    am = make_am()
+    (grant,) = am.beat(ask(1))
+    directory = am.start(grant, "wait")
+    wait_until(lambda: told(directory))
+    container = am.engine._containers[grant.container_id]
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, container.lifeline)  # its writing end is closed, as it would be by our death
+    os.close(nothing)
+    assert am.end_of(grant).exit_status == 0
+    assert told(directory)[-1] == ["lifeline", "closed"]

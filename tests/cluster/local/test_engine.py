@@ -1,0 +1,797 @@
+"""The embedded engine from its client's side: real processes, a small program in the ApplicationMaster's place."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import re
+import select
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlapp.cluster.local import client
+from dlapp.cluster.local import runner as runner_module
+from dlapp.cluster.local.client import LocalEngine
+from dlapp.cluster.local.queue import Queue
+from dlapp.cluster.local.state import is_locked, open_process
+from dlapp.errors import AskTooLarge, Denied, NotFound, Unreachable
+from dlapp.ids import ApplicationId
+from dlapp.report import ApplicationView, FinalStatus, State
+from dlapp.system import log
+from dlapp.system.owners import user_name, user_text
+from tests.applications import open_files
+from tests.services import small_app
+from tests.services.nvml_stub import StubDevice, with_devices
+from tests.services.small_app import engine_at, spec_of, submit
+
+NOBODY = ApplicationId(1, 99999)
+
+
+@pytest.fixture
+def start_engine(state_dir: Path) -> Iterator[Callable[..., LocalEngine]]:
+    """Make engines; at the end all that they started is gone."""
+    engines: list[LocalEngine] = []
+
+    def start(where: str = "", **options: str) -> LocalEngine:
+        texts = {name.replace("__", "."): value for name, value in options.items()}
+        engines.append(engine_at(f"{state_dir}{where}", {"gpuid.lock_dir": f"{state_dir}-gpus", **texts}))
+        return engines[-1]
+
+    yield start
+    for engine in engines:
+        clear(engine)
+        engine.close()
+
+
+@pytest.fixture
+def engine(start_engine: Callable[..., LocalEngine]) -> LocalEngine:
+    """An engine that has 1000 MiB to give."""
+    return start_engine(local__memory="1000", local__vcores="1000")
+
+
+def clear(engine: LocalEngine) -> None:
+    """Kill all that waits or runs, and wait for the runner's end."""
+    for view in engine.views():
+        if not view.state.ended:
+            engine.kill(view.application_id, "the test")
+    engine.tend()
+    wait_until(lambda: runner_of(engine) is None)
+
+
+def wait_until(condition: Callable[[], Any], timeout_s: float = 20.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "not in time"
+        time.sleep(0.005)
+
+
+def ended(engine: LocalEngine, application_id: ApplicationId, timeout_s: float = 20.0) -> ApplicationView:
+    """Wait for an application's end, as its row says it."""
+    wait_until(lambda: row_state(engine, application_id) == "done", timeout_s)
+    return engine.view(application_id)
+
+
+def running(engine: LocalEngine, *application_ids: ApplicationId) -> None:
+    """Wait until applications run."""
+    for application_id in application_ids:
+        wait_until(lambda one=application_id: engine.view(one).state is State.RUNNING)  # type: ignore[misc]
+
+
+def row_state(engine: LocalEngine, application_id: ApplicationId) -> str:
+    with Queue(engine.state) as queue:
+        row = queue.row(str(application_id))
+        return row.state if row else ""
+
+
+def home(engine: LocalEngine, application_id: ApplicationId) -> Path:
+    return Path(engine.state.application(str(application_id)))
+
+
+def starts(engine: LocalEngine, application_id: ApplicationId) -> list[str]:
+    """The attempts that were started, in order."""
+    path = home(engine, application_id) / "witness"
+    words = [line.split()[1:] for line in path.read_text().splitlines()] if path.exists() else []
+    return [rest[0] for kind, *rest in words if kind == "start"]
+
+
+def began_twice(engine: LocalEngine, application_id: ApplicationId) -> bool:
+    """Whether an application that had registered was ever begun again; cleaning up after it is no beginning."""
+    path = home(engine, application_id) / "witness"
+    text = path.read_text() if path.exists() else ""
+    return "start 1" in text.partition("registered")[2]
+
+
+def runner_of(engine: LocalEngine) -> int | None:
+    """The runner's pid; None: there is none."""
+    if not is_locked(engine.state.runner_lock(os.geteuid())):
+        return None
+    return process_with(engine, b"runner") or -1  # it is just starting or ending
+
+
+def process_with(engine: LocalEngine, word: bytes) -> int | None:
+    """The process of this engine that has a word in its command line."""
+    for name in os.listdir("/proc"):
+        with contextlib.suppress(OSError):
+            words = Path("/proc", name, "cmdline").read_bytes().split(b"\0") if name.isdigit() else []
+            if word in words and os.fsencode(engine.state.path) in words:
+                return int(name)
+    return None
+
+
+def kill_runner(engine: LocalEngine) -> None:
+    seen: list[int] = []
+
+    def is_found() -> bool:
+        seen.append(runner_of(engine) or 0)
+        return seen[-1] > 0
+
+    wait_until(is_found)
+    os.kill(seen[-1], signal.SIGKILL)
+    wait_until(lambda: runner_of(engine) is None)
+
+
+def am_of(engine: LocalEngine, application_id: ApplicationId) -> int:
+    return int((home(engine, application_id) / "am.pid").read_text().split()[0])
+
+
+def kill_am(engine: LocalEngine, application_id: ApplicationId) -> None:
+    pid, started = map(int, (home(engine, application_id) / "am.pid").read_text().split())
+    pidfd = open_process(pid, started, os.geteuid())
+    assert pidfd is not None
+    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    select.select([pidfd], [], [], 10)
+    os.close(pidfd)
+
+
+# ---- the way of an application ----
+
+
+def test_an_application_runs_to_its_end_and_nothing_stays_running(engine: LocalEngine) -> None:
+    application_id = submit(engine, "finish")
+    view = ended(engine, application_id)
+    assert (view.state, view.final_status) == (State.FINISHED, FinalStatus.SUCCEEDED)
+    assert view.finished_ms is not None
+    assert view.finished_ms >= view.submitted_ms
+    assert starts(engine, application_id) == ["1"]
+    wait_until(lambda: runner_of(engine) is None)
+    assert not is_locked(str(home(engine, application_id) / "alive"))
+
+
+def test_ids_have_yarns_form_and_grow(engine: LocalEngine) -> None:
+    first, second = submit(engine, "quick"), submit(engine, "quick")
+    assert first.cluster_timestamp_ms == second.cluster_timestamp_ms
+    assert (first.number, second.number) == (1, 2)
+    assert engine.ids() == [str(first), str(second)]
+
+
+def test_two_hundred_submissions_from_eight_processes_at_once_all_run_each_exactly_once(
+    start_engine: Callable[..., LocalEngine], state_dir: Path
+) -> None:
+    engine = start_engine(local__vcores="1000", local__memory="8")
+    options = json.dumps({"local.vcores": "1000", "local.memory": "8", "gpuid.lock_dir": f"{state_dir}-gpus"})
+    command = [sys.executable, "-I", small_app.__file__, str(state_dir), options, "25", "quick"]
+    submitters = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(8)]
+    ids = [ApplicationId.from_text(one) for it in submitters for one in it.communicate(timeout=60)[0].split()]
+    assert [it.returncode for it in submitters] == [0] * 8
+    assert len(set(ids)) == 200
+    wait_until(lambda: all(view.state.ended for view in engine.views()), 60)
+    assert {engine.view(one).state for one in ids} == {State.FINISHED}
+    assert [starts(engine, one) for one in ids] == [["1"]] * 200
+    wait_until(lambda: runner_of(engine) is None)
+
+
+def test_no_wake_up_is_lost_when_the_runner_is_just_leaving(engine: LocalEngine) -> None:
+    for pause_s in [0.0, 0.001, 0.003] * 5:
+        application_id = submit(engine, "quick")
+        wait_until(lambda one=application_id: row_state(engine, one) == "done", 10)  # type: ignore[misc]
+        time.sleep(pause_s)
+
+
+def test_closing_the_terminal_and_killing_the_submitter_change_nothing(engine: LocalEngine, state_dir: Path) -> None:
+    options = json.dumps({"local.memory": "1000", "gpuid.lock_dir": f"{state_dir}-gpus"})
+    command = [sys.executable, "-I", small_app.__file__, str(state_dir), options, "1", "sleep"]
+    script = f"exec 9>{state_dir}-a-lock-of-the-shell; exec {shlex.join(command)}"
+    submitter = subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert submitter.stdout is not None
+    application_id = ApplicationId.from_text(submitter.stdout.readline().strip())
+    for number in (signal.SIGHUP, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(submitter.pid, number)
+    submitter.communicate()
+    running(engine, application_id)
+    pid = am_of(engine, application_id)
+    assert os.getsid(pid) == pid
+    runner = runner_of(engine) or 0
+    assert os.getsid(runner) == runner
+    for one in (pid, runner):
+        assert [file for file in open_files(one) if "lock-of-the-shell" in file] == []
+
+
+# ---- first come, first served; all or none ----
+
+
+def test_what_came_later_does_not_pass_what_waits(engine: LocalEngine, tmp_path: Path) -> None:
+    first = submit(engine, "wait", str(tmp_path / "first"), memory_mib=300, containers=2)
+    running(engine, first)
+    large = submit(engine, "wait", str(tmp_path / "large"), memory_mib=500, containers=2)
+    small = submit(engine, "wait", str(tmp_path / "small"), memory_mib=100)
+    wait_until(lambda: "needs" in engine.view(large).diagnostics)
+    view = engine.view(large)
+    assert (view.state, view.phase) == (State.ACCEPTED, "waiting")
+    assert view.diagnostics == f"needs 1000 MiB of memory, 400 MiB free: {first} (uid{os.geteuid()})"
+    assert engine.view(small).diagnostics == "waiting: 1 ahead"
+    assert [one.diagnostics for one in engine.views()][1:] == [view.diagnostics, "waiting: 1 ahead"]
+    (tmp_path / "first").touch()
+    running(engine, large)
+    assert engine.view(small).state is State.ACCEPTED
+    (tmp_path / "large").touch()
+    running(engine, small)
+    (tmp_path / "small").touch()
+    assert ended(engine, small).state is State.FINISHED
+
+
+def test_what_fits_together_runs_together(engine: LocalEngine) -> None:
+    ids = [submit(engine, "sleep", memory_mib=250) for _ in range(4)]
+    running(engine, *ids)
+
+
+def test_an_ask_that_can_never_fit_is_refused_with_the_numbers(
+    start_engine: Callable[..., LocalEngine],
+) -> None:
+    engine = start_engine(local__memory="24g", local__vcores="4")
+    with pytest.raises(AskTooLarge, match=r"^4 containers: asked for 64 GiB of memory, this machine has 24 GiB of"):
+        engine.check(spec_of(memory_mib=16 << 10, containers=4))
+    with pytest.raises(AskTooLarge, match=r"^5 containers: asked for 5 vcores, this machine has 4 vcores"):
+        engine.check(spec_of(containers=5))
+    assert engine.check(spec_of(containers=4)) == []
+
+
+def test_an_ask_that_no_longer_fits_ends_and_the_rest_goes_on(
+    start_engine: Callable[..., LocalEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = start_engine(local__memory="10")
+    monkeypatch.setattr(runner_module, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(LocalEngine, "_tend_after_submission", lambda self: None)
+    large, small = submit(engine, "quick", memory_mib=11), submit(engine, "quick")
+    lock = os.open(engine.state.runner_lock(os.geteuid()), os.O_RDWR | os.O_CREAT, 0o600)
+    runner_module.Runner(engine.state, engine._settings, lock).run()
+    view = engine.view(large)
+    assert (view.state, view.diagnostics) == (
+        State.FAILED,
+        "asked for 11 MiB of memory, this machine has 10 MiB of memory",
+    )
+    assert engine.view(small).state is State.FINISHED
+
+
+def test_keys_that_only_place_work_on_a_cluster_pass_with_a_line(engine: LocalEngine) -> None:
+    from dataclasses import replace
+
+    from dlapp.spec import Placement
+
+    spec = replace(spec_of(), queue="research", placement=Placement(nodes=("node7",)))
+    assert engine.check(spec) == [
+        "application.queue has no effect on one machine",
+        "resources.nodes has no effect on one machine",
+    ]
+
+
+# ---- the spare ApplicationMaster ----
+
+
+def with_spare(engine: LocalEngine) -> int:
+    """Announce a submission; the answer is the process that waits for it."""
+    engine.prepare()
+    wait_until(lambda: process_with(engine, b"--spare-fd"))
+    return process_with(engine, b"--spare-fd") or 0
+
+
+def test_an_application_master_started_ahead_takes_the_first_application_and_no_other(
+    engine: LocalEngine, tmp_path: Path
+) -> None:
+    spare = with_spare(engine)
+    first, second = (submit(engine, "wait", str(tmp_path / "go")) for _ in range(2))
+    running(engine, first, second)
+    assert am_of(engine, first) == spare
+    assert am_of(engine, second) != spare
+    (tmp_path / "go").touch()
+    for one in (first, second):
+        assert ended(engine, one).final_status is FinalStatus.SUCCEEDED
+        assert starts(engine, one) == ["1"]
+    assert (home(engine, first) / "am.log").exists()
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile", "after"])
+def test_the_death_of_a_spare_application_master_fails_only_what_it_had_begun(engine: LocalEngine, when: str) -> None:
+    spare = with_spare(engine)
+    if when == "before":
+        os.kill(spare, signal.SIGKILL)
+    if when == "meanwhile":
+        os.kill(spare, signal.SIGSTOP)  # it is told whose it is, and never reads that
+    application_id = submit(engine, "sleep" if when == "after" else "finish")
+    if when == "meanwhile":
+        wait_until((home(engine, application_id) / "am.pid").exists)
+        os.kill(spare, signal.SIGKILL)
+    if when == "after":
+        running(engine, application_id)
+        assert am_of(engine, application_id) == spare
+        kill_am(engine, application_id)
+    view = ended(engine, application_id)
+    if when == "after":
+        assert (view.state, view.diagnostics) == (State.FAILED, "the ApplicationMaster died")
+    else:
+        assert view.final_status is FinalStatus.SUCCEEDED
+        assert starts(engine, application_id) == ["1"]
+
+
+def test_a_spare_application_master_ends_with_its_runner(engine: LocalEngine) -> None:
+    with_spare(engine)
+    kill_runner(engine)
+    wait_until(lambda: process_with(engine, b"--spare-fd") is None)
+
+
+# ---- deaths ----
+
+
+def test_the_death_of_an_application_master_fails_its_application_and_the_queue_goes_on(engine: LocalEngine) -> None:
+    first, second = submit(engine, "sleep", memory_mib=1000), submit(engine, "quick")
+    running(engine, first)
+    kill_am(engine, first)
+    view = ended(engine, first)
+    assert (view.state, view.final_status) == (State.FAILED, FinalStatus.FAILED)
+    assert view.diagnostics == "the ApplicationMaster died"
+    assert starts(engine, first) == ["1", "2"]
+    assert ended(engine, second).state is State.FINISHED
+
+
+def test_a_traceback_of_the_application_master_is_in_the_diagnostics(engine: LocalEngine) -> None:
+    view = ended(engine, submit(engine, "raise"))
+    assert view.diagnostics == "the ApplicationMaster died: RuntimeError: the roof is on fire"
+
+
+def test_an_application_master_that_never_begins_is_tried_three_times(engine: LocalEngine) -> None:
+    application_id = submit(engine, "never")
+    view = ended(engine, application_id)
+    said = "its ApplicationMaster did not begin in 3 starts: no ApplicationMaster today"
+    assert (view.state, view.diagnostics) == (State.FAILED, said)
+    assert starts(engine, application_id) == ["1", "1", "1"]
+
+
+def test_a_begun_commit_is_finished_and_decides_the_end(engine: LocalEngine) -> None:
+    view = ended(engine, submit(engine, "commit-die"))
+    assert (view.state, view.final_status) == (State.FINISHED, FinalStatus.SUCCEEDED)
+
+
+def test_cleaning_up_is_tried_three_times(engine: LocalEngine) -> None:
+    application_id = submit(engine, "aftermath-dies")
+    view = ended(engine, application_id)
+    assert view.state is State.FAILED
+    assert "cleaning up after it failed 3 times" in view.diagnostics
+    assert starts(engine, application_id) == ["1", "2", "3", "4"]
+
+
+def test_a_killed_runner_stops_nothing_that_runs_and_the_next_command_goes_on(
+    engine: LocalEngine, tmp_path: Path
+) -> None:
+    application_id = submit(engine, "wait", str(tmp_path / "go"), memory_mib=1000)
+    running(engine, application_id)
+    kill_runner(engine)
+    later = submit(engine, "quick")
+    assert engine.view(application_id).state is State.RUNNING
+    (tmp_path / "go").touch()
+    assert ended(engine, application_id).state is State.FINISHED
+    assert ended(engine, later).state is State.FINISHED
+    assert starts(engine, application_id) == ["1"]
+
+
+def test_an_application_that_ends_starts_the_runner_that_others_wait_for(engine: LocalEngine, tmp_path: Path) -> None:
+    first = submit(engine, "wait", str(tmp_path / "go"), memory_mib=1000)
+    running(engine, first)
+    second = submit(engine, "quick")
+    kill_runner(engine)
+    (tmp_path / "go").touch()
+    assert ended(engine, second).state is State.FINISHED  # no command tended
+
+
+def test_when_all_are_killed_the_next_look_sees_failed_and_the_next_command_goes_on(engine: LocalEngine) -> None:
+    first, second = submit(engine, "sleep", memory_mib=1000), submit(engine, "quick")
+    running(engine, first)
+    kill_runner(engine)
+    kill_am(engine, first)
+    wait_until(lambda: engine.view(first).state is State.FAILED)
+    view = engine.view(first)
+    assert view.diagnostics == "the ApplicationMaster died"
+    assert view.finished_ms is not None
+    assert row_state(engine, first) == "running"
+    assert engine.views()[0].state is State.FAILED
+    engine.tend()
+    assert ended(engine, first).diagnostics == "the ApplicationMaster died"
+    assert ended(engine, second).state is State.FINISHED
+
+
+@pytest.mark.parametrize("asked", [False, True], ids=["died", "killed"])
+@pytest.mark.parametrize("has_runner", [True, False], ids=["watched", "alone"])
+def test_the_time_of_a_death_is_the_same_before_and_after_what_it_left_is_cleared(
+    engine: LocalEngine, asked: bool, has_runner: bool
+) -> None:
+    application_id = submit(engine, "sleep")
+    running(engine, application_id)
+    if asked:
+        engine._write_kill_request(str(home(engine, application_id)), "tony")
+    if not has_runner:
+        kill_runner(engine)
+    an_hour_ago = int(time.time()) - 3600  # much older, and it would be cleared away as history
+    for name in ("view.json", "am.json", "am.log"):
+        os.utime(home(engine, application_id) / name, (an_hour_ago, an_hour_ago))
+    before_ms = time.time_ns() // 1_000_000
+    kill_am(engine, application_id)
+    if not has_runner:
+        seen = engine.view(application_id)
+        assert seen.state.ended
+        engine.tend()
+        assert ended(engine, application_id).finished_ms == seen.finished_ms == an_hour_ago * 1000
+    view = ended(engine, application_id)
+    assert view.state is (State.KILLED if asked else State.FAILED)
+    if has_runner:
+        assert view.finished_ms == int((home(engine, application_id) / "died").read_text())
+        assert view.finished_ms >= before_ms
+
+
+def test_after_a_restart_of_the_machine_what_ran_has_failed_and_what_waited_runs(engine: LocalEngine) -> None:
+    first, second = submit(engine, "sleep", memory_mib=1000), submit(engine, "quick")
+    running(engine, first)
+    kill_runner(engine)
+    kill_am(engine, first)
+    with Queue(engine.state) as queue, queue.change():
+        queue.update(first.number, boot_id="another")
+    # What was not forced to the disk is gone, too.
+    (home(engine, first) / "am.json").unlink()
+    (home(engine, first) / "view.json").write_text("")
+    view = engine.view(first)
+    assert (view.state, view.diagnostics) == (State.FAILED, "the machine was restarted while it ran")
+    engine.tend()
+    assert ended(engine, first).state is State.FAILED
+    assert ended(engine, second).state is State.FINISHED
+
+
+def test_an_application_whose_directory_is_gone_holds_up_nobody(engine: LocalEngine) -> None:
+    first, second = submit(engine, "sleep", memory_mib=1000), submit(engine, "quick")
+    running(engine, first)
+    kill_runner(engine)
+    home(engine, first).rename(home(engine, first).with_name("taken-away"))
+    (home(engine, first).with_name("taken-away") / "am.pid").rename(engine.state.path + "/am.pid")
+    os.kill(int(Path(engine.state.path, "am.pid").read_text().split()[0]), signal.SIGKILL)
+    engine.tend()
+    assert "is gone" in ended(engine, first).diagnostics
+    assert ended(engine, second).state is State.FINISHED
+
+
+def test_whatever_is_killed_at_whatever_moment_everything_comes_to_its_end_and_nothing_runs_twice(
+    engine: LocalEngine,
+) -> None:
+    seed = random.randrange(1 << 30)
+    print("seed", seed)
+    chance = random.Random(seed)
+    rounds = 120 if os.environ.get("DLAPP_FAULTS") == "full" else 20
+    ids = []
+    for _ in range(rounds):
+        ids.append(submit(engine, chance.choice(["finish", "quick", "commit-die", "raise"]), memory_mib=400))
+        time.sleep(chance.uniform(0, 0.08))
+        victim = chance.choice(["runner", "am", "both", "nobody"])
+        if victim in ("am", "both"):
+            with contextlib.suppress(OSError, ValueError, AssertionError):
+                kill_am(engine, chance.choice(ids))
+        if victim in ("runner", "both") and (pid := runner_of(engine)) is not None and pid > 0:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def all_done() -> bool:
+        engine.tend()
+        return all(row_state(engine, one) == "done" for one in ids)
+
+    for application_id in ids:
+        wait_until(all_done, 60)
+        assert engine.view(application_id).state.ended
+        assert not began_twice(engine, application_id)
+        assert starts(engine, application_id) == sorted(starts(engine, application_id))
+    wait_until(lambda: runner_of(engine) is None)
+
+
+# ---- submissions that die half-way ----
+
+
+def test_what_a_submission_left_that_died_before_its_row_was_written_is_in_nobodys_way(engine: LocalEngine) -> None:
+    first = submit(engine, "quick")
+    left = home(engine, ApplicationId(first.cluster_timestamp_ms, 2))
+    left.mkdir()
+    (left / "submission.json").write_text("half")
+    with pytest.raises(NotFound):
+        engine.view(ApplicationId(first.cluster_timestamp_ms, 2))
+    second = submit(engine, "quick")
+    assert second.number == 2
+    assert ended(engine, second).state is State.FINISHED
+
+
+def test_old_leftovers_in_staging_are_swept_and_fresh_ones_kept(engine: LocalEngine) -> None:
+    old, fresh = Path(engine.state.staging, "old"), Path(engine.state.staging, "fresh")
+    for directory in (old, fresh):
+        directory.mkdir()
+        (directory / "secrets.json").write_text("{}")
+    os.utime(old, (1, 1))
+    ended(engine, submit(engine, "quick"))
+    wait_until(lambda: runner_of(engine) is None)
+    assert (old.exists(), fresh.exists()) == (False, True)
+
+
+def test_a_submission_whose_archive_is_gone_leaves_nothing(
+    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = engine._stage
+
+    def stage(*args: Any) -> str:
+        os.unlink(os.path.join(engine.archive_cache(), "small.tar.gz"))
+        return real(*args)
+
+    monkeypatch.setattr(engine, "_stage", stage)
+    with pytest.raises(NotFound, match="is gone: submit again"):
+        submit(engine, "quick")
+    assert engine.views() == []
+    assert os.listdir(engine.state.staging) == []
+    assert os.listdir(engine.state.applications) == []
+
+
+# ---- ending ----
+
+
+def test_killing_one_that_waits_marks_it_and_lets_the_next_one_start(engine: LocalEngine) -> None:
+    first, second = submit(engine, "sleep", memory_mib=600), submit(engine, "sleep", memory_mib=600)
+    third = submit(engine, "sleep", memory_mib=300)
+    running(engine, first)
+    assert engine.kill(second, "tony") == f"{second} was killed before it started"
+    view = engine.view(second)
+    assert (view.state, view.final_status) == (State.KILLED, FinalStatus.KILLED)
+    assert view.diagnostics == "killed by tony before it started"
+    running(engine, third)
+    assert starts(engine, second) == []
+
+
+def test_killing_one_that_runs_leaves_no_process_and_no_secret(engine: LocalEngine) -> None:
+    application_id = submit(engine, "sleep")
+    running(engine, application_id)
+    assert (home(engine, application_id) / "secrets.json").stat().st_mode & 0o777 == 0o600
+    assert engine.kill(application_id, "tony") == f"{application_id} was killed, no output kept"
+    assert engine.view(application_id).state is State.KILLED
+    assert not is_locked(str(home(engine, application_id) / "alive"))
+    assert not (home(engine, application_id) / "secrets.json").exists()
+
+
+def test_killing_one_that_is_just_starting_kills_it(engine: LocalEngine) -> None:
+    for _ in range(4):
+        application_id = submit(engine, "sleep")
+        engine.kill(application_id, "tony")
+        assert engine.view(application_id).state is State.KILLED
+
+
+def test_a_kill_without_a_runner_works_as_well(engine: LocalEngine) -> None:
+    application_id = submit(engine, "sleep")
+    running(engine, application_id)
+    kill_runner(engine)
+    engine.kill(application_id, "tony")
+    assert engine.view(application_id).state is State.KILLED
+
+
+def test_ending_one_that_has_ended_says_how_it_had(engine: LocalEngine) -> None:
+    application_id = submit(engine, "quick")
+    ended(engine, application_id)
+    said = f"{application_id} had already ended: FINISHED, SUCCEEDED"
+    assert engine.kill(application_id, "tony") == said
+    assert engine.soft_kill(application_id, "tony") == said
+
+
+def test_a_soft_kill_of_one_that_waits_is_a_kill(engine: LocalEngine) -> None:
+    first, second = submit(engine, "sleep", memory_mib=1000), submit(engine, "sleep")
+    running(engine, first)
+    assert engine.soft_kill(second, "tony") == f"{second} was killed before it started"
+    assert engine.view(second).state is State.KILLED
+
+
+@pytest.mark.parametrize(
+    ("answer", "line"),
+    [
+        (
+            {"state": "stopping", "left_s": 29.8},
+            "is being stopped, its output will be committed; SIGKILL follows in 30 s",
+        ),
+        ({"state": "already", "left_s": 3}, "is being stopped already; SIGKILL follows in 3 s at the latest"),
+        ({"state": "ended"}, "application_1_0001 had already ended"),
+        ({"state": "new word", "message": "what the ApplicationMaster says"}, "what the ApplicationMaster says"),
+    ],
+)
+def test_what_comes_of_a_soft_kill_is_said_in_a_line(answer: dict[str, Any], line: str) -> None:
+    assert line in client._stop_answer("application_1_0001", answer)
+
+
+def test_a_soft_kill_that_nobody_answers_is_unreachable(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dlapp.cluster.local.client.SOFT_KILL_ASK_S", 0.2)
+    application_id = submit(engine, "sleep")
+    running(engine, application_id)
+    with pytest.raises(Unreachable):
+        engine.soft_kill(application_id, "tony")
+
+
+def test_what_is_not_known_is_not_found(engine: LocalEngine) -> None:
+    for call in (engine.view, engine.submission, engine.logs, engine.dashboard_urls):
+        with pytest.raises(NotFound, match="application_1_99999 is not known on this machine"):
+            call(NOBODY)
+    with pytest.raises(NotFound):
+        engine.kill(NOBODY, "tony")
+
+
+# ---- looking ----
+
+
+def test_logs_and_pages_have_urls(engine: LocalEngine) -> None:
+    application_id = submit(engine, "sleep")
+    page, history = engine.dashboard_urls(application_id, wait_s=10)
+    assert re.fullmatch("http://127.0.0.1:9/[0-9a-f]{32}/", page)
+    assert history == f"file://{home(engine, application_id)}/view.json"
+    running(engine, application_id)
+    (log,) = engine.logs(application_id)
+    assert log.files["stdout"] == f"file://{home(engine, application_id)}/containers/{log.container_id}/stdout"
+    assert engine.submission(application_id).spec == spec_of("sleep")
+
+
+def test_a_list_has_all_that_has_not_ended_and_the_last_that_has(engine: LocalEngine) -> None:
+    waits = submit(engine, "sleep", memory_mib=1000)
+    running(engine, waits)
+    engine.kill(waits, "tony")
+    done = [submit(engine, "finish") for _ in range(3)]
+    for one in done:
+        ended(engine, one)
+    runs = submit(engine, "sleep")
+    running(engine, runs)
+    assert [view.application_id for view in engine.views(limit=2)] == [*done[1:], runs]
+    assert [view.application_id for view in engine.views(everybody=True)] == [waits, *done, runs]
+    assert len(engine.views(user=user_name(os.geteuid()))) == 5
+    assert engine.views(user="nobody") == []
+    assert engine.views(user="tony") == []  # the username of their files
+    assert [len(view.containers) for view in engine.views(limit=1)] == [1, 1]
+
+
+def test_a_long_list_reads_no_file_of_what_has_ended(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended(engine, submit(engine, "finish"))
+    home(engine, engine.views()[0].application_id).rename(Path(engine.state.path) / "elsewhere")
+    assert engine.views()[0].state is State.FINISHED
+
+
+# ---- GPUs ----
+
+
+@pytest.fixture
+def two_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two GPUs, for the processes that are started; this one sees them, too."""
+    from dlapp.gpuid.devices import Device
+    from dlapp.gpuid.health import nvml
+
+    for name, value in with_devices(tmp_path, [StubDevice(uuid="GPU-a"), StubDevice(uuid="GPU-b")]).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("dlapp.system.spawn._KEPT_VARIABLES", ("PATH", "LD_LIBRARY_PATH", "NVML_STUB"))
+    monkeypatch.setattr(nvml, "library_is_there", lambda: True)
+    seen = (Device("GPU-a", 0, 0), Device("GPU-b", 1, 1))
+    monkeypatch.setattr("dlapp.gpuid.stores.machine.MachineLedger.devices", lambda self: seen)
+
+
+@pytest.mark.usefixtures("two_devices")
+def test_gpus_are_one_for_the_machine_whoever_asks(start_engine: Callable[..., LocalEngine]) -> None:
+    ann, tony = start_engine("-ann"), start_engine("-tony")
+    assert ann.info().has_gpus
+    first = submit(ann, "sleep", gcores=2)
+    running(ann, first)
+    second = submit(tony, "sleep", gcores=1)
+    name = user_text(os.geteuid())
+    reason = f"needs 1 gcores, 0 free: gpu0 {first} ({name}), gpu1 {first} ({name})"
+    wait_until(lambda: tony.view(second).diagnostics == reason)
+    kill_runner(ann)
+    kill_am(ann, first)
+    running(tony, second)
+    ann.tend()
+    assert ended(ann, first).state is State.FAILED
+
+
+def test_gpus_are_spread_where_an_application_asks_for_that(
+    start_engine: Callable[..., LocalEngine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state_dir: Path
+) -> None:
+    from dlapp.gpuid.stores.machine import MachineLedger
+
+    links = ((0, 10, 50, 50), (10, 0, 50, 50), (50, 50, 0, 10), (50, 50, 10, 0))
+    for name, value in with_devices(
+        tmp_path, [StubDevice(uuid=f"GPU-{n}", pcie=row) for n, row in enumerate(links)]
+    ).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("dlapp.system.spawn._KEPT_VARIABLES", ("PATH", "LD_LIBRARY_PATH", "NVML_STUB"))
+    engine, ledger = start_engine(local__gcores="4"), MachineLedger(f"{state_dir}-gpus")
+    for spread, expected in ((True, {"GPU-0", "GPU-2"}), (False, {"GPU-0", "GPU-1"})):
+        one = submit(engine, "sleep", gcores=2, spread=spread)
+        running(engine, one)
+        assert set(ledger.holders()) == expected
+        engine.kill(one, "root")
+
+
+@pytest.mark.usefixtures("two_devices")
+def test_an_ask_for_more_gpus_than_there_are_is_refused(start_engine: Callable[..., LocalEngine]) -> None:
+    engine = start_engine()
+    with pytest.raises(AskTooLarge, match="asked for 3 gcores, this machine has 2 gcores"):
+        engine.check(spec_of(gcores=3))
+    with pytest.raises(AskTooLarge, match="asked for 2 gcores, this machine has 1 gcores"):
+        start_engine("-less", local__gcores="1").check(spec_of(gcores=2))
+    assert not start_engine("-none", local__gcores="0").info().has_gpus
+
+
+@pytest.mark.usefixtures("two_devices")
+def test_gpus_of_a_ledger_that_does_not_serve_the_user_are_refused_before_the_submission(
+    start_engine: Callable[..., LocalEngine], state_dir: Path
+) -> None:
+    engine = start_engine()
+    directory = Path(f"{state_dir}-gpus")
+    directory.mkdir(exist_ok=True)
+    directory.chmod(0o777)
+    with pytest.raises(Denied, match=r"others can remove what is not theirs \(as root: echo 'd "):
+        engine.check(spec_of(gcores=1))
+    engine.check(spec_of())
+
+
+def test_a_ledger_that_fails_keeps_no_ended_application_from_being_settled(
+    start_engine: Callable[..., LocalEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dlapp.gpuid.rules import LedgerError
+    from dlapp.gpuid.stores.machine import MachineLedger
+
+    class NoCards:
+        fds = ()
+
+        def close(self) -> None:
+            pass
+
+    def broken(ledger: MachineLedger, application: str) -> None:
+        raise LedgerError(f"the record of {application} is not what it must be")
+
+    said: list[str] = []
+    monkeypatch.setattr(MachineLedger, "clear_gone", broken)
+    monkeypatch.setattr(runner_module.Runner, "_devices", lambda self: 1)
+    monkeypatch.setattr(runner_module.Runner, "_reserve", lambda self, row: NoCards())
+    monkeypatch.setattr(log, "warning", said.append)
+    monkeypatch.setattr(LocalEngine, "_tend_after_submission", lambda self: None)
+    engine = start_engine()
+    first, second = submit(engine, "finish", gcores=1), submit(engine, "quick")
+    lock = os.open(engine.state.runner_lock(os.geteuid()), os.O_RDWR | os.O_CREAT, 0o600)
+    runner_module.Runner(engine.state, engine._settings, lock).run()
+    assert [row_state(engine, one) for one in (first, second)] == ["done", "done"]
+    assert engine.view(first).state is State.FINISHED
+    assert [line for line in said if f"{first}: what it held in the GPU ledger could not be looked at" in line]
+
+
+# ---- history ----
+
+
+def test_ended_applications_are_forgotten_by_age_and_others_never(start_engine: Callable[..., LocalEngine]) -> None:
+    engine = start_engine(history__age="1h", local__memory="1000")
+    old, young = submit(engine, "quick"), submit(engine, "quick")
+    for one in (old, young):
+        ended(engine, one)
+    wait_until(lambda: runner_of(engine) is None)
+    with Queue(engine.state) as queue, queue.change():
+        queue.update(old.number, finished_ms=1000)
+    ended(engine, submit(engine, "quick"))
+    wait_until(lambda: runner_of(engine) is None)
+    assert [view.application_id.number for view in engine.views()] == [2, 3]
+    assert not home(engine, old).exists()
+    assert submit(engine, "quick").number == 4

@@ -1,0 +1,165 @@
+"""The state's disk is full, really or by injected faults: what runs goes on, the queue waits and loses nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sqlite3
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlapp.cluster.local import outcome, queue
+from dlapp.cluster.local import runner as runner_module
+from dlapp.cluster.local.client import LocalEngine
+from dlapp.cluster.local.queue import Queue
+from dlapp.cluster.local.state import is_locked
+from dlapp.errors import Unreachable
+from dlapp.report import State
+from dlapp.system import log
+from tests.services.small_app import engine_at, submit
+
+
+def wait_until(condition: Callable[[], Any], timeout_s: float = 20.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "not in time"
+        time.sleep(0.005)
+
+
+class FullDisk:
+    """Databases opened from now on whose COMMIT fails ``left`` times."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.left = 0
+        disk = self
+
+        class Connection(sqlite3.Connection):
+            def execute(self, statement: str, *more: Any) -> sqlite3.Cursor:
+                if statement == "COMMIT" and disk.left > 0:
+                    disk.left -= 1
+                    super().execute("ROLLBACK")  # as SQLite does by itself. Source: sqlite.org/lang_transaction.html
+                    raise sqlite3.OperationalError("database or disk is full")
+                return super().execute(statement, *more)
+
+        real = sqlite3.connect
+        monkeypatch.setattr(sqlite3, "connect", lambda *args, **more: real(*args, factory=Connection, **more))
+
+
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> FullDisk:
+    return FullDisk(monkeypatch)
+
+
+@pytest.fixture
+def engine(state_dir: Path, full_disk: FullDisk) -> Iterator[LocalEngine]:
+    with engine_at(str(state_dir), {"local.memory": "1000"}) as engine:
+        yield engine
+        full_disk.left = 0
+        wait_until(lambda: not is_locked(engine.state.runner_lock(os.geteuid())))
+
+
+def run_runner(engine: LocalEngine) -> None:
+    """Be the runner until nothing is left to do."""
+    lock = os.open(engine.state.runner_lock(os.geteuid()), os.O_RDWR | os.O_CREAT, 0o600)
+    runner_module.Runner(engine.state, engine._settings, lock).run()
+
+
+def test_a_commit_that_fails_is_an_error_in_a_line_and_leaves_nothing(
+    engine: LocalEngine, full_disk: FullDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalEngine, "_tend_after_submission", lambda self: None)
+    full_disk.left = 1
+    with pytest.raises(Unreachable, match=r"dlapp\.db: database or disk is full$"):
+        submit(engine, "quick")
+    assert engine.ids() == []
+    submit(engine, "quick")
+    run_runner(engine)
+    assert engine.views()[0].state is State.FINISHED
+
+
+def test_a_runner_that_cannot_write_its_rows_looks_again_and_says_so_once(
+    engine: LocalEngine, full_disk: FullDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    for level in ("info", "warning"):
+        monkeypatch.setattr(log, level, said.append)
+    monkeypatch.setattr(runner_module, "TROUBLE_S", 0.01)
+    monkeypatch.setattr(runner_module, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(LocalEngine, "_tend_after_submission", lambda self: None)
+    first, second = submit(engine, "finish"), submit(engine, "quick")
+    full_disk.left = 5
+    run_runner(engine)
+    assert full_disk.left == 0
+    assert [engine.view(one).state for one in (first, second)] == [State.FINISHED] * 2
+    assert len([line for line in said if "database or disk is full; looking again every 0.01 s" in line]) == 1
+    assert said.count("the state can be written again") == 1
+
+
+def test_rows_of_another_version_end_the_runner_with_a_line(
+    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalEngine, "_tend_after_submission", lambda self: None)
+    submit(engine, "quick")
+    monkeypatch.setattr(queue, "SCHEMA", 2)
+    with pytest.raises(queue.SchemaMismatch, match="was written by an older dlapp"):
+        run_runner(engine)
+
+
+def test_an_outcome_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: real(fd, data[:7]))
+    written = outcome.write_outcome(str(tmp_path), outcome.failed("why", 1))
+    assert outcome.read_outcome(str(tmp_path)) == written == outcome.failed("why", 1)
+    (tmp_path / "outcome.json").unlink()
+
+    def full(fd: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(OSError, match="No space left"):
+        outcome.write_outcome(str(tmp_path), outcome.failed("why", 1))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 2 MiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", "size=2m,mode=700", "dlapp-test", str(place)]
+    if os.geteuid() != 0 or subprocess.run(words, capture_output=True).returncode != 0:
+        pytest.skip("only root may mount a small disk")
+    yield place
+    subprocess.run(["umount", "-l", place], check=True)
+
+
+def test_on_a_full_disk_the_runner_lives_on_and_with_room_again_all_comes_to_its_end(
+    small_disk: Path, tmp_path: Path
+) -> None:
+    with engine_at(
+        str(small_disk / "state"), {"local.memory": "1", "gpuid.lock_dir": str(tmp_path / "gpus")}
+    ) as engine:
+        first, second = submit(engine, "wait", str(tmp_path / "go")), submit(engine, "quick")
+        wait_until(lambda: engine.view(first).state is State.RUNNING)
+        log = Path(engine.state.runner_log(os.geteuid()))
+        with open(small_disk / "ballast", "wb", buffering=0) as ballast, contextlib.suppress(OSError):
+            while True:
+                ballast.write(b"\0" * 512)
+        (tmp_path / "go").touch()
+        wait_until(lambda: not is_locked(f"{engine.state.application(str(first))}/alive"))
+        # More than one look later it is still there, and nothing has ended that could not be written.
+        time.sleep(1.5 * runner_module.TROUBLE_S)
+        assert is_locked(engine.state.runner_lock(os.geteuid()))
+        (small_disk / "ballast").unlink()
+        wait_until(lambda: [one.state.ended for one in engine.views()] == [True, True])
+        assert engine.view(second).state is State.FINISHED
+        wait_until(lambda: not is_locked(engine.state.runner_lock(os.geteuid())))
+        assert "Traceback" not in log.read_text()
+        with Queue(engine.state) as rows:
+            assert rows.count_unsettled(os.geteuid()) == 0

@@ -1,0 +1,227 @@
+"""What an attempt holds, and when it tells of what YARN took away: a clock that is set by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from dlapp.cluster.yarn.am.containers import LOOK_EVERY_S, TAKEN_AWAY_S, UNKNOWN_S, ContainerTracker
+from dlapp.cluster.yarn.am.node_manager import NodeManager
+from dlapp.cluster.yarn.values import ContainerStatus, Granted, NodeId
+from dlapp.hadoop.errors import ConnectionLost, HadoopError, NotHadoop, RemoteError
+from dlapp.ids import ContainerId
+from dlapp.spec import Resources
+
+NODE = NodeId("node1", 8041)
+OURS = ContainerId.from_text("container_1700000000000_0042_02_000002")
+EARLIER = ContainerId.from_text("container_1700000000000_0042_01_000002")
+
+
+def granted(container_id: ContainerId) -> Granted:
+    return Granted(
+        container_id=container_id,
+        node=NODE,
+        web="node1:8042",
+        resources=Resources(memory_mib=256),
+        priority=1,
+        request_id=1,
+        token=b"",
+    )
+
+
+def taken_away(container_id: ContainerId) -> ContainerStatus:
+    return ContainerStatus(container_id=container_id, ended=True, exit_status=-100)
+
+
+@pytest.fixture
+def holdings() -> ContainerTracker:
+    """It holds a container that was started, and of which the ResourceManager says at time 0 that it has ended."""
+    one = ContainerTracker(2, "tony")
+    one.granted([granted(OURS)])
+    assert one.starts(OURS)
+    one.take_news()
+    one.ended(taken_away(OURS), 0.0)
+    news = one.take_news()
+    assert (news.ending, news.ended) == ([OURS], [])
+    return one
+
+
+def test_what_an_earlier_attempt_left_is_taken_away_by_the_next_resource_manager_too() -> None:
+    holdings = ContainerTracker(2, "tony")
+    assert holdings.stops(EARLIER) is None  # nobody named it: no node to tell
+    holdings.released({EARLIER}, 0.0)
+    assert not holdings.releases
+    holdings.hold([granted(EARLIER)])
+    holdings.release_again()
+    assert holdings.releases == {EARLIER}
+
+
+def told(holdings: ContainerTracker, now: float) -> list[ContainerId]:
+    holdings.tell_what_is_gone(now)
+    return [one.container_id for one in holdings.take_news().ended]
+
+
+def test_as_long_as_its_node_says_that_it_runs_it_runs(holdings: ContainerTracker) -> None:
+    now = 0.0
+    while now < 10 * TAKEN_AWAY_S:
+        assert holdings.to_look_at(now) == [(NODE, OURS)]
+        assert holdings.to_look_at(now) == [], "asked again before it answered"
+        holdings.seen(OURS, False, now)
+        now += LOOK_EVERY_S
+        assert told(holdings, now) == []
+        assert holdings.change_under_way()
+    assert holdings.to_look_at(now) == [(NODE, OURS)]
+    holdings.seen(OURS, True, now)
+    assert told(holdings, now) == [OURS]
+    holdings.seen(OURS, True, now)
+    assert told(holdings, 10 * now) == []
+    assert not holdings.change_under_way()
+
+
+def test_where_its_node_does_not_say_time_has_to_do(holdings: ContainerTracker) -> None:
+    holdings.to_look_at(0.0)
+    holdings.seen(OURS, None, 3.0)
+    assert holdings.to_look_at(3.0 + LOOK_EVERY_S) == [(NODE, OURS)]
+    assert told(holdings, 0.9 * TAKEN_AWAY_S) == []
+    assert told(holdings, TAKEN_AWAY_S) == [OURS]
+
+
+@pytest.mark.parametrize("seen", [None, True])
+def test_of_a_lost_node_nobody_has_seen_the_processes_end_unless_it_says_so(seen: bool | None) -> None:
+    holdings = started()
+    words = "Container released on a *lost* node"
+    holdings.ended(ContainerStatus(container_id=OURS, ended=True, exit_status=-100, diagnostics=words), 0.0)
+    holdings.to_look_at(0.0)
+    holdings.seen(OURS, seen, 1.0)
+    holdings.tell_what_is_gone(TAKEN_AWAY_S)
+    (end,) = holdings.take_news().ended
+    assert end.presumed is (seen is None)
+
+
+def test_what_has_ended_of_an_earlier_attempt_is_not_taken_away_again(holdings: ContainerTracker) -> None:
+    holdings.ended(taken_away(EARLIER), 0.0)
+    assert told(holdings, TAKEN_AWAY_S) == [OURS, EARLIER]
+    assert holdings.stops(EARLIER) is None
+    assert not holdings.releases
+    assert not holdings.change_under_way()
+
+
+def test_of_an_earlier_attempts_container_nobody_knows_the_node(holdings: ContainerTracker) -> None:
+    holdings.to_look_at(0.0)
+    holdings.ended(taken_away(EARLIER), 1.0)
+    assert holdings.take_news().ending == [EARLIER]
+    assert holdings.to_look_at(2.0) == []
+    assert told(holdings, 1.0 + TAKEN_AWAY_S) == [OURS, EARLIER]
+
+
+def test_an_earlier_attempts_container_that_the_registration_named_has_a_node() -> None:
+    holdings = ContainerTracker(2, "tony")
+    assert [one.container_id for one in holdings.hold([granted(EARLIER)])] == [EARLIER]
+    holdings.ended(taken_away(EARLIER), 0.0)
+    assert holdings.to_look_at(0.0) == [(NODE, EARLIER)]
+
+
+def test_what_nothing_was_started_in_has_ended_at_once() -> None:
+    holdings = ContainerTracker(1, "tony")
+    holdings.granted([granted(OURS)])
+    holdings.take_news()
+    holdings.ended(taken_away(OURS), 0.0)
+    assert told(holdings, 0.0) == [OURS]
+
+
+def started() -> ContainerTracker:
+    """It holds a container that was started."""
+    one = ContainerTracker(2, "tony")
+    one.granted([granted(OURS)])
+    assert one.starts(OURS)
+    one.take_news()
+    return one
+
+
+def test_what_yarn_does_not_know_and_its_node_does_not_end_counts_as_lost_after_a_time() -> None:
+    holdings = started()
+    assert holdings.stops(OURS)
+    assert holdings.failed(OURS, ConnectionLost("node1: timed out", sent=True), start=False)
+    assert holdings.releases == {OURS}
+    assert told(holdings, 10 * UNKNOWN_S) == [], "YARN was not told"
+    holdings.released([OURS], now=100.0)
+    assert told(holdings, 99.0 + UNKNOWN_S) == []
+    holdings.tell_what_is_gone(100.0 + UNKNOWN_S)
+    (end,) = holdings.take_news().ended
+    assert (end.container_id, end.node_fault) == (OURS, True)
+    assert "lost" in end.diagnostics
+    assert not holdings.change_under_way()
+    holdings.ended(taken_away(OURS), 101.0 + UNKNOWN_S)
+    assert not holdings.take_news()
+
+
+def test_as_long_as_yarn_does_not_answer_nothing_is_lost() -> None:
+    holdings = started()
+    holdings.failed(OURS, ConnectionLost("node1: timed out", sent=True), start=False)
+    holdings.released([OURS], now=0.0)
+    for now in range(0, 10 * int(UNKNOWN_S), 30):
+        assert told(holdings, now) == []
+        holdings.silent(now)
+    assert told(holdings, 11 * UNKNOWN_S) == [OURS]
+
+
+def test_a_restarted_yarn_is_told_again_what_to_take_away_and_has_its_time_anew() -> None:
+    holdings = started()
+    holdings.failed(OURS, ConnectionLost("node1: timed out", sent=True), start=False)
+    holdings.released([OURS], now=0.0)
+    assert not holdings.releases
+    holdings.release_again()
+    assert holdings.releases == {OURS}
+    holdings.released([OURS], now=UNKNOWN_S - 1)
+    assert told(holdings, UNKNOWN_S) == []
+    assert told(holdings, 2 * UNKNOWN_S) == [OURS]
+
+
+@pytest.mark.parametrize("error", [ConnectionLost("node1: timed out", sent=True), NotHadoop("node1: garbage")])
+def test_what_may_have_been_started_has_ended_when_its_processes_have(error: HadoopError) -> None:
+    holdings = started()
+    assert holdings.failed(OURS, error, start=True)
+    assert not holdings.take_news()
+    assert holdings.releases == {OURS}
+    holdings.released([OURS], 0.0)
+    holdings.ended(taken_away(OURS), 0.1)
+    assert holdings.to_look_at(0.1) == [(NODE, OURS)]
+    holdings.seen(OURS, False, 1.0)
+    assert told(holdings, TAKEN_AWAY_S) == []
+    holdings.tell_what_is_gone(1.0 + TAKEN_AWAY_S)
+    (end,) = holdings.take_news().ended
+    assert (end.node_fault, end.diagnostics) == (True, f"the container could not be started: {error}")
+
+
+@pytest.mark.parametrize(
+    "error", [ConnectionLost("node1: refused", sent=False), RemoteError("startContainers", "java.x.Y", "no")]
+)
+def test_what_was_never_started_has_ended_at_once(error: HadoopError) -> None:
+    holdings = started()
+    assert holdings.failed(OURS, error, start=True)
+    assert [one.container_id for one in holdings.take_news().start_failed] == [OURS]
+    assert holdings.releases == {OURS}
+    holdings.ended(taken_away(OURS), 0.1)
+    assert not holdings.take_news()
+
+
+def exception(message: str) -> RemoteError:
+    return RemoteError("getContainerStatuses", "org.apache.hadoop.yarn.exceptions.YarnException", message)
+
+
+@pytest.mark.parametrize(
+    ("answer", "gone"),
+    [
+        (ContainerStatus(container_id=OURS, ended=False, exit_status=-1000), False),
+        (taken_away(OURS), True),
+        (exception(f"Container {OURS} was recently stopped on node manager."), True),
+        (exception(f"Container {OURS} is not handled by this NodeManager"), None),
+        (HadoopError("node1: said nothing of it"), None),
+    ],
+)
+def test_what_a_node_cleared_away_has_ended_and_what_it_never_had_proves_nothing(
+    monkeypatch: pytest.MonkeyPatch, answer: ContainerStatus | HadoopError, gone: bool | None
+) -> None:
+    monkeypatch.setattr(
+        NodeManager, "statuses", lambda self, containers, *, timeout_s: dict.fromkeys(containers, answer)
+    )
+    assert NodeManager(NODE, None).ended([OURS], timeout_s=1) == {OURS: gone}  # type: ignore[arg-type]

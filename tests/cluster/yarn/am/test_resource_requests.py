@@ -1,0 +1,258 @@
+"""From asks to rows, against a ResourceManager's table in a few lines."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlapp.cluster.engine import ContainerRequest
+from dlapp.cluster.yarn.am.resource_requests import ResourceRequestTable
+from dlapp.cluster.yarn.values import ANY, NodeId, NodeReport, ResourceRequest
+from dlapp.spec import Placement, Resources
+
+SMALL = Resources(memory_mib=256, vcores=1, gcores=1)
+NONE: Counter[int] = Counter()
+
+
+def node(name: str, *, gcores: int = 4, rack: str = "/r1", usable: bool = True) -> NodeReport:
+    capability = Resources(memory_mib=4096, vcores=8, gcores=gcores)
+    return NodeReport(node=NodeId(name, 8041), rack=rack, usable=usable, capability=capability)
+
+
+def ask(count: int, request_id: int = 1, resources: Resources = SMALL, **placement: object) -> ContainerRequest:
+    return ContainerRequest(request_id=request_id, count=count, resources=resources, placement=Placement(**placement))  # type: ignore[arg-type]
+
+
+def wants(*nodes: NodeReport) -> ResourceRequestTable:
+    one = ResourceRequestTable(sample=lambda of, count: list(of)[:count])
+    one.know_nodes(nodes)
+    return one
+
+
+def shown(rows: list[ResourceRequest]) -> dict[str, tuple[int, bool]]:
+    return {row.name: (row.count, row.relax) for row in rows}
+
+
+def test_usable_hosts_are_named_beside_their_racks_and_the_cluster() -> None:
+    one = wants(node("a"), node("b", rack="/r2"), node("c", gcores=0), node("d", usable=False))
+    one.want([ask(3)], NONE)
+    rows = one.rows(1)
+    assert shown(rows) == dict.fromkeys(("a", "b", "/r1", "/r2", ANY), (3, True))
+    assert {(row.priority, row.request_id) for row in rows} == {(1, 1)}
+
+
+def test_at_most_twice_the_count_and_64_hosts_are_named() -> None:
+    one = wants(*(node(f"n{number}") for number in range(200)))
+    one.want([ask(3), ask(100, 2)], NONE)
+    assert len([row for row in one.rows(1) if row.name.startswith("n")]) == 6
+    assert len([row for row in one.rows(2) if row.name.startswith("n")]) == 64
+
+
+def test_named_nodes_are_strict_with_their_racks() -> None:
+    one = wants(node("a", rack="/r7"))
+    one.want([ask(2, nodes=("a", "unknown"))], NONE)
+    assert shown(one.rows(1)) == {
+        "a": (2, True),
+        "unknown": (2, True),
+        "/r7": (2, False),
+        "/default-rack": (2, False),
+        ANY: (2, False),
+    }
+
+
+def test_a_label_stands_on_the_row_of_the_cluster_alone() -> None:
+    one = wants(node("a"))
+    one.want([ask(2, node_label="gpu")], NONE)
+    assert [(row.name, row.label) for row in one.rows(1)] == [(ANY, "gpu")]
+
+
+def test_nothing_is_said_twice_and_zero_takes_everything_back() -> None:
+    one = wants(node("a"))
+    one.want([ask(2)], NONE)
+    assert one.rows(1)
+    assert one.rows(1) == []
+    one.want([ask(0)], NONE)
+    assert shown(one.rows(1)) == dict.fromkeys(("a", "/r1", ANY), (0, True))
+    assert one.rows(1) == []
+
+
+def test_a_grant_is_no_reason_to_say_anything() -> None:
+    one = wants(node("a"))
+    one.want([ask(2)], NONE)
+    one.rows(1)
+    one.give(1)
+    assert one.rows(1) == []
+    one.want([ask(2)], Counter({1: 1}))  # the asks do not know of it yet
+    assert one.rows(1) == []
+    one.want([ask(1)], NONE)
+    assert one.rows(1) == []
+    one.want([ask(2)], NONE)  # another one is wanted
+    assert shown(one.rows(1))[ANY] == (2, True)
+
+
+def test_after_a_restart_everything_is_said_again() -> None:
+    one = wants(node("a"))
+    one.want([ask(2, exclude_nodes=("x",))], NONE)
+    one.rows(1)
+    one.said_avoid(*one.avoid())
+    assert one.avoid() == ([], [])
+    one.forget()
+    assert one.rows_due(1)
+    assert one.avoid() == (["x"], [])
+    assert shown(one.rows(1))[ANY] == (2, True)
+
+
+def test_other_named_nodes_replace_those_before() -> None:
+    one = wants(node("a"), node("b"))
+    one.want([ask(1, nodes=("a",))], NONE)
+    one.rows(1)
+    one.want([ask(1, nodes=("b",))], NONE)
+    assert shown(one.rows(1)) == {"b": (1, True), "/r1": (1, False), ANY: (1, False), "a": (0, True)}
+    one.want([ask(1)], NONE)
+    assert shown(one.rows(1))[ANY] == (1, True)
+    assert one.rows(1) == []
+
+
+def test_a_role_that_cannot_be_had_is_not_asked_for_again() -> None:
+    one = wants(node("a"))
+    one.want([ask(2), ask(1, 2)], NONE)
+    one.rows(1)
+    one.drop(1)
+    assert shown(one.rows(1))[ANY] == (0, True)
+    one.want([ask(2), ask(1, 2)], NONE)
+    assert one.rows(1) == []
+    assert [each.request_id for each in one.waiting()] == [2]
+
+
+@pytest.mark.parametrize(("gcores", "fits"), [(4, True), (5, False)])
+def test_what_no_node_could_hold_is_known(gcores: int, fits: bool) -> None:
+    assert wants(node("a")).fits_a_node(ask(1, resources=Resources(memory_mib=256, vcores=1, gcores=gcores))) is fits
+    assert wants().fits_a_node(ask(1, resources=Resources(gcores=100)))
+
+
+def test_of_nodes_that_were_named_or_excluded_only_those_that_may_be_used_count() -> None:
+    cluster = wants(node("a"), node("b", gcores=0))
+    assert cluster.fits_a_node(ask(1, nodes=("a",)))
+    assert not cluster.fits_a_node(ask(1, nodes=("b",)))
+    assert not cluster.fits_a_node(ask(1, nodes=("nowhere",)))
+    assert not cluster.fits_a_node(ask(1, exclude_nodes=("a",)))
+
+
+def test_nodes_that_failed_are_avoided_as_long_as_there_are_others() -> None:
+    one = wants(node("a"), node("b"), node("c", gcores=0))
+    one.want([replace(ask(2, exclude_nodes=("c",)), avoid=("a",))], NONE)
+    assert one.avoid() == (["a", "c"], [])
+    one.said_avoid(["a", "c"], [])
+    assert "a" not in shown(one.rows(1))
+    one.want([replace(ask(2, exclude_nodes=("c",)), avoid=("a", "b"))], NONE)
+    assert one.avoid() == ([], ["a"])
+    one.want([replace(ask(2, nodes=("a", "b")), avoid=("a",))], NONE)
+    assert one.avoid() == ([], ["c"])
+    one.want([replace(ask(2, nodes=("a",)), avoid=("a",))], NONE)
+    assert one.avoid() == ([], ["a", "c"])
+
+
+def test_hosts_short_of_gpus_are_known_by_their_short_names_and_by_their_full_ones() -> None:
+    one = wants(node("a.lab"), node("b"), node("127.0.1.1"), node("127.0.1.2"))
+    one.want([replace(ask(1), short_of_gpus=("a", "b.lab", "127.0.1.1", "elsewhere"))], NONE)
+    assert one.avoid() == (["127.0.1.1", "a.lab", "b"], [])
+    assert shown(one.rows(1)).keys() == {"127.0.1.2", "/r1", ANY}
+
+
+def test_hosts_short_of_gpus_are_used_where_there_are_no_others_and_what_failed_is_avoided_before_them() -> None:
+    one = wants(node("a"), node("b"), node("c"))
+    one.want([replace(ask(2), short_of_gpus=("a", "b", "c"))], NONE)
+    assert one.avoid() == ([], [])
+    assert shown(one.rows(1)).keys() == {"a", "b", "c", "/r1", ANY}
+    one.want([replace(ask(1), avoid=("a",), short_of_gpus=("b", "c"))], NONE)
+    assert one.avoid() == (["a"], [])
+
+
+def test_a_role_that_needs_no_gpus_may_be_where_another_finds_too_few() -> None:
+    one = wants(node("a"), node("b"))
+    workers, servers = replace(ask(1), short_of_gpus=("a",)), ask(1, 2, replace(SMALL, gcores=0))
+    one.want([workers, servers], NONE)
+    assert one.avoid() == ([], [])
+    assert shown(one.rows(1)).keys() == {"b", "/r1", ANY}
+    assert shown(one.rows(2)).keys() == {"a", "b", "/r1", ANY}
+    one.want([workers, replace(servers, count=0)], NONE)
+    assert one.avoid() == (["a"], [])
+    one.want([replace(workers, count=0), servers], NONE)
+    assert one.avoid() == ([], [])
+
+
+def test_where_no_nodes_are_known_no_word_of_the_ledger_counts() -> None:
+    one = wants()
+    one.want([replace(ask(1), short_of_gpus=("a",))], NONE)
+    assert one.avoid() == ([], [])
+
+
+def test_where_no_nodes_are_known_what_failed_is_avoided() -> None:
+    one = wants()
+    one.want([replace(ask(2), avoid=("a",))], NONE)
+    assert one.avoid() == (["a"], [])
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("master"), st.integers(0, 6)),
+            st.tuples(st.just("scheduler"), st.integers(1, 3)),
+            st.tuples(st.just("allocate"), st.just(0)),
+        ),
+        max_size=40,
+    )
+)
+def test_what_came_is_never_more_than_the_most_that_was_wanted_and_in_the_end_all_of_it(
+    steps: list[tuple[str, int]],
+) -> None:
+    one = wants(node("a"))
+    table, allocated = 0, 0  # the ResourceManager's count, and what it gave and has not told
+    told, known = 0, 0  # what the engine heard of, and what the master was told
+    target = most = 3
+    one.want([ask(target)], NONE)
+
+    def master() -> None:
+        nonlocal known
+        one.want([ask(max(0, target - known))], Counter({1: told - known}))
+        known = told
+
+    def scheduler(count: int) -> None:
+        nonlocal table, allocated
+        count = min(count, table)
+        table, allocated = table - count, allocated + count
+
+    def allocate() -> None:
+        nonlocal table, allocated, told
+        for row in one.rows(1):
+            if row.name == ANY:
+                table = row.count
+        told, count, allocated = told + allocated, allocated, 0
+        for _ in range(count):
+            one.give(1)
+
+    for what, number in steps:
+        if what == "master":
+            target = max(target, number)
+            most = max(most, target)
+            master()
+        elif what == "scheduler":
+            scheduler(number)
+        else:
+            allocate()
+        assert one.count(1) >= 0
+    for _ in range(3):
+        master()
+        allocate()
+        scheduler(10)
+        allocate()
+    master()
+    assert known >= target
+    # More only where the count was raised while a container was on its way.
+    assert known <= most or len([1 for what, number in steps if what == "master" and number > 3]) > 0
+    if not any(what == "master" and number > 3 for what, number in steps):
+        assert known == 3

@@ -1,0 +1,301 @@
+"""What is removed from the file system when, in one that is kept in memory."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from dlapp.cluster.yarn.client.cleanup import (
+    COMMITTED,
+    GONE_AFTER_S,
+    NOTHING_KEPT,
+    EndedApplication,
+    RetentionLimits,
+    mark_use,
+    settle,
+    sweep,
+    sweep_cache,
+)
+from dlapp.cluster.yarn.staging import StagingPaths
+from dlapp.errors import Denied, DlappError, NotFound, Unreachable
+from dlapp.ids import ApplicationId
+from dlapp.report import OutputView, State
+
+DAY_MS = 86_400_000
+NOW_MS = 1_000 * DAY_MS
+HOME = "hdfs://nn/user/tony"
+PLACES = StagingPaths(HOME)
+LIMITS = RetentionLimits(30 * 86_400.0, 1000, 90 * 86_400.0, 1000)
+APP = ApplicationId(1700000000000, 7)
+OTHER = ApplicationId(1700000000000, 8)
+A, B = "hdfs://nn/a", "hdfs://nn/b"
+OUTPUTS = [{"name": "", "target": A, "on_failure": "keep"}, {"name": "more", "target": B, "on_failure": "drop"}]
+
+
+class Memory:
+    """As much of `StagingFiles` as is used; everything written has the time ``now_ms``."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, tuple[bytes, int]] = {}
+        self.now_ms = NOW_MS
+        self.home = HOME
+        self.settled: list[tuple[object, ...]] = []
+        self.refuses: dict[str, Exception] = {}
+
+    def put(self, location: str, size: int = 10, days_old: float = 0, text: object = None) -> None:
+        data = b"x" * size if text is None else json.dumps(text).encode()
+        self.files[location] = data, int(NOW_MS - days_old * DAY_MS)
+
+    def look(self, location: str) -> object:
+        if location in self.files:
+            data, ms = self.files[location]
+            return type("Found", (), {"size_bytes": len(data), "modified_ms": ms, "owner": "tony", "mode": 0o600})
+        return object() if any(name.startswith(f"{location}/") for name in self.files) else None
+
+    def names(self, location: str) -> list[str]:
+        return sorted({name[len(location) + 1 :].split("/")[0] for name in self.files if name.startswith(location)})
+
+    def entries(self, location: str) -> list[tuple[str, int, int]]:
+        return [
+            (name, len(self.files[f"{location}/{name}"][0]), self.files[f"{location}/{name}"][1])
+            for name in self.names(location)
+        ]
+
+    def make(self, location: str, mode: int) -> None: ...
+
+    def write(self, location: str, data: bytes, mode: int, *, once: bool = False) -> bool:
+        if once and location in self.files:
+            return False
+        self.files[location] = data, self.now_ms
+        return True
+
+    def read(self, location: str, *, max_bytes: int) -> bytes:
+        if location not in self.files:
+            raise NotFound(location)
+        if len(self.files[location][0]) > max_bytes:
+            raise DlappError(f"{location} is larger than {max_bytes} bytes")
+        return self.files[location][0]
+
+    def finish_output(
+        self, target: str, application_id: ApplicationId, parts: list[tuple[str, str]], *, overwrite: bool
+    ) -> OutputView:
+        self._settle(target, application_id, parts, overwrite)
+        return OutputView(name="", target=target, committed=not overwrite, partial=f"{target}~" if overwrite else None)
+
+    def leave_output(self, target: str, application_id: ApplicationId, *, keep: bool) -> OutputView:
+        self._settle(target, application_id, keep)
+        return OutputView(name="", target=target, partial=f"{target}~" if keep else None)
+
+    def _settle(self, target: str, application_id: ApplicationId, *how: object) -> None:
+        assert self.look(PLACES.staging(application_id)), "the plan was removed first"
+        if target in self.refuses:
+            raise self.refuses[target]
+        self.settled.append((target, *how))
+
+    def remove(self, location: str) -> None:
+        self.files = {
+            name: file for name, file in self.files.items() if name != location and not name.startswith(f"{location}/")
+        }
+
+
+@pytest.fixture
+def files() -> Memory:
+    return Memory()
+
+
+def left(files: Memory, place: str) -> list[str]:
+    return files.names(place)
+
+
+def swept(files: Memory, *ended: ApplicationId) -> int:
+    over = dict.fromkeys(ended, EndedApplication(State.KILLED, 60.0))
+    return sweep(files, PLACES, over, LIMITS, NOW_MS)  # type: ignore[arg-type]
+
+
+def settled(files: Memory, state: State = State.KILLED, ago_s: float = GONE_AFTER_S) -> str | None:
+    return settle(files, PLACES, APP, EndedApplication(state, ago_s))  # type: ignore[arg-type]
+
+
+def told_of_outputs(files: Memory) -> list[tuple[object, ...]]:
+    """What the history says of them: name, target, whether it is committed, and where it is kept else."""
+    found = json.loads(files.read(PLACES.history(APP), max_bytes=1 << 20))["outputs"]
+    return [tuple(one[key] for key in ("name", "target", "committed", "partial")) for one in found]
+
+
+def stage(files: Memory, app: ApplicationId = APP, claim: list[dict[str, object]] | None = None) -> str:
+    """What an ApplicationMaster that died leaves."""
+    staging = PLACES.staging(app)
+    files.put(f"{staging}/submission.json", text={"spec": {"outputs": OUTPUTS}})
+    if claim is not None:
+        files.put(f"{staging}/commit.json", text={"final_status": "SUCCEEDED", "outputs": claim})
+    return staging
+
+
+def test_an_application_that_others_ended_keeps_its_last_words_and_no_staging_directory(files: Memory) -> None:
+    staging = PLACES.staging(APP)
+    files.put(f"{staging}/view.json", text={"phase": "running"})
+    files.put(f"{staging}/submission.json", text={"submitted_ms": 5})
+    # Without output it need not be waited for.
+    assert settled(files, ago_s=0.0) == NOTHING_KEPT
+    assert left(files, staging) == []
+    assert json.loads(files.read(PLACES.history(APP), max_bytes=1 << 20)) == {
+        "view": {"phase": "running"},
+        "submission": {"submitted_ms": 5},
+    }
+    before = dict(files.files)
+    settled(files)
+    assert files.files == before
+
+
+@pytest.mark.parametrize(
+    ("state", "keeps"),
+    [(State.FAILED, [True, False]), (State.KILLED, [False, False]), (State.FINISHED, [True, False])],
+)
+def test_its_outputs_are_settled_before_anything_is_removed(files: Memory, state: State, keeps: list[bool]) -> None:
+    staging = stage(files)
+    assert settled(files, state) == ("its output is kept aside" if any(keeps) else NOTHING_KEPT)
+    assert files.settled == [(A, keeps[0]), (B, keeps[1])]
+    assert told_of_outputs(files) == [
+        ("", A, False, f"{A}~" if keeps[0] else None),
+        ("more", B, False, f"{B}~" if keeps[1] else None),
+    ]
+    assert left(files, staging) == []
+    settled(files, state)
+    assert len(files.settled) == 2
+
+
+@pytest.mark.parametrize("state", [State.FAILED, State.KILLED])
+def test_what_was_to_be_committed_is_whatever_became_of_the_application(files: Memory, state: State) -> None:
+    claim: list[dict[str, object]] = [
+        {"target": A, "overwrite": False, "parts": {"0": "hdfs://nn/p0", "1": "hdfs://nn/p1"}},
+        {"target": B, "overwrite": False, "parts": {"": "hdfs://nn/p"}},
+    ]
+    stage(files, claim=claim)
+    assert settled(files, state) == COMMITTED
+    parts = [("0", "hdfs://nn/p0"), ("1", "hdfs://nn/p1")]
+    assert files.settled == [(A, parts, False), (B, [("", "hdfs://nn/p")], False)]
+    assert told_of_outputs(files) == [("", A, True, None), ("more", B, True, None)]
+    stage(files, OTHER, [{**claim[0], "overwrite": True}])
+    said = settle(files, PLACES, OTHER, EndedApplication(state, 60.0))  # type: ignore[arg-type]
+    assert said == "its output could not be committed and is kept aside"
+
+
+def test_who_may_still_be_at_its_output_is_left_alone(files: Memory) -> None:
+    staging = stage(files, claim=[])
+    before = dict(files.files)
+    assert settled(files, ago_s=GONE_AFTER_S - 0.1) is None
+    assert files.files == before
+    assert not files.settled
+    assert settled(files) is not None
+    assert left(files, staging) == []
+
+
+def test_a_commit_that_the_master_itself_had_finished_is_said(files: Memory) -> None:
+    stage(files)
+    files.put(PLACES.history(APP), text={"view": {"outputs": [{"target": A, "committed": True}]}})
+    assert settled(files, ago_s=0.0) == COMMITTED
+    assert not files.settled
+
+
+def test_an_output_that_cannot_be_settled_stops_no_other_and_is_tried_again(files: Memory) -> None:
+    staging = stage(files)
+    stage(files, OTHER)
+    files.refuses[A] = Denied("not yours")
+    assert swept(files, APP, OTHER) == 0
+    assert files.settled == [(B, False), (B, False)]
+    assert left(files, staging) == ["submission.json"]
+    with pytest.raises(Denied):
+        settled(files)
+    files.refuses[A] = Unreachable("no NameNode")
+    with pytest.raises(Unreachable):
+        swept(files, APP, OTHER)
+    files.refuses.clear()
+    assert swept(files, APP, OTHER) == 2
+    assert left(files, PLACES.all_staging) == []
+
+
+def test_what_the_master_itself_wrote_stays(files: Memory) -> None:
+    files.put(PLACES.history(APP), text={"view": {"phase": "its own"}})
+    files.put(f"{PLACES.staging(APP)}/submission.json", text={})
+    assert swept(files, APP) == 1
+    assert json.loads(files.read(PLACES.history(APP), max_bytes=1 << 20)) == {"view": {"phase": "its own"}}
+    assert left(files, PLACES.all_staging) == []
+
+
+def test_one_that_never_began_leaves_nothing(files: Memory) -> None:
+    files.put(f"{PLACES.staging(APP)}/kill.json", text={})
+    assert swept(files, APP) == 1
+    assert files.files == {}
+
+
+def test_what_this_cluster_does_not_know_stays(files: Memory) -> None:
+    files.put(f"{PLACES.staging(APP)}/submission.json", text={"submitted_ms": NOW_MS})
+    assert swept(files) == 0
+    assert left(files, PLACES.all_staging) == [str(APP)]
+
+
+def test_archives_go_by_the_age_of_their_last_use_and_by_size(files: Memory) -> None:
+    cache = PLACES.cache
+    files.put(f"{cache}/old.tar.gz", days_old=31)
+    files.put(f"{cache}/used.tar.gz", days_old=300)
+    files.put(f"{cache}/used.tar.gz.used", size=0, days_old=3)
+    files.put(f"{cache}/gone.tar.gz.used", size=0, days_old=3)
+    files.put(f"{cache}/.half.tar.gz.abc", days_old=2)
+    files.put(f"{cache}/.now.tar.gz.abc", days_old=0.5)
+    files.put(f"{cache}/dlapp-1.pyz", size=901, days_old=5)
+    files.put(f"{cache}/big.tar.gz", size=90, days_old=4)
+    assert swept(files) == 4
+    assert left(files, cache) == [".now.tar.gz.abc", "big.tar.gz", "used.tar.gz", "used.tar.gz.used"]
+
+
+def test_nothing_that_an_unfinished_application_may_name_goes(files: Memory) -> None:
+    files.put(f"{PLACES.staging(APP)}/submission.json", text={"submitted_ms": NOW_MS - 50 * DAY_MS})
+    for days in (40, 50.5, 60):
+        files.put(f"{PLACES.cache}/{days}.tar.gz", days_old=days)
+    swept(files)
+    assert left(files, PLACES.cache) == ["40.tar.gz", "50.5.tar.gz"]
+    files.put(f"{PLACES.staging(APP)}/submission.json", text={})
+    files.put(f"{PLACES.cache}/60.tar.gz", days_old=60)
+    swept(files)
+    assert "60.tar.gz" in left(files, PLACES.cache)
+
+
+def test_a_use_is_written_down_once_a_day_and_never_on_the_archive(files: Memory) -> None:
+    location = f"{PLACES.cache}/a.tar.gz"
+    files.put(location, days_old=20)
+    kept = files.files[location]
+    for days, written in ((0, NOW_MS), (0.5, NOW_MS), (1.5, NOW_MS + 3 * DAY_MS // 2)):
+        files.now_ms = int(NOW_MS + days * DAY_MS)
+        mark_use(files, location, kept[1], files.now_ms)  # type: ignore[arg-type]
+        assert files.files[f"{location}.used"][1] == written
+    assert files.files[location] == kept
+    files.put(f"{PLACES.cache}/new")
+    mark_use(files, f"{PLACES.cache}/new", NOW_MS, NOW_MS)  # type: ignore[arg-type]
+    assert f"{PLACES.cache}/new.used" not in files.files
+
+
+def test_histories_go_by_age_and_by_size(files: Memory) -> None:
+    for number, (days, size) in enumerate([(91, 1), (80, 500), (1, 600), (0, 300)]):
+        files.put(f"{PLACES.all_history}/application_1_{number:04d}.json", size=size, days_old=days)
+    swept(files)
+    assert left(files, PLACES.all_history) == ["application_1_0002.json", "application_1_0003.json"]
+
+
+def test_a_sweep_ends(files: Memory) -> None:
+    for number in range(300):
+        files.put(f"{PLACES.all_history}/application_1_{number:04d}.json", days_old=100)
+    assert [swept(files) for _ in range(4)] == [100, 100, 100, 0]
+
+
+def test_archives_of_this_machine_go_likewise_but_not_one_just_made(tmp_path: Path) -> None:
+    for name, days in (("old", 31), ("used", 1), ("new", 0)):
+        (tmp_path / name).write_bytes(b"x" * 600)
+        os.utime(tmp_path / name, times=None if not days else (1, os.stat(tmp_path / name).st_mtime - days * 86_400))
+    sweep_cache(str(tmp_path), 30 * 86_400, 10_000)
+    assert sorted(os.listdir(tmp_path)) == ["new", "used"]
+    sweep_cache(str(tmp_path), 30 * 86_400, 100)
+    assert os.listdir(tmp_path) == ["new"]
+    sweep_cache(str(tmp_path / "nowhere"), 1, 1)

@@ -1,0 +1,373 @@
+"""The client's side of YARN against a real cluster: whole applications, from the launcher's lines to their logs."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import glob
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlapp.client import Client
+from dlapp.cluster.yarn import bundle
+from dlapp.cluster.yarn.client import submission
+from dlapp.cluster.yarn.client.last_application import last_application
+from dlapp.cluster.yarn.client.rest import AppSubmission, YarnRest
+from dlapp.config import load_config
+from dlapp.errors import AskTooLarge, FileRefused, NotFound, Unreachable
+from dlapp.hadoop.configuration import read_configuration
+from dlapp.hadoop.errors import ApplicationNotFound
+from dlapp.ids import ApplicationId
+from dlapp.login import Login
+from dlapp.messages import Phase
+from dlapp.report import ApplicationView, Cause, FinalStatus, State
+from dlapp.storage.hdfs_staging import HdfsStagingFiles
+from tests.cluster.yarn.on_yarn import set_safe_mode, until, until_heard_of
+from tests.services.hadoop import Hadoop
+
+HELLO = 'echo "hello from $CONTAINER_INDEX of $NUM_CONTAINERS"; echo trouble >&2'
+WAITS = 'trap "exit 3" TERM; echo begun; while :; do sleep 0.05; done'
+
+
+@pytest.fixture
+def client(hadoop: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    monkeypatch.setenv("HADOOP_USER_NAME", getpass.getuser())
+    options = {
+        "cluster": "yarn",
+        "yarn.conf_dir": str(hadoop.configuration),
+        "yarn.python": sys.executable,
+        "local.state_dir": str(tmp_path / "state"),
+    }
+    one = Client(load_config(options))
+    yield one
+    one.engine.close()
+
+
+def properties(directory: Path, script: str, *, containers: int = 1, more: str = "", memory: str = "256m") -> str:
+    workspace = directory / "workspace"
+    workspace.mkdir(exist_ok=True)
+    (workspace / "run.sh").write_text(f"#!/bin/sh\n{script}\n")
+    (workspace / "run.sh").chmod(0o755)
+    path = directory / "app.properties"
+    path.write_text(
+        "[application]\nappname='a trial'\nuser_dev_workspace_path=./workspace\nuser_shell_script=run.sh\n"
+        f"username={getpass.getuser()}\n{more}\n[resources]\ncontainers={containers}\nmemory={memory}\n"
+    )
+    return str(path)
+
+
+def printed(client: Client, application_id: ApplicationId, stream: str) -> list[bytes]:
+    found: dict[int, bytes] = {}
+    for piece in client.logs(application_id, streams=(stream,)):
+        found[piece.log.index] = found.get(piece.log.index, b"") + piece.data
+    return [found[index] for index in sorted(found)]
+
+
+def master_of(application_id: ApplicationId) -> int:
+    """The process of its ApplicationMaster on this machine."""
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes().split(b"\0")
+            environment = (process / "environ").read_bytes()
+        except OSError:
+            continue
+        if words[1:5] == [b"-I", b"dlapp.pyz", b"am", b"--engine"]:
+            # Behind a ResourceManager's restart its number stands between.
+            own = next((one for one in environment.split(b"\0") if one.startswith(b"CONTAINER_ID=")), b"")
+            if f"{str(application_id).removeprefix('application')}_".encode() in own:
+                return int(process.name)
+    raise AssertionError(f"{application_id} has no ApplicationMaster here")
+
+
+def running(client: Client, application_id: ApplicationId) -> ApplicationView | None:
+    view = client.status(application_id)
+    phases = {one.phase for one in view.containers}
+    return view if phases == {Phase.RUNNING} and len(view.containers) == view.total_containers else None
+
+
+def test_two_containers_say_hello_and_the_application_succeeds(client: Client, hadoop: Hadoop, tmp_path: Path) -> None:
+    lines: list[str] = []
+    application_id = client.submit(properties(tmp_path, HELLO, containers=2), say=lines.append)
+    end = client.wait(application_id, timeout_s=60)
+    assert (end.state, end.final_status, end.cause) == (State.FINISHED, FinalStatus.SUCCEEDED, Cause.SUCCEEDED)
+    assert [one.exit_code for one in end.containers] == [0, 0]
+    assert printed(client, application_id, "stdout") == [b"hello from 0 of 2\n", b"hello from 1 of 2\n"]
+    assert printed(client, application_id, "stderr") == [b"trouble\n", b"trouble\n"]
+    assert f"* While app is running , check : {hadoop.rm_url}/cluster/app/{application_id}" in lines
+    page = f"{hadoop.timeline_url}/applicationhistory/app/{application_id}"
+    assert f"* After app is completed, check : {page}" in lines
+    (url, _) = [one.files["stdout"] for one in client.log_files(application_id)]
+    one = end.containers[0].container_id
+    assert url.startswith(f"{hadoop.timeline_url}/applicationhistory/logs/")
+    assert url.endswith(f"/{one}/{one}/{getpass.getuser()}/stdout/?start=-4096")
+
+
+def test_nothing_is_staged_any_more_when_it_has_ended_and_its_history_stays(
+    client: Client, hadoop: Hadoop, tmp_path: Path
+) -> None:
+    application_id = client.submit(properties(tmp_path, HELLO))
+    client.wait(application_id, timeout_s=60)
+
+    def names(directory: str) -> list[str]:
+        url = f"{hadoop.hdfs_url}/webhdfs/v1/user/{getpass.getuser()}/.dlapp/{directory}?op=LISTSTATUS"
+        return [one["pathSuffix"] for one in hadoop.get(url)["FileStatuses"]["FileStatus"]]
+
+    until(lambda: str(application_id) not in names("staging"))
+    assert f"{application_id}.json" in names("history")
+    assert client.engine.submission(application_id).spec.appname == "'a trial'"
+
+
+def test_a_submission_whose_answers_are_lost_is_one_application(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit, report, tries = YarnRest.submit, YarnRest.report, []
+
+    def lose_answers(self: YarnRest, application: AppSubmission) -> None:
+        tries.append(application.application_id)
+        submit(self, application)
+        if len(tries) == 1:
+            raise Unreachable("the answer was lost")
+        if len(tries) == 2:
+            until(lambda: report(self, application.application_id).state.ended)
+            raise Unreachable("the answer was lost, and it has ended since")
+
+    def lose_one(self: YarnRest, application_id: ApplicationId) -> object:
+        if len(tries) == 3:
+            raise ApplicationNotFound("GET", "", "another ResourceManager has taken over")
+        return report(self, application_id)
+
+    monkeypatch.setattr(YarnRest, "submit", lose_answers)
+    monkeypatch.setattr(YarnRest, "report", lose_one)
+    application_id = client.submit(properties(tmp_path, f"echo ran >> {tmp_path}/ran"))
+    assert tries == [application_id] * 4
+    assert client.wait(application_id, timeout_s=90).cause is Cause.SUCCEEDED
+    assert (tmp_path / "ran").read_text() == "ran\n"
+
+
+def test_who_is_left_in_doubt_of_a_submission_is_told_what_tells(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit = YarnRest.submit
+
+    def lose_answer(self: YarnRest, application: AppSubmission) -> None:
+        submit(self, application)
+        raise Unreachable("the answer was lost")
+
+    monkeypatch.setattr(YarnRest, "submit", lose_answer)
+    monkeypatch.setattr(submission, "IN_DOUBT_S", 0.0)
+    with pytest.raises(Unreachable, match=r"may have been taken all the same: dlapp-status application_\d+") as told:
+        client.submit(properties(tmp_path, "true"))
+    last = last_application()
+    assert last is not None
+    assert last.application_id in str(told.value)
+    assert client.wait(ApplicationId.from_text(last.application_id), timeout_s=90).cause is Cause.SUCCEEDED
+
+
+def test_the_same_workspace_is_sent_once(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = properties(tmp_path, f"{HELLO} # {os.urandom(6).hex()}")
+    sent: list[str] = []
+    real = HdfsStagingFiles.send
+
+    def send(self: HdfsStagingFiles, local: str, location: str, mode: int) -> Any:
+        sent.append(os.path.basename(location))
+        return real(self, local, location, mode)
+
+    monkeypatch.setattr(HdfsStagingFiles, "send", send)
+    first = client.submit(path)
+    assert len([name for name in sent if name.endswith(".tar.gz")]) == 1
+    sent.clear()
+    os.utime(tmp_path / "workspace/run.sh", (1000, 1000))  # its content counts
+    second = client.submit(path)
+    assert sent == []
+    for application_id in (first, second):
+        assert client.wait(application_id, timeout_s=180).final_status is FinalStatus.SUCCEEDED
+
+
+def test_what_a_node_has_of_dlapp_and_the_workspace_the_next_application_takes(
+    client: Client, hadoop: Hadoop, travel_cache: Path, tmp_path: Path
+) -> None:
+    path = properties(tmp_path, f"{HELLO} # {os.urandom(6).hex()}")
+
+    def run() -> str:
+        application_id = client.submit(path)
+        end = client.wait(application_id, timeout_s=180)
+        assert end.final_status is FinalStatus.SUCCEEDED, end.diagnostics
+        return client.engine.submission(application_id).workspace_archive.rpartition("/")[2]
+
+    def copies(name: str, below: str) -> dict[str, tuple[int, int]]:
+        """Each copy that the NodeManagers have: which file it is, and since when."""
+        found = hadoop.directory.glob(f"local-*/{below}filecache/*/{name}")
+        return {str(one): (one.stat().st_ino, one.stat().st_ctime_ns) for one in found}
+
+    workspace = run()
+    program = bundle.packed(str(travel_cache))[1]
+    places = ((program, ""), (workspace, f"usercache/{getpass.getuser()}/"))
+    kept = [copies(*place) for place in places]
+    assert all(kept), kept
+    assert run() == workspace
+    for place, before in zip(places, kept, strict=True):
+        after = copies(*place)
+        assert before.items() <= after.items()
+        # What is not taken from there comes beside it, in a directory of its own.
+        nodes = [one.removeprefix(f"{hadoop.directory}/").partition("/")[0] for one in after]
+        assert len(nodes) == len(set(nodes)), after
+    # A NodeManager still removes what the applications had: pathlib would stumble over that.
+    own = glob.glob(f"{hadoop.directory}/local-*/usercache/**/dlapp-*.pyz", recursive=True)
+    assert [one for one in own if os.path.basename(one) == program] == []
+
+
+def test_input_stays_on_the_nodes_with_what_yarn_keeps_for_the_user(
+    client: Client, hadoop: Hadoop, tmp_path: Path
+) -> None:
+    there = f"/user/{getpass.getuser()}/input-{os.getpid()}-{tmp_path.name}"
+    (tmp_path / "data").write_text("42\n")
+    files = HdfsStagingFiles(read_configuration(str(hadoop.configuration)).hdfs(Login(getpass.getuser())))
+    files.send(str(tmp_path / "data"), files.home + there.removeprefix(f"/user/{getpass.getuser()}"), 0o644)
+    path = properties(tmp_path, f"cat data/{there.rpartition('/')[2]}", containers=2)
+    with open(path, "a") as file:
+        file.write(f"[from_hdfs]\nhdfs={there}\ninput_path=data\n")
+    application_id = client.submit(path)
+    assert client.wait(application_id, timeout_s=180).final_status is FinalStatus.SUCCEEDED
+    assert printed(client, application_id, "stdout") == [b"42\n", b"42\n"]
+    kept = list(hadoop.directory.glob(f"local-*/usercache/{getpass.getuser()}/dlapp-cache/entries/*/tree/input-*"))
+    assert [one.read_text() for one in kept if one.name == there.rpartition("/")[2]] in (["42\n"], ["42\n"] * 2)
+
+
+def test_a_payload_that_fails_fails_its_application_with_its_exit_code(client: Client, tmp_path: Path) -> None:
+    end = client.wait(client.submit(properties(tmp_path, "exit 7")), timeout_s=60)
+    assert (end.state, end.cause, end.containers[0].exit_code) == (State.FINISHED, Cause.FAILED, 7)
+
+
+def test_a_soft_kill_gives_the_payload_its_grace(client: Client, tmp_path: Path) -> None:
+    application_id = client.submit(properties(tmp_path, WAITS))
+    until(lambda: running(client, application_id) and printed(client, application_id, "stdout") == [b"begun\n"])
+    assert "is being stopped" in client.softkill(application_id)
+    end = client.wait(application_id, timeout_s=30)
+    assert (end.final_status, end.cause, end.containers[0].exit_code) == (FinalStatus.KILLED, Cause.SOFT_KILLED, 3)
+
+
+def test_a_kill_leaves_nothing_of_it(client: Client, hadoop: Hadoop, tmp_path: Path) -> None:
+    mark = f"sleep 4242{os.getpid()}"
+    application_id = client.submit(properties(tmp_path, f"exec {mark}", containers=2))
+    until(lambda: running(client, application_id))
+    assert client.kill(application_id) == f"{application_id} was killed, no output kept"
+    assert client.status(application_id).state is State.KILLED
+    until(lambda: subprocess.run(["pgrep", "-fx", mark], capture_output=True).returncode == 1)
+    files = HdfsStagingFiles(read_configuration(str(hadoop.configuration)).hdfs(Login(getpass.getuser())))
+    assert str(application_id) not in files.names(f"{files.home}/.dlapp/staging")
+    files.close()
+
+
+def test_a_kill_goes_through_while_hdfs_takes_no_changes_and_the_next_command_cleans_up(
+    client: Client, hadoop: Hadoop, tmp_path: Path
+) -> None:
+    mark = f"sleep 4343{os.getpid()}"
+    application_id = client.submit(properties(tmp_path, f"exec {mark}"))
+    until(lambda: running(client, application_id))
+    set_safe_mode(hadoop, on=True)
+    try:
+        said = client.kill(application_id)
+        until(lambda: subprocess.run(["pgrep", "-fx", mark], capture_output=True).returncode == 1)
+        assert client.status(application_id).state is State.KILLED
+    finally:
+        set_safe_mode(hadoop, on=False)
+    assert said.startswith(f"{application_id} was killed, but its output cannot be settled now: ")
+    assert "HDFS is in safe mode" in said
+    assert client.status(application_id).state is State.KILLED
+    files = HdfsStagingFiles(read_configuration(str(hadoop.configuration)).hdfs(Login(getpass.getuser())))
+    assert str(application_id) not in files.names(f"{files.home}/.dlapp/staging")
+    files.close()
+
+
+def test_what_an_application_leaves_that_others_killed_the_next_command_removes(
+    client: Client, hadoop: Hadoop, rest: YarnRest, tmp_path: Path
+) -> None:
+    application_id = client.submit(properties(tmp_path, WAITS))
+    until(lambda: running(client, application_id))
+    files = HdfsStagingFiles(read_configuration(str(hadoop.configuration)).hdfs(Login(getpass.getuser())))
+    staging = f"{files.home}/.dlapp/staging/{application_id}"
+    # What is told afterwards is what its ApplicationMaster wrote last.
+    until(
+        lambda: (
+            "view.json" in files.names(staging)
+            and json.loads(files.read(f"{staging}/view.json", max_bytes=1 << 20))["containers"]
+        )
+    )
+    assert files.look(staging).mode & 0o777 == 0o700  # type: ignore[union-attr]
+    os.kill(master_of(application_id), signal.SIGSTOP)  # it has no time to clean up
+    try:
+        assert rest.kill(application_id, timeout_s=60) is State.KILLED
+        view = client.status(application_id)
+    finally:
+        with contextlib.suppress(AssertionError, ProcessLookupError):
+            os.kill(master_of(application_id), signal.SIGCONT)
+    assert (view.state, view.cause, len(view.containers)) == (State.KILLED, Cause.KILLED, 1)
+    assert files.look(staging) is None
+    assert client.status(application_id) == view
+    assert client.engine.submission(application_id).spec.script == "run.sh"
+    files.close()
+
+
+def test_a_mark_in_the_staging_directory_stops_it_for_who_cannot_reach_it(
+    client: Client, hadoop: Hadoop, tmp_path: Path
+) -> None:
+    application_id = client.submit(properties(tmp_path, WAITS))
+    until(lambda: running(client, application_id))
+    files = HdfsStagingFiles(read_configuration(str(hadoop.configuration)).hdfs(Login(getpass.getuser())))
+    files.write(f"{files.home}/.dlapp/staging/{application_id}/softkill.json", b'{"by": "tony"}', 0o600)
+    files.close()
+    end = client.wait(application_id, timeout_s=40)
+    assert (end.cause, end.soft_kill_by) == (Cause.SOFT_KILLED, "tony")
+
+
+def test_the_tasks_of_a_master_that_was_killed_go_on_under_the_next(
+    client: Client, hadoop: Hadoop, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    script = f"echo once; while [ ! -e {go} ]; do sleep 0.05; done"
+    application_id = client.submit(properties(tmp_path, script, containers=2))
+    before = until(lambda: running(client, application_id))
+    until_heard_of(hadoop, *(one.container_id for one in before.containers))
+    os.kill(master_of(application_id), signal.SIGKILL)
+    until(lambda: client.status(application_id).attempt == 2 and running(client, application_id), 60)
+    go.touch()
+    end = client.wait(application_id, timeout_s=60)
+    assert end.cause is Cause.SUCCEEDED
+    assert [one.container_id for one in end.containers] == [one.container_id for one in before.containers]
+    assert printed(client, application_id, "stdout") == [b"once\n", b"once\n"]
+
+
+def test_what_the_cluster_can_never_run_is_refused_before_it_is_submitted(client: Client, tmp_path: Path) -> None:
+    script = "true"
+    with pytest.raises(AskTooLarge, match=r"asked for 65536 memory-mb in one container, the most .* is 4096"):
+        client.submit(properties(tmp_path, script, memory="64g"))
+    with pytest.raises(FileRefused, match=r"application.queue: there is no queue 'nowhere'; there are default"):
+        client.submit(properties(tmp_path, script, more="queue=nowhere"))
+
+
+def test_a_node_without_that_python_says_so_in_one_line(hadoop: Hadoop, tmp_path: Path) -> None:
+    options = {
+        "cluster": "yarn",
+        "yarn.conf_dir": str(hadoop.configuration),
+        "yarn.python": "/no/such/python3",
+        "yarn.am_attempts": "1",
+    }
+    client = Client(load_config(options))
+    end = client.wait(client.submit(properties(tmp_path, HELLO)), timeout_s=60)
+    assert end.state is State.FAILED
+    assert "there is no /no/such/python3 on" in end.diagnostics
+    assert "yarn.python" in end.diagnostics
+    client.engine.close()
+
+
+def test_an_application_that_nobody_submitted_is_not_found(client: Client) -> None:
+    with pytest.raises(NotFound, match="is not known to YARN"):
+        client.status(ApplicationId(1700000000000, 1))

@@ -1,0 +1,127 @@
+"""The Python of the nodes: one that travels as an archive, one that is missing, one that is too old."""
+
+from __future__ import annotations
+
+import getpass
+import io
+import os
+import sys
+import tarfile
+import time
+from pathlib import Path
+
+import pytest
+
+from dlapp.client import Client
+from dlapp.cluster.yarn.client.interpreter import archive_resource, check_archive, interpreter
+from dlapp.config import load_config
+from dlapp.errors import ConfigError, Denied
+from dlapp.hadoop.configuration import read_configuration
+from dlapp.login import Login
+from dlapp.report import ApplicationView, Cause
+from dlapp.storage.hdfs_staging import HdfsStagingFiles
+from tests.services.hadoop import Hadoop
+
+FULL = os.environ.get("DLAPP_FAULTS") == "full"
+
+
+@pytest.mark.parametrize(
+    ("python", "archive", "called"),
+    [
+        ("python3", None, "python3"),
+        ("/opt/python/bin/python3.12", None, "/opt/python/bin/python3.12"),
+        ("python3", "/apps/python.tar.gz", "python/bin/python3"),
+        ("python/bin/python3.12", "/apps/python.tar.gz", "python/python/bin/python3.12"),
+    ],
+)
+def test_with_an_archive_the_path_of_python_is_one_in_it(python: str, archive: str | None, called: str) -> None:
+    assert interpreter(python, archive) == called
+
+
+@pytest.mark.parametrize("python", ["/usr/bin/python3", "../python3", "bin/../../python3"])
+def test_a_path_that_leads_out_of_the_archive_is_refused(python: str) -> None:
+    with pytest.raises(ConfigError, match=r"yarn\.python: .* a path in the archive, like bin/python3"):
+        interpreter(python, "/apps/python.tar.gz")
+
+
+def test_what_a_node_would_not_unpack_is_refused() -> None:
+    check_archive("hdfs:///apps/python-3.12.tgz")
+    with pytest.raises(ConfigError, match=r"yarn\.python_archive: is '/apps/python\.tar\.xz'"):
+        check_archive("/apps/python.tar.xz")
+
+
+# ---- on a cluster ----
+
+
+def run(hadoop: Hadoop, directory: Path, **options: str) -> ApplicationView:
+    """An application that says hello, to its end."""
+    workspace = directory / "workspace"
+    workspace.mkdir()
+    (workspace / "run.sh").write_text("#!/bin/sh\necho hello\n")
+    (workspace / "run.sh").chmod(0o755)
+    file = directory / "app.properties"
+    file.write_text(
+        "[application]\nappname=python\nuser_dev_workspace_path=./workspace\nuser_shell_script=run.sh\n"
+        f"username={getpass.getuser()}\n[resources]\nmemory=256m\n"
+    )
+    texts = {"cluster": "yarn", "yarn.conf_dir": str(hadoop.configuration), "yarn.am_attempts": "1"}
+    client = Client(load_config(texts | {name.replace("__", "."): text for name, text in options.items()}))
+    try:
+        return client.wait(client.submit(str(file)), timeout_s=120)
+    finally:
+        client.engine.close()
+
+
+def test_a_python_that_is_an_archive_on_hdfs_runs_master_and_tasks(hadoop: Hadoop, tmp_path: Path) -> None:
+    witness = tmp_path / "witness"
+    script = f'#!/bin/sh\necho "$3" >>{witness}\nexec {sys.executable} "$@"\n'.encode()
+    archive = tmp_path / "python.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        entry = tarfile.TarInfo("bin/python3")
+        entry.mode, entry.size = 0o755, len(script)
+        tar.addfile(entry, io.BytesIO(script))
+    files = HdfsStagingFiles(read_configuration(str(hadoop.configuration)).hdfs(Login(getpass.getuser())))
+    name = f"{time.time_ns()}.tar.gz"
+    place = f"{files.home}/pythons/{name}"
+    files.make(f"{files.home}/pythons", 0o755)
+    files.send(str(archive), place, 0o644)
+    end = run(hadoop, tmp_path, yarn__python_archive=place)
+    assert end.cause is Cause.SUCCEEDED, end.diagnostics
+    assert sorted(witness.read_text().split()) == ["am", "task"]
+
+    assert archive_resource(files, place, public=True).archive
+    with pytest.raises(ConfigError, match=r"yarn\.python_archive: hdfs://.*/nowhere.tar.gz is not there"):
+        archive_resource(files, f"{files.home}/pythons/nowhere.tar.gz", public=True)
+    files.make(f"{files.home}/open", 0o777)
+    files.send(str(archive), f"{files.home}/open/{name}", 0o644)
+    with pytest.raises(Denied, match="others may write it"):
+        archive_resource(files, f"{files.home}/open/{name}", public=True)
+    files.close()
+
+
+def test_a_python_that_is_too_old_says_so_in_one_line(hadoop: Hadoop, tmp_path: Path) -> None:
+    old = tmp_path / "python3.6"
+    code = "import sys, zipfile; sys.version_info = (3, 6, 8); exec(zipfile.ZipFile(sys.argv[2]).read('__main__.py'))"
+    old.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{code}" "$@"\n')
+    old.chmod(0o755)
+    tmp_path.chmod(0o755)
+    end = run(hadoop, tmp_path, yarn__python=str(old))
+    assert "and dlapp needs 3.11 or later there: set yarn.python or yarn.python_archive" in end.diagnostics
+
+
+if FULL:
+
+    def test_a_python_that_the_nodes_of_the_tasks_lack_is_their_fault_and_told_in_one_line(
+        hadoop: Hadoop, tmp_path: Path
+    ) -> None:
+        python = tmp_path / "python"
+        python.write_text(f'#!/bin/sh\nrm "$0"\nexec {sys.executable} "$@"\n')
+        python.chmod(0o755)
+        tmp_path.chmod(0o755)
+        end = run(hadoop, tmp_path, yarn__python=str(python))
+        assert end.cause is Cause.FAILED
+        assert end.diagnostics.startswith(
+            "container 0 (worker 0) failed 4 times by no fault of its program, the last time: "
+        )
+        assert f"there is no {python} on " in end.diagnostics
+        assert "\n" not in end.diagnostics

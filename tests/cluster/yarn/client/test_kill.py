@@ -1,0 +1,177 @@
+"""What dlapp-kill does with what a killed application leaves, and what it says of it."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from email.utils import formatdate
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dlapp.cluster.yarn.client import kill as client_kill
+from dlapp.cluster.yarn.client.am_client import AmClients
+from dlapp.cluster.yarn.client.cleanup import COMMITTED, GONE_AFTER_S
+from dlapp.cluster.yarn.client.kill import ApplicationKiller
+from dlapp.cluster.yarn.client.rest import AppReport, YarnRest
+from dlapp.errors import Denied, TimedOut, Unreachable
+from dlapp.ids import ApplicationId
+from dlapp.login import Login
+from dlapp.report import ApplicationView, FinalStatus, State
+from tests.cluster.yarn.client.test_cleanup import APP, PLACES, A, Memory, stage
+
+RUNNING = AppReport(
+    application_id=APP, user="tony", name="", queue="", state=State.RUNNING, final_status=FinalStatus.UNDEFINED
+)
+WITH_MASTER = replace(RUNNING, tracking_url="http://rm:8088/proxy/a/", raw={"amRPCAddress": "n1:40123"})
+SAFE_MODE = Unreachable("hdfs://nn: HDFS is in safe mode")
+KILL_MARK = f"{PLACES.staging(APP)}/kill.json"
+
+
+class SafeMode(Memory):
+    """A file system that can be read, and takes no changes."""
+
+    def make(self, location: str, mode: int) -> None:
+        raise SAFE_MODE
+
+    def write(self, location: str, data: bytes, mode: int, *, once: bool = False) -> bool:
+        raise SAFE_MODE
+
+    def remove(self, location: str) -> None:
+        raise SAFE_MODE
+
+
+@pytest.fixture
+def files() -> Memory:
+    return Memory()
+
+
+@pytest.fixture
+def slept(files: Memory, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long was waited, each time with nothing settled before."""
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        assert not files.settled
+        waits.append(seconds)
+
+    monkeypatch.setattr(client_kill, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
+    return waits
+
+
+class Rest:
+    """A ResourceManager that kills, or finds it ended, or does not answer; ``calls`` is who was asked to end it."""
+
+    def __init__(self, says: State | Exception = State.KILLED) -> None:
+        self.calls: list[str] = []
+        self._says = says
+
+    def kill(self, application_id: ApplicationId, *, timeout_s: float) -> State:
+        self.calls.append("YARN")
+        if isinstance(self._says, Exception):
+            raise self._says
+        return self._says
+
+    def report(self, application_id: ApplicationId) -> AppReport:
+        return replace(RUNNING, state=State.KILLED)
+
+
+def ender(files: Memory, rest: Rest, report: AppReport, master: Exception | None = None) -> ApplicationKiller:
+    """Of an application whose ApplicationMaster can be asked, or not, for this reason."""
+
+    def ask(report: AppReport, what: str, body: Any, *, timeout_s: float) -> Any:
+        rest.calls.append("ApplicationMaster")
+        if master is not None:
+            raise master
+
+    def view(application_id: ApplicationId) -> ApplicationView:
+        raise Unreachable("no NameNode")
+
+    there = SimpleNamespace(user="tony", files=lambda user: files, rest=lambda user=None: rest)
+    looker = SimpleNamespace(report=lambda application_id: report, view=view)
+    return ApplicationKiller(there, SimpleNamespace(ask=ask), looker)  # type: ignore[arg-type]
+
+
+def killed(files: Memory) -> str:
+    return ender(files, Rest(), RUNNING).kill(APP, "tony")
+
+
+def test_output_of_a_killed_application_goes_when_its_processes_are_gone(files: Memory, slept: list[float]) -> None:
+    stage(files)
+    assert killed(files) == f"{APP} was killed, no output kept"
+    assert slept == [GONE_AFTER_S]
+    assert files.settled[0] == (A, False)
+
+
+def test_a_commit_that_a_kill_cut_off_is_finished_and_said(files: Memory, slept: list[float]) -> None:
+    stage(files, claim=[{"target": A, "overwrite": False, "parts": {"": "hdfs://nn/p"}}])
+    assert killed(files) == f"{APP} was killed, {COMMITTED}"
+    assert slept == [GONE_AFTER_S]
+    assert files.settled == [(A, [("", "hdfs://nn/p")], False)]
+
+
+def test_nobody_waits_where_nothing_was_stored(files: Memory, slept: list[float]) -> None:
+    assert killed(files) == f"{APP} was killed, no output kept"
+    assert slept == []
+
+
+def test_what_cannot_be_settled_does_not_hide_that_it_was_killed(files: Memory, slept: list[float]) -> None:
+    stage(files)
+    files.refuses[A] = Denied("not yours")
+    assert killed(files) == (
+        f"{APP} was killed, but its output cannot be settled now: not yours; your next command tries it again"
+    )
+
+
+def test_a_file_system_that_takes_no_changes_does_not_stop_a_kill(slept: list[float]) -> None:
+    files, rest = SafeMode(), Rest()
+    stage(files)
+    assert ender(files, rest, WITH_MASTER).kill(APP, "tony") == (
+        f"{APP} was killed, but its output cannot be settled now: {SAFE_MODE}; your next command tries it again"
+    )
+    assert rest.calls == ["ApplicationMaster", "YARN"]
+
+
+@pytest.mark.parametrize("fails", [Unreachable("rm: no answer"), TimedOut("not in 60 s")])
+def test_a_mark_is_left_for_the_master_where_yarn_does_not_end_it(files: Memory, fails: Exception) -> None:
+    rest = Rest(fails)
+    with pytest.raises(type(fails)):
+        ender(files, rest, WITH_MASTER, Unreachable("no answer in 2 s")).kill(APP, "tony")
+    assert rest.calls == ["ApplicationMaster", "YARN"]
+    assert json.loads(files.read(KILL_MARK, max_bytes=1 << 20))["by"] == "tony"
+    with pytest.raises(type(fails)):
+        ender(SafeMode(), rest, WITH_MASTER).kill(APP, "tony")
+
+
+def test_a_soft_kill_of_one_that_was_submitted_elsewhere_leaves_a_request(files: Memory) -> None:
+    there = SimpleNamespace(user="tony", files=lambda user: files)
+    looker = SimpleNamespace(report=lambda application_id: WITH_MASTER)
+    said = ApplicationKiller(there, AmClients(), looker).soft_kill(APP, "tony")  # type: ignore[arg-type]
+    assert said == f"{APP} cannot be asked from here; it stops when it finds the request on HDFS, in seconds"
+    assert json.loads(files.read(f"{PLACES.staging(APP)}/softkill.json", max_bytes=1 << 20))["by"] == "tony"
+
+
+def test_one_that_ended_itself_is_said_to_have_ended_also_where_nothing_more_can_be_read(files: Memory) -> None:
+    assert ender(files, Rest(State.FINISHED), WITH_MASTER).kill(APP, "tony") == (
+        f"{APP} has ended, but what became of its output cannot be read now: no NameNode"
+    )
+
+
+def test_how_long_ago_is_by_the_resourcemanagers_clock() -> None:
+    now_ms = int(time.time() * 1000)
+    with YarnRest(["http://127.0.0.1:1"], Login("tony")) as rest:
+        ended = AppReport(
+            application_id=APP,
+            user="tony",
+            name="",
+            queue="",
+            state=State.KILLED,
+            final_status=FinalStatus.KILLED,
+            finished_ms=now_ms - 7_000,
+        )
+        assert rest.ended_ago_s(ended) == pytest.approx(7, abs=2)
+        rest.server_date = formatdate(now_ms // 1000 - 3600, usegmt=True)
+        assert rest.ended_ago_s(ended) < -3590
+        assert rest.ended_ago_s(RUNNING) == 0

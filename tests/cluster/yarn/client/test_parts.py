@@ -1,0 +1,357 @@
+"""The parts of the client's side that need no cluster: configuration files, the zip, addresses, what is shown."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import zipfile
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlapp.cluster.yarn import bundle, task_container, values
+from dlapp.cluster.yarn.client.rest import AppReport, YarnRest
+from dlapp.cluster.yarn.client.views import AmState, completed_log_url, first_line, forgotten, from_timeline, merged
+from dlapp.cluster.yarn.logs.pages import read_page, rest_url
+from dlapp.errors import ConfigError, Unreachable
+from dlapp.hadoop.configuration import HadoopConfiguration, parse_properties, read_configuration
+from dlapp.ids import ApplicationId
+from dlapp.locations import HdfsPlace
+from dlapp.login import Login
+from dlapp.report import ApplicationView, Cause, FinalStatus, State
+
+APP = ApplicationId(1700000000000, 7)
+ROOT = Path(__file__).parents[4]
+
+
+def site(**properties: str) -> HadoopConfiguration:
+    return HadoopConfiguration(
+        {name.replace("__", "-").replace("_", "."): text for name, text in properties.items()}, "here"
+    )
+
+
+# ---- Hadoop's configuration files ----
+
+
+def test_the_files_that_operators_copy_say_where_everything_is() -> None:
+    found = read_configuration(str(ROOT / "docs" / "hadoop"))
+    assert found.web_urls() == ["http://resourcemanager.example:8088"]
+    assert found.resource_managers("scheduler.address") == ["resourcemanager.example:8030"]
+    assert found.timeline_url() == "http://timeline.example:8188"
+    where = HdfsPlace("hdfs://namenode.example:8020", ("http://namenode.example:9870",), Login("tony"))
+    assert found.hdfs(Login("tony")) == where
+
+
+def test_of_several_resourcemanagers_all_are_found() -> None:
+    found = HadoopConfiguration(
+        {
+            "yarn.resourcemanager.ha.enabled": "true",
+            "yarn.resourcemanager.ha.rm-ids": "a, b",
+            "yarn.resourcemanager.hostname.a": "rm1",
+            "yarn.resourcemanager.hostname.b": "rm2",
+            "yarn.resourcemanager.webapp.address.b": "rm2:9999",
+        },
+        "here",
+    )
+    assert found.web_urls() == ["http://rm1:8088", "http://rm2:9999"]
+    assert found.resource_managers("scheduler.address") == ["rm1:8030", "rm2:8030"]
+
+
+def test_of_a_nameservice_all_namenodes_are_found() -> None:
+    found = HadoopConfiguration(
+        {
+            "fs.defaultFS": "hdfs://ns",
+            "dfs.ha.namenodes.ns": "x,y",
+            "dfs.namenode.http-address.ns.x": "nn1:9870",
+            "dfs.namenode.http-address.ns.y": "nn2:9870",
+        },
+        "here",
+    )
+    assert found.hdfs(Login("tony")).web == ("http://nn1:9870", "http://nn2:9870")
+
+
+def test_references_are_resolved_and_a_circle_is_refused() -> None:
+    assert site(a="${b}-${b}", b="x").get("a") == "x-x"
+    with pytest.raises(ConfigError, match="refers to itself"):
+        site(a="${b}", b="${a}").get("a")
+
+
+def test_a_cluster_that_nobody_named_is_refused_by_the_name_of_the_property() -> None:
+    with pytest.raises(ConfigError, match=r"neither yarn.resourcemanager.hostname nor"):
+        site().web_urls()
+    with pytest.raises(ConfigError, match=r"fs.defaultFS is not set"):
+        site().hdfs(Login("tony"))
+
+
+def test_a_directory_without_the_files_and_a_file_that_is_no_xml_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"there is none of core-site.xml"):
+        read_configuration(str(tmp_path))
+    with pytest.raises(ConfigError, match=r"yarn-site.xml:1: is not XML"):
+        parse_properties(b"<configuration><property>", "yarn-site.xml")
+
+
+# ---- dlapp travels ----
+
+
+def test_the_zip_runs_where_nothing_is_installed_and_is_made_once(tmp_path: Path) -> None:
+    path, name = bundle.packed(str(tmp_path))
+    made = os.stat(path)
+    assert bundle.packed(str(tmp_path)) == (path, name)
+    assert os.stat(path).st_mtime_ns == made.st_mtime_ns
+    # Isolated and without site-packages, and yet it finds its libraries; `am` then misses its container.
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", path, "am", "--engine", "yarn"],
+        env={"CONTAINER_ID": "x"},
+        cwd="/",
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert (
+        done.stderr == "dlapp: HADOOP_TOKEN_FILE_LOCATION is not set: this process was not started by a NodeManager\n"
+    )
+
+
+def test_the_zip_has_no_native_parts_and_keeps_others_out_of_google(tmp_path: Path) -> None:
+    names = zipfile.ZipFile(bundle.packed(str(tmp_path))[0]).namelist()
+    assert {"__main__.py", "google/__init__.py", "google/__init__.pyc", "dlapp/runtime/wrapper.sh"} <= set(names)
+    assert [name for name in names if name.endswith((".so", ".pyd")) or "__pycache__" in name] == []
+    assert len(names) == len(set(names))
+
+
+def test_an_older_python_is_told_what_is_needed(tmp_path: Path) -> None:
+    # Whatever an old Python cannot read must not be in the first file that it sees.
+    source = zipfile.ZipFile(bundle.packed(str(tmp_path))[0]).read("__main__.py").decode()
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys; sys.version_info = (3, 6, 8)\n" + source], capture_output=True, text=True
+    )
+    assert done.returncode == 126
+    assert done.stderr.startswith(f"dlapp: {sys.executable} on {os.uname().nodename} is Python 3.")
+    assert done.stderr.endswith("and dlapp needs 3.11 or later there: set yarn.python or yarn.python_archive\n")
+
+
+# ---- what is shown ----
+
+
+def report(state: State, final: FinalStatus = FinalStatus.UNDEFINED, diagnostics: str = "") -> AppReport:
+    return AppReport(
+        application_id=APP,
+        user="tony",
+        name="a",
+        queue="root.default",
+        state=state,
+        final_status=final,
+        diagnostics=diagnostics,
+        started_ms=5,
+        finished_ms=9,
+    )
+
+
+def test_an_application_whose_master_died_is_not_shown_as_running() -> None:
+    view = ApplicationView(application_id=APP, attempt=1, state=State.RUNNING, phase="running 1 of 1")
+    shown = merged(report(State.FAILED, FinalStatus.FAILED, "it failed 2 times\nmore"), AmState(view))
+    assert (shown.state, shown.cause, shown.phase) == (State.FAILED, Cause.FAILED, "")
+    assert (shown.diagnostics, shown.finished_ms) == ("it failed 2 times", 9)
+
+
+def test_the_end_is_only_shown_when_yarn_has_it_on_record() -> None:
+    view = ApplicationView(
+        application_id=APP, attempt=1, state=State.FINISHED, final_status=FinalStatus.SUCCEEDED, finished_ms=8
+    )
+    shown = merged(report(State.RUNNING), AmState(view))
+    assert (shown.state, shown.final_status, shown.finished_ms) == (State.RUNNING, FinalStatus.UNDEFINED, None)
+    assert shown.phase == "ending"
+
+
+def test_a_list_and_a_status_tell_the_same_times() -> None:
+    master = ApplicationView(
+        application_id=APP,
+        attempt=1,
+        state=State.FINISHED,
+        final_status=FinalStatus.FAILED,
+        submitted_ms=3,
+        finished_ms=8,
+    )
+    for state in (State.RUNNING, State.FINISHED):
+        of_yarn = report(state, FinalStatus.FAILED)
+        seen = [merged(of_yarn, AmState(view)) for view in (None, master)]
+        assert len({(one.submitted_ms, one.finished_ms) for one in seen}) == 1
+
+
+def test_a_list_and_a_status_tell_the_same_labels_as_yarn_has_them() -> None:
+    of_yarn = replace(report(State.RUNNING), priority=5, tags=("project:cats", "two", "one"))
+    master = ApplicationView(
+        application_id=APP, attempt=1, state=State.RUNNING, priority=9, project="Cats", tags=("Two", "one")
+    )
+    listed, seen = (merged(of_yarn, AmState(view)) for view in (None, master))
+    for one in (listed, seen):
+        assert (one.queue, one.priority, one.project, one.tags) == ("default", 5, "cats", ("one", "two"))
+    assert listed.changes == ()
+    assert seen.changes == ("priority 9 was asked for, YARN has made it 5 (yarn.cluster.max-application-priority)",)
+
+
+def test_labels_that_no_server_tells_any_more_are_the_masters() -> None:
+    master = ApplicationView(application_id=APP, attempt=1, state=State.FINISHED, priority=9, project="Cats")
+    seen = merged(report(State.FINISHED), AmState(master))
+    assert (seen.priority, seen.project, seen.changes) == (9, "cats", ())
+
+
+@pytest.mark.parametrize(
+    ("state", "diagnostics", "shown"),
+    [
+        (State.FINISHED, "timed out after 3 s, output committed", (State.FINISHED, Cause.TIMED_OUT)),
+        (State.FINISHED, "soft-killed by tony before a payload ran", (State.FINISHED, Cause.SOFT_KILLED)),
+        (State.FINISHED, "killed by tony, no output kept", (State.KILLED, Cause.KILLED)),
+        (State.KILLED, "Application killed by user tony", (State.KILLED, Cause.KILLED)),
+    ],
+)
+def test_a_list_tells_how_an_application_was_killed_as_its_status_does(
+    state: State, diagnostics: str, shown: tuple[State, Cause]
+) -> None:
+    found = merged(replace(report(state, FinalStatus.KILLED), diagnostics=diagnostics), AmState())
+    assert (found.state, found.cause) == shown
+
+
+def test_of_diagnostics_our_own_line_counts() -> None:
+    assert first_line("[date]Exception from launch\nstderr :\ndlapp: there is no python3 on n1\n") == (
+        "dlapp: there is no python3 on n1"
+    )
+    assert first_line("[date]First\nsecond") == "First"
+    assert first_line("[date] Waiting for resources.  Details : AM Partition = <P> ; ") == "Waiting for resources."
+    assert first_line("") == ""
+
+
+def test_a_page_of_a_node_becomes_the_history_servers() -> None:
+    url = "http://n1:8042/node/containerlogs/container_1_0001_01_000002/tony"
+    there = "http://t:8188/applicationhistory/logs/n1:8041/container_1_0001_01_000002/container_1_0001_01_000002/tony"
+    assert completed_log_url(url, "http://t:8188/applicationhistory/logs/", {"n1:8042": "n1:8041"}) == there
+    assert completed_log_url(url, "http://t:8188/applicationhistory/logs", {}) == url
+
+
+def test_the_content_behind_a_page_of_a_log_is_found() -> None:
+    assert rest_url("http://n1:8042/node/containerlogs/c1/tony/stdout/?start=-4096") == (
+        "http://n1:8042/ws/v1/node/containers/c1/logs/stdout"
+    )
+    assert rest_url("http://t:8188/applicationhistory/logs/n1:8041/c1/c1/tony/stderr/?start=-4096") == (
+        "http://t:8188/ws/v1/applicationhistory/containers/c1/logs/stderr?nm.id=n1:8041"
+    )
+    text = b"Container: c1\nLogType:stdout\nLogLength:3\nLogContents:\nab\n\nEnd of LogType:stdout"
+    assert read_page(text) == (3, b"ab\n\nEnd of LogType:stdout")
+
+
+# ---- the timeline server ----
+
+
+ROW = {"appId": str(APP), "type": "DLAPP", "user": "tony", "appState": "KILLED", "finalAppStatus": "KILLED"}
+OTHER = ROW | {"appId": "application_1700000000000_0008"}
+
+
+@contextlib.contextmanager
+def timeline(answer: Any) -> Iterator[str]:
+    """A server, of the timeline or another, with one answer to everything."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            data = json.dumps(answer).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    ("answer", "numbers"),
+    [
+        ({"app": [OTHER, ROW]}, [7, 8]),
+        ({"app": ROW}, [7]),
+        ({}, []),
+        ({"app": None}, []),
+        # Of these only the good one counts.
+        ({"app": [{**ROW, "appId": "application_x"}, OTHER]}, [8]),
+        ({"app": [{name: ROW[name] for name in ROW if name != "appId"}, OTHER]}, [8]),
+        ({"app": ["odd", None, {**ROW, "appState": ["KILLED"]}, OTHER]}, [8]),
+        ({"app": [{**ROW, "finishedTime": [1]}, {**ROW, "startedTime": float("inf")}, OTHER]}, [8]),
+    ],
+)
+def test_an_odd_row_of_the_timeline_server_does_not_hide_the_others(answer: Any, numbers: list[int]) -> None:
+    with timeline(answer) as url:
+        found = forgotten(url, Login("tony"), whose="tony", known=())
+    assert [one.application_id.number for one in found] == numbers
+
+
+@pytest.mark.parametrize("answer", [[], "odd", 3, None, {"app": 3}])
+def test_an_odd_answer_of_the_timeline_server_is_none(answer: Any) -> None:
+    with timeline(answer) as url, pytest.raises(Unreachable, match=f"{url}: the timeline server does not answer: "):
+        forgotten(url, Login("tony"), whose="tony", known=())
+
+
+@pytest.mark.parametrize("answer", [[], None, {}, {**ROW, "finishedTime": [1]}])
+def test_an_odd_answer_of_the_timeline_server_for_one_application_is_none(answer: Any) -> None:
+    with timeline(answer) as url, pytest.raises(Unreachable, match=f"does not answer for {APP}: "):
+        from_timeline(url, APP, Login("tony"))
+
+
+@pytest.mark.parametrize("state", ["NEWER", None])
+@pytest.mark.parametrize(
+    ("rest", "shown"),
+    [
+        ({"finalStatus": "UNDEFINED", "finishedTime": 0}, State.ACCEPTED),
+        ({"finalStatus": "UNDEFINED", "trackingUrl": "http://rm:8088/proxy/a/"}, State.RUNNING),
+        ({"finalStatus": "SUCCEEDED", "finishedTime": 9}, State.FINISHED),
+        ({"finalStatus": "FAILED"}, State.FAILED),
+        ({"finalStatus": "KILLED"}, State.KILLED),
+        ({"finalStatus": "NEWER", "finishedTime": 9}, State.FINISHED),
+    ],
+)
+def test_a_state_that_only_a_newer_yarn_knows_does_not_hide_the_others(
+    state: str | None, rest: dict[str, Any], shown: State
+) -> None:
+    known = {"id": OTHER["appId"], "state": "RUNNING"}
+    apps = [{"id": str(APP), **rest} | ({"state": state} if state else {}), known]
+    with timeline({"apps": {"app": apps}}) as url, YarnRest([url], Login("tony")) as yarn:
+        assert [one.state for one in yarn.reports()] == [shown, State.RUNNING]
+
+
+def test_a_state_that_only_a_newer_timeline_server_knows_is_read_from_the_rest() -> None:
+    with timeline({**ROW, "appState": "NEWER"}) as url:
+        assert from_timeline(url, APP, Login("tony")).state is State.KILLED
+
+
+def test_a_task_looks_for_its_secret_where_its_master_puts_it() -> None:
+    assert task_container.TASK_SECRET == values.TASK_SECRET
+
+
+def test_the_cache_of_input_lies_on_the_containers_disk_beside_the_users_applications() -> None:
+    application = "usercache/tony/appcache/application_1700000000000_0042"
+    environ = {"LOCAL_DIRS": f"/disk1/nm/{application},/disk2/nm/{application}"}
+    for disk in ("/disk1", "/disk2"):
+        here = f"{disk}/nm/{application}/container_1700000000000_0042_01_000002"
+        assert task_container.input_cache(environ, here) == f"{disk}/nm/usercache/tony/dlapp-cache"
+
+
+def test_who_only_looks_loads_no_protobuf() -> None:
+    program = (
+        "import sys\nimport dlapp.client, dlapp.storage.hdfs_staging\nimport dlapp.cluster.yarn.client.engine\n"
+        "print(*sorted(one for one in ('google', 'requests', 'kazoo') if one in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""

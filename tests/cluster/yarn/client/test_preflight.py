@@ -1,0 +1,72 @@
+"""What is said of an ask before it is submitted: nodes that could hold it, and names of nodes."""
+
+from __future__ import annotations
+
+import pytest
+
+from dlapp.cluster.yarn.client.preflight import check_memory, check_node_names, check_nodes
+from dlapp.cluster.yarn.client.rest import NodeInfo
+from dlapp.cluster.yarn.dialect import Dialect
+from dlapp.spec import Placement, Resources
+
+
+def node(name: str, gcores: int, state: str = "RUNNING") -> NodeInfo:
+    total = {"memory-mb": 4096, "vcores": 4, "gcores": gcores}
+    return NodeInfo(name=f"{name}:8041", web="", rack="", state=state, total=total, used={})
+
+
+NODES = (node("gpu1.example", 4), node("gpu2.example", 8, "LOST"), node("cpu1.example", 0))
+
+
+@pytest.mark.parametrize(
+    ("gcores", "placement", "said"),
+    [
+        (4, Placement(), []),
+        (0, Placement(nodes=("cpu1.example",)), []),
+        (8, Placement(), ["no node that runs now can hold"]),
+        (1, Placement(nodes=("cpu1.example",)), ["among those that nodes and exclude_nodes leave"]),
+        (1, Placement(exclude_nodes=("gpu1.example",)), ["among those that nodes and exclude_nodes leave"]),
+        (4, Placement(nodes=("gpu1.example", "gpu2.example")), []),
+    ],
+)
+def test_a_container_that_no_node_could_hold_now_is_told_of(gcores: int, placement: Placement, said: list[str]) -> None:
+    asked = Resources(memory_mib=1024, vcores=1, gcores=gcores)
+    lines = check_nodes(asked, placement, Dialect.GCORES, NODES)
+    assert len(lines) == len(said)
+    assert all(words in line for words, line in zip(said, lines, strict=True))
+
+
+def test_a_name_that_no_node_has_is_told_of_with_the_nearest() -> None:
+    placement = Placement(nodes=("gpu1", "gpu2.example"), exclude_nodes=("cpu7.example",))
+    assert check_node_names(placement, NODES) == [
+        "resources.nodes: YARN knows no node 'gpu1' now, the nearest is gpu1.example",
+        "resources.exclude_nodes: YARN knows no node 'cpu7.example' now, the nearest is cpu1.example",
+    ]
+    assert check_node_names(placement, ()) == []
+
+
+@pytest.mark.parametrize(
+    ("memory_mib", "settings", "said"),
+    [
+        (1000, {"minimum": "1024"}, "1024 MiB (yarn.scheduler.minimum-allocation-mb)"),
+        (2049, {"minimum": "1024"}, "3072 MiB (yarn.scheduler.minimum-allocation-mb)"),
+        (2048, {"minimum": "1024"}, ""),
+        (100, {}, ""),
+        (100, {"minimum": "0"}, ""),
+        (1500, {"minimum": "512", "scheduler": "Fair"}, "2048 MiB (yarn.scheduler.increment-allocation-mb)"),
+        (
+            *(1500, {"minimum": "512", "scheduler": "Fair", "increment": "1000"}),
+            "2000 MiB (yarn.resource-types.memory-mb.increment-allocation)",
+        ),
+        (100, {"minimum": "512", "scheduler": "Fair", "increment": "100"}, "512 MiB"),
+    ],
+)
+def test_memory_that_yarn_rounds_up_is_told_of(memory_mib: int, settings: dict[str, str], said: str) -> None:
+    names = {
+        "yarn.scheduler.minimum-allocation-mb": settings.get("minimum"),
+        "yarn.resourcemanager.scheduler.class": f"x.{settings.get('scheduler', 'Capacity')}Scheduler",
+        "yarn.resource-types.memory-mb.increment-allocation": settings.get("increment"),
+    }
+    lines = check_memory(Resources(memory_mib=memory_mib), names.get)
+    assert len(lines) == bool(said)
+    assert all(f"memory {memory_mib} MiB of each container is raised to {said}" in line for line in lines)

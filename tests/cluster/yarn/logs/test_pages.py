@@ -1,0 +1,153 @@
+"""Following one log file by the pages of a server that only ever gives its end."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from dlapp.cluster.yarn.logs.pages import GrowingPage
+from dlapp.errors import NotFound, Unreachable
+from dlapp.hadoop.web import Web
+from dlapp.login import Login
+
+
+class Node:
+    """A node's or log server's REST, with one log; ``status`` in place of an answer."""
+
+    def __init__(self) -> None:
+        self.log, self.grows_by, self.status, self.location = b"", b"", 200, ""
+        self.asked: list[str] = []
+
+    def answer(self, path: str) -> tuple[int, bytes]:
+        self.asked.append(path)
+        size = int(parse_qs(urlsplit(path).query).get("size", ["0" if "size=0" in path else str(1 << 40)])[0])
+        log = self.log
+        shown = log[size:] if size < 0 and -size < len(log) else log[:size] if size >= 0 else log
+        self.log, self.grows_by = self.log + self.grows_by, b""
+        head = f"Container: c1\nLogType:stdout\nLogLength:{len(log)}\nLogContents:\n".encode()
+        return self.status, head + shown + b"\nEnd of LogType:stdout\n*****\n"
+
+
+@contextlib.contextmanager
+def serving(node: Node) -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            status, data = node.answer(self.path)
+            self.send_response(status)
+            if status == 307:
+                self.send_header("Location", node.location)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}/node/containerlogs/c1/tony/stdout/?start=-4096"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture
+def node() -> Node:
+    return Node()
+
+
+@pytest.fixture
+def page(node: Node) -> Iterator[Callable[..., GrowingPage]]:
+    with serving(node) as url, Web(5) as web:
+        yield lambda **options: GrowingPage(options.pop("url", url), Login("tony"), web, **options)
+
+
+def read(page: GrowingPage, **options: bool) -> bytes:
+    return b"".join(page.pieces(**options))
+
+
+def test_each_byte_of_a_growing_log_comes_once(node: Node, page: Callable[..., GrowingPage]) -> None:
+    one = page()
+    node.log = b"a" * 100_000
+    assert read(one) == b"a" * 100_000
+    assert read(one) == b""
+    node.log += b"b" * 200_000
+    # It grows between the question how long it is and the answer; what came meanwhile is not what was asked for.
+    node.grows_by = b"c" * 300_000
+    assert read(one) == b"b" * 200_000 + b"c" * 300_000
+    assert read(one) == b""
+
+
+def test_a_log_that_has_no_line_end_and_one_that_says_what_servers_say_are_told_apart(
+    node: Node, page: Callable[..., GrowingPage]
+) -> None:
+    node.log = b"\nLogContents:\nmine\nEnd of LogType:stdout\n"
+    assert read(page()) == node.log
+
+
+@pytest.mark.parametrize("lines", [0, 1, 2, 5000, 30_000])
+def test_the_last_lines_are_asked_for_alone(node: Node, page: Callable[..., GrowingPage], lines: int) -> None:
+    node.log = b"".join(b"line %d\n" % number for number in range(20_000))
+    one = page(last_lines=lines)
+    assert read(one) == b"".join(node.log.splitlines(keepends=True)[-lines:] if lines else [])
+    node.log += b"more\n"
+    assert read(one) == b"more\n"
+
+
+def test_a_log_that_is_not_there_yet_is_waited_for(node: Node, page: Callable[..., GrowingPage]) -> None:
+    one = page()
+    node.status = 404
+    assert read(one) == b""
+    node.status, node.log = 200, b"now"
+    assert read(one) == b"now"
+
+
+def test_what_a_node_gave_away_is_read_where_it_says(node: Node, page: Callable[..., GrowingPage]) -> None:
+    other = Node()
+    other.log = b"collected"
+    with serving(other) as url:
+        node.status, node.location = 307, url.replace("/node/containerlogs/", "/ws/v1/node/containers/")
+        assert read(page(), ended=True) == b"collected"
+
+
+def test_what_no_server_has_is_what_was_collected_behind_what_was_read(
+    node: Node, page: Callable[..., GrowingPage]
+) -> None:
+    one = page(collected=lambda: iter([b"0123", b"4567", b"89"]))
+    node.log = b"01234"
+    assert read(one) == b"01234"
+    node.status = 404
+    assert read(one) == b""
+    assert read(one, ended=True) == b"56789"
+    assert read(one, ended=True) == b""
+    last = page(last_lines=2, collected=lambda: iter([b"a\nb", b"\nc\n", b"d\n"]))
+    assert read(last, ended=True) == b"c\nd\n"
+
+
+def test_a_log_that_is_nowhere_is_not_found_once_it_cannot_come_any_more(
+    node: Node, page: Callable[..., GrowingPage]
+) -> None:
+    node.status = 404
+    left = [1.0, 0.5, 0.0]
+    one = page(patience_s=lambda: left.pop(0), sleep=lambda _: None)
+    with pytest.raises(NotFound, match="not there, nor among the collected logs"):
+        read(one, ended=True)
+    assert left == []
+
+
+def test_a_server_that_is_gone_is_said_unless_hdfs_has_the_log(page: Callable[..., GrowingPage]) -> None:
+    gone = "http://127.0.0.1:1/node/containerlogs/c1/tony/stdout/"
+    with pytest.raises(Unreachable, match="connection refused"):
+        read(page(url=gone))
+    with pytest.raises(Unreachable, match="connection refused"):
+        read(page(url=gone), ended=True)
+    assert read(page(url=gone, collected=lambda: iter([b"x"])), ended=True) == b"x"

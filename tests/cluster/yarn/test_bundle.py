@@ -1,0 +1,113 @@
+"""The zip that goes to the nodes, run as on a machine of another processor and libc: without any native part."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dlapp.cluster.yarn import bundle
+from dlapp.errors import DlappError
+
+PARTS = (
+    "dlapp.am.yarn_main",
+    "dlapp.task.main",
+    "dlapp.task.steps",
+    "dlapp.cluster.yarn.task_container",
+    "dlapp.gpuid.stores.zookeeper",
+    "dlapp.gpuid.stores.node_manager",
+    "dlapp.gpuid.health.nvml",
+    "dlapp.runtime.docker",
+    "dlapp.storage.hdfs",
+    "dlapp.storage.commit.hdfs",
+    "google.protobuf.message",
+    "kazoo.client",
+    "pynvml",
+    "docker",
+)
+_TRIAL = """
+import importlib, os, sys
+stdlib = os.path.dirname(os.__file__)
+sys.path.insert(0, sys.argv[1])
+os.environ["PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"] = "python"
+for name in sys.argv[2:]:
+    importlib.import_module(name)
+for name, module in list(sys.modules.items()):
+    place = getattr(module, "__file__", None) or ""
+    if place and not place.startswith((sys.argv[1], stdlib, "<")):
+        print(name, place)
+"""
+
+
+def test_all_that_runs_on_a_node_is_in_the_zip_in_its_pure_python_form(travel_cache: Path) -> None:
+    path, _ = bundle.packed(str(travel_cache))
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-W", "ignore", "-c", _TRIAL, path, *PARTS], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_python_of_another_version_passes_over_the_compiled_forms(travel_cache: Path) -> None:
+    path, _ = bundle.packed(str(travel_cache))
+    # As if compiled by another: its number is not the one that this Python wants.
+    code = "import importlib.util as u, zipimport, sys; zipimport._bootstrap_external.MAGIC_NUMBER = b'old!'\n" + _TRIAL
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-W", "ignore", "-c", code, path, "dlapp.task.steps", "h11"],
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.fixture
+def own(travel_cache: Path, tmp_path: Path) -> Path:
+    """A directory of this test's alone with the zip in it."""
+    path, _ = bundle.packed(str(travel_cache))
+    shutil.copy(path, tmp_path)
+    tmp_path.chmod(0o700)
+    return tmp_path
+
+
+def test_a_zip_is_found_again_and_named_by_its_digest(own: Path) -> None:
+    path, name = bundle.packed(str(own))
+    assert [Path(path)] == list(own.iterdir())
+    assert name == f"dlapp-{bundle.digest_of(Path(path).read_bytes())}.pyz"
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o770, 0o720])
+def test_a_zip_in_a_directory_that_others_may_write_is_not_used(own: Path, mode: int) -> None:
+    own.chmod(mode)
+    with pytest.raises(DlappError, match="others may write there; remove it"):
+        bundle.packed(str(own))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("what", ["the directory", "the zip"])
+def test_a_zip_of_another_user_is_not_used(own: Path, what: str) -> None:
+    (path,) = own.iterdir()
+    os.chown(own if what == "the directory" else path, 20_002, -1)
+    with pytest.raises(DlappError, match="belongs to uid 20002; remove it"):
+        bundle.packed(str(own))
+
+
+def test_a_zip_that_was_changed_is_made_anew(own: Path) -> None:
+    (path,) = own.iterdir()
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + b"x")
+    found, name = bundle.packed(str(own))
+    assert name == f"dlapp-{bundle.digest_of(Path(found).read_bytes())}.pyz"
+    assert len(list(own.iterdir())) == 1
+    subprocess.run([sys.executable, "-I", "-S", "-c", _TRIAL, found, "dlapp.task.main"], check=True)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("/etc/passwd", path)])
+def test_what_is_no_file_in_place_of_a_zip_is_refused(own: Path, make: object) -> None:
+    (path,) = own.iterdir()
+    path.unlink()
+    make(path)  # type: ignore[operator]
+    with pytest.raises(DlappError, match="not a regular file; remove it"):
+        bundle.packed(str(own))

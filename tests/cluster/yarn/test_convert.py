@@ -1,0 +1,137 @@
+"""Between messages and values: ids, locations, and a command line that arrives as it was given."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dlapp.cluster.yarn.convert import (
+    container_id_from_proto,
+    container_id_to_proto,
+    launch_to_proto,
+    row_to_proto,
+    shell_command,
+    status_from_proto,
+    url_to_proto,
+)
+from dlapp.cluster.yarn.dialect import Dialect
+from dlapp.cluster.yarn.proto import yarn_pb2 as pb
+from dlapp.cluster.yarn.values import Launch, ResourceRequest
+from dlapp.ids import ApplicationId, ContainerId
+from dlapp.spec import Resources
+
+WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20).filter(
+    lambda word: "{{" not in word and "}}" not in word and "<" not in word
+)
+IDS = st.builds(
+    ContainerId,
+    st.builds(ApplicationId, st.integers(0, 2**62), st.integers(0, 2**31 - 1)),
+    st.integers(1, 2**31 - 1),
+    st.integers(0, 2**40 - 1),
+    st.integers(0, 2**22),
+)
+
+
+def test_a_container_id_is_hadoops_byte_for_byte() -> None:
+    one = ContainerId.from_text("container_e17_1700000000000_12345_07_1234567")
+    wire = bytes.fromhex("120e 0a0a 08b960 1080d095ffbc31 1007 1887adcb8080a004")
+    assert container_id_from_proto(pb.ContainerIdProto.FromString(wire)) == one
+    assert container_id_from_proto(container_id_to_proto(one)) == one
+    assert container_id_to_proto(one).id == 18691698906759
+
+
+@given(IDS)
+def test_every_container_id_survives(one: ContainerId) -> None:
+    assert (
+        container_id_from_proto(pb.ContainerIdProto.FromString(container_id_to_proto(one).SerializeToString())) == one
+    )
+
+
+def test_a_location_goes_over_in_parts_and_decoded() -> None:
+    message = url_to_proto("hdfs://user@nn1:8020/a/b%20c#frag")
+    parts = (message.scheme, message.host, message.port, message.file, message.userInfo)
+    assert parts == ("hdfs", "nn1", 8020, "/a/b c", "user")
+    assert url_to_proto("hdfs://service/x").port == -1
+
+
+def test_a_row_carries_its_count_and_its_role() -> None:
+    row = ResourceRequest(
+        priority=2,
+        request_id=1,
+        name="*",
+        count=3,
+        resources=Resources(memory_mib=256, vcores=1, gcores=1),
+        relax=False,
+    )
+    message = row_to_proto(row, Dialect.GCORES)
+    assert (message.priority.priority, message.allocation_request_id, message.num_containers) == (2, 1, 3)
+    assert message.HasField("relax_locality")
+    assert not message.relax_locality
+    assert not message.HasField("node_label_expression")
+
+
+def test_a_negative_count_never_leaves_the_house() -> None:
+    with pytest.raises(ValueError, match="-1 containers wanted"):
+        ResourceRequest(priority=1, request_id=0, name="*", count=-1, resources=Resources())
+
+
+def test_a_state_that_a_newer_hadoop_has_is_not_the_end() -> None:
+    message = pb.ContainerStatusProto.FromString(b"\x10\x63\x20\x05")
+    assert not status_from_proto(message).ended
+    assert status_from_proto(pb.ContainerStatusProto(state=pb.C_COMPLETE)).exit_status == -1000
+
+
+def as_nodemanager(command: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run what a NodeManager's script would, with its replacements and quotes."""
+    lines = [f'export {name}="{value}"' for name, value in environment.items()]
+    script = "\n".join([*lines, f'exec /bin/bash -c "{command}"'])
+    script = script.replace("1><LOG_DIR>/stdout 2><LOG_DIR>/stderr", "").replace("{{", "$").replace("}}", "")
+    return subprocess.run(["bash", "-c", script], capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"})
+
+
+SHOW = "import json,os,sys; print(json.dumps([sys.argv[1:], os.environ.get('WORD')]))"
+HARD = [
+    "a b",
+    "  ",
+    "",
+    "'",
+    '"',
+    "$HOME",
+    "`id`",
+    "\\",
+    "a\\",
+    "\n",
+    "!",
+    "한국어",
+    "*",
+    "~",
+    "#",
+    ";&|<x",
+    "-",
+    "%",
+    "\t",
+]
+
+
+def test_every_word_arrives_as_it_was_given() -> None:
+    done = as_nodemanager(shell_command((sys.executable, "-c", SHOW, *HARD)), {})
+    assert json.loads(done.stdout)[0] == HARD, done.stderr
+
+
+@settings(max_examples=25)
+@given(st.lists(WORDS, max_size=4), WORDS)
+def test_words_and_variables_arrive_as_they_were_given(words: list[str], word: str) -> None:
+    message = launch_to_proto(Launch(command=(sys.executable, "-c", SHOW, *words), environment={"WORD": word}))
+    done = as_nodemanager(message.command[0], {one.key: one.value for one in message.environment})
+    assert json.loads(done.stdout) == [words, word], done.stderr
+
+
+@pytest.mark.parametrize("word", ["{{X}}", "}}", "a\0b", "a<CPS>b"])
+def test_what_a_nodemanager_would_change_is_refused(word: str) -> None:
+    with pytest.raises(ValueError, match="cannot pass"):
+        shell_command((word,))

@@ -1,0 +1,198 @@
+"""dlapp-doctor on a real cluster, and its words on clusters that are set up wrongly."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlapp.cluster.yarn.client.rest import NewApplication, NodeInfo, QueueInfo, YarnRest
+from dlapp.config import Config, load_config
+from dlapp.doctor.findings import FAIL, PASS, WARN, Finding
+from dlapp.doctor.run import diagnosis
+from dlapp.doctor.yarn import _resource_manager
+from dlapp.errors import Unreachable
+from dlapp.ids import ApplicationId
+from tests.services.hadoop import Hadoop
+
+
+@pytest.fixture
+def configured(hadoop: Hadoop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DLAPP_YARN_CONF_DIR", str(hadoop.configuration))
+    monkeypatch.setenv("DLAPP_YARN_PYTHON", sys.executable)
+
+
+@pytest.mark.usefixtures("configured")
+def test_a_cluster_that_is_set_up_as_documented_has_no_failure(hadoop: Hadoop, rest: YarnRest) -> None:
+    found = {one.subject: one for one in diagnosis(cluster="yarn", node=True)}
+    assert [one for one in found.values() if one.verdict == FAIL] == []
+    subjects = {
+        "yarn",
+        "yarn.dialect",
+        "yarn.calculator",
+        "yarn.maximum",
+        "yarn.nodes",
+        "yarn.nodes.gpus",
+        "clock.yarn",
+    }
+    subjects |= {"yarn.timeline", "yarn.logs", "yarn.recovery", "yarn.queues", "hdfs.home", "hdfs.write", "clock.hdfs"}
+    subjects |= {"node", "node.python", "node.disk", "node.hdfs.write"}
+    assert {one: found[one].verdict for one in subjects if one in found} == dict.fromkeys(subjects, PASS)
+    assert found["yarn"].found == f"Hadoop 3.4.2 at {hadoop.rm_url}, active"
+    assert sys.executable in found["node.python"].found
+    assert (found["gpu.ledger"].verdict, found["gpu.ledger"].repair) == (WARN, "set gpuid.zookeeper.ensemble")
+    # The container that looked around is no application of the user's.
+    probe = rest.reports(kind="DLAPP-PROBE")[-1]
+    assert (probe.name, probe.final_status.value) == ("dlapp-doctor", "SUCCEEDED")
+
+
+@pytest.mark.usefixtures("configured")
+def test_a_node_without_python_is_a_failure_with_the_repair(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DLAPP_YARN_PYTHON", "/no/such/python3")
+    last = list(diagnosis(cluster="yarn", node=True))[-1]
+    assert (last.verdict, last.subject) == (FAIL, "node")
+    assert "there is no /no/such/python3 on" in last.found
+    assert "set yarn.python" in last.found
+
+
+class Cluster:
+    """The answers of a ResourceManager, as `YarnRest` gives them."""
+
+    server_time_s: float | None = None
+
+    def __init__(self) -> None:
+        self.version, self.error = "3.4.2", ""
+        self.largest = {"memory-mb": 8192, "vcores": 8, "gcores": 4}
+        self.counted: set[str] | None = {"memory-mb", "vcores", "gcores"}
+        self.node_list = [self.node("n1:1"), self.node("n2:1")]
+        self.queue_list = [QueueInfo(name="default", path="root.default", state="RUNNING", leaf=True)]
+        self.settings = {"yarn.resourcemanager.recovery.enabled": "true"}
+
+    @staticmethod
+    def node(name: str, state: str = "RUNNING", gcores: int = 4, health: str = "") -> NodeInfo:
+        total = {"memory-mb": 8192, "vcores": 8, "gcores": gcores}
+        return NodeInfo(name=name, web="", rack="", state=state, total=total, used={}, health=health)
+
+    def info(self) -> dict[str, Any]:
+        if self.error:
+            raise Unreachable(self.error)
+        return {"resourceManagerVersion": self.version}
+
+    def active_url(self) -> str:
+        return "http://rm:8088"
+
+    def new_application(self) -> NewApplication:
+        return NewApplication(application_id=ApplicationId(1, 1), largest=self.largest)
+
+    def configuration(self, name: str) -> str | None:
+        return self.settings.get(name)
+
+    def scheduled_types(self) -> set[str] | None:
+        return self.counted
+
+    def nodes(self) -> list[NodeInfo]:
+        return self.node_list
+
+    def queues(self) -> list[QueueInfo]:
+        return self.queue_list
+
+
+def config_of(**keys: str) -> Config:
+    return load_config({name.replace("__", "."): text for name, text in keys.items()})
+
+
+def said(cluster: Cluster, config: Config | None = None) -> Mapping[str, Finding]:
+    found = _resource_manager(config or config_of(gpuid__zookeeper__ensemble="zk:2181"), cluster)  # type: ignore[arg-type]
+    return {one.subject: one for one in found if one.verdict != PASS}
+
+
+def test_a_cluster_where_all_is_right_is_not_talked_about() -> None:
+    assert said(Cluster()) == {}
+
+
+def test_a_resourcemanager_that_does_not_answer_or_is_too_old_is_the_only_line() -> None:
+    cluster = Cluster()
+    cluster.error = "http://rm:8088: connection refused; see yarn.resourcemanager.webapp.address"
+    assert list(said(cluster)) == ["yarn"]
+    cluster.error, cluster.version = "", "2.6.5"
+    assert list(said(cluster)) == ["yarn"]
+    assert said(cluster)["yarn"].repair == "2.7 is the least"
+
+
+def test_a_calculator_that_ignores_gpus_is_a_failure_with_the_property() -> None:
+    cluster = Cluster()
+    cluster.counted = {"memory-mb"}
+    found = said(cluster)["yarn.calculator"]
+    assert found.verdict == FAIL
+    assert found.repair.startswith("set yarn.scheduler.capacity.resource-calculator to …DominantResourceCalculator")
+    cluster.counted = None
+    assert said(cluster)["yarn.calculator"].verdict == WARN
+
+
+def test_gpus_that_are_counted_and_not_offered_are_named_node_by_node() -> None:
+    cluster = Cluster()
+    cluster.node_list = [cluster.node("n1:1"), cluster.node("n2:1", gcores=0)]
+    found = said(cluster)["yarn.nodes.gpus"]
+    assert (found.verdict, found.found) == (WARN, "1 of 2 nodes offer no gcores: n2:1")
+    assert "yarn.nodemanager.resource-type.gcores" in found.repair
+    cluster.node_list = [cluster.node("n2:1", gcores=0)]
+    assert said(cluster)["yarn.nodes.gpus"].verdict == FAIL
+
+
+def test_a_cluster_without_gpus_is_a_warning_unless_that_is_what_was_said() -> None:
+    cluster = Cluster()
+    del cluster.largest["gcores"]
+    assert "resource-types.xml" in said(cluster)["yarn.dialect"].repair
+    assert said(cluster, config_of(yarn__dialect="none")) == {}
+    found = said(cluster, config_of(yarn__dialect="gcores"))["yarn.dialect"]
+    assert (found.verdict, found.found) == (
+        FAIL,
+        "yarn.dialect: is gcores, and the ResourceManager counts memory-mb, vcores",
+    )
+
+
+def test_the_patched_hadoops_settings_are_shown() -> None:
+    cluster = Cluster()
+    del cluster.largest["gcores"]
+    cluster.settings["yarn.scheduler.maximum-allocation-gcores"] = "8"
+    found = list(_resource_manager(config_of(gpuid__zookeeper__ensemble="zk:1"), cluster))  # type: ignore[arg-type]
+    assert "yarn.scheduler.maximum-allocation-gcores is 8" in [one.found for one in found]
+
+
+def test_no_nodes_ill_nodes_small_maxima_and_odd_queues_each_have_their_line() -> None:
+    cluster = Cluster()
+    cluster.node_list = []
+    assert said(cluster)["yarn.nodes"].verdict == FAIL
+    cluster.node_list = [cluster.node("n1:1"), cluster.node("n2:1", "UNHEALTHY", health="1/1 local-dirs\nare bad")]
+    assert said(cluster)["yarn.nodes.health"].found == "n2:1 is unhealthy: 1/1 local-dirs are bad"
+    cluster.largest["memory-mb"] = 2048
+    assert "lower defaults.memory" in said(cluster)["yarn.maximum"].repair
+    cluster.largest["memory-mb"] = 128
+    assert said(cluster)["yarn.maximum"].verdict == FAIL
+    cluster.queue_list = [QueueInfo(name="a", path="root.a", state="RUNNING", leaf=True)]
+    assert "name another in [application]" in said(cluster)["yarn.queues"].repair
+    cluster.settings = {"yarn.resourcemanager.am.max-attempts": "1"}
+    assert {"yarn.recovery", "yarn.attempts"} <= set(said(cluster))
+
+
+def test_clocks_that_differ_are_a_warning() -> None:
+    cluster = Cluster()
+    cluster.server_time_s = time.time() - 120
+    found = said(cluster)["clock.yarn"]
+    assert (found.verdict, found.repair) == (WARN, "run NTP on both")
+    cluster.server_time_s = time.time()
+    assert "clock.yarn" not in said(cluster)
+
+
+def test_a_home_that_is_not_there_is_a_failure_with_the_commands(
+    hadoop: Hadoop, configured: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HADOOP_USER_NAME", "nobody9")
+    found = {one.subject: one for one in diagnosis(cluster="yarn")}
+    assert found["hdfs.home"].verdict == FAIL
+    assert "hdfs dfs -mkdir -p /user/nobody9" in found["hdfs.home"].repair
+    assert "nobody9 (from HADOOP_USER_NAME)" in found["hadoop.user"].found

@@ -1,0 +1,86 @@
+"""dlapp-gpu gc on other hosts, by applications on a real YARN, with the ledger on a real ZooKeeper."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dlapp.gpuid.devices import Device
+from dlapp.gpuid.liveness.probes import this_task
+from dlapp.gpuid.rules import LeaseRequest
+from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger, ZooKeeperSettings
+from tests.services.hadoop import NODES, Hadoop
+from tests.services.zookeeper import ZooKeeper
+
+HERE = os.uname().nodename
+SECRET = "dlapp:secret"
+
+
+@pytest.fixture
+def left(zookeeper: ZooKeeper, tmp_path: Path) -> ZooKeeperLedger:
+    """A ledger of this host in which a task that has died holds a GPU."""
+    settings = ZooKeeperSettings(zookeeper.ensemble, f"/{tmp_path.name}", SECRET, lock_dir=str(tmp_path / "locks"))
+    ledger = ZooKeeperLedger(settings, discover=lambda: (Device("GPU-x", 0, 0),))
+    evidence = {"task": this_task() | {"start_time": 1}}
+    ledger.acquire(LeaseRequest("application_1_0042", "container_1", "tony", 1, (), evidence)).close()
+    return ledger
+
+
+def gc(hadoop: Hadoop, ledger: ZooKeeperLedger, tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    (tmp_path / "secret").write_text(SECRET)
+    (tmp_path / "secret").chmod(0o600)
+    settings = {
+        "DLAPP_CLUSTER": "yarn",
+        "DLAPP_YARN_CONF_DIR": str(hadoop.configuration),
+        "DLAPP_YARN_PYTHON": sys.executable,
+        "DLAPP_GPUID_ZOOKEEPER_ENSEMBLE": ledger.settings.ensemble,
+        "DLAPP_GPUID_ZOOKEEPER_ROOT": ledger.settings.root,
+        "DLAPP_GPUID_ZOOKEEPER_CREDENTIALS": str(tmp_path / "secret"),
+        "DLAPP_GPUID_LOCK_DIR": ledger.settings.lock_dir,
+        "HADOOP_USER_NAME": getpass.getuser(),
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "dlapp.tools.gpu", "gc", *words],
+        env={**os.environ, **settings},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_the_ledger_of_other_hosts_is_cleared_up_by_applications_there(
+    hadoop: Hadoop, left: ZooKeeperLedger, tmp_path: Path
+) -> None:
+    first, second = NODES.values()
+    done = gc(hadoop, left, tmp_path, first, "--timeout", "90")
+    assert (done.returncode, done.stdout) == (0, f"{first}: gpu0 of container_1: freed\n"), done.stderr
+    assert left.record().leases == ()
+    done = gc(hadoop, left, tmp_path, second, "host99", HERE, "--json", "--timeout", "90")
+    assert done.returncode == 5
+    assert done.stderr == (
+        f"host99: not reached: no node of the cluster that runs now has this name; there are {first}, {second}\n"
+    )
+    found = {one["host"]: one for one in json.loads(done.stdout)["hosts"]}
+    assert found[second] == {"host": second, "error": "", "leases": []}
+    assert found[HERE] == {"host": HERE, "error": "", "leases": []}
+    assert "no node" in found["host99"]["error"]
+    left.close()
+
+
+def test_a_host_that_does_not_answer_in_time_is_named_and_its_application_is_killed(
+    hadoop: Hadoop, left: ZooKeeperLedger, tmp_path: Path
+) -> None:
+    first = next(iter(NODES.values()))
+    done = gc(hadoop, left, tmp_path, first, "--timeout", "1")
+    assert done.returncode == 5
+    assert done.stdout == ""
+    assert done.stderr.startswith(f"{first}: not reached: no answer in 1 s: application_")
+    application = done.stderr.partition("no answer in 1 s: ")[2].partition(":")[0]
+    report = hadoop.get(f"{hadoop.rm_url}/ws/v1/cluster/apps/{application}")["app"]
+    assert report["state"] in ("KILLED", "FINISHED", "FAILED")
+    left.close()

@@ -1,0 +1,132 @@
+"""yarn.io/gpu on a real YARN: found, asked for and counted there, and no ledger of ours.
+
+What is not here: a container that gets its GPUs. A NodeManager hands them out with the LinuxContainerExecutor alone,
+which needs a native program of Hadoop that belongs to root, and cgroups. This one has the plug-in and four devices, and
+assigns none: so what a task does then is seen. What it makes of GPUs that are assigned is in gpuid/test_given.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlapp.client import Client
+from dlapp.config import load_config
+from dlapp.errors import AskTooLarge
+from dlapp.report import Cause
+from tests.applications import properties, run
+from tests.cluster.yarn.on_yarn import until
+from tests.engines import FULL
+from tests.services.hadoop import NODES, Hadoop, NoHadoop
+from tests.services.nvml_stub import StubDevice, with_devices
+
+GPU, GPUS = "yarn.io/gpu", 4
+SETTINGS = {
+    "resource-types.xml": {
+        "yarn.resource-types": GPU,
+        f"yarn.resource-types.{GPU}.minimum-allocation": "0",
+        f"yarn.resource-types.{GPU}.maximum-allocation": str(GPUS),
+    },
+    "node-resources.xml": {
+        "yarn.nodemanager.resource-type.gcores": "",
+        f"yarn.nodemanager.resource-type.{GPU}": str(GPUS),
+    },
+    "yarn-site.xml": {
+        "yarn.nodemanager.resource-plugins": GPU,
+        "yarn.nodemanager.resource-plugins.gpu.allowed-gpu-devices": ",".join(f"{n}:{n}" for n in range(GPUS)),
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def hadoop_with_gpus() -> Iterator[Hadoop]:
+    """One whose nodes own their GPUs."""
+    try:
+        with Hadoop.start(settings=SETTINGS, wait=False) as one:
+            one.wait_until_ready(parts=("nn", "dn"))
+
+            def counted() -> bool:
+                with contextlib.suppress(OSError):
+                    return [amounts(node["totalResource"])[GPU] for node in nodes(one)] == [GPUS] * len(NODES)
+                return False
+
+            until(counted, 120)
+            yield one
+    except NoHadoop as missing:
+        pytest.skip(f"no Hadoop: {missing}")
+
+
+def nodes(cluster: Hadoop) -> list[dict[str, Any]]:
+    return list((cluster.get(f"{cluster.rm_url}/ws/v1/cluster/nodes")["nodes"] or {}).get("node", []))
+
+
+def amounts(resource: dict[str, Any]) -> dict[str, int]:
+    return {one["name"]: one["value"] for one in resource["resourceInformations"]["resourceInformation"]}
+
+
+def used(cluster: Hadoop) -> int:
+    """How many of the GPUs are allocated, as the ResourceManager says."""
+    return sum(amounts(node["usedResource"])[GPU] for node in nodes(cluster))
+
+
+@pytest.fixture
+def client(hadoop_with_gpus: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    """Its nodes see GPUs, and their tasks begin when there is a file ``go``. No dialect and no ZooKeeper is set."""
+    python = tmp_path / "python3"
+    devices = with_devices(tmp_path, [StubDevice() for _ in range(GPUS)])
+    exports = "".join(f"export {name}='{text}'\n" for name, text in devices.items())
+    wait = f'[ "$3" != task ] || until [ -e {tmp_path}/go ]; do sleep 0.05; done\n'
+    python.write_text(f'#!/bin/sh\n{exports}{wait}exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    settings = {
+        "cluster": "yarn",
+        "yarn.conf_dir": str(hadoop_with_gpus.configuration),
+        "yarn.python": str(python),
+        "gpuid.lock_dir": str(tmp_path / "locks"),
+    }
+    for name, text in settings.items():
+        monkeypatch.setenv(f"DLAPP_{name.upper().replace('.', '_')}", text)
+    monkeypatch.setenv("HADOOP_USER_NAME", getpass.getuser())
+    one = Client(load_config())
+    yield one
+    one.engine.close()
+
+
+if FULL:
+
+    def test_gpus_are_found_asked_for_and_counted_and_a_task_that_was_given_none_takes_none(
+        client: Client, hadoop_with_gpus: Hadoop, tmp_path: Path
+    ) -> None:
+        assert client.engine.info().has_gpus
+        script = f"echo ran >>{tmp_path}/ran"
+        file = properties(tmp_path, script, resources={"gcores": 2, "containers": 3})
+        application = client.submit(str(file))
+        until(lambda: used(hadoop_with_gpus) == 6, 90)
+        (tmp_path / "go").touch()
+        end = client.wait(application, timeout_s=120)
+        assert end.cause is Cause.FAILED
+        node = rf"http://127\.0\.1\.[12]:{hadoop_with_gpus.ports['nm_http']}/ws/v1/node/resources/yarn\.io%2Fgpu"
+        told = rf"GPUs could not be leased: {node} names 0 GPUs of container_\d+_\d+_\d+_\d+, and it asked for 2"
+        assert re.search(told, end.diagnostics), end.diagnostics
+        assert not (tmp_path / "ran").exists()
+        until(lambda: used(hadoop_with_gpus) == 0)
+
+    def test_more_than_the_largest_container_may_have_is_refused_by_its_name(client: Client, tmp_path: Path) -> None:
+        with pytest.raises(
+            AskTooLarge, match=f"asked for {GPUS + 1} {GPU} in one container, the most that the cluster gives is {GPUS}"
+        ):
+            client.submit(str(properties(tmp_path, "true", resources={"gcores": GPUS + 1})))
+
+    @pytest.mark.usefixtures("client")
+    def test_the_doctor_finds_what_the_nodes_offer() -> None:
+        said = {one["subject"]: one for one in json.loads(run("dlapp-doctor", "--json").out)["findings"]}
+        assert (said["yarn.dialect"]["verdict"], said["yarn.nodes.gpus"]["verdict"]) == ("pass", "pass")
+        assert GPU in said["yarn.dialect"]["found"]

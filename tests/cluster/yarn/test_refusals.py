@@ -1,0 +1,394 @@
+"""What can be wrong with a cluster, its configuration or an ask: each is one line that names the setting to mend."""
+
+from __future__ import annotations
+
+import getpass
+import shutil
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from dlapp.client import Client
+from dlapp.config import load_config
+from dlapp.errors import AskTooLarge, ConfigError, Denied, DlappError, FileRefused, NotFound, Unreachable, UsageError
+from dlapp.ids import ApplicationId
+from dlapp.report import Cause
+from tests.cluster.yarn.on_yarn import set_safe_mode, until
+from tests.services.hadoop import Hadoop, NoHadoop, _write_xml, free_ports, read_configuration
+from tests.services.tls import tls_in_front
+
+Make = Callable[..., Client]
+
+
+@pytest.fixture
+def client_of(hadoop: Hadoop, tmp_path: Path) -> Iterator[Make]:
+    """Makes clients of the cluster: yarn-site.xml with other properties (None: without), and other keys of ours."""
+    made: list[Client] = []
+
+    def make(site: dict[str, str | None] | None = None, **keys: str) -> Client:
+        directory = tmp_path / f"conf-{len(made)}"
+        shutil.copytree(hadoop.configuration, directory)
+        path = directory / "yarn-site.xml"
+        properties = {**read_configuration(path), **(site or {})}
+        _write_xml(path, {name: text for name, text in properties.items() if text is not None})
+        options = {"cluster": "yarn", "yarn.conf_dir": str(directory), "yarn.python": sys.executable}
+        made.append(Client(load_config({**options, **{key.replace("__", "."): text for key, text in keys.items()}})))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.engine.close()
+
+
+def properties(directory: Path, *lines: str, resources: str = "memory=256m", script: str = "true") -> str:
+    workspace = directory / "workspace"
+    workspace.mkdir(exist_ok=True)
+    (workspace / "run.sh").write_text(f"#!/bin/sh\n{script}\n")
+    path = directory / "app.properties"
+    head = "[application]\nappname='a'\nuser_dev_workspace_path=./workspace\nuser_shell_script=run.sh\n"
+    path.write_text(head + "\n".join(lines) + f"\n[resources]\n{resources}\n")
+    return str(path)
+
+
+def refused(client: Client, path: str, kind: type[DlappError]) -> str:
+    """What the submission was refused with: one line."""
+    with pytest.raises(kind) as caught:
+        client.submit(path)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# ---- queues ----
+
+
+@pytest.mark.parametrize(
+    ("queue", "kind", "words"),
+    [
+        ("nowhere", FileRefused, "there is no queue 'nowhere'; there are default, research"),
+        ("root", FileRefused, "'root' has queues under it, name one of them: default"),
+        ("closed", FileRefused, "it is STOPPED (yarn.scheduler.capacity.root.closed.state)"),
+        ("full", UsageError, "it has 0 applications, the most is 0 (yarn.scheduler.capacity.root.full.maximum-appl"),
+    ],
+)
+def test_a_queue_that_takes_nothing_is_refused(
+    client_of: Make, tmp_path: Path, queue: str, kind: type[DlappError], words: str
+) -> None:
+    assert words in refused(client_of(), properties(tmp_path, f"queue={queue}"), kind)
+
+
+@pytest.mark.parametrize(
+    ("queue", "words"),
+    [
+        ("nowhere", "there is no queue 'nowhere' (yarn.scheduler.capacity.root.queues)"),
+        ("closed", "'closed' takes no applications, it is STOPPED (yarn.scheduler.capacity.root.closed.state)"),
+        ("full", "is full now: it has 0 applications (yarn.scheduler.capacity.root.full.maximum-applications)"),
+    ],
+)
+def test_a_queue_that_changed_since_it_was_looked_at_is_refused_in_the_same_words(
+    client_of: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, queue: str, words: str
+) -> None:
+    monkeypatch.setattr("dlapp.cluster.yarn.client.preflight.check_queue", lambda *_: None)
+    said = refused(client_of(), properties(tmp_path, f"queue={queue}"), UsageError)
+    assert said.startswith("application.queue: ")
+    assert said.endswith(words)
+
+
+def test_a_queue_of_others_is_refused(client_of: Make, hadoop: Hadoop, tmp_path: Path) -> None:
+    for change in ("op=MKDIRS", "op=SETOWNER&owner=tony"):
+        url = f"{hadoop.hdfs_url}/webhdfs/v1/user/tony?{change}&user.name={getpass.getuser()}"
+        urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=20).close()
+    said = refused(client_of(), properties(tmp_path, "queue=locked", "username=tony"), Denied)
+    setting = "yarn.scheduler.capacity.root.locked.acl_submit_applications"
+    assert said == f"application.queue: tony may not submit to 'locked' ({setting})"
+
+
+# ---- amounts ----
+
+
+def test_an_ask_above_a_maximum_names_its_setting(client_of: Make, tmp_path: Path) -> None:
+    client = client_of(gpuid__zookeeper__ensemble="127.0.0.1:1")
+    for resources, setting in (
+        ("memory=64g", "yarn.scheduler.maximum-allocation-mb"),
+        ("memory=256m\nvcores=99", "yarn.scheduler.maximum-allocation-vcores"),
+        ("memory=256m\ngcores=99", "yarn.resource-types.gcores.maximum-allocation"),
+    ):
+        said = refused(client, properties(tmp_path, resources=resources), AskTooLarge)
+        assert "the most that the cluster gives is" in said
+        assert setting in said
+
+
+def test_names_of_no_node_are_told_of_with_the_nearest(client_of: Make, tmp_path: Path) -> None:
+    client = client_of()
+    (here, *_) = client.engine.node_names()
+    file = properties(tmp_path, resources=f"memory=256m\nexclude_nodes={here}x")
+    notes: list[str] = []
+    application_id = client.submit(file, note=notes.append)
+    assert notes == [f"resources.exclude_nodes: YARN knows no node '{here}x' now, the nearest is {here}"]
+    assert client.wait(application_id, timeout_s=90).cause is Cause.SUCCEEDED
+
+
+def test_a_dialect_that_the_cluster_has_not_is_refused(client_of: Make, tmp_path: Path) -> None:
+    said = refused(client_of(yarn__dialect="yarn.io/gpu"), properties(tmp_path), ConfigError)
+    assert said == "yarn.dialect: is yarn.io/gpu, and the ResourceManager counts gcores, memory-mb, vcores"
+    client = client_of(yarn__dialect="none")
+    said = refused(client, properties(tmp_path, resources="memory=256m\ngcores=1"), AskTooLarge)
+    assert said == "asked for 1 gcores, and the cluster counts no GPUs (yarn.dialect: none)"
+
+
+# ---- HDFS ----
+
+
+def test_a_user_without_a_home_directory_is_told_what_to_ask_for(client_of: Make, tmp_path: Path) -> None:
+    said = refused(client_of(), properties(tmp_path, "username=nobody9"), NotFound)
+    assert "nobody9 has no home directory" in said
+    assert "hdfs dfs -mkdir -p /user/nobody9 && hdfs dfs -chown nobody9 /user/nobody9" in said
+
+
+def test_an_hdfs_that_is_not_there_is_refused_in_seconds_with_the_settings(client_of: Make, tmp_path: Path) -> None:
+    client = client_of({"dfs.namenode.http-address": "127.0.0.1:1"})  # read last, so it may stand there as well
+    began = time.monotonic()
+    said = refused(client, properties(tmp_path), Unreachable)
+    assert time.monotonic() - began < 15
+    assert "127.0.0.1:1 connection refused" in said
+    assert said.endswith("see dfs.namenode.http-address and dfs.http.policy")
+
+
+def test_an_hdfs_that_speaks_tls_on_one_side_alone_is_refused_with_the_policy(
+    client_of: Make, hadoop: Hadoop, tmp_path: Path
+) -> None:
+    where = address(hadoop, "nn_http")
+    client = client_of({"dfs.http.policy": "HTTPS_ONLY", "dfs.namenode.https-address": where})
+    said = refused(client, properties(tmp_path), Unreachable)
+    assert said == f"https://{where} speaks plain HTTP, and not TLS; set dfs.http.policy to HTTP_ONLY"
+    with tls_in_front(tmp_path, ("127.0.0.1", hadoop.ports["nn_http"])) as where:
+        said = refused(client_of({"dfs.namenode.http-address": where}), properties(tmp_path), Unreachable)
+    assert said == f"http://{where} speaks TLS, and not plain HTTP; set dfs.http.policy to HTTPS_ONLY"
+
+
+def test_an_hdfs_in_safe_mode_takes_nothing(hadoop: Hadoop, client_of: Make, tmp_path: Path) -> None:
+    client = client_of()
+    set_safe_mode(hadoop, on=True)
+    try:
+        assert "safe mode" in refused(client, properties(tmp_path), Unreachable)
+    finally:
+        set_safe_mode(hadoop, on=False)
+
+
+# ---- the ResourceManager ----
+
+
+class Others(NamedTuple):
+    """Two ResourceManagers beside the cluster's: one on standby, and one that knows of no application."""
+
+    standby: Hadoop
+    fresh: Hadoop
+
+
+@pytest.fixture(scope="module")
+def others(hadoop: Hadoop, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Others]:
+    ports = free_ports()
+    prefix = "yarn.resourcemanager"
+    standing_by = {
+        f"{prefix}.ha.enabled": "true",
+        f"{prefix}.ha.automatic-failover.enabled": "false",
+        f"{prefix}.cluster-id": "tests",
+        f"{prefix}.ha.rm-ids": "a,b",
+        f"{prefix}.ha.id": "a",
+        **{
+            f"{prefix}.{name}.{one}": f"127.0.0.1:{ports[port] if one == 'a' else 1}"
+            for one in "ab"
+            for name, port in (
+                ("address", "rm"),
+                ("scheduler.address", "rm_scheduler"),
+                ("resource-tracker.address", "rm_tracker"),
+                ("admin.address", "rm_admin"),
+                ("webapp.address", "rm_http"),
+            )
+        },
+    }
+    patched = {
+        "yarn.scheduler.maximum-allocation-gcores": "2",
+        "yarn.scheduler.minimum-allocation-gcores": "0",
+        "yarn.nodemanager.resource.gcores": "1",
+    }
+    try:
+        standby = Hadoop.start(
+            tmp_path_factory.mktemp("standby"),
+            ports=ports,
+            parts=("rm",),
+            wait=False,
+            settings={"yarn-site.xml": standing_by},
+        )
+    except NoHadoop as missing:
+        pytest.skip(f"no Hadoop: {missing}")
+    with (
+        standby,
+        Hadoop.start(
+            tmp_path_factory.mktemp("fresh"),
+            parts=("rm",),
+            wait=False,
+            settings={"yarn-site.xml": patched, "resource-types.xml": {"yarn.resource-types": ""}},
+        ) as fresh,
+    ):
+        for one in (standby, fresh):
+            until(lambda one=one: answers(one), 120)  # type: ignore[misc]
+        yield Others(standby, fresh)
+
+
+def answers(hadoop: Hadoop) -> bool:
+    try:
+        return bool(hadoop.get(f"{hadoop.rm_url}/ws/v1/cluster/info")["clusterInfo"]["state"] == "STARTED")
+    except OSError:
+        return False
+
+
+def address(hadoop: Hadoop, port: str = "rm_http") -> str:
+    return f"127.0.0.1:{hadoop.ports[port]}"
+
+
+def test_a_resourcemanager_on_standby_alone_is_refused_and_beside_the_active_one_passed_over(
+    client_of: Make, hadoop: Hadoop, others: Others, tmp_path: Path
+) -> None:
+    name = "yarn.resourcemanager"
+    alone = client_of({f"{name}.webapp.address": address(others.standby)})
+    said = refused(alone, properties(tmp_path), Unreachable)
+    assert "is on standby; name all of them in yarn.resourcemanager.ha.rm-ids" in said
+    with pytest.raises(Unreachable, match="is on standby"):
+        alone.list_json()
+    two: dict[str, str | None] = {f"{name}.ha.enabled": "true", f"{name}.ha.rm-ids": "a,b"}
+    for one, where in (("a", others.standby), ("b", hadoop)):
+        two[f"{name}.webapp.address.{one}"] = address(where)
+        two[f"{name}.scheduler.address.{one}"] = address(where, "rm_scheduler")
+        two[f"{name}.address.{one}"] = address(where, "rm")
+    both = client_of(two)
+    assert both.engine.info().version == "3.4.2"
+    end = both.wait(both.submit(properties(tmp_path)), timeout_s=90)
+    assert end.final_status.value == "SUCCEEDED", end.diagnostics
+    none = client_of({**two, f"{name}.webapp.address.b": "127.0.0.1:1"})
+    assert refused(none, properties(tmp_path), Unreachable).startswith("no active ResourceManager: http://127.0.0.1:")
+
+
+@pytest.mark.parametrize("server", ["rm", "nn_http", "nobody"])
+def test_a_wrong_port_is_refused_with_the_setting(client_of: Make, hadoop: Hadoop, tmp_path: Path, server: str) -> None:
+    where = "127.0.0.1:1" if server == "nobody" else address(hadoop, server)
+    client = client_of({"yarn.resourcemanager.webapp.address": where})
+    for said in (refused(client, properties(tmp_path), Unreachable), status_of(client)):
+        assert said.startswith(f"http://{where}: ")
+        assert said.endswith("see yarn.resourcemanager.webapp.address")
+
+
+def status_of(client: Client) -> str:
+    with pytest.raises(Unreachable) as caught:
+        client.status(ApplicationId(1, 1))
+    return str(caught.value)
+
+
+def test_tls_on_one_side_alone_is_refused_with_the_policy(
+    client_of: Make, hadoop: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secure: dict[str, str | None] = {"yarn.http.policy": "HTTPS_ONLY"}
+    client = client_of({**secure, "yarn.resourcemanager.webapp.https.address": address(hadoop)})
+    said = refused(client, properties(tmp_path), Unreachable)
+    assert said.endswith("it speaks plain HTTP, and not TLS; set yarn.http.policy to HTTP_ONLY")
+    with tls_in_front(tmp_path, ("127.0.0.1", hadoop.ports["rm_http"])) as where:
+        plain = client_of({"yarn.resourcemanager.webapp.address": where})
+        assert refused(plain, properties(tmp_path), Unreachable).endswith(
+            "it speaks TLS, and not plain HTTP; set yarn.http.policy to HTTPS_ONLY"
+        )
+        there = {**secure, "yarn.resourcemanager.webapp.https.address": where}
+        said = refused(client_of(there), properties(tmp_path), Unreachable)
+        assert "it has a certificate that is not trusted (self-signed certificate); SSL_CERT_FILE names" in said
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "certificate.pem"))
+        assert client_of(there).engine.info().version == "3.4.2"
+
+
+def test_what_the_resourcemanager_forgot_the_timeline_server_knows(
+    client_of: Make, others: Others, tmp_path: Path
+) -> None:
+    first = client_of()
+    end = first.wait(first.submit(properties(tmp_path)), timeout_s=90)
+    later = client_of({"yarn.resourcemanager.webapp.address": address(others.fresh)})
+
+    def told() -> bool:
+        # The timeline server learns of it some time after the ResourceManager.
+        try:
+            return later.status(end.application_id).state.ended
+        except NotFound:
+            return False
+
+    until(told)
+    seen = later.status(end.application_id)
+    assert (seen.state, seen.final_status, seen.appname) == (end.state, end.final_status, end.appname)
+    assert [one.exit_code for one in seen.containers] == [0]
+    assert later.kill(end.application_id) == f"{end.application_id} had already ended: FINISHED, SUCCEEDED"
+    assert "is not known to YARN, nor to its timeline server" in not_found(later)
+    for listed in (later.list(), later.list(everybody=True)):
+        (one,) = [one for one in listed if one.application_id == end.application_id]
+        assert (one.state, one.final_status, one.appname) == (end.state, end.final_status, end.appname)
+    assert [one.application_id for one in later.list(finished=1)] == [later.list()[-1].application_id]
+    assert not later.list(user="nobody9")
+    without = client_of(
+        {"yarn.resourcemanager.webapp.address": address(others.fresh), "yarn.timeline-service.enabled": "false"}
+    )
+    assert "is not known to YARN (dlapp-list -a shows what is)" in not_found(without)
+    assert not without.list()
+    silent = client_of(
+        {
+            "yarn.resourcemanager.webapp.address": address(others.fresh),
+            "yarn.timeline-service.webapp.address": "127.0.0.1:1",
+        }
+    )
+    assert not silent.list()
+
+
+def not_found(client: Client) -> str:
+    with pytest.raises(NotFound) as caught:
+        client.status(ApplicationId(1, 1))
+    return str(caught.value)
+
+
+def test_the_patched_hadoops_three_settings_are_limits(client_of: Make, others: Others, tmp_path: Path) -> None:
+    site: dict[str, str | None] = {"yarn.resourcemanager.webapp.address": address(others.fresh)}
+    client = client_of(site, gpuid__zookeeper__ensemble="127.0.0.1:1", gpuid__zookeeper__credentials="none")
+    said = refused(client, properties(tmp_path, resources="memory=256m\ngcores=3"), AskTooLarge)
+    assert said == "asked for 3 gcores in one container, the most is 2 (yarn.scheduler.maximum-allocation-gcores)"
+    spec = client.read(properties(tmp_path, resources="memory=256m\ngcores=2")).spec
+    lines = client.engine.check(spec)
+    assert "a node has 1 gcores (yarn.nodemanager.resource.gcores); a container of 2 waits for one that" in lines[0]
+
+
+# ---- the log server ----
+
+
+def test_logs_that_no_server_shows_are_read_from_hdfs(client_of: Make, tmp_path: Path) -> None:
+    script = 'seq 1 30000; echo "oh $CONTAINER_INDEX" >&2'
+    path = properties(tmp_path, script=script, resources="memory=256m\ncontainers=2")
+    numbers = b"".join(b"%d\n" % number for number in range(1, 30_001))
+    client = client_of({"yarn.log.server.url": "http://127.0.0.1:1/applicationhistory/logs"})
+    application_id = client.submit(path)
+    lost: list[str] = []
+
+    def printed(**options: object) -> dict[tuple[int, str], bytes]:
+        found: dict[tuple[int, str], bytes] = {}
+        for piece in client.logs(application_id, missing=lost.append, **options):  # type: ignore[arg-type]
+            key = (piece.log.index, piece.stream)
+            found[key] = found.get(key, b"") + piece.data
+        return found
+
+    everything = {(index, "stdout"): numbers for index in (0, 1)}
+    everything |= {(index, "stderr"): b"oh %d\n" % index for index in (0, 1)}
+    # What was shown while it ran is not shown again when it comes from another place.
+    assert printed(follow=True) == everything
+    assert printed() == everything
+    assert printed(container=1, streams=("stdout",), last_lines=2) == {(1, "stdout"): b"29999\n30000\n"}
+    assert lost == []
+    # Where it is it is found, also by who submits elsewhere.
+    with Client(load_config({"cluster": "local", "yarn.conf_dir": client.config.yarn.conf_dir or ""})) as here:
+        assert here.resolve("last") == application_id
+        assert here.status(application_id).state.value == "FINISHED"
+        assert here.kill(application_id) == f"{application_id} had already ended: FINISHED, SUCCEEDED"

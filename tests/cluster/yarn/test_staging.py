@@ -1,0 +1,140 @@
+"""What is brought to the cluster, and for whom its nodes then keep it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dlapp.cluster.yarn.client.submission import ApplicationSubmitter
+from dlapp.cluster.yarn.staging import FileInfo
+from dlapp.errors import Denied
+from dlapp.locations import HdfsPlace
+from dlapp.login import Login
+
+HOME = "hdfs://nn:8020/user/tony"
+CACHE = f"{HOME}/.dlapp/cache"
+
+
+class Modes:
+    """As much of `StagingFiles` as is used: what is there is its mode, under a location."""
+
+    home = HOME
+
+    def __init__(self, **changed: int) -> None:
+        below = {"user": "user", "home": "user/tony", "own": "user/tony/.dlapp", "cache": "user/tony/.dlapp/cache"}
+        modes = {"user": 0o755, "home": 0o755, "own": 0o711, "cache": 0o711, **changed}
+        self.there = {f"hdfs://nn:8020/{path}": modes[name] for name, path in below.items()}
+        self.owners: dict[str, str] = {}
+        self.sent: list[str] = []
+        self.content = b"zip"
+
+    def look(self, location: str) -> FileInfo | None:
+        if (mode := self.there.get(location)) is None:
+            return None
+        return SimpleNamespace(
+            size_bytes=len(self.content),
+            modified_ms=int(time.time() * 1000),
+            owner=self.owners.get(location, "tony"),
+            mode=mode,
+        )
+
+    def make(self, location: str, mode: int) -> None:
+        self.there.setdefault(location, mode)
+
+    def read_part(self, location: str, offset: int, count: int) -> bytes:
+        return self.content[offset : offset + count]
+
+    def send(self, path: str, location: str, mode: int) -> FileInfo | None:
+        self.there[location] = mode
+        self.sent.append(location)
+        return self.look(location)
+
+
+@pytest.fixture(autouse=True)
+def _archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("it").write_bytes(b"zip")
+
+
+def staged(files: Modes, name: str, mode: int, visibility: str) -> str:
+    there = ApplicationSubmitter(None, None)  # type: ignore[arg-type]
+    found = there._staged(files, "tony", "it", f"{CACHE}/{name}", mode, visibility)  # type: ignore[arg-type]
+    assert (found.url, found.size) == (f"{CACHE}/{name}", 3)
+    return found.visibility
+
+
+@pytest.mark.parametrize(
+    ("changed", "visibility"),
+    [
+        ({}, "PUBLIC"),
+        ({"home": 0o711}, "PUBLIC"),
+        ({"home": 0o750}, "PRIVATE"),
+        ({"home": 0o700}, "PRIVATE"),
+        ({"home": 0o754}, "PRIVATE"),  # to read a directory is not to pass it
+        ({"user": 0o770}, "PRIVATE"),
+        ({"own": 0o700}, "PRIVATE"),
+        ({"cache": 0o700}, "PRIVATE"),
+    ],
+)
+def test_the_zip_is_public_where_everybody_may_read_it_and_else_the_users(
+    changed: dict[str, int], visibility: str
+) -> None:
+    files = Modes(**changed)
+    for _ in range(2):
+        assert staged(files, "dlapp-1.pyz", 0o644, "PUBLIC") == visibility
+    assert files.sent == [f"{CACHE}/dlapp-1.pyz"]
+
+
+def test_a_zip_that_others_may_not_read_is_not_public() -> None:
+    files = Modes()
+    files.there[f"{CACHE}/dlapp-1.pyz"] = 0o640
+    assert staged(files, "dlapp-1.pyz", 0o644, "PUBLIC") == "PRIVATE"
+
+
+def test_a_workspace_is_the_users_wherever_it_lies() -> None:
+    assert staged(Modes(), "1.tar.gz", 0o600, "PRIVATE") == "PRIVATE"
+
+
+@pytest.mark.parametrize(
+    ("place", "mode", "owner"),
+    [
+        (f"{CACHE}/dlapp-1.pyz", 0o644, "mallory"),
+        (f"{CACHE}/dlapp-1.pyz", 0o666, "tony"),
+        (CACHE, 0o711, "mallory"),
+        (CACHE, 0o731, "tony"),
+        (f"{HOME}/.dlapp", 0o733, "tony"),
+        (f"{HOME}/.dlapp", 0o711, "mallory"),
+        (HOME, 0o777, "tony"),
+    ],
+)
+def test_an_archive_that_others_may_have_put_there_is_refused(place: str, mode: int, owner: str) -> None:
+    files = Modes()
+    files.there[f"{CACHE}/dlapp-1.pyz"] = 0o644
+    files.there[place] = mode
+    files.owners[place] = owner
+    with pytest.raises(Denied, match="others may have written there"):
+        staged(files, "dlapp-1.pyz", 0o644, "PUBLIC")
+
+
+@pytest.mark.parametrize("content", [b"zap", b"zip, and more"])
+def test_an_archive_that_is_not_what_its_name_says_is_refused(content: bytes) -> None:
+    files = Modes()
+    files.there[f"{CACHE}/dlapp-1.pyz"] = 0o644
+    files.content = content
+    with pytest.raises(Denied, match="is not what its name says"):
+        staged(files, "dlapp-1.pyz", 0o644, "PUBLIC")
+
+
+@pytest.mark.parametrize(("mode", "visibility"), [(0o644, "PUBLIC"), (0o640, "PRIVATE"), (0o600, "PRIVATE")])
+def test_a_python_archive_is_public_where_everybody_may_read_it(mode: int, visibility: str) -> None:
+    files = Modes()
+    files.there |= {"hdfs://nn:8020/pythons": 0o755, "hdfs://nn:8020/pythons/3.tar.gz": mode}
+    config = SimpleNamespace(yarn=SimpleNamespace(python_archive="hdfs:///pythons/3.tar.gz"))
+    session: Any = SimpleNamespace(hdfs=lambda user: HdfsPlace("hdfs://nn:8020", (), Login(user)), config=config)
+    there = ApplicationSubmitter(session, None)
+    (found,) = there._python_archive(files, "tony").values()  # type: ignore[arg-type]
+    assert (found.visibility, found.archive) == (visibility, True)

@@ -1,0 +1,332 @@
+"""Links, MIG devices, health and the watch: real nvidia-ml-py, on a stub of NVML that changes under it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.services.nvml_stub import LINK_DOWN, MIB, NVSWITCH, Part, StubDevice, with_devices
+
+PYTHON = """
+import dataclasses, json, os, sys, time
+from dlapp.gpuid.health import inspection, nvml
+from dlapp.gpuid.liveness import gpu_processes
+for line in sys.stdin:
+    try:
+        answer = eval(line)
+    except nvml.NvmlError as error:
+        answer = {"error": str(error)}
+    print(json.dumps(answer), flush=True)
+"""
+DISCOVER = "[dataclasses.asdict(one) for one in nvml.discover()]"
+READ = "{uuid: one._asdict() for uuid, one in nvml.read(seen if 'seen' in globals() else nvml.discover()).items()}"
+
+
+class Process:
+    """A process that sees the GPUs, and evaluates a line at a time."""
+
+    def __init__(self, directory: Path, gpus: list[StubDevice], *, old: bool = False) -> None:
+        self.directory, self.gpus = directory, gpus
+        variables = with_devices(directory, gpus, old=old)
+        self.process = subprocess.Popen(
+            [sys.executable, "-I", "-c", PYTHON],
+            env=os.environ | variables,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def ask(self, line: str) -> Any:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        print(line, file=self.process.stdin, flush=True)
+        return json.loads(self.process.stdout.readline())
+
+    def change(self, *gpus: StubDevice, init: int = 0) -> None:
+        """From now on these GPUs are there, and the driver answers ``init``."""
+        with_devices(self.directory, gpus, init=init)
+
+    def devices(self) -> Any:
+        return self.ask(DISCOVER)
+
+    def readings(self) -> list[dict[str, Any]]:
+        """Of the GPUs that `remember` saw; else of all there are."""
+        return list(self.ask(READ).values())
+
+    def remember(self) -> None:
+        self.ask("[globals().__setitem__('seen', nvml.discover())][0]")
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def see(tmp_path: Path) -> Iterator[Any]:
+    started: list[Process] = []
+
+    def start(*gpus: StubDevice, old: bool = False) -> Process:
+        started.append(Process(tmp_path, list(gpus), old=old))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.close()
+
+
+# ---- what there is ----
+
+
+def test_links_are_told_as_nvidia_smi_topo_tells_them(see: Any) -> None:
+    gpus = [
+        StubDevice(pcie=(0, 10, 30, 50), nvlinks=(1, 1, 2, LINK_DOWN)),
+        StubDevice(pcie=(10, 0, 20, 50), nvlinks=(0, 0, LINK_DOWN)),
+        StubDevice(pcie=(30, 20, 0, 50), nvlinks=(0,)),
+        StubDevice(pcie=(50, 50, 50, 0)),
+    ]
+    assert [one["links"] for one in see(*gpus).devices()] == [
+        ["X", "NV2", "NV1", "SYS"],
+        ["NV2", "X", "PXB", "SYS"],
+        ["NV1", "PXB", "X", "SYS"],
+        ["SYS", "SYS", "SYS", "X"],
+    ]
+
+
+@pytest.mark.parametrize("old", [False, True], ids=["new driver", "old driver"])
+def test_devices_on_nvswitches_reach_each_other_by_all_links_that_both_have(see: Any, old: bool) -> None:
+    gpus = [
+        StubDevice(nvlinks=(NVSWITCH,) * 12),
+        StubDevice(nvlinks=(NVSWITCH,) * 12),
+        StubDevice(nvlinks=(NVSWITCH,) * 6),
+    ]
+    assert [one["links"] for one in see(*gpus, old=old).devices()] == [
+        ["X", "NV12", "NV6"],
+        ["NV12", "X", "NV6"],
+        ["NV6", "NV6", "X"],
+    ]
+
+
+def test_numa_node_and_compute_mode_are_known_where_the_driver_tells_them(see: Any) -> None:
+    found = see(
+        StubDevice(numa=1, mode=3), StubDevice(numa=0, mode=2), StubDevice(mode=None, bus_id="0000FFFE:01:00.0")
+    ).devices()
+    assert [(one["numa"], one["compute_mode"]) for one in found] == [(1, "exclusive"), (0, "prohibited"), (-1, "")]
+
+
+def test_a_device_in_mig_mode_is_its_parts_and_they_have_its_place(see: Any) -> None:
+    mig = StubDevice(
+        minor=5, mig=(Part("MIG-a"), Part("MIG-b", name="NVIDIA Test Card MIG 2g.10gb", memory_bytes=10 << 30))
+    )
+    found = see(StubDevice(), mig, StubDevice(mig=())).devices()
+    assert [(one["uuid"][:5], one["index"], one["minor"], one["mig"], one["memory_mib"]) for one in found] == [
+        ("GPU-0", 0, 0, -1, 16384),
+        ("MIG-a", 1, 5, 0, 5120),
+        ("MIG-b", 1, 5, 1, 10240),
+    ]
+
+
+def test_an_old_driver_costs_what_it_cannot_tell_and_no_device(see: Any) -> None:
+    gpus = [
+        StubDevice(numa=1, pcie=(0, 10), bus_id="0000FFFE:01:00.0"),
+        StubDevice(pcie=(10, 0), bus_id="0000FFFF:01:00.0"),
+    ]
+    found = see(*gpus, old=True).devices()
+    assert [(one["links"], one["numa"]) for one in found] == [(["X", "PIX"], -1), (["PIX", "X"], -1)]
+
+
+def test_a_device_that_fails_costs_that_device_and_the_links_to_it(see: Any) -> None:
+    gpus = [StubDevice(pcie=(0, 10, 10)), StubDevice(error=999), StubDevice(pcie=(10, 10, 0))]
+    assert [(one["index"], one["links"]) for one in see(*gpus).devices()] == [
+        (0, ["X", "-", "PIX"]),
+        (2, ["PIX", "-", "X"]),
+    ]
+
+
+def test_a_driver_that_is_restarted_between_two_looks_is_no_matter_to_a_process(see: Any) -> None:
+    process = see(StubDevice(), StubDevice())
+    assert len(process.devices()) == 2
+    process.change(StubDevice(), StubDevice(), init=9)
+    assert process.devices() == []
+    process.change(StubDevice(), StubDevice(), init=18)
+    assert "version mismatch" in process.devices()["error"]
+    process.change(StubDevice(), StubDevice())
+    assert len(process.devices()) == 2
+
+
+def test_a_device_vanishes_and_comes_back_between_two_looks(see: Any) -> None:
+    process = see(StubDevice(uuid="GPU-a"), StubDevice(uuid="GPU-b"))
+    process.remember()
+    process.change(StubDevice(uuid="GPU-a"))
+    assert [one["uuid"] for one in process.devices()] == ["GPU-a"]
+    assert [one["error"] for one in process.readings()] == ["", "it is not there"]
+    process.change(StubDevice(uuid="GPU-a"), StubDevice(uuid="GPU-b"))
+    assert [one["error"] for one in process.readings()] == ["", ""]
+
+
+# ---- how they are ----
+
+
+def test_reserved_memory_is_not_used_memory_where_the_driver_tells_them_apart(see: Any) -> None:
+    gpu = StubDevice(used=20 * MIB, reserved=500 * MIB)
+    (new,) = see(gpu).readings()
+    assert (new["used_mib"], new["reserved_is_apart"]) == (20, True)
+    (old,) = see(gpu, old=True).readings()
+    assert (old["used_mib"], old["reserved_is_apart"]) == (520, False)
+
+
+@pytest.mark.parametrize("old", [False, True], ids=["new driver", "old driver"])
+def test_processes_on_a_device_are_told_with_the_names_of_their_programs(see: Any, old: bool) -> None:
+    process = see(StubDevice(pids=(os.getpid(),), graphics=(1,)), old=old)
+    (reading,) = process.readings()
+    program = Path(Path("/proc/self/cmdline").read_bytes().split(b"\0")[0].decode()).name
+    assert [(pid, name) for pid, name, _ in reading["compute"]] == [(os.getpid(), program)]
+    assert [pid for pid, _, _ in reading["graphics"]] == [1]
+
+
+def test_a_process_that_proc_does_not_show_is_named_by_nvml_or_not_at_all(see: Any) -> None:
+    hidden, unknown = 4194398, 4194399  # no pid is so high: the stub names the first
+    (reading,) = see(StubDevice(pids=(hidden, unknown))).readings()
+    assert [name for _, name, _ in reading["compute"]] == ["named-by-nvml", ""]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "cause"),
+    [
+        (StubDevice(), None),
+        (
+            StubDevice(ecc=None, slowdown=None, temperature=None, recovery=None, remap_pending=None, utilization=None),
+            None,
+        ),
+        (StubDevice(error=15), "lost"),
+        (StubDevice(error=999), "failing"),
+        (StubDevice(ecc=1), "ecc"),
+        (StubDevice(remap_failed=1), "ecc"),
+        (StubDevice(remap_pending=1), "needs-reset"),
+        (StubDevice(pages_pending=1), "needs-reset"),
+        (StubDevice(recovery=2), "needs-reset"),
+        (StubDevice(temperature=92), "hot"),
+        (StubDevice(mode=2), "prohibited"),
+        (StubDevice(pids=(4194399,)), "foreign-process"),
+        (StubDevice(used=600 * MIB), "memory-held"),
+    ],
+)
+def test_each_fault_that_nvml_reports_is_one(see: Any, gpu: StubDevice, cause: str | None) -> None:
+    process = see(StubDevice(), StubDevice())
+    process.remember()
+    process.change(StubDevice(), gpu)
+    limits = "inspection.HealthLimits(settle_s=0.05)"
+    found = process.ask(f"{{u: f.cause for u, f in inspection.check(seen, read=nvml.read, limits={limits}).items()}}")
+    assert list(found.values()) == ([cause] if cause else [])
+
+
+def test_a_part_of_a_device_has_its_own_memory_and_processes_and_the_device_s_faults(see: Any) -> None:
+    parts = (Part("MIG-a", used=900 * MIB, pids=(4194399,)), Part("MIG-b"))
+    first, second = see(StubDevice(mig=parts, ecc=2, temperature=50)).readings()
+    assert (first["used_mib"], len(first["compute"])) == (900, 1)
+    assert (second["used_mib"], len(second["compute"])) == (0, 0)
+    assert [(one["ecc_uncorrected"], one["temperature_c"]) for one in (first, second)] == [(2, 50)] * 2
+
+
+def test_without_a_driver_nothing_is_known_of_a_device(see: Any) -> None:
+    process = see(StubDevice())
+    process.remember()
+    process.change(StubDevice(), init=9)
+    assert process.ask(READ) == {"error": "NVML: the driver is gone"}
+
+
+COMPUTING = "gpu_processes.processes_on(['GPU-a', 'GPU-b'])"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "state", "why"),
+    [
+        ([StubDevice(uuid="GPU-a"), StubDevice(uuid="GPU-b"), StubDevice(pids=(4194399,))], "gone", ""),
+        (
+            [StubDevice(uuid="GPU-a"), StubDevice(uuid="GPU-b", pids=(4194399,))],
+            "alive",
+            "process 4194399 computes on gpu1",
+        ),
+        ([StubDevice(uuid="GPU-a"), StubDevice(uuid="GPU-b", error=15)], "gone", ""),
+        ([StubDevice(uuid="GPU-a")], "gone", ""),
+        ([], "gone", ""),
+    ],
+    ids=["another's card", "our card", "a lost card", "a card that is away", "no card"],
+)
+def test_a_process_on_a_device_is_a_witness(see: Any, gpus: list[StubDevice], state: str, why: str) -> None:
+    assert see(*gpus).ask(COMPUTING)[:2] == [state, why]
+
+
+def test_where_the_driver_fails_it_is_not_known_if_a_process_is_left(see: Any) -> None:
+    process = see(StubDevice(uuid="GPU-a"))
+    process.change(StubDevice(uuid="GPU-a"), init=18)
+    assert process.ask(COMPUTING)[0] == "unknown"
+
+
+# ---- while a payload runs ----
+
+WATCH = "[globals().__setitem__('watched', nvml.Watched(nvml.discover()))][0]"
+LOOK = "{u: f._asdict() for u, f in watched.look().items()}"
+
+
+def test_a_device_that_is_lost_while_it_is_watched_is_seen(see: Any) -> None:
+    process = see(StubDevice(uuid="GPU-a"), StubDevice(uuid="GPU-b"))
+    process.ask(WATCH)
+    assert process.ask(LOOK) == {}
+    process.change(StubDevice(uuid="GPU-a"), StubDevice(uuid="GPU-b", error=15))
+    assert {uuid: one["cause"] for uuid, one in process.ask(LOOK).items()} == {"GPU-b": "lost"}
+
+
+def test_an_xid_of_the_device_is_seen_and_one_of_the_program_is_not(see: Any) -> None:
+    gpu = StubDevice(uuid="GPU-a", xid=31)
+    process = see(gpu)
+    process.ask(WATCH)
+    assert process.ask(LOOK) == {}
+    process.change(replace(gpu, xid=13))
+    assert process.ask(LOOK) == {}
+    process.change(replace(gpu, xid=79))
+    assert {uuid: one["detail"] for uuid, one in process.ask(LOOK).items()} == {"GPU-a": "it fell off the bus (Xid 79)"}
+
+
+def test_an_xid_of_one_part_of_a_device_is_no_matter_to_the_others(see: Any) -> None:
+    gpu = StubDevice(mig=(Part("MIG-a"), Part("MIG-b")))
+    process = see(gpu)
+    process.ask(WATCH)
+    process.change(replace(gpu, xid=95, xid_instance=2))
+    assert list(process.ask(LOOK)) == ["MIG-b"]
+    process.change(replace(gpu, xid=119))
+    assert list(process.ask(LOOK)) == ["MIG-a", "MIG-b"]
+
+
+def test_a_driver_that_goes_away_says_nothing_on_the_devices(see: Any) -> None:
+    process = see(StubDevice())
+    process.ask(WATCH)
+    process.change(StubDevice(), init=9)
+    assert "Driver" in process.ask(LOOK)["error"]
+
+
+# ---- a real GPU ----
+
+
+@pytest.mark.gpu
+def test_real_devices_are_read_linked_and_watched() -> None:
+    from dlapp.gpuid.health import inspection, nvml
+
+    if not nvml.library_is_there() or not (devices := nvml.discover()):
+        pytest.skip("no NVIDIA GPU here")
+    assert all(one.pci_bus_id and one.compute_mode and one.links[one.index] == "X" for one in devices)
+    readings = nvml.read(devices)
+    assert all(not one.error and one.used_mib is not None and one.total_mib > 0 for one in readings.values())
+    assert [inspection.judge(one) for one in readings.values() if one.error] == []
+    watched = nvml.Watched(devices)
+    try:
+        assert watched.look() == {}
+    finally:
+        watched.close()

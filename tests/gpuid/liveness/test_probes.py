@@ -1,0 +1,387 @@
+"""What each witness says of a payload, and that what cannot be known is said to be unknown."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlapp.gpuid.liveness import probes
+from dlapp.gpuid.liveness.probes import LivenessProbes
+from dlapp.gpuid.liveness.result import ALIVE, GONE, UNKNOWN, Liveness
+from dlapp.gpuid.rules import LeaseRequest
+from dlapp.gpuid.stores.locked_devices import HeldDevices
+from dlapp.gpuid.stores.machine import MachineLedger
+from dlapp.net.dockerd import ContainerSummary, DockerSilent
+from dlapp.system import locks
+from tests.services.dockerd import IMAGE, own_daemon
+from tests.services.ledger_process import fake_devices
+
+ROOT = Path(__file__).resolve().parents[3]
+LABEL = "dlapp.container=container_1700000000000_0001_01_000002"
+
+
+def no_devices(uuids: Any) -> Liveness:
+    return Liveness(GONE)
+
+
+HERE = "unix:///nowhere"
+
+
+def judge(found: dict[str, Any], **more: Any) -> Liveness:
+    return LivenessProbes(devices=no_devices, docker_host=HERE, **more).check(found, probes.this_boot_id(), ["GPU-0"])
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(["sleep", "60"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def task_of(pid: int) -> dict[str, int]:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return {"pid": pid, "start_time": int(fields[19]), "pid_ns": os.stat("/proc/self/ns/pid").st_ino}
+
+
+# ---- the task ----
+
+
+def test_a_task_that_runs_is_alive_and_one_that_ended_is_gone(sleeper: subprocess.Popen[bytes]) -> None:
+    task = task_of(sleeper.pid)
+    found = judge({"task": task})
+    assert (found.state, found.why, found.at_work) == (ALIVE, f"its task {sleeper.pid} is running", True)
+    sleeper.send_signal(signal.SIGSTOP)
+    assert judge({"task": task}).state == ALIVE
+    sleeper.kill()
+    deadline = time.monotonic() + 10
+    while judge({"task": task}).state != GONE:  # a zombie first: nobody waited for it yet
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    sleeper.wait()
+    assert judge({"task": task}).state == GONE
+
+
+def test_another_process_with_the_pid_of_the_task_is_not_the_task(sleeper: subprocess.Popen[bytes]) -> None:
+    assert judge({"task": task_of(sleeper.pid) | {"start_time": 1}}).state == GONE
+
+
+def test_a_task_in_another_pid_namespace_is_unknown(sleeper: subprocess.Popen[bytes]) -> None:
+    found = judge({"task": task_of(sleeper.pid) | {"pid_ns": 1}})
+    assert (found.state, found.why) == (UNKNOWN, f"its task {sleeper.pid} is in another pid namespace")
+
+
+@pytest.mark.root("to hide /proc")
+def test_a_task_that_proc_hides_is_unknown_and_one_that_is_gone_is_gone(sleeper: subprocess.Popen[bytes]) -> None:
+    gone = subprocess.Popen(["/bin/true"])
+    gone.wait()
+    tasks = [task_of(sleeper.pid), task_of(sleeper.pid) | {"pid": gone.pid}]
+    program = (
+        "import json, sys\nsys.path[:0] = [sys.argv[2]]\nfrom dlapp.gpuid.liveness.probes import _task\n"
+        "print([_task(one).state for one in json.loads(sys.argv[1])])\n"
+    )
+    python = shutil.which("python3", path="/usr/local/bin:/usr/bin:/bin") or sys.executable
+    inside = (
+        'mount -t proc -o hidepid=2 proc /proc && exec setpriv --reuid=60001 --regid=60001 --clear-groups "$0" "$@"'
+    )
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", inside, python, "-I", "-c", program, json.dumps(tasks), str(ROOT)],
+        capture_output=True,
+        text=True,
+    )
+    if "mount" in done.stderr and "denied" in done.stderr:
+        pytest.skip("this machine lets nobody mount a /proc of their own")
+    assert (done.returncode, done.stdout.strip()) == (0, "['unknown', 'gone']"), done.stderr
+
+
+@pytest.mark.root("to make a pid namespace")
+def test_from_inside_another_pid_namespace_nothing_is_known(sleeper: subprocess.Popen[bytes]) -> None:
+    program = (
+        "import json, sys\nsys.path[:0] = [sys.argv[2]]\nfrom dlapp.gpuid.liveness.probes import _task\n"
+        "print(_task(json.loads(sys.argv[1])).state)\n"
+    )
+    command = [sys.executable, "-I", "-c", program, json.dumps(task_of(sleeper.pid)), str(ROOT)]
+    done = subprocess.run(["unshare", "--pid", "--fork", *command], capture_output=True, text=True)
+    if "unshare" in done.stderr:
+        pytest.skip(f"this machine lets nobody make a pid namespace: {done.stderr.strip()}")
+    assert done.stdout.strip() == "unknown", done.stderr
+
+
+# ---- lock and lifeline ----
+
+
+def held(directory: Path, token: str) -> HeldDevices:
+    """Cards of this machine, locked for a lease of a cluster's ledger."""
+    ledger = MachineLedger(str(directory), discover=lambda: fake_devices(2))
+    found = ledger.hold(fake_devices(2), LeaseRequest("application_1_1", "c1", "tony", 2), token=token)
+    assert isinstance(found, HeldDevices)
+    return found
+
+
+def test_a_lock_is_held_by_whoever_inherited_it(tmp_path: Path) -> None:
+    mine = held(tmp_path, "mine")
+    child = subprocess.Popen(["sleep", "60"], pass_fds=mine.fds)
+    mine.close()
+    assert judge({"lock": mine.evidence}) == Liveness(ALIVE, "a process of it still holds its lock")
+    child.kill()
+    child.wait()
+    assert judge({"lock": mine.evidence}).state == GONE
+
+
+def test_a_lock_that_another_took_since_says_that_it_is_over(tmp_path: Path) -> None:
+    mine = held(tmp_path, "mine")
+    mine.close()
+    other = held(tmp_path, "other")
+    assert judge({"lock": mine.evidence}).state == GONE
+    assert judge({"lock": other.evidence}).state == ALIVE
+    other.close()
+
+
+def test_a_lock_whose_file_was_removed_is_known_by_its_record(tmp_path: Path) -> None:
+    mine = held(tmp_path, "mine")
+    for name in ("GPU-0", "GPU-1"):
+        os.unlink(tmp_path / name)
+    assert judge({"lock": mine.evidence}).state == ALIVE
+    mine.close()
+    assert judge({"lock": mine.evidence}).state == GONE
+    for odd in (None, 3, {}, {**mine.evidence, "cards": {}}, {**mine.evidence, "cards": {"../GPU-0": 1}}):
+        assert judge({"lock": odd, "task": {}}).state == UNKNOWN
+
+
+def test_the_lock_of_a_dlapp_that_wrote_no_records_is_the_device_s_own(tmp_path: Path) -> None:
+    held(tmp_path, "first").release()
+    fd = os.open(tmp_path / "GPU-0", os.O_RDWR)
+    assert locks.try_lock(fd, 0, 2)
+    devices = {"GPU-0": os.fstat(fd).st_ino}
+    lock = {"directory": str(tmp_path), "token": "old", "cards": devices}
+    assert judge({"lock": lock}).state == ALIVE
+    os.close(fd)
+    assert judge({"lock": lock}).state == GONE
+    other = held(tmp_path, "other")
+    assert judge({"lock": lock}).state == GONE
+    other.release()
+    os.unlink(tmp_path / "GPU-0")
+    assert judge({"lock": lock}).state == UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("task", "containers", "state"),
+    [
+        (None, "unasked", UNKNOWN),
+        (None, "silent", UNKNOWN),
+        (None, "none", GONE),
+        ("gone", "unasked", UNKNOWN),
+        ("gone", "silent", UNKNOWN),
+        ("gone", "none", GONE),
+        ("alive", "none", ALIVE),
+        ("gone", "running", ALIVE),
+    ],
+)
+@pytest.mark.parametrize("error", [errno.ENOENT, errno.EACCES])
+def test_a_lifeline_that_is_not_to_be_seen_is_unknown_unless_dockerd_stands_for_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sleeper: subprocess.Popen[bytes],
+    error: int,
+    task: str | None,
+    containers: str,
+    state: str,
+) -> None:
+    fifo = str(tmp_path / "home" / "life")
+    opened = os.open
+
+    def open_for_another(path: str, flags: int, *more: Any, **named: Any) -> int:
+        if path == fifo:
+            raise OSError(error, os.strerror(error), path)
+        return opened(path, flags, *more, **named)
+
+    monkeypatch.setattr(os, "open", open_for_another)
+    found: dict[str, Any] = {"fifo": fifo}
+    if task is not None:
+        found["task"] = task_of(sleeper.pid) | ({"start_time": 1} if task == "gone" else {})
+    if containers != "unasked":
+        found["docker"] = {"host": HERE, "label": LABEL}
+    daemon = Daemon({"silent": None, "none": [], "running": [("0123456789abcdef", "running")]}.get(containers))
+    said = judge(found, docker=lambda host: daemon)
+    assert said.state == state
+    if containers == "unasked":
+        assert said.why == f"its lifeline {fifo}: {os.strerror(error)}"
+
+
+@pytest.mark.parametrize("error", [errno.ELOOP, errno.EIO])
+def test_a_lifeline_that_cannot_be_opened_for_another_reason_is_unknown_whatever_dockerd_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    def refuse(*_: Any, **__: Any) -> int:
+        raise OSError(error, os.strerror(error))
+
+    found = {"fifo": str(tmp_path / "life"), "docker": {"host": HERE, "label": LABEL}}
+    monkeypatch.setattr(os, "open", refuse)
+    assert judge(found, docker=lambda host: Daemon([])).state == UNKNOWN
+
+
+def test_a_lifeline_that_is_there_is_gone_when_nobody_reads_it_and_alive_when_somebody_does(tmp_path: Path) -> None:
+    fifo = str(tmp_path / "life")
+    docker = {"host": HERE, "label": LABEL}
+    os.mkfifo(fifo)
+    assert judge({"fifo": fifo}).state == GONE
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    assert judge({"fifo": fifo, "docker": docker}, docker=lambda host: Daemon([])).state == ALIVE
+    os.close(reader)
+
+
+# ---- Docker ----
+
+
+class Daemon:
+    """A dockerd: containers as (id, state); None: it does not answer."""
+
+    def __init__(self, containers: list[tuple[str, str]] | None) -> None:
+        self.containers = containers
+
+    def labelled(self, labels: list[str], *, until: float) -> list[ContainerSummary]:
+        if self.containers is None:
+            raise DockerSilent("dockerd is away")
+        assert labels == [LABEL]
+        return [ContainerSummary(*one, {"dlapp.uid": str(os.geteuid())}) for one in self.containers]
+
+    def remove(self, name: str, *, until: float) -> None:
+        assert self.containers is not None
+        self.containers = [one for one in self.containers if one[0] != name]
+
+
+@pytest.mark.parametrize("state", ["created", "running", "paused", "restarting", "removing", "exited", "dead"])
+def test_a_container_counts_as_alive_until_it_is_removed(state: str) -> None:
+    daemon = Daemon([("0123456789abcdef", state)])
+    gone = subprocess.Popen(["/bin/true"])
+    gone.wait()
+    task = {"pid": gone.pid, "start_time": 1, "pid_ns": os.stat("/proc/self/ns/pid").st_ino}
+    found = {"task": task, "docker": {"host": HERE, "label": LABEL}}
+    witnesses = LivenessProbes(devices=no_devices, docker_host=HERE, docker=lambda host: daemon)
+    said = witnesses.check(found, probes.this_boot_id())
+    assert said == Liveness(ALIVE, f"its container 0123456789ab is {state}")
+    assert witnesses.end_what_is_left(found, probes.this_boot_id(), owner=os.geteuid(), until=time.monotonic() + 60)
+    assert witnesses.check(found, probes.this_boot_id()).state == GONE
+
+
+def test_the_container_of_a_task_that_lives_or_may_live_is_not_removed(sleeper: subprocess.Popen[bytes]) -> None:
+    daemon = Daemon([("0123456789abcdef", "running")])
+    witnesses = LivenessProbes(devices=no_devices, docker_host=HERE, docker=lambda host: daemon)
+    for task in (task_of(sleeper.pid), task_of(sleeper.pid) | {"pid_ns": 1}, {"pid": "x"}):
+        found = {"task": task, "docker": {"host": HERE, "label": LABEL}}
+        assert not witnesses.end_what_is_left(
+            found, probes.this_boot_id(), owner=os.geteuid(), until=time.monotonic() + 60
+        )
+    assert daemon.containers
+
+
+@pytest.mark.docker
+def test_a_real_dockerd_tells_and_removes_and_is_no_witness_when_it_is_down() -> None:
+    gone = subprocess.Popen(["/bin/true"])
+    gone.wait()
+    task = {"pid": gone.pid, "start_time": 1, "pid_ns": os.stat("/proc/self/ns/pid").st_ino}
+    boot = probes.this_boot_id()
+    with own_daemon() as daemon:
+        witnesses = LivenessProbes(devices=no_devices, docker_host=daemon.host)
+        found = {"task": task, "docker": {"host": daemon.host, "label": LABEL}}
+        assert witnesses.check(found, boot).state == GONE
+        for make in (["create"], ["run", "-d"]):
+            labels = ["--label", LABEL, "--label", f"dlapp.uid={os.geteuid()}"]
+            words = ["--network=none", *labels, "--entrypoint", "/bin/sh", IMAGE, "-c", "sleep 60"]
+            daemon.docker(*make, *words)
+        assert witnesses.check(found, boot).state == ALIVE
+        assert witnesses.end_what_is_left(found, boot, owner=os.geteuid(), until=time.monotonic() + 60)
+        assert witnesses.check(found, boot).state == GONE
+        assert daemon.containers(f"label={LABEL}") == []
+        daemon.kill()
+        assert witnesses.check(found, boot).state == UNKNOWN
+        assert not witnesses.end_what_is_left(found, boot, owner=os.geteuid(), until=time.monotonic() + 60)
+
+
+@pytest.mark.parametrize(
+    "docker",
+    [
+        {"host": "unix:///elsewhere", "label": LABEL},
+        {"host": HERE, "label": "com.docker.compose.project=prod"},
+        {"host": HERE, "label": "dlapp.container="},
+        {"host": HERE, "label": f"{LABEL} "},
+        {"host": HERE, "label": 3},
+    ],
+)
+def test_no_other_dockerd_is_asked_and_no_other_label(docker: dict[str, Any]) -> None:
+    def unasked(host: str) -> Daemon:
+        raise AssertionError(host)
+
+    found = {"task": probes.this_task() | {"start_time": 1}, "docker": docker}
+    witnesses = LivenessProbes(devices=no_devices, docker_host=HERE, docker=unasked)
+    assert witnesses.check(found, "", owner=os.geteuid()).state == UNKNOWN
+    assert not witnesses.end_what_is_left(found, "", owner=os.geteuid(), until=time.monotonic() + 60)
+
+
+def test_a_container_of_another_uid_is_not_the_lease_s() -> None:
+    daemon = Daemon([("0123456789abcdef", "running")])
+    found = {"task": probes.this_task() | {"start_time": 1}, "docker": {"host": HERE, "label": LABEL}}
+    witnesses = LivenessProbes(devices=no_devices, docker_host=HERE, docker=lambda host: daemon)
+    other = os.geteuid() + 1
+    assert witnesses.check(found, "", owner=other).state == GONE
+    assert not witnesses.end_what_is_left(found, "", owner=other, until=time.monotonic() + 60)
+    assert daemon.containers
+
+
+def test_a_task_of_another_uid_is_not_the_lease_s() -> None:
+    witnesses = LivenessProbes(devices=no_devices)
+    assert witnesses.check({"task": probes.this_task()}, "", owner=os.geteuid()).state == ALIVE
+    assert witnesses.check({"task": probes.this_task()}, "", owner=os.geteuid() + 1).state == GONE
+
+
+# ---- all of them ----
+
+
+def test_another_boot_ends_everything(sleeper: subprocess.Popen[bytes]) -> None:
+    assert LivenessProbes(boot_id="now").check({"task": task_of(sleeper.pid)}, "before").state == GONE
+
+
+def test_a_lease_without_evidence_is_unknown() -> None:
+    assert judge({}).state == UNKNOWN
+    assert judge({"moon": 1}).state == UNKNOWN
+
+
+ODD = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.floats(allow_nan=False),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["task", "lock", "fifo", "docker", "other"]), ODD, max_size=4))
+def test_no_evidence_that_makes_no_sense_is_taken_for_gone(found: dict[str, Any]) -> None:
+    witnesses = LivenessProbes(devices=no_devices, docker_host=HERE, docker=lambda host: Daemon(None))
+    assert witnesses.check(found, probes.this_boot_id()).state == UNKNOWN
+
+
+@given(
+    st.lists(st.sampled_from([ALIVE, GONE, UNKNOWN]), min_size=2, max_size=2), st.sampled_from([ALIVE, GONE, UNKNOWN])
+)
+def test_gone_is_gone_by_all_witnesses_only(said: list[str], devices: str) -> None:
+    containers = {ALIVE: [("0123456789abcdef", "running")], GONE: [], UNKNOWN: None}[said[0]]
+    me = probes.this_task()
+    task = {ALIVE: me, GONE: me | {"start_time": 1}, UNKNOWN: me | {"pid_ns": 1}}[said[1]]
+    witnesses = LivenessProbes(
+        devices=lambda uuids: Liveness(devices, "card"), docker_host=HERE, docker=lambda host: Daemon(containers)
+    )
+    found = witnesses.check({"task": task, "docker": {"host": HERE, "label": LABEL}}, probes.this_boot_id())
+    everyone = {*said, devices} if ALIVE not in said and UNKNOWN not in said else set(said)
+    assert found.state == (ALIVE if ALIVE in everyone else UNKNOWN if UNKNOWN in everyone else GONE)

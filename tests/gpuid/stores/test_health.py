@@ -1,0 +1,116 @@
+"""Cards are looked at before they are given, in both stores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from dlapp.gpuid.devices import Device
+from dlapp.gpuid.health.inspection import HealthLimits, Inspector
+from dlapp.gpuid.health.nvml import NvmlError
+from dlapp.gpuid.health.readings import GpuProcess, Reading
+from dlapp.gpuid.rules import LeaseRequest, NotEnough
+
+Store = Callable[..., Any]
+
+
+class Nvml:
+    """What NVML would read of the GPUs."""
+
+    def __init__(self) -> None:
+        self.ill: dict[str, dict[str, Any]] = {}
+        self.now_ms = 10**12
+
+    def read(self, devices: Sequence[Device]) -> Mapping[str, Reading]:
+        return {one.uuid: Reading(one.uuid, **self.ill.get(one.uuid, {})) for one in devices}
+
+    def inspector(self) -> Inspector:
+        inspect = Inspector(HealthLimits(settle_s=0.05), read=self.read, now_ms=lambda: self.now_ms)
+        inspect.WELL_LAST_S = inspect.ILL_LAST_S = 0.0
+        return inspect
+
+
+@pytest.fixture
+def nvml() -> Nvml:
+    return Nvml()
+
+
+def ask(count: int, container: str = "container_1") -> LeaseRequest:
+    return LeaseRequest("application_1_0042", container, "tony", count)
+
+
+def quarantined(ledger: Any) -> dict[int, str]:
+    return {one.device.index: one.quarantine.cause for one in ledger.record().devices if one.quarantine}
+
+
+@pytest.mark.parametrize(
+    ("ill", "cause", "said"),
+    [
+        ({"error": "GPU is lost", "lost": True}, "lost", "GPU is lost"),
+        ({"ecc_uncorrected": 1}, "ecc", "an uncorrectable ECC error"),
+        ({"compute": (GpuProcess(7, "python"),)}, "foreign-process", r"process 7 \(python\) computes on it"),
+        ({"used_mib": 5000}, "memory-held", "5000 MiB are held by nobody"),
+    ],
+)
+def test_a_device_that_is_ill_is_not_given_and_the_error_says_why(
+    store: Store, nvml: Nvml, ill: dict[str, Any], cause: str, said: str
+) -> None:
+    ledger = store(inspect=nvml.inspector())
+    nvml.ill["GPU-2"] = ill
+    with ledger.acquire(ask(3)) as lease:
+        assert [one.index for one in lease.devices] == [0, 1, 3]
+        lease.release()
+    with pytest.raises(NotEnough, match=rf"asked for 4 gcores, 3 free: gpu2 quarantined \({said}\)"):
+        ledger.acquire(ask(4, "container_2"))
+    assert quarantined(ledger) == {2: cause}
+
+
+def test_an_ask_that_fails_for_an_ill_device_leaves_written_that_it_is_ill(store: Store, nvml: Nvml) -> None:
+    ledger = store(inspect=nvml.inspector())
+    nvml.ill["GPU-2"] = {"ecc_uncorrected": 1}
+    with pytest.raises(NotEnough):
+        ledger.acquire(ask(4))
+    assert quarantined(store()) == {2: "ecc"}
+
+
+def test_a_probe_heals_what_is_well_again_but_not_before_its_time(store: Store, nvml: Nvml) -> None:
+    ledger = store(inspect=nvml.inspector())
+    nvml.ill["GPU-2"] = {"temperature_c": 95, "slowdown_c": 90}
+    with pytest.raises(NotEnough):
+        ledger.acquire(ask(4))
+    nvml.ill.clear()
+    nvml.now_ms += 30_000
+    with pytest.raises(NotEnough):
+        ledger.acquire(ask(4))
+    nvml.now_ms += 31_000
+    with ledger.acquire(ask(4)) as lease:
+        lease.release()
+    assert quarantined(ledger) == {}
+    nvml.ill["GPU-2"] = {"temperature_c": 95, "slowdown_c": 90}
+    with pytest.raises(NotEnough):
+        ledger.acquire(ask(4, "container_3"))
+    assert [one.quarantine.count for one in ledger.record().devices if one.quarantine] == [2]
+
+
+def test_what_runs_on_a_device_that_is_held_is_its_holder_s(store: Store, nvml: Nvml) -> None:
+    ledger = store(inspect=nvml.inspector())
+    with ledger.acquire(ask(1)) as mine:
+        nvml.ill[mine.devices[0].uuid] = {"compute": (GpuProcess(7, "python"),), "used_mib": 9000}
+        with ledger.acquire(ask(3, "container_2")) as other:
+            other.release()
+        assert quarantined(ledger) == {}
+        mine.release()
+    with pytest.raises(NotEnough, match="quarantined"):
+        ledger.acquire(ask(4, "container_3"))
+
+
+def test_where_nothing_can_be_known_of_the_devices_none_is_given(store: Store) -> None:
+    def broken(_: Sequence[Device]) -> Mapping[str, Reading]:
+        raise NvmlError("NVML: version mismatch")
+
+    ledger = store(inspect=Inspector(read=broken))
+    with pytest.raises(NvmlError, match="version mismatch"):
+        ledger.acquire(ask(1))
+    assert store().record().leases == ()

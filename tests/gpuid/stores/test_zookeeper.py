@@ -1,0 +1,528 @@
+"""The ledger on ZooKeeper: bad records, other users of the ensemble, outages, partitions, answers that are lost."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError
+
+from dlapp.errors import Denied, NotFound, Unreachable, UsageError
+from dlapp.gpuid.liveness.probes import LivenessProbes
+from dlapp.gpuid.liveness.result import GONE, Liveness
+from dlapp.gpuid.rules import HostRecord, LeaseRequest, LedgerError, NotEnough
+from dlapp.gpuid.stores import zookeeper as store
+from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger, ZooKeeperSettings
+from dlapp.net.dockerd import ContainerSummary
+from tests.services.proxy import Plan, Proxy
+from tests.services.zookeeper import ZooKeeper
+
+APP, OTHER = "application_1700000000000_0001", "application_1700000000000_0002"
+Open = Callable[..., Any]
+
+
+def ask(container: str, gcores: int, application: str = APP, **more: Any) -> LeaseRequest:
+    return LeaseRequest(application, container, "tony", gcores, **more)
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "not in time"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def raw(settings: ZooKeeperSettings) -> Iterator[KazooClient]:
+    """A client of the same ensemble with the credentials."""
+    client = KazooClient(settings.ensemble, auth_data=[("digest", settings.credentials)])
+    client.start()
+    yield client
+    client.stop()
+    client.close()
+
+
+def path_of(settings: ZooKeeperSettings, host: str = "node7") -> str:
+    return f"{settings.root}/hosts/{host}"
+
+
+# ---- records ----
+
+
+def test_fields_of_a_later_version_are_kept(on_zookeeper: Open, raw: KazooClient, settings: ZooKeeperSettings) -> None:
+    lease = on_zookeeper().acquire(ask("c1", 1))
+    whole = json.loads(raw.get(path_of(settings))[0])
+    whole |= {"format": 7, "weather": {"is": "fine"}}
+    whole["devices"][0]["colour"] = "green"
+    whole["leases"][0]["mood"] = ["good"]
+    raw.set(path_of(settings), json.dumps(whole).encode())
+    on_zookeeper().acquire(ask("c2", 1)).release()
+    on_zookeeper().quarantine("gpu3", cause="operator", by="root")
+    after = json.loads(raw.get(path_of(settings))[0])
+    assert (after["format"], after["weather"], after["devices"][0]["colour"], after["leases"][0]["mood"]) == (
+        *(7, {"is": "fine"}, "green"),
+        ["good"],
+    )
+    assert lease.release()
+
+
+def test_a_record_that_only_a_later_version_may_write_is_left_alone(
+    on_zookeeper: Open, raw: KazooClient, settings: ZooKeeperSettings
+) -> None:
+    on_zookeeper().acquire(ask("c1", 1)).release()
+    whole = json.loads(raw.get(path_of(settings))[0]) | {"format": 9, "least_writer": 9}
+    raw.set(path_of(settings), json.dumps(whole).encode())
+    before = raw.get(path_of(settings))
+    with pytest.raises(
+        LedgerError, match=r"node7: .* may be written by format 9 or later, this dlapp has 1: update it"
+    ):
+        on_zookeeper().acquire(ask("c2", 1))
+    assert len(on_zookeeper().record().devices) == 4  # it can be read
+    assert raw.get(path_of(settings)) == before
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\xff\xfe",
+        b"[]",
+        b"null",
+        b'"text"',
+        b"{",
+        b'{"format": 1}',
+        b'{"format": "1", "least_writer": 1}',
+        b'{"format": 1, "least_writer": 1, "leases": [3]}',
+        b'{"format": 1, "least_writer": 1, "leases": [{"container": "c"}]}',
+        b'{"format": 1, "least_writer": 1, "devices": [{"uuid": 3}]}',
+        b'{"format": 1, "least_writer": 1, "devices": {}}',
+        b"[" * 5000,
+        b'{"format": 1, "least_writer": true}',
+    ],
+)
+def test_a_record_that_is_none_is_named_and_left_as_it_is(
+    on_zookeeper: Open, raw: KazooClient, settings: ZooKeeperSettings, garbage: bytes
+) -> None:
+    raw.create(path_of(settings), garbage, makepath=True)
+    ledger = on_zookeeper()
+    calls: list[Callable[[], object]] = [
+        lambda: ledger.acquire(ask("c1", 1)),
+        lambda: ledger.quarantine("gpu0", cause="operator"),
+        lambda: ledger.reclaim(),
+        lambda: ledger.release(APP, "c1"),
+    ]
+    for call in calls:
+        with pytest.raises(LedgerError, match="node7: its record in the GPU ledger cannot be read"):
+            call()
+    assert raw.get(path_of(settings))[0] == garbage
+    assert [(host, type(found)) for host, found in ledger.hosts()] == [("node7", LedgerError)]
+
+
+@pytest.mark.parametrize("host", ["", ".", "..", "a/b", "a b", "-a", "a\n", "ü", "x" * 300, "../hosts"])
+def test_what_is_no_host_name_is_refused(on_zookeeper: Open, host: str) -> None:
+    with pytest.raises(UsageError, match="is not a host name"):
+        on_zookeeper(host=host)
+    with pytest.raises(UsageError, match="is not a host name"):
+        on_zookeeper().forget(host, by="root")
+
+
+def test_nobody_releases_the_lease_of_another_application(on_zookeeper: Open) -> None:
+    ledger = on_zookeeper()
+    lease = ledger.acquire(ask("c1", 1))
+    with pytest.raises(Denied, match=rf"the lease of c1 belongs to {APP}, not to {OTHER}"):
+        on_zookeeper().release(OTHER, "c1")
+    assert len(ledger.record().leases) == 1
+    assert lease.release()
+    on_zookeeper().release(OTHER, "c1")  # there is nothing left to release
+
+
+def test_another_machine_of_the_same_name_is_refused_until_the_first_is_forgotten(on_zookeeper: Open) -> None:
+    lease = on_zookeeper(machine="first").acquire(ask("c1", 1))
+    with pytest.raises(LedgerError, match="knows another machine of this name"):
+        on_zookeeper(machine="second").acquire(ask("c2", 1))
+    lease.release()
+    on_zookeeper().forget("node7", by="root")
+    on_zookeeper(machine="second").acquire(ask("c2", 1)).release()
+
+
+def test_a_process_with_many_open_files_can_lease_as_well(on_zookeeper: Open) -> None:
+    """Beyond descriptor 1023 select(2) is of no use."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2048:
+        pytest.skip(f"this machine lets a process open {hard} files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    with contextlib.ExitStack() as opened:
+        opened.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        while opened.enter_context(open(os.devnull)).fileno() < 1024:
+            pass
+        ledger = on_zookeeper()
+        opened.callback(ledger.close)
+        assert ledger.acquire(ask("c1", 4), timeout_s=5).release()
+        assert ledger._ensemble._client._connection._socket.fileno() > 1023
+
+
+# ---- hosts ----
+
+
+def test_hosts_do_not_stand_in_each_others_way(on_zookeeper: Open) -> None:
+    leases = [on_zookeeper(host=f"node{number}").acquire(ask(f"c{number}", 4)) for number in range(3)]
+    listed = dict(on_zookeeper().hosts())
+    assert {host: record.leases[0].container for host, record in listed.items()} == {
+        f"node{number}": f"c{number}" for number in range(3)
+    }
+    for one in leases:
+        one.release()
+
+
+def test_a_forgotten_host_keeps_its_record_and_its_leases(
+    on_zookeeper: Open, raw: KazooClient, settings: ZooKeeperSettings
+) -> None:
+    lease = on_zookeeper().acquire(ask("c1", 3))
+    operator = on_zookeeper(host="desk", devices=())
+    operator.forget("node7", by="root")
+    record = operator.record_of("node7")
+    assert (record.forgotten_by, len(record.leases)) == ("root", 1)
+    assert raw.get(path_of(settings))[1].version > 0
+    # It was not gone after all: what it holds, it holds.
+    with pytest.raises(NotEnough, match="asked for 2 gcores, 1 free"):
+        on_zookeeper().acquire(ask("c2", 2))
+    on_zookeeper().acquire(ask("c3", 1)).release()
+    assert operator.record_of("node7").forgotten_ms == 0
+    assert lease.release()
+
+
+def test_a_host_that_was_never_seen_cannot_be_forgotten_or_quarantined(on_zookeeper: Open) -> None:
+    ledger = on_zookeeper()
+    with pytest.raises(NotFound, match="node8: the GPU ledger knows no such host"):
+        ledger.forget("node8", by="root")
+    with pytest.raises(NotFound, match="node8: the GPU ledger knows no such host"):
+        ledger.quarantine("gpu0", cause="operator", host="node8")
+
+
+# ---- who may write ----
+
+
+def test_without_the_credentials_nobody_writes_and_nobody_deletes(
+    on_zookeeper: Open, settings: ZooKeeperSettings
+) -> None:
+    on_zookeeper().acquire(ask("c1", 1)).release()
+    for credentials in ("", "dlapp:wrong"):
+        stranger = on_zookeeper(over={"credentials": credentials})
+        assert len(stranger.record().devices) == 4
+        with pytest.raises(Denied, match=r"may not be written with these credentials \(gpuid.zookeeper.credentials\)"):
+            stranger.acquire(ask("c2", 1))
+    with KazooClientOf(settings.ensemble, ()) as client:
+        calls: list[Callable[[], object]] = [
+            lambda: client.delete(path_of(settings)),
+            lambda: client.set(path_of(settings), b""),
+            lambda: client.create(path_of(settings, "node8"), b""),
+            lambda: client.delete(settings.root, recursive=True),
+        ]
+        for call in calls:
+            with pytest.raises(NoAuthError):
+                call()
+
+
+def test_not_even_with_the_credentials_a_record_is_deleted(
+    on_zookeeper: Open, raw: KazooClient, settings: ZooKeeperSettings
+) -> None:
+    on_zookeeper().acquire(ask("c1", 1)).release()
+    with pytest.raises(NoAuthError):
+        raw.delete(path_of(settings))
+
+
+def test_who_has_the_credentials_has_no_container_removed_and_gets_no_device_whose_lock_is_held(
+    on_zookeeper: Open, raw: KazooClient, settings: ZooKeeperSettings
+) -> None:
+    removed: list[str] = []
+
+    class Daemon:
+        def labelled(self, labels: list[str], *, until: float) -> list[ContainerSummary]:
+            return [ContainerSummary("a" * 64, "running", {"dlapp.uid": str(os.geteuid())})]
+
+        def remove(self, name: str, *, until: float) -> None:
+            removed.append(name)
+
+    host = "unix:///run/docker.sock"
+    witnesses = LivenessProbes(docker_host=host, docker=lambda _: Daemon(), devices=lambda _: Liveness(GONE))
+    ledger = on_zookeeper(witnesses=witnesses)
+    (device,) = ledger.acquire(ask("c1", 1)).devices
+    whole = json.loads(raw.get(path_of(settings))[0])
+    gone = {"pid": 4194300, "start_time": 1, "pid_ns": os.stat("/proc/self/ns/pid").st_ino, "uid": os.geteuid()}
+    docker = {"host": host, "label": "dlapp.container=container_1_1_01_000002"}
+    forged = {"container": "c2", "application": APP, "devices": ["GPU-3"], "boot_id": whole["boot_id"]}
+    whole["leases"] = [{**forged, "user": "root", "evidence": {"task": gone, "docker": docker}}]
+    raw.set(path_of(settings), json.dumps(whole).encode())
+    assert [one.state for one in ledger.reclaim() if one.container == "c2"] == ["alive"]
+    assert removed == []
+    with pytest.raises(NotEnough, match=device.label):
+        on_zookeeper(witnesses=witnesses).acquire(ask("c3", 1, uuids=(device.uuid,)))
+
+
+class KazooClientOf:
+    """A client for a block."""
+
+    def __init__(self, ensemble: str, auth: tuple[tuple[str, str], ...]) -> None:
+        self.client = KazooClient(ensemble, auth_data=list(auth))
+
+    def __enter__(self) -> KazooClient:
+        self.client.start()
+        return self.client
+
+    def __exit__(self, *_: object) -> None:
+        self.client.stop()
+        self.client.close()
+
+
+# ---- outages ----
+
+
+@pytest.fixture
+def proxy(zookeeper: ZooKeeper) -> Iterator[Proxy]:
+    with Proxy(zookeeper.addresses[0]) as one:
+        yield one
+
+
+def through(proxy: Proxy) -> dict[str, Any]:
+    host, port = proxy.address
+    return {"ensemble": f"{host}:{port}", "session_timeout_s": 1.0}
+
+
+@pytest.fixture
+def short_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "RELEASE_WAIT_S", 0.6)
+
+
+def test_an_acquire_that_reaches_nobody_ends_at_its_deadline_and_names_the_ensemble(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "LEAST_WAIT_S", 0.6)
+    settings = ZooKeeperSettings("127.0.0.1:1,127.0.0.1:2", lock_dir=str(tmp_path))
+    with ZooKeeperLedger(settings, host="node7", discover=lambda: store_devices(1)) as ledger:
+        began = time.monotonic()
+        with pytest.raises(Unreachable, match=r"no ZooKeeper answered in time: 127.0.0.1:1,127.0.0.1:2"):
+            ledger.acquire(ask("c1", 1), timeout_s=1.0)
+        assert 0.9 < time.monotonic() - began < 5
+
+
+def store_devices(count: int) -> Any:
+    from tests.services.ledger_process import fake_devices
+
+    return fake_devices(count)
+
+
+def test_an_acquire_waits_for_an_ensemble_that_comes_back(on_zookeeper: Open, proxy: Proxy) -> None:
+    proxy.plan = Plan(refuse=True)
+    ledger = on_zookeeper(over=through(proxy))
+    threading.Timer(1.0, lambda: setattr(proxy, "plan", Plan())).start()
+    ledger.acquire(ask("c1", 1), timeout_s=20).release()
+
+
+@pytest.mark.usefixtures("short_release")
+def test_a_release_in_an_outage_is_done_when_it_is_over(on_zookeeper: Open, proxy: Proxy) -> None:
+    ledger = on_zookeeper(over=through(proxy))
+    lease = ledger.acquire(ask("c1", 4))
+    proxy.plan = Plan(refuse=True)
+    proxy.cut_all()
+    assert lease.release() is False
+    assert len(on_zookeeper().record().leases) == 1
+    proxy.plan = Plan()
+    wait_until(lambda: on_zookeeper().record().leases == ())
+    assert ledger.acquire(ask("c1", 4)).release()
+
+
+@pytest.mark.usefixtures("short_release")
+def test_a_release_that_was_never_done_is_left_to_evidence(on_zookeeper: Open, proxy: Proxy) -> None:
+    ledger = on_zookeeper(over=through(proxy))
+    # Its task is a process that has ended since.
+    gone = subprocess.Popen(["/bin/true"])
+    gone.wait()
+    task = {"pid": gone.pid, "start_time": 1, "pid_ns": os.stat("/proc/self/ns/pid").st_ino}
+    lease = ledger.acquire(ask("c1", 4, evidence={"task": task}))
+    proxy.plan = Plan(refuse=True)
+    proxy.cut_all()
+    assert lease.release() is False
+    ledger.close()
+    on_zookeeper().acquire(ask("c2", 4, OTHER)).release()
+
+
+@pytest.mark.parametrize("call", range(1, 12))
+def test_an_answer_that_is_lost_does_not_cost_or_double_a_lease(on_zookeeper: Open, proxy: Proxy, call: int) -> None:
+    on_zookeeper().acquire(ask("c0", 1)).release()
+    proxy.plan = Plan(cut_call=call)
+    ledger = on_zookeeper(over=through(proxy))
+    ledger._ensemble._client = ledger._ensemble._start()
+    wait_until(lambda: proxy.connections > 0)
+    proxy.plan = Plan()  # the first connection keeps its own
+    for number in range(3):
+        lease = ledger.acquire(ask(f"c{number}", 3), timeout_s=20)
+        assert len(lease.devices) == 3
+        [mine] = on_zookeeper().record().leases
+        assert (mine.container, set(mine.devices)) == (f"c{number}", {one.uuid for one in lease.devices})
+        assert lease.release()
+    assert on_zookeeper().record().leases == ()
+
+
+def test_a_session_that_expired_frees_nothing(on_zookeeper: Open, proxy: Proxy, zookeeper: ZooKeeper) -> None:
+    holder = on_zookeeper(over=through(proxy))
+    lease = holder.acquire(ask("c1", 4))
+    old = holder._ensemble._client.client_id[0]
+    proxy.plan = Plan(refuse=True)
+    proxy.cut_all()
+    time.sleep(2.5)  # beyond the session's timeout, which nothing else can be asked about
+    with pytest.raises(NotEnough, match="0 free"):
+        on_zookeeper().acquire(ask("c2", 1, OTHER))
+    proxy.plan = Plan()
+    wait_until(lambda: holder._ensemble._client.connected)
+    assert holder.record().leases[0].container == "c1"
+    assert holder._ensemble._client.client_id[0] != old
+    assert lease.release()
+
+
+def test_the_death_of_the_leader_loses_no_lease_and_doubles_none(ensemble: ZooKeeper, tmp_path: Path) -> None:
+    settings = ZooKeeperSettings(ensemble.ensemble, "/leader/dlapp", "dlapp:secret", 2.0, str(tmp_path))
+    with ZooKeeperLedger(settings, host="node7", discover=lambda: store_devices(4)) as ledger:
+        held = ledger.acquire(ask("held", 1), timeout_s=30)
+        for number in range(6):
+            if number % 2 == 0:
+                leader = ensemble.leader()
+                ensemble.kill_server(leader)
+            lease = ledger.acquire(ask(f"c{number}", 3), timeout_s=60)
+            assert held.devices[0] not in lease.devices
+            assert {one.container for one in ledger.record().leases} == {"held", f"c{number}"}
+            if number % 2:
+                ensemble.start_server(leader)
+                ensemble.wait_until_ready()
+            wait_until(lease.release, 60)
+        wait_until(lambda: [one.container for one in ledger.record().leases] == ["held"])
+        held.release()
+
+
+def test_a_leader_that_dies_in_the_middle_of_an_operation_divides_none(ensemble: ZooKeeper, tmp_path: Path) -> None:
+    """What a stopped leader has not answered is written or not when it is dead; each operation ends as it should."""
+    with contextlib.ExitStack() as opened:
+
+        def use(host: str) -> ZooKeeperLedger:
+            settings = ZooKeeperSettings(ensemble.ensemble, "/middle/dlapp", "dlapp:secret", 10.0, str(tmp_path / host))
+            ledger = ZooKeeperLedger(settings, host=host, discover=lambda: store_devices(4))
+            return opened.enter_context(ledger)
+
+        hosts = ("acquired", "released", "quarantined", "healed", "collected")
+        users = {host: use(host) for host in hosts} | {"rival": use("acquired")}
+        gone = subprocess.Popen(["/bin/true"])
+        gone.wait()
+        ended = {"task": {"pid": gone.pid, "start_time": 1, "pid_ns": os.stat("/proc/self/ns/pid").st_ino}}
+        for one in users.values():
+            one.look()
+        users["healed"].quarantine("gpu1", cause="operator", by="root")
+        for number in range(2):
+            held = users["released"].acquire(ask("c1", 4))
+            users["collected"].acquire(ask("c1", 4, evidence=ended)).close()
+            operations: dict[str, Callable[[], Any]] = {
+                "acquired": lambda: users["acquired"].acquire(ask("c1", 3), timeout_s=30),
+                "rival": lambda: users["rival"].acquire(ask("c2", 3, OTHER), timeout_s=0),
+                "released": held.release,
+                "quarantined": lambda: users["quarantined"].quarantine("gpu1", cause="lost"),
+                "healed": lambda: users["healed"].heal("gpu1"),
+                "collected": users["collected"].reclaim,
+            }
+            leader = ensemble.leader()
+            ensemble.pause_server(leader)
+            with ThreadPoolExecutor(len(operations)) as pool:
+                # One that is told that the GPUs are the other's, or that nobody answered yet, tries again.
+                running = {name: pool.submit(again, one) for name, one in operations.items()}
+                time.sleep(0.3)
+                assert not any(one.done() for one in running.values())
+                ensemble.kill_server(leader)
+                rivals = {running[name]: name for name in ("acquired", "rival")}
+                first = rivals[next(iter(wait(rivals, 60, FIRST_COMPLETED).done))]
+                [lease] = users["acquired"].record().leases
+                assert (lease.application, len(lease.devices)) == (OTHER if first == "rival" else APP, 3)
+                assert running[first].result().release()
+                second = running["rival" if first == "acquired" else "acquired"].result(60)
+                assert second.release()
+            wait_until(lambda: not any(users[host].record().leases for host in hosts), 60)
+            [ill] = [one.quarantine for one in users["quarantined"].record().devices if one.quarantine]
+            assert ill.count == number + 1
+            assert not any(one.quarantine for one in users["healed"].record().devices)
+            users["quarantined"].heal("gpu1", forgive=False)
+            users["healed"].quarantine("gpu1", cause="operator", by="root")
+            ensemble.start_server(leader)
+            ensemble.wait_until_ready()
+
+
+def again(operation: Callable[[], Any]) -> Any:
+    """Its answer, when there is one."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            return operation()
+        except (NotEnough, Unreachable):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def test_a_server_that_is_behind_has_nothing_shown_or_left_undone(ensemble: ZooKeeper, tmp_path: Path) -> None:
+    follower = next(name for name in ensemble.servers if ensemble.mode(name) == "follower")
+    addresses = dict(zip(ensemble.servers, [f"{host}:{port}" for host, port in ensemble.addresses], strict=True))
+    settings = ZooKeeperSettings(addresses[ensemble.leader()], "/behind/dlapp", "dlapp:secret", 10.0, str(tmp_path))
+    behind = settings._replace(ensemble=addresses[follower])
+    with (
+        ZooKeeperLedger(settings, host="node7", discover=lambda: store_devices(4)) as ledger,
+        ZooKeeperLedger(behind, host="node7", discover=lambda: store_devices(4)) as other,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        ledger.acquire(ask("c0", 1)).release()
+        other.record()
+        for number in range(12):
+            ensemble.pause_server(follower)
+            try:
+                lease = ledger.acquire(ask(f"c{number}", 1))
+                asked = pool.submit(other.record) if number % 2 else pool.submit(other.release, APP, f"c{number}")
+                time.sleep(0.1)  # so that what it asks waits there, beside what the leader says
+            finally:
+                ensemble.resume_server(follower)
+            found = asked.result(20) or ledger.record()
+            assert [one.container for one in found.leases] == ([f"c{number}"] if number % 2 else [])
+            lease.release()
+
+
+def test_the_host_of_the_ledger_is_not_kept_waiting_by_a_paused_writer(
+    on_zookeeper: Open, settings: ZooKeeperSettings
+) -> None:
+    """A writer that read long ago and writes now does not win: its version is old."""
+    ledger = on_zookeeper()
+    ledger.acquire(ask("c0", 1)).release()
+    stale: HostRecord = ledger.record()
+    late = on_zookeeper(over={"lock_dir": f"{settings.lock_dir}-elsewhere"})  # where nothing tells it that it is late
+    late._known["node7"] = (stale, 1)
+    lease = ledger.acquire(ask("c1", 4))
+    with pytest.raises(NotEnough):
+        late.acquire(ask("c2", 1, OTHER))
+    assert [one.container for one in ledger.record().leases] == ["c1"]
+    lease.release()
+
+
+def test_servers_end_with_the_test_that_started_them_even_if_it_is_killed() -> None:
+    program = (
+        "import os, signal\nfrom tests.services.zookeeper import ZooKeeper\n"
+        "z = ZooKeeper.start()\nprint(z.directory, z._pid('zk1'), flush=True)\nos.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    root = Path(__file__).resolve().parents[3]
+    done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True)
+    directory, pid = done.stdout.split()
+    wait_until(lambda: not Path(f"/proc/{pid}").exists())
+    import shutil
+
+    shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,189 @@
+"""A server of Hadoop RPC in Python, for what a real one does not do on demand: other protections, bad answers."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+from dlapp.hadoop.framing import AUTH_NONE, FrameReader, encode_frame, signed_call_id, split_frame
+from dlapp.hadoop.proto.rpc_pb2 import RequestHeaderProto, RpcRequestHeaderProto, RpcResponseHeaderProto, RpcSaslProto
+from dlapp.hadoop.sasl import DigestMd5, Security, parse_attributes
+from dlapp.hadoop.tokens import Token
+
+Handler = Callable[[str, bytes], bytes]
+NONCE = "c2VydmVyIG5vbmNl"
+
+
+class Refuse(Exception):
+    """Raised by a handler: answer with this Java class and message."""
+
+    def __init__(self, java_class: str, message: str) -> None:
+        self.java_class, self.message = java_class, message
+
+
+class RpcServer:
+    """Answers ``handler(method, request) -> answer`` to whoever knows ``token``; counts connections and calls.
+
+    Args:
+        qop: the protection that it offers.
+        offers: method and mechanism of each way in, in the server's order; DIGEST-MD5 is the one that it can do.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        token: Token | None = None,
+        qop: str = "auth",
+        offers: tuple[tuple[str, str], ...] = (("TOKEN", "DIGEST-MD5"),),
+    ) -> None:
+        self.handler, self.token, self.qop, self.offers = handler, token, qop, offers
+        self.connections, self.calls = 0, 0
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.address: tuple[str, int] = self._listening.getsockname()
+        self._threads = [threading.Thread(target=self._accept)]
+        self._open: list[socket.socket] = []
+        self._threads[0].start()
+
+    def __enter__(self) -> RpcServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listening.close()
+        with suppress(OSError):
+            socket.create_connection(self.address, timeout=0.1).close()
+        for one in self._open:
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                link, _ = self._listening.accept()
+            except OSError:
+                return
+            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._open.append(link)
+            self.connections += 1
+            thread = threading.Thread(target=self._serve, args=(link,))
+            self._threads.append(thread)
+            thread.start()
+
+    def _serve(self, link: socket.socket) -> None:
+        with link, suppress(OSError, EOFError):
+            _Session(self, link).run()
+
+
+class _Session:
+    def __init__(self, server: RpcServer, link: socket.socket) -> None:
+        self.server, self.link = server, link
+        self.outer, self.inner = FrameReader(), FrameReader()
+        self.security: Security | None = None
+
+    def run(self) -> None:
+        start = b""
+        while len(start) < 7:
+            start += self._receive(7 - len(start))
+        assert start[:6] == b"hrpc\x09\x00"
+        if start[6] == AUTH_NONE:
+            if self.server.token is not None:
+                self._fail(
+                    -1, "org.apache.hadoop.security.AccessControlException", "SIMPLE authentication is not enabled."
+                )
+                return
+        elif not self._authenticate():
+            return
+        header, _ = self._next()
+        assert header.callId == -3
+        while True:
+            header, rest = self._next()
+            method = RequestHeaderProto.FromString(rest[0]).methodName
+            self.server.calls += 1
+            try:
+                self._answer(header.callId, self.server.handler(method, rest[1]))
+            except Refuse as refused:
+                self._fail(header.callId, refused.java_class, refused.message, fatal=False)
+
+    def _authenticate(self) -> bool:
+        assert self.server.token is not None
+        header, _ = self._next()
+        assert header.callId == -33
+        challenge = (
+            f'realm="default",nonce="{NONCE}",qop="{self.server.qop}",charset=utf-8,cipher="rc4",algorithm=md5-sess'
+        )
+        offer = RpcSaslProto(state=RpcSaslProto.NEGOTIATE)
+        for method, mechanism in self.server.offers:
+            auth = offer.auths.add(method=method, mechanism=mechanism, protocol="", serverId="default")
+            if mechanism == "DIGEST-MD5":
+                auth.challenge = challenge.encode()
+        self._answer_sasl(offer)
+        _, rest = self._next()
+        said = RpcSaslProto.FromString(rest[0])
+        assert said.auths[0].HasField("protocol")
+        assert not said.auths[0].HasField("challenge")
+        attributes = parse_attributes(said.token.decode())
+        # The server's side of the same sums: the client's, with the client's nonce.
+        mine = DigestMd5(self.server.token, cnonce=attributes["cnonce"])
+        expected = parse_attributes(mine.respond(challenge.encode()).decode())
+        if attributes["response"] != expected["response"]:
+            self._fail(-33, "javax.security.sasl.SaslException", "DIGEST-MD5: digest response format violation.")
+            return False
+        self._answer_sasl(RpcSaslProto(state=RpcSaslProto.SUCCESS, token=b"rspauth=" + mine._proof("").encode()))
+        if self.server.qop != "auth":
+            self.security = Security(mine._key, seal=self.server.qop == "auth-conf", server=True)
+        return True
+
+    def _next(self) -> tuple[RpcRequestHeaderProto, list[bytes]]:
+        reader = self.inner if self.security else self.outer
+        while (frame := reader.next()) is None:
+            self._more(reader)
+        head, *rest = split_frame(frame)
+        return RpcRequestHeaderProto.FromString(head), rest
+
+    def _more(self, reader: FrameReader) -> None:
+        if self.security is None:
+            reader.feed(self._receive(1 << 16))
+            return
+        while (frame := self.outer.next()) is None:
+            self.outer.feed(self._receive(1 << 16))
+        _, body = split_frame(frame)
+        reader.feed(self.security.unwrap(RpcSaslProto.FromString(body).token))
+
+    def _receive(self, most: int) -> bytes:
+        if not (data := self.link.recv(most)):
+            raise EOFError
+        return data
+
+    def _answer(self, call_id: int, body: bytes) -> None:
+        header = RpcResponseHeaderProto(callId=call_id, status=RpcResponseHeaderProto.SUCCESS, serverIpcVersionNum=9)
+        frame = encode_frame(header.SerializeToString(), body)
+        if self.security:
+            # In two pieces: what is unwrapped is a stream, not messages.
+            for piece in (frame[:5], frame[5:]):
+                self._answer_sasl(RpcSaslProto(state=RpcSaslProto.WRAP, token=self.security.wrap(piece)))
+        else:
+            self.link.sendall(frame)
+
+    def _answer_sasl(self, message: RpcSaslProto) -> None:
+        header = RpcResponseHeaderProto(callId=-33 & 0xFFFFFFFF, status=RpcResponseHeaderProto.SUCCESS)
+        assert signed_call_id(header.callId) == -33
+        self.link.sendall(encode_frame(header.SerializeToString(), message.SerializeToString()))
+
+    def _fail(self, call_id: int, java_class: str, message: str, *, fatal: bool = True) -> None:
+        status = RpcResponseHeaderProto.FATAL if fatal else RpcResponseHeaderProto.ERROR
+        header = RpcResponseHeaderProto(
+            callId=call_id & 0xFFFFFFFF,
+            status=status,
+            exceptionClassName=java_class,
+            errorMsg=f"{message}\n\tat java.x",
+        )
+        self.link.sendall(encode_frame(header.SerializeToString()))
+
+
+def digest(data: bytes) -> bytes:
+    """Something that depends on all of the request."""
+    return hashlib.blake2b(data, digest_size=8).digest()

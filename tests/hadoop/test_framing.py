@@ -1,0 +1,162 @@
+"""Frames of Hadoop RPC: golden bytes, and streams cut and spoiled anywhere."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlapp.cluster.yarn.proto import yarn_pb2
+from dlapp.hadoop.errors import NotHadoop
+from dlapp.hadoop.framing import (
+    AUTH_SASL,
+    FrameReader,
+    encode_frame,
+    encode_varint,
+    preamble,
+    signed_call_id,
+    split_frame,
+)
+from dlapp.hadoop.proto import rpc_pb2
+from tests.services.protoc import DLAPP, PACKAGES, sources_digest
+
+CLIENT = bytes(range(16))
+MESSAGES = st.lists(st.binary(max_size=300), max_size=4)
+
+
+def header(call_id: int, retries: int) -> bytes:
+    return rpc_pb2.RpcRequestHeaderProto(
+        rpcKind=rpc_pb2.RPC_PROTOCOL_BUFFER,
+        rpcOp=rpc_pb2.RpcRequestHeaderProto.RPC_FINAL_PACKET,
+        callId=call_id,
+        clientId=CLIENT,
+        retryCount=retries,
+    ).SerializeToString()
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_what_was_made_of_the_proto_files_is_made_of_these(name: str) -> None:
+    package = ".".join(PACKAGES[name].relative_to(DLAPP.parent).parts)
+    made = importlib.import_module(f"{package}.descriptors")
+
+    assert sources_digest(name) == made.SOURCES_SHA256, "run python -m tests.services.protoc"
+
+
+def test_the_preamble_is_hadoops() -> None:
+    assert preamble(AUTH_SASL) == bytes.fromhex("6872706309 00 df")
+
+
+def test_the_connection_context_is_hadoops_byte_for_byte() -> None:
+    context = rpc_pb2.IpcConnectionContextProto(protocol="org.apache.hadoop.yarn.api.ApplicationClientProtocolPB")
+    context.userInfo.effectiveUser = "alice"
+    frame = encode_frame(header(-3, -1), context.SerializeToString())
+    assert frame == (
+        bytes.fromhex("0000005d 1a 0802100018052210")
+        + CLIENT
+        + bytes.fromhex("2801 41 12070a05616c696365 1a36")
+        + b"org.apache.hadoop.yarn.api.ApplicationClientProtocolPB"
+    )
+
+
+def test_a_call_is_hadoops_byte_for_byte() -> None:
+    what = rpc_pb2.RequestHeaderProto(
+        methodName="getNewApplication",
+        declaringClassProtocolName="org.apache.hadoop.yarn.api.ApplicationClientProtocolPB",
+        clientProtocolVersion=1,
+    ).SerializeToString()
+    assert encode_frame(header(1, -1), what, b"") == (
+        bytes.fromhex("0000006a 1a 0802100018022210")
+        + CLIENT
+        + bytes.fromhex("2801 4d 0a11")
+        + b"getNewApplication\x12\x36org.apache.hadoop.yarn.api.ApplicationClientProtocolPB"
+        + bytes.fromhex("1801 00")
+    )
+
+
+def test_an_answer_of_hadoop_2_7_is_read() -> None:
+    reader = FrameReader()
+    reader.feed(
+        bytes.fromhex("0000002e 1a 0801100018093a10")
+        + CLIENT
+        + bytes.fromhex("4001 12 0a090807 1080d095ffbc31 1205088040 1004")
+    )
+    head, body = split_frame(reader.next() or b"")
+    answer = rpc_pb2.RpcResponseHeaderProto.FromString(head)
+    assert (answer.callId, answer.status, answer.clientId) == (1, rpc_pb2.RpcResponseHeaderProto.SUCCESS, CLIENT)
+    application = yarn_pb2.ApplicationIdProto.FromString(body[2:11])
+    assert (application.id, application.cluster_timestamp) == (7, 1700000000000)
+    maximum = yarn_pb2.ResourceProto.FromString(body[13:])
+    assert (maximum.memory, maximum.virtual_cores) == (8192, 4)
+
+
+@pytest.mark.parametrize(("wire", "call_id"), [(0, 0), (7, 7), (4294967295, -1), (4294967293, -3), (4294967263, -33)])
+def test_the_call_id_of_an_answer_is_a_plain_number(wire: int, call_id: int) -> None:
+    assert signed_call_id(wire) == call_id
+
+
+@given(st.integers(0, 2**63 - 1))
+def test_a_varint_is_protobufs(value: int) -> None:
+    message = yarn_pb2.ApplicationIdProto(cluster_timestamp=value).SerializeToString()
+    assert b"\x10" + encode_varint(value) == message
+
+
+@given(st.lists(MESSAGES, max_size=5), st.data())
+def test_frames_survive_any_cut(frames: list[list[bytes]], data: st.DataObject) -> None:
+    stream = b"".join(encode_frame(*messages) for messages in frames)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
+    reader, got = FrameReader(), []
+    for begin, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        reader.feed(stream[begin:end])
+        while (frame := reader.next()) is not None:
+            got.append(split_frame(frame))
+    assert got == frames
+    assert not reader.in_frame
+
+
+def test_a_frame_cut_at_any_byte_is_no_frame_yet() -> None:
+    frame = encode_frame(b"header", b"x" * 200, b"")
+    for end in range(len(frame)):
+        reader = FrameReader()
+        reader.feed(frame[:end])
+        assert reader.next() is None
+        assert reader.in_frame == (end > 0)
+
+
+@given(st.binary(max_size=400))
+def test_garbage_is_refused_or_waited_for_and_nothing_else(data: bytes) -> None:
+    reader = FrameReader(limit=1000)
+    reader.feed(data)
+    try:
+        while (frame := reader.next()) is not None:
+            split_frame(frame)
+    except NotHadoop:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (b"HTTP/1.1 404 Not Found\r\n", "answers HTTP"),
+        (b"\x15\x03\x03\x00\x02\x02\x46", "answers TLS"),
+        (b"\xff\xff\xff\xff\xff\xff\xff\xff", "before 9"),
+        (b"\x7f\xff\xff\xff", "frame of 2147483647 bytes"),
+    ],
+)
+def test_another_protocol_is_called_by_its_name(answer: bytes, words: str) -> None:
+    reader = FrameReader()
+    reader.feed(answer)
+    with pytest.raises(NotHadoop, match=words):
+        reader.next()
+
+
+@given(st.binary(min_size=1, max_size=50))
+def test_unknown_fields_and_enum_values_survive(extra: bytes) -> None:
+    # Field 900, bytes: what a newer server may add. 99: a state that it may have.
+    newer = b"\xa2\x38" + encode_varint(len(extra)) + extra
+    node = yarn_pb2.NodeReportProto.FromString(b"\x38\x63" + b"\x12\x04host" + newer)
+    assert node.httpAddress == "host"
+    assert not node.HasField("node_state")
+    assert newer in node.SerializeToString()
+    assert b"\x38\x63" in node.SerializeToString()

@@ -1,0 +1,70 @@
+"""Calls of dockerd's API, against one whose answers a test chooses."""
+
+from __future__ import annotations
+
+import contextlib
+import socketserver
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dlapp.net import dockerd as client
+from dlapp.net.dockerd import Dockerd as Client
+from dlapp.net.dockerd import DockerSilent
+
+
+class Answers(socketserver.StreamRequestHandler):
+    """One call is answered with the next status; the last one is given again and again."""
+
+    def handle(self) -> None:
+        while self.rfile.readline().strip():
+            pass
+        server = self.server
+        assert isinstance(server, Dockerd)
+        status = server.statuses.pop(0) if len(server.statuses) > 1 else server.statuses[0]
+        server.calls += 1
+        with contextlib.suppress(OSError):
+            self.wfile.write(f"HTTP/1.1 {status} -\r\nContent-Length: 0\r\n\r\n".encode())
+
+
+class Dockerd(socketserver.ThreadingUnixStreamServer):
+    """Gives ``statuses`` in their order, and counts the calls."""
+
+    daemon_threads = True
+
+    def __init__(self, path: Path, statuses: list[int]) -> None:
+        self.statuses, self.calls = statuses, 0
+        super().__init__(str(path), Answers)
+
+
+@contextlib.contextmanager
+def dockerd(path: Path, *statuses: int) -> Iterator[Dockerd]:
+    server = Dockerd(path, list(statuses))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize("last", [204, 404])
+def test_a_container_that_another_removes_is_gone_when_remove_returns(tmp_path: Path, last: int) -> None:
+    with dockerd(tmp_path / "s", 409, 409, last) as server:
+        Client(f"unix://{tmp_path}/s", 60).remove("a", until=time.monotonic() + 60)
+        assert server.calls == 3
+
+
+def test_a_removal_that_never_ends_is_not_waited_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "REMOVAL_S", 0.3)
+    with dockerd(tmp_path / "s", 409), pytest.raises(DockerSilent, match="no answer in time"):
+        Client(f"unix://{tmp_path}/s", 60).remove("a", until=time.monotonic() + 60)
+
+
+def test_a_container_that_is_gone_already_is_no_error(tmp_path: Path) -> None:
+    with dockerd(tmp_path / "s", 404) as server:
+        Client(f"unix://{tmp_path}/s", 60).remove("a", until=time.monotonic() + 60)
+        assert server.calls == 1

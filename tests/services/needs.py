@@ -1,0 +1,128 @@
+"""What a test needs beside Python: it follows from its fixtures, and decides which tests run side by side.
+
+Each need is a mark (``-m "not hadoop"``), set where a test asks for one of the fixtures below. A test that starts a
+server without a fixture has the mark written at it; `check` refuses a server to a test that has no mark.
+
+With ``pytest -n 2 --dist loadgroup`` the tests of a group run on one worker, one after another: those of a server share
+the server, and those of ``machine`` what exists once on a machine: users, Docker's devices, sysctls and the lock
+directory. All other tests go to whichever worker is free.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+import pytest
+
+NEEDS = {
+    "hadoop": "hadoop",
+    "hadoop_with_gpus": "hadoop",
+    "others": "hadoop",
+    "secured": "hadoop",
+    "two": "hadoop",
+    "zookeeper": "zookeeper",
+    "ensemble": "zookeeper",
+    "dockerd": "docker",
+    "driven_daemon": "docker",
+    "newer": "docker",
+    "podman": "docker",
+    "identities": "root",
+    "protected_sysctls": "root",
+}
+"""Fixture -> mark of the tests that ask for it."""
+
+MARKS = ("hadoop", "zookeeper", "docker", "root")
+
+GROUPS = ("yarn", "hadoop", "machine", "zookeeper", "")
+"""The longest first; tests of the last run anywhere."""
+
+_checked = False
+_granted: frozenset[str] = frozenset()
+
+
+def mark(items: Iterable[pytest.Item]) -> None:
+    """Give each test the marks of its needs."""
+    for item in items:
+        for need in sorted({NEEDS[name] for name in _fixtures(item) if name in NEEDS}):
+            item.add_marker(need)
+
+
+def mark_groups(items: Iterable[pytest.Item]) -> None:
+    """Have pytest-xdist run the tests of a group on one worker."""
+    for item in items:
+        if group := group_of(item):
+            item.add_marker(pytest.mark.xdist_group(group))
+
+
+def of(item: pytest.Item) -> list[str]:
+    """The needs that a test has, by its marks."""
+    return [need for need in MARKS if item.get_closest_marker(need)]
+
+
+def group_of(item: pytest.Item) -> str:
+    """The group of a test; empty: it runs anywhere."""
+    needs = of(item)
+    if "hadoop" in needs:
+        # Each of the two has a cluster, for one after another they would take longer than all others together.
+        return "yarn" if "yarn" in item.path.parent.name else "hadoop"
+    if "docker" in needs or "root" in needs:
+        return "machine"
+    return "zookeeper" if "zookeeper" in needs else ""
+
+
+def order(item: pytest.Item) -> tuple[int, bool]:
+    """Sort key: the longest groups first, so that no worker is left with one.
+
+    Of those with a Hadoop the tests of the shared cluster come first, and those with clusters of a module's own last.
+    """
+    own = {"hadoop_with_gpus", "secured", "two"} & set(_fixtures(item))
+    return GROUPS.index(group_of(item)), bool(own)
+
+
+class Servers:
+    """Counts the tests that still need a server, so that it can end with the last of them.
+
+    Args:
+        items: the tests of the session, marked.
+        by_group: this process runs whole groups, but not all of them (a worker of xdist).
+    """
+
+    def __init__(self, items: Iterable[pytest.Item], *, by_group: bool) -> None:
+        self._by_group = by_group
+        self._left = Counter(key for item in items for key in self._keys(item))
+        self._started: list[tuple[pytest.FixtureDef[object], pytest.FixtureRequest]] = []
+
+    def started(self, definition: pytest.FixtureDef[object], request: pytest.FixtureRequest) -> None:
+        """Remember the fixture if it brings a server up."""
+        if definition.argname in NEEDS:
+            self._started.append((definition, request))
+
+    def end_after(self, item: pytest.Item) -> None:
+        """Count a test as done, and end the servers that no test needs any more in this process, or in this group."""
+        keys = self._keys(item)
+        self._left.subtract(keys)
+        unneeded = {need for group, need in keys if not self._left[group, need]}
+        for definition, request in [one for one in self._started if NEEDS[one[0].argname] in unneeded]:
+            self._started.remove((definition, request))
+            definition.finish(request)  # type: ignore[arg-type]
+
+    def _keys(self, item: pytest.Item) -> list[tuple[str, str]]:
+        group = group_of(item) if self._by_group else ""
+        return [(group, need) for need in of(item)]
+
+
+def grant(item: pytest.Item) -> None:
+    """From now on only servers that ``item`` is marked for can be started."""
+    global _checked, _granted
+    _checked, _granted = True, frozenset(of(item))
+
+
+def check(need: str) -> None:
+    """Refuse to start a server for a test that does not say so: it would run where there is none."""
+    if _checked and need not in _granted:
+        raise RuntimeError(f"this test starts a server of {need}: write @pytest.mark.{need} at it")
+
+
+def _fixtures(item: pytest.Item) -> list[str]:
+    return getattr(item, "fixturenames", [])

@@ -1,0 +1,180 @@
+"""Input by way of the cache: mounted for a container, copied for a plain process, and fetched where neither can be."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from dlapp.errors import NotFound
+from dlapp.storage.api import MatchedEntry
+from dlapp.storage.cache.entry import CachePlace
+from dlapp.storage.cache.fetch import MOST_ENTRIES, Mounted, fetch
+from dlapp.storage.cache.store import InputCache
+from dlapp.storage.fetch_plan import FetchPlan, FetchTarget
+from dlapp.storage.local import LocalFiles
+
+
+class Remote(LocalFiles):
+    """A file system that is somewhere else, and counts what is fetched from it."""
+
+    def __init__(self) -> None:
+        self.fetched: list[str] = []
+
+    def bring(self, landings: Sequence[FetchTarget], done: Callable[[int], None]) -> None:
+        self.fetched += [one.entry.location for one in landings]
+        super().bring(landings, done)
+
+
+@pytest.fixture
+def remote() -> Remote:
+    return Remote()
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> InputCache:
+    return InputCache(CachePlace(str(tmp_path / "cache"), 1 << 30, 86400.0))
+
+
+@pytest.fixture
+def into(tmp_path: Path) -> Path:
+    return tmp_path / "workspace" / "data"
+
+
+def planned(remote: Remote, tmp_path: Path, into: Path, *names: str, scheme: str = "hdfs://nn") -> FetchPlan:
+    """A plan for directories with a file in each, made where they are missing; a name with a dot is a file."""
+    landings = []
+    for name in names:
+        path = tmp_path / "remote" / name
+        if not path.exists():
+            path.parent.mkdir(exist_ok=True)
+            if "." in name:
+                path.write_text(f"this is {name}")
+            else:
+                path.mkdir()
+                (path / "file").write_text(f"this is {name}")
+        tree = remote.tree(MatchedEntry(f"file://{path}", path.is_dir(), 0))
+        landings.append(
+            (remote, FetchTarget(MatchedEntry(f"{scheme}/{name}", path.is_dir(), 0), str(into / name), tree))
+        )
+    return FetchPlan(str(into), tuple(landings))
+
+
+def test_a_plain_process_gets_a_copy_that_is_its_own(
+    remote: Remote, cache: InputCache, tmp_path: Path, into: Path
+) -> None:
+    first = fetch(planned(remote, tmp_path, into, "train", "labels.csv"), cache)
+    (into / "train" / "file").write_text("written by the payload")
+    elsewhere = into.with_name("elsewhere")
+    second = fetch(planned(remote, tmp_path, elsewhere, "train", "labels.csv"), cache)
+    assert remote.fetched == ["hdfs://nn/train", "hdfs://nn/labels.csv"]
+    assert (first.hits.files, second.hits.files, second.moved.files) == (0, 2, 2)
+    assert (elsewhere / "train" / "file").read_text() == "this is train"
+    assert (elsewhere / "labels.csv").read_text() == "this is labels.csv"
+    assert os.stat(elsewhere / "labels.csv").st_nlink == 1
+    assert (second.mounts, second.held) == ((), ())
+    assert [one.use for one in cache.entries()] == ["", ""]
+
+
+def test_a_container_gets_mounts_and_holds_what_is_behind_them(
+    remote: Remote, cache: InputCache, tmp_path: Path, into: Path
+) -> None:
+    brought = fetch(planned(remote, tmp_path, into, "train", "labels.csv"), cache, may_mount=True)
+    assert [one.path for one in brought.mounts] == [str(into / "train"), str(into / "labels.csv")]
+    assert Path(brought.mounts[0].source, "file").read_text() == "this is train"
+    assert Path(brought.mounts[1].source).read_text() == "this is labels.csv"
+    assert list((into / "train").iterdir()) == []  # where it is mounted
+    assert (into / "labels.csv").read_text() == ""
+    assert [one.use for one in cache.entries()] == ["in use", "in use"]
+    for one in brought.held:
+        one.close()
+    assert [one.use for one in cache.entries()] == ["", ""]
+
+
+@pytest.mark.parametrize("closed", ["train", "train/results"])
+def test_what_the_payload_has_to_write_to_is_copied_for_a_container_too(
+    remote: Remote, cache: InputCache, tmp_path: Path, into: Path, closed: str
+) -> None:
+    brought = fetch(
+        planned(remote, tmp_path, into, "train"), cache, may_mount=True, closed_to_mounts=[str(into / closed)]
+    )
+    assert brought.mounts == ()
+    assert (into / "train" / "file").read_text() == "this is train"
+
+
+def test_a_directory_of_the_workspace_is_added_to_and_not_hidden(
+    remote: Remote, cache: InputCache, tmp_path: Path, into: Path
+) -> None:
+    (into / "train").mkdir(parents=True)
+    (into / "train" / "own").touch()
+    brought = fetch(planned(remote, tmp_path, into, "train", "test"), cache, may_mount=True)
+    assert brought.mounts == (Mounted(brought.held[0].tree + "/test", str(into / "test")),)
+    assert sorted(os.listdir(into / "train")) == ["file", "own"]
+
+
+def test_many_matches_are_one_entry(remote: Remote, cache: InputCache, tmp_path: Path, into: Path) -> None:
+    names = [f"part{number}.txt" for number in range(MOST_ENTRIES + 1)]
+    brought = fetch(planned(remote, tmp_path, into, *names), cache, may_mount=True)
+    assert len(brought.held) == 1
+    assert [one.source for one in cache.entries()] == ["hdfs://nn/part0.txt and 32 more"]
+    assert [Path(one.source).read_text() for one in brought.mounts] == [f"this is {name}" for name in names]
+
+
+def test_files_of_this_machine_are_not_kept_twice(
+    remote: Remote, cache: InputCache, tmp_path: Path, into: Path
+) -> None:
+    fetch(planned(remote, tmp_path, into, "train", scheme="file://"), cache)
+    assert cache.entries() == []
+    assert (into / "train" / "file").read_text() == "this is train"
+
+
+def test_what_has_no_time_is_fetched_each_time(remote: Remote, cache: InputCache, tmp_path: Path, into: Path) -> None:
+    plan = planned(remote, tmp_path, into, "train")
+    system, landing = plan.landings[0]
+    timeless = [node._replace(mtime_ns=0) for node in landing.nodes]
+    fetch(plan._replace(landings=((system, landing._replace(nodes=timeless)),)), cache, may_mount=True)
+    assert cache.entries() == []
+    assert (into / "train" / "file").read_text() == "this is train"
+
+
+def test_without_room_in_the_cache_it_is_fetched_as_if_there_were_none(
+    remote: Remote, tmp_path: Path, into: Path
+) -> None:
+    cache = InputCache(CachePlace(str(tmp_path / "cache"), 100, 86400.0))
+    brought = fetch(planned(remote, tmp_path, into, "train"), cache, may_mount=True)
+    assert brought.mounts == ()
+    assert brought.settle == ()
+    assert (into / "train" / "file").read_text() == "this is train"
+
+
+def test_where_there_is_no_room_for_a_copy_beside_the_entry_the_entry_goes(
+    remote: Remote, cache: InputCache, tmp_path: Path, into: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetch(planned(remote, tmp_path, into.with_name("before"), "train"), cache)
+    answers = iter([0])  # free bytes where the copy would go; then what there really is
+    monkeypatch.setattr("dlapp.storage.cache.fetch.free_bytes", lambda path: next(answers, 1 << 40))
+    fetch(planned(remote, tmp_path, into, "train"), cache)
+    assert cache.entries() == []
+    assert remote.fetched == ["hdfs://nn/train"] * 2
+    assert (into / "train" / "file").read_text() == "this is train"
+
+
+def test_progress_is_that_of_all_of_it(remote: Remote, cache: InputCache, tmp_path: Path, into: Path) -> None:
+    heard: list[tuple[int, int]] = []
+    plan = planned(remote, tmp_path, into, "one.txt", "two.txt")
+    fetch(plan, cache, progress=lambda done, total: heard.append((done, total)))
+    total = plan.moved.size_bytes
+    assert heard[-1] == (total, total)
+    assert [done for done, _ in heard] == sorted(done for done, _ in heard)
+
+
+def test_an_error_of_the_source_leaves_no_entry_in_use(
+    remote: Remote, cache: InputCache, tmp_path: Path, into: Path
+) -> None:
+    plan = planned(remote, tmp_path, into, "train", "test")
+    (tmp_path / "remote" / "test" / "file").unlink()
+    with pytest.raises(NotFound):
+        fetch(plan, cache, may_mount=True)
+    assert [(one.source, one.use) for one in cache.entries()] == [("hdfs://nn/train", "")]

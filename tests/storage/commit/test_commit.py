@@ -1,0 +1,535 @@
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl  # noqa: F401  loaded now, so that its loading is not counted among the changes below
+import os
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlapp.errors import DlappError, NotFound, UsageError
+from dlapp.ids import ApplicationId, ContainerId
+from dlapp.storage.commit import (
+    CommitBusy,
+    CommitRefused,
+    ForeignMarker,
+    commit,
+    drop,
+    finish_interrupted,
+    keep_partial,
+    part_location,
+)
+from dlapp.storage.commit import local as commit_module
+from dlapp.storage.open import open_location
+
+APP = ApplicationId(1700000000000, 42)
+OTHER = ApplicationId(1700000000000, 43)
+
+
+def location(path: Path) -> str:
+    return f"file://{path}"
+
+
+def tree(path: Path) -> dict[str, str] | str | None:
+    """What a reader finds: names and contents, or the content of a file, or None for nothing."""
+    if path.is_file():
+        return path.read_text()
+    if not path.exists():
+        return None
+    return {
+        str(one.relative_to(path)) + ("/" if one.is_dir() else ""): one.read_text() if one.is_file() else ""
+        for one in sorted(path.rglob("*"))
+    }
+
+
+def store_parts(target: Path, names: list[str], app: ApplicationId = APP) -> list[tuple[str, str]]:
+    """Parts as tasks leave them: a tree of files and an empty directory each."""
+    parts = []
+    for number, name in enumerate(names, start=2):
+        part = part_location(location(target), app, ContainerId(app, 1, number))
+        path = Path(part.removeprefix("file://"))
+        (path / "deep").mkdir(parents=True)
+        (path / "empty").mkdir()
+        (path / "deep" / "model").write_text(f"model {name}")
+        (path / "log").write_text(f"log {name}")
+        parts.append((name, part))
+    return parts
+
+
+def new_tree(names: list[str]) -> dict[str, str]:
+    out: dict[str, str] = {}
+    for name in names:
+        at = f"{name}/" if name else ""
+        out |= {f"{at}deep/": "", f"{at}deep/model": f"model {name}", f"{at}empty/": "", f"{at}log": f"log {name}"}
+        out |= {at: ""} if at else {}
+    return out
+
+
+def beside(target: Path) -> list[str]:
+    return sorted(one.name for one in target.parent.iterdir() if one != target)
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return tmp_path / "results" / "run 1 100%"
+
+
+def old_target(target: Path) -> dict[str, str]:
+    (target / "of before").mkdir(parents=True)
+    (target / "of before" / "weights").write_text("old")
+    found = tree(target)
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.mark.parametrize("names", [[""], ["0", "1", "2"], ["worker_0", "ps_0"]])
+def test_parts_become_the_target_and_nothing_else_stays(target: Path, names: list[str]) -> None:
+    commit(location(target), APP, store_parts(target, names), overwrite=False)
+    assert tree(target) == new_tree(names)
+    assert beside(target) == []
+
+
+def test_a_target_that_is_replaced_keeps_nothing_of_the_old_one(target: Path) -> None:
+    old_target(target)
+    commit(location(target), APP, store_parts(target, ["0", "1"]), overwrite=True)
+    assert tree(target) == new_tree(["0", "1"])
+    assert beside(target) == []
+
+
+def test_an_output_that_is_one_file_becomes_a_file(target: Path) -> None:
+    part = part_location(location(target), APP, ContainerId(APP, 1, 2))
+    path = Path(part.removeprefix("file://"))
+    path.parent.mkdir(parents=True)
+    path.write_text("0.98")
+    old_target(target)
+    commit(location(target), APP, [("", part)], overwrite=True)
+    assert tree(target) == "0.98"
+    assert beside(target) == []
+
+
+def test_a_target_that_appeared_meanwhile_is_not_touched_and_the_output_is_kept_aside(target: Path) -> None:
+    parts = store_parts(target, ["0", "1"])
+    old = old_target(target)
+    with pytest.raises(CommitRefused, match="overwrite is false") as refused:
+        commit(location(target), APP, parts, overwrite=False)
+    assert tree(target) == old
+    assert refused.value.partial == f"{location(target)}.{APP}.partial"
+    assert tree(Path(refused.value.partial.removeprefix("file://"))) == new_tree(["0", "1"])
+    assert beside(target) == [f"{target.name}.{APP}.partial"]
+    with pytest.raises(CommitRefused):
+        commit(location(target), APP, parts, overwrite=False, again=True)
+
+
+def test_a_missing_part_changes_nothing(target: Path) -> None:
+    parts = store_parts(target, ["0", "1"])
+    old = old_target(target)
+    shutil.rmtree(parts[1][1].removeprefix("file://"))
+    with pytest.raises(NotFound, match="is gone"):
+        commit(location(target), APP, parts, overwrite=True)
+    assert tree(target) == old
+    assert Path(parts[0][1].removeprefix("file://")).exists()
+
+
+def test_a_commit_that_got_through_may_be_repeated_by_who_says_so(target: Path) -> None:
+    parts = store_parts(target, ["0"])
+    commit(location(target), APP, parts, overwrite=False)
+    commit(location(target), APP, parts, overwrite=False, again=True)
+    with pytest.raises(NotFound):
+        commit(location(target), APP, parts, overwrite=False)
+    assert tree(target) == new_tree(["0"])
+
+
+def test_a_failed_run_is_kept_aside_with_the_parts_that_there_are(target: Path) -> None:
+    parts = store_parts(target, ["0", "1"])
+    shutil.rmtree(parts[0][1].removeprefix("file://"))
+    for _ in range(2):
+        assert keep_partial(location(target), APP, parts) == f"{location(target)}.{APP}.partial"
+        assert tree(Path(f"{target}.{APP}.partial")) == new_tree(["1"])
+        assert beside(target) == [f"{target.name}.{APP}.partial"]
+    assert not target.exists()
+
+
+def test_a_failed_run_without_output_leaves_nothing_aside(target: Path) -> None:
+    target.parent.mkdir()
+    assert (
+        keep_partial(location(target), APP, [("", part_location(location(target), APP, ContainerId(APP, 1, 2)))])
+        is None
+    )
+    assert beside(target) == []
+
+
+def test_drop_leaves_the_target_and_other_applications_alone(target: Path) -> None:
+    old = old_target(target)
+    store_parts(target, ["0"])
+    others = store_parts(target, ["0"], OTHER)
+    drop(location(target), APP)
+    drop(location(target), APP)
+    assert tree(target) == old
+    assert beside(target) == [f"{target.name}.{OTHER}.tmp"]
+    commit(location(target), OTHER, others, overwrite=True)
+    assert tree(target) == new_tree(["0"])
+
+
+@pytest.fixture
+def no_power_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes die here, not machines: without syncfs, hundreds of commits need not wait for a busy disk."""
+    monkeypatch.setattr(commit_module, "_make_durable", lambda names: None)
+
+
+def die_at(count: int, action: Callable[[], object]) -> int | None:
+    """Run ``action`` in a child that kills itself before its ``count``-th change of a file system.
+
+    Each change is announced by an audit event of Python's, the calls through ctypes by the loading of the library.
+    Returns the signal that ended the child, or None when it came to its end.
+    """
+    child = os.fork()
+    if child == 0:
+        left = count
+
+        def hook(event: str, arguments: tuple[object, ...]) -> None:
+            nonlocal left
+            if event in ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate", "ctypes.dlopen", "open"):
+                left -= 1
+                if left < 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        code = 1
+        try:
+            sys.addaudithook(hook)
+            action()
+            code = 0
+        except CommitRefused:
+            code = 0
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        return os.WTERMSIG(status)
+    assert os.WEXITSTATUS(status) == 0
+    return None
+
+
+@pytest.mark.usefixtures("no_power_cut")
+@pytest.mark.parametrize("names", [[""], ["0", "1"]], ids=["one part", "two parts"])
+@pytest.mark.parametrize("replaces", [True, False], ids=["replaces", "is new"])
+@pytest.mark.parametrize("then", ["finish_interrupted", "commit again", "keep_partial", "drop"])
+def test_a_commit_that_is_killed_anywhere_leaves_old_or_new_and_can_be_ended(
+    tmp_path: Path, names: list[str], replaces: bool, then: str
+) -> None:
+    new = new_tree(names)
+    seen = set()
+    for count in range(200):
+        target = tmp_path / f"{count}" / "run"
+        old = old_target(target) if replaces else None
+        parts = store_parts(target, names)
+        ended = die_at(count, lambda: commit(location(target), APP, parts, overwrite=True))  # noqa: B023
+        found = tree(target)
+        assert found in (old, new)
+        begun = found == new or Path(f"{target}.{APP}.commit").exists()
+        seen.add((begun, found == new))
+        if then == "finish_interrupted":
+            finish_interrupted(location(target))
+            if begun:
+                assert tree(target) == new
+                assert beside(target) == []
+            else:
+                assert tree(target) == old
+                commit(location(target), APP, parts, overwrite=True)
+        elif then == "commit again":
+            commit(location(target), APP, parts, overwrite=True, again=True)
+        elif then == "keep_partial":
+            kept = keep_partial(location(target), APP, parts)
+            if found == new:
+                assert kept is None
+            else:
+                assert kept is not None
+                assert tree(target) == old
+                assert tree(Path(kept.removeprefix("file://"))) == new
+                shutil.rmtree(kept.removeprefix("file://"))
+        else:
+            drop(location(target), APP)
+            assert tree(target) == found
+        if then in ("finish_interrupted", "commit again"):
+            assert tree(target) == new
+        assert beside(target) == []
+        if ended is None:
+            assert count > 10
+            break
+        assert ended == signal.SIGKILL
+    else:
+        pytest.fail("the commit never came to its end")
+    assert seen == {(False, False), (True, False), (True, True)}
+
+
+@pytest.mark.usefixtures("no_power_cut")
+@pytest.mark.parametrize("then", [finish_interrupted, None], ids=["finish_interrupted", "commit again"])
+def test_a_refusal_that_is_killed_anywhere_loses_nothing(tmp_path: Path, then: Callable[[str], object] | None) -> None:
+    for count in range(200):
+        target = tmp_path / f"{count}" / "run"
+        old = old_target(target)
+        parts = store_parts(target, ["0", "1"])
+        ended = die_at(count, lambda: commit(location(target), APP, parts, overwrite=False))  # noqa: B023
+        if then:
+            then(location(target))
+        if not Path(f"{target}.{APP}.partial").exists():
+            with pytest.raises(CommitRefused):
+                commit(location(target), APP, parts, overwrite=False, again=True)
+        assert tree(target) == old
+        assert tree(Path(f"{target}.{APP}.partial")) == new_tree(["0", "1"])
+        if ended is None:
+            break
+    assert count > 10
+
+
+@pytest.mark.usefixtures("no_power_cut")
+@pytest.mark.parametrize("ending", [keep_partial, drop])
+def test_setting_aside_that_is_killed_anywhere_can_be_repeated(tmp_path: Path, ending: Callable[..., object]) -> None:
+    for count in range(200):
+        target = tmp_path / f"{count}" / "run"
+        old = old_target(target)
+        parts = store_parts(target, ["0", "1"])
+        arguments = (location(target), APP) if ending is drop else (location(target), APP, parts)
+        ended = die_at(count, lambda: ending(*arguments))  # noqa: B023
+        ending(*arguments)
+        assert tree(target) == old
+        partial = Path(f"{target}.{APP}.partial")
+        if ending is drop:
+            assert beside(target) == []
+        else:
+            assert tree(partial) == new_tree(["0", "1"])
+            assert beside(target) == [partial.name]
+        if ended is None:
+            break
+    assert count > 3
+
+
+def test_nobody_finishes_a_commit_that_is_still_going_on(target: Path) -> None:
+    old = old_target(target)
+    parts = store_parts(target, ["0", "1"])
+    stands, go_on = threading.Event(), threading.Event()
+
+    def step(name: str) -> None:
+        if name == "ready":
+            stands.set()
+            assert go_on.wait(30)
+
+    owner = threading.Thread(
+        target=commit, args=(location(target), APP, parts), kwargs={"overwrite": True, "step": step}, name="owner"
+    )
+    owner.start()
+    try:
+        assert stands.wait(30)
+        assert finish_interrupted(location(target)) == []
+        attempts: list[Callable[[], object]] = [
+            lambda: commit(location(target), APP, parts, overwrite=True),
+            lambda: keep_partial(location(target), APP, parts),
+            lambda: drop(location(target), APP),
+        ]
+        for again in attempts:
+            with pytest.raises(CommitBusy):
+                again()
+        assert tree(target) == old
+    finally:
+        go_on.set()
+        owner.join()
+    assert tree(target) == new_tree(["0", "1"])
+    assert beside(target) == []
+
+
+def test_two_applications_that_commit_to_one_target_leave_one_of_them_whole(target: Path) -> None:
+    for _ in range(10):
+        first, second = store_parts(target, ["0", "1"]), store_parts(target, ["5"], OTHER)
+        both = [
+            threading.Thread(target=commit, args=(location(target), app, parts), kwargs={"overwrite": True})
+            for app, parts in ((APP, first), (OTHER, second))
+        ]
+        for one in both:
+            one.start()
+        for one in both:
+            one.join()
+        assert tree(target) in (new_tree(["0", "1"]), new_tree(["5"]))
+        assert beside(target) == []
+
+
+def test_an_output_that_another_commit_replaces_in_the_last_moment_is_removed_by_it(
+    target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old_target(target)
+    first, second = store_parts(target, ["0", "1"]), store_parts(target, ["5"], OTHER)
+    exchange, waiting = commit_module._renameat2, [True]
+
+    def after_the_other(*arguments: Any) -> bool:
+        if arguments[4] == commit_module._EXCHANGE and waiting.pop():
+            waiting.append(False)
+            commit(location(target), OTHER, second, overwrite=True)
+            assert tree(target) == new_tree(["5"])
+        return exchange(*arguments)
+
+    monkeypatch.setattr(commit_module, "_renameat2", after_the_other)
+    assert commit(location(target), APP, first, overwrite=True) is None
+    assert tree(target) == new_tree(["0", "1"])
+    assert beside(target) == []
+
+
+def test_a_target_that_goes_away_in_the_last_moment_is_not_missed(target: Path) -> None:
+    old_target(target)
+    parts = store_parts(target, ["0", "1"])
+
+    def step(name: str) -> None:
+        if name == "ready in tmp":
+            shutil.rmtree(target)
+
+    assert commit(location(target), APP, parts, overwrite=True, step=step) is None
+    assert tree(target) == new_tree(["0", "1"])
+    assert beside(target) == []
+
+
+@pytest.mark.root
+def test_an_old_target_that_its_owner_protected_is_replaced(target: Path) -> None:
+    old_target(target)
+    parts = store_parts(target, ["0"])
+    target.chmod(0o555)
+    for path in (target, *target.parent.rglob("*"), target.parent):
+        os.chown(path, 65534, 65534)
+
+    def as_nobody() -> None:
+        os.chdir(target.parent)
+        os.chroot(".")
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+        here = [(name, part.replace(str(target.parent), "")) for name, part in parts]
+        assert commit(f"file:///{target.name}", APP, here, overwrite=True) is None
+
+    assert die_at(10_000, as_nobody) is None
+    assert tree(target) == new_tree(["0"])
+    assert beside(target) == []
+
+
+def test_the_next_application_finishes_first_what_a_dead_one_had_begun(target: Path) -> None:
+    old_target(target)
+    parts = store_parts(target, ["0", "1"])
+
+    def dies_when_swapped(name: str) -> None:
+        if name == "swapped":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    assert die_at(10_000, lambda: commit(location(target), APP, parts, overwrite=True, step=dies_when_swapped))
+    commit(location(target), OTHER, store_parts(target, ["7"], OTHER), overwrite=True)
+    assert tree(target) == new_tree(["7"])
+    assert beside(target) == []
+
+
+def test_what_cannot_be_told_apart_after_a_death_is_kept(target: Path) -> None:
+    old = old_target(target)
+    parts = store_parts(target, ["0"])
+
+    def dies_when_swapped(name: str) -> None:
+        if name == "swapped":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    assert die_at(10_000, lambda: commit(location(target), APP, parts, overwrite=True, step=dies_when_swapped))
+    target.rename(f"{target} moved by hand")
+    assert finish_interrupted(location(target)) == [str(APP)]
+    assert tree(Path(f"{target}.{APP}.partial")) == old
+    assert beside(target) == sorted([f"{target.name} moved by hand", f"{target.name}.{APP}.partial"])
+
+
+class LibraryWithoutExchange:
+    """The C library on a file system such as NFS: a rename with flags is refused (rename(2), EINVAL)."""
+
+    def __init__(self, real: ctypes.CDLL) -> None:
+        self.syncfs = real.syncfs
+
+    def renameat2(self, *_arguments: object) -> int:
+        ctypes.set_errno(errno.EINVAL)
+        return -1
+
+
+def test_a_file_system_that_cannot_exchange_names_is_refused_and_the_output_kept(
+    target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = old_target(target)
+    parts = store_parts(target, ["0", "1"])
+    real = ctypes.CDLL(None, use_errno=True)
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: LibraryWithoutExchange(real))
+    with pytest.raises(UsageError, match="its file system cannot exchange two names"):
+        open_location(location(target)).check_writable(location(target))
+    with pytest.raises(DlappError, match="its file system cannot exchange two names"):
+        commit(location(target), APP, parts, overwrite=True)
+    kept = keep_partial(location(target), APP, parts)
+    assert tree(target) == old
+    assert tree(Path(f"{target}.{APP}.partial")) == new_tree(["0", "1"])
+    assert kept == f"{location(target)}.{APP}.partial"
+    assert beside(target) == [f"{target.name}.{APP}.partial"]
+
+
+@pytest.mark.root
+def test_another_users_interrupted_commit_is_left_to_them_and_the_target_is_refused(target: Path) -> None:
+    old_target(target)
+    parts = store_parts(target, ["0"])
+
+    def dies_when_ready(name: str) -> None:
+        if name == "ready":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    assert die_at(10_000, lambda: commit(location(target), APP, parts, overwrite=True, step=dies_when_ready))
+    before = beside(target)
+
+    def as_nobody() -> None:
+        os.chdir(target.parent)
+        os.chroot(".")
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+        with pytest.raises(ForeignMarker, match=f"{APP} by .* was cut off there; .* finishes it by dlapp-status {APP}"):
+            finish_interrupted(f"file:///{target.name}")
+
+    assert die_at(10_000, as_nobody) is None
+    assert beside(target) == before
+    assert finish_interrupted(location(target)) == [str(APP)]
+    assert tree(target) == new_tree(["0"])
+
+
+@pytest.mark.root
+def test_an_old_target_that_cannot_be_removed_does_not_stop_the_new_one(target: Path) -> None:
+    old = old_target(target)
+    parts = store_parts(target, ["0"])
+    os.chown(target.parent, 65534, 65534)
+    for one in target.parent.glob(f"*.{APP}.tmp/**/*"):
+        os.chown(one, 65534, 65534)
+    os.chown(f"{target}.{APP}.tmp", 65534, 65534)
+
+    def as_nobody() -> None:
+        os.chdir(target.parent)
+        os.chroot(".")
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+        here = [(name, part.replace(str(target.parent), "")) for name, part in parts]
+        left = commit(f"file:///{target.name}", APP, here, overwrite=True)
+        assert left == f"file:///{target.name}.{APP}.replaced"
+
+    assert die_at(10_000, as_nobody) is None
+    assert tree(target) == new_tree(["0"])
+    assert tree(Path(f"{target}.{APP}.replaced")) == old
+    assert beside(target) == [f"{target.name}.{APP}.replaced"]
+
+
+def test_a_damaged_marker_is_said_and_does_not_stop_others(target: Path) -> None:
+    target.parent.mkdir()
+    marker = Path(f"{target}.{OTHER}.commit")
+    for text in ("", "{}", "[1]", '{"version": 9, "inode": 1, "overwrite": true, "parts": []}'):
+        marker.write_text(text)
+        with pytest.raises(DlappError, match=r"is damaged|written by a newer dlapp"):
+            finish_interrupted(location(target))
+        commit(location(target), APP, store_parts(target, [""]), overwrite=True)
+        assert tree(target) == new_tree([""])
+        assert beside(target) == [marker.name]

@@ -1,0 +1,461 @@
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlapp.errors import DlappError, NotFound, Unreachable
+from dlapp.ids import ApplicationId, ContainerId
+from dlapp.locations import HdfsPlace
+from dlapp.login import Login
+from dlapp.storage import commit
+from dlapp.storage.commit import CommitRefused, ForeignMarker, drop, finish_interrupted, keep_partial, part_location
+from dlapp.storage.hdfs import HdfsFiles
+from dlapp.storage.hdfs_staging import HdfsStagingFiles
+from dlapp.storage.webhdfs import FileStatus, WebHdfs
+from dlapp.system.files import UntrustedFile
+
+APP = ApplicationId(1700000000000, 42)
+OTHER = ApplicationId(1700000000000, 43)
+CHANGES = ("make_directory", "delete", "delete_if_empty", "rename", "write", "set_mode")
+
+
+class Killed(BaseException):
+    """The process is dead; nothing of it runs any more."""
+
+
+class Mortal(WebHdfs):
+    """Dies at its n-th change of the file system: before it, or when it was done and the answer was not heard yet."""
+
+    def __init__(self, place: HdfsPlace, left: int, *, done: bool) -> None:
+        super().__init__(place)
+        self.left, self.done = left, done
+        for name in CHANGES:
+            setattr(self, name, self._mortal(getattr(super(), name)))
+
+    def _mortal(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def made(*arguments: Any, **options: Any) -> Any:
+            self.left -= 1
+            if self.left == -1 and self.done:
+                call(*arguments, **options)
+            if self.left < 0:
+                raise Killed
+            return call(*arguments, **options)
+
+        return made
+
+
+@pytest.fixture
+def target(base: str) -> str:
+    return f"{base}/run 1 100%"
+
+
+def tree(files: HdfsFiles, location: str) -> dict[str, str] | None:
+    path = files.place.path(location)
+    if files.web.status(path) is None:
+        return None
+    return {
+        node.name + ("/" if node.is_dir else ""): "" if node.is_dir else files.read_bytes(node.source, 1 << 28).decode()
+        for node in files._nodes(path)
+        if node.name
+    }
+
+
+def plant(files: HdfsFiles, target: str, names: list[str], app: ApplicationId = APP) -> list[tuple[str, str]]:
+    parts = []
+    for number, name in enumerate(names, start=2):
+        part = part_location(target, app, ContainerId(app, 1, number))
+        files.make_directory(f"{part}/empty")
+        files.web.write(files.place.path(f"{part}/model"), f"model {name}".encode())
+        parts.append((name, part))
+    return parts
+
+
+def new_tree(names: list[str]) -> dict[str, str]:
+    out: dict[str, str] = {}
+    for name in names:
+        at = f"{name}/" if name else ""
+        out |= {f"{at}model": f"model {name}", f"{at}empty/": ""} | ({at: ""} if at else {})
+    return out
+
+
+def old_target(files: HdfsFiles, target: str) -> dict[str, str]:
+    files.make_directory(target)
+    files.web.write(files.place.path(f"{target}/weights"), b"old")
+    return {"weights": "old"}
+
+
+def beside(files: HdfsFiles, target: str) -> list[str]:
+    parent, _, name = target.rpartition("/")
+    return [one for one in files.names(parent) if one != name]
+
+
+def killed_at(
+    monkeypatch: pytest.MonkeyPatch, place: HdfsPlace, count: int, done: bool, action: Callable[[], object]
+) -> bool:
+    """Run ``action`` until its ``count``-th change; whether it died."""
+    one = HdfsFiles(place, Mortal(place, count, done=done))
+    with monkeypatch.context() as patch:
+        patch.setattr(commit, "open_location", lambda target, hdfs: one)
+        try:
+            action()
+        except Killed:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("names", [[""], ["0", "1", "2"]])
+@pytest.mark.parametrize("replaces", [True, False])
+def test_parts_become_the_target_and_nothing_else_stays(
+    place: HdfsPlace, files: HdfsFiles, target: str, names: list[str], replaces: bool
+) -> None:
+    if replaces:
+        old_target(files, target)
+    parts = plant(files, target, names)
+    commit.commit(target, APP, parts, overwrite=replaces, hdfs=place)
+    assert tree(files, target) == new_tree(names)
+    assert beside(files, target) == []
+    commit.commit(target, APP, parts, overwrite=replaces, again=True, hdfs=place)
+    with pytest.raises(NotFound, match="is gone"):
+        commit.commit(target, APP, parts, overwrite=replaces, hdfs=place)
+    assert tree(files, target) == new_tree(names)
+
+
+def test_what_who_began_beside_another_made_anew_does_not_stay(place: HdfsPlace, files: HdfsFiles, target: str) -> None:
+    parts = plant(files, target, ["0", "1"])
+    commit.commit(target, APP, parts, overwrite=False, hdfs=place)
+    files.make_directory(f"{target}.{APP}.ready")
+    commit.commit(target, APP, parts, overwrite=False, again=True, hdfs=place)
+    assert tree(files, target) == new_tree(["0", "1"])
+    assert beside(files, target) == []
+
+
+def test_a_target_that_appeared_meanwhile_stays_and_the_output_is_kept_aside(
+    place: HdfsPlace, files: HdfsFiles, target: str
+) -> None:
+    parts = plant(files, target, ["0", "1"])
+    old = old_target(files, target)
+    for again in (False, True):
+        with pytest.raises(CommitRefused, match="overwrite is false") as refused:
+            commit.commit(target, APP, parts, overwrite=False, again=again, hdfs=place)
+        assert tree(files, target) == old
+        assert tree(files, refused.value.partial) == new_tree(["0", "1"])
+        assert beside(files, target) == [f"run 1 100%.{APP}.partial"]
+
+
+@pytest.mark.parametrize("done", [False, True], ids=["before a change", "after a change"])
+@pytest.mark.parametrize("then", ["finish_interrupted", "commit again", "keep_partial", "drop"])
+def test_a_commit_that_is_killed_anywhere_can_be_ended_with_the_old_or_the_new(
+    monkeypatch: pytest.MonkeyPatch, place: HdfsPlace, files: HdfsFiles, base: str, then: str, done: bool
+) -> None:
+    names, seen = ["0", "1"] if done else [""], set()
+    new = new_tree(names)
+    for count in range(100):
+        target = f"{base}/{count}/run"
+        old = old_target(files, target)
+        parts = plant(files, target, names)
+        died = killed_at(
+            monkeypatch, place, count, done, lambda: commit.commit(target, APP, parts, overwrite=True)  # noqa: B023
+        )  # fmt: skip
+        found = tree(files, target)
+        assert found in (old, new, None)
+        begun = found == new or files.exists(f"{target}.{APP}.commit")
+        seen.add("nothing" if found is None else "new" if found == new else "old")
+        if then == "finish_interrupted":
+            assert finish_interrupted(target, hdfs=place) in ([], [str(APP)])
+            if not begun:
+                assert tree(files, target) == old
+                commit.commit(target, APP, parts, overwrite=True, hdfs=place)
+        elif then == "commit again":
+            commit.commit(target, APP, parts, overwrite=True, again=True, hdfs=place)
+        elif then == "keep_partial":
+            kept = keep_partial(target, APP, parts, hdfs=place)
+            if found == new:
+                assert kept is None
+            else:
+                assert kept is not None
+                assert tree(files, target) == old
+                assert tree(files, kept) == new
+                files.remove(kept)
+        else:
+            drop(target, APP, hdfs=place)
+            assert tree(files, target) == (new if found == new else old)
+        if then in ("finish_interrupted", "commit again"):
+            assert tree(files, target) == new
+        assert beside(files, target) == []
+        if not died:
+            assert count > 7
+            break
+    else:
+        pytest.fail("the commit never came to its end")
+    assert seen == {"old", "nothing", "new"}
+
+
+def test_two_processes_that_finish_one_commit_at_once_do_no_harm(
+    place: HdfsPlace, files: HdfsFiles, target: str
+) -> None:
+    for _ in range(3):
+        parts = plant(files, target, ["0", "1", "2"])
+
+        def run(parts: list[tuple[str, str]] = parts) -> None:
+            commit.commit(target, APP, parts, overwrite=True, again=True, hdfs=place)
+
+        both = [threading.Thread(target=run) for _ in range(3)]
+        for one in both:
+            one.start()
+        for one in both:
+            one.join()
+        assert tree(files, target) == new_tree(["0", "1", "2"])
+        assert beside(files, target) == []
+
+
+def test_who_comes_late_takes_nothing_away_from_the_next_application(
+    place: HdfsPlace, files: HdfsFiles, target: str
+) -> None:
+    old_target(files, target)
+    parts = plant(files, target, ["0", "1"])
+
+    def overtaken(step: str) -> None:
+        if step == "ready":
+            assert finish_interrupted(target, hdfs=place) == [str(APP)]
+            commit.commit(target, OTHER, plant(files, target, ["7"], OTHER), overwrite=True, hdfs=place)
+
+    commit.commit(target, APP, parts, overwrite=True, hdfs=place, step=overtaken)
+    assert tree(files, target) == new_tree(["7"])
+    assert beside(files, target) == []
+
+
+def test_who_is_overtaken_while_looking_never_moves_the_new_target_away(
+    monkeypatch: pytest.MonkeyPatch, place: HdfsPlace, files: HdfsFiles, target: str
+) -> None:
+    old_target(files, target)
+    parts = plant(files, target, ["0", "1"])
+    slow = HdfsFiles(place)
+    real_status, real_rename = slow.web.status, slow.web.rename
+    ready, renamed = False, list[tuple[str, str]]()
+
+    def status(path: str) -> FileStatus | None:
+        nonlocal ready
+        if ready and path == place.path(target):
+            ready = False
+            assert finish_interrupted(target, hdfs=place) == [str(APP)]
+        return real_status(path)
+
+    def rename(old: str, new: str, *, overwrite: bool = False) -> bool:
+        renamed.append((old, new))
+        return real_rename(old, new, overwrite=overwrite)
+
+    def at(step: str) -> None:
+        nonlocal ready
+        ready = step == "ready"
+        if ready:
+            monkeypatch.undo()  # the other one has a view of its own
+
+    monkeypatch.setattr(commit, "open_location", lambda target, hdfs: slow)
+    slow.web.rename = rename  # type: ignore[method-assign]
+    slow.web.status = status  # type: ignore[method-assign]
+    commit.commit(target, APP, parts, overwrite=True, hdfs=place, step=at)
+    assert tree(files, target) == new_tree(["0", "1"])
+    assert beside(files, target) == []
+    found = files.web.status(place.path(target))
+    assert found is not None
+    assert f"/.reserved/.inodes/{found.inode_id}" not in [old for old, _ in renamed]
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_what_nobody_is_left_for_is_kept_aside_or_removed(
+    place: HdfsPlace, files: HdfsFiles, target: str, keep: bool
+) -> None:
+    staged, old = HdfsStagingFiles(place), old_target(files, target)
+    plant(files, target, ["0", "1"])
+    for _ in range(2):
+        assert (staged.leave_output(target, APP, keep=keep).partial is not None) == keep
+        assert tree(files, target) == old
+        assert len(beside(files, target)) == keep
+    if keep:
+        names = [str(ContainerId(APP, 1, number)) for number in (2, 3)]
+        models = {f"{name}/model": f"model {number}" for number, name in enumerate(names)}
+        kept = tree(files, f"{target}.{APP}.partial")
+        assert kept is not None
+        assert {name: text for name, text in kept.items() if text} == models
+    staged.close()
+
+
+@pytest.mark.parametrize("point", ["", "marker written", "marker", "part 0", "old aside", "swapped", "done"])
+def test_what_was_decided_somebody_else_commits(place: HdfsPlace, files: HdfsFiles, target: str, point: str) -> None:
+    def dies(step: str) -> None:
+        if step == point:
+            raise Killed
+
+    staged = HdfsStagingFiles(place)
+    old_target(files, target)
+    parts = plant(files, target, ["0", "1"])
+    if point:
+        with contextlib.suppress(Killed):
+            commit.commit(target, APP, parts, overwrite=True, hdfs=place, step=dies)
+    for _ in range(2):
+        assert staged.finish_output(target, APP, parts, overwrite=True).committed
+        assert tree(files, target) == new_tree(["0", "1"])
+        assert beside(files, target) == []
+    staged.close()
+
+
+def test_what_was_decided_and_cannot_be_is_kept_aside(place: HdfsPlace, files: HdfsFiles, target: str) -> None:
+    staged = HdfsStagingFiles(place)
+    old = old_target(files, target)
+    refused = plant(files, target, ["0", "1"])
+    assert not staged.finish_output(target, APP, refused, overwrite=False).committed
+    lacking = plant(files, target, ["0", "1"], OTHER)
+    files.remove(lacking[0][1])
+    assert not staged.finish_output(target, OTHER, lacking, overwrite=True).committed
+    assert tree(files, target) == old
+    assert tree(files, f"{target}.{APP}.partial") == new_tree(["0", "1"])
+    assert tree(files, f"{target}.{OTHER}.partial") == new_tree(["1"])
+    assert len(beside(files, target)) == 2
+    staged.close()
+
+
+def test_who_settles_has_the_patience_of_who_asked_it_to() -> None:
+    nowhere = HdfsPlace("hdfs://nn", ("http://127.0.0.1:1",), Login("tony"))
+    staged, began = HdfsStagingFiles(nowhere, patience_s=0.1), time.monotonic()
+    with pytest.raises(Unreachable):
+        staged.finish_output(
+            "hdfs://nn/run", APP, [("", part_location("hdfs://nn/run", APP, ContainerId(APP, 1, 2)))], overwrite=True
+        )
+    with pytest.raises(Unreachable):
+        staged.leave_output("hdfs://nn/run", APP, keep=False)
+    assert time.monotonic() - began < 30
+
+
+def test_a_failed_run_is_kept_aside_with_the_parts_that_there_are(
+    place: HdfsPlace, files: HdfsFiles, target: str
+) -> None:
+    parts = plant(files, target, ["0", "1"])
+    files.remove(parts[0][1])
+    for _ in range(2):
+        kept = keep_partial(target, APP, parts, hdfs=place)
+        assert kept == f"{target}.{APP}.partial"
+        assert tree(files, kept) == new_tree(["1"])
+        assert beside(files, target) == [f"run 1 100%.{APP}.partial"]
+
+
+def test_a_damaged_marker_is_said_and_does_not_stop_others(place: HdfsPlace, files: HdfsFiles, target: str) -> None:
+    marker = f"{target}.{OTHER}.commit"
+    for text in (b"", b"{}", b"[1]", b'{"version": 9, "number": 1, "overwrite": true, "parts": []}'):
+        files.write_atomic(marker, text)
+        with pytest.raises(DlappError, match=r"is damaged|written by a newer dlapp"):
+            finish_interrupted(target, hdfs=place)
+        commit.commit(target, APP, plant(files, target, [""]), overwrite=True, hdfs=place)
+        assert tree(files, target) == new_tree([""])
+        assert beside(files, target) == [f"run 1 100%.{OTHER}.commit"]
+
+
+# ---- other users beside the target ----
+
+
+@pytest.fixture
+def other(place: HdfsPlace, base: str, files: HdfsFiles) -> HdfsFiles:
+    """The files as another user, who may write in ``base`` as in a directory of mode 1777."""
+    files.make_directory(base)
+    files.web.set_mode(files.place.path(base), 0o1777)
+    return HdfsFiles(place._replace(login=Login("mallory")))
+
+
+def test_another_users_marker_moves_nothing_and_the_target_is_refused(
+    place: HdfsPlace, files: HdfsFiles, other: HdfsFiles, target: str, base: str
+) -> None:
+    files.web.write(files.place.path(f"{base}/models/best.ckpt"), b"weights")
+    other.make_directory(f"{target}.{APP}.ready", 0o777)
+    ready = other.web.status(other.place.path(f"{target}.{APP}.ready"))
+    assert ready is not None
+    for version, part in ((1, other.place.path(f"{base}/models")), (2, str(ContainerId(APP, 1, 2)))):
+        said = {"version": version, "number": ready.inode_id, "overwrite": True, "parts": [["loot", part]]}
+        other.write_atomic(f"{target}.{APP}.commit", json.dumps(said).encode(), 0o666)
+        with pytest.raises(
+            ForeignMarker, match=f"by mallory was cut off there; mallory finishes it by .*-status {APP}"
+        ):
+            finish_interrupted(target, hdfs=place)
+        parts = plant(files, target, [""])
+        with pytest.raises(ForeignMarker):
+            commit.commit(target, APP, parts, overwrite=True, hdfs=place)
+        kept = keep_partial(target, APP, parts, hdfs=place)
+        assert kept is not None
+        drop(target, APP, hdfs=place)
+        files.remove(kept)
+        assert files.read_bytes(f"{base}/models/best.ckpt", 1 << 28) == b"weights"
+        assert other.names(f"{target}.{APP}.ready") == []
+        assert not files.exists(target)
+
+
+def test_what_another_user_renamed_to_the_old_targets_name_stays_where_nothing_was_replaced(
+    place: HdfsPlace, files: HdfsFiles, target: str
+) -> None:
+    """Who may write a directory that is not sticky may rename what is there, and delete nothing in it."""
+    files.web.write(files.place.path(f"{target}.{APP}.old/data"), b"pixels")
+    commit.commit(target, APP, plant(files, target, [""]), overwrite=False, hdfs=place)
+    assert tree(files, target) == new_tree([""])
+    assert files.read_bytes(f"{target}.{APP}.old/data", 1 << 28) == b"pixels"
+
+
+def test_an_own_marker_that_others_may_write_is_not_obeyed(
+    place: HdfsPlace, files: HdfsFiles, other: HdfsFiles, target: str
+) -> None:
+    files.write_atomic(f"{target}.{APP}.commit", b"{}", 0o666)
+    with pytest.raises(UntrustedFile, match="others may write it"):
+        finish_interrupted(target, hdfs=place)
+    files.remove(f"{target}.{APP}.commit")
+    files.make_directory(f"{target}.{APP}.commit")
+    with pytest.raises(UntrustedFile, match="is not a file"):
+        finish_interrupted(target, hdfs=place)
+
+
+@pytest.mark.parametrize("what", ["tmp", "ready", "partial"])
+def test_a_directory_of_another_user_takes_no_parts(
+    place: HdfsPlace, files: HdfsFiles, other: HdfsFiles, target: str, what: str, tmp_path: Path
+) -> None:
+    other.make_directory(f"{target}.{APP}.{what}", 0o777)
+    other.web.set_mode(other.place.path(f"{target}.{APP}.{what}"), 0o777)
+    (tmp_path / "model").write_text("weights")
+    locations = [part_location(target, APP, ContainerId(APP, 1, number)) for number in (2, 3)]
+    if what == "tmp":
+        with pytest.raises(UntrustedFile, match="belongs to mallory"):
+            files.store(str(tmp_path), locations[0])
+        other.make_directory(locations[0])
+        with pytest.raises(UntrustedFile, match="belongs to mallory"):
+            commit.commit(target, APP, [("", locations[0])], overwrite=True, hdfs=place)
+    else:
+        parts = [(str(number), location) for number, location in enumerate(locations)]
+        for location in locations:
+            files.store(str(tmp_path), location)
+        call = partial(commit.commit, overwrite=True) if what == "ready" else keep_partial
+        with pytest.raises(UntrustedFile, match="belongs to mallory"):
+            call(target, APP, parts, hdfs=place)
+        assert other.names(f"{target}.{APP}.{what}") == []
+        assert files.exists(locations[0])
+    assert not files.exists(target)
+
+
+def test_an_own_marker_of_the_version_before_is_finished_if_its_parts_lie_where_they_must(
+    place: HdfsPlace, files: HdfsFiles, target: str, base: str
+) -> None:
+    parts = plant(files, target, [""])
+    files.make_directory(f"{base}/models")
+    for where, right in ((f"{base}/models", False), (parts[0][1], True)):
+        number = files.web.status(files.place.path(parts[0][1]))
+        assert number is not None
+        said = {"version": 1, "number": number.inode_id, "overwrite": True, "parts": [["", files.place.path(where)]]}
+        files.write_atomic(f"{target}.{APP}.commit", json.dumps(said).encode())
+        if right:
+            assert finish_interrupted(target, hdfs=place) == [str(APP)]
+            assert tree(files, target) == new_tree([""])
+        else:
+            with pytest.raises(DlappError, match="was written by an older dlapp and names"):
+                finish_interrupted(target, hdfs=place)
+            assert files.exists(f"{base}/models")

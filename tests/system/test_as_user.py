@@ -1,0 +1,74 @@
+"""Work that root has done in a child that is another user."""
+
+from __future__ import annotations
+
+import os
+import resource
+from typing import Any
+
+import pytest
+
+from dlapp.errors import Denied, NotFound
+from dlapp.system import as_user
+
+NOBODY = 65534
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="not root: only root can become another user")
+
+
+def _state_of_child() -> dict[str, Any]:
+    descriptors = [int(name) for name in os.listdir("/proc/self/fd")]
+    with open("/proc/self/status", encoding="ascii") as file:
+        status = dict(line.split(":", 1) for line in file)
+    return {
+        "uids": os.getresuid(),
+        "descriptors": [fd for fd in descriptors if fd > 2 and _is_open(fd)],
+        "leads its session": os.getsid(0) == os.getpid(),
+        "no new privileges": status["NoNewPrivs"].strip(),
+        "umask": status["Umask"].strip(),
+        "variables": sorted(os.environ),
+    }
+
+
+def _is_open(fd: int) -> bool:
+    return os.path.exists(f"/proc/self/fd/{fd}")
+
+
+def test_the_child_is_that_user_and_has_nothing_of_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", "1")
+    inherited = os.open("/dev/null", os.O_RDONLY)
+    os.set_inheritable(inherited, True)
+    try:
+        found = as_user.call(NOBODY, _state_of_child, timeout_s=20)
+    finally:
+        os.close(inherited)
+    assert found["uids"] == [NOBODY] * 3
+    assert len(found["descriptors"]) == 1, "the pipe that its answer goes through"
+    assert found["leads its session"]
+    assert (found["no new privileges"], found["umask"]) == ("1", "0077")
+    assert "SECRET" not in found["variables"]
+
+
+def test_a_descriptor_above_a_lowered_limit_is_closed_too() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    high = os.dup2(os.open("/dev/null", os.O_RDONLY), min(soft, 1000) - 1)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 500), hard))
+    try:
+        found = as_user.call(NOBODY, _state_of_child, timeout_s=20)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        os.close(high)
+    assert len(found["descriptors"]) == 1
+
+
+def test_an_error_of_ours_arrives_as_it_was_raised() -> None:
+    def work() -> None:
+        raise NotFound("it is not there")
+
+    with pytest.raises(NotFound, match="it is not there"):
+        as_user.call(NOBODY, work, timeout_s=20)
+
+
+def test_nothing_is_changed_for_a_user_without_an_entry_in_passwd() -> None:
+    with pytest.raises(Denied, match="uid 4000000000 has no entry in passwd"):
+        as_user.call(4_000_000_000, lambda: None, timeout_s=20)

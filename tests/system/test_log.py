@@ -1,0 +1,47 @@
+"""Lines in the logs of processes that nobody looks at."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from dlapp.system import log
+
+
+def test_a_line_has_its_time_and_level_and_can_be_read_without(capfd: pytest.CaptureFixture[str]) -> None:
+    log.info("all is well: 5 % done")
+    log.warning("no NameNode answers")
+    log.error("\udc80 is not UTF-8")
+    lines = capfd.readouterr().out.splitlines()
+    time = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}"
+    assert re.fullmatch(rf"{time} INFO all is well: 5 % done", lines[0])
+    assert re.fullmatch(rf"{time} WARNING no NameNode answers", lines[1])
+    assert [log.message_of(line) for line in lines] == [
+        "all is well: 5 % done",
+        "no NameNode answers",
+        "? is not UTF-8",
+    ]
+
+
+@pytest.mark.parametrize("line", ["", "no time", "2025-03-04 is a day", "x 2025-03-04 17:02:11,305 INFO y"])
+def test_a_line_without_time_and_level_is_read_as_it_is(line: str) -> None:
+    assert log.message_of(line) == line
+
+
+def test_a_line_that_does_not_fit_on_the_disk_stops_nothing() -> None:
+    full = os.open("/dev/full", os.O_WRONLY)
+    try:
+        code = "from dlapp.system import log; log.error('lost')"
+        done = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, check=False)
+    finally:
+        os.close(full)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_who_logs_nothing_does_not_load_logging() -> None:
+    code = "import sys, dlapp.am.loop; from dlapp.system import log; sys.exit('logging' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

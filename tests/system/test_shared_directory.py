@@ -1,0 +1,59 @@
+"""The directory for locks that all users of a machine share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from dlapp.system.files import UntrustedFile
+from dlapp.system.shared_directory import open_shared_directory, problem_of
+
+
+def status(mode: int, uid: int) -> os.stat_result:
+    return os.stat_result((0o40000 | mode, 1, 1, 2, uid, 0, 0, 0, 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("mode", "owner", "uid", "said"),
+    [
+        (0o1777, 0, 1001, ""),
+        (0o1770, 0, 1001, ""),
+        (0o700, 1001, 1001, ""),
+        (0o1777, 1001, 1001, ""),
+        (0o777, 0, 1001, "has mode 777"),
+        (0o777, 1001, 1001, "has mode 777"),
+        (0o1777, 4242, 1001, "belongs to uid 4242, not to root"),
+        (0o1777, 4242, 0, "belongs to uid 4242, not to root"),
+    ],
+)
+def test_it_serves_all_if_it_is_root_s_and_sticky_and_else_its_owner(
+    mode: int, owner: int, uid: int, said: str
+) -> None:
+    found = problem_of(status(mode, owner), uid)
+    assert found.startswith(said)
+    assert bool(found) is bool(said)
+
+
+def test_it_is_made_for_all_by_root_and_for_themselves_by_others(tmp_path: Path) -> None:
+    path = tmp_path / "locks"
+    with pytest.raises(FileNotFoundError):
+        open_shared_directory(str(path))
+    os.close(open_shared_directory(str(path), make=True))
+    assert path.stat().st_mode & 0o7777 == (0o1777 if os.geteuid() == 0 else 0o700)
+
+
+def test_a_refusal_says_what_root_can_do(tmp_path: Path) -> None:
+    path = tmp_path / "locks"
+    path.mkdir()
+    path.chmod(0o777)
+    with pytest.raises(UntrustedFile, match=rf"as root: echo 'd {path} 1777 root root -' > /etc/tmpfiles.d"):
+        open_shared_directory(str(path))
+
+
+def test_a_link_to_a_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "locks").symlink_to("elsewhere")
+    with pytest.raises(UntrustedFile, match="locks: is a symbolic link, not a directory"):
+        open_shared_directory(str(tmp_path / "locks"), make=True)

@@ -1,0 +1,82 @@
+"""GPUs that fail while a payload runs, and what is found when they are given back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlapp.gpuid.devices import Device
+from dlapp.gpuid.stores.machine import MachineLedger
+from dlapp.messages import Fault
+from dlapp.spec import Resources
+from tests.services.nvml_stub import MIB, StubDevice, with_devices
+from tests.task.fake_am import FakeAm, ledger_of, workspace_archive
+
+CARDS = (StubDevice(uuid="GPU-0"), StubDevice(uuid="GPU-1"))
+NEVER_ENDS = "echo ready; while :; do sleep 0.02; done"
+DEVICES = tuple(Device(device.uuid, place, place) for place, device in enumerate(CARDS))
+
+
+def ledger(place: Path) -> MachineLedger:
+    return MachineLedger(str(place / "locks"), discover=lambda: DEVICES)
+
+
+def quarantines(place: Path) -> dict[str, str]:
+    found = {one.uuid: one.quarantine for one in ledger(place).record().devices}
+    return {uuid: f"{one.cause}: {one.detail}" for uuid, one in found.items() if one is not None}
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ({"error": 15}, "gpu1 failed: GPU is lost"),
+        ({"xid": 79}, "gpu1 failed: it fell off the bus (Xid 79)"),
+    ],
+    ids=["lost", "Xid"],
+)
+def test_a_device_lost_in_mid_run_ends_the_payload_as_the_nodes_fault(
+    place: Path, fault: dict[str, Any], said: str
+) -> None:
+    env = with_devices(place, CARDS)
+    packed = workspace_archive(place, {"run.sh": NEVER_ENDS})
+    with (
+        ledger(place).reserve("the application", "tony", 2),
+        FakeAm(place / "containers", **packed, resources=Resources(gcores=2)) as am,
+    ):
+        am.start(process_env=env, ledger=ledger_of(place))
+        am.wait_until(lambda: (am.home / "stdout").exists() and am.printed() == b"ready\n")
+        am.wait_until(lambda: "the GPUs are watched" in (am.home / "dlapp.log").read_text())
+        with_devices(place, [CARDS[0], StubDevice(uuid="GPU-1", **fault)])
+        result = am.result()
+        assert (result.fault, result.message) == (Fault.NODE, said)
+    assert quarantines(place) == {"GPU-1": f"lost: {said.removeprefix('gpu1 failed: ')}"}
+
+
+def test_a_payload_that_fails_by_itself_on_devices_that_are_well_has_itself_failed(place: Path) -> None:
+    packed = workspace_archive(place, {"run.sh": "exit 3"})
+    with (
+        ledger(place).reserve("the application", "tony", 2),
+        FakeAm(place / "containers", **packed, resources=Resources(gcores=2)) as am,
+    ):
+        where = ledger_of(place)
+        am.start(process_env=with_devices(place, CARDS), ledger=where)
+        result = am.result()
+        assert (result.fault, result.exit_code) == (Fault.USER, 3)
+    assert quarantines(place) == {}
+
+
+def test_a_device_whose_memory_somebody_holds_when_it_is_given_back_goes_into_quarantine(place: Path) -> None:
+    env = with_devices(place, CARDS)
+    packed = workspace_archive(place, {"run.sh": "echo ready; while [ ! -e $TMPDIR/finish ]; do sleep 0.02; done"})
+    with (
+        ledger(place).reserve("the application", "tony", 1, uuids=("GPU-0",)),
+        FakeAm(place / "containers", **packed, resources=Resources(gcores=1)) as am,
+    ):
+        am.start(process_env=env, ledger=ledger_of(place))
+        am.wait_until(lambda: (am.home / "stdout").exists() and am.printed() == b"ready\n")
+        with_devices(place, [StubDevice(uuid="GPU-0", used=700 * MIB), CARDS[1]])
+        (am.home / "tmp" / "finish").touch()
+        assert am.result().fault is Fault.NONE
+    assert quarantines(place) == {"GPU-0": "memory-held: 700 MiB are held by nobody"}

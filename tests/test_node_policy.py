@@ -1,0 +1,112 @@
+"""The operator's file on a node: who may write it, what may stand in it, and what holds without it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from dlapp.errors import ConfigError
+from dlapp.node_policy import GPU_MODES, KEYS, Mount, keys_as_markdown, mount_problem, node_policy
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+def policy_of(directory: Path, text: str, mode: int = 0o644) -> object:
+    path = directory / "node.yaml"
+    path.write_text(text)
+    path.chmod(mode)
+    return node_policy(str(path), owner=os.getuid())
+
+
+def test_without_a_file_the_strict_defaults_hold(tmp_path: Path) -> None:
+    policy = node_policy(str(tmp_path / "node.yaml"))
+    assert (policy.kill_grace_max_s, policy.log_limit_bytes, policy.cache_dir) == (None, None, None)
+    assert policy.docker == (GPU_MODES, ("host", "bridge", "none"), (), False, 16384, 50)
+
+
+def test_a_file_says_what_is_allowed(tmp_path: Path) -> None:
+    text = """
+kill_grace_max: 10m
+log_limit: 100m
+cache_dir: /var/cache/dlapp
+docker:
+  gpu_modes: cdi
+  networks: [host]
+  mounts:
+    - /data/sets
+    - /scratch:rw
+  root: true
+  pids_limit: 100
+  shm_percent: 90
+"""
+    policy = policy_of(tmp_path, text)
+    mounts = (Mount("/data/sets", False), Mount("/scratch", True))
+    assert policy == (600.0, 100 << 20, "/var/cache/dlapp", (("cdi",), ("host",), mounts, True, 100, 90))
+
+
+@pytest.mark.parametrize("text", ["", "docker:\n", "docker: {mounts: []}\n", "docker:\n  root: false\n"])
+def test_what_a_file_does_not_say_is_as_without_it(tmp_path: Path, text: str) -> None:
+    assert policy_of(tmp_path, text) == node_policy(str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("docker: {gpu_mode: cdi}", ":1: docker.gpu_mode: is not known, the nearest is docker.gpu_modes"),
+        (
+            "docker: {networks: ['container:other']}",
+            ":1: docker.networks: 'container:other' is not a network for containers",
+        ),
+        ("docker: {mounts: data}", ":1: docker.mounts: 'data' is not a mount: /an/absolute/path"),
+        ("docker: {mounts: [/var/run/docker.sock]}", "and what is in it stays outside of containers"),
+        ("docker: {mounts: [/]}", "'/': / and what is in it stays outside of containers"),
+        ("docker: {mounts: [/etc/../etc/ssl]}", "'/etc/ssl': /etc and what is in it stays outside of containers"),
+        ("docker: {mounts: [/workspace/x]}", "'/workspace/x' is where dlapp puts its own"),
+        ("docker: {pids_limit: [1, 2]}", ":1: docker.pids_limit: must be a single value"),
+        ("docker: {shm_percent: 0}", ":1: docker.shm_percent: is 0, the least is 1"),
+        ("docker: {shm_percent: 101}", ":1: docker.shm_percent: is 101, the most is 100"),
+        ("docker: {shm_percent: 50%}", ":1: docker.shm_percent: '50%' is not a whole number"),
+        ("docker: {root: {a: b}}", ":1: docker.root: must be a value or a list of values"),
+        ("kill_grace_max:\n", ":1: kill_grace_max: is empty"),
+        ("[", "is not YAML"),
+        ("- a\n", ":1: the file: "),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_with_its_line(tmp_path: Path, text: str, fault: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        policy_of(tmp_path, text)
+    assert fault in str(refused.value)
+
+
+def test_a_link_does_not_open_what_is_closed(tmp_path: Path) -> None:
+    (tmp_path / "harmless").symlink_to("/etc")
+    policy_of(tmp_path, f"docker: {{mounts: [{tmp_path}/harmless]}}")
+    assert "/etc and what is in it" in mount_problem(Mount(f"{tmp_path}/harmless", False))
+
+
+@pytest.mark.parametrize("mode", [0o664, 0o646, 0o666])
+def test_a_file_that_others_may_write_is_refused(tmp_path: Path, mode: int) -> None:
+    with pytest.raises(ConfigError, match="must be a file of"):
+        policy_of(tmp_path, "", mode)
+
+
+def test_a_file_of_another_user_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "node.yaml"
+    path.write_text("")
+    with pytest.raises(ConfigError, match=r"must be a file of uid \d+ that nobody else may write"):
+        node_policy(str(path), owner=os.getuid() + 1)
+
+
+def test_the_documentation_has_the_table_of_keys() -> None:
+    rows = keys_as_markdown().split("\n", 2)[2]
+    assert rows in (DOCS / "docker.md").read_text()
+
+
+def test_the_example_is_a_file_that_is_taken(tmp_path: Path) -> None:
+    text = (DOCS / "node.yaml").read_text()
+    policy = policy_of(tmp_path, text)
+    assert policy == (3600.0, 1 << 30, None, (("cdi", "gpus"), ("bridge", "none"), (), False, 16384, 50))
+    for key in KEYS:
+        assert f"{key.name.rpartition('.')[2]}:" in text

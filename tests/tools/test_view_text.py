@@ -1,0 +1,344 @@
+"""What the commands print of a view, to the character."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlapp.am.decisions.verdict import Verdict, container_name, failure, of_end, of_result
+from dlapp.cluster import ContainerEnd
+from dlapp.ids import ApplicationId, ContainerId
+from dlapp.messages import Fault, Phase, TaskResult
+from dlapp.report import ApplicationView, Cause, ContainerView, FinalStatus, OutputView, State
+from dlapp.serialization import to_json
+from dlapp.tools.progress import PlainLines, picture_lines
+from dlapp.tools.view_text import (
+    derived,
+    elapsed,
+    end_line,
+    list_lines,
+    local_time,
+    payload_exit_text,
+    phase_text,
+    status_lines,
+    width,
+)
+
+APP = ApplicationId(1474893803111, 42)
+START_MS = 1474899851575
+END_MS = 1474899897703
+
+
+@pytest.fixture(autouse=True)
+def _in_seoul(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "Asia/Seoul")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def view(**more: Any) -> Any:
+    values: dict[str, Any] = {
+        "application_id": APP,
+        "attempt": 1,
+        "state": State.FINISHED,
+        "final_status": FinalStatus.SUCCEEDED,
+        "cause": Cause.SUCCEEDED,
+        "username": "tony",
+        "submitter": "tony",
+        "appname": "'c3 deeplearning app caffe mnist example'",
+        "submitted_ms": START_MS,
+        "started_ms": START_MS + 1000,
+        "finished_ms": END_MS,
+        "total_containers": 1,
+    }
+    return to_json(ApplicationView(**{**values, **more}))
+
+
+def container(index: int, **more: Any) -> ContainerView:
+    values: dict[str, Any] = {"role": "worker", "role_index": index, "phase": Phase.ENDED, "finished_ms": END_MS}
+    return ContainerView(container_id=ContainerId(APP, 1, index + 2), index=index, **{**values, **more})
+
+
+def log(index: int) -> dict[str, Any]:
+    name = str(ContainerId(APP, 1, index + 2))
+    return {"files": {stream: f"file:///logs/{name}/{stream}" for stream in ("stdout", "stderr", "dlapp.log")}}
+
+
+def test_a_finished_application_begins_with_the_lines_of_the_original() -> None:
+    assert status_lines(view(), [log(0)], END_MS + 99_999)[:11] == [
+        "DL App application_1474893803111_0042 is FINISHED",
+        "Username : tony",
+        "DL App ID : application_1474893803111_0042",
+        "DL App Name : 'c3 deeplearning app caffe mnist example'",
+        "startTime : 2016-09-26 23:24:11.575000",
+        "finishTime : 2016-09-26 23:24:57.703000",
+        "elapsedTime : 0:00:46.13",
+        "stdout",
+        "file:///logs/container_1474893803111_0042_01_000002/stdout",
+        "stderr",
+        "file:///logs/container_1474893803111_0042_01_000002/stderr",
+    ]
+
+
+def test_while_it_runs_finish_time_is_empty_and_elapsed_counts_on() -> None:
+    running = view(
+        state=State.RUNNING, final_status=FinalStatus.UNDEFINED, cause=None, finished_ms=None, phase="running 3 of 4"
+    )
+    lines = status_lines(running, [], START_MS + 3_600_000)
+    assert lines[0] == "DL App application_1474893803111_0042 is RUNNING"
+    assert lines[5:7] == ["finishTime : ", "elapsedTime : 1:00:00.00"]
+    assert "phase : running 3 of 4" in lines
+
+
+def test_each_container_that_ran_has_one_pair_of_urls_in_the_order_given() -> None:
+    lines = status_lines(view(), [log(0), log(1)], END_MS)
+    assert [line.rpartition("/")[0][-6:] for line in lines[7:15] if "/" in line] == ["000002"] * 2 + ["000003"] * 2
+    assert lines[7:15:2] == ["stdout", "stderr"] * 2
+
+
+def test_our_lines_stand_below_and_tell_the_end_the_outputs_and_each_container() -> None:
+    failed = view(
+        final_status=FinalStatus.FAILED,
+        cause=Cause.FAILED,
+        diagnostics="container 1 failed: exit code 3",
+        outputs=(OutputView(name="", target="file:///r", partial="file:///r.application_1.partial"),),
+        containers=(container(0, exit_code=0, host="box", gpus=(0, 3)), container(1, exit_code=3, attempt=2)),
+    )
+    assert status_lines(failed, [], END_MS)[7:] == [
+        "finalStatus : FAILED",
+        "cause : failed",
+        "diagnostics : container 1 failed: exit code 3",
+        "queue : default",
+        "launchTime : 2016-09-26 23:24:12.575000",
+        "output : not committed to file:///r",
+        "partial : kept at file:///r.application_1.partial",
+        "containers",
+        "INDEX  ROLE      PHASE  HOST  EXIT  GPUS  NOTE",
+        "0      worker_0  ended  box   0     0,3",
+        "1      worker_1  ended  -     3     -     attempt 2",
+    ]
+
+
+def test_what_an_application_is_sorted_by_and_what_the_engine_changed_have_lines_of_their_own() -> None:
+    labelled = view(queue="gpu", priority=0, project="cats", tags=("a", "b"), changes=("one", "two"))
+    lines = status_lines(labelled, [], END_MS)
+    begin = lines.index("queue : gpu")
+    assert lines[begin : begin + 6] == [
+        "queue : gpu",
+        "priority : 0",
+        "project : cats",
+        "tags : a, b",
+        "changed : one",
+        "changed : two",
+    ]
+
+
+def test_a_committed_output_and_one_that_is_still_to_come_are_told_apart() -> None:
+    done = view(outputs=(OutputView(name="model", target="file:///m", committed=True),))
+    assert "output model : committed to file:///m" in status_lines(done, [], END_MS)
+    running = view(state=State.RUNNING, cause=None, outputs=(OutputView(name="", target="file:///m"),))
+    assert "output : goes to file:///m" in status_lines(running, [], END_MS)
+
+
+def test_a_soft_kill_under_way_shows_the_time_that_is_left() -> None:
+    ending = view(
+        state=State.RUNNING, cause=None, finished_ms=None, soft_kill_by="kim", soft_kill_ends_ms=END_MS + 5000
+    )
+    assert "softkill : by kim, the payload has 0:00:05.00 left" in status_lines(ending, [], END_MS)
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (0, "0:00:00.00"),
+        (4, "0:00:00.00"),
+        (5, "0:00:00.01"),
+        (46_128, "0:00:46.13"),
+        (59_994, "0:00:59.99"),
+        (59_995, "0:01:00.00"),
+        (3_599_996, "1:00:00.00"),
+        (360_000_000, "100:00:00.00"),
+        (-50, "0:00:00.00"),
+    ],
+)
+def test_elapsed_is_rounded_and_its_hours_are_unbounded(ms: int, text: str) -> None:
+    assert elapsed(ms) == text
+
+
+@given(st.integers(0, 10**12))
+def test_elapsed_is_never_more_than_half_a_hundredth_off(ms: int) -> None:
+    hours, minutes, seconds = elapsed(ms).split(":")
+    shown_ms = int(hours) * 3_600_000 + int(minutes) * 60_000 + round(float(seconds) * 1000)
+    assert abs(shown_ms - ms) <= 5
+    assert int(minutes) < 60
+    assert float(seconds) < 60
+
+
+@given(st.integers(0, 4 * 10**12))
+def test_a_local_time_always_has_six_decimals(ms: int) -> None:
+    assert local_time(ms).endswith(f".{ms % 1000:03d}000")
+    assert len(local_time(ms)) == len("2016-09-26 22:24:11.575000")
+
+
+def test_the_list_is_a_table_that_wide_characters_do_not_shift() -> None:
+    waiting = view(
+        application_id=ApplicationId(1474893803111, 7),
+        appname="손글씨",
+        state=State.ACCEPTED,
+        cause=None,
+        finished_ms=None,
+        diagnostics="queue full, 2 ahead",
+        queue="gpu",
+        priority=3,
+        project="cats",
+        tags=("a", "b"),
+    )
+    assert list_lines([view(appname="digits"), waiting], START_MS + 1230) == [
+        "ID                              NAME    USER  STATE     PHASE                ELAPSED     EXIT  "
+        "QUEUE    PRIORITY  PROJECT  TAGS",
+        "application_1474893803111_0042  digits  tony  FINISHED  succeeded            0:00:46.13  0     "
+        "default  -         -        -",
+        "application_1474893803111_0007  손글씨  tony  ACCEPTED  queue full, 2 ahead  0:00:01.23  -     "
+        "gpu      3         cats     a, b",
+    ]
+
+
+def test_an_empty_list_is_its_head_alone() -> None:
+    assert list_lines([], 0) == ["ID  NAME  USER  STATE  PHASE  ELAPSED  EXIT  QUEUE  PRIORITY  PROJECT  TAGS"]
+
+
+def test_what_would_steer_the_terminal_is_shown_escaped() -> None:
+    line = list_lines([view(appname="a\x1b[2Jb\u202ec\udcffd\u3000e")], END_MS)[1]
+    assert "a\\x1b[2Jb\\u202ec\\udcffd\u3000e" in line
+
+
+@pytest.mark.parametrize(("text", "columns"), [("abc", 3), ("손", 2), ("e\u0301", 1), ("", 0)])
+def test_width_counts_columns(text: str, columns: int) -> None:
+    assert width(text) == columns
+
+
+def test_the_exit_of_an_application_is_that_of_the_first_container_that_failed() -> None:
+    failed = {"final_status": FinalStatus.FAILED, "cause": Cause.FAILED}
+    assert payload_exit_text(view()) == "0"
+    assert payload_exit_text(view(**failed, containers=(container(0, exit_code=0), container(1, exit_code=9)))) == "9"
+    assert payload_exit_text(view(**failed, containers=(container(0, signal=11),))) == "signal 11"
+    assert payload_exit_text(view(**failed)) == "-"
+    assert payload_exit_text(view(state=State.RUNNING, final_status=FinalStatus.UNDEFINED)) == "-"
+
+
+@pytest.mark.parametrize(
+    ("said", "exit_"),
+    [
+        (of_result(TaskResult(fault=Fault.USER, exit_code=3)), "3"),
+        (of_result(TaskResult(fault=Fault.USER, signal=11)), "signal 11"),
+        (of_result(TaskResult(fault=Fault.USER, exit_code=137, message="the kernel ended it")), "137"),
+        (of_end(ContainerEnd(container_id=container(0).container_id, exit_status=9)), "-"),
+        (of_result(TaskResult(fault=Fault.DATA, message="no input")), "-"),
+    ],
+)
+@pytest.mark.parametrize("times", [1, 3])
+def test_where_the_containers_are_not_known_the_exit_is_in_what_was_said_of_the_end(
+    said: Verdict, exit_: str, times: int
+) -> None:
+    diagnostics = failure(container_name(7, "worker", 7), said, user_faults=times, node_faults=0)
+    ended = view(final_status=FinalStatus.FAILED, cause=Cause.FAILED, diagnostics=diagnostics)
+    assert payload_exit_text(ended) == exit_
+    assert payload_exit_text({**ended, "containers": to_json(view(containers=(container(7),)))["containers"]}) == "-"
+
+
+def test_the_phase_of_one_that_waits_is_its_reason_and_of_one_that_ended_its_cause() -> None:
+    assert phase_text(view(state=State.ACCEPTED, cause=None, diagnostics="needs 2 gcores, 1 free")).startswith("needs")
+    assert phase_text(view(state=State.ACCEPTED, cause=None)) == "waiting"
+    assert phase_text(view(state=State.RUNNING, cause=None, phase="storing 1 of 1")) == "storing 1 of 1"
+    assert phase_text(view(cause=Cause.SOFT_KILLED)) == "soft-killed"
+    assert phase_text(view(state=State.FAILED, final_status=FinalStatus.FAILED, cause=None)) == "failed"
+
+
+def test_the_last_line_of_waiting_says_what_happened_and_what_to_type() -> None:
+    assert end_line(view(), END_MS) == "application_1474893803111_0042 is FINISHED, succeeded after 0:00:46.13"
+
+    def failed(words: str, *containers: ContainerView) -> str:
+        end = view(final_status=FinalStatus.FAILED, cause=Cause.FAILED, diagnostics=words, containers=containers)
+        return end_line(end, END_MS).partition("failed after 0:00:46.13: ")[2]
+
+    assert failed("container 0: exit code 3", container(0, exit_code=3), container(1)) == (
+        "container 0: exit code 3 (dlapp-logs application_1474893803111_0042 shows what it printed)"
+    )
+    assert failed("no GPU", container(0, message="no GPU")) == (
+        "no GPU (dlapp-logs --own application_1474893803111_0042 shows what dlapp did)"
+    )
+    assert failed("no such queue") == "no such queue"
+
+
+def test_the_json_of_a_view_has_the_exit_code_only_once_it_ended() -> None:
+    assert derived(view(cause=Cause.TIMED_OUT), END_MS)["exit_code"] == 6
+    running = derived(view(state=State.RUNNING, cause=None, finished_ms=None), START_MS + 12)
+    assert running["exit_code"] is None
+    assert running["elapsed_ms"] == 12
+
+
+def waiting_view(*containers: ContainerView, phase: str, total: int) -> Any:
+    more = {"state": State.RUNNING, "final_status": FinalStatus.UNDEFINED, "cause": None, "finished_ms": None}
+    return view(**more, containers=containers, phase=phase, total_containers=total)
+
+
+def at_it(index: int, phase: Phase, **more: Any) -> ContainerView:
+    return container(index, phase=phase, finished_ms=None, **more)
+
+
+def test_the_picture_has_a_bar_of_how_many_containers_are_in_each_phase() -> None:
+    ended = container(0, progress=0.5, detail="removing the workspace")  # the last that it told
+    now = waiting_view(ended, at_it(1, Phase.RUNNING), at_it(2, Phase.RUNNING), phase="running 2 of 4", total=4)
+    assert picture_lines(now, START_MS + 12340) == [
+        "application_1474893803111_0042 RUNNING 0:00:12.34 running 2 of 4",
+        "running    ███████████████                2 of 4",
+        "ended      ███████                        1 of 4",
+    ]
+
+
+def test_the_picture_has_a_bar_with_rate_and_time_left_of_the_only_container() -> None:
+    one = at_it(0, Phase.FETCHING, progress=0.24, detail="1.2 GiB of 5.0 GiB, 310.5 MiB/s, 13 s left")
+    lines = picture_lines(waiting_view(one, phase="fetching", total=1), START_MS)
+    assert lines[1:] == [
+        "fetching   ███████░░░░░░░░░░░░░░░░░░░░░░░ 1 of 1, 24%",
+        "           1.2 GiB of 5.0 GiB, 310.5 MiB/s, 13 s left",
+    ]
+
+
+def test_several_containers_share_a_bar_that_is_their_mean_and_the_one_that_is_least_far_says_its_time() -> None:
+    containers = (
+        at_it(0, Phase.FETCHING, progress=0.75, detail="3.0 GiB of 4.0 GiB, 1.0 GiB/s, 1 s left"),
+        at_it(1, Phase.FETCHING, progress=0.25, detail="1.0 GiB of 4.0 GiB, 300.0 MiB/s, 10 s left"),
+        at_it(2, Phase.FETCHING),  # it has told nothing yet
+        at_it(3, Phase.PULLING, progress=1.0),
+        at_it(4, Phase.RUNNING, detail="a\x1b[2Jb"),
+        at_it(5, Phase.STARTING, progress=0.0),
+    )
+    now = waiting_view(*containers, phase="running 1 of 6, 1 pulling, 3 fetching, 1 starting", total=6)
+    assert picture_lines(now, START_MS)[1:] == [
+        "starting   ░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░ 1 of 6, 0%",
+        "fetching   ███████████████░░░░░░░░░░░░░░░ 3 of 6, 50%",
+        "           worker_1: 1.0 GiB of 4.0 GiB, 300.0 MiB/s, 10 s left",
+        "pulling    ██████████████████████████████ 1 of 6, 100%",
+        "running    █████                          1 of 6",
+        "           a\\x1b[2Jb",
+    ]
+
+
+def test_without_a_terminal_each_phase_is_one_line_however_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    plain = PlainLines()
+    for share in (0.1, 0.5, 0.9):
+        one = at_it(0, Phase.FETCHING, progress=share, detail=f"{share} GiB of 1.0 GiB")
+        plain.show(waiting_view(one, phase="fetching", total=1))
+    plain.show(waiting_view(at_it(0, Phase.RUNNING), phase="running", total=1))
+    assert [line.split(" ", 1)[1] for line in capsys.readouterr().err.splitlines()] == [
+        "RUNNING fetching",
+        "RUNNING running",
+    ]
