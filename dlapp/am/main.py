@@ -68,7 +68,7 @@ def _be_spare(fd: int) -> int:
     """Be loaded when an application comes."""
     # What is imported late where it is needed, and would be at each start on this engine.
     from dlapp.cluster.local import am_engine  # noqa: F401
-    from dlapp.cluster.local.prefork import wait_for_assignment
+    from dlapp.cluster.local.runner.prefork import wait_for_assignment
 
     argv = wait_for_assignment(fd)
     return 0 if argv is None else main(argv)

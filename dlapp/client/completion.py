@@ -62,7 +62,7 @@ def on_this_machine(local: LocalConfig, *, unfinished: bool) -> list[KnownApplic
     """
     from urllib.parse import quote
 
-    from dlapp.cluster.local.ownership import database_of
+    from dlapp.cluster.local.client.ownership import database_of
     from dlapp.cluster.local.queue import refuse_links
 
     path = database_of(local)

@@ -41,7 +41,7 @@ class Engines:
         """The one that an application is on, or would be."""
         if self._only or not self._other_is_known():
             return self.configured
-        from dlapp.cluster.local import ownership
+        from dlapp.cluster.local.client import ownership
 
         return self._named(LOCAL if ownership.owns(self._config, application_id) else YARN)
 
@@ -80,7 +80,7 @@ class Engines:
 
     def _other_is_known(self) -> bool:
         """Whether there can be applications on it."""
-        from dlapp.cluster.local import ownership
+        from dlapp.cluster.local.client import ownership
 
         if self._other == LOCAL:
             return ownership.is_used(self._config)
@@ -104,7 +104,7 @@ class Engines:
     def _open(self, name: str) -> Engine:
         if name == YARN:
             return open_yarn(self._config, self.login)
-        from dlapp.cluster.local.client import LocalEngine
+        from dlapp.cluster.local.client.engine import LocalEngine
 
         return LocalEngine(self._config)
 

@@ -87,7 +87,7 @@ def _disk(path: str) -> Finding:
 
 
 def _capacity(config: Config) -> Iterator[Finding]:
-    from dlapp.cluster.local.client import LocalEngine
+    from dlapp.cluster.local.client.engine import LocalEngine
 
     with LocalEngine(config) as engine:
         there = engine.capacity()

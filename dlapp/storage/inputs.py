@@ -97,7 +97,7 @@ def plan_input(
 
 
 def _unpack_all(plan: FetchPlan, into: str, progress: Progress | None) -> Moved:
-    from dlapp.storage.archives import unpack_archive
+    from dlapp.storage.archives.unpack import unpack_archive
 
     total, used = plan.moved.size_bytes, 0
 

@@ -63,7 +63,7 @@ def _list(kept: UserInputCache, as_json: bool) -> int:
         print_json({"directory": kept.directory, "limit_bytes": kept.limit_bytes, "entries": found})
         return 0
     from dlapp.client.input_cache import size_text
-    from dlapp.tools.view_text import local_time, table
+    from dlapp.tools.display.view import local_time, table
 
     rows = [
         (

@@ -70,7 +70,7 @@ def gpu(
     from dlapp.client import caller
     from dlapp.client.gpu_ledger import GpuLedger
     from dlapp.config import load_config
-    from dlapp.tools import gpu_text as show
+    from dlapp.tools.display import gpu as show
 
     config = load_config()
     with GpuLedger(config) as ledger:
@@ -104,7 +104,7 @@ def gpu(
 
 
 def _list(ledger: GpuLedger, host: str | None, *, forgotten: bool, original: bool, as_json: bool) -> int:
-    from dlapp.tools import gpu_text as show
+    from dlapp.tools.display import gpu as show
 
     if original:
         _print_pieces("{", (f"{_json(name)}: {_json(devices)}" for name, devices in ledger.original(host)), "}")
@@ -172,7 +172,7 @@ def _check(action: str, words: tuple[str, ...], **options: Any) -> None:
 def _collect_on(config: Config, ledger: GpuLedger, hosts: Sequence[str], *, timeout_s: float, as_json: bool) -> int:
     from dlapp.client import Client
     from dlapp.client.remote_gc import reclaim_on
-    from dlapp.tools import gpu_text as show
+    from dlapp.tools.display import gpu as show
 
     def all_of_them() -> Iterator[dict[str, Any]]:
         if ledger.here in hosts:

@@ -65,7 +65,7 @@ def launch(client: Client, file: str | Snapshot, *, wait: bool, print_spec: bool
 
 def _submit(client: Client, file: str | Snapshot, as_json: bool) -> ApplicationId | None:
     """Submit; None: interrupted."""
-    from dlapp.tools.progress import copying_bar
+    from dlapp.tools.display.progress import copying_bar
 
     submitted = ""
 
@@ -91,8 +91,8 @@ def _wait(client: Client, application_id: ApplicationId, as_json: bool) -> int:
 
     from dlapp.client import exit_code
     from dlapp.serialization import to_json
-    from dlapp.tools.progress import waiting_display
-    from dlapp.tools.view_text import derived, end_line
+    from dlapp.tools.display.progress import waiting_display
+    from dlapp.tools.display.view import derived, end_line
 
     try:
         with waiting_display() as on_change:

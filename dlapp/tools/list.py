@@ -20,7 +20,7 @@ def list_(user: str | None, everybody: bool, as_json: bool) -> None:
     Without USER they are yours, on this machine and on the cluster, where you use both.
     """
     from dlapp.client import Client
-    from dlapp.tools.view_text import derived, list_lines
+    from dlapp.tools.display.view import derived, list_lines
 
     if user is not None and everybody:
         raise UsageError("-a lists everybody's applications, USER one user's: give one of them")

@@ -105,7 +105,7 @@ class _WaitingNotes:
 
     def look(self, view: ApplicationView) -> None:
         from dlapp.serialization import to_json
-        from dlapp.tools.view_text import phase_text
+        from dlapp.tools.display.view import phase_text
 
         if view.containers or view.state.ended:
             return
@@ -122,7 +122,7 @@ def _write(texts: Iterable[bytes]) -> None:
 
 def _write_to_terminal(pieces: Iterable[LogPiece]) -> None:
     from dlapp.client.logs import LineMerger, prefix_of
-    from dlapp.tools.terminal import terminal_line
+    from dlapp.tools.display.terminal import terminal_line
 
     merger = LineMerger()
     for piece in pieces:
@@ -134,7 +134,7 @@ def _write_to_terminal(pieces: Iterable[LogPiece]) -> None:
 
 def _write_one(pieces: Iterable[LogPiece], *, both: bool, raw: bool) -> None:
     """Write one container's streams to stdout and stderr; without control sequences on a terminal, unless ``raw``."""
-    from dlapp.tools.terminal import TerminalStream
+    from dlapp.tools.display.terminal import TerminalStream
 
     on_terminal: dict[str, TerminalStream] = {}
     for piece in pieces:

@@ -22,7 +22,7 @@ def shell(file: str, gcores: int | None, no_input: bool, as_json: bool) -> int:
     """
     from dlapp.client import Client
     from dlapp.client.shell import ShellClosed, open_shell
-    from dlapp.tools.progress import copying_bar
+    from dlapp.tools.display.progress import copying_bar
 
     try:
         code = open_shell(

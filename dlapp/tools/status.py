@@ -18,7 +18,7 @@ def status(application: str, as_json: bool) -> None:
     ID is an application's id, a unique ending of it, or 'last' (the default).
     """
     from dlapp.client import Client
-    from dlapp.tools.view_text import derived, status_lines
+    from dlapp.tools.display.view import derived, status_lines
 
     client = Client()
     view = client.status_json(client.resolve_text(application))

@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 # What is imported late: another user may not be able to read the interpreter of the tests.
-from dlapp.cluster.local import other_users  # noqa: F401
-from dlapp.cluster.local.client import LocalEngine
+from dlapp.cluster.local.client import other_users  # noqa: F401
+from dlapp.cluster.local.client.engine import LocalEngine
 from dlapp.cluster.local.queue import Queue
 from dlapp.config import load_config
 from dlapp.serialization import to_json

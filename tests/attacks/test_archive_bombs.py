@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 
 from dlapp.errors import DlappError
-from dlapp.storage import archives
-from dlapp.storage.archive_streams import MAX_EXTENDED_BYTES
-from dlapp.storage.archives import ArchiveRefused, unpack_archive
+from dlapp.storage.archives import unpack as archives
+from dlapp.storage.archives.streams import MAX_EXTENDED_BYTES
+from dlapp.storage.archives.unpack import ArchiveRefused, unpack_archive
 
 MEMORY_BYTES = 64 << 20
 CPU_S = 10

@@ -20,7 +20,7 @@ from tests.attacks.local_state import engine_in, make_application
 
 AS_ROOT = """
 import os, sys
-from dlapp.cluster.local.client import LocalEngine
+from dlapp.cluster.local.client.engine import LocalEngine
 from dlapp.config import load_config
 from dlapp.errors import DlappError
 from dlapp.system import as_user
@@ -144,5 +144,5 @@ def test_every_call_as_another_user_is_tried_here() -> None:
                     methods.add(
                         ast.literal_eval(node.args[1]).removeprefix("_").removesuffix("_at").removesuffix("_json")
                     )
-    assert calls == {"cluster/local/client.py"}
+    assert calls == {"cluster/local/client/engine.py"}
     assert methods == {name.removesuffix("_json") for name in CALLS}

@@ -16,8 +16,14 @@ import pytest
 
 # What is imported late: another user may not be able to read the interpreter of the tests.
 from dlapp.client import completion, shell, shell_input
-from dlapp.cluster.local import client, election, history, orphans, runner  # noqa: F401
-from dlapp.cluster.local.client import LocalEngine
+from dlapp.cluster.local.client import engine as client
+from dlapp.cluster.local.client.engine import LocalEngine
+from dlapp.cluster.local.runner import (
+    election,
+    history,  # noqa: F401
+    orphans,  # noqa: F401
+)
+from dlapp.cluster.local.runner import main as runner
 from dlapp.cluster.local.state import machine_id, open_lock, take_lock
 from dlapp.config import Config, load_config
 from dlapp.errors import DlappError

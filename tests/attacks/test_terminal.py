@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlapp.tools.common import exit_code_of, one_line
-from dlapp.tools.progress import picture_lines
-from dlapp.tools.terminal import RESET, TerminalStream, terminal_line, without_controls
+from dlapp.tools.display.progress import picture_lines
+from dlapp.tools.display.terminal import RESET, TerminalStream, terminal_line, without_controls
 from tests.applications import BIN, ended, launch, properties, run
 from tests.tools.terminal import Terminal
 

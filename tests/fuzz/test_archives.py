@@ -17,7 +17,7 @@ import pytest
 from dlapp.cluster.yarn.logs import tfile
 from dlapp.launcher.pack import pack
 from dlapp.launcher.scan import scan_workspace
-from dlapp.storage.archives import unpack_archive
+from dlapp.storage.archives.unpack import unpack_archive
 from dlapp.task.unpack import unpack
 from tests.cluster.yarn.logs.test_tfile import LOGS, SECOND, written
 from tests.fuzz.mutation import mutated

@@ -14,7 +14,7 @@ from dlapp.client.logs import LineMerger, LogPiece
 from dlapp.cluster import LogFiles
 from dlapp.cluster.local import outcome
 from dlapp.cluster.local.am_engine import LocalAmEngine
-from dlapp.cluster.local.client import LocalEngine
+from dlapp.cluster.local.client.engine import LocalEngine
 from dlapp.cluster.local.settings import settings_of
 from dlapp.config import load_config
 from dlapp.gpuid.stores.device_files import Directory
@@ -23,7 +23,7 @@ from dlapp.locations import HdfsPlace
 from dlapp.login import Login
 from dlapp.serialization import to_json
 from dlapp.storage.commit.marker import parse_marker
-from dlapp.tools.terminal import TerminalStream, terminal_line
+from dlapp.tools.display.terminal import TerminalStream, terminal_line
 from tests.fuzz import samples
 from tests.fuzz.parsing import fuzz, fuzz_json
 

@@ -24,13 +24,13 @@ import time
 def main(argv: list[str]) -> int:
     """Be what the first word says."""
     if argv[0] == "runner":
-        from dlapp.cluster.local.runner import main as run
+        from dlapp.cluster.local.runner.main import main as run
 
         return run(argv[1:])
     if argv[0] == "task":
         return task(argv)
     if argv[1] == "--spare-fd":
-        from dlapp.cluster.local.prefork import wait_for_assignment
+        from dlapp.cluster.local.runner.prefork import wait_for_assignment
 
         words = wait_for_assignment(int(argv[2]))
         return 0 if words is None else main(["am", *words])

@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from dlapp.cluster.local.client import LocalEngine
+from dlapp.cluster.local.client.engine import LocalEngine
 from dlapp.config import load_config
 from dlapp.errors import DlappError
 from dlapp.ids import ApplicationId

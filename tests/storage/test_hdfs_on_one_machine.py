@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dlapp.client import Client
-from dlapp.cluster.local.client import LocalEngine
+from dlapp.cluster.local.client.engine import LocalEngine
 from dlapp.config import load_config
 from dlapp.locations import HdfsPlace
 from dlapp.storage import commit

@@ -255,7 +255,7 @@ def test_on_a_terminal_packing_what_takes_long_is_a_bar_that_goes_again(
 
 def test_a_bar_comes_back_when_there_is_more_to_bring_than_was_known() -> None:
     script = (
-        "from dlapp.tools.progress import copying_bar\n"
+        "from dlapp.tools.display.progress import copying_bar\n"
         "with copying_bar('pulling') as progress:\n"
         "    for done, total in ((20, 40), (40, 40), (40, 40), (50, 80), (80, 80)):\n"
         "        progress(done * 10**6, total * 10**6)\n"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dlapp.client.completion import matching
-from dlapp.cluster.local.ownership import database_of
+from dlapp.cluster.local.client.ownership import database_of
 from dlapp.cluster.yarn.client import tools_tokens
 from dlapp.config import load_config
 from dlapp.ids import ApplicationId

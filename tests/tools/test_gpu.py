@@ -17,7 +17,7 @@ from dlapp.gpuid.devices import Device
 from dlapp.gpuid.rules import LeaseRequest
 from dlapp.gpuid.stores.machine import MachineLedger
 from dlapp.system.owners import user_name
-from dlapp.tools import gpu_text
+from dlapp.tools.display import gpu as gpu_text
 from tests.services.nvml_stub import MIB, Part, StubDevice, with_devices
 
 HOST = os.uname().nodename

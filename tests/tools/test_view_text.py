@@ -16,8 +16,8 @@ from dlapp.ids import ApplicationId, ContainerId
 from dlapp.messages import Fault, Phase, TaskResult
 from dlapp.report import ApplicationView, Cause, ContainerView, FinalStatus, OutputView, State
 from dlapp.serialization import to_json
-from dlapp.tools.progress import PlainLines, picture_lines
-from dlapp.tools.view_text import (
+from dlapp.tools.display.progress import PlainLines, picture_lines
+from dlapp.tools.display.view import (
     derived,
     elapsed,
     end_line,

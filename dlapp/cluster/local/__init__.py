@@ -2,21 +2,15 @@
 
     state.py        where everything lies; locks; who is alive
     queue.py        the rows: what waits, what runs, what has ended
+    spool.py        the order and the amounts that users of a shared queue publish to each other
     capacity.py     how much of the machine there is to give
     schedule.py     which waiting row may start, and what the others wait for; pure
     outcome.py      how an application ended, written once; what a death means
-    spawn.py        starting detached processes
-    spare.py        an ApplicationMaster that is started before there is an application for it
     settings.py     what a runner and an ApplicationMaster get to know of the configuration
-    election.py     one runner for each user, and how it is woken
-    runner.py       the process that works off the queue
-    strays.py       processes that outlived all who watch over them: found by proof, ended
-    history.py      what is cleared away, and when
     views.py        rows and files -> what tools show
-    client_side.py  LocalEngine, for those who submit and look
-    am_side.py      LocalAmEngine, for the ApplicationMaster
-    own.py          whether an application is this engine's
-    doctor.py       what it needs of the machine, for dlapp-doctor
+    am_engine.py    LocalAmEngine, for the ApplicationMaster
+    runner/         the process that works off the queue: its election, a preloaded ApplicationMaster, cleanup
+    client/         LocalEngine, for commands; applications of other users
 
 A row says what was decided, the application's lock says who is alive, ``outcome.json`` says how it ended; from these
 three, whoever looks comes to the same answer, whatever died in between:

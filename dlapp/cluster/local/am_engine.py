@@ -29,7 +29,7 @@ from dlapp.cluster import (
 )
 from dlapp.cluster.local import outcome as outcomes
 from dlapp.cluster.local.capacity import cores
-from dlapp.cluster.local.election import ensure_runner
+from dlapp.cluster.local.runner.election import ensure_runner
 from dlapp.cluster.local.settings import RunnerSettings
 from dlapp.cluster.local.state import StateDir, boot_id, file_url, is_locked, read_json, start_time, write_whole
 from dlapp.errors import DlappError, SpecError
@@ -450,7 +450,7 @@ class LocalAmEngine:
         if now < container.strays_at:
             return
         container.strays_at = now + STRAYS_EVERY_S
-        from dlapp.cluster.local.orphans import end_container
+        from dlapp.cluster.local.runner.orphans import end_container
 
         killed = end_container(container.directory, os.getuid(), self._state.runner_lock(os.getuid()))
         if killed:

@@ -19,10 +19,10 @@ from typing import Any
 
 import pytest
 
-from dlapp.cluster.local import client
-from dlapp.cluster.local import runner as runner_module
-from dlapp.cluster.local.client import LocalEngine
+from dlapp.cluster.local.client import engine as client
+from dlapp.cluster.local.client.engine import LocalEngine
 from dlapp.cluster.local.queue import Queue
+from dlapp.cluster.local.runner import main as runner_module
 from dlapp.cluster.local.state import is_locked, open_process
 from dlapp.errors import AskTooLarge, Denied, NotFound, Unreachable
 from dlapp.ids import ApplicationId
@@ -621,7 +621,7 @@ def test_what_comes_of_a_soft_kill_is_said_in_a_line(answer: dict[str, Any], lin
 
 
 def test_a_soft_kill_that_nobody_answers_is_unreachable(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dlapp.cluster.local.client.SOFT_KILL_ASK_S", 0.2)
+    monkeypatch.setattr("dlapp.cluster.local.client.engine.SOFT_KILL_ASK_S", 0.2)
     application_id = submit(engine, "sleep")
     running(engine, application_id)
     with pytest.raises(Unreachable):

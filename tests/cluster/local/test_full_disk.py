@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from dlapp.cluster.local import outcome, queue
-from dlapp.cluster.local import runner as runner_module
-from dlapp.cluster.local.client import LocalEngine
+from dlapp.cluster.local.client.engine import LocalEngine
 from dlapp.cluster.local.queue import Queue
+from dlapp.cluster.local.runner import main as runner_module
 from dlapp.cluster.local.state import is_locked
 from dlapp.errors import Unreachable
 from dlapp.report import State

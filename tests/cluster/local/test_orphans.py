@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.cluster.local import orphans
+from dlapp.cluster.local.runner import orphans
 from dlapp.cluster.local.state import is_locked
 from dlapp.system import locks
 
@@ -161,7 +161,7 @@ def test_time_is_given_to_what_ends_by_itself_and_more_of_it_to_a_task(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0
-    monkeypatch.setattr("dlapp.cluster.local.orphans.time.monotonic", lambda: now)
+    monkeypatch.setattr("dlapp.cluster.local.runner.orphans.time.monotonic", lambda: now)
     kinds = ["", "task"]
     monkeypatch.setattr(orphans, "find", lambda *_: [orphans.OrphanProcess(1, 1, kind) for kind in kinds])
     monkeypatch.setattr(orphans, "end", lambda *_: [1])

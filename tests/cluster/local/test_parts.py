@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlapp.cluster.local import capacity, history, outcome, views
+from dlapp.cluster.local import capacity, outcome, views
 from dlapp.cluster.local.queue import ApplicationRow, Queue
+from dlapp.cluster.local.runner import history
 from dlapp.cluster.local.schedule import Amounts, lack, shown_memory, too_large
 from dlapp.cluster.local.settings import settings_of
 from dlapp.cluster.local.state import (
@@ -217,7 +218,10 @@ def test_a_files_url_leads_back_to_the_file(name: bytes) -> None:
 @pytest.mark.parametrize(
     ("module", "without"),
     [
-        ("dlapp.cluster.local.runner", {"dataclasses", "dlapp.report", "subprocess", "typing_extensions", "ctypes"}),
+        (
+            "dlapp.cluster.local.runner.main",
+            {"dataclasses", "dlapp.report", "subprocess", "typing_extensions", "ctypes"},
+        ),
         ("dlapp.cluster.local.am_engine", {"sqlite3", "subprocess", "logging", "urllib", "pynvml"}),
     ],
 )

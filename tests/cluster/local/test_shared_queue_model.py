@@ -19,10 +19,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlapp.cluster.local import runner as runner_module
 from dlapp.cluster.local import schedule, spool
 from dlapp.cluster.local.queue import ApplicationRow
-from dlapp.cluster.local.runner import Runner as RealRunner
+from dlapp.cluster.local.runner import main as runner_module
+from dlapp.cluster.local.runner.main import Runner as RealRunner
 from dlapp.cluster.local.schedule import Amounts, StartDecision
 from dlapp.cluster.local.settings import settings_of
 from dlapp.cluster.local.spool import RUNNING, STARTING, WAITING

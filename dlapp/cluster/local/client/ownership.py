@@ -30,7 +30,7 @@ def owns(config: Config, application_id: str) -> bool:
     """
     if not is_used(config):
         return False
-    from dlapp.cluster.local.client import LocalEngine
+    from dlapp.cluster.local.client.engine import LocalEngine
 
     with LocalEngine(config) as engine:
         return engine.gave(application_id)

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from dlapp import __version__
 from dlapp.cluster.local import outcome as outcomes
 from dlapp.cluster.local import schedule, views
-from dlapp.cluster.local.election import ensure_runner, runner_lives, wake_runner
 from dlapp.cluster.local.queue import DONE, RUNNING, WAITING, ApplicationRow, Queue
+from dlapp.cluster.local.runner.election import ensure_runner, runner_lives, wake_runner
 from dlapp.cluster.local.schedule import Amounts
 from dlapp.cluster.local.settings import RunnerSettings, settings_of
 from dlapp.cluster.local.state import (
@@ -40,7 +40,7 @@ from dlapp.system.spawn import PROGRAM
 
 if TYPE_CHECKING:
     from dlapp.cluster import EngineInfo, LogFiles
-    from dlapp.cluster.local.orphans import OrphanReaper
+    from dlapp.cluster.local.runner.orphans import OrphanReaper
     from dlapp.config import Config
     from dlapp.ids import ApplicationId
     from dlapp.locations import HdfsPlace
@@ -115,7 +115,7 @@ class LocalEngine:
         import hashlib  # noqa: F401
 
         from dlapp import launch_spec, messages  # noqa: F401
-        from dlapp.cluster.local import history, orphans, runner  # noqa: F401
+        from dlapp.cluster.local.runner import history, main, orphans  # noqa: F401
         from dlapp.ids import ApplicationId
         from dlapp.net import control_client  # noqa: F401
         from dlapp.system import as_user
@@ -303,7 +303,7 @@ class LocalEngine:
                 )
                 self._give_name(staging, self._state.application(text))
         except BaseException:
-            from dlapp.cluster.local.history import remove_tree
+            from dlapp.cluster.local.runner.history import remove_tree
 
             remove_tree(staging)
             raise
@@ -383,7 +383,7 @@ class LocalEngine:
             return self._as(self._state, "ids", timeout_s=LOOK_AS_USER_S) if everybody else []
         found = self._known()
         if everybody and self._state.shared:
-            from dlapp.cluster.local import other_users
+            from dlapp.cluster.local.client import other_users
 
             found = [one for other in self._state.others() for one in other_users.ids_of(other)] + found
             found.sort(key=lambda one: tuple(map(int, one.split("_")[1:])))
@@ -409,7 +409,7 @@ class LocalEngine:
             return True
         if not self._state.shared:
             return False
-        from dlapp.cluster.local import other_users
+        from dlapp.cluster.local.client import other_users
 
         return bool(other_users.owners_of(self._state, application_id))
 
@@ -425,7 +425,7 @@ class LocalEngine:
         if self._is_others:
             return views.checked_view(self._as(self._state, "view_json", application_id))
         if self._is_foreign(application_id):
-            from dlapp.cluster.local import other_users
+            from dlapp.cluster.local.client import other_users
 
             owner = other_users.owner_of(self._state, application_id)
             return other_users.view_of(owner, application_id, boot_id(), self._waiting(), short=False)
@@ -438,7 +438,7 @@ class LocalEngine:
         if self._is_others:
             self.view_json(application_id)
         elif self._is_foreign(application_id):
-            from dlapp.cluster.local import other_users
+            from dlapp.cluster.local.client import other_users
 
             return user_name(other_users.owner_of(self._state, application_id).uid)
         else:
@@ -513,7 +513,7 @@ class LocalEngine:
         waiting = self._waiting() if of_others or any(row.state == WAITING for row in rows) else []
         found = views.views_of(rows, waiting, alive, self._state.application, boot_id())
         if of_others:
-            from dlapp.cluster.local import other_users
+            from dlapp.cluster.local.client import other_users
 
             for other in self._state.others():
                 if user in (None, user_name(other.uid)):
@@ -543,7 +543,7 @@ class LocalEngine:
         """Open the directory of an application of the caller or, if shared, of another user. Raises NotFound."""
         owner = self._state
         if self._is_foreign(application_id):
-            from dlapp.cluster.local import other_users
+            from dlapp.cluster.local.client import other_users
 
             owner = other_users.owner_of(self._state, application_id)
         else:
@@ -557,7 +557,7 @@ class LocalEngine:
 
         view, owner = self.view(application_id), self._state
         if not self._is_others and self._is_foreign(str(application_id)):
-            from dlapp.cluster.local import other_users
+            from dlapp.cluster.local.client import other_users
 
             owner = other_users.owner_of(self._state, str(application_id))
         containers = os.path.join(owner.application(str(application_id)), "containers")
@@ -595,7 +595,7 @@ class LocalEngine:
             page, history = self._as(self._state, "dashboard_urls", str(application_id))
             return str(page), str(history)
         if self._is_foreign(str(application_id)):
-            from dlapp.cluster.local import other_users
+            from dlapp.cluster.local.client import other_users
 
             owner = other_users.owner_of(self._state, str(application_id))
             history = file_url(os.path.join(owner.application(str(application_id)), "view.json"))
@@ -695,7 +695,7 @@ class LocalEngine:
         alive = os.path.join(home, "alive")
         if not _wait_for(lambda: not is_locked(alive), deadline):
             _kill_process(os.path.join(home, "am.pid"), self._uid)
-        from dlapp.cluster.local.orphans import OrphanReaper
+        from dlapp.cluster.local.runner.orphans import OrphanReaper
 
         deadline = time.monotonic() + KILL_END_S
         left = OrphanReaper(home, self._uid, self._state.runner_lock(self._uid), spare_am=False)
@@ -745,7 +745,7 @@ class LocalEngine:
             return self._state
         if not self._is_foreign(str(application_id)):
             return None
-        from dlapp.cluster.local import other_users
+        from dlapp.cluster.local.client import other_users
 
         owner = other_users.owner_of(self._state, str(application_id))
         if self._uid != 0:
@@ -767,7 +767,7 @@ class LocalEngine:
             queue.update(
                 row.number, state=DONE, finished_ms=outcome["finished_ms"], outcome=json.dumps(outcome), reason=""
             )
-        from dlapp.cluster.local.runner import remove_secrets
+        from dlapp.cluster.local.runner.main import remove_secrets
 
         remove_secrets(self._state.application(application_id))
         self._nudge_runner()  # those behind it may fit now

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 
 from dlapp.cluster.local import schedule, spool
 from dlapp.cluster.local.capacity import memory_mib, vcores
-from dlapp.cluster.local.election import open_fifo
 from dlapp.cluster.local.outcome import (
     Outcome,
     began,
@@ -39,6 +38,7 @@ from dlapp.cluster.local.outcome import (
     write_outcome,
 )
 from dlapp.cluster.local.queue import DONE, RUNNING, WAITING, ApplicationRow, Queue, SchemaMismatch
+from dlapp.cluster.local.runner.election import open_fifo
 from dlapp.cluster.local.schedule import Amounts, StartDecision
 from dlapp.cluster.local.settings import RunnerSettings
 from dlapp.cluster.local.state import (
@@ -60,8 +60,8 @@ from dlapp.system.owners import user_name
 from dlapp.system.spawn import FIRST_KEPT, close_all_but, spawn
 
 if TYPE_CHECKING:
-    from dlapp.cluster.local.orphans import OrphanReaper
-    from dlapp.cluster.local.prefork import PreforkedMaster
+    from dlapp.cluster.local.runner.orphans import OrphanReaper
+    from dlapp.cluster.local.runner.prefork import PreforkedMaster
     from dlapp.gpuid.stores.locked_devices import QueueTicket, Reservation
     from dlapp.gpuid.stores.machine import MachineLedger
 
@@ -249,7 +249,7 @@ class Runner:
         self._register(row.number, pidfd)
 
     def _end_what_is_left(self, row: ApplicationRow, home: str) -> None:
-        from dlapp.cluster.local.orphans import OrphanReaper
+        from dlapp.cluster.local.runner.orphans import OrphanReaper
 
         if (left := self._left.get(row.number)) is None:
             left = self._left[row.number] = OrphanReaper(home, self._uid, self._state.runner_lock(self._uid))
@@ -469,7 +469,7 @@ class Runner:
                 self._queue.update(row.number, state=WAITING, started_ms=None)
 
     def _start_aftermath(self, row: ApplicationRow, home: str) -> None:
-        from dlapp.cluster.local.orphans import end
+        from dlapp.cluster.local.runner.orphans import end
 
         note_death(home, died_ms(home))
         # The row first, then the lock: a held lock with an unchanged row means an ApplicationMaster.
@@ -509,7 +509,7 @@ class Runner:
     # ---- the spare ApplicationMaster ----
 
     def _start_spare(self) -> None:
-        from dlapp.cluster.local.prefork import PreforkedMaster
+        from dlapp.cluster.local.runner.prefork import PreforkedMaster
 
         with contextlib.ExitStack() as tried:
             try:
@@ -591,7 +591,7 @@ class Runner:
         log.info(f"{row.id}: {outcome['state']}: {outcome['diagnostics']}")
 
     def _settle(self, row: ApplicationRow, outcome: Outcome) -> None:
-        from dlapp.cluster.local.history import size_of_tree
+        from dlapp.cluster.local.runner.history import size_of_tree
         from dlapp.cluster.local.views import summary_of
 
         home = self._state.application(row.id)
@@ -636,7 +636,7 @@ class Runner:
         )
 
     def _clear_history(self) -> None:
-        from dlapp.cluster.local import history
+        from dlapp.cluster.local.runner import history
 
         now_s = history.now_s()
         history.clear_staging(self._state, now_s)

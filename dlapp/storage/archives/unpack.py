@@ -132,7 +132,7 @@ class _ArchiveUnpacking:
     def _tar(self, kind: str) -> None:
         import tarfile
 
-        from dlapp.storage.archive_streams import BoundedTarInfo, TarStream
+        from dlapp.storage.archives.streams import BoundedTarInfo, TarStream
 
         stream = TarStream(self._file, kind)
         source: Any = stream

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dlapp.tools.common import note, one_line
-from dlapp.tools.view_text import View, elapsed_of, ended, phase_text
+from dlapp.tools.display.view import View, elapsed_of, ended, phase_text
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
