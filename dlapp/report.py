@@ -135,6 +135,30 @@ class OutputView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OutputClaim:
+    """One output to commit: ``parts`` maps a name within the target ("" for the target itself) to a location."""
+
+    target: str
+    overwrite: bool
+    parts: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitClaim:
+    """The decision that an application's output is committed, and how the application has ended by that.
+
+    A process that finds it after the ApplicationMaster's death finishes what it says: nothing is decided again.
+    """
+
+    attempt: int
+    final_status: FinalStatus
+    cause: Cause
+    diagnostics: str
+    outputs: tuple[OutputClaim, ...] = ()
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ApplicationView:
     """An application as its ApplicationMaster sees it, and after the end as it left it.
 
@@ -187,3 +211,30 @@ class ApplicationView:
         """Return the containers of all indexes that were started so often (`ContainerView.of_try`), by index."""
         found = (one.of_try(number) for one in sorted(self.containers, key=lambda one: one.index))
         return [one for one in found if one is not None]
+
+    def ended(
+        self, state: State, final_status: FinalStatus, cause: Cause | None, diagnostics: str, finished_ms: int | None
+    ) -> ApplicationView:
+        """Return this view after an end that the ApplicationMaster did not report: no container runs any more.
+
+        Args:
+            state, final_status, cause, diagnostics, finished_ms: of the end.
+        """
+        containers = tuple(
+            one
+            if one.phase is Phase.ENDED
+            else replace(
+                one, phase=Phase.ENDED, finished_ms=finished_ms, progress=None, message="ended with its application"
+            )
+            for one in self.containers
+        )
+        return replace(
+            self,
+            state=state,
+            final_status=final_status,
+            cause=cause,
+            phase="",
+            diagnostics=diagnostics,
+            finished_ms=finished_ms,
+            containers=containers,
+        )

@@ -1,4 +1,4 @@
-"""What is done for an application whose ApplicationMaster died: finish a begun commit, or put aside and clean up.
+"""Settlement of an application whose ApplicationMaster died: finish a begun commit, or put aside and clean up.
 
 All processes of the application are gone when this runs; it holds the application's lock. It may itself die at any
 point: the next one begins again, and comes to the same end.
@@ -12,13 +12,16 @@ from dataclasses import replace
 from dlapp.am.application_dir.local import LocalApplicationDir
 from dlapp.am.model.events import ApplicationEnd, Part
 from dlapp.am.model.journal import records, replay
-from dlapp.am.settlement import carry_out_patiently, leave
+from dlapp.am.model.state import ApplicationState
+from dlapp.am.settlement import OutputSettlement
+from dlapp.am.view import of as view_of
 from dlapp.cluster import AmEngine
 from dlapp.errors import DlappError
 from dlapp.ids import ApplicationId
-from dlapp.messages import Phase
 from dlapp.report import ApplicationView, Cause, FinalStatus, OutputView, State
 from dlapp.spec import Submission
+
+_STATES = {Cause.KILLED: State.KILLED, Cause.FAILED: State.FAILED}
 
 
 def settle_crashed(
@@ -38,9 +41,12 @@ def settle_crashed(
         Unreachable: as `decide`.
     """
     submission = app_dir.submission()
-    ending, outputs = decide(app_dir, submission, application_id, why)
-    app_dir.write_view(_last_view(app_dir, submission, application_id, attempt, ending, outputs, now_ms))
-    engine.finish(ending.final_status, ending.cause, ending.diagnostics)
+    end, outputs = decide(app_dir, submission, application_id, why)
+    view = _readable_view(app_dir) or view_of(ApplicationState(submission, application_id, attempt), "")
+    state, finished_ms = _STATES.get(end.cause, State.FINISHED), view.finished_ms or now_ms
+    view = view.ended(state, end.final_status, end.cause, end.diagnostics, finished_ms)
+    app_dir.write_view(replace(view, outputs=outputs))
+    engine.finish(end.final_status, end.cause, end.diagnostics)
 
 
 def decide(
@@ -60,18 +66,20 @@ def decide(
     Raises:
         Unreachable: a file system does not answer. Nothing is decided by that: whoever cleans up next does the rest.
     """
+    settlement = OutputSettlement(app_dir, submission, application_id)
     if (claim := app_dir.claimed()) is not None:
-        settled = carry_out_patiently(app_dir, claim, submission, application_id, again=True, give_up=False)
+        settled = settlement.finish(claim, again=True, give_up=False)
         if settled.error is not None:
             return ApplicationEnd(FinalStatus.FAILED, Cause.FAILED, settled.error), settled.outputs
         note = "the ApplicationMaster died while it committed the output; the commit was finished after it"
         said = "; ".join(filter(None, (claim.diagnostics, note)))
         return ApplicationEnd(claim.final_status, claim.cause, said), settled.outputs
     if (by := app_dir.kill_request()) is not None:
-        views = leave(submission, application_id, (), keep=False, hdfs=app_dir.hdfs)
-        return ApplicationEnd(FinalStatus.KILLED, Cause.KILLED, f"killed by {by}, no output kept"), views
-    parts = _stored_parts(app_dir, submission)
-    left = leave(submission, application_id, parts, keep=True, hdfs=app_dir.hdfs)
+        return (
+            ApplicationEnd(FinalStatus.KILLED, Cause.KILLED, f"killed by {by}, no output kept"),
+            settlement.leave(None),
+        )
+    left = settlement.leave(_stored_parts(app_dir, submission))
     return ApplicationEnd(FinalStatus.FAILED, Cause.FAILED, why), left
 
 
@@ -85,59 +93,6 @@ def _stored_parts(app_dir: LocalApplicationDir, submission: Submission) -> list[
             role, role_index = submission.spec.role_of(index)
             parts.append(Part(index, role.name, role_index, container_id, result.outputs))
     return parts
-
-
-def _last_view(
-    app_dir: LocalApplicationDir,
-    submission: Submission,
-    application_id: ApplicationId,
-    attempt: int,
-    ending: ApplicationEnd,
-    outputs: tuple[OutputView, ...],
-    now_ms: int,
-) -> ApplicationView:
-    spec = submission.spec
-    memory_mib, vcores, gcores = spec.total()
-    view = _readable_view(app_dir) or ApplicationView(
-        application_id=application_id,
-        attempt=attempt,
-        state=State.RUNNING,
-        username=spec.username,
-        appname=spec.appname,
-        queue=spec.queue or "default",
-        priority=spec.priority,
-        project=spec.project or "",
-        tags=spec.tags,
-        network=spec.network or "",
-        submitter=submission.submitter,
-        submitted_ms=submission.submitted_ms,
-        total_containers=spec.containers,
-        memory_mib=memory_mib,
-        vcores=vcores,
-        gcores=gcores,
-    )
-    state = State.FINISHED
-    if ending.cause is Cause.KILLED:
-        state = State.KILLED
-    elif ending.cause is Cause.FAILED:
-        state = State.FAILED
-    containers = tuple(
-        one
-        if one.phase is Phase.ENDED
-        else replace(one, phase=Phase.ENDED, finished_ms=now_ms, progress=None, message="ended with its application")
-        for one in view.containers
-    )
-    return replace(
-        view,
-        state=state,
-        final_status=ending.final_status,
-        cause=ending.cause,
-        phase="",
-        diagnostics=ending.diagnostics,
-        finished_ms=view.finished_ms or now_ms,
-        containers=containers,
-        outputs=outputs,
-    )
 
 
 def _readable_view(app_dir: LocalApplicationDir) -> ApplicationView | None:

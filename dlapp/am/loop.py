@@ -30,7 +30,7 @@ from dlapp.am.model.journal import line, records, replay
 from dlapp.am.model.state import ApplicationState
 from dlapp.am.page import page
 from dlapp.am.server import ControlEndpoint, ControlRequest, RequestKind
-from dlapp.am.settlement import settle
+from dlapp.am.settlement import OutputSettlement
 from dlapp.am.view import of as view_of
 from dlapp.cluster import AmEngine, ContainerEnd, Heartbeat, TaskLaunch
 from dlapp.errors import DlappError
@@ -354,10 +354,12 @@ class Loop:
             log.error(f"the journal cannot be written: {error}")
 
     def _settle(self, wanted: events.SettleOutputs) -> None:
+        settlement = OutputSettlement(self._app_dir, self._submission, self._application_id)
+
         def work() -> None:
             settled: Item
             try:
-                settled = settle(self._app_dir, self._submission, self._application_id, self._attempt, wanted)
+                settled = settlement.settle(self._attempt, wanted)
             except Superseded as error:
                 settled = Heartbeat(shut_down=str(error))
             except (DlappError, OSError) as error:

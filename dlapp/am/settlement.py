@@ -9,213 +9,125 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from dlapp.am.application_dir.interface import ApplicationDir, CommitClaim, OutputClaim
+from dlapp.am.application_dir.interface import ApplicationDir
 from dlapp.am.model.events import ApplicationEnd, OutputsSettled, Part, Settlement, SettleOutputs
-from dlapp.errors import DlappError, Unreachable
+from dlapp.errors import Unreachable
 from dlapp.ids import ApplicationId
-from dlapp.locations import HdfsPlace, shown
-from dlapp.report import OutputView
-from dlapp.spec import OnFailure, OutputSpec, Submission
+from dlapp.locations import shown
+from dlapp.report import CommitClaim, OutputClaim, OutputView
+from dlapp.spec import OutputSpec, Submission
 from dlapp.storage import commit
+from dlapp.storage.settlement import ApplicationOutputs
 from dlapp.system import log
-from dlapp.system.files import UntrustedFile
 
 AGAIN_S = 1.0
 """Between two tries while the file system does not answer."""
 
 
-def settle(
-    app_dir: ApplicationDir, submission: Submission, application_id: ApplicationId, attempt: int, wanted: SettleOutputs
-) -> OutputsSettled:
-    """Do what ``wanted`` says with every output of the application.
-
-    A commit that cannot be finished (an output that appeared meanwhile, a full disk) leaves that output aside and
-    says so; the ones before it stay committed.
+class OutputSettlement:
+    """Settles the outputs of one application, for its ApplicationMaster or after that has died.
 
     Args:
         app_dir: the files of the application, where the claim is made.
-        submission: what was submitted: the outputs and their targets.
+        submission: the outputs and their targets.
         application_id: of the application.
-        attempt: the number of this ApplicationMaster.
-        wanted: what to do: commit, keep aside or remove, and which parts there are.
-
-    Raises:
-        Superseded: it is another attempt's by now.
     """
-    outputs = submission.spec.outputs
-    app_dir.check_ours()
-    if (earlier := app_dir.claimed()) is not None:
-        # An attempt before us decided; whatever we know, what it claimed is neither dropped nor put aside.
-        settled = carry_out_patiently(app_dir, earlier, submission, application_id, again=True, give_up=True)
-        return settled._replace(ended=ApplicationEnd(earlier.final_status, earlier.cause, earlier.diagnostics))
-    if wanted.how is not Settlement.COMMIT:
-        keep = wanted.how is Settlement.KEEP
-        return OutputsSettled(leave(submission, application_id, wanted.parts, keep=keep, hdfs=app_dir.hdfs))
-    if problem := _misplaced_part(submission, application_id, wanted.parts):
-        return OutputsSettled(leave(submission, application_id, wanted.parts, keep=True, hdfs=app_dir.hdfs), problem)
-    claim = app_dir.claim(
-        CommitClaim(
-            attempt=attempt,
-            final_status=wanted.ending.final_status,
-            cause=wanted.ending.cause,
-            diagnostics=wanted.ending.diagnostics,
-            outputs=tuple(
-                OutputClaim(
-                    target=output.target,
-                    overwrite=output.overwrite,
-                    parts=dict(_named_parts(submission, application_id, wanted.parts, output)),
-                )
-                for output in outputs
-            ),
+
+    def __init__(self, app_dir: ApplicationDir, submission: Submission, application_id: ApplicationId) -> None:
+        self._app_dir, self._spec, self._application_id = app_dir, submission.spec, application_id
+        self._outputs = ApplicationOutputs(application_id, self._spec.outputs, app_dir.hdfs, note=log.error)
+
+    def settle(self, attempt: int, wanted: SettleOutputs) -> OutputsSettled:
+        """Do what ``wanted`` says with every output, as attempt number ``attempt``.
+
+        A commit that cannot be finished (an output that appeared meanwhile, a full disk) leaves that output aside and
+        says so; the ones before it stay committed.
+
+        Raises:
+            Superseded: it is another attempt's by now.
+        """
+        self._app_dir.check_ours()
+        if (earlier := self._app_dir.claimed()) is not None:
+            # An attempt before us decided; whatever we know, what it claimed is neither dropped nor put aside.
+            return self._finish_claim_of_another(earlier)
+        problem = self._misplaced_part(wanted.parts) if wanted.how is Settlement.COMMIT else None
+        if wanted.how is not Settlement.COMMIT or problem is not None:
+            return OutputsSettled(self.leave(None if wanted.how is Settlement.DROP else wanted.parts), problem)
+        outputs = tuple(
+            OutputClaim(target=one.target, overwrite=one.overwrite, parts=dict(self._named_parts(wanted.parts, one)))
+            for one in self._spec.outputs
         )
-    )
-    if claim.attempt == attempt:
-        return carry_out_patiently(app_dir, claim, submission, application_id, again=False, give_up=True)
-    settled = carry_out_patiently(app_dir, claim, submission, application_id, again=True, give_up=True)
-    return settled._replace(ended=ApplicationEnd(claim.final_status, claim.cause, claim.diagnostics))
+        claim = self._app_dir.claim(
+            CommitClaim(
+                attempt=attempt,
+                final_status=wanted.ending.final_status,
+                cause=wanted.ending.cause,
+                diagnostics=wanted.ending.diagnostics,
+                outputs=outputs,
+            )
+        )
+        if claim.attempt != attempt:
+            return self._finish_claim_of_another(claim)
+        return self.finish(claim, again=False, give_up=True)
 
+    def finish(self, claim: CommitClaim, *, again: bool, give_up: bool) -> OutputsSettled:
+        """Carry out a commit claim; retry while the file system does not answer and the directory has patience.
 
-def carry_out_patiently(
-    app_dir: ApplicationDir,
-    claim: CommitClaim,
-    submission: Submission,
-    application_id: ApplicationId,
-    *,
-    again: bool,
-    give_up: bool,
-) -> OutputsSettled:
-    """Carry out a commit claim; try again while the file system does not answer and the directory has patience.
+        Args:
+            claim: the decision.
+            again: an earlier process may have done a part of it.
+            give_up: a file system that does not answer even then counts as a commit that failed.
 
-    Args:
-        app_dir: the files of the application; they have the patience.
-        claim, submission, application_id, again: as of `carry_out`.
-        give_up: what does not answer even then counts as a commit that failed.
+        Raises:
+            Unreachable: it does not answer even then, and without ``give_up``: a later process retries.
+        """
+        deadline = time.monotonic() + self._app_dir.patience_s
+        while time.monotonic() < deadline:
+            try:
+                return OutputsSettled(*self._outputs.commit(claim, again=again, wait=True))
+            except Unreachable as error:
+                log.warning(f"the output: {error}; it is tried again")
+            again = True
+            time.sleep(AGAIN_S)
+        return OutputsSettled(*self._outputs.commit(claim, again=again, wait=not give_up))
 
-    Raises:
-        Unreachable: it does not answer even then, and another try by somebody else is to come.
-    """
-    deadline = time.monotonic() + app_dir.patience_s
-    while time.monotonic() < deadline:
-        try:
-            return carry_out(claim, submission, application_id, again=again, hdfs=app_dir.hdfs, wait=True)
-        except Unreachable as error:
-            log.warning(f"the output: {error}; it is tried again")
-        again = True
-        time.sleep(AGAIN_S)
-    return carry_out(claim, submission, application_id, again=again, hdfs=app_dir.hdfs, wait=not give_up)
+    def leave(self, parts: Sequence[Part] | None) -> tuple[OutputView, ...]:
+        """Keep what the containers stored as ``.partial``, or remove it; None: remove all."""
+        return self._outputs.leave(None if parts is None else lambda output: self._named_parts(parts, output))
 
+    def _finish_claim_of_another(self, claim: CommitClaim) -> OutputsSettled:
+        settled = self.finish(claim, again=True, give_up=True)
+        return settled._replace(ended=ApplicationEnd(claim.final_status, claim.cause, claim.diagnostics))
 
-def carry_out(
-    claim: CommitClaim,
-    submission: Submission,
-    application_id: ApplicationId,
-    *,
-    again: bool = False,
-    hdfs: HdfsPlace | None = None,
-    wait: bool = False,
-) -> OutputsSettled:
-    """Do what a commit claim says.
+    def _misplaced_part(self, parts: Sequence[Part]) -> str | None:
+        """Return an error if a task reported a part at another place than its container's own."""
+        targets = {output.name: output.target for output in self._spec.outputs}
+        for part in parts:
+            for stored in part.outputs:
+                target = targets.get(stored.name)
+                if target is None:
+                    return f"{part.container_id} reported the output {shown(stored.name)!r}, which there is none of"
+                if stored.part != commit.part_location(target, self._application_id, part.container_id):
+                    return (
+                        f"{part.container_id} reported its output at {shown(stored.part)}, which is not its own part "
+                        f"of {shown(target)}; nothing is committed"
+                    )
+        return None
 
-    Args:
-        claim: what was decided, and the parts.
-        submission: what was submitted: the outputs and their targets.
-        application_id: of the application.
-        again: some or all of it may have been done before.
-        hdfs: the HDFS that is configured, if one is.
-        wait: let a file system that does not answer be tried again by the caller.
+    def _named_parts(self, parts: Sequence[Part], output: OutputSpec) -> list[tuple[str, str]]:
+        """Return the path of each part and its name within the target: empty for the only one, else by index or role.
 
-    Raises:
-        Unreachable: with ``wait``, where the file system does not answer; else that counts as a commit that failed.
-    """
-    views, error = [], None
-    for spec, output in zip(submission.spec.outputs, claim.outputs, strict=True):
-        parts = list(output.parts.items())
-        try:
-            commit.commit(output.target, application_id, parts, overwrite=output.overwrite, again=again, hdfs=hdfs)
-            views.append(OutputView(name=spec.name, target=output.target, committed=True))
-        except (DlappError, OSError) as problem:
-            if wait and isinstance(problem, Unreachable):
-                raise
-            error = error or f"output {output.target} could not be committed: {problem}"
-            kept = _kept(output.target, application_id, parts, hdfs)
-            views.append(OutputView(name=spec.name, target=output.target, partial=kept))
-    return OutputsSettled(tuple(views), error)
-
-
-def leave(
-    submission: Submission,
-    application_id: ApplicationId,
-    parts: Sequence[Part],
-    *,
-    keep: bool,
-    hdfs: HdfsPlace | None = None,
-) -> tuple[OutputView, ...]:
-    """Put what was stored of each output aside, or remove it.
-
-    Args:
-        submission: what was submitted: the outputs and their targets.
-        application_id: of the application.
-        parts: what its containers stored.
-        keep: put it aside; else it is removed.
-        hdfs: the HDFS that is configured, if one is.
-    """
-    views = []
-    for output in submission.spec.outputs:
-        kept = None
-        if keep and output.on_failure is OnFailure.KEEP:
-            named = _named_parts(submission, application_id, parts, output)
-            kept = _kept(output.target, application_id, named, hdfs)
-        else:
-            commit.drop(output.target, application_id, hdfs=hdfs)
-        views.append(OutputView(name=output.name, target=output.target, partial=kept))
-    return tuple(views)
-
-
-def _kept(
-    target: str, application_id: ApplicationId, parts: Sequence[tuple[str, str]], hdfs: HdfsPlace | None
-) -> str | None:
-    """Call `commit.keep_partial`; leave the parts where they are if a file of another user is in the way."""
-    try:
-        return commit.keep_partial(target, application_id, parts, hdfs=hdfs)
-    except UntrustedFile as error:
-        where = commit.parts_location(target, application_id)
-        log.error(f"the output of {target} cannot be put aside and stays in {where}: {error}")
-        return where
-
-
-def _misplaced_part(submission: Submission, application_id: ApplicationId, parts: Sequence[Part]) -> str | None:
-    """Say which part a task reported at another place than its container's own; None: none."""
-    targets = {output.name: output.target for output in submission.spec.outputs}
-    for part in parts:
-        for stored in part.outputs:
-            target = targets.get(stored.name)
-            if target is None:
-                return f"{part.container_id} reported the output {shown(stored.name)!r}, which there is none of"
-            if stored.part != commit.part_location(target, application_id, part.container_id):
-                return (
-                    f"{part.container_id} reported its output at {shown(stored.part)}, which is not its own part of "
-                    f"{shown(target)}; nothing is committed"
-                )
-    return None
-
-
-def _named_parts(
-    submission: Submission, application_id: ApplicationId, parts: Sequence[Part], output: OutputSpec
-) -> list[tuple[str, str]]:
-    """Return the path of each part and its name within the target: empty for the only one, else by index or role.
-
-    The path of a part is derived from its container; a report with another path is ignored.
-    """
-    spec = submission.spec
-    named = []
-    for part in parts:
-        location = commit.part_location(output.target, application_id, part.container_id)
-        if any((stored.name, stored.part) == (output.name, location) for stored in part.outputs):
-            if spec.containers == 1:
-                name = ""
-            elif len(spec.roles) == 1:
-                name = str(part.index)
-            else:
-                name = f"{part.role}_{part.role_index}"
-            named.append((name, location))
-    return named
+        The path of a part is derived from its container; a report with another path is ignored.
+        """
+        named = []
+        for part in parts:
+            location = commit.part_location(output.target, self._application_id, part.container_id)
+            if any((stored.name, stored.part) == (output.name, location) for stored in part.outputs):
+                if self._spec.containers == 1:
+                    name = ""
+                elif len(self._spec.roles) == 1:
+                    name = str(part.index)
+                else:
+                    name = f"{part.role}_{part.role_index}"
+                named.append((name, location))
+        return named

@@ -6,14 +6,14 @@ Every file is written under another name first and then renamed, so a reader see
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from dlapp.errors import NotFound
 from dlapp.ids import ApplicationId
 from dlapp.locations import HdfsPlace, shown
 from dlapp.net.http import RequestBody
-from dlapp.report import OutputView
+from dlapp.report import CommitClaim, OutputView
+from dlapp.spec import OutputSpec
 from dlapp.storage.hdfs import HdfsFiles
 from dlapp.storage.tree import explained
 from dlapp.storage.webhdfs import PATIENCE_S, WebHdfs
@@ -127,40 +127,24 @@ class HdfsStagingFiles:
         """Remove a file, or a directory with all in it; nothing there is no error."""
         self._files.remove(location)
 
-    def finish_output(
-        self, target: str, application_id: ApplicationId, parts: Sequence[tuple[str, str]], *, overwrite: bool
-    ) -> OutputView:
-        """Commit an output of an application without an ApplicationMaster, which had decided to.
+    def settle_outputs(
+        self, application_id: ApplicationId, outputs: tuple[OutputSpec, ...], claim: CommitClaim | None, *, keep: bool
+    ) -> tuple[OutputView, ...]:
+        """Settle the outputs of an application without an ApplicationMaster; see `StagingFiles.settle_outputs`.
 
         Args:
-            target, application_id, parts, overwrite: as of `StagingFiles.finish_output`.
-
-        Returns:
-            Not committed: that is not possible, and for good; what there is of it is kept aside.
+            application_id, outputs, claim, keep: as there.
         """
-        from dlapp.storage import commit
-
-        try:
-            commit.commit(target, application_id, parts, overwrite=overwrite, again=True, files=self._files)
-        except (commit.CommitRefused, NotFound):
-            kept = commit.keep_partial(target, application_id, parts, files=self._files)
-            return OutputView(name="", target=target, partial=kept)
-        return OutputView(name="", target=target, committed=True)
-
-    def leave_output(self, target: str, application_id: ApplicationId, *, keep: bool) -> OutputView:
-        """Put aside, or remove, what an application without an ApplicationMaster stored.
-
-        Aside it has the names of the containers, for nobody is left who knows what it was to be called, and which of it
-        is whole.
-        """
-        from dlapp.storage import commit
+        from dlapp.storage.commit import parts_location
         from dlapp.storage.commit.marker import is_container
+        from dlapp.storage.settlement import ApplicationOutputs
 
-        above = commit.parts_location(target, application_id)
-        parts = [(name, f"{above}/{name}") for name in self.names(above) if is_container(name, str(application_id))]
-        kept = None
-        if keep:
-            kept = commit.keep_partial(target, application_id, parts, files=self._files)
-        else:
-            commit.drop(target, application_id, files=self._files)
-        return OutputView(name="", target=target, partial=kept)
+        settled = ApplicationOutputs(application_id, outputs, files=self._files)
+        if claim is not None:
+            return settled.commit(claim, again=True, wait=True)[0]
+
+        def parts_of(output: OutputSpec) -> list[tuple[str, str]]:
+            above = parts_location(output.target, application_id)
+            return [(name, f"{above}/{name}") for name in self.names(above) if is_container(name, str(application_id))]
+
+        return settled.leave(parts_of if keep else None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -13,15 +13,15 @@ import pytest
 
 from dlapp.am.application_dir import hdfs
 from dlapp.am.application_dir.hdfs import HdfsApplicationDir
-from dlapp.am.application_dir.interface import CommitClaim, Superseded
+from dlapp.am.application_dir.interface import Superseded
 from dlapp.am.model import events
 from dlapp.cluster import Heartbeat
 from dlapp.cluster.yarn.client.cleanup import EndedApplication, settle
 from dlapp.cluster.yarn.staging import AM, KILL, SOFT_KILL, VIEW, StagingPaths
 from dlapp.errors import DlappError, NotFound, Unreachable
 from dlapp.ids import ApplicationId
-from dlapp.report import Cause, FinalStatus, OutputView, State
-from dlapp.spec import AppSpec, Submission
+from dlapp.report import Cause, CommitClaim, FinalStatus, OutputView, State
+from dlapp.spec import AppSpec, OutputSpec, Submission
 from tests.am.driving import Driver
 
 APP = ApplicationId(1700000000000, 7)
@@ -83,12 +83,9 @@ class FilesInMemory:
     def read_part(self, location: str, offset: int, count: int) -> bytes:
         raise NotImplementedError
 
-    def finish_output(
-        self, target: str, application_id: ApplicationId, parts: Sequence[tuple[str, str]], *, overwrite: bool
-    ) -> OutputView:
-        raise NotImplementedError
-
-    def leave_output(self, target: str, application_id: ApplicationId, *, keep: bool) -> OutputView:
+    def settle_outputs(
+        self, application_id: ApplicationId, outputs: tuple[OutputSpec, ...], claim: CommitClaim | None, *, keep: bool
+    ) -> tuple[OutputView, ...]:
         raise NotImplementedError
 
     def write(self, location: str, data: bytes, mode: int, *, once: bool = False) -> bool:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dlapp.am import settlement
-from dlapp.am.application_dir.interface import CommitClaim, OutputClaim
 from dlapp.am.application_dir.local import LocalApplicationDir
 from dlapp.am.crash_settlement import decide
-from dlapp.am.model.events import ApplicationEnd, Part, Settlement, SettleOutputs
+from dlapp.am.model.events import ApplicationEnd, OutputsSettled, Part, Settlement, SettleOutputs
 from dlapp.am.model.journal import line
-from dlapp.am.settlement import settle
+from dlapp.am.settlement import OutputSettlement
 from dlapp.errors import Unreachable
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.messages import Fault, StoredOutput, TaskResult
-from dlapp.report import Cause, FinalStatus
+from dlapp.report import Cause, CommitClaim, FinalStatus, OutputClaim
 from dlapp.serialization import to_json
 from dlapp.spec import AppSpec, OnFailure, OutputSpec, RoleSpec, Submission
 from dlapp.storage import commit as commit_module
@@ -62,13 +62,17 @@ class World:
         stored = StoredOutput(name="", part=location, files=1, size_bytes=6)
         return Part(index, "worker", index, container, (stored,))
 
+    def settle(self, attempt: int, how: Settlement, ending: ApplicationEnd, parts: Sequence[Part]) -> OutputsSettled:
+        settlement = OutputSettlement(self.home, self.submission, APP)
+        return settlement.settle(attempt, SettleOutputs(how, ending, tuple(parts)))
+
     def beside(self) -> list[str]:
         return sorted(p.name.rpartition(".")[2] for p in self.target.parent.glob("out.*"))
 
 
 def test_one_container_s_output_is_the_target_itself(tmp_path: Path) -> None:
     world = World(tmp_path)
-    settled = settle(world.home, world.submission, APP, 1, SettleOutputs(Settlement.COMMIT, GOOD, world.parts))
+    settled = world.settle(1, Settlement.COMMIT, GOOD, world.parts)
     assert settled.error is None
     assert [one.committed for one in settled.outputs] == [True]
     assert (world.target / "model").read_text() == "from 0"
@@ -77,7 +81,7 @@ def test_one_container_s_output_is_the_target_itself(tmp_path: Path) -> None:
 
 def test_several_containers_outputs_stand_under_their_index(tmp_path: Path) -> None:
     world = World(tmp_path, instances=3)
-    settle(world.home, world.submission, APP, 1, SettleOutputs(Settlement.COMMIT, GOOD, world.parts))
+    world.settle(1, Settlement.COMMIT, GOOD, world.parts)
     assert {p.parent.name: p.read_text() for p in world.target.rglob("model")} == {
         "0": "from 0",
         "1": "from 1",
@@ -87,8 +91,8 @@ def test_several_containers_outputs_stand_under_their_index(tmp_path: Path) -> N
 
 def test_of_two_attempts_the_first_claim_counts_and_the_second_learns_its_end(tmp_path: Path) -> None:
     world = World(tmp_path)
-    settle(world.home, world.submission, APP, 1, SettleOutputs(Settlement.COMMIT, GOOD, world.parts))
-    late = settle(world.home, world.submission, APP, 2, SettleOutputs(Settlement.KEEP, BAD, ()))
+    world.settle(1, Settlement.COMMIT, GOOD, world.parts)
+    late = world.settle(2, Settlement.KEEP, BAD, ())
     assert late.ended == GOOD
     assert [one.committed for one in late.outputs] == [True]
     assert (world.target / "model").read_text() == "from 0"
@@ -97,7 +101,7 @@ def test_of_two_attempts_the_first_claim_counts_and_the_second_learns_its_end(tm
 def test_a_claimed_output_is_never_dropped_by_an_attempt_that_did_not_know(tmp_path: Path) -> None:
     world = World(tmp_path)
     claim_only(world)
-    settled = settle(world.home, world.submission, APP, 2, SettleOutputs(Settlement.DROP, BAD, ()))
+    settled = world.settle(2, Settlement.DROP, BAD, ())
     assert settled.ended == GOOD
     assert (world.target / "model").read_text() == "from 0"
 
@@ -119,7 +123,7 @@ def claim_only(world: World) -> None:
 def test_an_output_that_appeared_meanwhile_is_left_and_ours_is_kept_aside(tmp_path: Path) -> None:
     world = World(tmp_path, overwrite=False)
     world.target.mkdir()
-    settled = settle(world.home, world.submission, APP, 1, SettleOutputs(Settlement.COMMIT, GOOD, world.parts))
+    settled = world.settle(1, Settlement.COMMIT, GOOD, world.parts)
     assert settled.error is not None
     assert "came to be while the application ran" in settled.error
     assert settled.outputs[0].partial == f"file://{world.target}.{APP}.partial"
@@ -128,14 +132,12 @@ def test_an_output_that_appeared_meanwhile_is_left_and_ours_is_kept_aside(tmp_pa
 
 def test_a_failed_run_s_output_is_kept_aside_or_dropped_as_the_file_says(tmp_path: Path) -> None:
     kept = World(tmp_path)
-    (view,) = settle(kept.home, kept.submission, APP, 1, SettleOutputs(Settlement.KEEP, BAD, kept.parts)).outputs
+    (view,) = kept.settle(1, Settlement.KEEP, BAD, kept.parts).outputs
     assert view.partial is not None
     assert Path(view.partial.removeprefix("file://"), "model").read_text() == "from 0"
     (tmp_path / "second").mkdir()
     dropped = World(tmp_path / "second", keep=False)
-    (view,) = settle(
-        dropped.home, dropped.submission, APP, 1, SettleOutputs(Settlement.KEEP, BAD, dropped.parts)
-    ).outputs
+    (view,) = dropped.settle(1, Settlement.KEEP, BAD, dropped.parts).outputs
     assert view.partial is None
     assert dropped.beside() == []
 
@@ -200,7 +202,7 @@ def test_a_commit_waits_for_a_file_system_that_is_away_for_a_while(tmp_path: Pat
     world = World(tmp_path)
     world.home.patience_s = 60.0
     away += [True, True]
-    settled = settle(world.home, world.submission, APP, 1, SettleOutputs(Settlement.COMMIT, GOOD, world.parts))
+    settled = world.settle(1, Settlement.COMMIT, GOOD, world.parts)
     assert settled.error is None
     assert (world.target / "model").read_text() == "from 0"
 
@@ -239,9 +241,7 @@ def test_a_part_that_a_task_reports_elsewhere_is_not_touched_and_nothing_is_comm
     parts = f"{world.target}.{APP}.tmp"
     location = f"file://{place.format(target=world.target, parts=parts)}"
     bad = world.parts[1]._replace(outputs=(StoredOutput(name="", part=location, files=1, size_bytes=1),))
-    settled = settle(
-        world.home, world.submission, APP, 1, SettleOutputs(Settlement.COMMIT, GOOD, (world.parts[0], bad))
-    )
+    settled = world.settle(1, Settlement.COMMIT, GOOD, (world.parts[0], bad))
     assert settled.error is not None
     assert "reported its output at" in settled.error
     assert not settled.outputs[0].committed

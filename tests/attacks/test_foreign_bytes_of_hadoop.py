@@ -231,6 +231,9 @@ def test_an_answer_nested_too_deeply_is_no_answer() -> None:
     assert RecursionError in views._ODD
 
 
+OUTPUT = {"output_path": "out", "target": "hdfs://nn/a"}
+
+
 class Staged:
     """A staging directory with files of any content."""
 
@@ -250,10 +253,8 @@ class Staged:
             raise DlappError(f"{location} is larger than {max_bytes} bytes")
         return data
 
-    def finish_output(self, *_: object, **__: object) -> object:
+    def settle_outputs(self, *_: object, **__: object) -> object:
         raise AssertionError("nothing is committed by this")
-
-    leave_output = finish_output
 
 
 @pytest.mark.parametrize(
@@ -264,12 +265,12 @@ class Staged:
         {"submission": {"spec": {"outputs": 5}}},
         {"submission": {"spec": {"outputs": [5]}}},
         {"submission": {"spec": {"outputs": [{}]}}},
-        {"submission": {"spec": {"outputs": [{"target": "hdfs://nn/a"}]}}, "commit": b"[" * 100_000},
-        {"submission": {"spec": {"outputs": [{"target": "hdfs://nn/a"}]}}, "commit": {"outputs": [{"parts": 1}]}},
-        {"submission": {"spec": {"outputs": [{"target": "hdfs://nn/a"}]}}, "commit": []},
+        {"submission": {"spec": {"outputs": [OUTPUT]}}, "commit": b"[" * 100_000},
+        {"submission": {"spec": {"outputs": [OUTPUT]}}, "commit": {"outputs": [{"parts": 1}]}},
+        {"submission": {"spec": {"outputs": [OUTPUT]}}, "commit": []},
         {"submission": b" " * (staging.MAX_SUBMISSION_BYTES + 1)},
         {
-            "submission": {"spec": {"outputs": [{"target": "hdfs://nn/a"}]}},
+            "submission": {"spec": {"outputs": [OUTPUT]}},
             "commit": b" " * (staging.MAX_CLAIM_BYTES + 1),
         },
     ],

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dlapp.am.application_dir.interface import MAX_JOURNAL_BYTES, CommitClaim, Superseded
+from dlapp.am.application_dir.interface import MAX_JOURNAL_BYTES, Superseded
 from dlapp.am.model.events import Kill, Published, SoftKill
 from dlapp.cluster import Heartbeat
 from dlapp.cluster.yarn.staging import (
@@ -43,7 +43,7 @@ from dlapp.cluster.yarn.staging import (
 from dlapp.errors import DlappError, NotFound, Unreachable
 from dlapp.ids import ApplicationId
 from dlapp.locations import HdfsPlace
-from dlapp.report import ApplicationView
+from dlapp.report import ApplicationView, CommitClaim
 from dlapp.serialization import from_json, parse_json, to_json
 from dlapp.spec import Submission
 from dlapp.storage.api import OUTPUT_PATIENCE_S

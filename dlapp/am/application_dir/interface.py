@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from dlapp.errors import DlappError
-from dlapp.report import Cause, FinalStatus
 
 if TYPE_CHECKING:
     from dlapp.am.model.events import Kill, Published, SoftKill
     from dlapp.cluster import Heartbeat
     from dlapp.locations import HdfsPlace
-    from dlapp.report import ApplicationView
+    from dlapp.report import ApplicationView, CommitClaim
 
     Notice = Published | Kill | SoftKill | Heartbeat
     """News from the directory: tasks of an earlier attempt can find this one; a request to end the application; another
@@ -26,30 +24,6 @@ containers may run eight times each."""
 
 class Superseded(DlappError):
     """Another attempt runs the application, or has ended it: whoever meets this ends, and touches nothing."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutputClaim:
-    """One output to commit: ``parts`` maps a name within the target ("" for the target itself) to a location."""
-
-    target: str
-    overwrite: bool
-    parts: dict[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitClaim:
-    """The decision that an application's output is committed, and how the application has ended by that.
-
-    Whoever finds it after the ApplicationMaster's death finishes what it says: nothing is decided again.
-    """
-
-    attempt: int
-    final_status: FinalStatus
-    cause: Cause
-    diagnostics: str
-    outputs: tuple[OutputClaim, ...] = ()
-    unknown: dict[str, Any] = field(default_factory=dict)
 
 
 class JournalWriter(Protocol):

@@ -18,11 +18,11 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dlapp.am.application_dir.interface import MAX_JOURNAL_BYTES, CommitClaim
+from dlapp.am.application_dir.interface import MAX_JOURNAL_BYTES
 from dlapp.am.model.events import Published
 from dlapp.errors import DlappError, NotFound
 from dlapp.locations import HdfsPlace
-from dlapp.report import ApplicationView
+from dlapp.report import ApplicationView, CommitClaim
 from dlapp.serialization import from_json, to_json
 from dlapp.spec import Secrets, Submission
 from dlapp.system import files

@@ -10,11 +10,11 @@ This room uses no storage of its own: who makes an engine gives it the `StagingF
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from dlapp.ids import ApplicationId
-from dlapp.report import OutputView
+from dlapp.report import CommitClaim, OutputView
+from dlapp.spec import OutputSpec
 
 DIRECTORY = ".dlapp"
 CACHE_MODE, OWN_MODE = 0o711, 0o700
@@ -97,23 +97,23 @@ class StagingFiles(Protocol):
     def remove(self, location: str) -> None:
         """Remove a file, or a directory with all in it; nothing there is no error."""
 
-    def finish_output(
-        self, target: str, application_id: ApplicationId, parts: Sequence[tuple[str, str]], *, overwrite: bool
-    ) -> OutputView:
-        """Commit an output of an application without an ApplicationMaster, which had decided to.
+    def settle_outputs(
+        self, application_id: ApplicationId, outputs: tuple[OutputSpec, ...], claim: CommitClaim | None, *, keep: bool
+    ) -> tuple[OutputView, ...]:
+        """Settle the outputs of an application without an ApplicationMaster.
+
+        Without a claim what is kept has the names of the containers: nobody knows what it was to be called, and which
+        of it is whole.
 
         Args:
-            target: where the output belongs.
             application_id: of the application.
-            parts: of each its name in the target, and its location.
-            overwrite: replace a target that is there.
+            outputs: as submitted.
+            claim: the commit that its ApplicationMaster had decided on; None: none.
+            keep: without a claim, keep what was stored; else remove it.
 
-        Returns:
-            Not committed: that is not possible, and for good; what there is of it is kept aside.
+        Raises:
+            DlappError, OSError: an output cannot be settled; all that a later call needs stays.
         """
-
-    def leave_output(self, target: str, application_id: ApplicationId, *, keep: bool) -> OutputView:
-        """Put aside, or remove, what an application without an ApplicationMaster stored."""
 
 
 class StagingPaths(NamedTuple):

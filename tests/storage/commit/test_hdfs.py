@@ -15,6 +15,8 @@ from dlapp.errors import DlappError, NotFound, Unreachable
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.locations import HdfsPlace
 from dlapp.login import Login
+from dlapp.report import Cause, CommitClaim, FinalStatus, OutputClaim, OutputView
+from dlapp.spec import OutputSpec
 from dlapp.storage import commit
 from dlapp.storage.commit import CommitRefused, ForeignMarker, drop, finish_interrupted, keep_partial, part_location
 from dlapp.storage.hdfs import HdfsFiles
@@ -269,6 +271,29 @@ def test_who_is_overtaken_while_looking_never_moves_the_new_target_away(
     assert f"/.reserved/.inodes/{found.inode_id}" not in [old for old, _ in renamed]
 
 
+def settled(
+    staged: HdfsStagingFiles,
+    target: str,
+    parts: list[tuple[str, str]] | None = None,
+    *,
+    app: ApplicationId = APP,
+    overwrite: bool = True,
+    keep: bool = True,
+) -> OutputView:
+    """Settle one output without an ApplicationMaster; ``parts``: those of its commit claim."""
+    claim = None
+    if parts is not None:
+        claim = CommitClaim(
+            attempt=1,
+            final_status=FinalStatus.SUCCEEDED,
+            cause=Cause.SUCCEEDED,
+            diagnostics="",
+            outputs=(OutputClaim(target=target, overwrite=overwrite, parts=dict(parts)),),
+        )
+    (view,) = staged.settle_outputs(app, (OutputSpec(output_path="out", target=target),), claim, keep=keep)
+    return view
+
+
 @pytest.mark.parametrize("keep", [True, False])
 def test_what_nobody_is_left_for_is_kept_aside_or_removed(
     place: HdfsPlace, files: HdfsFiles, target: str, keep: bool
@@ -276,7 +301,7 @@ def test_what_nobody_is_left_for_is_kept_aside_or_removed(
     staged, old = HdfsStagingFiles(place), old_target(files, target)
     plant(files, target, ["0", "1"])
     for _ in range(2):
-        assert (staged.leave_output(target, APP, keep=keep).partial is not None) == keep
+        assert (settled(staged, target, keep=keep).partial is not None) == keep
         assert tree(files, target) == old
         assert len(beside(files, target)) == keep
     if keep:
@@ -301,7 +326,7 @@ def test_what_was_decided_somebody_else_commits(place: HdfsPlace, files: HdfsFil
         with contextlib.suppress(Killed):
             commit.commit(target, APP, parts, overwrite=True, hdfs=place, step=dies)
     for _ in range(2):
-        assert staged.finish_output(target, APP, parts, overwrite=True).committed
+        assert settled(staged, target, parts).committed
         assert tree(files, target) == new_tree(["0", "1"])
         assert beside(files, target) == []
     staged.close()
@@ -311,10 +336,10 @@ def test_what_was_decided_and_cannot_be_is_kept_aside(place: HdfsPlace, files: H
     staged = HdfsStagingFiles(place)
     old = old_target(files, target)
     refused = plant(files, target, ["0", "1"])
-    assert not staged.finish_output(target, APP, refused, overwrite=False).committed
+    assert not settled(staged, target, refused, overwrite=False).committed
     lacking = plant(files, target, ["0", "1"], OTHER)
     files.remove(lacking[0][1])
-    assert not staged.finish_output(target, OTHER, lacking, overwrite=True).committed
+    assert not settled(staged, target, lacking, app=OTHER).committed
     assert tree(files, target) == old
     assert tree(files, f"{target}.{APP}.partial") == new_tree(["0", "1"])
     assert tree(files, f"{target}.{OTHER}.partial") == new_tree(["1"])
@@ -326,11 +351,9 @@ def test_who_settles_has_the_patience_of_who_asked_it_to() -> None:
     nowhere = HdfsPlace("hdfs://nn", ("http://127.0.0.1:1",), Login("tony"))
     staged, began = HdfsStagingFiles(nowhere, patience_s=0.1), time.monotonic()
     with pytest.raises(Unreachable):
-        staged.finish_output(
-            "hdfs://nn/run", APP, [("", part_location("hdfs://nn/run", APP, ContainerId(APP, 1, 2)))], overwrite=True
-        )
+        settled(staged, "hdfs://nn/run", [("", part_location("hdfs://nn/run", APP, ContainerId(APP, 1, 2)))])
     with pytest.raises(Unreachable):
-        staged.leave_output("hdfs://nn/run", APP, keep=False)
+        settled(staged, "hdfs://nn/run", keep=False)
     assert time.monotonic() - began < 30
 
 

@@ -14,9 +14,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dlapp.cluster.yarn.staging import (
@@ -31,11 +29,11 @@ from dlapp.cluster.yarn.staging import (
     StagingFiles,
     StagingPaths,
 )
-from dlapp.errors import DlappError, NotFound, Unreachable
+from dlapp.errors import DlappError, NotFound, SpecError, Unreachable
 from dlapp.ids import ApplicationId
-from dlapp.report import OutputView, State
-from dlapp.serialization import parse_json, to_json
-from dlapp.spec import OnFailure
+from dlapp.report import CommitClaim, OutputView, State
+from dlapp.serialization import from_json, parse_json, to_json
+from dlapp.spec import OutputSpec
 
 USED = ".used"
 USED_EVERY_S = 86_400.0
@@ -100,7 +98,7 @@ def settle(
     try:
         return _settled(files, places, application_id, ended)
     except (TypeError, AttributeError, LookupError, ValueError) as error:
-        if isinstance(error, DlappError):
+        if isinstance(error, DlappError) and not isinstance(error, SpecError):
             raise
         raise DlappError(f"{places.staging(application_id)} has files that cannot be understood: {error!r}") from error
 
@@ -140,46 +138,25 @@ def _settled(
 
 
 def _settle_outputs(
-    files: StagingFiles, staging: str, application_id: ApplicationId, outputs: Sequence[Mapping[str, Any]], state: State
+    files: StagingFiles, staging: str, application_id: ApplicationId, outputs: Sequence[Any], state: State
 ) -> tuple[str, tuple[OutputView, ...]]:
-    """Do what the commit claim says, or without one put aside or remove; each output, also after one that cannot be.
+    """Do what the commit claim says, or without one keep or remove what was stored.
 
     Returns:
-        What became of them, in words and one by one.
+        The result, in words and for each output.
     """
-    try:
-        claim = parse_json(files.read(f"{staging}/{COMMIT}", max_bytes=MAX_CLAIM_BYTES))
-    except NotFound:
-        claim = None
-    except ValueError as error:
-        raise DlappError(f"{staging}/{COMMIT} cannot be read: {error}") from error
-    works: list[Callable[[], OutputView]] = []
-    if claim is not None:
-        for one in claim["outputs"]:
-            parts, overwrite = list(one["parts"].items()), bool(one["overwrite"])
-            works.append(partial(files.finish_output, one["target"], application_id, parts, overwrite=overwrite))
-    else:
-        for one in outputs:
-            keep = state is not State.KILLED and one.get("on_failure") != OnFailure.DROP.value
-            works.append(partial(files.leave_output, one["target"], application_id, keep=keep))
-    done, problem = list[OutputView](), None
-    # A claim has the outputs in the order of the submission.
-    for work, one in zip(works, outputs, strict=False):
-        try:
-            done.append(replace(work(), name=str(one.get("name", ""))))
-        except Unreachable:
-            raise  # Nor will it take the others.
-        except (DlappError, OSError) as error:
-            problem = problem or error
-    if problem is not None:
-        raise problem
+    claim = None
+    with contextlib.suppress(NotFound):
+        claim = from_json(CommitClaim, parse_json(files.read(f"{staging}/{COMMIT}", max_bytes=MAX_CLAIM_BYTES)))
+    specs = from_json(tuple[OutputSpec, ...], outputs)
+    done = files.settle_outputs(application_id, specs, claim, keep=state is not State.KILLED)
     if claim is None:
         said = "its output is kept aside" if any(one.partial for one in done) else NOTHING_KEPT
     elif all(one.committed for one in done):
         said = COMMITTED
     else:
         said = "its output could not be committed and is kept aside"
-    return said, tuple(done)
+    return said, done
 
 
 def sweep(

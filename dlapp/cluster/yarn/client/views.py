@@ -14,7 +14,6 @@ from dlapp.errors import NotFound, Unreachable
 from dlapp.hadoop.web import NoAddress, Web
 from dlapp.ids import ApplicationId
 from dlapp.login import Login
-from dlapp.messages import Phase
 from dlapp.report import ApplicationView, Cause, ContainerView, FinalStatus, OutputView, State, TryView
 from dlapp.spec import Submission
 
@@ -73,6 +72,10 @@ def merged(report: AppReport, told: AmState, log_url: Callable[[str], str] = lam
                 vcores=vcores,
                 gcores=gcores,
             )
+    if report.state.ended and not view.state.ended:
+        # It was killed, or its last ApplicationMaster died: what it said last is no longer so.
+        end = _of_report(report)
+        view = view.ended(end.state, end.final_status, end.cause, end.diagnostics, end.finished_ms)
     lowered = ""
     if None not in (view.priority, report.priority) and view.priority != report.priority:
         lowered = f"priority {view.priority} was asked for, YARN has made it {report.priority} ({PRIORITY_LIMIT})"
@@ -99,30 +102,7 @@ def merged(report: AppReport, told: AmState, log_url: Callable[[str], str] = lam
     }
     if told.outputs:
         changes["outputs"] = told.outputs
-    if report.state.ended and not view.state.ended:
-        # It was killed, or its last ApplicationMaster died: what it said last is no longer so.
-        end = _of_report(report)
-        changes |= {
-            "state": end.state,
-            "final_status": end.final_status,
-            "cause": end.cause,
-            "diagnostics": end.diagnostics,
-            "finished_ms": end.finished_ms,
-            "phase": "",
-        }
-        changes["containers"] = tuple(
-            one
-            if one.phase is Phase.ENDED
-            else replace(
-                one,
-                phase=Phase.ENDED,
-                finished_ms=end.finished_ms,
-                progress=None,
-                message="ended with its application",
-            )
-            for one in changes["containers"]
-        )
-    elif report.state.ended:
+    if report.state.ended:
         changes["finished_ms"] = report.finished_ms or view.finished_ms
     else:
         changes |= {"state": report.state, "final_status": FinalStatus.UNDEFINED, "cause": None, "finished_ms": None}

@@ -22,7 +22,10 @@ from dlapp.cluster.yarn.client.cleanup import (
 from dlapp.cluster.yarn.staging import StagingPaths
 from dlapp.errors import Denied, DlappError, NotFound, Unreachable
 from dlapp.ids import ApplicationId
-from dlapp.report import OutputView, State
+from dlapp.report import CommitClaim, OutputView, State
+from dlapp.spec import OutputSpec
+from dlapp.storage.commit import CommitRefused
+from dlapp.storage.settlement import ApplicationOutputs
 
 DAY_MS = 86_400_000
 NOW_MS = 1_000 * DAY_MS
@@ -32,7 +35,14 @@ LIMITS = RetentionLimits(30 * 86_400.0, 1000, 90 * 86_400.0, 1000)
 APP = ApplicationId(1700000000000, 7)
 OTHER = ApplicationId(1700000000000, 8)
 A, B = "hdfs://nn/a", "hdfs://nn/b"
-OUTPUTS = [{"name": "", "target": A, "on_failure": "keep"}, {"name": "more", "target": B, "on_failure": "drop"}]
+OUTPUTS = [
+    {"name": "", "output_path": "out", "target": A, "on_failure": "keep"},
+    {"name": "more", "output_path": "more", "target": B, "on_failure": "drop"},
+]
+CLAIM: list[dict[str, object]] = [
+    {"target": A, "overwrite": False, "parts": {"0": "hdfs://nn/p0", "1": "hdfs://nn/p1"}},
+    {"target": B, "overwrite": False, "parts": {"": "hdfs://nn/p"}},
+]
 
 
 class Memory:
@@ -79,26 +89,51 @@ class Memory:
             raise DlappError(f"{location} is larger than {max_bytes} bytes")
         return self.files[location][0]
 
-    def finish_output(
-        self, target: str, application_id: ApplicationId, parts: list[tuple[str, str]], *, overwrite: bool
-    ) -> OutputView:
-        self._settle(target, application_id, parts, overwrite)
-        return OutputView(name="", target=target, committed=not overwrite, partial=f"{target}~" if overwrite else None)
+    def settle_outputs(
+        self, application_id: ApplicationId, outputs: tuple[OutputSpec, ...], claim: CommitClaim | None, *, keep: bool
+    ) -> tuple[OutputView, ...]:
+        """Settle by the real rules, with a commit that fails where ``overwrite`` is set."""
+        settled = ApplicationOutputs(application_id, outputs, files=self)  # type: ignore[arg-type]
+        if claim is not None:
+            return settled.commit(claim, again=True, wait=True)[0]
+        return settled.leave((lambda _: ()) if keep else None)
 
-    def leave_output(self, target: str, application_id: ApplicationId, *, keep: bool) -> OutputView:
-        self._settle(target, application_id, keep)
-        return OutputView(name="", target=target, partial=f"{target}~" if keep else None)
+    def marked(self, target: str) -> list[str]:
+        return []
 
-    def _settle(self, target: str, application_id: ApplicationId, *how: object) -> None:
-        assert self.look(PLACES.staging(application_id)), "the plan was removed first"
-        if target in self.refuses:
-            raise self.refuses[target]
-        self.settled.append((target, *how))
+    def output_commit(self, target: str, app: str) -> MemoryCommit:
+        return MemoryCommit(self, target, app)
 
     def remove(self, location: str) -> None:
         self.files = {
             name: file for name, file in self.files.items() if name != location and not name.startswith(f"{location}/")
         }
+
+
+class MemoryCommit:
+    """As much of `OutputCommit` as is used: notes what is asked for."""
+
+    def __init__(self, files: Memory, target: str, app: str) -> None:
+        self._files, self._target, self._app = files, target, app
+
+    def _note(self, *how: object) -> None:
+        assert self._files.look(f"{PLACES.all_staging}/{self._app}"), "the plan was removed first"
+        if self._target in self._files.refuses:
+            raise self._files.refuses[self._target]
+        self._files.settled.append((self._target, *how))
+
+    def commit(self, parts: list[tuple[str, str]], *, overwrite: bool, again: bool, step: object) -> None:
+        assert again
+        if overwrite:
+            raise CommitRefused(self._target, f"{self._target}~")
+        self._note(parts, overwrite)
+
+    def keep_partial(self, parts: object) -> str:
+        self._note(True)
+        return f"{self._target}~"
+
+    def drop(self) -> None:
+        self._note(False)
 
 
 @pytest.fixture
@@ -130,7 +165,8 @@ def stage(files: Memory, app: ApplicationId = APP, claim: list[dict[str, object]
     staging = PLACES.staging(app)
     files.put(f"{staging}/submission.json", text={"spec": {"outputs": OUTPUTS}})
     if claim is not None:
-        files.put(f"{staging}/commit.json", text={"final_status": "SUCCEEDED", "outputs": claim})
+        ended = {"attempt": 1, "final_status": "SUCCEEDED", "cause": "succeeded", "diagnostics": ""}
+        files.put(f"{staging}/commit.json", text={**ended, "outputs": claim})
     return staging
 
 
@@ -169,22 +205,18 @@ def test_its_outputs_are_settled_before_anything_is_removed(files: Memory, state
 
 @pytest.mark.parametrize("state", [State.FAILED, State.KILLED])
 def test_what_was_to_be_committed_is_whatever_became_of_the_application(files: Memory, state: State) -> None:
-    claim: list[dict[str, object]] = [
-        {"target": A, "overwrite": False, "parts": {"0": "hdfs://nn/p0", "1": "hdfs://nn/p1"}},
-        {"target": B, "overwrite": False, "parts": {"": "hdfs://nn/p"}},
-    ]
-    stage(files, claim=claim)
+    stage(files, claim=CLAIM)
     assert settled(files, state) == COMMITTED
     parts = [("0", "hdfs://nn/p0"), ("1", "hdfs://nn/p1")]
     assert files.settled == [(A, parts, False), (B, [("", "hdfs://nn/p")], False)]
     assert told_of_outputs(files) == [("", A, True, None), ("more", B, True, None)]
-    stage(files, OTHER, [{**claim[0], "overwrite": True}])
+    stage(files, OTHER, [{**CLAIM[0], "overwrite": True}, CLAIM[1]])
     said = settle(files, PLACES, OTHER, EndedApplication(state, 60.0))  # type: ignore[arg-type]
     assert said == "its output could not be committed and is kept aside"
 
 
 def test_who_may_still_be_at_its_output_is_left_alone(files: Memory) -> None:
-    staging = stage(files, claim=[])
+    staging = stage(files, claim=CLAIM)
     before = dict(files.files)
     assert settled(files, ago_s=GONE_AFTER_S - 0.1) is None
     assert files.files == before

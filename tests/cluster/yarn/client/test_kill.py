@@ -20,7 +20,7 @@ from dlapp.errors import Denied, TimedOut, Unreachable
 from dlapp.ids import ApplicationId
 from dlapp.login import Login
 from dlapp.report import ApplicationView, FinalStatus, State
-from tests.cluster.yarn.client.test_cleanup import APP, PLACES, A, Memory, stage
+from tests.cluster.yarn.client.test_cleanup import APP, CLAIM, PLACES, A, B, Memory, stage
 
 RUNNING = AppReport(
     application_id=APP, user="tony", name="", queue="", state=State.RUNNING, final_status=FinalStatus.UNDEFINED
@@ -106,10 +106,10 @@ def test_output_of_a_killed_application_goes_when_its_processes_are_gone(files: 
 
 
 def test_a_commit_that_a_kill_cut_off_is_finished_and_said(files: Memory, slept: list[float]) -> None:
-    stage(files, claim=[{"target": A, "overwrite": False, "parts": {"": "hdfs://nn/p"}}])
+    stage(files, claim=CLAIM)
     assert killed(files) == f"{APP} was killed, {COMMITTED}"
     assert slept == [GONE_AFTER_S]
-    assert files.settled == [(A, [("", "hdfs://nn/p")], False)]
+    assert [one[0] for one in files.settled] == [A, B]
 
 
 def test_nobody_waits_where_nothing_was_stored(files: Memory, slept: list[float]) -> None:

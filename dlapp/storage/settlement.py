@@ -1,0 +1,123 @@
+"""Settle the outputs of an application: commit what was claimed, keep what was stored as ``.partial``, or remove it.
+
+An ApplicationMaster settles its own outputs. If it died, the aftermath does so on one machine, and on YARN the user's
+next command. All of them use this module, and may repeat what was interrupted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeVar
+
+from dlapp.errors import DlappError, Unreachable
+from dlapp.ids import ApplicationId
+from dlapp.locations import HdfsPlace
+from dlapp.report import CommitClaim, OutputClaim, OutputView
+from dlapp.spec import OnFailure, OutputSpec
+from dlapp.storage import commit
+from dlapp.storage.api import FileSystem
+from dlapp.storage.commit.marker import Parts
+from dlapp.system.files import UntrustedFile
+
+T = TypeVar("T")
+
+
+class ApplicationOutputs(NamedTuple):
+    """The outputs of one application, and where they are.
+
+    Args:
+        application_id: of the application.
+        specs: the outputs, as submitted.
+        hdfs: the configured HDFS, if any.
+        files: the file system of all targets, if it is open already.
+        note: takes a line about parts that stay where they are.
+    """
+
+    application_id: ApplicationId
+    specs: tuple[OutputSpec, ...]
+    hdfs: HdfsPlace | None = None
+    files: FileSystem | None = None
+    note: Callable[[str], None] = lambda _: None
+
+    def commit(self, claim: CommitClaim, *, again: bool, wait: bool) -> tuple[tuple[OutputView, ...], str | None]:
+        """Carry out a commit claim. An output that cannot be committed is kept as ``.partial``.
+
+        Args:
+            claim: the decision, with the parts of each output in the order of ``specs``.
+            again: an earlier call may have done a part of it.
+            wait: raise Unreachable, because the caller retries; else it counts as a commit that failed.
+
+        Returns:
+            The outputs, and the first error.
+
+        Raises:
+            DlappError, OSError: an output can neither be committed nor kept; the others are settled.
+        """
+        errors: list[str] = []
+
+        def settle(one: tuple[OutputSpec, OutputClaim]) -> OutputView:
+            name, output = one[0].name, one[1]
+            parts = list(output.parts.items())
+            try:
+                commit.commit(
+                    output.target,
+                    self.application_id,
+                    parts,
+                    overwrite=output.overwrite,
+                    again=again,
+                    hdfs=self.hdfs,
+                    files=self.files,
+                )
+            except (DlappError, OSError) as problem:
+                if wait and isinstance(problem, Unreachable):
+                    raise
+                errors.append(f"output {output.target} could not be committed: {problem}")
+                return OutputView(name=name, target=output.target, partial=self._kept(output.target, parts))
+            return OutputView(name=name, target=output.target, committed=True)
+
+        views = _each(settle, zip(self.specs, claim.outputs, strict=True))
+        return views, next(iter(errors), None)
+
+    def leave(self, parts_of: Callable[[OutputSpec], Parts] | None) -> tuple[OutputView, ...]:
+        """Keep what was stored as ``.partial``, or remove it where the output's ``on_failure`` says so.
+
+        Args:
+            parts_of: returns the parts of an output; None: remove all outputs.
+
+        Raises:
+            DlappError, OSError: an output can neither be kept nor removed; the others are settled.
+        """
+
+        def settle(output: OutputSpec) -> OutputView:
+            kept = None
+            if parts_of is not None and output.on_failure is OnFailure.KEEP:
+                kept = self._kept(output.target, parts_of(output))
+            else:
+                commit.drop(output.target, self.application_id, hdfs=self.hdfs, files=self.files)
+            return OutputView(name=output.name, target=output.target, partial=kept)
+
+        return _each(settle, self.specs)
+
+    def _kept(self, target: str, parts: Parts) -> str | None:
+        """Call `commit.keep_partial`; leave the parts where they are if a file of another user is in the way."""
+        try:
+            return commit.keep_partial(target, self.application_id, parts, hdfs=self.hdfs, files=self.files)
+        except UntrustedFile as error:
+            where = commit.parts_location(target, self.application_id)
+            self.note(f"the output of {target} cannot be put aside and stays in {where}: {error}")
+            return where
+
+
+def _each(settle: Callable[[T], OutputView], outputs: Iterable[T]) -> tuple[OutputView, ...]:
+    """Settle each output, also after one that failed; then raise the first error."""
+    views, problem = [], None
+    for one in outputs:
+        try:
+            views.append(settle(one))
+        except Unreachable:
+            raise  # nor will it take the others
+        except (DlappError, OSError) as error:
+            problem = problem or error
+    if problem is not None:
+        raise problem
+    return tuple(views)
