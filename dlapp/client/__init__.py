@@ -13,6 +13,7 @@ time. It keeps connections to a cluster until `close`, or the end of its ``with`
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
@@ -40,6 +41,10 @@ COLLECTED_S = 20.0
 """How long after an application's end a cluster may take to collect its logs; meanwhile they may be nowhere."""
 DOCKER_S = 2.0
 """How long dockerd may take to say before a submission which networks it has."""
+TAIL_BYTES = 4 << 10
+"""Of a stream's last lines at most so much is read."""
+TAIL_PATIENCE_S = 5.0
+"""How long the last lines of a log are waited for that a cluster is just collecting."""
 TEND_EVERY_S = 5.0
 """While somebody waits, a runner that died is replaced within this time."""
 
@@ -289,13 +294,59 @@ class Client:
             opened=Logs(
                 last_lines,
                 lambda log, stream: engine.aggregated_log(latest, log, stream),
-                lambda: COLLECTED_S + (latest.finished_ms or 0) / 1000 - time.time(),
+                lambda: _collected_in_s(latest),
                 lambda: self._engines.login,
             ),
             follow=follow,
             pause=lambda: time.sleep(LOOK_EVERY_S),
             missing=missing,
         )
+
+    def log_tail(
+        self, application_id: ApplicationId | str, container: int, *, stream: str = "stderr", lines: int = 10
+    ) -> bytes:
+        """Return the last lines of one stream of a container: of its last `TAIL_BYTES` bytes, the first line cut there.
+
+        Args:
+            application_id: of the application.
+            container: CONTAINER_INDEX.
+            stream: ``stdout``, ``stderr`` or ``dlapp.log``.
+            lines: how many.
+
+        Raises:
+            NotFound: there is no such application, or the log of one that has ended is nowhere.
+            Denied, Unreachable: it cannot be read.
+        """
+        from dlapp.client.logs import Logs, read_logs
+        from dlapp.ids import ApplicationId
+
+        if isinstance(application_id, str):
+            application_id = ApplicationId.from_text(application_id)
+        engine, view = self._on(application_id), self.status(application_id)
+        deadline = time.monotonic() + TAIL_PATIENCE_S
+        missing: list[str] = []
+        opened = Logs(
+            lines,
+            lambda log, name: engine.aggregated_log(view, log, name),
+            lambda: min(_collected_in_s(view), deadline - time.monotonic()),
+            lambda: self._engines.login,
+            last_bytes=TAIL_BYTES,
+        )
+        data = bytearray()
+        with contextlib.closing(opened):
+            for piece in read_logs(
+                lambda: (view.state.ended, engine.logs(application_id)),
+                streams=(stream,),
+                wanted=lambda log: log.index == container,
+                opened=opened,
+                missing=missing.append,
+            ):
+                data += piece.data
+                if len(data) > TAIL_BYTES:
+                    break  # somebody still writes there
+        if missing:
+            raise NotFound(missing[0])
+        return bytes(data[:TAIL_BYTES])
 
     # ---- doing ----
 
@@ -456,6 +507,11 @@ class Client:
         # What a view says of its user, that user wrote.
         if (owner := self._on(application_id).owner(application_id)) != user:
             raise Denied(f"{application_id} is {owner}'s, not {user}'s")
+
+
+def _collected_in_s(view: ApplicationView) -> float:
+    """Return how long from now the logs of an application that has ended may be nowhere."""
+    return COLLECTED_S + (view.finished_ms or 0) / 1000 - time.time()
 
 
 def log_file_url(log_url: str, name: str) -> str:

@@ -37,8 +37,8 @@ class LogPiece(NamedTuple):
 class GrowingFile:
     """A file that somebody else appends to, or will create."""
 
-    def __init__(self, path: str, *, last_lines: int | None = None) -> None:
-        self.path, self._offset, self._last_lines = path, 0, last_lines
+    def __init__(self, path: str, *, last_lines: int | None = None, last_bytes: int | None = None) -> None:
+        self.path, self._offset, self._last_lines, self._last_bytes = path, 0, last_lines, last_bytes
 
     def moved(self, url: str) -> None:
         """See `Growing.moved`."""
@@ -58,7 +58,9 @@ class GrowingFile:
             if size <= self._offset:
                 return
             if self._last_lines is not None:
-                self._offset, self._last_lines = offset_of_last_lines(descriptor, size, self._last_lines), None
+                least = 0 if self._last_bytes is None else max(0, size - self._last_bytes)
+                self._offset = offset_of_last_lines(descriptor, size, self._last_lines, least)
+                self._last_lines = None
             while data := os.pread(descriptor, PIECE_BYTES, self._offset):
                 self._offset += len(data)
                 yield data
@@ -85,14 +87,21 @@ def _open_log(path: str) -> int:
             return files.open_file(name, dir_fd=inner, path=path, owners=owners)
 
 
-def offset_of_last_lines(descriptor: int, size: int, lines: int) -> int:
-    """Return where the last ``lines`` lines of a file of ``size`` bytes begin; an unterminated last line counts."""
+def offset_of_last_lines(descriptor: int, size: int, lines: int, least: int = 0) -> int:
+    """Return where the last lines of a file begin; an unterminated last line counts.
+
+    Args:
+        descriptor: of the file.
+        size: of the file [bytes].
+        lines: how many.
+        least: the first offset that is read; returned if the lines begin before it.
+    """
     if lines <= 0:
         return size
     end = size
     missing = lines
-    while end > 0:
-        start = max(0, end - PIECE_BYTES)
+    while end > least:
+        start = max(least, end - PIECE_BYTES)
         block = os.pread(descriptor, end - start, start)
         # The line end at the very end of the file ends a line and begins none.
         place = len(block) - 1 if end == size and block.endswith(b"\n") else len(block)
@@ -101,7 +110,7 @@ def offset_of_last_lines(descriptor: int, size: int, lines: int) -> int:
             if missing == 0:
                 return start + place + 1
         end = start
-    return 0
+    return least
 
 
 class Growing(Protocol):
@@ -126,6 +135,7 @@ class Logs:
 
     Args:
         last_lines: begin with so many lines of each; None: with all.
+        last_bytes: look for these lines in so many last bytes; None: the first of them may be far from the end.
         collected: the whole of a container's log where no server shows it any more; None: it is not there.
         patience_s: how long from now a log of an application that has ended may be nowhere, while it is collected.
         login: as whom pages are asked for.
@@ -137,8 +147,11 @@ class Logs:
         collected: Callable[[LogFiles, str], Iterator[bytes] | None] = lambda _log, _stream: None,
         patience_s: Callable[[], float] = lambda: 0.0,
         login: Callable[[], Login] = own_login,
+        *,
+        last_bytes: int | None = None,
     ) -> None:
-        self._last_lines, self._collected, self._patience_s = last_lines, collected, patience_s
+        self._last_lines, self._last_bytes = last_lines, last_bytes
+        self._collected, self._patience_s = collected, patience_s
         self._login = login
         self._web: Web | None = None
 
@@ -146,7 +159,7 @@ class Logs:
         """Open one log of a container."""
         url = log.files[stream]
         if not log.problem and not url.startswith(("http://", "https://")):
-            return GrowingFile(path_of(url), last_lines=self._last_lines)
+            return GrowingFile(path_of(url), last_lines=self._last_lines, last_bytes=self._last_bytes)
         from dlapp.cluster.yarn.logs.pages import TIMEOUT_S, GrowingPage
         from dlapp.hadoop.web import Web
 
@@ -156,6 +169,7 @@ class Logs:
             self._login(),
             self._web,
             last_lines=self._last_lines,
+            last_bytes=self._last_bytes,
             collected=lambda: self._collected(log, stream),
             patience_s=self._patience_s,
             problem=log.problem,

@@ -92,7 +92,8 @@ def _wait(client: Client, application_id: ApplicationId, as_json: bool) -> int:
     from dlapp.client import exit_code
     from dlapp.serialization import to_json
     from dlapp.tools.display.progress import waiting_display
-    from dlapp.tools.display.view import derived, end_line
+    from dlapp.tools.display.status import answer_lines, read_error_tail
+    from dlapp.tools.display.view import derived
 
     try:
         with waiting_display() as on_change:
@@ -101,9 +102,13 @@ def _wait(client: Client, application_id: ApplicationId, as_json: bool) -> int:
         say_how_to_return(str(application_id))
         return EXIT_INTERRUPTED
     now_ms, view = time.time_ns() // 1_000_000, to_json(end)
-    note(end_line(view, now_ms))
+    answer = answer_lines(view, now_ms, read_error_tail(client, view))
     if as_json:
+        for line in answer:
+            note(line)
         print_json({**view, **derived(view, now_ms), "logs": client.log_urls(view)})
+    else:
+        say(*answer)
     return exit_code(end)
 
 

@@ -11,14 +11,17 @@ from dlapp.tools.common import command, complete_id, json_option, print_json, ru
 
 @command("dlapp-status", example="dlapp-status application_1700000000000_0042")
 @click.argument("application", metavar="[ID]", default="last", shell_complete=complete_id())
+@click.option("--logs", "all_logs", is_flag=True, help="Show the log URLs of all containers.")
 @json_option("Print the view and the log URLs as JSON.")
-def status(application: str, as_json: bool) -> None:
-    """Show the state, the result and the log URLs of an application.
+def status(application: str, all_logs: bool, as_json: bool) -> None:
+    """Show how an application is or ended, why, and what to do next.
+
+    Of an application that failed, the last lines of stderr of the container that failed first are shown.
 
     ID is an application's id, a unique ending of it, or 'last' (the default).
     """
     from dlapp.client import Client
-    from dlapp.tools.display.view import derived, status_lines
+    from dlapp.tools.display.view import derived
 
     client = Client()
     view = client.status_json(client.resolve_text(application))
@@ -27,7 +30,9 @@ def status(application: str, as_json: bool) -> None:
     if as_json:
         print_json({**whole(view), **derived(view, now_ms), "logs": logs})
     else:
-        say(*status_lines(view, logs, now_ms))
+        from dlapp.tools.display.status import read_error_tail, status_lines
+
+        say(*status_lines(view, logs, now_ms, tail=read_error_tail(client, view), all_logs=all_logs))
 
 
 def main() -> None:

@@ -97,6 +97,13 @@ def test_the_last_lines_are_found_across_blocks(lines: list[bytes], count: int) 
     assert content[start:] == b"".join(line + b"\n" for line in lines[-count:])
 
 
+def test_the_last_lines_can_be_looked_for_in_the_last_bytes_alone(tmp_path: Path) -> None:
+    path = tmp_path / "stdout"
+    path.write_bytes(b"x" * 1000 + b"\nlast\n")
+    for lines, shown in ((1, b"last\n"), (2, b"xx\nlast\n")):
+        assert b"".join(GrowingFile(str(path), last_lines=lines, last_bytes=8).pieces()) == shown
+
+
 def test_a_file_may_appear_later_and_grow(tmp_path: Path) -> None:
     path = tmp_path / "stdout"
     growing = GrowingFile(str(path), last_lines=1)

@@ -31,7 +31,7 @@ def test_the_application_of_the_readme_runs_as_it_stands_there(tmp_path: Path) -
     (tmp_path / "words.properties").write_text(block_after("`words.properties`:"))
     done = run("dlapp-launcher", "--wait", tmp_path / "words.properties")
     assert done.code == 0, done.err
-    assert done.err.rstrip().endswith(f"; output {tmp_path}/counts")
+    assert done.out.rstrip().endswith(f"\noutput : committed to file://{tmp_path}/counts")
     lines = run("dlapp-logs").out.splitlines()
     assert sorted(lines) == re.findall(r"^    (\[\d\] how many: .*)$", README, re.MULTILINE)
     assert sorted(path.name for path in (tmp_path / "counts").iterdir()) == ["0", "1"]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.client import caller
+from dlapp.client import TAIL_BYTES, caller
 from tests.applications import BIN, ended, launch, properties, run, status, wait_for
 from tests.engines import Engine, on_yarn_when_full
 from tests.services.dockerd import Dockerd, busybox_root
@@ -46,10 +46,10 @@ def test_an_application_from_its_file_to_its_logs(engine: Engine, tmp_path: Path
         "DL App Status and stdout/stderr Log URLs",
         f"* dlapp-status {application}",
     ]
-    assert re.search(rf"^{application} is FINISHED, succeeded after 0:00:\d\d\.\d\d$", done.err, re.MULTILINE)
+    assert [re.sub(r"\d\d$", "..", line) for line in lines[13:]] == ["succeeded after 0:00:.."]
     assert "\x1b" not in done.err
 
-    shown = run("dlapp-status").out.splitlines()
+    shown = run("dlapp-status", "--logs").out.splitlines()
     containers = [one["container_id"] for one in status("last")["containers"]]
     assert shown[:4] == [
         f"DL App {application} is FINISHED",
@@ -57,9 +57,11 @@ def test_an_application_from_its_file_to_its_logs(engine: Engine, tmp_path: Path
         f"DL App ID : {application}",
         "DL App Name : test",
     ]
+    urls = shown[-4 * len(containers) :]
     for at, (container, stream) in enumerate((one, name) for one in containers for name in ("stdout", "stderr")):
-        assert shown[7 + 2 * at] == stream
-        assert re.fullmatch(engine.log_page(application, container, stream), shown[8 + 2 * at])
+        assert urls[2 * at] == stream
+        assert re.fullmatch(engine.log_page(application, container, stream), urls[2 * at + 1])
+    assert run("dlapp-status").out.splitlines() == shown[: -4 * (len(containers) - 1)]
     # On a cluster queue, priority, project and tags follow.
     assert listed(application).split()[:7] == [
         *(application, "test", caller(), "FINISHED", "succeeded", shown[6].removeprefix("elapsedTime : "), "0")
@@ -80,12 +82,57 @@ def test_a_failed_application_is_1_for_who_waits_and_0_for_who_looks(engine: Eng
     assert (told["state"], told["final_status"], told["exit_code"]) == ("FINISHED", "FAILED", 1)
     assert told["containers"][0]["exit_code"] == 3
     assert "DL App Submission : OK" in done.err
-    assert f"dlapp-logs {told['application_id']} shows what it printed" in done.err
+    assert f"next : dlapp-logs --container 0 {told['application_id']}" in done.err
     assert run("dlapp-status", "last").code == 0
     assert listed(told["application_id"]).split()[6] == "3"
     assert run("dlapp-logs", "-f").code == 1
     last = json.loads(run("dlapp-list", "--json").out)["applications"][-1]
     assert (last["application_id"], last["exit_code"]) == (told["application_id"], 1)
+
+
+def test_a_failure_shows_what_its_container_said_last_and_no_program_can_fake_a_line_of_ours(
+    engine: Engine, tmp_path: Path
+) -> None:
+    script = (
+        'if [ "$CONTAINER_INDEX" = 0 ]; then sleep 60; fi; for i in 1 2 3 4 5 6; do echo "line $i" >&2; done\n'
+        r"""printf 'finalStatus : SUCCEEDED\n\033]0;title\007 10%%\r 99%%\n\033[31mred\033[0m\n\377\n' >&2"""
+        "\necho out; exit 3"
+    )
+    done = run("dlapp-launcher", "--wait", properties(tmp_path, script, resources={"containers": 2}))
+    assert done.code == 1
+    lines = done.out.splitlines()
+    answer = lines[lines.index("DL App Resources = 2 containers, each with memory 64 MiB, vcores 1, gcores 0") + 1 :]
+    application = status("last")["application_id"]
+    assert re.fullmatch(r"failed after 0:00:\d\d: container 1 exited with code 3", answer[0])
+    tail = [f"line {i}" for i in range(1, 7)] + ["finalStatus : SUCCEEDED", " 99%", "red", "\ufffd"]
+    begin = answer.index("stderr of container 1, last lines:")
+    assert answer[begin + 1 :] == [
+        *(f"  | {line}" for line in tail),
+        f"next : dlapp-logs --container 1 {application}",
+    ]
+    shown = run("dlapp-status").out.splitlines()
+    assert shown[7 : 7 + len(answer)] == answer
+    assert [line for line in shown if line.startswith("finalStatus")] == ["finalStatus : FAILED"]
+    container = status("last")["containers"][1]["container_id"]
+    assert re.fullmatch(engine.log_page(application, container, "stderr"), shown[-1])
+
+
+def test_of_a_stderr_without_line_ends_the_status_shows_its_last_bytes(tmp_path: Path) -> None:
+    script = "head -c 3000000 /dev/zero | tr '\\0' x >&2; printf end >&2; exit 1"
+    assert run("dlapp-launcher", "--wait", properties(tmp_path, script)).code == 1
+    (line,) = [line for line in run("dlapp-status").out.splitlines() if line.startswith("  | ")]
+    assert line == "  | …" + "x" * (TAIL_BYTES - 3) + "end"
+
+
+def test_a_fifo_in_the_place_of_stderr_holds_up_no_status(tmp_path: Path) -> None:
+    launched = run("dlapp-launcher", "--wait", properties(tmp_path, "echo x >&2; exit 1"))
+    assert launched.code == 1
+    log = Path(status("last")["logs"][0]["files"]["stderr"].removeprefix("file://"))
+    log.unlink()
+    os.mkfifo(log)
+    shown = run("dlapp-status", timeout_s=20)
+    assert shown.code == 0
+    assert "\nstderr of container 0 cannot be read: " in shown.out
 
 
 def test_logs_of_one_container_are_its_very_bytes(engine: Engine, tmp_path: Path) -> None:
@@ -219,7 +266,7 @@ def test_on_a_terminal_waiting_is_a_live_picture(engine: Engine, tmp_path: Path)
         terminal.expect(r"^running +█+ +[12] of 2")
         go.touch()
         assert terminal.wait() == 0
-        assert "is FINISHED, succeeded" in terminal.text
+        assert re.search(r"^succeeded after 0:00:\d\d$", terminal.text, re.MULTILINE)
         assert terminal.raw.rstrip().endswith(b"\x1b[?25h") or b"\x1b[?25h" in terminal.raw  # the cursor is back
 
 

@@ -17,15 +17,14 @@ from dlapp.messages import Fault, Phase, TaskResult
 from dlapp.report import ApplicationView, Cause, ContainerView, FinalStatus, OutputView, State
 from dlapp.serialization import to_json
 from dlapp.tools.display.progress import PlainLines, picture_lines
+from dlapp.tools.display.status import ErrorTail, answer_lines, status_lines
 from dlapp.tools.display.view import (
     derived,
     elapsed,
-    end_line,
     list_lines,
     local_time,
     payload_exit_text,
     phase_text,
-    status_lines,
     width,
 )
 
@@ -68,11 +67,19 @@ def container(index: int, **more: Any) -> ContainerView:
 
 def log(index: int) -> dict[str, Any]:
     name = str(ContainerId(APP, 1, index + 2))
-    return {"files": {stream: f"file:///logs/{name}/{stream}" for stream in ("stdout", "stderr", "dlapp.log")}}
+    return {
+        "index": index,
+        "files": {stream: f"file:///logs/{name}/{stream}" for stream in ("stdout", "stderr", "dlapp.log")},
+    }
 
 
-def test_a_finished_application_begins_with_the_lines_of_the_original() -> None:
-    assert status_lines(view(), [log(0)], END_MS + 99_999)[:11] == [
+def failed_view(**more: Any) -> Any:
+    return view(**{"final_status": FinalStatus.FAILED, "cause": Cause.FAILED, **more})
+
+
+def test_a_finished_application_begins_with_the_lines_of_the_original_and_ends_with_its_urls() -> None:
+    lines = status_lines(view(), [log(0)], END_MS + 99_999)
+    assert lines[:8] == [
         "DL App application_1474893803111_0042 is FINISHED",
         "Username : tony",
         "DL App ID : application_1474893803111_0042",
@@ -80,6 +87,9 @@ def test_a_finished_application_begins_with_the_lines_of_the_original() -> None:
         "startTime : 2016-09-26 23:24:11.575000",
         "finishTime : 2016-09-26 23:24:57.703000",
         "elapsedTime : 0:00:46.13",
+        "succeeded after 0:00:46",
+    ]
+    assert lines[-4:] == [
         "stdout",
         "file:///logs/container_1474893803111_0042_01_000002/stdout",
         "stderr",
@@ -93,37 +103,107 @@ def test_while_it_runs_finish_time_is_empty_and_elapsed_counts_on() -> None:
     )
     lines = status_lines(running, [], START_MS + 3_600_000)
     assert lines[0] == "DL App application_1474893803111_0042 is RUNNING"
-    assert lines[5:7] == ["finishTime : ", "elapsedTime : 1:00:00.00"]
-    assert "phase : running 3 of 4" in lines
+    assert lines[5:10] == [
+        "finishTime : ",
+        "elapsedTime : 1:00:00.00",
+        "running for 1:00:00",
+        "phase : running 3 of 4",
+        "next : dlapp-logs -f application_1474893803111_0042",
+    ]
+    waiting = view(state=State.ACCEPTED, cause=None, finished_ms=None, diagnostics="needs 2 gcores, 1 free")
+    assert answer_lines(waiting, START_MS + 1500) == ["waiting for 0:00:01", "diagnostics : needs 2 gcores, 1 free"]
 
 
-def test_each_container_that_ran_has_one_pair_of_urls_in_the_order_given() -> None:
-    lines = status_lines(view(), [log(0), log(1)], END_MS)
-    assert [line.rpartition("/")[0][-6:] for line in lines[7:15] if "/" in line] == ["000002"] * 2 + ["000003"] * 2
-    assert lines[7:15:2] == ["stdout", "stderr"] * 2
+def test_urls_are_of_the_failed_container_or_the_first_and_of_all_if_asked() -> None:
+    logs = [log(0), log(1)]
+    failed = failed_view(containers=(container(0, signal=9), container(1, exit_code=3)))
+
+    def shown(of: Any, *, all_logs: bool = False) -> list[str]:
+        lines = status_lines(of, logs, END_MS, all_logs=all_logs)
+        urls = [line for line in lines if line.startswith("file:///logs/")]
+        assert lines[-2 * len(urls) :: 2] == ["stdout", "stderr"] * (len(urls) // 2)
+        return [url.rpartition("/")[0][-1:] for url in urls]
+
+    assert shown(view()) == ["2", "2"]
+    assert shown(failed) == ["3", "3"]
+    assert shown(failed, all_logs=True) == ["2", "2", "3", "3"]
+    assert status_lines(view(), [], END_MS)[-1].startswith("launchTime")
 
 
-def test_our_lines_stand_below_and_tell_the_end_the_outputs_and_each_container() -> None:
-    failed = view(
-        final_status=FinalStatus.FAILED,
-        cause=Cause.FAILED,
-        diagnostics="container 1 failed: exit code 3",
+def test_the_answer_stands_below_and_tells_the_end_its_cause_the_outputs_and_each_container() -> None:
+    failed = failed_view(
+        diagnostics="container 1 (worker 1) failed: exit code 3",
         outputs=(OutputView(name="", target="file:///r", partial="file:///r.application_1.partial"),),
         containers=(container(0, exit_code=0, host="box", gpus=(0, 3)), container(1, exit_code=3, attempt=2)),
     )
-    assert status_lines(failed, [], END_MS)[7:] == [
-        "finalStatus : FAILED",
-        "cause : failed",
-        "diagnostics : container 1 failed: exit code 3",
-        "queue : default",
-        "launchTime : 2016-09-26 23:24:12.575000",
+    assert status_lines(failed, [], END_MS, tail=ErrorTail(1, ("Traceback", "ValueError: 3")))[7:] == [
+        "failed after 0:00:46: container 1 exited with code 3",
+        "diagnostics : container 1 (worker 1) failed: exit code 3",
+        "stderr of container 1, last lines:",
+        "  | Traceback",
+        "  | ValueError: 3",
+        "next : dlapp-logs --container 1 application_1474893803111_0042",
         "output : not committed to file:///r",
         "partial : kept at file:///r.application_1.partial",
         "containers",
         "INDEX  ROLE      PHASE  HOST  EXIT  GPUS  NOTE",
         "0      worker_0  ended  box   0     0,3",
         "1      worker_1  ended  -     3     -     attempt 2",
+        "finalStatus : FAILED",
+        "cause : failed",
+        "queue : default",
+        "launchTime : 2016-09-26 23:24:12.575000",
     ]
+
+
+@pytest.mark.parametrize(
+    ("end", "headline", "command"),
+    [
+        ({"containers": (container(0, exit_code=137),)}, "container 0 exited with code 137", "--container 0"),
+        ({"containers": (container(0, signal=11),)}, "container 0 was killed by signal 11", "--container 0"),
+        # The one that the ApplicationMaster names, though another one has an exit code.
+        (
+            {
+                "diagnostics": "container 1 (worker 1) failed: killed by signal 11",
+                "containers": (container(0, exit_code=143), container(1, signal=11)),
+            },
+            "container 1 was killed by signal 11",
+            "--container 1",
+        ),
+        # Its program ended well: dlapp's own log says why it failed.
+        (
+            {"diagnostics": "container 0 (worker 0) failed: no 'out'", "containers": (container(0, exit_code=0),)},
+            "container 0 failed",
+            "--own",
+        ),
+        # Nobody says that the container was to blame.
+        ({"diagnostics": "the ApplicationMaster died", "containers": (container(0, signal=9),)}, "", "--own"),
+        ({"diagnostics": "no such queue"}, "", None),
+    ],
+)
+def test_the_headline_of_a_failure_names_the_container_to_blame_and_the_next_command_its_log(
+    end: dict[str, Any], headline: str, command: str | None
+) -> None:
+    lines = answer_lines(failed_view(**end), END_MS)
+    assert lines[0] == "failed after 0:00:46" + (f": {headline}" if headline else "")
+    commands = [line.removeprefix("next : ") for line in lines if line.startswith("next : ")]
+    assert commands == ([] if command is None else [f"dlapp-logs {command} application_1474893803111_0042"])
+
+
+def test_who_was_killed_has_no_culprit_whatever_its_containers_ended_by() -> None:
+    killed = view(
+        state=State.KILLED, cause=Cause.KILLED, diagnostics="killed by kim", containers=(container(0, signal=9),)
+    )
+    assert answer_lines(killed, END_MS) == ["killed after 0:00:46", "diagnostics : killed by kim"]
+    late = view(cause=Cause.TIMED_OUT, containers=(container(0, exit_code=143),))
+    assert answer_lines(late, END_MS) == ["timed out after 0:00:46"]
+
+
+def test_stderr_that_is_empty_or_cannot_be_read_is_said_to_be_so() -> None:
+    failed = failed_view(containers=(container(0, exit_code=3),))
+    assert "stderr of container 0 is empty" in answer_lines(failed, END_MS, ErrorTail(0))
+    said = answer_lines(failed, END_MS, ErrorTail(0, problem="it is gone"))
+    assert "stderr of container 0 cannot be read: it is gone" in said
 
 
 def test_what_an_application_is_sorted_by_and_what_the_engine_changed_have_lines_of_their_own() -> None:
@@ -259,22 +339,6 @@ def test_the_phase_of_one_that_waits_is_its_reason_and_of_one_that_ended_its_cau
     assert phase_text(view(state=State.RUNNING, cause=None, phase="storing 1 of 1")) == "storing 1 of 1"
     assert phase_text(view(cause=Cause.SOFT_KILLED)) == "soft-killed"
     assert phase_text(view(state=State.FAILED, final_status=FinalStatus.FAILED, cause=None)) == "failed"
-
-
-def test_the_last_line_of_waiting_says_what_happened_and_what_to_type() -> None:
-    assert end_line(view(), END_MS) == "application_1474893803111_0042 is FINISHED, succeeded after 0:00:46.13"
-
-    def failed(words: str, *containers: ContainerView) -> str:
-        end = view(final_status=FinalStatus.FAILED, cause=Cause.FAILED, diagnostics=words, containers=containers)
-        return end_line(end, END_MS).partition("failed after 0:00:46.13: ")[2]
-
-    assert failed("container 0: exit code 3", container(0, exit_code=3), container(1)) == (
-        "container 0: exit code 3 (dlapp-logs application_1474893803111_0042 shows what it printed)"
-    )
-    assert failed("no GPU", container(0, message="no GPU")) == (
-        "no GPU (dlapp-logs --own application_1474893803111_0042 shows what dlapp did)"
-    )
-    assert failed("no such queue") == "no such queue"
 
 
 def test_the_json_of_a_view_has_the_exit_code_only_once_it_ended() -> None:

@@ -13,6 +13,7 @@ import codecs
 import re
 
 RESET = "\x1b[0m"
+_SGR = re.compile(r"\x1b\[[0-9;:]*m")
 
 _TOKENS = re.compile(
     # Bounded, so that hostile text takes linear time and the held-back part is short.
@@ -73,3 +74,8 @@ def terminal_line(line: bytes) -> str:
     text, _ = without_controls(line.decode(errors="replace"))
     text = text.rstrip("\r").rpartition("\r")[2]
     return text + RESET if "\x1b" in text else text
+
+
+def plain_line(line: bytes) -> str:
+    """Return what `terminal_line` shows of a line, without its colours."""
+    return _SGR.sub("", terminal_line(line))

@@ -1,7 +1,4 @@
-"""Views as lines of text: pure, so that every line can be tested to the character.
-
-The first lines of a status are those of the C3 cluster's own tool, in its order and with its spelling; scripts read
-them. Everything of ours stands below.
+"""Views as text, and lists of them: pure, so that every line can be tested to the character.
 
 A view is taken in its JSON form (`dlapp.report.ApplicationView` through `dlapp.serialization.to_json`): to define
 classes would take a command longer than all that it does with them.
@@ -18,6 +15,7 @@ View = Mapping[str, Any]
 
 ENDED = ("FINISHED", "FAILED", "KILLED")
 NOTHING = "-"
+_NAMED = re.compile(r"container (\d+) \(")
 _FAILED = re.compile(
     r"container \d+ \(\S+ \d+\) failed(?: \d+ times, the last time)?: (?:exit code (\d+)|killed by signal (\d+))"
 )
@@ -51,60 +49,7 @@ def ended(view: View) -> bool:
     return view["state"] in ENDED
 
 
-def status_lines(view: View, logs: Sequence[Mapping[str, Any]], now_ms: int) -> list[str]:
-    """All that ``dlapp-status`` prints of an application.
-
-    startTime is the submission's, as in YARN's own reports; launchTime, below, is when its ApplicationMaster began.
-    Source: yarn_protos.proto, ApplicationReportProto.startTime and launchTime.
-    """
-    lines = [
-        f"DL App {view['application_id']} is {view['state']}",
-        f"Username : {view['username']}",
-        f"DL App ID : {view['application_id']}",
-        f"DL App Name : {view['appname']}",
-        f"startTime : {local_time(view['submitted_ms'])}",
-        f"finishTime : {local_time(view['finished_ms'])}",
-        f"elapsedTime : {elapsed_of(view, now_ms)}",
-    ]
-    for log in logs:
-        for stream in ("stdout", "stderr"):
-            if url := log["files"].get(stream):
-                lines += [stream, url]
-    return lines + _our_lines(view, now_ms)
-
-
-def _our_lines(view: View, now_ms: int) -> list[str]:
-    lines = [f"finalStatus : {view['final_status']}"]
-    if view["cause"]:
-        lines.append(f"cause : {view['cause']}")
-    if view["phase"] and not ended(view):
-        lines.append(f"phase : {view['phase']}")
-    if view["diagnostics"]:
-        lines.append(f"diagnostics : {view['diagnostics']}")
-    lines += [f"{name} : {text}" for name, text in _labels(view) if text]
-    lines += [f"changed : {line}" for line in view.get("changes", ())]
-    if view["started_ms"] is not None:
-        lines.append(f"launchTime : {local_time(view['started_ms'])}")
-    if (ends_ms := view.get("soft_kill_ends_ms")) is not None and not ended(view):
-        left = elapsed(ends_ms - now_ms)
-        lines.append(f"softkill : by {view['soft_kill_by']}, the payload has {left} left")
-    if (page := view.get("tracking_url")) and not ended(view):
-        lines.append(f"page : {page}")
-    for output in view["outputs"]:
-        name = f" {output['name']}".rstrip()
-        lines.append(f"output{name} : {_output_text(output['committed'], ended(view))} {output['target']}")
-        if output["partial"]:
-            lines.append(f"partial{name} : kept at {output['partial']}")
-    if view["containers"]:
-        lines.append("containers")
-        lines += table(
-            ("INDEX", "ROLE", "PHASE", "HOST", "EXIT", "GPUS", "NOTE"),
-            [_container_row(one) for one in view["containers"]],
-        )
-    return lines
-
-
-def _labels(view: View) -> list[tuple[str, str]]:
+def labels(view: View) -> list[tuple[str, str]]:
     """Return what an application is sorted by, each with its name."""
     priority = view.get("priority")
     return [
@@ -115,34 +60,22 @@ def _labels(view: View) -> list[tuple[str, str]]:
     ]
 
 
-def _output_text(committed: bool, ended: bool) -> str:
-    if committed:
-        return "committed to"
-    return "not committed to" if ended else "goes to"
-
-
-def _container_row(one: Mapping[str, Any]) -> tuple[str, ...]:
-    phase = one["phase"]
-    if one["progress"] is not None and one["finished_ms"] is None:
-        phase += f" {one['progress']:.0%}"
-    said = [f"attempt {one['attempt']}"] if one["attempt"] > 1 else []
-    said += [text for text in (one["message"] or one["detail"],) if text]
-    return (
-        str(one["index"]),
-        f"{one['role']}_{one['role_index']}",
-        phase,
-        one["host"] or NOTHING,
-        exit_text(one),
-        ",".join(map(str, one["gpus"])) or NOTHING,
-        "; ".join(said),
-    )
-
-
 def exit_text(one: Mapping[str, Any]) -> str:
     """How a payload ended: its exit code, ``signal 9``, or ``-`` where it did not."""
     if one["exit_code"] is not None:
         return str(one["exit_code"])
     return NOTHING if one["signal"] is None else f"signal {one['signal']}"
+
+
+def failed_container(view: View) -> Mapping[str, Any] | None:
+    """Return the container that an application failed by: the one that its ApplicationMaster names, or else the first
+    that failed. Others were stopped for it and ended by a signal, so an exit code counts before a signal."""
+    named = _NAMED.match(view["diagnostics"])
+    failed = [one for one in view["containers"] if one["exit_code"] or one["signal"] is not None]
+    failed.sort(key=lambda one: (not one["exit_code"], one["finished_ms"] or 0))
+    if named:
+        failed = [one for one in view["containers"] if one["index"] == int(named[1])] + failed
+    return failed[0] if failed else None
 
 
 def payload_exit_text(view: View) -> str:
@@ -154,10 +87,8 @@ def payload_exit_text(view: View) -> str:
         return NOTHING
     if view["final_status"] == "SUCCEEDED":
         return "0"
-    failed = [one for one in view["containers"] if one["exit_code"] or one["signal"] is not None]
-    failed.sort(key=lambda one: (not one["exit_code"], one["finished_ms"] or 0))
-    if failed:
-        return exit_text(failed[0])
+    if (failed := failed_container(view)) is not None:
+        return exit_text(failed)
     # A list of a cluster has no containers; what the ApplicationMaster told of the end names the one that decided it.
     said = None if view["containers"] else _FAILED.match(view["diagnostics"])
     return said[1] or f"signal {said[2]}" if said else NOTHING
@@ -170,22 +101,6 @@ def phase_text(view: View) -> str:
     if view["state"] == "RUNNING":
         return str(view["phase"] or "running")
     return str(view["diagnostics"] or view["phase"] or "waiting")
-
-
-def end_line(view: View, now_ms: int) -> str:
-    """One line on how an application ended, with what to type where it did not go well."""
-    line = f"{view['application_id']} is {view['state']}, {phase_text(view)} after {elapsed_of(view, now_ms)}"
-    if view["diagnostics"] and view["final_status"] != "SUCCEEDED":
-        line += f": {view['diagnostics']}"
-    for output in view["outputs"]:
-        if output["committed"] or output["partial"]:
-            place = output["target"] if output["committed"] else f"kept at {output['partial']}"
-            line += f"; output {place.replace('file://', '')}"
-    if view["final_status"] != "FAILED" or not view["containers"]:
-        return line
-    if any(one["exit_code"] is not None or one["signal"] is not None for one in view["containers"]):
-        return f"{line} (dlapp-logs {view['application_id']} shows what it printed)"
-    return f"{line} (dlapp-logs --own {view['application_id']} shows what dlapp did)"
 
 
 _HEAD = ("ID", "NAME", "USER", "STATE", "PHASE", "ELAPSED", "EXIT", "QUEUE", "PRIORITY", "PROJECT", "TAGS")
@@ -202,7 +117,7 @@ def list_lines(views: Iterable[View], now_ms: int) -> list[str]:
             phase_text(view),
             elapsed_of(view, now_ms),
             payload_exit_text(view),
-            *(text or NOTHING for _, text in _labels(view)),
+            *(text or NOTHING for _, text in labels(view)),
         )
         for view in views
     ]

@@ -36,6 +36,8 @@ class GrowingPage:
     Args:
         url: of the page that shows it (`dlapp.cluster.yarn.client.views.log_file_url`); empty: no server is asked.
         web: connections, which may be shared.
+        last_lines: begin with so many lines; None: with all.
+        last_bytes: look for these lines in so many last bytes; None: in the last 32 MiB.
         collected: the whole of it where no server shows it any more; None: it is not there either, or not yet.
         patience_s: how long from now a log of an application that has ended may still be nowhere.
         problem: why no server is asked.
@@ -48,12 +50,14 @@ class GrowingPage:
         web: Web,
         *,
         last_lines: int | None = None,
+        last_bytes: int | None = None,
         collected: Callable[[], Iterator[bytes] | None] = lambda: None,
         patience_s: Callable[[], float] = lambda: 0.0,
         sleep: Callable[[float], None] = time.sleep,
         problem: str = "",
     ) -> None:
         self._url, self._login, self._last_lines = rest_url(url) if url else "", login, last_lines
+        self._most_tail = _MOST_TAIL if last_bytes is None else last_bytes
         self._problem = problem
         self._collected, self._patience_s, self._sleep = collected, patience_s, sleep
         self._offset = 0
@@ -134,14 +138,14 @@ class GrowingPage:
                 yield new
 
     def _tail(self, lines: int) -> Iterator[bytes] | None:
-        size = _MARGIN
+        size = min(_MARGIN, self._most_tail)
         while True:
             opened = self._open({"size": str(-size)})
             if opened is None:
                 return None
             data = _first_bytes(opened, min(size, opened.length))
             # One line more: the first of them may be cut.
-            if size >= min(opened.length, _MOST_TAIL) or data.count(b"\n") > lines:
+            if size >= min(opened.length, self._most_tail) or data.count(b"\n") > lines:
                 self._offset, self._last_lines = opened.length, None
                 return iter((_last_lines(data, lines),))
             size *= 8
@@ -151,7 +155,7 @@ class GrowingPage:
             lines, self._last_lines = self._last_lines, None
             kept = b""
             for piece in whole:
-                kept = _last_lines(kept + piece, lines + 1)[-_MOST_TAIL:]
+                kept = _last_lines(kept + piece, lines + 1)[-self._most_tail :]
             yield _last_lines(kept, lines)
             return
         skipped = self._offset
@@ -261,5 +265,6 @@ def read_page(text: bytes) -> tuple[int, bytes]:
 def _last_lines(content: bytes, count: int) -> bytes:
     if count <= 0:
         return b""
-    lines = content.splitlines(keepends=True)
-    return b"".join(lines[-count:])
+    # A carriage return is no line end: a progress bar is one line, as in the logs of one machine.
+    lines = content.split(b"\n")
+    return b"\n".join(lines[-(count if lines[-1] else count + 1) :])

@@ -103,6 +103,21 @@ def test_the_last_lines_are_asked_for_alone(node: Node, page: Callable[..., Grow
     assert read(one) == b"more\n"
 
 
+def test_a_carriage_return_ends_no_line(node: Node, page: Callable[..., GrowingPage]) -> None:
+    node.log = b"first\n10%\r50%\r99%\nlast"
+    assert read(page(last_lines=2)) == b"10%\r50%\r99%\nlast"
+    assert read(page(last_lines=9)) == node.log
+
+
+def test_the_last_lines_are_looked_for_in_the_last_bytes_alone(node: Node, page: Callable[..., GrowingPage]) -> None:
+    node.log = b"x" * 500_000 + b"\nlast\n"
+    assert read(page(last_lines=2, last_bytes=100)) == node.log[-100:]
+    assert node.asked[-1].endswith("size=-100")
+    node.status = 404
+    collected = page(last_lines=2, last_bytes=100, collected=lambda: iter([node.log[:7], node.log[7:]]))
+    assert read(collected, ended=True) == node.log[-100:]
+
+
 def test_a_log_that_is_not_there_yet_is_waited_for(node: Node, page: Callable[..., GrowingPage]) -> None:
     one = page()
     node.status = 404

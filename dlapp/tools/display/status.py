@@ -1,0 +1,220 @@
+"""How one application is or ended, as lines of text: pure, so that every line can be tested to the character.
+
+The first lines of a status are those of the C3 cluster's own tool, in its order and with its spelling; scripts read
+them. Below is the answer, with which ``dlapp-launcher --wait`` ends too, and then the details. The original's log URLs
+come last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dlapp.tools.display.view import (
+    NOTHING,
+    View,
+    elapsed,
+    elapsed_of,
+    ended,
+    exit_text,
+    failed_container,
+    labels,
+    local_time,
+    table,
+)
+
+if TYPE_CHECKING:
+    from dlapp.client import Client
+
+TAIL_LINES = 10
+_UNFINISHED = {"RUNNING": "running"}
+
+
+class ErrorTail(NamedTuple):
+    """The last lines of the failed container's stderr; ``problem``: why they cannot be shown."""
+
+    container: int
+    lines: tuple[str, ...] = ()
+    problem: str = ""
+
+
+def read_error_tail(client: Client, view: View) -> ErrorTail | None:
+    """Return what the container by which an application failed wrote to stderr last; None: its program did not fail."""
+    from dlapp.client import TAIL_BYTES
+    from dlapp.errors import DlappError
+    from dlapp.tools.display.terminal import plain_line
+
+    if (failed := _culprit(view)) is None or not _program_failed(failed):
+        return None
+    index = int(failed["index"])
+    try:
+        data = client.log_tail(str(view["application_id"]), index, lines=TAIL_LINES)
+    except (DlappError, OSError) as error:
+        return ErrorTail(index, problem=str(error))
+    if not data:
+        return ErrorTail(index)
+    first, *rest = map(plain_line, data.removesuffix(b"\n").split(b"\n"))
+    return ErrorTail(index, ("…" + first if len(data) == TAIL_BYTES else first, *rest))
+
+
+def status_lines(
+    view: View,
+    logs: Sequence[Mapping[str, Any]],
+    now_ms: int,
+    *,
+    tail: ErrorTail | None = None,
+    all_logs: bool = False,
+) -> list[str]:
+    """Return all that ``dlapp-status`` prints of an application.
+
+    startTime is the submission's, as in YARN's own reports; launchTime, below, is when its ApplicationMaster began.
+    Source: yarn_protos.proto, ApplicationReportProto.startTime and launchTime.
+
+    Args:
+        view: of the application.
+        logs: where the logs of its containers are, in CONTAINER_INDEX order.
+        now_ms: the time [ms since 1970].
+        tail: the last lines of stderr of the container that failed.
+        all_logs: show the URLs of all containers, not only of the failed one or the first.
+    """
+    lines = [
+        f"DL App {view['application_id']} is {view['state']}",
+        f"Username : {view['username']}",
+        f"DL App ID : {view['application_id']}",
+        f"DL App Name : {view['appname']}",
+        f"startTime : {local_time(view['submitted_ms'])}",
+        f"finishTime : {local_time(view['finished_ms'])}",
+        f"elapsedTime : {elapsed_of(view, now_ms)}",
+        *answer_lines(view, now_ms, tail),
+        *_container_lines(view),
+        f"finalStatus : {view['final_status']}",
+    ]
+    if view["cause"]:
+        lines.append(f"cause : {view['cause']}")
+    lines += [f"{name} : {text}" for name, text in labels(view) if text]
+    lines += [f"changed : {line}" for line in view.get("changes", ())]
+    if view["started_ms"] is not None:
+        lines.append(f"launchTime : {local_time(view['started_ms'])}")
+    for log in logs if all_logs else _main_log(view, logs):
+        for stream in ("stdout", "stderr"):
+            if url := log["files"].get(stream):
+                lines += [stream, url]
+    return lines
+
+
+def answer_lines(view: View, now_ms: int, tail: ErrorTail | None = None) -> list[str]:
+    """Return how an application is or ended, why, what to type next, and where its output is.
+
+    Args:
+        view: of the application.
+        now_ms: the time [ms since 1970].
+        tail: the last lines of stderr of the container that failed.
+    """
+    lines = [headline(view, now_ms)]
+    if view["phase"] and not ended(view):
+        lines.append(f"phase : {view['phase']}")
+    if view["diagnostics"]:
+        lines.append(f"diagnostics : {view['diagnostics']}")
+    if (ends_ms := view.get("soft_kill_ends_ms")) is not None and not ended(view):
+        left = elapsed(ends_ms - now_ms)
+        lines.append(f"softkill : by {view['soft_kill_by']}, the payload has {left} left")
+    if tail is not None:
+        lines += _tail_lines(tail)
+    if command := _next_command(view):
+        lines.append(f"next : {command}")
+    if (page := view.get("tracking_url")) and not ended(view):
+        lines.append(f"page : {page}")
+    for output in view["outputs"]:
+        name = f" {output['name']}".rstrip()
+        lines.append(f"output{name} : {_output_text(output['committed'], ended(view))} {output['target']}")
+        if output["partial"]:
+            lines.append(f"partial{name} : kept at {output['partial']}")
+    return lines
+
+
+def headline(view: View, now_ms: int) -> str:
+    """Return one line: ``failed after 0:02:10: container 1 exited with code 3``, ``running for 0:00:12``."""
+    span = elapsed_of(view, now_ms).partition(".")[0]
+    if not ended(view):
+        return f"{_UNFINISHED.get(view['state'], 'waiting')} for {span}"
+    cause = view["cause"] or view["final_status"].lower()
+    line = f"{cause} after {span}"
+    if (failed := _culprit(view)) is None:
+        return line
+    if failed["exit_code"]:
+        return f"{line}: container {failed['index']} exited with code {failed['exit_code']}"
+    if failed["signal"] is not None:
+        return f"{line}: container {failed['index']} was killed by signal {failed['signal']}"
+    return f"{line}: container {failed['index']} failed"
+
+
+def _culprit(view: View) -> Mapping[str, Any] | None:
+    """Return the container by which an application failed; None: it did not fail by one.
+
+    If the ApplicationMaster names none, a signal proves nothing: whatever ends an application ends its containers so.
+    """
+    failed = failed_container(view) if view["cause"] == "failed" else None
+    if failed is None or failed["exit_code"] or not view["diagnostics"]:
+        return failed
+    return failed if f"container {failed['index']} (" in view["diagnostics"] else None
+
+
+def _program_failed(container: Mapping[str, Any]) -> bool:
+    return bool(container["exit_code"]) or container["signal"] is not None
+
+
+def _tail_lines(tail: ErrorTail) -> list[str]:
+    """Return the last lines of stderr, each behind a bar: a program's output cannot pass for a line of ours."""
+    of = f"stderr of container {tail.container}"
+    if tail.problem:
+        return [f"{of} cannot be read: {tail.problem}"]
+    if not tail.lines:
+        return [f"{of} is empty"]
+    return [f"{of}, last lines:", *(f"  | {line}".rstrip() for line in tail.lines)]
+
+
+def _next_command(view: View) -> str:
+    """Return what to type next; empty: nothing in particular."""
+    if view["state"] == "RUNNING":
+        return f"dlapp-logs -f {view['application_id']}"
+    if view["cause"] != "failed" or not view["containers"]:
+        return ""
+    if (failed := _culprit(view)) is None or not _program_failed(failed):
+        return f"dlapp-logs --own {view['application_id']}"
+    return f"dlapp-logs --container {failed['index']} {view['application_id']}"
+
+
+def _main_log(view: View, logs: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Return the logs of the container that failed, or else of the first one."""
+    failed = _culprit(view)
+    return [log for log in logs if failed is not None and log["index"] == failed["index"]] or logs[:1]
+
+
+def _container_lines(view: View) -> list[str]:
+    if not view["containers"]:
+        return []
+    head = ("INDEX", "ROLE", "PHASE", "HOST", "EXIT", "GPUS", "NOTE")
+    return ["containers", *table(head, [_container_row(one) for one in view["containers"]])]
+
+
+def _output_text(committed: bool, ended: bool) -> str:
+    if committed:
+        return "committed to"
+    return "not committed to" if ended else "goes to"
+
+
+def _container_row(one: Mapping[str, Any]) -> tuple[str, ...]:
+    phase = one["phase"]
+    if one["progress"] is not None and one["finished_ms"] is None:
+        phase += f" {one['progress']:.0%}"
+    said = [f"attempt {one['attempt']}"] if one["attempt"] > 1 else []
+    said += [text for text in (one["message"] or one["detail"],) if text]
+    return (
+        str(one["index"]),
+        f"{one['role']}_{one['role_index']}",
+        phase,
+        one["host"] or NOTHING,
+        exit_text(one),
+        ",".join(map(str, one["gpus"])) or NOTHING,
+        "; ".join(said),
+    )
