@@ -39,6 +39,11 @@ KEPT = ("DLAPP_REQUIRE",)
 NEVER_REQUIRED = ("gpu",)
 """Marks of tests that may be skipped even where the run must be complete: no machine of ours always has a GPU."""
 
+MOST_OF_A_NAME = 200
+"""Characters of a parameter's value that name a test."""
+
+INTERNAL_ERRORS: list[str] = []
+
 SERVERS = pytest.StashKey[needs.Servers]()
 
 NOTHING_MISSING = "root may "
@@ -69,6 +74,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     yield
     if _is_worker(config):
         items.sort(key=needs.order)
+
+
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Name a long value by its argument: a name of 700,000 characters goes to each worker and into the environment."""
+    return f"long {argname}" if isinstance(val, (str, bytes)) and len(val) > MOST_OF_A_NAME else None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -178,8 +188,12 @@ def engine(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Where the run must be complete, a test that was skipped has failed, with the reason of the skip."""
+    """Where the run must be complete, a test that was skipped has failed, with the reason of the skip.
+
+    What was printed and logged is made text that can be sent: a worker ends at a name of a file that is not UTF-8.
+    """
     report = yield
+    report.sections = [(title, text.encode("utf-8", "replace").decode()) for title, text in report.sections]
     may_skip = any(item.get_closest_marker(mark) for mark in NEVER_REQUIRED)
     if report.skipped and required() and not may_skip and not hasattr(report, "wasxfail"):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
@@ -188,6 +202,19 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
         report.outcome = "failed"
         report.longrepr = f"{reason}\n(CI or DLAPP_REQUIRE is set: this may not be skipped here)"
     return report
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_internalerror(excrepr: object) -> None:
+    """Keep the first error of pytest itself, most often one of a worker: others follow from it."""
+    INTERNAL_ERRORS.append(str(excrepr))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Show the first error of pytest at the very end, where a log that was cut still has it."""
+    if INTERNAL_ERRORS and not _is_worker(config):
+        print(f"the first internal error:\n{INTERNAL_ERRORS[0][-3000:]}", file=sys.stderr)
 
 
 @pytest.hookimpl(trylast=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import subprocess
@@ -45,3 +46,7 @@ def test_a_line_that_does_not_fit_on_the_disk_stops_nothing() -> None:
 def test_who_logs_nothing_does_not_load_logging() -> None:
     code = "import sys, dlapp.am.loop; from dlapp.system import log; sys.exit('logging' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_test_may_log_what_is_not_utf_8() -> None:
+    logging.getLogger().warning("\udc80")  # pytest-xdist sends it with the report
