@@ -13,6 +13,7 @@ import time
 from dlapp.cluster.local.queue import DONE, Queue
 from dlapp.cluster.local.settings import RunnerSettings
 from dlapp.cluster.local.state import STALE_STAGING_S, StateDir, is_locked
+from dlapp.system.retention import KeptItem, Retention, files_in
 
 FRESH_ARCHIVE_S = 3600.0
 """An archive this young may belong to a submission that is just being made: it is packed before its row is written."""
@@ -33,20 +34,18 @@ def clear_old(state: StateDir, queue: Queue, settings: RunnerSettings, uid: int,
         (DONE, uid),
         columns="number, id, finished_ms, submitted_ms, size_bytes",
     )
-    kept_bytes = 0
+    numbers = {row.id: row.number for row in rows}
+    kept = [KeptItem(row.id, row.size_bytes, row.finished_ms or row.submitted_ms) for row in rows]
+    limits = Retention(settings.history_age_s, settings.history_limit_bytes)
     count = 0
-    for row in rows:
-        kept_bytes += row.size_bytes
-        age_s = now_s - (row.finished_ms or row.submitted_ms) / 1000
-        if age_s <= settings.history_age_s and kept_bytes <= settings.history_limit_bytes:
-            continue
-        home = state.application(row.id)
+    for one in limits.expired(kept, int(now_s * 1000)):
+        home = state.application(one.name)
         if is_locked(os.path.join(home, "alive")):
             continue
         # The files first: a row without them is cleared the next time, files without a row would stay.
         remove_tree(home)
         with queue.change():
-            queue.delete(row.number)
+            queue.delete(numbers[one.name])
         count += 1
     return count
 
@@ -61,19 +60,9 @@ def clear_cache(state: StateDir, queue: Queue, settings: RunnerSettings, uid: in
         uid: the user.
         now_s: the time [s since 1970].
     """
-    found = []
-    for entry in _entries(state.cache(uid)):
-        with contextlib.suppress(OSError):
-            info = entry.stat(follow_symlinks=False)
-            if stat.S_ISREG(info.st_mode):
-                found.append((max(info.st_mtime, info.st_atime), info.st_size, entry.path))
-    found.sort(reverse=True)
-    kept_bytes, old = 0, []
-    for used_s, size, path in found:
-        kept_bytes += size
-        too_old = now_s - used_s > settings.cache_age_s
-        if now_s - used_s > FRESH_ARCHIVE_S and (too_old or kept_bytes > settings.cache_limit_bytes):
-            old.append(path)
+    limits = Retention(settings.cache_age_s, settings.cache_limit_bytes)
+    before_ms = int((now_s - FRESH_ARCHIVE_S) * 1000)
+    old = [one.name for one in limits.expired(files_in(state.cache(uid)), int(now_s * 1000), before_ms)]
     if not old:
         return 0
     # In one transaction with the look at who needs what: a submission checks its archive in a transaction, too.

@@ -34,6 +34,7 @@ from dlapp.ids import ApplicationId
 from dlapp.report import CommitClaim, OutputView, State
 from dlapp.serialization import from_json, parse_json, to_json
 from dlapp.spec import OutputSpec
+from dlapp.system.retention import KeptItem, Retention, files_in
 
 USED = ".used"
 USED_EVERY_S = 86_400.0
@@ -48,23 +49,6 @@ GONE_AFTER_S = 5.0
 its next heartbeat (1 s), and SIGKILL follows SIGTERM after 250 ms. Seen: up to 1.3 s. Until then its ApplicationMaster
 may still commit, and its tasks store."""
 NOTHING_KEPT, COMMITTED = "no output kept", "the commit of its output, which had begun, is finished"
-
-
-class DirectoryEntry(NamedTuple):
-    """What is in a directory; ``modified_ms`` is when it was changed, or used, last."""
-
-    name: str
-    size_bytes: int
-    modified_ms: int
-
-
-class RetentionLimits(NamedTuple):
-    """How long, and how much, is kept."""
-
-    cache_age_s: float
-    cache_bytes: int
-    history_age_s: float
-    history_bytes: int
 
 
 class EndedApplication(NamedTuple):
@@ -163,7 +147,8 @@ def sweep(
     files: StagingFiles,
     places: StagingPaths,
     ended: Mapping[ApplicationId, EndedApplication],
-    limits: RetentionLimits,
+    archives: Retention,
+    histories: Retention,
     now_ms: int,
 ) -> int:
     """Remove all that need not stay. Return how many things that was.
@@ -172,7 +157,7 @@ def sweep(
         files: the default file system, as the user.
         places: the user's directories there.
         ended: the user's applications that have ended, as this cluster knows them, how, and how long ago.
-        limits: how long things stay, and how much.
+        archives, histories: their limits.
         now_ms: the time [ms since 1970].
     """
     over = {str(one): one for one in ended}
@@ -186,17 +171,16 @@ def sweep(
         except (DlappError, OSError):
             continue  # That one's rights, or a damaged marker; the others need not wait for it.
     cache = _entries(files, places.cache)
-    names = archives_to_remove(cache, limits.cache_age_s, limits.cache_bytes, now_ms, now_ms)
+    names = archives_to_remove(cache, archives, now_ms, now_ms)
     if names:
         # What this cluster does not know of may run on another one that shares the file system.
         submitted = [_submitted_ms(files, f"{places.all_staging}/{name}") for name in staged if name not in over]
         # Whatever was used since the oldest was submitted may be one of theirs; a use counts for a day.
         since_ms = min([now_ms, *submitted]) - int(USED_EVERY_S * 1000)
-        names = archives_to_remove(cache, limits.cache_age_s, limits.cache_bytes, since_ms, now_ms)
+        names = archives_to_remove(cache, archives, since_ms, now_ms)
     gone = [f"{places.cache}/{name}" for name in names]
-    histories = [one for one in _entries(files, places.all_history) if one.name.endswith(".json")]
-    old = beyond(histories, limits.history_age_s, limits.history_bytes, now_ms, now_ms)
-    gone += [f"{places.all_history}/{one.name}" for one in old]
+    kept = [one for one in _entries(files, places.all_history) if one.name.endswith(".json")]
+    gone += [f"{places.all_history}/{one.name}" for one in histories.expired(kept, now_ms, now_ms)]
     for location in gone[:MOST_AT_ONCE]:
         mark = files.look(location + USED)
         if mark is not None and mark.modified_ms >= now_ms:
@@ -223,23 +207,17 @@ def mark_use(files: StagingFiles, location: str, modified_ms: int, now_ms: int) 
         files.write(location + USED, b"", 0o600)
 
 
-def sweep_cache(directory: str, age_s: float, limit_bytes: int) -> None:
-    """The same for the archives that were made on this machine; each of them can be made again at any time."""
-    found = []
-    with contextlib.suppress(OSError), os.scandir(directory) as entries:
-        for entry in entries:
-            with contextlib.suppress(OSError):
-                info = entry.stat(follow_symlinks=False)
-                found.append(DirectoryEntry(entry.path, info.st_size, int(info.st_mtime * 1000)))
+def sweep_cache(directory: str, limits: Retention) -> None:
+    """Remove archives that were made on this machine; each of them can be made again at any time."""
     now_ms = int(time.time() * 1000)
     # One that was just made is just being brought to the cluster.
-    for one in beyond(found, age_s, limit_bytes, now_ms - int(_BUSY_S * 1000), now_ms):
+    for one in limits.expired(files_in(directory), now_ms, now_ms - int(_BUSY_S * 1000)):
         with contextlib.suppress(OSError):
             os.unlink(one.name)
 
 
-def _entries(files: StagingFiles, location: str) -> list[DirectoryEntry]:
-    return [DirectoryEntry(*one) for one in files.entries(location)]
+def _entries(files: StagingFiles, location: str) -> list[KeptItem]:
+    return [KeptItem(*one) for one in files.entries(location)]
 
 
 def _submitted_ms(files: StagingFiles, staging: str) -> int:
@@ -251,15 +229,12 @@ def _submitted_ms(files: StagingFiles, staging: str) -> int:
         return 0
 
 
-def archives_to_remove(
-    cache: Sequence[DirectoryEntry], age_s: float, limit_bytes: int, since_ms: int, now_ms: int
-) -> list[str]:
+def archives_to_remove(cache: Sequence[KeptItem], limits: Retention, since_ms: int, now_ms: int) -> list[str]:
     """Return the names of archives beyond the limits, with their marks, and of what writers that died left.
 
     Args:
         cache: name, size and time of each file there.
-        age_s: how old an unused one may be [s].
-        limit_bytes: how much all may take together.
+        limits: of the archives.
         since_ms: what was used after this may be in use.
         now_ms: the time [ms since 1970].
     """
@@ -268,36 +243,15 @@ def archives_to_remove(
     for one in cache:
         if not one.name.startswith(".") and not one.name.endswith(USED):
             mark = by_name.get(one.name + USED)
-            archives.append(one._replace(modified_ms=max(one.modified_ms, mark.modified_ms if mark else 0)))
+            archives.append(one._replace(used_ms=max(one.used_ms, mark.used_ms if mark else 0)))
     found = []
-    for one in beyond(archives, age_s, limit_bytes, since_ms, now_ms):
+    for one in limits.expired(archives, now_ms, since_ms):
         found += [one.name, *([one.name + USED] if one.name + USED in by_name else [])]
     for one in cache:
         if one.name.startswith("."):
-            left = now_ms - one.modified_ms > _TEMPORARY_S * 1000
+            left = now_ms - one.used_ms > _TEMPORARY_S * 1000
         else:
             left = one.name.endswith(USED) and one.name.removesuffix(USED) not in by_name
         if left:
             found.append(one.name)
-    return found
-
-
-def beyond(
-    entries: Sequence[DirectoryEntry], age_s: float, limit_bytes: int, since_ms: int, now_ms: int
-) -> list[DirectoryEntry]:
-    """Return what is older than it may be, and of the rest the oldest of what is too much.
-
-    Args:
-        entries: name, size and time of each.
-        age_s: how old one may be [s].
-        limit_bytes: how much all may take together.
-        since_ms: nothing that was used after this is in the answer [ms since 1970].
-        now_ms: the time [ms since 1970].
-    """
-    found, kept_bytes = [], 0
-    for one in sorted(entries, key=lambda one: one.modified_ms, reverse=True):
-        kept_bytes += one.size_bytes
-        too_old = now_ms - one.modified_ms > age_s * 1000
-        if (too_old or kept_bytes > limit_bytes) and one.modified_ms < since_ms:
-            found.append(one)
     return found

@@ -17,7 +17,7 @@ from typing import Any
 from dlapp.cluster.yarn import bundle
 from dlapp.cluster.yarn.am_plan import WORKSPACE, AmPlan, environment_of, python_command
 from dlapp.cluster.yarn.client import preflight, tools_tokens, views
-from dlapp.cluster.yarn.client.cleanup import EndedApplication, RetentionLimits, mark_use, sweep, sweep_cache
+from dlapp.cluster.yarn.client.cleanup import EndedApplication, mark_use, sweep, sweep_cache
 from dlapp.cluster.yarn.client.interpreter import DIRECTORY as PYTHON_DIRECTORY
 from dlapp.cluster.yarn.client.interpreter import archive_resource, check_archive, interpreter
 from dlapp.cluster.yarn.client.last_application import local_cache, remember
@@ -34,6 +34,7 @@ from dlapp.launch_spec import NODE_MANAGER, CacheSettings, DockerSettings, Ledge
 from dlapp.messages import TOOLS, derive_token
 from dlapp.report import FinalStatus, State
 from dlapp.spec import Secrets, Submission
+from dlapp.system.retention import Retention
 
 IN_DOUBT_S = 60.0
 """So long a submission is repeated of which YARN does not say that it has it; another one takes over in 10 to 30 s."""
@@ -71,9 +72,10 @@ class ApplicationSubmitter:
     def _sweep(self) -> None:
         """Remove what others' kills left, and what is older or more than it may be."""
         storage, history = self._session.config.storage, self._session.config.history
-        sweep_cache(local_cache("workspaces"), storage.cache_age_s, storage.cache_limit_bytes)
+        archives = Retention(storage.cache_age_s, storage.cache_limit_bytes)
+        sweep_cache(local_cache("workspaces"), archives)
         files = self._session.own_files()
-        limits = RetentionLimits(storage.cache_age_s, storage.cache_limit_bytes, history.age_s, history.limit_bytes)
+        histories = Retention(history.age_s, history.limit_bytes)
         try:
             # A session of its own: this is another thread.
             with self._session.own_rest() as rest:
@@ -85,7 +87,7 @@ class ApplicationSubmitter:
                 }
             for application_id in ended:
                 tools_tokens.forget(application_id, login_user=self._session.user)
-            sweep(files, StagingPaths(files.home), ended, limits, int(time.time() * 1000))
+            sweep(files, StagingPaths(files.home), ended, archives, histories, int(time.time() * 1000))
         finally:
             files.close()
 

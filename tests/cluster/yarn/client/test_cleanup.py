@@ -13,7 +13,6 @@ from dlapp.cluster.yarn.client.cleanup import (
     GONE_AFTER_S,
     NOTHING_KEPT,
     EndedApplication,
-    RetentionLimits,
     mark_use,
     settle,
     sweep,
@@ -26,12 +25,13 @@ from dlapp.report import CommitClaim, OutputView, State
 from dlapp.spec import OutputSpec
 from dlapp.storage.commit import CommitRefused
 from dlapp.storage.settlement import ApplicationOutputs
+from dlapp.system.retention import Retention
 
 DAY_MS = 86_400_000
 NOW_MS = 1_000 * DAY_MS
 HOME = "hdfs://nn/user/tony"
 PLACES = StagingPaths(HOME)
-LIMITS = RetentionLimits(30 * 86_400.0, 1000, 90 * 86_400.0, 1000)
+ARCHIVES, HISTORIES = Retention(30 * 86_400.0, 1000), Retention(90 * 86_400.0, 1000)
 APP = ApplicationId(1700000000000, 7)
 OTHER = ApplicationId(1700000000000, 8)
 A, B = "hdfs://nn/a", "hdfs://nn/b"
@@ -147,7 +147,7 @@ def left(files: Memory, place: str) -> list[str]:
 
 def swept(files: Memory, *ended: ApplicationId) -> int:
     over = dict.fromkeys(ended, EndedApplication(State.KILLED, 60.0))
-    return sweep(files, PLACES, over, LIMITS, NOW_MS)  # type: ignore[arg-type]
+    return sweep(files, PLACES, over, ARCHIVES, HISTORIES, NOW_MS)  # type: ignore[arg-type]
 
 
 def settled(files: Memory, state: State = State.KILLED, ago_s: float = GONE_AFTER_S) -> str | None:
@@ -326,8 +326,8 @@ def test_archives_of_this_machine_go_likewise_but_not_one_just_made(tmp_path: Pa
     for name, days in (("old", 31), ("used", 1), ("new", 0)):
         (tmp_path / name).write_bytes(b"x" * 600)
         os.utime(tmp_path / name, times=None if not days else (1, os.stat(tmp_path / name).st_mtime - days * 86_400))
-    sweep_cache(str(tmp_path), 30 * 86_400, 10_000)
+    sweep_cache(str(tmp_path), Retention(30 * 86_400, 10_000))
     assert sorted(os.listdir(tmp_path)) == ["new", "used"]
-    sweep_cache(str(tmp_path), 30 * 86_400, 100)
+    sweep_cache(str(tmp_path), Retention(30 * 86_400, 100))
     assert os.listdir(tmp_path) == ["new"]
-    sweep_cache(str(tmp_path / "nowhere"), 1, 1)
+    sweep_cache(str(tmp_path / "nowhere"), Retention(1, 1))
