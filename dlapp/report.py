@@ -136,11 +136,17 @@ class OutputView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputClaim:
-    """One output to commit: ``parts`` maps a name within the target ("" for the target itself) to a location."""
+    """One output to commit.
+
+    Args:
+        parts: name within the target ("" for the target itself) -> location of what a container stored.
+        failed: the same for containers that failed while the others went on: kept beside the target.
+    """
 
     target: str
     overwrite: bool
     parts: dict[str, str]
+    failed: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,6 +42,15 @@ class StartRule(Enum):
     """All together, once every instance of the role is ready."""
 
 
+class ContainerFailure(Enum):
+    """What becomes of the other containers when one has failed for good."""
+
+    STOP = "stop"
+    """They are stopped, and the application has failed."""
+    CONTINUE = "continue"
+    """They finish, and their output is committed; then the application has failed."""
+
+
 class OnFailure(Enum):
     """What becomes of the output of an application that failed."""
 
@@ -197,6 +206,7 @@ class AppSpec:
         env: names of the variables that the user sets; their values are in `Secrets`.
         max_runtime_s: seconds from the application's start to its soft-kill; None: no limit.
         kill_grace_s: seconds between SIGTERM and SIGKILL.
+        on_container_failure: what becomes of the other containers when one has failed and is not tried again.
         roles: in the order of the file.
         collect_gpus: there is no payload; what its task does is to clear up the GPU ledger of its node.
     """
@@ -215,6 +225,7 @@ class AppSpec:
     tags: tuple[str, ...] = ()
     max_runtime_s: float | None = None
     kill_grace_s: float = DEFAULT_KILL_GRACE_S
+    on_container_failure: ContainerFailure = ContainerFailure.STOP
     env: tuple[str, ...] = ()
     placement: Placement = field(default_factory=Placement)
     inputs: tuple[InputSpec, ...] = ()
@@ -242,6 +253,10 @@ class AppSpec:
             raise SpecError("application.kill_grace", f"is {self.kill_grace_s:g} s, the least is 0")
         if not self.roles:
             raise SpecError("roles", "is empty")
+        gangs = [role.name for role in self.roles if role.start is StartRule.GANG]
+        if self.on_container_failure is ContainerFailure.CONTINUE and gangs:
+            problem = f"is continue, but the containers of {gangs[0]} only work together (start = gang)"
+            raise SpecError("application.on_container_failure", problem)
         for what, names in (
             ("role", [role.name for role in self.roles]),
             ("from_hdfs", [one.name for one in self.inputs]),

@@ -170,6 +170,10 @@ def test_two_outputs_never_have_one_target() -> None:
         ({"more": 1}, "more: is not known"),
         ({"username": 3}, "username: is the number 3, not str"),
         ({"priority": True}, "priority: is true or false, not int"),
+        (
+            {"on_container_failure": "continue", "roles": [{"name": "a", "start": "gang"}]},
+            "application.on_container_failure: is continue, but the containers of a only work together",
+        ),
         ({"roles": [{"name": "a", "start": "now"}]}, r"roles\[0\].start: is 'now', allowed are granted, gang"),
         ({"roles": [{"resources": {"memory": 1}}]}, r"roles\[0\].resources.memory: is not known"),
         ({"inputs": [{"sources": []}]}, r"inputs\[0\].input_path: is missing"),

@@ -15,7 +15,7 @@ from dlapp.errors import Unreachable
 from dlapp.ids import ApplicationId
 from dlapp.locations import shown
 from dlapp.report import CommitClaim, OutputClaim, OutputView
-from dlapp.spec import OutputSpec, Submission
+from dlapp.spec import OnFailure, OutputSpec, Submission
 from dlapp.storage import commit
 from dlapp.storage.settlement import ApplicationOutputs
 from dlapp.system import log
@@ -50,11 +50,17 @@ class OutputSettlement:
         if (earlier := self._app_dir.claimed()) is not None:
             # An attempt before us decided; whatever we know, what it claimed is neither dropped nor put aside.
             return self._finish_claim_of_another(earlier)
-        problem = self._misplaced_part(wanted.parts) if wanted.how is Settlement.COMMIT else None
+        everything = tuple(sorted(wanted.parts + wanted.failed))
+        problem = self._misplaced_part(everything) if wanted.how is Settlement.COMMIT else None
         if wanted.how is not Settlement.COMMIT or problem is not None:
-            return OutputsSettled(self.leave(None if wanted.how is Settlement.DROP else wanted.parts), problem)
+            return OutputsSettled(self.leave(None if wanted.how is Settlement.DROP else everything), problem)
         outputs = tuple(
-            OutputClaim(target=one.target, overwrite=one.overwrite, parts=dict(self._named_parts(wanted.parts, one)))
+            OutputClaim(
+                target=one.target,
+                overwrite=one.overwrite,
+                parts=dict(self._named_parts(wanted.parts, one)),
+                failed=dict(self._named_parts(wanted.failed, one)) if one.on_failure is OnFailure.KEEP else {},
+            )
             for one in self._spec.outputs
         )
         claim = self._app_dir.claim(

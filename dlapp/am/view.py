@@ -93,8 +93,9 @@ def phase_of(state: ApplicationState) -> str:
             words.append(phase.value if count == total else f"{count} {phase.value}")
     if waiting := counts.get(None, 0):
         words.append(f"waiting for {waiting} container{'s' if waiting > 1 else ''}")
-    if (done := counts.get(Phase.ENDED, 0)) and done < total:
-        words.append(f"{done} done")
+    if (over := counts.get(Phase.ENDED, 0)) < total:
+        failed = sum(bool(one.failed) for one in state.instances)
+        words += [f"{count} {what}" for count, what in ((over - failed, "done"), (failed, "failed")) if count]
     return ", ".join(words) or "ending"
 
 

@@ -24,6 +24,7 @@ from dlapp.locations import FILE, HDFS, HdfsPlace, file_location, local_path
 from dlapp.spec import (
     DEFAULT_KILL_GRACE_S,
     AppSpec,
+    ContainerFailure,
     InputSpec,
     OnFailure,
     OutputSpec,
@@ -325,6 +326,7 @@ class _Maker:
                 tags=get("tags", ()),
                 max_runtime_s=get("max_runtime"),
                 kill_grace_s=grace_s,
+                on_container_failure=ContainerFailure(get("on_container_failure", "stop")),
                 env=tuple(env),
                 placement=Placement(
                     nodes=self.properties.value("resources", "nodes", ()),

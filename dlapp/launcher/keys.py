@@ -152,6 +152,10 @@ def _on_failure(text: str) -> str:
     return read_choice(text, ("keep", "drop"))
 
 
+def _on_container_failure(text: str) -> str:
+    return read_choice(text, ("stop", "continue"))
+
+
 def check_variable(text: str) -> str:
     """Return the value of a variable; ValueError: no process can be given it."""
     if "\0" in text:
@@ -183,6 +187,7 @@ SECTIONS: Mapping[str, Mapping[str, PropertyKey]] = {
         "tags": PropertyKey(_list, lines=True),
         "max_runtime": PropertyKey(_max_runtime_s),
         "kill_grace": PropertyKey(read_duration_s),
+        "on_container_failure": PropertyKey(_on_container_failure),
         "env_file": PropertyKey(_text),
         "framework": _UNBUILT,
     },

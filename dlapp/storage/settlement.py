@@ -57,8 +57,12 @@ class ApplicationOutputs(NamedTuple):
 
         def settle(one: tuple[OutputSpec, OutputClaim]) -> OutputView:
             name, output = one[0].name, one[1]
-            parts = list(output.parts.items())
+            parts, failed, aside = list(output.parts.items()), list(output.failed.items()), None
             try:
+                if failed:
+                    aside = commit.keep_failed(
+                        output.target, self.application_id, failed, hdfs=self.hdfs, files=self.files
+                    )
                 commit.commit(
                     output.target,
                     self.application_id,
@@ -72,8 +76,8 @@ class ApplicationOutputs(NamedTuple):
                 if wait and isinstance(problem, Unreachable):
                     raise
                 errors.append(f"output {output.target} could not be committed: {problem}")
-                return OutputView(name=name, target=output.target, partial=self._kept(output.target, parts))
-            return OutputView(name=name, target=output.target, committed=True)
+                return OutputView(name=name, target=output.target, partial=self._kept(output.target, parts + failed))
+            return OutputView(name=name, target=output.target, committed=True, partial=aside)
 
         views = _each(settle, zip(self.specs, claim.outputs, strict=True))
         return views, next(iter(errors), None)

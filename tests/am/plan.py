@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from dlapp.am.model.state import Timing
 from dlapp.ids import ApplicationId
 from dlapp.messages import Fault, Phase
-from dlapp.spec import AppSpec, OutputSpec, RoleSpec, StartRule, Submission
+from dlapp.spec import AppSpec, ContainerFailure, OutputSpec, RoleSpec, StartRule, Submission
 
 APPLICATION = ApplicationId(1_700_000_000_000, 42)
 EPOCH_MS = 1_700_000_000_000
@@ -65,6 +65,7 @@ class Plan:
     talk_s: float = 1.0
     grants_at_once: int = 1000
     service_ends: bool = False
+    on_container_failure: ContainerFailure = ContainerFailure.STOP
     unpublished_s: float = 0.0
     """How long tasks of an earlier attempt cannot find the next one."""
 
@@ -111,6 +112,8 @@ class Plan:
                 if chance.random() < 0.08:
                     plan.failing[index, time] = chance.choice((Fault.USER, Fault.USER, Fault.NODE, Fault.DATA))
         plan.unpublished_s = chance.choice((0.0, 0.0, 0.5, 20.0))
+        if chance.random() < 0.4 and all(role.start is StartRule.AS_GRANTED for role in roles):
+            plan.on_container_failure = ContainerFailure.CONTINUE
         return plan
 
     @property
@@ -126,6 +129,7 @@ class Plan:
             outputs=outputs,
             max_runtime_s=self.max_runtime_s,
             kill_grace_s=5.0,
+            on_container_failure=self.on_container_failure,
         )
         return Submission(
             spec=spec,

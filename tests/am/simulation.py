@@ -24,7 +24,7 @@ from dlapp.cluster import ContainerEnd, Grant, Heartbeat, Registered, ResourceLi
 from dlapp.ids import ContainerId
 from dlapp.messages import Assignment, Fault, Hello, Orders, Phase, Report, Stop, StoredOutput, TaskResult
 from dlapp.report import Cause, FinalStatus, OutputView
-from dlapp.spec import StartRule
+from dlapp.spec import ContainerFailure, StartRule
 from tests.am.plan import APPLICATION, EPOCH_MS, PHASES, TIMING, Plan, Violation
 
 
@@ -630,11 +630,27 @@ class World:
                 if index not in self.completions:
                     self.violated(f"it succeeded, and index {index} never did")
             self.check_parts(deciding)
-        if ending.cause in (Cause.KILLED, Cause.FAILED) and self.swapped is not None and not plan.commit_fails:
+        goes_on = plan.on_container_failure is ContainerFailure.CONTINUE
+        no_commit = (Cause.KILLED,) if goes_on else (Cause.KILLED, Cause.FAILED)
+        if ending.cause in no_commit and self.swapped is not None and not plan.commit_fails:
             self.violated(f"{ending.diagnostics}, and its output was committed")
+        if ending.cause is Cause.FAILED and goes_on:
+            self.check_others_went_on(deciding or list(range(self.total)))
         view = view_of(self.master.state, "")
         if not view.state.ended or view.cause is not ending.cause:
             self.violated(f"the view says {view.state}, {view.cause}")
+
+    def check_others_went_on(self, deciding: list[int]) -> None:
+        """Every index has ended by itself, and what was committed is of those that ended well."""
+        assert self.master is not None
+        failed = {one.index for one in self.master.state.instances if one.failed}
+        for index in deciding:
+            if index not in self.completions and index not in failed:
+                self.violated(f"index {index} neither succeeded nor failed, and the application has ended")
+        parts = self.swapped.parts if self.swapped is not None else ()
+        for part in parts:
+            if part.index in failed:
+                self.violated(f"part {part.index} is of a container that failed, and was committed")
 
     def check_parts(self, deciding: list[int]) -> None:
         if not self.plan.outputs:

@@ -13,7 +13,7 @@ from dlapp.am.model.state import Timing
 from dlapp.cluster import ContainerEnd, Heartbeat, Registered, ResourceLimits
 from dlapp.messages import Fault, Phase, Stop
 from dlapp.report import Cause, FinalStatus, State
-from dlapp.spec import Placement, RoleSpec, StartRule
+from dlapp.spec import ContainerFailure, Placement, RoleSpec, StartRule
 from tests.am.driving import START_MS, Driver, result
 
 GANG = RoleSpec(instances=3, start=StartRule.GANG)
@@ -206,10 +206,13 @@ def test_where_all_roles_are_services_they_decide() -> None:
 # ---- failure ----
 
 
-def test_a_failed_payload_fails_the_application_by_name_and_the_others_store_what_they_have_at_once() -> None:
-    am = Driver(four())
+def test_a_failed_payload_fails_the_application_by_name_and_the_others_have_their_grace() -> None:
+    am = Driver(four(), kill_grace_s=20.0)
     am.running(2, 3, 4, 5)
     am.report(4, Phase.ENDED, result(Fault.USER, 3))
+    assert am.stops(2, 3, 5) == [Stop.SOFT] * 3
+    assert {am.orders(one).grace_s for one in (2, 3, 5)} == {20.0}
+    am.wait(19)
     assert am.stops(2, 3, 5) == [Stop.SOFT] * 3
     assert {am.orders(one).why for one in (2, 3, 5)} == {"container 2 (worker 2) failed: exit code 3"}
     assert am.asked() == [0]
@@ -221,6 +224,119 @@ def test_a_failed_payload_fails_the_application_by_name_and_the_others_store_wha
     assert [part.index for part in am.settlement().parts] == [0, 2]
     am.settled()
     assert am.words() == "container 2 (worker 2) failed: exit code 3"
+
+
+def test_without_output_the_others_of_a_failed_payload_have_their_grace_too() -> None:
+    am = Driver(RoleSpec(instances=2), outputs=(), kill_grace_s=20.0)
+    am.running(2, 3)
+    am.finished(2, result(Fault.USER, 3, None))
+    assert (am.orders(3).stop, am.orders(3).grace_s) == (Stop.SOFT, 20.0)
+
+
+def test_a_kill_cuts_the_grace_after_a_failure_short() -> None:
+    am = Driver(RoleSpec(instances=2), kill_grace_s=20.0)
+    am.running(2, 3)
+    am.finished(2, result(Fault.USER, 3))
+    am.do(events.SoftKill("tina"))
+    assert (
+        am.of(events.AnswerStop)[0].answer.message == "it is ending already: container 0 (worker 0) failed: exit code 3"
+    )
+    am.do(events.Kill("tony"))
+    assert am.stops(3) == [Stop.NOW]
+    am.finished(3, result(Fault.STOPPED, None))
+    assert am.settlement().how is Settlement.DROP
+    am.settled()
+    assert (am.ending().cause, am.words()) == (Cause.KILLED, "killed by tony, no output kept")
+
+
+def independent(count: int, **fields: Any) -> Driver:
+    return Driver(RoleSpec(instances=count), on_container_failure=ContainerFailure.CONTINUE, **fields)
+
+
+def test_independent_containers_go_on_when_one_fails_and_their_output_is_committed() -> None:
+    am = independent(5)
+    am.running(2, 3, 4, 5, 6)
+    am.finished(3, result(Fault.USER, 3, "half"))
+    am.finished(4, result(Fault.DATA, None, None, message="no input"))
+    am.ended(5, -9)
+    assert am.stops(2, 6) == [Stop.NO] * 2
+    assert am.asked() == [0]
+    assert am.phase() == "running 2 of 5, 3 failed"
+    am.finished(2)
+    assert am.phase() == "running 1 of 5, 1 done, 3 failed"
+    am.finished(6)
+    wanted = am.settlement()
+    assert (wanted.how, [one.index for one in wanted.parts], [one.index for one in wanted.failed]) == (
+        Settlement.COMMIT,
+        [0, 4],
+        [1],
+    )
+    am.settled()
+    assert am.ending() == events.ApplicationEnd(
+        FinalStatus.FAILED,
+        Cause.FAILED,
+        "3 of 5 containers failed: 1-3; the first of them: container 1 (worker 1) failed: exit code 3",
+    )
+
+
+def test_independent_containers_are_tried_again_before_one_counts_as_failed() -> None:
+    am = Driver(RoleSpec(instances=2, retries=1), on_container_failure=ContainerFailure.CONTINUE)
+    am.running(2, 3)
+    am.finished(2, result(Fault.USER, 3))
+    assert am.asked() == [1]
+    am.running(4)
+    am.finished(4, result(Fault.USER, 3))
+    assert am.asked() == [0]
+    am.finished(3)
+    am.settled("the disk is full")
+    assert am.words() == ("container 0 (worker 0) failed 2 times, the last time: exit code 3; the disk is full")
+
+
+def test_where_all_independent_containers_failed_nothing_is_committed() -> None:
+    am = independent(2)
+    am.running(2, 3)
+    am.finished(2, result(Fault.USER, 3))
+    am.finished(3, result(Fault.USER, 4))
+    assert am.settlement().how is Settlement.KEEP
+    assert [part.index for part in am.settlement().parts] == [0, 1]
+    am.settled()
+    assert am.words().startswith("2 of 2 containers failed: 0-1; the first of them: container 0")
+
+
+def test_a_soft_kill_commits_nothing_of_an_independent_container_that_had_failed() -> None:
+    am = independent(2)
+    am.running(2, 3)
+    am.finished(2, result(Fault.USER, 3))
+    am.do(events.SoftKill("tina"))
+    am.finished(3, result(Fault.STOPPED, 0))
+    assert [part.index for part in am.settlement().parts] == [1]
+    assert [part.index for part in am.settlement().failed] == [0]
+    am.settled()
+    assert am.words() == "soft-killed by tina, output committed; container 0 (worker 0) failed: exit code 3"
+
+
+def test_a_next_attempt_knows_which_independent_containers_failed() -> None:
+    first = independent(3)
+    first.running(2, 3, 4)
+    first.finished(2, result(Fault.USER, 3, "half"))
+    live = tuple(first.grant(number) for number in (3, 4))
+    am = Driver(
+        RoleSpec(instances=3),
+        on_container_failure=ContainerFailure.CONTINUE,
+        attempt=2,
+        former=first.journal(),
+        live=live,
+    )
+    for number in (3, 4):
+        am.hello(number, index=number - 2, phase=Phase.RUNNING, attempt=1)
+    assert am.asked() == [0]
+    for number in (3, 4):
+        am.report(number, Phase.ENDED, result(), attempt=1)
+        am.ended(number, attempt=1)
+    assert [one.index for one in am.settlement().parts] == [1, 2]
+    assert [one.index for one in am.settlement().failed] == [0]
+    am.settled()
+    assert am.words() == "container 0 (worker 0) failed: exit code 3"
 
 
 def test_retries_are_counted_and_the_last_failure_says_how_many() -> None:
@@ -302,7 +418,7 @@ def test_it_ends_though_a_container_never_does() -> None:
     am = Driver(RoleSpec(instances=2))
     am.running(2, 3)
     am.finished(2, result(Fault.USER, 1))
-    am.wait(75)
+    am.wait(105)
     am.settled()
     am.wait(65)
     assert am.words() == f"container 0 (worker 0) failed: exit code 1; the end of {am.id(3)} on node1 is not known"

@@ -248,6 +248,29 @@ def loses_sight_of_a_container(plant: Plant) -> None:
     plant.setattr(allocation, "take_grant", take_and_lose)
 
 
+def commits_what_failed_containers_left(plant: Plant) -> None:
+    settle = shutdown.settle
+
+    def settle_all(state: ApplicationState) -> None:
+        settle(state)
+        state.actions = [
+            one._replace(parts=one.parts + one.failed) if isinstance(one, SettleOutputs) else one
+            for one in state.actions
+        ]
+
+    plant.setattr(shutdown, "settle", settle_all)
+
+
+def ends_for_all_when_one_is_given_up(plant: Plant) -> None:
+    give_up = ApplicationState.give_up
+
+    def give_up_all(state: ApplicationState, instance: Instance, failure: str) -> None:
+        give_up(state, instance, failure)
+        state.undecided.clear()
+
+    plant.setattr(ApplicationState, "give_up", give_up_all)
+
+
 PLANTED = (
     restarts_an_index_before_its_container_has_ended,
     keeps_surplus_containers,
@@ -263,6 +286,8 @@ PLANTED = (
     gives_up_tasks_that_cannot_find_it,
     believes_that_a_lost_node_is_dead,
     loses_sight_of_a_container,
+    commits_what_failed_containers_left,
+    ends_for_all_when_one_is_given_up,
 )
 
 

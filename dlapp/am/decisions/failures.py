@@ -13,6 +13,7 @@ from dlapp.am.model.instance import Container, Instance, Stage, StopReason
 from dlapp.am.model.state import ApplicationState, Due
 from dlapp.cluster import ContainerEnd
 from dlapp.messages import Fault, Phase, Stop, TaskResult
+from dlapp.spec import ContainerFailure
 
 
 def take_end(state: ApplicationState, end: ContainerEnd) -> None:
@@ -173,10 +174,15 @@ def lose(state: ApplicationState, instance: Instance, container: Container, judg
                 gang.restart(state, role)
     elif instance.index in state.deciding:
         name = verdict.container_name(instance.index, instance.role.name, instance.role_index)
-        shutdown.fail(state, verdict.failure(name, judged, user_faults=users, node_faults=nodes))
+        failure = verdict.failure(name, judged, user_faults=users, node_faults=nodes)
+        if state.spec.on_container_failure is ContainerFailure.STOP:
+            shutdown.fail(state, failure)
+        else:
+            state.give_up(instance, failure)
+            state.note("give_up", durable=True, index=instance.index, user_faults=users, node_faults=nodes, why=failure)
     else:
-        instance.given_up, instance.container, instance.stored = True, None, None
-        role.take(instance.index)
+        instance.container, instance.stored = None, None
+        state.give_up(instance, "")
         state.note("give_up", durable, index=instance.index, user_faults=users, node_faults=nodes)
 
 

@@ -37,9 +37,8 @@ def recover(state: ApplicationState, former: RecoveredState, live: tuple[Grant, 
             state.instances[index].node_faults = node_faults
     for container_id, known in former.containers.items():
         _recover_container(state, former, known, by_id.pop(container_id, None))
-    for index in former.given_up:
-        state.instances[index].given_up = True
-        state.role_of_index(index).take(index)
+    for index, failure in former.given_up.items():
+        state.give_up(state.instances[index], failure)
     for grant in by_id.values():
         adopt(state, grant)
     if former.ending is not None:
@@ -137,7 +136,10 @@ def _judge_what_is_over(state: ApplicationState) -> None:
         container = instance.container
         if container is None or state.stage is not Stage.ACTIVE:
             continue
-        if (container.result or container.end) and container.ran and gang.was_recalled(state, container):
+        if instance.given_up:
+            if container.result is not None:
+                failures.take_stored(instance, container, container.result)
+        elif (container.result or container.end) and container.ran and gang.was_recalled(state, container):
             assignment.free(state, instance)
         elif container.result is not None:
             failures.judge_result(state, container, instance, container.result)

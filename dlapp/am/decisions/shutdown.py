@@ -1,8 +1,9 @@
 """How an application ends: somebody stops it, it fails, its time is up, or all is done.
 
-What is decided is in the journal before anybody is stopped for it. A soft end gives payloads their grace, then those
-that store their output time for that; a hard one gives nothing. Then the outputs are settled, once, and the last ends
-are waited for. Each of these waits has a deadline, so it always ends; what is not known by then, the diagnostics say.
+What is decided is in the journal before anybody is stopped for it. A soft end or a failure gives payloads their grace,
+then those that store their output time for that; a kill gives nothing. Then the outputs are settled, once, and the last
+ends are waited for. Each of these waits has a deadline, so it always ends; what is not known by then, the diagnostics
+say.
 """
 
 from __future__ import annotations
@@ -20,11 +21,10 @@ from dlapp.am.model.events import (
     SettleOutputs,
     SoftKill,
 )
-from dlapp.am.model.instance import Stage, StopReason
+from dlapp.am.model.instance import Instance, Stage, StopReason
 from dlapp.am.model.state import ApplicationState
 from dlapp.messages import Stop, StopAnswer
 from dlapp.report import Cause, FinalStatus
-from dlapp.spec import OnFailure
 
 
 def take_stop(state: ApplicationState, event: SoftKill | Kill) -> None:
@@ -34,7 +34,9 @@ def take_stop(state: ApplicationState, event: SoftKill | Kill) -> None:
         if not isinstance(state.stop_before_start, Kill):
             state.stop_before_start = event
         answer = StopAnswer(state="stopping")
-    elif state.stage is Stage.ACTIVE or (state.stage is Stage.CLOSING and state.commits and not soft):
+    elif state.stage is Stage.ACTIVE or (
+        state.stage is Stage.CLOSING and state.settlement is not Settlement.DROP and not soft
+    ):
         carry_out_stop(state, event)
         answer = StopAnswer(state="stopping", left_s=_grace_left_s(state))
     elif state.stage is Stage.CLOSING and state.soft_ends_ms is not None and state.soft_text is not None:
@@ -94,12 +96,10 @@ def stop_softly(state: ApplicationState, by: str, cause: Cause, *, ends_ms: int 
 
 
 def fail(state: ApplicationState, text: str) -> None:
-    """End the application as failed."""
+    """End the application as failed; the other payloads have their grace to save what they want to save."""
     if state.stage is Stage.ACTIVE:
-        # Where output of a failed run is kept, what the others have of it is worth the moment to store it.
-        kept = any(output.on_failure is OnFailure.KEEP for output in state.spec.outputs)
         ending = ApplicationEnd(FinalStatus.FAILED, Cause.FAILED, text)
-        conclude(state, ending, Settlement.KEEP, grace_ms=0 if kept else None, decided=True)
+        conclude(state, ending, Settlement.KEEP, grace_ms=int(state.spec.kill_grace_s * 1000), decided=True)
 
 
 def conclude(
@@ -147,14 +147,30 @@ def advance(state: ApplicationState) -> None:
     if state.stage is Stage.ACTIVE:
         limit_s = state.spec.max_runtime_s
         if not state.undecided:
-            ending = ApplicationEnd(FinalStatus.SUCCEEDED, Cause.SUCCEEDED, "")
-            conclude(state, ending, Settlement.COMMIT, grace_ms=int(state.spec.kill_grace_s * 1000))
+            _conclude_decided(state)
         elif limit_s is not None and state.awake_ms - state.runtime_from_ms >= limit_s * 1000:
             stop_softly(state, "max_runtime", Cause.TIMED_OUT)
     if state.stage is Stage.CLOSING:
         _check_closing(state)
     if state.stage is Stage.LEAVING and (not state.live or state.awake_ms >= state.closing_until_ms):
         _finish(state)
+
+
+def _conclude_decided(state: ApplicationState) -> None:
+    """End the application where each index that decides has succeeded, or has failed and the others were to go on."""
+    failure = _failure_text(state)
+    if all(state.instances[index].failed for index in state.deciding):
+        fail(state, failure)
+        return
+    ending = ApplicationEnd(FinalStatus.SUCCEEDED, Cause.SUCCEEDED, "")
+    if failure:
+        ending = ApplicationEnd(FinalStatus.FAILED, Cause.FAILED, failure)
+    conclude(state, ending, Settlement.COMMIT, grace_ms=int(state.spec.kill_grace_s * 1000))
+
+
+def _failure_text(state: ApplicationState) -> str:
+    """Name the indexes that have failed while the others went on; empty: none."""
+    return verdict.failures({one.index: one.failed for one in state.instances if one.failed}, len(state.instances))
 
 
 def _check_closing(state: ApplicationState) -> None:
@@ -183,26 +199,44 @@ def _check_closing(state: ApplicationState) -> None:
 def settle(state: ApplicationState) -> None:
     """Let the outputs be put where they belong."""
     assert state.ending is not None
-    parts = tuple(
-        Part(one.index, one.role.name, one.role_index, *one.stored) for one in state.instances if one.stored is not None
-    )
+    parts = _parts_of([one for one in state.instances if not one.failed])
+    failed = _parts_of([one for one in state.instances if one.failed])
     if state.soft_text is not None:
-        _describe_soft_end(state, state.soft_text, parts)
+        _describe_soft_end(state, state.soft_text, parts, failed)
     state.closing_until_ms = state.awake_ms + state.timing.end_ms
     if state.commits or state.soft_text is not None:
         state.note("ending", durable=True, **journal.ending_record(state.ending, state.settlement))
     state.stage = Stage.SETTLING
-    state.do(SettleOutputs(state.settlement, state.ending, () if state.settlement is Settlement.DROP else parts))
+    match state.settlement:
+        case Settlement.COMMIT:
+            state.do(SettleOutputs(state.settlement, state.ending, parts, failed))
+        case Settlement.KEEP:
+            state.do(SettleOutputs(state.settlement, state.ending, tuple(sorted(parts + failed))))
+        case Settlement.DROP:
+            state.do(SettleOutputs(state.settlement, state.ending, ()))
 
 
-def _describe_soft_end(state: ApplicationState, text: str, parts: tuple[Part, ...]) -> None:
-    """Say in the diagnostics what becomes of the output, which is known only now."""
+def _parts_of(instances: list[Instance]) -> tuple[Part, ...]:
+    return tuple(
+        Part(one.index, one.role.name, one.role_index, *one.stored) for one in instances if one.stored is not None
+    )
+
+
+def _describe_soft_end(state: ApplicationState, text: str, parts: tuple[Part, ...], failed: tuple[Part, ...]) -> None:
+    """Say in the diagnostics what becomes of the output, which is known only now.
+
+    Args:
+        state: of the application; it is changed.
+        text: what the diagnostics begin with.
+        parts: what was stored by containers that did not fail before the stop.
+        failed: what was stored by those that did.
+    """
     assert state.ending is not None
     if not state.spec.outputs:
         pass
     elif not parts:
         text += ", there was no output to commit"
-        state.settlement = Settlement.DROP
+        state.settlement = Settlement.KEEP if failed else Settlement.DROP
     elif state.ending.cause is Cause.TIMED_OUT and not _all_came_to_a_good_end(state):
         # Nobody looked at it and said that it is worth keeping, and it may be half of something.
         text += ", output kept aside: not every script ended with exit code 0 in its grace time"
@@ -210,10 +244,12 @@ def _describe_soft_end(state: ApplicationState, text: str, parts: tuple[Part, ..
     else:
         text += ", output committed"
         there = {part.index for part in parts}
-        without = [one for one in state.instances if one.index not in there]
+        without = [one for one in state.instances if one.index not in there and not one.failed]
         if without:
             names = [verdict.container_name(one.index, one.role.name, one.role_index) for one in without]
             text += f" but for {verdict.listed(names)}"
+    if failure := _failure_text(state):
+        text += f"; {failure}"
     state.ending = state.ending._replace(diagnostics=text)
 
 
@@ -232,7 +268,9 @@ def take_settled(state: ApplicationState, event: OutputsSettled) -> None:
     if event.ended is not None:
         state.ending = event.ended
     if event.error is not None and state.commits:
-        state.ending = ApplicationEnd(FinalStatus.FAILED, Cause.FAILED, event.error)
+        failure = _failure_text(state)
+        text = f"{failure}; {event.error}" if failure else event.error
+        state.ending = ApplicationEnd(FinalStatus.FAILED, Cause.FAILED, text)
     elif event.error is not None:
         state.ending = state.ending._replace(diagnostics=f"{state.ending.diagnostics}; {event.error}")
     state.note("settled", **journal.settled_record(state.ending, state.settlement, state.outputs))

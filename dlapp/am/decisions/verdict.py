@@ -131,6 +131,33 @@ def failure(name: str, verdict: Verdict, *, user_faults: int, node_faults: int) 
     return f"{name} failed: {verdict.reason}"
 
 
+def failures(by_index: dict[int, str], total: int) -> str:
+    """Return the diagnostics of an application that went on without the indexes that failed; empty: none failed.
+
+    Args:
+        by_index: the `failure` of each of them.
+        total: how many containers the application has.
+    """
+    if len(by_index) < 2:
+        return next(iter(by_index.values()), "")
+    names = ", ".join(_ranges(sorted(by_index)))
+    return f"{len(by_index)} of {total} containers failed: {names}; the first of them: {by_index[min(by_index)]}"
+
+
+def _ranges(numbers: list[int], most: int = 20) -> list[str]:
+    """Sorted numbers with runs as ``3-7``; at most so many items, and then how many numbers are left."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    items = [f"{first}" if first == last else f"{first}-{last}" for first, last in runs[:most]]
+    if left := sum(last - first + 1 for first, last in runs[most:]):
+        items.append(f"and {left} more")
+    return items
+
+
 def listed(names: list[str], most: int = 3) -> str:
     """A list that stays short: ``a, b, c and 7 more``."""
     more = len(names) - most

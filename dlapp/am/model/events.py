@@ -156,11 +156,13 @@ class SettleOutputs(NamedTuple):
     Args:
         ending: how the application ends if this succeeds; the commit claim carries it.
         parts: in the order of CONTAINER_INDEX; what was stored beside them is removed.
+        failed: with COMMIT, what containers stored that failed: it is put aside.
     """
 
     how: Settlement
     ending: ApplicationEnd
     parts: tuple[Part, ...]
+    failed: tuple[Part, ...] = ()
 
 
 class Finish(NamedTuple):

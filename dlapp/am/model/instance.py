@@ -54,12 +54,15 @@ class Instance:
         tries: how often it was started.
         user_faults, node_faults: its ends so far, by fault.
         stored: what its last accepted result left, and from which container.
+        given_up: it is not tried again, and the application goes on without it.
+        failed: the failure by which an index that decides was given up, for the user; empty: it was not.
     """
 
     __slots__ = (
         "container",
         "done",
         "earlier",
+        "failed",
         "given_up",
         "index",
         "last",
@@ -78,6 +81,7 @@ class Instance:
         self.earlier: list[Container] = []
         self.tries = self.user_faults = self.node_faults = 0
         self.done = self.given_up = False
+        self.failed = ""
         self.stored: tuple[ContainerId, tuple[StoredOutput, ...]] | None = None
 
     def add_earlier(self, container: Container) -> None:

@@ -11,7 +11,7 @@ does no harm.
     result   container, result                 its task said how it ended
     end      container, status, diagnostics    the engine said that it is gone
     free     index, user_faults, node_faults   the index is bound no more and waits
-    give_up  index, user_faults, node_faults   it is bound no more, and not tried again
+    give_up  index, user_faults, node_faults   it is not tried again; if it decides, with its failure in ``why``
     gate     role, open                        on the disk before a payload may start, or is stopped for it
     soft     by, cause, ends_ms                a soft stop began
     ending   ending, how                       how it ends is decided
@@ -83,6 +83,7 @@ class RecoveredState:
     Attributes:
         bound: index -> the container that it was bound to at the last.
         last: index -> the container that it was bound to at the last, also where it is bound no more.
+        given_up: index -> the failure by which one that decides was given up; empty for the others.
         gates: role -> whether its gate stood open.
         changes: role -> what its containers got otherwise than was asked for.
         soft: who asked for a soft stop, with which cause, and when its grace is over [ms since 1970].
@@ -97,7 +98,7 @@ class RecoveredState:
         self.last: dict[int, ContainerId] = {}
         self.faults: dict[int, tuple[int, int]] = {}
         self.tries: dict[int, int] = {}
-        self.given_up: set[int] = set()
+        self.given_up: dict[int, str] = {}
         self.gates: dict[str, bool] = {}
         self.changes: dict[str, str] = {}
         self.soft: tuple[str, Cause, int] | None = None
@@ -190,9 +191,11 @@ def _replay_one(former: RecoveredState, record: dict[str, Any]) -> None:
         case "free" | "give_up" as kind:
             index = int(record["index"])
             former.faults[index] = int(record["user_faults"]), int(record["node_faults"])
-            former.bound.pop(index, None)
+            why = str(record.get("why", ""))
+            if not why:
+                former.bound.pop(index, None)
             if kind == "give_up":
-                former.given_up.add(index)
+                former.given_up[index] = why
         case "gate":
             former.gates[str(record["role"])] = bool(record["open"])
         case "soft":

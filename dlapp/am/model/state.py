@@ -222,6 +222,17 @@ class ApplicationState:
         instance.done = True
         self.undecided.discard(instance.index)
 
+    def give_up(self, instance: Instance, failure: str) -> None:
+        """Record that an index is not tried again.
+
+        Args:
+            instance: the index.
+            failure: why, for the user, where the index decides; empty where it does not.
+        """
+        instance.given_up, instance.failed = True, failure
+        self.undecided.discard(instance.index)
+        self.role_of_index(instance.index).take(instance.index)
+
     def mark_not_done(self, instance: Instance) -> None:
         """Record that an index is to run again; what it stored before does not count."""
         if instance.done:

@@ -124,6 +124,26 @@ def keep_partial(
     return _of(target, app_id, hdfs, files).keep_partial(parts)
 
 
+def keep_failed(
+    target: str, app_id: ApplicationId, parts: Parts, *, hdfs: HdfsPlace | None = None, files: FileSystem | None = None
+) -> str | None:
+    """Put the output of failed containers aside, of an application whose other containers' output is committed next.
+
+    Parts that are not there are passed over. May be repeated.
+
+    Args:
+        target: where the output of the others goes.
+        app_id: of the application.
+        parts: what the failed containers stored.
+        hdfs: the HDFS that is configured, if one is.
+        files: the file system of the target, where it is open already.
+
+    Returns:
+        The location of a directory with all of them; None if there is nothing.
+    """
+    return _of(target, app_id, hdfs, files).keep_failed(parts)
+
+
 def drop(target: str, app_id: ApplicationId, *, hdfs: HdfsPlace | None = None, files: FileSystem | None = None) -> None:
     """Remove all that an application left beside the target but its partial output. May be repeated.
 

@@ -77,6 +77,7 @@ class HdfsCommit:
         self.old, self.dropped = f"{self.parts}/{name}.old", f"{self.parts}/{name}.dropped"
         self._marker_number: int | None = None
         self.marker, self.partial, self.replaced = f"{beside}.commit", f"{beside}.partial", f"{beside}.replaced"
+        self.failed = f"{beside}.failed"
 
     def commit(self, parts: Parts, *, overwrite: bool, again: bool, step: Step) -> str | None:
         """Make the parts the target; see `OutputCommit.commit`.
@@ -150,6 +151,14 @@ class HdfsCommit:
         if plan is not None:
             self._remove_marker()
         return self._place.location + self.partial if self._is_own(self.partial) else None
+
+    def keep_failed(self, parts: Parts) -> str | None:
+        """Put aside what failed containers stored; its location, or None where there is none."""
+        named = self._named(parts)
+        if self._is_own(self.parts) and any(self._web.status(self._part(container)) for _, container in named):
+            self._make_own(self.failed, _DIR_MODE)
+            self._assemble(named, self.failed, ignore_step, missing_ok=True)
+        return self._place.location + self.failed if self._is_own(self.failed) else None
 
     def drop(self) -> None:
         """Remove all that is beside the target but a partial output."""

@@ -7,6 +7,7 @@ Everything happens beside the target, so on its file system. With ``run`` as tar
     run.APP.ready                the complete new target
     run.APP.commit               the marker: from here on the commit is finished, whoever has to do it
     run.APP.partial              what a failed application left
+    run.APP.failed               what failed containers left of an application whose other containers went on
     run.APP.replaced             an old target that could not be removed: it has files of somebody else's, say
 
 A commit goes: the parts are made durable; the marker is written; the parts are renamed into ``ready``; ``ready`` gets
@@ -92,6 +93,10 @@ class _Beside:
         return f"{self.name}.{self.app}.partial"
 
     @property
+    def failed(self) -> str:
+        return f"{self.name}.{self.app}.failed"
+
+    @property
     def replaced(self) -> str:
         return f"{self.name}.{self.app}.replaced"
 
@@ -165,6 +170,18 @@ class LocalCommit:
                 if plan is not None:
                     _unlink(at, at.marker)
             return file_location(at.path(at.partial)) if _is_own(at, at.partial) else None
+
+    def keep_failed(self, parts: Parts) -> str | None:
+        """Put aside what failed containers stored; its location, or None where there is none."""
+        named = named_containers(parts, f"{self._path}.{self._app}.tmp", self._app, local_path)
+        with self._beside() as at:
+            if at is None:
+                return None
+            with _own_parts(at, refuse=False) as parts_fd:
+                if any(_exists(container, parts_fd) for _, container in named):
+                    with _made_directory(at, at.failed, at.fd) as into_fd:
+                        _move_parts(at, named, into_fd, parts_fd, ignore_step, missing_ok=True)
+            return file_location(at.path(at.failed)) if _is_own(at, at.failed) else None
 
     def drop(self) -> None:
         """Remove all that is beside the target but a partial output."""
@@ -517,22 +534,30 @@ def _assemble_partial(at: _Beside, parts: Sequence[tuple[str, str]], parts_fd: i
         return
     new = _NEW_PARTIAL if parts[0][0] else parts[0][1]
     if parts[0][0]:
-        try:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(new, dir_fd=parts_fd)
-            into_fd = open_directory(new, dir_fd=parts_fd, path=f"{at.path(at.parts)}/{new}", owners=(os.geteuid(),))
-        except OSError as error:
-            raise explained(error, at.path(at.partial), "made") from error
-        try:
+        with _made_directory(at, new, parts_fd) as into_fd:
             _move_parts(at, parts, into_fd, parts_fd, ignore_step, missing_ok=True)
-        finally:
-            os.close(into_fd)
     try:
         # A directory takes the place of none that has something in it.
         os.rename(new, at.partial, src_dir_fd=parts_fd, dst_dir_fd=at.fd)
     except OSError as error:
         where = f"{at.path(at.parts)}/{new}"
         raise explained(error, where, f"renamed to {shown(at.path(at.partial))}") from error
+
+
+@contextlib.contextmanager
+def _made_directory(at: _Beside, name: str, dir_fd: int) -> Iterator[int]:
+    """Make a directory of the caller's, if there is none of that name, and open it."""
+    where = at.path(name) if dir_fd == at.fd else f"{at.path(at.parts)}/{name}"
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(name, dir_fd=dir_fd)
+        fd = open_directory(name, dir_fd=dir_fd, path=where, owners=(os.geteuid(),))
+    except OSError as error:
+        raise explained(error, where, "made") from error
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def _move_parts(

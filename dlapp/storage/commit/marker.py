@@ -73,6 +73,9 @@ class OutputCommit(Protocol):
     def keep_partial(self, parts: Parts) -> str | None:
         """Put the output aside; its location, or None where there is none or it has become the target."""
 
+    def keep_failed(self, parts: Parts) -> str | None:
+        """Put aside what failed containers stored; its location, or None where there is none."""
+
     def drop(self) -> None:
         """Remove all that is beside the target but a partial output."""
 

@@ -23,6 +23,7 @@ from dlapp.storage.commit import (
     commit,
     drop,
     finish_interrupted,
+    keep_failed,
     keep_partial,
     part_location,
 )
@@ -154,6 +155,17 @@ def test_a_failed_run_is_kept_aside_with_the_parts_that_there_are(target: Path) 
         assert tree(Path(f"{target}.{APP}.partial")) == new_tree(["1"])
         assert beside(target) == [f"{target.name}.{APP}.partial"]
     assert not target.exists()
+
+
+def test_what_failed_containers_left_stays_beside_the_output_of_the_others(target: Path) -> None:
+    parts = store_parts(target, ["0", "1", "2"])
+    for _ in range(2):
+        assert keep_failed(location(target), APP, parts[1:2]) == f"{location(target)}.{APP}.failed"
+    commit(location(target), APP, [parts[0], parts[2]], overwrite=False)
+    assert tree(target) == new_tree(["0", "2"])
+    assert tree(Path(f"{target}.{APP}.failed")) == new_tree(["1"])
+    assert beside(target) == [f"{target.name}.{APP}.failed"]
+    assert keep_failed(location(target), OTHER, []) is None
 
 
 def test_a_failed_run_without_output_leaves_nothing_aside(target: Path) -> None:

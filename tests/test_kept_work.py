@@ -1,0 +1,71 @@
+"""What a program has computed is kept, whatever happens to its application, on every engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.applications import Done, launch, properties, run, status, wait_for
+from tests.engines import Engine
+
+END_S = 120.0
+
+
+def waited(file: Path) -> tuple[Done, dict[str, Any]]:
+    """Run an application to its end: what the launcher said, and the status after it."""
+    done = run("dlapp-launcher", "--wait", file, timeout_s=END_S)
+    application = next(line.partition(" = ")[2] for line in done.out.splitlines() if line.startswith("DL App ID"))
+    return done, status(application)
+
+
+def test_the_others_of_a_failed_container_may_save_their_work(engine: Engine, tmp_path: Path) -> None:
+    engine.put("kept/somewhere/else", "")
+    up = tmp_path / "up"
+    up.mkdir()
+    script = (
+        "mkdir output; cd output; save() { sleep 1; echo saved >ck; exit 0; }; trap save TERM\n"
+        f"touch {up}/$CONTAINER_INDEX\n"
+        f'if [ $CONTAINER_INDEX = 1 ]; then until [ "$(ls {up} | wc -l)" = 3 ]; do sleep 0.05; done; exit 3; fi\n'
+        "while :; do sleep 0.05; done"
+    )
+    done, seen = waited(
+        properties(
+            tmp_path,
+            script,
+            resources={"containers": 3},
+            to_hdfs={"output_path": "output", "hdfs": f"{engine.root}/kept/result"},
+        )
+    )
+    assert done.code == 1, done.out
+    assert seen["diagnostics"].startswith("container 1 (worker 1) failed: exit code 3")
+    assert engine.tree(f"kept/{seen['outputs'][0]['partial'].rpartition('/')[2]}") == {
+        "0/ck": "saved\n",
+        "2/ck": "saved\n",
+    }
+
+
+def test_independent_containers_finish_and_their_output_is_committed(engine: Engine, tmp_path: Path) -> None:
+    engine.put("kept/somewhere/else", "")
+    go = tmp_path / "go"
+    script = (
+        'mkdir output; echo "$CONTAINER_INDEX" >output/x; [ $CONTAINER_INDEX = 1 ] && exit 3\n'
+        f"until [ -e {go} ]; do sleep 0.05; done"
+    )
+    file = properties(
+        tmp_path,
+        script,
+        application={"on_container_failure": "continue"},
+        resources={"containers": 3},
+        to_hdfs={"output_path": "output", "hdfs": f"{engine.root}/kept/result"},
+    )
+    application = launch(file)
+    wait_for("the others run on", lambda: status(application)["phase"] == "running 2 of 3, 1 failed", END_S)
+    go.touch()
+    assert run("dlapp-logs", "-f", application, timeout_s=END_S).code == 1
+    seen = status(application)
+    assert (seen["final_status"], seen["diagnostics"]) == ("FAILED", "container 1 (worker 1) failed: exit code 3")
+    assert seen["outputs"][0]["committed"]
+    assert engine.tree("kept/result") == {"0/x": "0\n", "2/x": "2\n"}
+    assert engine.tree(f"kept/result.{application}.failed") == {"1/x": "1\n"}
+    shown = run("dlapp-status", application).out
+    assert f"partial : kept at {seen['outputs'][0]['partial']}" in shown
