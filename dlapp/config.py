@@ -13,7 +13,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dlapp.errors import ConfigError
@@ -37,6 +37,9 @@ MOST_FILE_BYTES = 32 << 10
 MOST_FOREIGN_YAML_BYTES = 1 << 20
 """Of a YAML file of another program; PyYAML takes 15 us a byte."""
 _MOST_YAML_DEPTH = 32
+_MEANT = 0.75
+"""How near an unknown variable is to one of ours (the ratio of difflib) for it to be refused as a slip. Others belong
+to the user or to another version, and are ignored with a line."""
 MOST_FAULTS = 20
 """When as many are found, the rest of a file is not looked at."""
 
@@ -150,6 +153,7 @@ class Config(NamedTuple):
         texts: key -> value as written; ``load_config(options=texts)`` makes an equal configuration anywhere.
         origins: key -> where the value came from: ``default``, ``/etc/dlapp/config.yaml:3``, ``DLAPP_CLUSTER``,
             ``option``.
+        ignored: a line for each ``DLAPP_*`` variable that is no key and not near to one.
     """
 
     cluster: str
@@ -162,6 +166,7 @@ class Config(NamedTuple):
     yarn: YarnConfig
     texts: Mapping[str, str]
     origins: Mapping[str, str]
+    ignored: tuple[str, ...] = ()
 
 
 Read = Callable[[str], Any]
@@ -524,7 +529,8 @@ def load_config(
     for path in (system_file, _under_home(USER_FILE, home), required):
         if path:
             found.update(_from_file(path, path == required, faults))
-    found.update(_from_variables(environ, faults))
+    ignored: list[str] = []
+    found.update(_from_variables(environ, faults, ignored))
     by_name = {key.name: key for key in KEYS}
     for name, text in (options or {}).items():
         if name in by_name:
@@ -534,7 +540,7 @@ def load_config(
     config = _tree(found, home, faults)
     if faults:
         raise ConfigError("\n".join(faults))
-    return config
+    return config._replace(ignored=tuple(ignored))
 
 
 def config_of_texts(texts: Mapping[str, str]) -> Config:
@@ -560,7 +566,7 @@ def _under_home(path: str, home: str) -> str:
     return home + path[1:] if path == "~" or path.startswith("~/") else path
 
 
-def _from_variables(environ: Mapping[str, str], faults: list[str]) -> dict[str, _Found]:
+def _from_variables(environ: Mapping[str, str], faults: list[str], ignored: list[str]) -> dict[str, _Found]:
     by_variable = {key.variable: key for key in KEYS}
     found: dict[str, _Found] = {}
     for name in sorted(name for name in environ if name.startswith(PREFIX)):
@@ -568,9 +574,26 @@ def _from_variables(environ: Mapping[str, str], faults: list[str]) -> dict[str, 
             continue
         if name in by_variable:
             found[by_variable[name].name] = _Found(environ[name], name)
+        elif (near := _meant(name, by_variable))[0]:
+            faults.append(f"variable {name}: is not known, the nearest is {near[0]}")
         else:
-            faults.append(f"variable {name}: is not known, {nearest(name, by_variable)}")
+            hint = f"; the nearest is {near[1]}" if near[1] else ""
+            ignored.append(f"the variable {name} is not known and has no effect{hint}")
     return found
+
+
+def _meant(name: str, known: Collection[str]) -> tuple[str, str]:
+    """Return the known variable that an unknown one is a slip of, and else the nearest; empty: there is none."""
+    import difflib
+
+    rest = name[len(PREFIX) :][:100]
+    whole = [one for one in known if "_" in rest and one.endswith(f"_{rest}")]  # a level was left out: STATE_DIR
+    by_rest = {one[len(PREFIX) :]: one for one in known}
+    close = difflib.get_close_matches(rest.upper(), by_rest, n=1, cutoff=_MEANT)
+    if meant := [*whole, *(by_rest[one] for one in close)]:
+        return meant[0], ""
+    far = difflib.get_close_matches(rest.upper(), by_rest, n=1, cutoff=0.5)
+    return "", by_rest[far[0]] if far else ""
 
 
 def _from_file(path: str, must_exist: bool, faults: list[str]) -> dict[str, _Found]:

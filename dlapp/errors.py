@@ -62,7 +62,16 @@ class ConfigError(UsageError):
 
 
 class AskTooLarge(UsageError):
-    """No machine that the engine has can ever meet the ask."""
+    """No machine that the engine has can ever meet the ask.
+
+    Args:
+        problem: the whole message.
+        field: the key that it is about, as for `SpecError`; empty: none alone.
+    """
+
+    def __init__(self, problem: str, field: str = "") -> None:
+        super().__init__(problem)
+        self.field = field
 
 
 class NotFound(DlappError, LookupError):

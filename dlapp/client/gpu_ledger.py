@@ -28,6 +28,7 @@ from dlapp.gpuid.record_json import quarantine_to_json
 from dlapp.gpuid.rules import HostRecord, LedgerError
 from dlapp.gpuid.selection import choose
 from dlapp.launch_spec import ZOOKEEPER
+from dlapp.system.text import counted
 
 if TYPE_CHECKING:
     from dlapp.config import Config
@@ -121,7 +122,7 @@ class GpuLedger:
                 labels = [one.label for one in chosen]
                 return {"can": True, "host": name, "devices": labels, "lines": [], "hosts": hosts}
             if count > len(there):
-                line = f"{name}: asked for {count} gcores, it has {len(there)}"
+                line = f"{name}: asked for {counted(count, 'gcores')}, it has {len(there)}"
             else:
                 line = f"{name}: {rules.in_the_way(record, count, now_ms, elsewhere)}"
             short.append((-len(free), name, line))

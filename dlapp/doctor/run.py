@@ -106,8 +106,10 @@ def _configuration(config: Config, defaults: bool) -> Iterator[Finding]:
         if not path:
             continue
         count = sum(origin.rpartition(":")[0] == path for origin in config.origins.values())
-        there = f"values of it that count: {count}" if os.path.exists(path) else "is not there"
+        there = f"values of it that count: {count}" if os.path.exists(path) else "not there (it is optional)"
         yield passed("config.file", f"{path}: {there}")
+    for line in config.ignored:
+        yield warned("config.variable", line, "unset it, or write the name of docs/configuration.md")
     for name, origin in config.origins.items():
         if origin != "default" or defaults:
             yield passed(f"config.{name}", f"{config.texts.get(name, 'not set')} (from {origin})")

@@ -21,6 +21,7 @@ from typing import Any
 from dlapp.errors import AskTooLarge, Denied, DlappError, NotFound, UsageError
 from dlapp.gpuid import selection
 from dlapp.gpuid.devices import Device, Holder
+from dlapp.system.text import counted
 
 FORMAT = 1
 """The format that this version writes."""
@@ -476,7 +477,7 @@ def check_amount(host: str, asked: int, there: int) -> None:
     if asked < 1:
         raise UsageError(f"{host}: asked for {asked} gcores, the least is 1")
     if asked > there:
-        raise AskTooLarge(f"{host}: asked for {asked} gcores, it has {there}")
+        raise AskTooLarge(f"{host}: asked for {counted(asked, 'gcores')}, it has {there}", "resources.gcores")
 
 
 def check_host(host: str) -> str:
@@ -510,7 +511,7 @@ def in_the_way(
         elif not one.present:
             parts.append(f"{one.device.label} is not there now")
     free = sum(one.uuid not in elsewhere for one in record.free())
-    text = f"asked for {asked} gcores, {free} free"
+    text = f"asked for {counted(asked, 'gcores')}, {free} free"
     return f"{text}: {', '.join(parts)}" if parts else text
 
 

@@ -19,7 +19,7 @@ from dlapp.cluster import EngineInfo
 from dlapp.config import Config
 from dlapp.errors import SpecError, UsageError
 from dlapp.launcher.keys import ENV, MOST_ARGUMENT_BYTES, NOT_BUILT, check_variable
-from dlapp.launcher.properties import MOST_BYTES, Faults, Properties, Setting, read_properties
+from dlapp.launcher.properties import MOST_BYTES, Faults, Line, Properties, Setting, read_properties
 from dlapp.locations import FILE, HDFS, HdfsPlace, file_location, local_path
 from dlapp.spec import (
     DEFAULT_KILL_GRACE_S,
@@ -37,6 +37,9 @@ from dlapp.spec import (
 from dlapp.storage.glob import split_pattern
 from dlapp.system.owners import user_name
 from dlapp.system.text import shown
+
+SMALL_MIB = 64
+"""A bare number below it is often meant as GiB."""
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
@@ -66,6 +69,7 @@ class Application:
         env: the user's variables with their values.
         hdfs: where its ``hdfs://`` locations are, as its user; None: the engine knows of none.
         snapshot: what it was read from.
+        notes: what the user should know besides, a line each.
     """
 
     properties: Properties
@@ -73,6 +77,7 @@ class Application:
     env: dict[str, str]
     hdfs: HdfsPlace | None
     snapshot: Snapshot
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +134,7 @@ class _SpecProperties(Properties):
         super().__init__(path="AppSpec", sections=sections, headers=dict.fromkeys(sections, 0))
         object.__setattr__(self, "_values", values)
 
-    def line(self, section: str, key: str = "") -> int:
+    def line(self, section: str, key: str = "") -> Line:
         """Return 0: there is no file."""
         return 0
 
@@ -152,6 +157,7 @@ def read_application(source: Source, config: Config, engine: EngineInfo) -> Appl
         path, data, env = source.path, source.data, source.env
     else:
         path, env = source, None
+        os.path.abspath(path)  # first: with a removed working directory the file would seem to be what is missing
         try:
             with open(path, "rb") as stream:
                 data = stream.read(MOST_BYTES + 1)
@@ -163,7 +169,17 @@ def read_application(source: Source, config: Config, engine: EngineInfo) -> Appl
     made = maker.make()
     faults.refuse()
     assert made is not None
-    return Application(properties, *made, maker.hdfs, Snapshot(maker.file, data, maker.env_of_file))
+    snapshot = Snapshot(maker.file, data, maker.env_of_file)
+    return Application(properties, *made, maker.hdfs, snapshot, _notes(properties))
+
+
+def _notes(properties: Properties) -> tuple[str, ...]:
+    """Return what is allowed and yet often a slip."""
+    memory = properties.sections.get("resources", {}).get("memory")
+    if memory is None or not memory.value.isdecimal() or int(memory.value) >= SMALL_MIB:
+        return ()
+    where = f"{properties.place('resources', 'memory')}: resources.memory"
+    return (f"{where}: {memory.value} is {memory.value} MiB; for GiB write {memory.value}g",)
 
 
 def _resolve(source: UnresolvedSpec, config: Config, engine: EngineInfo) -> Application:
@@ -379,7 +395,7 @@ class _Maker:
             return script
         path = os.path.join(workspace, script)
         if not os.path.lexists(path):
-            self._fault(section, key, f"{_seen(path)}: there is no such file")
+            self._fault(section, key, f"{_seen(path)}: there is no such file{_script_hint(text, workspace)}")
         elif not is_inside(os.path.realpath(path), os.path.realpath(workspace)):
             self._fault(section, key, f"{shown(text)} leads out of the workspace, to {_seen(os.path.realpath(path))}")
         elif not os.path.isfile(path):
@@ -539,7 +555,7 @@ class _Maker:
                         continue
                     if overlap(target, self._path(source), links=system == FILE):
                         line = self.properties.line(f"from_hdfs {one.name}".strip(), "hdfs")
-                        what = f"would overwrite the application's own input{_of_line(line)}"
+                        what = f"would overwrite the application's own input{of_line(line)}"
                         self._fault(section, "hdfs", f"{_seen(target)} {what}")
             for kept, what in ((workspace, "the workspace"), (self.file, "the properties file")):
                 if kept and system == FILE and is_inside(os.path.realpath(kept), os.path.realpath(target)):
@@ -549,8 +565,28 @@ class _Maker:
                     continue
                 if overlap(target, _WILD.sub(r"\\\1", self._path(other.target)), links=system == FILE):
                     line = self.properties.line(f"to_hdfs {other.name}".strip(), "hdfs")
-                    what = f"and the target{_of_line(line) or f' of [to_hdfs {other.name}]'} lie in each other"
+                    what = f"and the target{of_line(line) or f' of [to_hdfs {other.name}]'} lie in each other"
                     self._fault(section, "hdfs", f"{_seen(target)} {what}")
+
+
+def _script_hint(text: str, workspace: str) -> str:
+    """Return what may be meant by a script that is not there, to come after the problem."""
+    words = text.split()
+    there = [one for one in words if os.path.isfile(os.path.join(workspace, one))]
+    if len(words) > 1 and there:
+        script, *args = words[words.index(there[0]) :]
+        by = "" if script == words[0] else f", with a first line #!/usr/bin/env {os.path.basename(words[0])}"
+        more = f", and user_shell_args={' '.join(args)}" if args else ""
+        return f"; write user_shell_script={script}{by}{more}"
+    above = os.path.dirname(os.path.normpath(text))
+    try:
+        names = os.listdir(os.path.join(workspace, above))
+    except OSError:
+        return ""
+    import difflib  # only on the way to an error: it costs 5 ms
+
+    near = difflib.get_close_matches(os.path.basename(text), names, n=1)
+    return f"; the nearest is {shown(os.path.join(above, near[0]))}" if near else ""
 
 
 def add_refusal(faults: Faults, properties: Properties, refused: SpecError) -> None:
@@ -648,8 +684,9 @@ def _variables(data: bytes, path: str) -> dict[str, str]:
     return env
 
 
-def _of_line(line: int) -> str:
-    return f" of line {line}" if line else ""
+def of_line(line: Line) -> str:
+    """Return a line, or an option, for a message after the name of what it sets."""
+    return f" of {line}" if isinstance(line, str) else f" of line {line}" if line else ""
 
 
 def _parts(path: str) -> list[str]:

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Callable
 
 from dlapp.errors import DlappError
-from dlapp.launcher.application import Application, is_inside
+from dlapp.launcher.application import Application, is_inside, of_line
 from dlapp.launcher.properties import Faults
 from dlapp.launcher.scan import Scan
 from dlapp.locations import FILE, last_name, local_path, shown
@@ -146,8 +146,8 @@ class WorldCheck:
             # Patterns were compared before; this is for links that a pattern took in.
             if _same_place(entry.location, output.target):
                 line = self.properties.line(f"to_hdfs {output.name}".strip(), "hdfs")
-                which = f"of line {line}" if line else f"[to_hdfs {output.name}]"
-                self._fault(section, "hdfs", f"{_path(entry.location)} would be overwritten by the output {which}")
+                which = of_line(line) or f" [to_hdfs {output.name}]"
+                self._fault(section, "hdfs", f"{_path(entry.location)} would be overwritten by the output{which}")
         name = posixpath.normpath(posixpath.join(one.input_path, last_name(entry.location)))
         other = landed.setdefault(name, entry)
         if other.location != entry.location and not (other.is_dir and entry.is_dir):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from dlapp.launcher.shell_words import split_words
 from dlapp.spec import MAX_RETRIES
-from dlapp.system.text import read_boolean, read_choice, read_count, read_duration_s, read_memory_mib, shown
+from dlapp.system.text import nearest, read_boolean, read_choice, read_count, read_duration_s, read_memory_mib, shown
 
 NOT_BUILT = "is not built yet"
 ENV = "env."
@@ -220,6 +220,45 @@ SECTIONS: Mapping[str, Mapping[str, PropertyKey]] = {
     },
 }
 
+SYNONYMS = {
+    other: key
+    for key, others in (
+        ("application.appname", "name jobname taskname title"),
+        ("application.docker_image", "image container containerimage docker imagename"),
+        (
+            "application.user_dev_workspace_path",
+            "workspace workdir workingdir workingdirectory code sourcedir cwd chdir",
+        ),
+        ("application.user_dev_workspace_exclude_list", "exclude excludes ignore excludelist"),
+        ("application.user_shell_script", "script command cmd entrypoint main program run"),
+        ("application.user_shell_args", "args arguments parameters params argv"),
+        ("application.max_runtime", "timeout timelimit walltime maxtime runtime maxduration deadline time"),
+        ("application.kill_grace", "grace graceperiod terminationgraceperiod killtimeout"),
+        ("application.env.NAME", "env environment envvars variables"),
+        ("application.tags", "labels tag"),
+        ("application.username", "user owner"),
+        ("resources.containers", "instances replicas workers tasks ntasks numcontainers count parallelism"),
+        ("resources.memory", "mem ram memorymb memorymib memorylimit"),
+        ("resources.vcores", "cpu cpus cores vcpus vcpu ncpus numcpus threads"),
+        ("resources.gcores", "gpu gpus ngpus numgpus gres devices"),
+        ("resources.retries", "retry maxretries attempts maxattempts restarts maxrestarts backofflimit requeue"),
+        ("resources.exclude_nodes", "excludehosts excludednodes"),
+        ("resources.nodes", "node hosts host nodelist"),
+        ("from_hdfs.hdfs", "source sources src from"),
+        ("from_hdfs.input_path", "destination dest"),
+        ("from_hdfs.archive", "unpack extract"),
+        ("to_hdfs.hdfs", "target to"),
+        ("to_hdfs.overwrite", "replace force"),
+    )
+    for other in others.split()
+}
+"""What other programs call a key: folded name -> section and key."""
+
+SECTION_SYNONYMS = {"app": "application", "job": "application", "input": "from_hdfs", "inputs": "from_hdfs"} | {
+    "output": "to_hdfs",
+    "outputs": "to_hdfs",
+}
+
 NAMED = ("from_hdfs", "to_hdfs")
 """Sections that may stand several times, each with another NAME: ``[from_hdfs train]``."""
 
@@ -240,6 +279,33 @@ def names_of(section: str) -> list[str]:
     kind = section.partition(" ")[0]
     names = [name for name, key in SECTIONS[kind].items() if key is not _UNBUILT]
     return [*names, f"{ENV}NAME"] if kind == "application" else names
+
+
+def nearest_section(kind: str) -> str:
+    """Return what to say of an unknown section: the right one, or those that there are."""
+    if (right := SECTION_SYNONYMS.get(kind.lower())) is not None:
+        return f"use [{right}]"
+    return nearest(kind, SECTIONS)
+
+
+def nearest_key(section: str, name: str) -> str:
+    """Return what to say of an unknown key: the right one in this section or in another, or those that there are.
+
+    Args:
+        section: where it is written (``from_hdfs train``); empty: nowhere.
+        name: of the key.
+    """
+    kind = section.partition(" ")[0]
+    folded = re.sub(r"[\s_.-]", "", name[:100].lower())
+    if (right := SYNONYMS.get(folded)) is not None:
+        of, _, key = right.partition(".")
+        return f"use {key}" if of == kind else f"use {key} in [{of}]"
+    if (right := SECTION_SYNONYMS.get(folded)) not in (None, kind):
+        return f"use the section [{right}]"
+    for other, keys in SECTIONS.items():
+        if other != kind and name.lower() in keys:
+            return f"use {name.lower()} in [{other}]"
+    return nearest(name, names_of(section)) if kind else "known are section.key, such as resources.memory"
 
 
 def without_quotes(text: str) -> str:

@@ -11,8 +11,9 @@ lines do not end a value. A fault is a line ``file:line: section.key: what is wr
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from dlapp.errors import FileRefused, SpecError
@@ -25,16 +26,20 @@ from dlapp.launcher.keys import (
     SECTION_NAME,
     SECTIONS,
     key_of,
-    names_of,
+    nearest_key,
+    nearest_section,
     read_value,
 )
 from dlapp.serialization import from_json, to_json
 from dlapp.spec import check_env_name
-from dlapp.system.text import nearest, shown
+from dlapp.system.text import shown
 
 MOST_BYTES = 1 << 20
 MOST_FAULTS = 100
 MASK = "***"
+
+Line = int | str
+"""Where a fault is: a line of the file from 1, or an option of the command, such as ``--set``; 0: there is no line."""
 
 _BLANKS = " \t"
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -42,10 +47,17 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One value as it stands in the file, quotes included; ``line`` counts from 1 and is no part of what it says."""
+    """One value as it is written, quotes included.
+
+    Args:
+        value: the text.
+        line: where it is in the file, from 1.
+        option: the command's option that set it in place of the file; empty: none did.
+    """
 
     value: str
     line: int = field(default=1, compare=False)
+    option: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,10 +74,17 @@ class Properties:
     sections: Mapping[str, Mapping[str, Setting]]
     headers: Mapping[str, int] = field(default_factory=dict, compare=False)
 
-    def line(self, section: str, key: str = "") -> int:
+    def line(self, section: str, key: str = "") -> Line:
         """Return where a key stands; a missing key is its section's line, a missing section the first."""
         setting = self.sections.get(section, {}).get(key)
-        return setting.line if setting else self.headers.get(section, 1)
+        return (setting.option or setting.line) if setting else self.headers.get(section, 1)
+
+    def place(self, section: str, key: str) -> str:
+        """Return the file or option that sets a key, with its line; for a key that nothing sets the file alone."""
+        if key not in self.sections.get(section, {}):
+            return self.path
+        line = self.line(section, key)
+        return line if isinstance(line, str) else f"{self.path}:{line}" if line else self.path
 
     def value(self, section: str, key: str, default: Any = None) -> Any:
         """The value that is set (``resources``, ``memory`` -> MiB), or ``default``. The file has been checked."""
@@ -77,7 +96,7 @@ class Properties:
         """The same with every value of ``env.NAME`` hidden."""
         sections = {
             section: {
-                key: Setting(MASK, setting.line) if section == "application" and key.startswith(ENV) else setting
+                key: replace(setting, value=MASK) if section == "application" and key.startswith(ENV) else setting
                 for key, setting in settings.items()
             }
             for section, settings in self.sections.items()
@@ -118,26 +137,27 @@ class Faults:
         self.path = path
         self.named: set[str] = set()
         """What a fault was found in (``application.appname``): it is not missing as well."""
-        self._found: list[tuple[int, str]] = []
+        self._found: list[tuple[float, str]] = []
 
-    def add(self, line: int, where: str, problem: object) -> None:
-        """Note a fault; ``where`` is ``section.key``, or empty where the line is neither; no file has a line 0."""
+    def add(self, line: Line, where: str, problem: object) -> None:
+        """Note a fault; ``where`` is ``section.key``, or empty where the line is neither."""
         self.named.add(where)
         what = f"{where}: {problem}" if where else str(problem)
-        self._found.append((line, f"{self.path}:{line}: {what}" if line else f"{self.path}: {what}"))
+        if isinstance(line, str):
+            self._found.append((float("inf"), f"{line}: {what}"))
+        else:
+            self._found.append((line, f"{self.path}:{line}: {what}" if line else f"{self.path}: {what}"))
 
-    def add_unknown(self, line: int, where: str, what: str, name: str, known: Iterable[str]) -> None:
-        """Note that a name is not known, with the nearest that is; finding it takes long in a file of garbage.
+    def add_unknown(self, line: Line, where: str, what: str, hint: Callable[[], str]) -> None:
+        """Note that a name is not known.
 
         Args:
-            line: of the file, from 1.
+            line: of the file, or an option.
             where: section and key, for the message.
             what: the problem, as in ``is not known``.
-            name: the unknown name.
-            known: the names that are allowed.
+            hint: tells the right name; it takes long, and is not asked any more in a file of garbage.
         """
-        hint = "" if len(self._found) >= MOST_FAULTS else f", {nearest(name, known)}"
-        self.add(line, where, f"{what}{hint}")
+        self.add(line, where, what if len(self._found) >= MOST_FAULTS else f"{what}, {hint()}")
 
     def __bool__(self) -> bool:
         return bool(self._found)
@@ -269,7 +289,7 @@ def _header(line: str, number: int, headers: dict[str, int], faults: Faults) -> 
         if kind == "role":
             faults.add(number, section, NOT_BUILT)
         elif first == number:
-            faults.add_unknown(number, _plain(section), "is not a section", kind, SECTIONS)
+            faults.add_unknown(number, _plain(section), "is not a section", partial(nearest_section, kind))
         return None
     if names and (kind not in NAMED or len(names) > 1 or not SECTION_NAME.fullmatch(names[0])):
         what = "takes no name" if kind not in NAMED else "needs a name of letters, digits, '_' and '-', 31 at most"
@@ -284,9 +304,9 @@ def _checked(properties: Properties, faults: Faults) -> Properties:
     for section, settings in properties.sections.items():
         good = sections[section] = {}
         for name, setting in settings.items():
-            where = f"{section}.{_plain(name)}"
+            where, line = f"{section}.{_plain(name)}", properties.line(section, name)
             if (key := key_of(section, name)) is None:
-                faults.add_unknown(setting.line, where, "is not known", name, names_of(section))
+                faults.add_unknown(line, where, "is not known", partial(nearest_key, section, name))
                 continue
             try:
                 if key is ENV_KEY:
@@ -294,9 +314,9 @@ def _checked(properties: Properties, faults: Faults) -> Properties:
                 read_value(key, setting.value)
                 good[name] = setting
             except SpecError as refused:
-                faults.add(setting.line, where, refused.problem)
+                faults.add(line, where, refused.problem)
             except ValueError as problem:
-                faults.add(setting.line, where, problem)
+                faults.add(line, where, problem)
         for name, key in SECTIONS[section.partition(" ")[0]].items():
             where = f"{section}.{name}"
             if key.required and name not in settings and where not in faults.named:

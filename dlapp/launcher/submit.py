@@ -13,7 +13,7 @@ from typing import Any
 
 from dlapp.cluster import Engine
 from dlapp.config import Config
-from dlapp.errors import DlappError, SpecError
+from dlapp.errors import AskTooLarge, DlappError, SpecError
 from dlapp.ids import ApplicationId
 from dlapp.launcher.application import Application, Snapshot, Source, add_refusal, os_user, read_application
 from dlapp.launcher.checks import Note, WorldCheck
@@ -75,7 +75,7 @@ def launch(
     notes: list[str] = []
     with _step(say, "CheckDLAppProperties", "ok"):
         application = read_application(source, config, info)
-        notes += _check_engine(application, engine)
+        notes += [*config.ignored, *application.notes, *_check_engine(application, engine)]
         problem = network_problem(application.spec)
         scan = _check_world(application, config, notes.append, leave_out(application.spec), problem)
     spec = application.spec
@@ -148,6 +148,11 @@ def _check_engine(application: Application, engine: Engine) -> list[str]:
         add_refusal(faults, application.properties, refused)
         faults.refuse()
         raise
+    except AskTooLarge as refused:
+        if not refused.field:
+            raise
+        place = application.properties.place(*refused.field.split(".", 1))
+        raise AskTooLarge(f"{place}: {refused.field}: {refused}", refused.field) from refused
 
 
 def _check_world(

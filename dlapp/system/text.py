@@ -9,12 +9,26 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-_NUMBER_AND_UNIT = re.compile(r"(\d{1,18})[ \t]*([A-Za-z]*)", re.ASCII)
-_DECIMAL_AND_UNIT = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)[ \t]*([A-Za-z]*)", re.ASCII)
+_SIZE = re.compile(r"(\d{1,18})(?:\.(\d{1,9}))?[ \t]*([A-Za-z]*)", re.ASCII)
+_SPAN = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)[ \t]*([A-Za-z]*)[ \t]*", re.ASCII)
 _COUNT = re.compile(r"[+-]?\d{1,30}", re.ASCII)
 
-_BYTES = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_BYTES = {
+    name: 1 << (10 * power)
+    for power, names in enumerate(("b", "k kb kib", "m mb mib", "g gb gib", "t tb tib"))
+    for name in names.split()
+}
+_SECONDS = {
+    name: seconds
+    for seconds, names in (
+        (86400, "d day days"),
+        (3600, "h hr hrs hour hours"),
+        (60, "m min mins minute minutes"),
+        (1, "s sec secs second seconds"),
+    )
+    for name in names.split()
+}
+_BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
 MOST_SECONDS = 100 * 365 * 86400
 """A hundred years: above it, times in milliseconds since 1970 and waits of the kernel would no longer fit."""
@@ -35,50 +49,70 @@ def read_count(text: str, least: int = 0, most: int = 2**31 - 1) -> int:
 
 
 def read_memory_mib(text: str) -> int:
-    """An amount of memory [MiB]: ``512m``, ``4g``, ``1t``, ``2048k``; a bare number is MiB."""
-    match = _NUMBER_AND_UNIT.fullmatch(text)
-    unit = match[2].lower() if match else "?"
-    if match is None or unit not in ("", "k", "m", "g", "t"):
-        raise ValueError(
-            f"{shown(text)} is not an amount of memory: a whole number of MiB, or one with k, m, g or t (4g)"
-        )
-    size_bytes = int(match[1]) * _BYTES[unit or "m"]
+    """An amount of memory [MiB], rounded up: ``512m``, ``4g``, ``4GB``, ``1.5g``, ``2048k``; a bare number is MiB."""
+    size_bytes = _size_bytes(text, bare="m")
+    if size_bytes is None:
+        raise ValueError(f"{shown(text)} is not an amount of memory: a number of MiB, or one with k, m, g or t (4g)")
     if size_bytes == 0:
         raise ValueError("is 0, the least is 1 MiB")
-    if size_bytes % _BYTES["m"]:
-        raise ValueError(f"{shown(text)} is not a whole number of MiB")
-    if size_bytes > MOST_BYTES:
-        raise ValueError(f"is {text}, the most is {MOST_BYTES >> 40}t")
-    return size_bytes >> 20
+    return -(-size_bytes >> 20)
 
 
 def read_size_bytes(text: str) -> int:
-    """A size [bytes]: ``500b``, ``64k``, ``10g``. The unit is required, so that nobody takes MiB for bytes."""
-    match = _NUMBER_AND_UNIT.fullmatch(text)
-    unit = match[2].lower() if match else "?"
-    if match is None or unit not in _BYTES:
-        raise ValueError(f"{shown(text)} is not a size: a whole number with b, k, m, g or t (10g)")
-    if (size_bytes := int(match[1]) * _BYTES[unit]) > MOST_BYTES:
+    """A size [bytes]: ``500b``, ``64k``, ``10g``, ``1.5GB``. A bare number is refused: it could be MiB."""
+    size_bytes = _size_bytes(text, bare="")
+    if size_bytes is None:
+        raise ValueError(f"{shown(text)} is not a size: a number with b, k, m, g or t (10g)")
+    return size_bytes
+
+
+def _size_bytes(text: str, *, bare: str) -> int | None:
+    """Read a number with a unit of a power of 1024.
+
+    Args:
+        text: as written.
+        bare: the unit of a number without one; empty: it needs one.
+
+    Returns:
+        Bytes, rounded up; None if it is not a size.
+
+    Raises:
+        ValueError: it is too large.
+    """
+    match = _SIZE.fullmatch(text)
+    factor = _BYTES.get(match[3].lower() or bare) if match else None
+    if match is None or factor is None:
+        return None
+    decimals = match[2] or ""
+    size_bytes: int = -(-int(match[1] + decimals) * factor // 10 ** len(decimals))
+    if size_bytes > MOST_BYTES:
         raise ValueError(f"is {text}, the most is {MOST_BYTES >> 40}t")
     return size_bytes
 
 
 def read_duration_s(text: str) -> float:
-    """A span of time [s]: ``30s``, ``10m``, ``2h``, ``1d``, ``0.5s``; a bare number is seconds."""
-    match = _DECIMAL_AND_UNIT.fullmatch(text)
-    unit = match[2].lower() if match else "?"
-    if match is None or unit not in _SECONDS:
-        raise ValueError(f"{shown(text)} is not a duration: a number of seconds, or one with s, m, h or d (30s, 2h)")
-    if (seconds := float(match[1]) * _SECONDS[unit]) > MOST_SECONDS:
+    """A span of time [s]: ``30s``, ``10m``, ``2h``, ``1h30m``, ``1d 12h``, ``90min``; a bare number is seconds."""
+    seconds, last, at = 0.0, float("inf"), 0
+    while match := _SPAN.match(text, at):
+        whole = match.span() == (0, len(text))
+        unit = _SECONDS.get(match[2].lower() or ("s" if whole else ""), 0)
+        if not 0 < unit < last:
+            break
+        seconds, last, at = seconds + float(match[1]) * unit, unit, match.end()
+    if at < len(text) or not text:
+        raise ValueError(
+            f"{shown(text)} is not a duration: a number of seconds, or numbers with d, h, m or s (30s, 2h, 1h30m)"
+        )
+    if seconds > MOST_SECONDS:
         raise ValueError(f"is {text}, the most is {MOST_SECONDS // 86400}d")
     return seconds
 
 
 def read_boolean(text: str) -> bool:
-    """``true`` or ``false``."""
-    if text not in ("true", "false"):
+    """``true`` or ``false``; ``yes``, ``no``, ``on``, ``off``, ``1`` and ``0`` mean the same, in any case."""
+    if (value := _BOOLEANS.get(text.lower())) is None:
         raise ValueError(f"is {shown(text)}, allowed are true, false")
-    return text == "true"
+    return value
 
 
 def read_choice(text: str, allowed: Iterable[str]) -> str:
@@ -98,6 +132,11 @@ def nearest(word: str, allowed: Iterable[str]) -> str:
         return f"the nearest is {by_folded[close[0]]}"
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
     return f"known are {', '.join(names[:_LISTED])}{more}"
+
+
+def counted(count: int, plural: str) -> str:
+    """Return a count with its noun, of which the plural ends with ``s``: ``1 gcore``, ``2 gcores``."""
+    return f"{count} {plural.removesuffix('s') if count == 1 else plural}"
 
 
 def shown(text: str, most: int = 60) -> str:

@@ -153,12 +153,22 @@ def explain(error: Exception, name: str) -> tuple[list[str], int]:
         case click.ClickException():
             return [f"Error: {one_line(error.format_message())} ({name} --help shows the usage)"], EXIT_USAGE
         case OSError() if error.strerror:
+            if error.errno == errno.ENOENT and error.filename is None and not _has_working_directory():
+                return ["Error: the working directory was removed; change to one that exists"], EXIT_FAILED
             # Denied is also a PermissionError, but came above with its own words.
             code = EXIT_DENIED if error.errno in (errno.EACCES, errno.EPERM) else EXIT_FAILED
             where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, (str, bytes)) else ""
             return [f"Error: {one_line(where + error.strerror)}"], code
     what = one_line(f"{type(error).__name__}: {error}")
     return [f"Error: internal error: {what} (run it again with --debug and report it)"], EXIT_FAILED
+
+
+def _has_working_directory() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def one_line(text: str) -> str:

@@ -101,7 +101,7 @@ def test_each_has_its_devices_and_what_ends_one_frees_all_of_it_and_nothing_of_t
         assert {device, other} == {0, 1}
         refused = tony.shell("echo it ran\n")
         assert (refused.code, refused.out) == (1, "")
-        assert "asked for 1 gcores, 0 free: gpu0 shell-" in refused.err
+        assert "asked for 1 gcore, 0 free: gpu0 shell-" in refused.err
 
         # What is in the background and ignores everything goes, too.
         anns.type("setsid nohup sh -c 'trap \"\" TERM HUP; sleep 1000' & echo left it $((40 + 2))\n")

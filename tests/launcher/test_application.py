@@ -259,7 +259,22 @@ FAULTS: list[tuple[str, list[str]]] = [
         ["3: application.user_dev_workspace_path: {place}/nowhere: there is no such directory"],
     ),
     (LEAST.replace("=w", "=file"), ["3: application.user_dev_workspace_path: {place}/file: is not a directory"]),
-    (LEAST.replace("s.sh", "t.sh"), ["4: application.user_shell_script: {place}/w/t.sh: there is no such file"]),
+    *[
+        (
+            LEAST.replace("s.sh", script),
+            [f"4: application.user_shell_script: {{place}}/w/{script}: there is no such file{hint}"],
+        )
+        for script, hint in (
+            ("other", ""),
+            ("ss.sh", "; the nearest is 's.sh'"),
+            ("s.sh -n 3", "; write user_shell_script=s.sh, and user_shell_args=-n 3"),
+            ("python3 s.sh", "; write user_shell_script=s.sh, with a first line #!/usr/bin/env python3"),
+            (
+                "python3 s.sh --lr 1",
+                "; write user_shell_script=s.sh, with a first line #!/usr/bin/env python3, and user_shell_args=--lr 1",
+            ),
+        )
+    ],
     (LEAST.replace("s.sh", "sub"), ["4: application.user_shell_script: {place}/w/sub: is not a file"]),
     (LEAST.replace("s.sh", "../file"), ["4: application.user_shell_script: '../file' leads out of the workspace"]),
     (

@@ -141,7 +141,7 @@ def test_named_sections_stand_beside_the_plain_one() -> None:
     assert list(parse_properties(text, "f").sections) == ["application", "from_hdfs", "from_hdfs train"]
 
 
-NO_SPAN = "is not a duration: a number of seconds, or one with s, m, h or d (30s, 2h)"
+NO_SPAN = "is not a duration: a number of seconds, or numbers with d, h, m or s (30s, 2h, 1h30m)"
 NO_IMAGE = "is not an image name: name, registry/name:tag or name@digest"
 FAULTS: list[tuple[str, list[str]]] = [
     ("", ["f:1: application: is missing"]),
@@ -151,6 +151,24 @@ FAULTS: list[tuple[str, list[str]]] = [
     ),
     (LEAST + "[aplication]\nx=1\n", ["f:5: aplication: is not a section, the nearest is application"]),
     (LEAST + "[Application]\n", ["f:5: Application: is not a section, the nearest is application"]),
+    (LEAST + "[output]\n", ["f:5: output: is not a section, use [to_hdfs]"]),
+    *[
+        (LEAST + f"{key}=1\n", [f"f:5: application.{key}: is not known, {hint}"])
+        for key, hint in (
+            ("timeout", "use max_runtime"),
+            ("time_limit", "use max_runtime"),
+            ("Wall-Time", "use max_runtime"),
+            ("image", "use docker_image"),
+            ("cpus", "use vcores in [resources]"),
+            ("gpus", "use gcores in [resources]"),
+            ("memory", "use memory in [resources]"),
+            ("overwrite", "use overwrite in [to_hdfs]"),
+            ("max_retries", "use retries in [resources]"),
+            ("output", "use the section [to_hdfs]"),
+        )
+    ],
+    (LEAST + "[resources]\ninstances=2\n", ["f:6: resources.instances: is not known, use containers"]),
+    (LEAST + "[resources]\ntimeout=2\n", ["f:6: resources.timeout: is not known, use max_runtime in [application]"]),
     (LEAST + "[zzz]\n", ["f:5: zzz: is not a section, known are application, resources, from_hdfs, to_hdfs"]),
     (LEAST + "user_shell_arg=1\n", ["f:5: application.user_shell_arg: is not known, the nearest is user_shell_args"]),
     (LEAST + "Username=1\n", ["f:5: application.Username: is not known, the nearest is username"]),
@@ -174,20 +192,17 @@ FAULTS: list[tuple[str, list[str]]] = [
     ),
     (LEAST + "[resources]\nplacement=far\n", ["f:6: resources.placement: is 'far', allowed are pack, spread"]),
     (
-        LEAST + "[from_hdfs]\nhdfs=a\ninput_path=b\narchive=tar\nmode=x\nshard=1\n",
+        LEAST + "[from_hdfs]\nhdfs=a\ninput_path=b\narchive=tar\nmode=x\nshard=2\n",
         [
             "f:8: from_hdfs.archive: is 'tar', allowed are keep, unpack",
             "f:9: from_hdfs.mode: is 'x', allowed are copy, list",
-            "f:10: from_hdfs.shard: is '1', allowed are true, false",
+            "f:10: from_hdfs.shard: is '2', allowed are true, false",
         ],
     ),
     (LEAST + "[from_hdfs]\n", ["f:5: from_hdfs.hdfs: is missing", "f:5: from_hdfs.input_path: is missing"]),
     (
         LEAST + "[resources]\nmemory=4x\n",
-        [
-            "f:6: resources.memory: '4x' is not an amount of memory: "
-            "a whole number of MiB, or one with k, m, g or t (4g)"
-        ],
+        ["f:6: resources.memory: '4x' is not an amount of memory: a number of MiB, or one with k, m, g or t (4g)"],
     ),
     (LEAST + "[resources]\ncontainers=-1\n", ["f:6: resources.containers: is -1, the least is 1"]),
     (LEAST + "[resources]\ncontainers=100001\n", ["f:6: resources.containers: is 100001, the most is 100000"]),
@@ -238,8 +253,8 @@ FAULTS: list[tuple[str, list[str]]] = [
         )
     ],
     (
-        LEAST + "[to_hdfs]\noutput_path=o\nhdfs=/o\noverwrite=yes\n",
-        ["f:8: to_hdfs.overwrite: is 'yes', allowed are true, false"],
+        LEAST + "[to_hdfs]\noutput_path=o\nhdfs=/o\noverwrite=maybe\n",
+        ["f:8: to_hdfs.overwrite: is 'maybe', allowed are true, false"],
     ),
     (
         LEAST + "[to_hdfs]\noutput_path=o\nhdfs=/o\non_failure=delete\n",

@@ -106,7 +106,7 @@ class Launch:
     def __call__(self, **environ: str) -> ApplicationId:
         path = self.place / "dl_app_caffe.properties"
         path.write_text(self.text)
-        config = load_config(self.options, {"HOME": str(self.place)}, system_file="/nonexistent")
+        config = load_config(self.options, {"HOME": str(self.place), **environ}, system_file="/nonexistent")
         return launch(
             str(path),
             config,
@@ -237,7 +237,8 @@ def test_an_engine_that_does_not_answer_fails_the_version_check(launched: Launch
 def test_a_faulty_file_fails_the_check_of_the_properties(launched: Launch) -> None:
     launched.text = ORIGINAL.replace("overwrite=true", "overwrite=maybe").replace("dl_app_start.sh", "start.sh")
     assert launched.refused() == [
-        f"6: application.user_shell_script: {launched.workspace}/start.sh: there is no such file",
+        f"6: application.user_shell_script: {launched.workspace}/start.sh: there is no such file; the nearest is "
+        "'dl_app_start.sh'",
         "16: to_hdfs.overwrite: is 'maybe', allowed are true, false",
     ]
     assert launched.said == ["C3 DL Cluster Version check : ok", "CheckDLAppProperties : fail"]
@@ -246,6 +247,27 @@ def test_a_faulty_file_fails_the_check_of_the_properties(launched: Launch) -> No
 def test_an_ask_that_never_fits_fails_the_check(launched: Launch) -> None:
     launched.engine.error["check"] = AskTooLarge("asked for 9 gcores, the machine has 0")
     assert launched.refused() == ["asked for 9 gcores, the machine has 0"]
+
+
+def test_an_ask_that_never_fits_is_named_with_the_line_of_its_key(launched: Launch) -> None:
+    launched.engine.error["check"] = AskTooLarge("asked for 9 gcores, the machine has 0", "resources.gcores")
+    assert launched.refused() == [" resources.gcores: asked for 9 gcores, the machine has 0"]
+    launched.text += "[resources]\ngcores=9\n"
+    assert launched.refused() == ["18: resources.gcores: asked for 9 gcores, the machine has 0"]
+
+
+def test_a_small_memory_without_a_unit_and_an_unknown_variable_are_noted(launched: Launch) -> None:
+    launched.text += "[resources]\nmemory=4\n"
+    launched(DLAPP_FOO="1")
+    assert launched.noted == [
+        "the variable DLAPP_FOO is not known and has no effect",
+        f"{launched.place}/dl_app_caffe.properties:18: resources.memory: 4 is 4 MiB; for GiB write 4g",
+    ]
+    launched.noted.clear()
+    for memory in ("64", "4m", "4g"):
+        launched.text = f"{ORIGINAL}[resources]\nmemory={memory}\n"
+        launched()
+    assert launched.noted == []
 
 
 def test_a_key_that_the_engine_cannot_honour_is_named_with_its_line(launched: Launch) -> None:

@@ -55,7 +55,7 @@ def test_gpus_are_leased_on_zookeeper_for_the_payload_and_given_back(zookeeper: 
         am.start(process_env=env, ledger=where(zookeeper, place))
         am.wait_until(lambda: (am.home / "stdout").exists() and bool(am.printed()))
         assert am.printed().split() == [b"GPU-0,GPU-1"]
-        with pytest.raises(NotEnough, match="asked for 1 gcores, 0 free: gpu0 application_"):
+        with pytest.raises(NotEnough, match="asked for 1 gcore, 0 free: gpu0 application_"):
             other.acquire(LeaseRequest("application_2", "next", "ann", 1))
         (am.home / "tmp" / "finish").touch()
         assert am.result().fault is Fault.NONE

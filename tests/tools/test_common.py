@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -38,6 +40,17 @@ def test_each_error_has_one_line_and_its_exit_code(error: Exception, code: int) 
 def test_a_system_error_names_the_file() -> None:
     lines, _ = explain(PermissionError(errno.EACCES, "Permission denied", b"/root/x"), "dlapp-list")
     assert lines == ["Error: /root/x: Permission denied"]
+
+
+def test_a_removed_working_directory_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(FileNotFoundError) as missing:
+        os.getcwd()
+    expected = ["Error: the working directory was removed; change to one that exists"]
+    assert explain(missing.value, "dlapp-list") == (expected, 1)
 
 
 def test_a_refused_file_shows_every_fault_and_then_one_error_line() -> None:

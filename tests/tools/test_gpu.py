@@ -88,7 +88,7 @@ def test_a_machine_without_gpus_says_so_and_works(machine: Machine) -> None:
     if any(name.startswith("nvidia") for name in os.listdir("/dev")):
         pytest.skip("this machine has NVIDIA GPUs")
     assert machine.gpu("list", gone=True) == f"{HOST}  no GPU here\n"
-    assert machine.gpu("why", "1", code=1, gone=True) == f"{HOST}: asked for 1 gcores, it has 0\n"
+    assert machine.gpu("why", "1", code=1, gone=True) == f"{HOST}: asked for 1 gcore, it has 0\n"
 
 
 def test_the_original_s_map_names_holders_only(machine: Machine) -> None:

@@ -199,7 +199,7 @@ def test_dlapp_shell_leases_from_the_ledger_of_the_cluster(here_with_devices: Cl
         assert all("shell-" in one for one in lines)
         refused = run("dlapp-shell", "--gcores", 1, file, env=cluster.environment)
         assert refused.code == 1
-        assert f"{HERE}: asked for 1 gcores, 0 free: gpu0 shell-" in refused.err
+        assert f"{HERE}: asked for 1 gcore, 0 free: gpu0 shell-" in refused.err
         terminal.type("exit 0\n")
         assert terminal.wait() == 0
     assert cluster.gpu("list", HERE)[0].count("free") == 2

@@ -242,7 +242,7 @@ def test_more_gpus_than_are_free_are_refused_with_who_has_them(tmp_path: Path) -
         terminal.expect("GPU 0")
         refused = shell(file, "", "--gcores", "1", env=env)
         assert refused.code == 1
-        assert "asked for 1 gcores, 0 free: gpu0 shell-" in refused.err
+        assert "asked for 1 gcore, 0 free: gpu0 shell-" in refused.err
         terminal.type("exit 0\n")
         assert terminal.wait() == 0
     assert shell(file, "", "--gcores", "2", env=env).code == 2

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from dlapp.cluster.local.queue import RUNNING, ApplicationRow
+from dlapp.system.text import counted
 
 
 class Amounts(NamedTuple):
@@ -28,11 +29,34 @@ class Amounts(NamedTuple):
         return Amounts(memory_mib, vcores, gcores)
 
 
-def too_large(asked: Amounts, capacity: Amounts) -> str | None:
-    """Why an ask can never be met by ``capacity``; None: it can."""
+class TooLarge(NamedTuple):
+    """The amount of an ask that a machine can never give.
+
+    Args:
+        name: ``memory``, ``vcores`` or ``gcores``.
+        problem: how much was asked for, and how much there is.
+        hint: what the user can do.
+    """
+
+    name: str
+    problem: str
+    hint: str
+
+
+_HINTS = {
+    "memory": "local.memory can set another amount",
+    "vcores": "local.vcores can set a larger number: a vcore is a share of time",
+    "gcores": "dlapp-doctor shows which GPUs there are",
+}
+
+
+def too_large(asked: Amounts, capacity: Amounts) -> TooLarge | None:
+    """Return the first amount of an ask that ``capacity`` can never meet; None if it can meet all."""
     for name, wanted, there in _amounts(asked, capacity):
         if wanted > there:
-            return f"asked for {_shown(name, wanted, there)}, this machine has {_shown(name, there, wanted)}"
+            problem = f"asked for {_shown(name, wanted, there)}, this machine has {_shown(name, there, wanted)}"
+            hint = "dlapp-doctor shows why no GPU was found" if name == "gcores" and not there else _HINTS[name]
+            return TooLarge(name, problem, hint)
     return None
 
 
@@ -112,7 +136,7 @@ def _amounts(asked: Amounts, there: Amounts) -> Iterable[tuple[str, int, int]]:
 
 def _shown(name: str, amount: int, beside: int, *, unit: bool = True) -> str:
     if name != "memory":
-        return f"{amount} {name}" if unit else str(amount)
+        return counted(amount, name) if unit else str(amount)
     text = shown_memory(amount)
     if amount != beside and text == shown_memory(beside):
         text = f"{amount} MiB"  # rounded, both would look the same

@@ -37,6 +37,7 @@ STALE_STAGING_S = 3600.0
 """A submission lies in staging for milliseconds; what is this old was left by one that died."""
 SHARED_MODE = 0o3770
 """Of a directory that a group shares: setgid hands the group down, sticky keeps what is one user's from the others."""
+_ELSEWHERE = "export DLAPP_LOCAL_STATE_DIR=DIRECTORY names another one"
 MAX_USERS = 10_000
 """How many names in a shared directory are looked at."""
 MAX_JSON_BYTES = 32 << 20
@@ -221,7 +222,13 @@ def open_state(
     except PermissionError as error:
         if isinstance(error, DlappError):
             raise
-        raise Denied(f"local.state_dir: {error.filename or base}: permission denied ({_owner(base)})") from error
+        raise Denied(
+            f"local.state_dir: {error.filename or base}: permission denied ({_owner(base)}); {_ELSEWHERE}"
+        ) from error
+    except OSError as error:
+        if error.errno != errno.EROFS:
+            raise
+        raise Denied(f"local.state_dir: {error.filename or base}: read-only file system; {_ELSEWHERE}") from error
     return state
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from dlapp.errors import AskTooLarge, ConfigError
 from dlapp.spec import Resources
+from dlapp.system.text import counted
 
 # A client names a dialect and writes none of its messages: it is spared the 40 ms that protobuf takes to load.
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ class Dialect(Enum):
         if not resources.gcores:
             return message
         if self is Dialect.NONE:
-            raise AskTooLarge(f"asked for {resources.gcores} gcores, and the cluster counts none ({SETTING}: none)")
+            asked = counted(resources.gcores, "gcores")
+            raise AskTooLarge(f"asked for {asked}, and the cluster counts none ({SETTING}: none)", "resources.gcores")
         if self is Dialect.FIELD3:
             message.MergeFromString(_FIELD3_TAG + encode_varint(resources.gcores))
         else:

@@ -72,6 +72,7 @@ from dlapp.system import locks as system_locks
 from dlapp.system.files import UntrustedFile
 from dlapp.system.owners import user_text
 from dlapp.system.shared_directory import open_shared_directory
+from dlapp.system.text import counted
 
 DEVICES_LAST_S = 30.0
 """How long what NVML said is good: initializing it can take a second."""
@@ -416,7 +417,7 @@ class MachineLedger:
                             why = f"{', '.join(broken)}, and in place of it: {getattr(error, 'reason', error)}"
                             raise NotEnough(self.host, why, gcores, len(free), held) from error
                 elif gcores > len(ours):
-                    reason = f"asked for {gcores} gcores, {len(ours)} are reserved for {application}"
+                    reason = f"asked for {counted(gcores, 'gcores')}, {len(ours)} are reserved for {application}"
                     raise NotEnough(self.host, reason, gcores, len(free), held)
                 if any(one.doubt for one in held) and self._clock() >= clear_at:
                     # What a task of Docker's left that died is there until somebody removes it.
@@ -876,11 +877,11 @@ class MachineLedger:
         if count < 1:
             raise LedgerError(f"asked for {count} gcores, the least is 1")
         if count > (there := self.capacity()):
-            raise AskTooLarge(f"asked for {count} gcores, this machine has {there}")
+            raise AskTooLarge(f"asked for {counted(count, 'gcores')}, this machine has {there}", "resources.gcores")
 
 
 def _in_the_way(asked: int, free: set[str], others: Sequence[str]) -> str:
-    text = f"needs {asked} gcores, {len(free)} free"
+    text = f"needs {counted(asked, 'gcores')}, {len(free)} free"
     return f"{text}: {', '.join(others)}" if others else text
 
 

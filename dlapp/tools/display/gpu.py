@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dlapp.system.text import counted
+
 View = Mapping[str, Any]
 
 
@@ -91,4 +93,4 @@ def why_lines(answer: View, count: int) -> list[str]:
         return [f"{answer['host']}: yes, {', '.join(answer['devices'])}"]
     more = answer["hosts"] - len(answer["lines"])
     lines = [*answer["lines"], *([f"and {more} more hosts with as few or fewer free"] if more > 0 else [])]
-    return lines or [f"asked for {count} gcores: the ledger knows no host with a GPU"]
+    return lines or [f"asked for {counted(count, 'gcores')}: the ledger knows no host with a GPU"]

@@ -528,4 +528,4 @@ def test_who_asks_for_no_gpu_is_not_held_up_where_more_are_used_than_there_are()
     free = Amounts(4, 4, 1).without([row])
     assert free.gcores == -1
     assert schedule.lack(Amounts(1, 1, 0), free) is None
-    assert schedule.lack(Amounts(1, 1, 1), free) == "needs 1 gcores, 0 free"
+    assert schedule.lack(Amounts(1, 1, 1), free) == "needs 1 gcore, 0 free"

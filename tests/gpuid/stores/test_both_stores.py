@@ -83,7 +83,7 @@ def test_an_ask_that_can_never_be_met_is_refused_and_nothing_is_written(
 
 
 def test_a_host_without_devices_says_so(store: Open) -> None:
-    with pytest.raises(AskTooLarge, match="asked for 1 gcores, it has 0"):
+    with pytest.raises(AskTooLarge, match="asked for 1 gcore, it has 0"):
         store(devices=()).acquire(ask("c1", 1))
 
 

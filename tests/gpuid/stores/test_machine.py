@@ -144,7 +144,7 @@ def test_containers_of_one_application_never_share_a_device(ledger: MachineLedge
         first = ledger.lease(application=APP, container="c1", user="tony", gcores=2)
         second = ledger.lease(application=APP, container="c2", user="tony", gcores=1)
         assert not {one.uuid for one in first.devices} & {one.uuid for one in second.devices}
-        with pytest.raises(NotEnough, match="needs 1 gcores, 0 free"):
+        with pytest.raises(NotEnough, match="needs 1 gcore, 0 free"):
             ledger.lease(application=APP, container="c3", user="tony", gcores=1)
         first.release()
         third = ledger.lease(application=APP, container="c3", user="tony", gcores=1)
@@ -187,7 +187,7 @@ def test_where_no_other_device_is_free_a_lease_says_what_became_of_its_own(ledge
         ledger.quarantine(mine.devices[0].uuid, cause="lost", detail="it fell off the bus")
         with pytest.raises(
             NotEnough,
-            match=rf"gpu0 quarantined \(it fell off the bus\), and in place of it: needs 1 gcores, 0 free: .*{OTHER}",
+            match=rf"gpu0 quarantined \(it fell off the bus\), and in place of it: needs 1 gcore, 0 free: .*{OTHER}",
         ):
             ledger.lease(application=APP, container="c1", user="tony", gcores=1)
 

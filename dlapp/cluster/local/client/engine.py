@@ -201,9 +201,11 @@ class LocalEngine:
         capacity = self.capacity()
         parts = [schedule.too_large(Amounts(*role.resources.times(1)), capacity) for role in spec.roles]
         if (never := next((part for part in parts if part), None)) is not None:
-            raise AskTooLarge(f"each container: {never}" if spec.containers > 1 else never)
+            each = "each container " if spec.containers > 1 else ""
+            raise AskTooLarge(f"{each}{never.problem} ({never.hint})", f"resources.{never.name}")
         if (never := schedule.too_large(Amounts(*spec.total()), capacity)) is not None:
-            raise AskTooLarge(f"{spec.containers} containers: {never}, and they run at the same time")
+            problem = f"{spec.containers} containers {never.problem}, and they run at the same time ({never.hint})"
+            raise AskTooLarge(problem, "resources.containers")
         if spec.docker_image is not None or any(role.docker_image is not None for role in spec.roles):
             self._check_docker(gcores=spec.total()[2])
         if spec.total()[2] > 0:

@@ -365,7 +365,7 @@ class Runner:
         if row.gcores:
             capacity = capacity._replace(gcores=min(capacity.gcores, self._devices()))
         if (never := schedule.too_large(asked, capacity)) is not None:
-            return self._never(row, never)
+            return self._never(row, never.problem)
         return schedule.lack(asked, free, running)
 
     def _never(self, row: ApplicationRow, why: str) -> str:

@@ -14,7 +14,7 @@ from dlapp.cluster.yarn.staging import CACHE_MODE, StagingFiles, StagingPaths
 from dlapp.errors import AskTooLarge, Denied, DlappError, NotFound, SpecError, Unreachable, UsageError
 from dlapp.ids import ApplicationId
 from dlapp.spec import Placement, Resources
-from dlapp.system.text import nearest, shown
+from dlapp.system.text import counted, nearest, shown
 
 _MAXIMUM = {
     "memory-mb": "yarn.scheduler.maximum-allocation-mb",
@@ -65,7 +65,8 @@ def check_limits(
                 f"({setting}, or its largest node)"
             )
     if resources.gcores and dialect is Dialect.NONE:
-        raise AskTooLarge(f"asked for {resources.gcores} gcores, and the cluster counts no GPUs ({SETTING}: none)")
+        asked = counted(resources.gcores, "gcores")
+        raise AskTooLarge(f"asked for {asked}, and the cluster counts no GPUs ({SETTING}: none)", "resources.gcores")
     return _field3(resources.gcores, configuration) if dialect is Dialect.FIELD3 else []
 
 
@@ -73,7 +74,9 @@ def _field3(gcores: int, configuration: Configuration) -> list[str]:
     """The patched Hadoop's own three settings, which no other answer of it shows."""
     least, most, node = (_count(configuration(name)) for name in (FIELD3_LEAST, FIELD3_LIMIT, FIELD3_NODE))
     if most is not None and gcores > most:
-        raise AskTooLarge(f"asked for {gcores} gcores in one container, the most is {most} ({FIELD3_LIMIT})")
+        asked = counted(gcores, "gcores")
+        problem = f"asked for {asked} in one container, the most is {most} ({FIELD3_LIMIT})"
+        raise AskTooLarge(problem, "resources.gcores")
     if least is not None and gcores < least:
         return [f"{gcores} gcores are raised to {least}, the least that a container gets ({FIELD3_LEAST})"]
     if node and gcores > node:
