@@ -468,6 +468,21 @@ class Client:
         self._check_before_the_end(application_id, user)
         return self._on(application_id).kill(application_id, caller())
 
+    def remove(self, applications: Sequence[ApplicationId]) -> None:
+        """Remove applications that have ended from this machine's history, with their logs.
+
+        All are checked before the first is removed.
+
+        Raises:
+            NotFound: one is not there.
+            Denied: one is another user's.
+            UsageError: one has not ended, is on a cluster, or has output that is nowhere else.
+        """
+        for one in applications:
+            self._on(one).check_removal(one)
+        for one in applications:
+            self._on(one).remove(one)
+
     # ---- within ----
 
     def _network_problem(self, spec: AppSpec) -> str:

@@ -121,6 +121,18 @@ class Engine(Protocol):
     def kill(self, application_id: ApplicationId, by: str) -> str:
         """Kill; returns when nothing of it is left, with a line that says so. Raises NotFound, Denied."""
 
+    def check_removal(self, application_id: ApplicationId) -> None:
+        """Refuse what `remove` would refuse.
+
+        Raises:
+            NotFound: it is not there.
+            Denied: it is another user's.
+            UsageError: it has not ended, has output that is nowhere else, or this engine's history is not ours.
+        """
+
+    def remove(self, application_id: ApplicationId) -> None:
+        """Remove an application that has ended from the history. Raises as `check_removal`."""
+
     def logs(self, application_id: ApplicationId, try_number: int | None = None) -> list[LogFiles]:
         """The logs of all containers that ran, in CONTAINER_INDEX order, the last attempt of each.
 

@@ -1,44 +1,88 @@
-"""What dlapp-kill and dlapp-softkill have in common: ``USER ID`` or ``ID``, and never "all of USER's"."""
+"""What dlapp-kill and dlapp-softkill have in common: ``[USER] ID...``, and never "all of USER's"."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from dlapp.errors import UsageError
-from dlapp.tools.common import print_json, say
+from dlapp.errors import DlappError, UsageError
+from dlapp.tools.common import explain, note, print_json, say
 
 if TYPE_CHECKING:
     from dlapp.client import Client
     from dlapp.ids import ApplicationId
 
 
-def target(client: Client, words: tuple[str, ...], name: str) -> tuple[ApplicationId, str | None]:
-    """The application that the words name, and the user whose it must be.
+def targets(client: Client, words: Sequence[str], name: str) -> tuple[list[ApplicationId], str | None]:
+    """Return the applications that the words name, each once, and the user whose they must be.
+
+    A first word that has not the form of an id is that user. All are found before the first is ended.
 
     Raises:
-        UsageError: no ID, or more than two words.
+        UsageError: no ID, or one that is ambiguous.
         NotFound, Denied: see `Client.resolve`.
     """
     from dlapp.client import looks_like_id
 
-    match words:
-        case ():
-            raise UsageError(f"which application? {name} ID, or {name} USER ID (dlapp-list shows them)")
-        case (word,) if not looks_like_id(word):
-            raise UsageError(
-                f"{word!r} is not an application id, and a user's name alone ends nothing: "
-                f"{name} {word} ID (dlapp-list {word} shows them)"
-            )
-        case (word,):
-            return client.resolve(word), None
-        case (user, word):
-            return client.resolve(word, user=user), user
-    raise UsageError(f"{len(words)} words are too many: {name} ID, or {name} USER ID")
+    if not words:
+        raise UsageError(f"which application? {name} ID, or {name} USER ID (dlapp-list shows them)")
+    user, *ids = words
+    if looks_like_id(user):
+        return find_all(client, words), None
+    if not ids:
+        raise UsageError(
+            f"{user!r} is not an application id, and a user's name alone ends nothing: "
+            f"{name} {user} ID (dlapp-list {user} shows them)"
+        )
+    return find_all(client, ids, user=user), user
 
 
-def show(application_id: ApplicationId, message: str, as_json: bool) -> None:
-    """Print what came of it."""
+def find_all(client: Client, words: Sequence[str], *, user: str | None = None) -> list[ApplicationId]:
+    """Return the applications that the words name, each once; all of them are there.
+
+    Raises:
+        UsageError, NotFound, Denied: see `Client.resolve`.
+    """
+    found = dict.fromkeys(client.resolve(word, user=user) for word in words)
+    if len(found) > 1:
+        for one in found:
+            client.status_json(str(one))
+    return list(found)
+
+
+def end_each(
+    applications: Sequence[ApplicationId], end: Callable[[ApplicationId], str], name: str, as_json: bool
+) -> int:
+    """End applications one after the other, and print what came of each; an error of one does not spare the others.
+
+    Args:
+        applications: one at least.
+        end: ends one, and returns a line on what came of it.
+        name: of the command.
+        as_json: print JSON.
+
+    Returns:
+        The exit status: that of the first error.
+    """
+    if len(applications) == 1:
+        message = end(applications[0])
+        if as_json:
+            print_json({"application_id": str(applications[0]), "message": message})
+        else:
+            say(message)
+        return 0
+    status, results = 0, []
+    for one in applications:
+        try:
+            message, problem = end(one), ""
+        except DlappError as error:
+            lines, code = explain(error, name)
+            message, problem, status = "", str(error), status or code
+            for line in lines:
+                note(line)
+        results.append({"application_id": str(one), "message": message, "error": problem})
+        if message and not as_json:
+            say(message)
     if as_json:
-        print_json({"application_id": str(application_id), "message": message})
-    else:
-        say(message)
+        print_json({"applications": results})
+    return status

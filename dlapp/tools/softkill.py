@@ -8,19 +8,20 @@ from dlapp.tools.common import command, complete_id, json_option, run
 
 
 @command("dlapp-softkill", example="dlapp-softkill tony application_1700000000000_0042")
-@click.argument("words", metavar="[USER] ID", nargs=-1, shell_complete=complete_id(unfinished=True))
+@click.argument("words", metavar="[USER] ID...", nargs=-1, shell_complete=complete_id(unfinished=True))
 @json_option("Print what came of it as JSON.")
-def softkill(words: tuple[str, ...], as_json: bool) -> None:
+def softkill(words: tuple[str, ...], as_json: bool) -> int:
     """End an application early: SIGTERM, its kill_grace, then SIGKILL; its output is committed.
 
-    ID is an application's id, a unique ending of it, or 'last'. With USER, ID must be USER's.
+    ID is an application's id, a unique ending of it, or 'last'. With USER, each ID must be USER's. All are
+    found before the first is ended.
     """
     from dlapp.client import Client
-    from dlapp.tools.kill_target import show, target
+    from dlapp.tools.kill_target import end_each, targets
 
     client = Client()
-    application_id, user = target(client, words, "dlapp-softkill")
-    show(application_id, client.softkill(application_id, user=user), as_json)
+    applications, user = targets(client, words, "dlapp-softkill")
+    return end_each(applications, lambda one: client.softkill(one, user=user), "dlapp-softkill", as_json)
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ from dlapp.errors import Denied, NotFound, TimedOut, UsageError
 from dlapp.ids import ApplicationId
 from dlapp.report import ApplicationView, Cause, FinalStatus, State
 from dlapp.serialization import to_json
+from dlapp.tools.kill_target import targets
 
 
 def view(number: int, state: State = State.FINISHED, **more: Any) -> ApplicationView:
@@ -59,6 +60,13 @@ class EngineInMemory:
     def kill(self, application_id: ApplicationId, by: str) -> str:
         self.ended.append(("kill", application_id, by))
         return "killed"
+
+    def check_removal(self, application_id: ApplicationId) -> None:
+        if not self.view(application_id).state.ended:
+            raise UsageError(f"{application_id} has not ended")
+
+    def remove(self, application_id: ApplicationId) -> None:
+        del self.known[application_id]
 
 
 def client(*views: ApplicationView) -> Client:
@@ -114,6 +122,51 @@ def test_killing_asks_whose_it_is_first() -> None:
     assert one.engine.ended == []  # type: ignore[attr-defined]
     assert one.kill(APP, user="tony") == "killed"
     assert one.engine.ended == [("kill", APP, dlapp.client.caller())]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("words", "numbers", "user"),
+    [
+        (["42"], [42], None),
+        (["41", "last"], [41, 43], None),
+        (["41", str(APP), "0041", "41"], [41, 42], None),
+        (["tony", "42", "last"], [42, 43], "tony"),
+        (["kim", "44"], [44], "kim"),
+    ],
+)
+def test_what_has_the_form_of_an_id_is_one_and_another_first_word_the_user(
+    words: list[str], numbers: list[int], user: str | None
+) -> None:
+    there = client(*(view(number) for number in (41, 42, 43)), view(44, submitter="kim"))
+    found, whose = targets(there, words, "dlapp-kill")
+    assert ([one.number for one in found], whose) == (numbers, user)
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "said"),
+    [
+        ([], UsageError, "which application"),
+        (["tony"], UsageError, "a user's name alone ends nothing"),
+        (["42", "2"], UsageError, r"2 applications end with '2': .*_0002, .*_0042"),
+        (["42", "tony"], UsageError, "'tony' is neither 'last'"),
+        (["42", "99"], NotFound, "'99'"),
+        (["42", "application_1700000000000_0099"], NotFound, "is not known"),
+        (["tony", "42", "44"], Denied, "_0044 is kim's, not tony's"),
+    ],
+)
+def test_one_word_that_names_no_application_refuses_all(words: list[str], error: type[Exception], said: str) -> None:
+    there = client(view(2, State.RUNNING), view(42, State.RUNNING), view(44, submitter="kim"))
+    with pytest.raises(error, match=said):
+        targets(there, words, "dlapp-kill")
+
+
+def test_nothing_is_removed_if_one_of_several_cannot_be() -> None:
+    there = client(view(41), view(42, State.RUNNING), view(43))
+    with pytest.raises(UsageError, match="_0042 has not ended"):
+        there.remove([one.application_id for one in (view(41), view(42), view(43))])
+    assert len(there.engine.ids()) == 3
+    there.remove([view(41).application_id, view(43).application_id])
+    assert there.engine.ids() == [str(APP)]
 
 
 def test_waiting_tells_each_change_once_and_returns_the_last_view(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dlapp.client import TAIL_BYTES, caller
-from tests.applications import BIN, ended, launch, properties, run, status, wait_for
+from tests.applications import BIN, application_dir, ended, launch, properties, run, status, wait_for
 from tests.engines import Engine, on_yarn_when_full
 from tests.services.dockerd import Dockerd, busybox_root
 from tests.services.registry import Registry
@@ -352,6 +352,72 @@ def test_a_kill_leaves_nothing_and_who_waits_gets_7(engine: Engine, tmp_path: Pa
     assert status("last")["state"] == "KILLED"
     wait_for("no process is left", lambda: not engine.processes(application))
     assert run("dlapp-kill", "last").code == 0  # once more changes nothing
+
+
+def test_several_are_killed_by_one_command_and_an_error_of_one_spares_no_other(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DLAPP_LOCAL_VCORES", "4")
+    first, second = (launch(properties(tmp_path, "sleep 60", name=name)) for name in ("one", "two"))
+    # No number that a test's own cluster has reached.
+    refused = run("dlapp-kill", first, "987654321")
+    assert (refused.code, refused.out) == (3, "")
+    assert not {"KILLED"} & {status(one)["state"] for one in (first, second)}
+    killed = run("dlapp-kill", "--json", first, second, first)
+    assert killed.code == 0, killed.err
+    told = json.loads(killed.out)["applications"]
+    assert [(one["application_id"], one["error"]) for one in told] == [(first, ""), (second, "")]
+    assert [status(one)["state"] for one in (first, second)] == ["KILLED", "KILLED"]
+    again = run("dlapp-softkill", first, second)
+    assert again.code == 0, again.err
+    assert [line.split()[0] for line in again.out.splitlines()] == [first, second]
+
+
+def test_what_has_ended_is_removed_from_the_history_and_nothing_else(state_dir: Path, tmp_path: Path) -> None:
+    output = {"output_path": "out", "hdfs": str(tmp_path / "kept")}
+    file = properties(tmp_path, "mkdir out; echo x > out/x", name="ended", to_hdfs=output)
+    assert run("dlapp-launcher", "--wait", file).code == 0
+    ended_one = status("last")["application_id"]
+    running = launch(properties(tmp_path, "sleep 60", name="running"))
+    refused = run("dlapp-rm", ended_one, running)
+    assert (refused.code, refused.out) == (2, "")
+    assert f"{running} is " in refused.err
+    assert status(ended_one)["state"] == "FINISHED"
+    assert run("dlapp-rm").code == 2
+    removed = run("dlapp-rm", ended_one)
+    assert (removed.code, removed.out) == (0, f"{ended_one} was removed from the history\n")
+    assert run("dlapp-status", ended_one).code == 3
+    assert [line.split()[0] for line in run("dlapp-list").out.splitlines()[1:]] == [running]
+    assert [one.name for one in state_dir.glob("*/applications/*")] == [running]
+    assert (tmp_path / "kept" / "x").read_text() == "x\n"
+    assert run("dlapp-kill", running).code == 0
+    assert json.loads(run("dlapp-rm", "--json", "last").out) == {"removed": [running]}
+
+
+def test_output_that_is_nowhere_else_keeps_its_application_in_the_history(state_dir: Path, tmp_path: Path) -> None:
+    assert run("dlapp-launcher", "--wait", properties(tmp_path, "exit 3")).code == 1
+    application = status("last")["application_id"]
+    home = application_dir(state_dir, application)
+    kept = home / "kept"
+    kept.mkdir()
+    view = json.loads((home / "view.json").read_text())
+    view["outputs"] = [{"name": "", "target": "file:///t", "committed": False, "partial": f"file://{kept}"}]
+    (home / "view.json").write_text(json.dumps(view))
+    refused = run("dlapp-rm", application)
+    assert refused.code == 2
+    assert f"its output is only at {kept}" in refused.err
+    kept.rename(tmp_path / "mine")
+    assert run("dlapp-rm", application).code == 0
+
+
+@pytest.mark.hadoop
+@pytest.mark.parametrize("engine", ["yarn"], indirect=True)
+def test_what_is_on_a_cluster_is_not_removed(engine: Engine, tmp_path: Path) -> None:
+    application = launch(properties(tmp_path, "true"))
+    refused = run("dlapp-rm", application)
+    assert refused.code == 2
+    assert "on the cluster" in refused.err
+    ended(application)
 
 
 @on_yarn_when_full

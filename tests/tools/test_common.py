@@ -98,7 +98,7 @@ def test_one_line_keeps_text_and_escapes_what_steers_a_terminal() -> None:
     assert one_line("a\nb\x07\r") == "a b\\x07\\r"
 
 
-COMMANDS = ("launcher", "status", "list", "logs", "softkill", "kill", "shell", "run")
+COMMANDS = ("launcher", "status", "list", "logs", "softkill", "kill", "rm", "shell", "run")
 
 
 @pytest.mark.parametrize("name", COMMANDS)

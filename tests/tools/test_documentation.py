@@ -15,7 +15,7 @@ from dlapp.cluster import LogFiles
 from dlapp.report import ApplicationView, ContainerView, OutputView, TryView
 from dlapp.tools.common import EXIT_BROKEN_PIPE
 
-COMMANDS = ("launcher", "status", "list", "logs", "softkill", "kill", "shell", "run", "gpu", "cache", "doctor")
+COMMANDS = ("launcher", "status", "list", "logs", "softkill", "kill", "rm", "shell", "run", "gpu", "cache", "doctor")
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "commands.md").read_text()
 EVERYWHERE = ("--json", "--debug", "--version", "--help")

@@ -78,14 +78,19 @@ def test_another_users_application_is_seen_and_not_ended(place: Path, run_as: Ru
     assert run_as(TONY, "dlapp-list").out.count("\n") == 1
     assert run_as(TONY, "dlapp-status", application[-4:]).out.startswith(f"DL App {application} is RUNNING")
     for command in ("dlapp-kill", "dlapp-softkill"):
-        for words in ((application,), (ANN, application), (application[-4:],)):
+        for words in ((application,), (application[-4:],)):
             denied = run_as(TONY, command, *words)
             assert (denied.code, denied.out) == (4, "")
             assert denied.err == f"Error: {application} belongs to {ANN}; only they or root may end it\n"
-        denied = run_as(TONY, command, TONY, application)
-        assert (denied.code, denied.err) == (4, f"Error: {application} is {ANN}'s, not {TONY}'s\n")
+        denied = run_as(TONY, command, "tony", application)
+        assert (denied.code, denied.err) == (4, f"Error: {application} is {ANN}'s, not tony's\n")
     assert "RUNNING" in run_as(ANN, "dlapp-status").out
 
     killed = run_as(0, "dlapp-kill", f"u{ANN}", application)
     assert killed.code == 0, killed.err
     assert "is KILLED" in run_as(ANN, "dlapp-status").out
+    for user, owner in ((TONY, ANN), (0, f"u{ANN}")):
+        denied = run_as(user, "dlapp-rm", application)
+        assert (denied.code, denied.err) == (4, f"Error: {application} belongs to {owner}; only they may remove it\n")
+    assert run_as(ANN, "dlapp-rm", application).code == 0
+    assert run_as(ANN, "dlapp-status").code == 3

@@ -34,7 +34,17 @@ from dlapp.cluster.local.state import (
     sync_directory,
     write_whole,
 )
-from dlapp.errors import AskTooLarge, ConfigError, Denied, DlappError, NotFound, SpecError, TimedOut, Unreachable
+from dlapp.errors import (
+    AskTooLarge,
+    ConfigError,
+    Denied,
+    DlappError,
+    NotFound,
+    SpecError,
+    TimedOut,
+    Unreachable,
+    UsageError,
+)
 from dlapp.system.owners import user_name
 from dlapp.system.spawn import PROGRAM
 
@@ -713,6 +723,45 @@ class LocalEngine:
         if now["state"] == "KILLED":
             return f"{row.id} was killed, no output kept"
         return f"{row.id} had ended before the kill: {now['state']}, {now['diagnostics']}"
+
+    # ---- removing ----
+
+    def check_removal(self, application_id: ApplicationId) -> None:
+        """Refuse what `remove` would refuse.
+
+        Raises:
+            NotFound: it is not there.
+            Denied: it is another user's.
+            UsageError: it has not ended, or has output that is nowhere else.
+        """
+        self._removable(str(application_id))
+
+    def remove(self, application_id: ApplicationId) -> None:
+        """Remove an application that has ended, with its logs.
+
+        Raises:
+            DlappError: its files cannot be removed, or as of `check_removal`.
+        """
+        from dlapp.cluster.local.runner import history
+
+        row = self._removable(str(application_id))
+        if not history.forget(self._state, self._queue(), row):
+            raise DlappError(f"{self._state.application(row.id)} cannot be removed")
+
+    def _removable(self, application_id: str) -> ApplicationRow:
+        if self._is_others or self._is_foreign(application_id):
+            raise Denied(f"{application_id} belongs to {self.owner(application_id)}; only they may remove it")
+        row, home = self._row(application_id), self._state.application(application_id)
+        view = self.view_json(application_id)
+        if row.state != DONE:
+            raise UsageError(
+                f"{application_id} is {view['state']}: only what has ended can be removed (dlapp-kill ends it)"
+            )
+        for output in view["outputs"]:
+            kept = str(output["partial"] or "").removeprefix("file://")
+            if kept.startswith(f"{home}/") and os.path.lexists(kept):
+                raise UsageError(f"{application_id}: its output is only at {kept}: move that away first")
+        return row
 
     def _is_gone(self, row: ApplicationRow, home: str, left: OrphanReaper) -> bool:
         """Whether no process of a killed application is there; what does not end by itself is ended."""

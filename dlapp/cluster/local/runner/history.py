@@ -10,7 +10,7 @@ import os
 import stat
 import time
 
-from dlapp.cluster.local.queue import DONE, Queue
+from dlapp.cluster.local.queue import DONE, ApplicationRow, Queue
 from dlapp.cluster.local.settings import RunnerSettings
 from dlapp.cluster.local.state import STALE_STAGING_S, StateDir, is_locked
 from dlapp.system.retention import KeptItem, Retention, files_in
@@ -34,20 +34,27 @@ def clear_old(state: StateDir, queue: Queue, settings: RunnerSettings, uid: int,
         (DONE, uid),
         columns="number, id, finished_ms, submitted_ms, size_bytes",
     )
-    numbers = {row.id: row.number for row in rows}
+    row_by_id = {row.id: row for row in rows}
     kept = [KeptItem(row.id, row.size_bytes, row.finished_ms or row.submitted_ms) for row in rows]
     limits = Retention(settings.history_age_s, settings.history_limit_bytes)
     count = 0
     for one in limits.expired(kept, int(now_s * 1000)):
-        home = state.application(one.name)
-        if is_locked(os.path.join(home, "alive")):
-            continue
-        # The files first: a row without them is cleared the next time, files without a row would stay.
-        remove_tree(home)
-        with queue.change():
-            queue.delete(numbers[one.name])
-        count += 1
+        count += forget(state, queue, row_by_id[one.name])
     return count
+
+
+def forget(state: StateDir, queue: Queue, row: ApplicationRow) -> bool:
+    """Remove an application that has ended: its directory and its row. Return False if it cannot be removed now."""
+    home = state.application(row.id)
+    if is_locked(os.path.join(home, "alive")):
+        return False
+    # The files first: a row without them is cleared the next time, files without a row would stay.
+    remove_tree(home)
+    if os.path.lexists(home):
+        return False
+    with queue.change():
+        queue.delete(row.number)
+    return True
 
 
 def clear_cache(state: StateDir, queue: Queue, settings: RunnerSettings, uid: int, now_s: float) -> int:

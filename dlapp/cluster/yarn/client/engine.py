@@ -22,7 +22,7 @@ from dlapp.cluster.yarn.client.submission import ApplicationSubmitter
 from dlapp.cluster.yarn.client.views import PRIORITY_LIMIT
 from dlapp.cluster.yarn.dialect import Dialect
 from dlapp.config import Config
-from dlapp.errors import ConfigError, Unreachable
+from dlapp.errors import ConfigError, Unreachable, UsageError
 from dlapp.ids import ApplicationId
 from dlapp.login import Login
 from dlapp.report import ApplicationView
@@ -233,3 +233,14 @@ class YarnEngine:
             TimedOut: YARN did not end it in a minute; it goes on with it.
         """
         return self._ender.kill(application_id, by)
+
+    def check_removal(self, application_id: ApplicationId) -> None:
+        """Refuse: the ResourceManager keeps the list of applications. Raises UsageError."""
+        raise UsageError(
+            f"{application_id} is on the cluster, whose ResourceManager keeps and forgets its own history: "
+            "only applications of this machine can be removed"
+        )
+
+    def remove(self, application_id: ApplicationId) -> None:
+        """Refuse, as `check_removal`."""
+        self.check_removal(application_id)
