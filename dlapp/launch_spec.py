@@ -29,7 +29,7 @@ class LedgerSettings(NamedTuple):
         credentials: ``user:password`` of ZooKeeper's digest scheme; empty: the znodes are open to everybody.
         session_timeout_s: of the session with the ensemble.
         host: this host's name in the ledger; empty: the kernel's.
-        web: of `NODE_MANAGER`: its web address, ``node7:8042``.
+        web: of `NODE_MANAGER`: its web address, ``http://node7:8042``; before its container runs only ``http://``.
     """
 
     kind: str = MACHINE

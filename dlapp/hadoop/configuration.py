@@ -93,11 +93,15 @@ class HadoopConfiguration(NamedTuple):
             )
         return found
 
+    @property
+    def web_scheme(self) -> str:
+        """Scheme of the web addresses of YARN's servers: ``http`` or ``https``."""
+        return "https" if self.get("yarn.http.policy") == "HTTPS_ONLY" else "http"
+
     def web_urls(self) -> list[str]:
         """The web address of each ResourceManager."""
-        https = self.get("yarn.http.policy") == "HTTPS_ONLY"
-        what, scheme = ("webapp.https.address", "https") if https else ("webapp.address", "http")
-        return [f"{scheme}://{one}" for one in self.resource_managers(what)]
+        what = "webapp.https.address" if self.web_scheme == "https" else "webapp.address"
+        return [f"{self.web_scheme}://{one}" for one in self.resource_managers(what)]
 
     def hdfs(self, login: Login) -> HdfsPlace:
         """Return where the default file system is, used as ``login``.
@@ -132,9 +136,8 @@ class HadoopConfiguration(NamedTuple):
         """The timeline server's web address; None: the cluster has none."""
         if not self.is_on("yarn.timeline-service.enabled"):
             return None
-        https = self.get("yarn.http.policy") == "HTTPS_ONLY"
-        found = self.get(f"yarn.timeline-service.webapp.{'https.' if https else ''}address")
-        return None if found is None or found.startswith("0.0.0.0:") else f"{'https' if https else 'http'}://{found}"
+        found = self.get(f"yarn.timeline-service.webapp.{'https.' if self.web_scheme == 'https' else ''}address")
+        return None if found is None or found.startswith("0.0.0.0:") else f"{self.web_scheme}://{found}"
 
 
 def read_configuration(directory: str | None, environ: Mapping[str, str] = os.environ) -> HadoopConfiguration:

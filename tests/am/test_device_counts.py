@@ -80,5 +80,5 @@ def test_an_ensemble_that_does_not_answer_is_a_line_and_changes_nothing(
 
 
 def test_only_a_ledger_of_many_hosts_is_asked() -> None:
-    assert DeviceCountReader.of(LedgerSettings(NODE_MANAGER, web="n:8042"), lambda _: None) is None
+    assert DeviceCountReader.of(LedgerSettings(NODE_MANAGER, web="http://n:8042"), lambda _: None) is None
     assert DeviceCountReader.of(LedgerSettings(MACHINE, "/x"), lambda _: None) is None

@@ -61,7 +61,8 @@ def make_home(environ: Mapping[str, str] = os.environ) -> str:
         spec = spec._replace(cache=spec.cache._replace(directory=input_cache(environ, os.getcwd())))
     if spec.ledger is not None:
         # Of a ledger that the NodeManager keeps.
-        spec = spec._replace(ledger=spec.ledger._replace(web=f"{environ['NM_HOST']}:{environ['NM_HTTP_PORT']}"))
+        web = f"{spec.ledger.web}{environ['NM_HOST']}:{environ['NM_HTTP_PORT']}"
+        spec = spec._replace(ledger=spec.ledger._replace(web=web))
     home = os.path.join(os.getcwd(), "task")
     os.mkdir(home, 0o700)
     logs = environ["LOG_DIRS"].split(",")[0]

@@ -184,12 +184,14 @@ class Cluster:
         schedulers: ``yarn.resourcemanager.scheduler.address`` of each ResourceManager, ``host:port``.
         clients: ``yarn.resourcemanager.address`` of each; asked for the nodes alone.
         login: as whom it asks for what needs no token of its own.
+        web_scheme: of the NodeManagers' web addresses: ``http`` or ``https``.
     """
 
     schedulers: tuple[str, ...]
     clients: tuple[str, ...] = ()
     login: Login
     dialect: Dialect = Dialect.GCORES
+    web_scheme: str = "http"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

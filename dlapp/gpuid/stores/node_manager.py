@@ -81,7 +81,7 @@ class NodeManagerGpuLedger:
         discover: Callable[[], tuple[Device, ...]] = nvml.discover,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._url = f"{web if '://' in web else f'http://{web}'}{_PATH}"
+        self._url = f"{web}{_PATH}"
         self._machine = MachineLedger(directory, docker_host=docker_host, discover=discover)
         self._discover, self._sleep = discover, sleep
 

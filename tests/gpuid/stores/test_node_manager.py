@@ -51,7 +51,7 @@ class Node:
             def log_message(self, *_: object) -> None: ...
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.web = f"127.0.0.1:{self.server.server_port}"
+        self.web = f"http://127.0.0.1:{self.server.server_port}"
         self.thread = threading.Thread(target=self.server.serve_forever, name="node", kwargs={"poll_interval": 0.01})
         self.thread.start()
 
@@ -115,7 +115,7 @@ def test_a_node_that_counts_gpus_without_the_plug_in_is_refused(node: Node, tmp_
 def test_a_node_that_does_not_answer_is_asked_again_until_the_time_is_over(tmp_path: Path) -> None:
     waits: list[float] = []
     with pytest.raises(Unreachable, match="resources/yarn"):
-        NodeManagerGpuLedger("127.0.0.1:1", str(tmp_path), sleep=waits.append).acquire(ask(1), timeout_s=0.2)
+        NodeManagerGpuLedger("http://127.0.0.1:1", str(tmp_path), sleep=waits.append).acquire(ask(1), timeout_s=0.2)
     assert waits
 
 
@@ -143,4 +143,4 @@ def test_a_device_that_is_not_here_or_is_split_is_refused() -> None:
 
 def test_what_a_node_owns_is_not_put_into_quarantine_by_us(tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match="the NodeManager owns gpu3"):
-        NodeManagerGpuLedger("node7:8042", str(tmp_path)).quarantine("gpu3", cause="xid")
+        NodeManagerGpuLedger("http://node7:8042", str(tmp_path)).quarantine("gpu3", cause="xid")

@@ -89,12 +89,13 @@ class ContainerTracker:
     Args:
         attempt: of the application; containers of earlier ones are told of too.
         user: whose the application is.
+        web_scheme: of the NodeManagers' web addresses.
     """
 
-    def __init__(self, attempt: int, user: str) -> None:
+    def __init__(self, attempt: int, user: str, web_scheme: str = "http") -> None:
         self.news = AllocateEvents()
         self.releases: set[ContainerId] = set()
-        self._attempt, self._user = attempt, user
+        self._attempt, self._user, self._web_scheme = attempt, user, web_scheme
         self._live: dict[ContainerId, Granted] = {}
         self._started: set[ContainerId] = set()
         self._stopping: set[ContainerId] = set()
@@ -268,5 +269,5 @@ class ContainerTracker:
             request_id=granted.priority,
             node=granted.node.host,
             resources=granted.resources,
-            log_url=f"http://{granted.web}/node/containerlogs/{granted.container_id}/{self._user}",
+            log_url=f"{self._web_scheme}://{granted.web}/node/containerlogs/{granted.container_id}/{self._user}",
         )

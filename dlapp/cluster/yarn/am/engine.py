@@ -97,7 +97,7 @@ class YarnAmEngine:
         # Under the lock from here on.
         self._wants = ResourceRequestTable()
         self._patience = UnsatisfiedRequestTimeouts()
-        self._holdings = ContainerTracker(attempt, cluster.login.user)
+        self._holdings = ContainerTracker(attempt, cluster.login.user, cluster.web_scheme)
         self._progress = 0.0
 
     # ---- the engine's calls ----

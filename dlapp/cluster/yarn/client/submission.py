@@ -224,6 +224,7 @@ class ApplicationSubmitter:
             clients=tuple(self._session.site.resource_managers("address")),
             login=self._session.login.as_user(user),
             dialect=self._session.dialect(),
+            web_scheme=self._session.site.web_scheme,
         )
 
     def _python_archive(self, files: StagingFiles, user: str) -> dict[str, LocalResource]:
@@ -280,7 +281,8 @@ class ApplicationSubmitter:
     def _ledger(self, needed: bool) -> LedgerSettings | None:
         if self._session.dialect() is Dialect.YARN_GPU:
             config = self._session.config
-            return LedgerSettings(NODE_MANAGER, config.gpuid.lock_dir, config.runtime.docker.host)
+            web = f"{self._session.site.web_scheme}://"
+            return LedgerSettings(NODE_MANAGER, config.gpuid.lock_dir, config.runtime.docker.host, web=web)
         if self._ledger_of is None or not self._session.has_ledger():
             return None
         if not needed and self._session.config.gpuid.zookeeper.credentials is None:

@@ -120,6 +120,14 @@ def test_an_earlier_attempts_container_that_the_registration_named_has_a_node() 
     assert holdings.to_look_at(0.0) == [(NODE, EARLIER)]
 
 
+def test_a_log_is_at_the_node_s_web_address_in_the_scheme_of_the_cluster() -> None:
+    for scheme in ("http", "https"):
+        tracker = ContainerTracker(1, "tony", scheme)
+        tracker.granted([granted(OURS)])
+        (grant,) = tracker.take_news().granted
+        assert grant.log_url == f"{scheme}://{granted(OURS).web}/node/containerlogs/{OURS}/tony"
+
+
 def test_what_nothing_was_started_in_has_ended_at_once() -> None:
     holdings = ContainerTracker(1, "tony")
     holdings.granted([granted(OURS)])

@@ -50,6 +50,23 @@ def test_the_files_that_operators_copy_say_where_everything_is() -> None:
     assert found.hdfs(Login("tony")) == where
 
 
+def test_addresses_are_https_where_yarn_serves_no_plain_http() -> None:
+    found = HadoopConfiguration(
+        {
+            "yarn.http.policy": "HTTPS_ONLY",
+            "yarn.resourcemanager.webapp.https.address": "rm:8090",
+            "yarn.timeline-service.enabled": "true",
+            "yarn.timeline-service.webapp.https.address": "ahs:8190",
+        },
+        "here",
+    )
+    assert (found.web_scheme, found.web_urls(), found.timeline_url()) == (
+        "https",
+        ["https://rm:8090"],
+        "https://ahs:8190",
+    )
+
+
 def test_of_several_resourcemanagers_all_are_found() -> None:
     found = HadoopConfiguration(
         {
