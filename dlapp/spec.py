@@ -148,6 +148,7 @@ class InputSpec:
         unpack: the sources are archives, and what is in them is wanted.
         as_list: nothing is brought, but a list of the files is written.
         shard: each container gets its part of the files.
+        optional: a source that matches nothing is passed over; ``input_path`` may stay empty.
     """
 
     name: str = ""
@@ -156,6 +157,7 @@ class InputSpec:
     unpack: bool = False
     as_list: bool = False
     shard: bool = False
+    optional: bool = False
 
     def __post_init__(self) -> None:
         section = f"from_hdfs {self.name}".strip()

@@ -121,6 +121,25 @@ def test_output_of_all_containers_replaces_the_old_at_once(engine: Engine, tmp_p
     wait_for("nothing beside it", lambda: not engine.beside("result"))
 
 
+def test_a_run_may_begin_with_the_output_of_the_one_before(engine: Engine, tmp_path: Path) -> None:
+    file = properties(
+        tmp_path,
+        'ls -A "$DLAPP_INPUT"; mkdir output; cat before/count >output/count 2>&1 || echo none >output/count\n'
+        "echo more >>output/count",
+        from_hdfs={"hdfs": f"{engine.root}/result/*", "input_path": "before", "optional": "true"},
+        to_hdfs={"output_path": "output", "hdfs": f"{engine.root}/result", "overwrite": "true"},
+    )
+    first = waited(file)
+    assert first.code == 0, first.err
+    assert "matches nothing now; it is optional" in first.err
+    assert printed("--container", "0", "--stdout", id_of(first)) == []
+    assert engine.tree("result") == {"count": "none\nmore\n"}
+    second = waited(file)
+    assert second.code == 0, second.err
+    assert printed("--container", "0", "--stdout", id_of(second)) == ["count"]
+    assert engine.tree("result") == {"count": "none\nmore\nmore\n"}
+
+
 def test_the_exit_code_of_a_program_decides(engine: Engine, tmp_path: Path) -> None:
     engine.put("kept/somewhere/else", "")
     wrote = tmp_path / "wrote"

@@ -43,6 +43,8 @@ SMALL_MIB = 64
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_REFERENCE = re.compile(r"\$(?:\{[^}]*\}?|[A-Za-z_][A-Za-z0-9_]*)", re.ASCII)
+_GLOB = re.compile(r"[*?]|\[[^/]+\]|\{[^/]*,[^/]*\}")
 _WILD = re.compile(r"([\\*?\[\]{}])")
 
 
@@ -122,6 +124,7 @@ class _SpecProperties(Properties):
                 "archive": "unpack" if one.unpack else "keep",
                 "mode": "list" if one.as_list else "copy",
                 "shard": one.shard,
+                "optional": one.optional,
             }
         for output in spec.outputs:
             values[f"to_hdfs {output.name}".strip()] = {
@@ -234,18 +237,58 @@ def resolve_location(text: str, directory: str, fs_root: str, *, pattern: bool) 
     Raises:
         ValueError: there is no storage for it, or it is not a path; the message is the problem.
     """
+    _refuse_references(text)
     if pattern and "{" in text and ".." in re.split(r"[/{},]", text):
         raise ValueError(f"{shown(text)} has both .. and braces; write it without one of them")
     if match := _SCHEME.match(text):
         location = _with_scheme(match[1].lower(), text, pattern=pattern)
         return location if pattern else _followed(location)
     before = fs_root if text.startswith("/") else directory
-    if text.startswith("/"):
+    if text.startswith("~"):
+        head, _, text = text.partition("/")
+        before = _home_directory(head)
+    elif text.startswith("/"):
         text = os.path.normpath("/" + text.lstrip("/"))  # first: no .. leads out of fs_root
     if pattern:
         before = _WILD.sub(r"\\\1", before)
     location = file_location("/" + os.path.normpath(f"{before}/{text}").lstrip("/"))
     return location if pattern else _followed(location)
+
+
+def _refuse_references(text: str) -> None:
+    """Refuse a path of this machine or of HDFS with a variable in it: nothing replaces it, so it would be a name.
+
+    Raises:
+        ValueError: it has one; the message is the problem.
+    """
+    scheme = _SCHEME.match(text)
+    if (found := _REFERENCE.search(text)) and (scheme is None or scheme[1].lower() in ("file", "hdfs")):
+        raise ValueError(
+            f"{shown(text)} has {found[0]}, and variables are not replaced here; write the path itself (~ is the home "
+            "directory)"
+        )
+
+
+def _home_directory(head: str) -> str:
+    """Return the home directory that ``~`` or ``~user`` stands for. Raises ValueError: there is no such user."""
+    home = os.path.expanduser(head)
+    if not home.startswith("/"):
+        raise ValueError(f"{shown(head)}: there is no such user, or the user has no home directory")
+    return home
+
+
+def _own_path(text: str, directory: str) -> str:
+    """Return the absolute path of a file or directory of this machine as the user wrote it; relative ones begin at
+    ``directory``.
+
+    Raises:
+        ValueError: it has a variable in it, or the home directory of nobody; the message is the problem.
+    """
+    _refuse_references(text)
+    head, slash, rest = text.partition("/")
+    if head.startswith("~"):
+        text = _home_directory(head) + slash + rest
+    return os.path.normpath(os.path.join(directory, text))
 
 
 def _followed(location: str) -> str:
@@ -374,7 +417,11 @@ class _Maker:
         key = "user_dev_workspace_path"
         if (text := self._application(key)) is None:
             return None
-        path = os.path.normpath(os.path.join(self.directory, text))
+        try:
+            path = _own_path(text, self.directory)
+        except ValueError as problem:
+            self._fault("application", key, problem)
+            return None
         if not os.path.isdir(path):
             what = "is not a directory" if os.path.lexists(path) else "there is no such directory"
             self._fault("application", key, f"{_seen(path)}: {what}")
@@ -410,8 +457,8 @@ class _Maker:
         if (path := self._application("env_file")) is not None:
             try:
                 if not self._env_is_known:
-                    self.env_of_file = read_env_file(os.path.join(self.directory, path))
-            except UsageError as refused:
+                    self.env_of_file = read_env_file(_own_path(path, self.directory))
+            except ValueError as refused:
                 for line in str(refused).split("\n"):
                     self._fault("application", "env_file", line)
                 return env
@@ -480,6 +527,7 @@ class _Maker:
                 input_path=os.path.normpath(path),
                 unpack=get(section, "archive", "keep") == "unpack",
                 as_list=get(section, "mode", "copy") == "list",
+                optional=get(section, "optional", False),
                 shard=get(section, "shard", False),
             )
         except SpecError as refused:
@@ -498,6 +546,9 @@ class _Maker:
             except ValueError as problem:
                 self._fault(section, "hdfs", problem)
         if path is None or not self._is_inside_workspace(section, "output_path", path):
+            return None
+        if _GLOB.search(path):
+            self._fault(section, "output_path", f"{shown(path)} is a pattern; name the directory that holds the output")
             return None
         if os.path.normpath(path) == ".":
             what = f"{shown(path)} is the workspace itself; name a directory in it that holds nothing but output"
@@ -523,10 +574,15 @@ class _Maker:
             return resolve_location(text, self.directory, self.config.local.fs_root, pattern=pattern)
         if scheme == "file":
             raise ValueError("there is no storage for file:// on a cluster, it can be a path or hdfs://")
+        _refuse_references(text)
         if scheme not in ("", "hdfs"):
             return _for_input(scheme, text, "a path or hdfs://", pattern=pattern)
         if self.hdfs is None:
             raise ValueError(f"{_seen(text)} is on HDFS, and {self.engine.no_hdfs}")
+        if text.startswith("~"):
+            if text[1:2] not in ("", "/"):
+                raise ValueError(f"{shown(text)}: on HDFS only ~/ is known, your home directory there; write the path")
+            text = text[2:]
         location = self.hdfs.resolve(scheme + text[len(scheme) :])
         self.hdfs.path(location)
         return location
@@ -538,8 +594,9 @@ class _Maker:
     def _is_inside_workspace(self, section: str, key: str, path: str) -> bool:
         try:
             check_inside_workspace(f"{section}.{key}", path)
-        except SpecError as refused:
-            self._fault(section, key, refused.problem)
+            _refuse_references(path)
+        except ValueError as refused:
+            self._fault(section, key, refused.problem if isinstance(refused, SpecError) else refused)
             return False
         return True
 
@@ -553,6 +610,9 @@ class _Maker:
                 for source in one.sources:
                     if not source.startswith(system):
                         continue
+                    whole = _WILD.sub(r"\\\1", target)
+                    if output.overwrite and self._path(source) in (whole, f"{whole}/*"):
+                        continue  # the output of an earlier run: it is copied before the new one replaces it
                     if overlap(target, self._path(source), links=system == FILE):
                         line = self.properties.line(f"from_hdfs {one.name}".strip(), "hdfs")
                         what = f"would overwrite the application's own input{of_line(line)}"

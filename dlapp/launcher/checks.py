@@ -119,7 +119,10 @@ class WorldCheck:
                 self._fault(section, "hdfs", error)
                 continue
             if not entries:
-                self._fault(section, "hdfs", f"{_path(source)} matches nothing")
+                if one.optional:
+                    self.note(f"[{section}] {_path(source)} matches nothing now; it is optional")
+                else:
+                    self._fault(section, "hdfs", f"{_path(source)} matches nothing")
             for entry in entries:
                 if problem := _unreadable(entry) or self._problem_inside(entry):
                     self._fault(section, "hdfs", problem)

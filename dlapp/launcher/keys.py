@@ -211,6 +211,7 @@ SECTIONS: Mapping[str, Mapping[str, PropertyKey]] = {
         "archive": PropertyKey(_archive),
         "mode": PropertyKey(_mode),
         "shard": PropertyKey(read_boolean),
+        "optional": PropertyKey(read_boolean),
     },
     "to_hdfs": {
         "output_path": PropertyKey(_text, required=True),

@@ -88,7 +88,8 @@ def plan_input(
     Raises:
         what `plan_fetch` raises.
     """
-    plan = plan_fetch(section.sources, into, hdfs=hdfs, may_be_there=may_be_there)
+    optional = section.optional
+    plan = plan_fetch(section.sources, into, hdfs=hdfs, may_be_there=may_be_there, may_be_missing=optional)
     if section.shard:
         plan = plan.shard(index, total)
     if section.as_list:

@@ -36,7 +36,12 @@ def open_location(location: str, hdfs: HdfsPlace | None = None) -> FileSystem:
 
 
 def plan_fetch(
-    sources: Sequence[str], into: str, *, hdfs: HdfsPlace | None = None, may_be_there: bool = False
+    sources: Sequence[str],
+    into: str,
+    *,
+    hdfs: HdfsPlace | None = None,
+    may_be_there: bool = False,
+    may_be_missing: bool = False,
 ) -> FetchPlan:
     """Plan the fetch of all that ``sources`` match; nothing is written.
 
@@ -45,6 +50,7 @@ def plan_fetch(
         into: the directory that it lands in.
         hdfs: the HDFS that is configured, if one is.
         may_be_there: what stands in the way there is the caller's affair.
+        may_be_missing: a source that matches nothing is passed over.
 
     Raises:
         NotFound: a source matches nothing.
@@ -59,7 +65,7 @@ def plan_fetch(
         system = systems.get(scheme) or open_location(source, hdfs)
         systems[scheme] = system
         entries = system.matches(source)
-        if not entries:
+        if not entries and not may_be_missing:
             raise NotFound(f"{shown(source)}: nothing is there")
         for entry in entries:
             found.setdefault(entry.location, (system, entry))

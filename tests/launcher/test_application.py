@@ -34,6 +34,7 @@ HDFS = HdfsPlace("hdfs://nn:8020", ("http://nn:9870",), Login("tony"))
 BESIDE_HDFS = EngineInfo(name="local", version="1", has_gpus=False, hdfs=HDFS)
 ON_HDFS = EngineInfo(name="yarn", version="3", has_gpus=False, hdfs=HDFS, paths_on_hdfs=True)
 GPUS = EngineInfo(name="local", version="1", has_gpus=True)
+OWN_PATH = "write the path itself (~ is the home directory)"
 LEAST = "[application]\nappname=a\nuser_dev_workspace_path=w\nuser_shell_script=s.sh\n"
 
 
@@ -125,6 +126,50 @@ def test_every_key_reaches_the_spec(place: Path, config: Config) -> None:
 
 
 # ---- paths ----
+
+
+def test_a_tilde_is_the_home_directory(place: Path, config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = place / "a [home]"
+    (home / "w").mkdir(parents=True)
+    (home / "w/s.sh").write_text("#!/bin/sh\n")
+    (home / "e").write_text("A=1\n")
+    (home / "e").chmod(0o600)
+    (home / "in").mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    text = LEAST.replace("=w\n", "=~/w\n") + (
+        "env_file=~/e\n[from_hdfs]\nhdfs=~/in/*\n  a/~\ninput_path=in\n[to_hdfs]\noutput_path=o\nhdfs=~/out\n"
+    )
+    rooted = load_config({"local.fs_root": "/elsewhere"}, {"HOME": "/x"}, system_file="/nonexistent")
+    for application in (read(place, text, config), read(place, text, rooted)):
+        spec = application.spec
+        assert (spec.workspace, application.env) == (f"{home}/w", {"A": "1"})
+        escaped = str(home).replace("[", r"\[").replace("]", r"\]")
+        assert spec.inputs[0].sources == (f"file://{escaped}/in/*", f"file://{place}/a/~")
+        assert spec.outputs[0].target == f"file://{home}/out"
+
+
+def test_a_tilde_on_a_cluster_is_the_home_directory_on_hdfs(place: Path, config: Config) -> None:
+    text = LEAST + "username=tony\n[from_hdfs]\nhdfs=~/in/*\ninput_path=in\n[to_hdfs]\noutput_path=o\nhdfs=~/out\n"
+    spec = read(place, text, config, ON_HDFS).spec
+    assert spec.inputs[0].sources == ("hdfs://nn:8020/user/tony/in/*",)
+    assert spec.outputs[0].target == "hdfs://nn:8020/user/tony/out"
+    with pytest.raises(FileRefused, match="on HDFS only ~/ is known"):
+        read(place, text.replace("~/in", "~bob/in"), config, ON_HDFS)
+
+
+def test_a_variable_in_the_location_of_another_server_is_part_of_it(place: Path, config: Config) -> None:
+    source = "https://host/data?$filter=a"
+    spec = read(place, LEAST + f"[from_hdfs]\nhdfs={source}\ninput_path=in\n", config).spec
+    assert spec.inputs[0].sources == (source,)
+
+
+def test_input_may_be_all_of_what_the_output_replaces(place: Path, config: Config) -> None:
+    for engine in (BESIDE_HDFS, ON_HDFS):
+        for source in ("out/*", "out", "out/", "./out/*"):
+            text = LEAST + f"[from_hdfs]\nhdfs={source}\ninput_path=in\noptional=true\n"
+            text += "[to_hdfs]\noutput_path=o\nhdfs=out\noverwrite=true\n"
+            spec = read(place, text, config, engine).spec
+            assert (spec.inputs[0].optional, spec.outputs[0].overwrite) == (True, True)
 
 
 @pytest.mark.parametrize(
@@ -332,6 +377,43 @@ FAULTS: list[tuple[str, list[str]]] = [
         LEAST + "[from_hdfs]\nhdfs=in/*\ninput_path=d\n[to_hdfs]\noutput_path=o\nhdfs=in/out\noverwrite=true\n",
         ["10: to_hdfs.hdfs: {place}/in/out would overwrite the application's own input of line 6"],
     ),
+    *[
+        (
+            LEAST + f"[from_hdfs]\nhdfs={source}\ninput_path=d\n[to_hdfs]\noutput_path=o\nhdfs=in\n{overwrite}",
+            ["10: to_hdfs.hdfs: {place}/in would overwrite the application's own input of line 6"],
+        )
+        for source, overwrite in (("in/*", ""), ("in/a", "overwrite=true\n"), ("i*", "overwrite=true\n"))
+    ],
+    *[
+        (
+            LEAST + f"[from_hdfs]\nhdfs={path}\ninput_path=d\n",
+            [f"6: from_hdfs.hdfs: '{path}' has {name}, and variables are not replaced here; {OWN_PATH}"],
+        )
+        for path, name in (("$HOME/in", "$HOME"), ("in/${RUN}/*", "${RUN}"), ("file:///$x", "$x"), ("a$b", "$b"))
+    ],
+    (
+        LEAST.replace("=w\n", "=$PWD/w\n") + "env_file=$E\n[to_hdfs]\noutput_path=$O\nhdfs=${D}\n",
+        [
+            f"{where}: '{path}' has {name}, and variables are not replaced here; {OWN_PATH}"
+            for where, path, name in (
+                ("3: application.user_dev_workspace_path", "$PWD/w", "$PWD"),
+                ("5: application.env_file", "$E", "$E"),
+                ("7: to_hdfs.output_path", "$O", "$O"),
+                ("8: to_hdfs.hdfs", "${D}", "${D}"),
+            )
+        ],
+    ),
+    (
+        LEAST + "[from_hdfs]\nhdfs=~nobody-here/x\ninput_path=d\n",
+        ["6: from_hdfs.hdfs: '~nobody-here': there is no such user, or the user has no home directory"],
+    ),
+    *[
+        (
+            LEAST + f"[to_hdfs]\noutput_path={path}\nhdfs=o\n",
+            [f"6: to_hdfs.output_path: '{path}' is a pattern; name the directory that holds the output"],
+        )
+        for path in ("*.pt", "out/ck?", "out[0-9]", "{a,b}")
+    ],
     (
         LEAST + "[from_hdfs t]\nhdfs=x\n  in/a\ninput_path=d\n[to_hdfs]\noutput_path=o\nhdfs=in\n",
         ["11: to_hdfs.hdfs: {place}/in would overwrite the application's own input of line 6"],
@@ -373,7 +455,7 @@ def test_what_the_file_system_says_against_a_file_is_named_with_its_line(
     (place / "good.env").chmod(0o600)
     (place / "open.env").write_text("A=1\n")
     (place / "open.env").chmod(0o640)
-    assert refused(place, text, config) == [fault.format(place=place) for fault in faults]
+    assert refused(place, text, config) == [fault.replace("{place}", str(place)) for fault in faults]
 
 
 def test_faults_of_the_text_and_of_the_world_come_at_once(place: Path, config: Config) -> None:
