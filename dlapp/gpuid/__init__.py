@@ -8,8 +8,12 @@ for each GPU, held by kernel locks; in a cluster a znode for each host.
     ledger.py       the interface of the stores                     factory.py      opens the configured one
 
     stores/         machine.py           the store on one machine
-                    device_files.py      what stands in a device's file
-                    locked_devices.py    what a process holds of that store
+                    machine_reader.py    who holds what there
+                    locked_devices.py    devices that a process has locked
+                    device_files.py      the files of that store
+                    device_health.py     its records of quarantine
+                    record_liveness.py   its records whose locks are free
+                    queue_tickets.py     who waits for the machine's devices
                     zookeeper.py         the store of a cluster
                     ensemble.py          its servers; the one user of kazoo
                     deferred_releases.py releases that wait for them

@@ -23,9 +23,9 @@ from dlapp.gpuid.liveness import probes as evidence_module
 from dlapp.gpuid.liveness.probes import LivenessProbes, this_boot_id, this_task
 from dlapp.gpuid.liveness.result import ALIVE, GONE, UNKNOWN, Liveness
 from dlapp.gpuid.rules import LeaseRequest, LedgerError, NotEnough
-from dlapp.gpuid.stores import device_files, machine
-from dlapp.gpuid.stores.locked_devices import TICKET, Waiting, in_order
+from dlapp.gpuid.stores import device_files, record_liveness
 from dlapp.gpuid.stores.machine import MachineLedger
+from dlapp.gpuid.stores.queue_tickets import TICKET, Waiting, in_order
 from dlapp.net import dockerd as docker_client  # noqa: F401
 from dlapp.runtime import accounts, images
 from dlapp.runtime.accounts import Accounts
@@ -615,7 +615,7 @@ def test_what_the_records_of_one_user_cost_is_not_taken_from_the_time_for_others
     def leave(device: str) -> None:
         record_of(directory, "leased", device, evidence={"task": dead_task()})
 
-    monkeypatch.setattr(machine, "time", types.SimpleNamespace(monotonic=lambda: now_s[0], time_ns=time.time_ns))
+    monkeypatch.setattr(record_liveness, "time", types.SimpleNamespace(monotonic=lambda: now_s[0]))
     for number in range(5):
         user = member if number == 4 else attacker
         identities.call(user, leave, f"GPU-{number}")

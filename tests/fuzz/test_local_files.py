@@ -18,7 +18,7 @@ from dlapp.cluster.local.client.engine import LocalEngine
 from dlapp.cluster.local.settings import settings_of
 from dlapp.config import load_config
 from dlapp.gpuid.stores.device_files import Directory
-from dlapp.gpuid.stores.locked_devices import TICKET, waiting
+from dlapp.gpuid.stores.queue_tickets import TICKET, waiting
 from dlapp.locations import HdfsPlace
 from dlapp.login import Login
 from dlapp.serialization import to_json

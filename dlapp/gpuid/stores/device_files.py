@@ -5,7 +5,7 @@
     reserved-<random>           who locked byte 0 of which devices, as JSON
     leased-<random>             who locked byte 1
     health-GPU-…-<random>       why that device must not be given out
-    ticket-…                    a place in the queue (`dlapp.gpuid.stores.machine`)
+    ticket-…                    a place in the queue (`dlapp.gpuid.stores.queue_tickets`)
 
 A device's file is everybody's (0666): nothing in it is read, only its locks count. A record belongs to whoever wrote it
 (0644), so nobody else can change, lock or remove it: the user shown is the file's owner, as the kernel has it. What

@@ -1,4 +1,4 @@
-"""What a process holds of the machine's GPU ledger: devices, reserved or leased, and a place in the queue for them."""
+"""Devices of the machine's GPU ledger that a process has locked, reserved or leased: taking them, and letting go."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from typing import Any, NamedTuple
 
 from dlapp.gpuid.devices import Device
 from dlapp.gpuid.stores import device_files
-from dlapp.gpuid.stores.device_files import Directory, Record
+from dlapp.gpuid.stores.device_files import HELD, LEASED, Directory, Entry, Record, file_name
+from dlapp.gpuid.stores.machine_reader import MachineReader
 from dlapp.system import locks
 from dlapp.system.files import UntrustedFile
 
-_LOOKED_EVERY_S = 1.0
-TICKET = "ticket-"
-_LOOKED_AT = 1 << 40
-"""Where in a ticket's file the lock lies that says when its holder last looked: so many bytes and tenths of seconds."""
-_FUTURE_S = 1.0
+IsStillFree = Callable[[MachineReader, Sequence[Entry], int | None], bool]
+"""Checks a device once more when it is locked, by its records and the descriptor of its lock."""
 
 
 class PublishedHolds(NamedTuple):
@@ -139,107 +137,93 @@ class HeldDevices(_LockedDevices):
         self.close()
 
 
-class QueueTicket:
-    """A place in the machine's queue for GPUs, held until it is closed or the process ends.
+class _Taken(NamedTuple):
+    """Devices that are locked, and the records of that."""
 
-    Its file is never written again once it has its name, so the kernel's time of its last change is when it came. That
-    its holder still looks is said by where a lock of that file lies, which nobody but its owner can place.
-    """
-
-    def __init__(self, directory: Directory, name: str, record: Record, clock: Callable[[], float]) -> None:
-        import json
-
-        self._path, self.name, self._clock = os.path.join(directory.path, name), name, clock
-        self._looked_s = -_LOOKED_EVERY_S
-        self._fd = directory.write(name, json.dumps({**record, "name": name}).encode(), self._lock)
-
-    def _lock(self, fd: int) -> None:
-        locks.try_lock(fd, 0, 1)
-        self._fd = fd
-        self.looks()
-
-    def looks(self) -> None:
-        """Say that whoever waits here is at it."""
-        if (now_s := self._clock()) - self._looked_s >= _LOOKED_EVERY_S:
-            before, self._looked_s = self._looked_s, now_s
-            locks.try_lock(self._fd, _LOOKED_AT + int(now_s * 10), 1)
-            if before >= 0 and int(before * 10) != int(now_s * 10):
-                locks.unlock(self._fd, _LOOKED_AT + int(before * 10), 1)
-
-    def close(self) -> None:
-        """Leave the queue. May be repeated."""
-        if self._fd >= 0:
-            with contextlib.suppress(OSError):
-                os.unlink(self._path)
-            os.close(self._fd)
-            self._fd = -1
-
-    def __enter__(self) -> QueueTicket:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    lock_by_name: dict[str, int]
+    published: tuple[PublishedHolds, ...]
 
 
-class Waiting(NamedTuple):
-    """A ticket whose holder lives.
+def take(
+    ledger: MachineReader,
+    devices: Sequence[Device],
+    byte: int,
+    record: Record,
+    still: IsStillFree,
+    *,
+    both: bool = False,
+) -> _Taken | None:
+    """Lock all ``devices`` and write whose they are; None: one could not be had, and none was kept.
 
     Args:
-        uid: of its owner.
-        came_ns: when it came, as the kernel has it [ns since 1970].
-        since_ms: what its holder says about that.
-        looked_s: when its holder last looked [s, monotonic]; None: it does not say, or says what cannot be.
+        ledger: where they are.
+        devices: to lock, in this order.
+        byte: the one to lock, which also says what kind of hold it is.
+        record: what to write.
+        still: whether one of them may be taken; what was seen before may be history.
+        both: lock both bytes, and write that they are leased.
     """
-
-    name: str
-    uid: int
-    came_ns: int
-    since_ms: int
-    looked_s: float | None
-    record: Record
-
-
-def waiting(directory: Directory, now_s: float, names: list[str]) -> list[Waiting]:
-    """Return the tickets of the living, the first one first; those of this user's dead are removed."""
-    found = []
-    for name in names:
-        if name.startswith(TICKET) and (one := _ticket(directory, name, now_s)) is not None:
-            found.append(one)
-    return in_order(found)
-
-
-def in_order(tickets: Sequence[Waiting]) -> list[Waiting]:
-    """Return tickets in the order of the queue.
-
-    Among users the kernel's time counts, for anybody may claim to have come long ago. Among the tickets of one user
-    what the user says counts: they are ordered by it, on the places that they have together.
-    """
-    places = sorted((one.came_ns, one.uid, one.name) for one in tickets)
-    by_user: dict[int, list[Waiting]] = {}
-    for one in sorted(tickets, key=lambda one: (one.since_ms, one.came_ns, one.name), reverse=True):
-        by_user.setdefault(one.uid, []).append(one)
-    return [by_user[uid].pop() for _, uid, _ in places]
-
-
-def _ticket(directory: Directory, name: str, now_s: float) -> Waiting | None:
+    directory, liveness = ledger.directory, ledger.liveness
+    kind = HELD[LEASED] if both else HELD[byte]
+    against = (kind,) if byte == LEASED else HELD
+    lock_by_name: dict[str, int] = {}
+    published: PublishedHolds | None = None
+    is_taken = False
     try:
-        file = directory.open_to_read(name)
-        is_live = locks.is_write_locked(file.fd, 0, 1)
-        start = locks.write_lock_start(file.fd, _LOOKED_AT)
-        record, about = directory.read_record(file, name) or {}, file.about
-        since_ms = record.get("since_ms")
-        if type(since_ms) is not int:
-            raise UntrustedFile(name, "is not a ticket")
-        if not is_live:
-            if about.st_uid == os.geteuid():
-                directory.remove(name)
-            return None
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        directory.report(name, error)
-        return None
-    looked_s = None if start is None else (start - _LOOKED_AT) / 10
-    if looked_s is not None and looked_s > now_s + _FUTURE_S:
-        looked_s = None
-    return Waiting(name, about.st_uid, about.st_ctime_ns, since_ms, looked_s, record)
+        names = [file_name(one.uuid) for one in devices]
+        for name in names:
+            if (fd := directory.open_device(name, create=True)) is not None:
+                lock_by_name[name] = fd
+                if not _lock(directory, name, fd, byte, 2 if both else 1) or not directory.is_current(fd, name):
+                    return None
+        whole = {**record, "devices": {one.uuid: one.index for one in devices}, "boot_id": liveness.boot_id}
+        published = PublishedHolds(*directory.publish(kind, whole))
+        # 1. A and B lock one device; in between a user replaced its file or made it impossible to lock.
+        # 2. Each writes its live record before it reads those of others.
+        # 3. So at least the later one sees the other's record: one of them gets the device, or neither, never both.
+        entries = ledger.entries(names, but={published.name})
+        for name in names:
+            those = entries.get(name, ())
+            if any(one.is_live and one.kind in against for one in those):
+                return None
+            if not still(ledger, those, lock_by_name.get(name)):
+                return None
+        for one in (one for name in names for one in entries.get(name, ())):
+            if one.uid == os.geteuid() and not one.is_live and one.kind in against and liveness.is_over(one):
+                directory.remove(one.name)
+        is_taken = True
+        return _Taken(lock_by_name, (published,))
+    finally:
+        if not is_taken:
+            if published is not None:
+                device_files.withdraw(directory.path, *published)
+                os.close(published.fd)
+            for fd in lock_by_name.values():
+                os.close(fd)
+
+
+def is_unused(ledger: MachineReader, entries: Sequence[Entry], lock: int | None) -> bool:
+    """Return whether a device is neither leased nor in quarantine."""
+    if lock is not None and locks.is_write_locked(lock, LEASED, 1):
+        return False
+    return is_free_of_leases(ledger, entries) and ledger.health(entries)[0] is None
+
+
+def is_free_of_leases(ledger: MachineReader, entries: Sequence[Entry], _: int | None = None) -> bool:
+    """Return whether no payload of an ended lease may still use a device."""
+    return not any(ledger.liveness.doubt(one) for one in entries)
+
+
+def _lock(directory: Directory, name: str, fd: int, byte: int, count: int) -> bool:
+    """Lock bytes of a device's file; False: somebody else has them.
+
+    Whoever can read the file can place a read lock in the way. That proves no hold, so it is reported and done without:
+    the records keep two from taking the device.
+    """
+    for _ in range(3):
+        if device_files.try_lock(fd, byte, count):
+            return True
+        if locks.is_write_locked(fd, byte, count):
+            return False
+    directory.report(name, UntrustedFile(name, "is read-locked by an unknown process"))
+    return True

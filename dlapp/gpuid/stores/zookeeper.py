@@ -43,7 +43,8 @@ from dlapp.gpuid.stores.deferred_releases import DeferredReleases
 from dlapp.gpuid.stores.ensemble import Ensemble, Overtaken, Unsure
 from dlapp.gpuid.stores.host_lock import HostWriteLock, HostWriteLockHold
 from dlapp.gpuid.stores.locked_devices import HeldDevices
-from dlapp.gpuid.stores.machine import RECLAIM_S, MachineLedger
+from dlapp.gpuid.stores.machine import MachineLedger
+from dlapp.gpuid.stores.machine_reader import RECLAIM_S
 
 LEAST_WAIT_S = 5.0
 """What an answer of the ensemble may take even where no wait for devices was asked for."""

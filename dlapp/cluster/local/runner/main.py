@@ -62,8 +62,9 @@ from dlapp.system.spawn import FIRST_KEPT, close_all_but, spawn
 if TYPE_CHECKING:
     from dlapp.cluster.local.runner.orphans import OrphanReaper
     from dlapp.cluster.local.runner.prefork import PreforkedMaster
-    from dlapp.gpuid.stores.locked_devices import QueueTicket, Reservation
+    from dlapp.gpuid.stores.locked_devices import Reservation
     from dlapp.gpuid.stores.machine import MachineLedger
+    from dlapp.gpuid.stores.queue_tickets import QueueTicket
 
 MAX_STARTS = 3
 MAX_AFTERMATHS = 3

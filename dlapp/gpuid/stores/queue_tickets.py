@@ -1,0 +1,156 @@
+"""The queue for the machine's GPUs: a locked file for each application that waits, and their order."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import re
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from dlapp.gpuid.stores.device_files import Directory, Record, text_of
+from dlapp.system import locks
+from dlapp.system.files import UntrustedFile
+from dlapp.system.owners import user_text
+
+TICKET = "ticket-"
+PASSED_OVER_S = 15.0
+"""Who waits and has not looked for so long (it is stopped, or hangs) keeps its place and holds up nobody meanwhile."""
+_LOOKED_EVERY_S = 1.0
+_LOOKED_AT = 1 << 40
+"""Where in a ticket's file the lock lies that says when its holder last looked: so many bytes and tenths of seconds."""
+_FUTURE_S = 1.0
+
+
+class QueueTicket:
+    """A place in the machine's queue for GPUs, held until it is closed or the process ends.
+
+    Its file is never written again once it has its name, so the kernel's time of its last change is when it came. That
+    its holder still looks is said by where a lock of that file lies, which nobody but its owner can place.
+    """
+
+    def __init__(self, directory: Directory, name: str, record: Record, clock: Callable[[], float]) -> None:
+        self._path, self.name, self._clock = os.path.join(directory.path, name), name, clock
+        self._looked_s = -_LOOKED_EVERY_S
+        self._fd = directory.write(name, json.dumps({**record, "name": name}).encode(), self._lock)
+
+    def _lock(self, fd: int) -> None:
+        locks.try_lock(fd, 0, 1)
+        self._fd = fd
+        self.looks()
+
+    def looks(self) -> None:
+        """Say that whoever waits here is at it."""
+        if (now_s := self._clock()) - self._looked_s >= _LOOKED_EVERY_S:
+            before, self._looked_s = self._looked_s, now_s
+            locks.try_lock(self._fd, _LOOKED_AT + int(now_s * 10), 1)
+            if before >= 0 and int(before * 10) != int(now_s * 10):
+                locks.unlock(self._fd, _LOOKED_AT + int(before * 10), 1)
+
+    def close(self) -> None:
+        """Leave the queue. May be repeated."""
+        if self._fd >= 0:
+            with contextlib.suppress(OSError):
+                os.unlink(self._path)
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> QueueTicket:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Waiting(NamedTuple):
+    """A ticket whose holder lives.
+
+    Args:
+        uid: of its owner.
+        came_ns: when it came, as the kernel has it [ns since 1970].
+        since_ms: what its holder says about that.
+        looked_s: when its holder last looked [s, monotonic]; None: it does not say, or says what cannot be.
+    """
+
+    name: str
+    uid: int
+    came_ns: int
+    since_ms: int
+    looked_s: float | None
+    record: Record
+
+    def __str__(self) -> str:
+        who = f"{text_of(self.record, 'application') or 'an application'} ({user_text(self.uid)})"
+        count = self.record.get("count")
+        return f"{who} came first and waits for {count if isinstance(count, int) else 'some'} gcores"
+
+
+def ticket_name(application: str, since_ms: int) -> str:
+    """Return a name for a new ticket."""
+    safe = re.sub(r"[^A-Za-z0-9_-]", "_", application)[:80]
+    return f"{TICKET}{since_ms:020d}-{safe}-{os.getpid()}-{random.getrandbits(32):08x}"
+
+
+def first_before(directory: Directory, name: str | None, names: list[str], now_s: float) -> Waiting | None:
+    """Return the first live entry of the queue before ``name`` (None: of all); None if there is none.
+
+    Args:
+        directory: the ledger's.
+        name: of the asker's own ticket.
+        names: what is in the directory, listed since ``name`` came: whoever came before is in it.
+        now_s: the time [s, monotonic].
+    """
+    for one in waiting(directory, now_s, names):
+        if one.name == name:
+            return None
+        if one.looked_s is not None and now_s - one.looked_s <= PASSED_OVER_S:
+            return one
+    return None
+
+
+def waiting(directory: Directory, now_s: float, names: list[str]) -> list[Waiting]:
+    """Return the tickets of the living, the first one first; those of this user's dead are removed."""
+    found = []
+    for name in names:
+        if name.startswith(TICKET) and (one := _ticket(directory, name, now_s)) is not None:
+            found.append(one)
+    return in_order(found)
+
+
+def in_order(tickets: Sequence[Waiting]) -> list[Waiting]:
+    """Return tickets in the order of the queue.
+
+    Among users the kernel's time counts, for anybody may claim to have come long ago. Among the tickets of one user
+    what the user says counts: they are ordered by it, on the places that they have together.
+    """
+    places = sorted((one.came_ns, one.uid, one.name) for one in tickets)
+    by_user: dict[int, list[Waiting]] = {}
+    for one in sorted(tickets, key=lambda one: (one.since_ms, one.came_ns, one.name), reverse=True):
+        by_user.setdefault(one.uid, []).append(one)
+    return [by_user[uid].pop() for _, uid, _ in places]
+
+
+def _ticket(directory: Directory, name: str, now_s: float) -> Waiting | None:
+    try:
+        file = directory.open_to_read(name)
+        is_live = locks.is_write_locked(file.fd, 0, 1)
+        start = locks.write_lock_start(file.fd, _LOOKED_AT)
+        record, about = directory.read_record(file, name) or {}, file.about
+        since_ms = record.get("since_ms")
+        if type(since_ms) is not int:
+            raise UntrustedFile(name, "is not a ticket")
+        if not is_live:
+            if about.st_uid == os.geteuid():
+                directory.remove(name)
+            return None
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        directory.report(name, error)
+        return None
+    looked_s = None if start is None else (start - _LOOKED_AT) / 10
+    if looked_s is not None and looked_s > now_s + _FUTURE_S:
+        looked_s = None
+    return Waiting(name, about.st_uid, about.st_ctime_ns, since_ms, looked_s, record)
