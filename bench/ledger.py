@@ -16,7 +16,6 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from dlapp.gpuid.devices import Device
 from dlapp.gpuid.record_json import to_bytes
 from dlapp.gpuid.rules import DeviceRecord, HostRecord, LeaseRecord, LeaseRequest
 from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger, ZooKeeperSettings
+from dlapp.value import replace
 from tests.services.install import ZOOKEEPER_JAR
 from tests.services.zookeeper import ZooKeeper
 

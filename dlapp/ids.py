@@ -7,17 +7,16 @@ appears once the ResourceManager was restarted.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from dlapp.errors import UsageError
 from dlapp.id_text import APPLICATION_ID
+from dlapp.value import Value
 
 _APPLICATION = re.compile(APPLICATION_ID, re.ASCII)
 _CONTAINER = re.compile(r"container_(?:e(\d{1,10})_)?(\d{1,19})_(\d{4,10})_(\d{2,10})_(\d{6,13})", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class ApplicationId:
+class ApplicationId(Value):
     """One run of one spec: ``application_1700000000000_0042``.
 
     Args:
@@ -27,6 +26,9 @@ class ApplicationId:
 
     cluster_timestamp_ms: int
     number: int
+
+    def __lt__(self, other: ApplicationId) -> bool:
+        return bool(type(self).record_key(self) < type(self).record_key(other))
 
     def __str__(self) -> str:
         return f"application_{self.cluster_timestamp_ms}_{self.number:04d}"
@@ -43,14 +45,16 @@ class ApplicationId:
         return cls(int(match[1]), int(match[2]))
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class ContainerId:
+class ContainerId(Value):
     """One container of one attempt: ``container_1700000000000_0042_01_000002``."""
 
     application: ApplicationId
     attempt: int
     number: int
     epoch: int = 0
+
+    def __lt__(self, other: ContainerId) -> bool:
+        return bool(type(self).record_key(self) < type(self).record_key(other))
 
     def __str__(self) -> str:
         epoch = f"e{self.epoch:02d}_" if self.epoch else ""

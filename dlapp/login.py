@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from dlapp.errors import ConfigError
+from dlapp.value import Value, field
 
 USER_VARIABLE = "HADOOP_USER_NAME"
 
 
-@dataclass(frozen=True, slots=True)
-class Login:
+class Login(Value):
     """Who asks a server of Hadoop for something.
 
     Args:

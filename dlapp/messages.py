@@ -18,11 +18,11 @@ Unknown fields are passed over, so an older AM and a newer task understand each 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
 from enum import Enum
 
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.spec import InputSpec, OutputSpec, Resources
+from dlapp.value import Value, field
 
 TOOLS = "tools"
 """Purpose of the token that tools present; a task's is its container id."""
@@ -93,8 +93,7 @@ class Stop(Enum):
     """SIGKILL; nothing is stored."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hello:
+class Hello(Value, kw_only=True):
     """A task's first word to an ApplicationMaster, a new attempt's included.
 
     Args:
@@ -110,8 +109,7 @@ class Hello:
     phase: Phase = Phase.STARTING
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
+class Assignment(Value, kw_only=True):
     """What one container is to do. Paths inside it are relative to the workspace.
 
     Args:
@@ -149,8 +147,7 @@ class Assignment:
     network: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredOutput:
+class StoredOutput(Value, kw_only=True):
     """One output of one container, complete under its temporary name."""
 
     name: str
@@ -159,8 +156,7 @@ class StoredOutput:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskResult:
+class TaskResult(Value, kw_only=True):
     """How a task ended.
 
     Args:
@@ -176,8 +172,7 @@ class TaskResult:
     outputs: tuple[StoredOutput, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Report(Value, kw_only=True):
     """A task's news. Reports of one task are numbered from 1.
 
     Args:
@@ -205,8 +200,7 @@ class Report:
     wait_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Orders:
+class Orders(Value, kw_only=True):
     """What a task is to do now.
 
     Args:
@@ -228,16 +222,14 @@ class Orders:
     report_every_s: float = 10.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopRequest:
+class StopRequest(Value, kw_only=True):
     """A tool asks for a soft-kill or a kill."""
 
     user: str
     unknown: dict[str, object] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopAnswer:
+class StopAnswer(Value, kw_only=True):
     """What came of it: ``state`` is ``stopping``, ``already`` or ``ended``; ``left_s`` the grace time that is left."""
 
     state: str

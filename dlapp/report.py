@@ -7,12 +7,12 @@ tools show it. The states are YARN's on every engine.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.messages import Phase
+from dlapp.value import Value, field, replace
 
 
 class State(Enum):
@@ -52,8 +52,7 @@ class Cause(Enum):
     TIMED_OUT = "timed out"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TryView:
+class TryView(Value, kw_only=True):
     """A container that an index had before its last one; the fields are those of `ContainerView`."""
 
     container_id: ContainerId
@@ -67,8 +66,7 @@ class TryView:
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerView:
+class ContainerView(Value, kw_only=True):
     """One container that was started.
 
     Args:
@@ -123,8 +121,7 @@ class ContainerView:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutputView:
+class OutputView(Value, kw_only=True):
     """One output: ``committed`` is set once it stands under ``target``; ``partial`` where a failed run's is kept."""
 
     name: str
@@ -134,8 +131,7 @@ class OutputView:
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutputClaim:
+class OutputClaim(Value, kw_only=True):
     """One output to commit.
 
     Args:
@@ -149,8 +145,7 @@ class OutputClaim:
     failed: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitClaim:
+class CommitClaim(Value, kw_only=True):
     """The decision that an application's output is committed, and how the application has ended by that.
 
     A process that finds it after the ApplicationMaster's death finishes what it says: nothing is decided again.
@@ -164,8 +159,7 @@ class CommitClaim:
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApplicationView:
+class ApplicationView(Value, kw_only=True):
     """An application as its ApplicationMaster sees it, and after the end as it left it.
 
     Args:

@@ -1,4 +1,4 @@
-"""The JSON form of our values: a dataclass or named tuple is an object, a tuple an array, an id its text.
+"""The JSON form of our values: a `Value` or named tuple is an object, a tuple an array, an id its text.
 
 Two ways to read: ``strict`` refuses a field that it does not know (what a user wrote), and the other keeps it in the
 value's field ``unknown`` where it has one, else passes over it (what another version of dlapp wrote). So formats that
@@ -11,12 +11,12 @@ import functools
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from typing import Any, TypeVar
 
 from dlapp.errors import SpecError
 from dlapp.ids import ApplicationId, ContainerId
+from dlapp.value import Value, fields
 
 T = TypeVar("T")
 _IDS = (ApplicationId, ContainerId)
@@ -45,13 +45,13 @@ def to_json(value: Any) -> Any:
         return str(value)
     if isinstance(value, Enum):
         return value.value
-    if is_dataclass(value) and not isinstance(value, type):
+    if isinstance(value, Value):
         out: dict[str, Any] = {}
-        for field in fields(value):
-            if field.name == UNKNOWN:
+        for name in fields(type(value)):
+            if name == UNKNOWN:
                 out.update(getattr(value, UNKNOWN))
             else:
-                out[field.name] = to_json(getattr(value, field.name))
+                out[name] = to_json(getattr(value, name))
         return out
     if isinstance(value, Mapping):
         return {str(key): to_json(item) for key, item in value.items()}
@@ -66,7 +66,7 @@ def from_json(cls: type[T], data: Any, *, strict: bool = False, path: str = "") 
     """Make a value of ``cls`` from its JSON form.
 
     Args:
-        cls: a dataclass, or another type that fields may have.
+        cls: a `Value`, or another type that fields may have.
         data: the parsed JSON.
         strict: refuse fields that are not known.
         path: of ``data`` in a larger value, for messages.
@@ -109,9 +109,7 @@ def _read(kind: Any, data: Any, strict: bool, path: str) -> Any:
         except ValueError:
             allowed = ", ".join(str(member.value) for member in kind)
             raise SpecError(path, f"is {data!r}, allowed are {allowed}") from None
-    if is_dataclass(kind):
-        return _read_object(kind, data, strict, path)
-    if isinstance(kind, type) and issubclass(kind, tuple):
+    if isinstance(kind, type) and issubclass(kind, (Value, tuple)):
         return _read_object(kind, data, strict, path)
     if kind in (int, float) and isinstance(data, (int, float)) and not -_MOST <= data <= _MOST:
         raise SpecError(path or "value", "is a number that cannot be meant")  # nan and inf are none, too
@@ -144,9 +142,9 @@ def _read_object(cls: Any, data: Any, strict: bool, path: str) -> Any:
 
 @functools.cache
 def _required(cls: Any) -> dict[str, bool]:
-    """Return the names of the fields of a dataclass or named tuple, and whether each has no default."""
-    if is_dataclass(cls):
-        return {one.name: one.default is MISSING and one.default_factory is MISSING for one in fields(cls)}
+    """Return the names of the fields of a `Value` or named tuple, and whether each has no default."""
+    if issubclass(cls, Value):
+        return {name: one.required for name, one in fields(cls).items()}
     return {name: name not in cls._field_defaults for name in cls._fields}
 
 

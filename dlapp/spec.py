@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import posixpath
 import re
-from dataclasses import dataclass, field
 from enum import Enum
 
 from dlapp.errors import SpecError
+from dlapp.value import Value, field
 
 MAX_CONTAINERS = 100_000
 MAX_AMOUNT = 2**31 - 1
@@ -58,8 +58,7 @@ class OnFailure(Enum):
     DROP = "drop"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resources:
+class Resources(Value, kw_only=True):
     """Amounts for one container.
 
     Args:
@@ -88,8 +87,7 @@ class Resources:
         return self.memory_mib * count, self.vcores * count, self.gcores * count
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoleSpec:
+class RoleSpec(Value, kw_only=True):
     """One kind of container.
 
     Args:
@@ -123,8 +121,7 @@ class RoleSpec:
             raise SpecError(f"roles.{self.name}.retries", f"is {self.retries}, allowed are 0 to {MAX_RETRIES}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class Placement(Value, kw_only=True):
     """Where containers may run, which has no effect on one machine; and which GPUs of their node they get.
 
     Args:
@@ -137,8 +134,7 @@ class Placement:
     spread: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InputSpec:
+class InputSpec(Value, kw_only=True):
     """One ``[from_hdfs]`` section.
 
     Args:
@@ -170,8 +166,7 @@ class InputSpec:
             raise SpecError(f"{section}.input_path", "is the workspace itself; with mode=list it is the list's file")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutputSpec:
+class OutputSpec(Value, kw_only=True):
     """One ``[to_hdfs]`` section.
 
     Args:
@@ -192,8 +187,7 @@ class OutputSpec:
         check_inside_workspace(f"{f'to_hdfs {self.name}'.strip()}.output_path", self.output_path)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppSpec:
+class AppSpec(Value, kw_only=True):
     """One application, as its properties file says.
 
     Args:
@@ -288,8 +282,7 @@ class AppSpec:
         raise IndexError(index)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Submission:
+class Submission(Value, kw_only=True):
     """All that an engine and an ApplicationMaster get to know of one application; written to its staging directory.
 
     Args:
@@ -309,8 +302,7 @@ class Submission:
     log_limit_bytes: int = 1 << 30
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Secrets:
+class Secrets(Value, kw_only=True):
     """What travels apart from the spec, readable by the owner only.
 
     Args:

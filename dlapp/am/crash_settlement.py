@@ -7,7 +7,6 @@ point: the next one begins again, and comes to the same end.
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 from dlapp.am.application_dir.local import LocalApplicationDir
 from dlapp.am.model.events import ApplicationEnd, Part
@@ -20,6 +19,7 @@ from dlapp.errors import DlappError
 from dlapp.ids import ApplicationId
 from dlapp.report import ApplicationView, Cause, FinalStatus, OutputView, State
 from dlapp.spec import Submission
+from dlapp.value import replace
 
 _STATES = {Cause.KILLED: State.KILLED, Cause.FAILED: State.FAILED}
 

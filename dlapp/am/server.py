@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -17,6 +16,7 @@ from dlapp.ids import ContainerId
 from dlapp.messages import TOOLS, Hello, Report, StopRequest, page_path, token_is_right
 from dlapp.net.control import Admission, ControlServer, Refusal, Request
 from dlapp.serialization import from_json
+from dlapp.value import Record
 
 MAX_MESSAGE_BYTES = 64 << 10
 MAX_REPORT_BYTES = 1 << 20
@@ -36,8 +36,7 @@ class RequestKind(Enum):
     PAGE = "page"
 
 
-@dataclass(slots=True, eq=False)
-class ControlRequest:
+class ControlRequest(Record):
     """A request that may be answered: ``message`` is a Hello, a Report, a StopRequest or None."""
 
     kind: RequestKind

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-from dataclasses import replace
 from queue import SimpleQueue
 
 from dlapp.am.application_dir.hdfs import HdfsApplicationDir
@@ -15,6 +14,7 @@ from dlapp.errors import DlappError
 from dlapp.hadoop.tokens import read_container_credentials
 from dlapp.ids import ContainerId
 from dlapp.storage.hdfs_staging import HdfsStagingFiles
+from dlapp.value import replace
 
 
 def run() -> None:

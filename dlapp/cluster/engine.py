@@ -7,12 +7,12 @@ of their ends. Above this line nobody knows which engine it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.report import ApplicationView, Cause, FinalStatus
 from dlapp.spec import AppSpec, Placement, Resources, Secrets, Submission
+from dlapp.value import Value, field
 
 if TYPE_CHECKING:
     from dlapp.locations import HdfsPlace
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 # ---- the client's side ----
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineInfo:
+class EngineInfo(Value, kw_only=True):
     """What an engine is: its name and version, and whether it has GPUs (``gcores=auto`` is 1 where it has).
 
     Args:
@@ -38,8 +37,7 @@ class EngineInfo:
     paths_on_hdfs: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogFiles:
+class LogFiles(Value, kw_only=True):
     """Where one container's logs are: ``files`` maps ``stdout``, ``stderr``, ``dlapp.log`` to a URL each.
 
     ``problem``: why the URLs, which an ApplicationMaster said, are not opened; empty: they are.
@@ -89,7 +87,7 @@ class Engine(Protocol):
         """What is known of it now. Raises NotFound."""
 
     def view_json(self, application_id: str) -> dict[str, Any]:
-        """`view` in its JSON form: dataclasses take longer to load than dlapp-status takes. Raises NotFound."""
+        """`view` in its JSON form, for dlapp-status, which loads no view. Raises NotFound."""
 
     def ids(self, *, everybody: bool = False) -> list[str]:
         """All ids as text, oldest first: the caller's own, or everybody's."""
@@ -159,23 +157,20 @@ class Engine(Protocol):
 # ---- the ApplicationMaster's side ----
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResourceLimits:
+class ResourceLimits(Value, kw_only=True):
     """The hard limits that an engine names at registration: the largest single container, or None where unknown."""
 
     largest: Resources | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Registered:
+class Registered(Value, kw_only=True):
     """The answer to a registration; ``live`` are the containers that an earlier attempt left running."""
 
     limits: ResourceLimits
     live: tuple[Grant, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerRequest:
+class ContainerRequest(Value, kw_only=True):
     """How many more containers of one role are wanted at this moment; the last word on the role counts.
 
     Args:
@@ -193,8 +188,7 @@ class ContainerRequest:
     short_of_gpus: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grant:
+class Grant(Value, kw_only=True):
     """A container given to us: on ``node``, for the ask with this ``request_id``."""
 
     container_id: ContainerId
@@ -204,8 +198,7 @@ class Grant:
     log_url: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerEnd:
+class ContainerEnd(Value, kw_only=True):
     """A container's processes are gone, or it was taken away before it had any.
 
     Args:
@@ -221,8 +214,7 @@ class ContainerEnd:
     presumed: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heartbeat:
+class Heartbeat(Value, kw_only=True):
     """What happened since the last heartbeat.
 
     Args:
@@ -241,8 +233,7 @@ class Heartbeat:
     refused: tuple[tuple[int, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskLaunch:
+class TaskLaunch(Value, kw_only=True):
     """All that a task is told: where its AM is, and (apart from every environment) its credentials.
 
     Args:

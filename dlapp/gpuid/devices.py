@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dlapp.value import Value
 
 _WORTH = {"SYS": 1, "NODE": 2, "PHB": 3, "PXB": 4, "PIX": 5}
 _WORTH_OF_ONE_CARD = 6
 _WORTH_OF_AN_NVLINK = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Device(Value):
     """One GPU of this machine, or one MIG device: a GPU that is in MIG mode is not listed itself, its parts are.
 
     Args:
@@ -62,8 +61,7 @@ def closeness(one: Device, other: Device) -> int:
     return 100 * worth + (one.numa == other.numa and one.numa >= 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(Value):
     """Who holds a device.
 
     Args:

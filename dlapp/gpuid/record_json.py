@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import functools
 import json
-from dataclasses import MISSING, fields
 from typing import Any
 
 from dlapp.errors import DlappError
 from dlapp.gpuid.devices import Device
 from dlapp.gpuid.rules import FORMAT, DeviceRecord, HostRecord, LeaseRecord, LedgerError, Quarantine
 from dlapp.serialization import from_json, to_json
+from dlapp.value import fields
 
 MOST_BYTES = 512 << 10
 """The longest record: a ZooKeeper server takes 1 MiB for a whole request (jute.maxbuffer)."""
-_DEVICE_FIELDS = tuple(one.name for one in fields(Device))
+_DEVICE_FIELDS = tuple(fields(Device))
 
 
 def to_bytes(record: HostRecord) -> bytes:
@@ -208,8 +208,8 @@ def _device_from_json(data: Any) -> DeviceRecord:
 
 
 _SIMPLE: dict[str, type] = {
-    one.name: kind for one in fields(Device) for kind in (str, int) if one.type == kind.__name__
+    name: kind for name, text in Device.__annotations__.items() for kind in (str, int) if text == kind.__name__
 }
-_NEEDED = {one.name for one in fields(Device) if one.default is MISSING and one.default_factory is MISSING}
-_LEASE_FIELDS = tuple(one.name for one in fields(LeaseRecord) if one.name != "unknown")
-_QUARANTINE_FIELDS = tuple(one.name for one in fields(Quarantine) if one.name != "unknown")
+_NEEDED = {name for name, one in fields(Device).items() if one.required}
+_LEASE_FIELDS = tuple(name for name in fields(LeaseRecord) if name != "unknown")
+_QUARANTINE_FIELDS = tuple(name for name in fields(Quarantine) if name != "unknown")

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -22,6 +21,7 @@ from dlapp.errors import AskTooLarge, Denied, DlappError, NotFound, UsageError
 from dlapp.gpuid import selection
 from dlapp.gpuid.devices import Device, Holder
 from dlapp.system.text import counted
+from dlapp.value import Value, field, replace
 
 FORMAT = 1
 """The format that this version writes."""
@@ -52,8 +52,7 @@ class NotEnough(DlappError):
         self.host, self.reason, self.asked, self.free, self.holders = host, reason, asked, free, tuple(holders)
 
 
-@dataclass(frozen=True, slots=True)
-class Quarantine:
+class Quarantine(Value):
     """Why a device is not given out.
 
     Args:
@@ -76,8 +75,7 @@ class Quarantine:
         return f"quarantined ({self.detail or self.cause})"
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceRecord:
+class DeviceRecord(Value):
     """A device that the host has or had.
 
     Args:
@@ -97,8 +95,7 @@ class DeviceRecord:
         return self.device.uuid
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseRecord:
+class LeaseRecord(Value):
     """A container's hold on devices.
 
     Args:
@@ -122,8 +119,7 @@ class LeaseRecord:
     unknown: Unknown = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class HostRecord:
+class HostRecord(Value):
     """All that the ledger knows of one host.
 
     Args:
@@ -184,8 +180,7 @@ class HostRecord:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseRequest:
+class LeaseRequest(Value):
     """What a container asks for.
 
     Args:

@@ -17,17 +17,16 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from dlapp.hadoop.errors import HadoopError
+from dlapp.value import Value, field
 
 AM_RM_KIND = "YARN_AM_RM_TOKEN"
 _MAGIC = b"HDTS"
 _MAX_FILE = 16 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(Value):
     """A credential of one kind for one service; never shown, the password is in it."""
 
     identifier: bytes = field(repr=False)
@@ -40,8 +39,7 @@ class Token:
         return base64.urlsafe_b64encode(_encode_token(self)).rstrip(b"=").decode()
 
 
-@dataclass(frozen=True, slots=True)
-class Credentials:
+class Credentials(Value):
     """Tokens and secrets by their alias."""
 
     tokens: Mapping[str, Token] = field(default_factory=dict)

@@ -12,7 +12,6 @@ import os
 import re
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 from dlapp.cluster import EngineInfo
@@ -37,6 +36,7 @@ from dlapp.spec import (
 from dlapp.storage.glob import split_pattern
 from dlapp.system.owners import user_name
 from dlapp.system.text import shown
+from dlapp.value import Value, replace
 
 SMALL_MIB = 64
 """A bare number below it is often meant as GiB."""
@@ -48,8 +48,7 @@ _GLOB = re.compile(r"[*?]|\[[^/]+\]|\{[^/]*,[^/]*\}")
 _WILD = re.compile(r"([\\*?\[\]{}])")
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(Value):
     """A properties file and its env_file as they were at one moment.
 
     Args:
@@ -63,8 +62,7 @@ class Snapshot:
     env: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Application:
+class Application(Value):
     """What a properties file says, ready to be submitted.
 
     Args:
@@ -82,8 +80,7 @@ class Application:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class UnresolvedSpec:
+class UnresolvedSpec(Value):
     """A spec that a program made: its paths are as in a properties file that lies in the working directory.
 
     Args:

@@ -16,7 +16,6 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 
 from dlapp.errors import UsageError
 from dlapp.launcher.gzip_blocks import GzipBlocks
@@ -24,6 +23,7 @@ from dlapp.launcher.scan import SPARSE_FROM, Scan, ScanEntry, scan_workspace, to
 from dlapp.launcher.tar import BLOCK, DIRECTORY, END, LINK, MOST_PIECES, header, padding, sparse_header
 from dlapp.locations import shown
 from dlapp.storage.tree import explained
+from dlapp.value import Value
 
 __all__ = ["Packed", "Scan", "ScanEntry", "pack", "scan_workspace"]
 
@@ -34,8 +34,7 @@ _MOST_THREADS = 8
 _TEMPORARY = ".packing"
 
 
-@dataclass(frozen=True, slots=True)
-class Packed:
+class Packed(Value):
     """A packed workspace.
 
     Args:

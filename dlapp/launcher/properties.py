@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -33,6 +32,7 @@ from dlapp.launcher.keys import (
 from dlapp.serialization import from_json, to_json
 from dlapp.spec import check_env_name
 from dlapp.system.text import shown
+from dlapp.value import Value, field, replace
 
 MOST_BYTES = 1 << 20
 MOST_FAULTS = 100
@@ -45,8 +45,7 @@ _BLANKS = " \t"
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(Value):
     """One value as it is written, quotes included.
 
     Args:
@@ -60,8 +59,7 @@ class Setting:
     option: str = field(default="", compare=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Properties:
+class Properties(Value, kw_only=True):
     """A properties file. Two are equal where they say the same; path, comments and lines do not count.
 
     Args:

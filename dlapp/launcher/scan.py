@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from dlapp.errors import UsageError
 from dlapp.locations import shown
 from dlapp.storage.links import link_kept_inside, link_reader
 from dlapp.storage.tree import human_size, kind_in_words
+from dlapp.value import Value
 
 SPARSE_FROM = 64 << 10
 """Smaller files are never looked at for holes."""
@@ -31,8 +31,7 @@ class ScanEntry(NamedTuple):
     link: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Scan:
+class Scan(Value):
     """A workspace as it was found.
 
     Args:

@@ -22,11 +22,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, NamedTuple
 
 import h11
+
+from dlapp.value import Record, field
 
 MAX_HEAD_BYTES = 16 << 10
 REQUEST_DEADLINE_S = 20.0
@@ -70,8 +71,7 @@ Admit = Callable[[str, str, str], Admission | Refusal]
 """Decides on a request by its method, path and token; runs on the server's thread."""
 
 
-@dataclass(slots=True, eq=False)
-class Request:
+class Request(Record):
     """One request that came in; answer it with `ControlServer.reply`, once, from any thread."""
 
     method: str
@@ -89,8 +89,7 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-@dataclass(slots=True, eq=False)
-class _Peer:
+class _Peer(Record):
     """A connection, and how far its current request is.
 
     Args:
@@ -110,7 +109,7 @@ class _Peer:
     out: deque[memoryview] = field(default_factory=deque)
     head: h11.Request | None = None
     body: bytearray = field(default_factory=bytearray)
-    admission: Admission = Admission()  # noqa: RUF009 - a tuple
+    admission: Admission = Admission()
     asked: Request | None = None
     authenticated: bool = False
     begun: bool = False

@@ -13,7 +13,6 @@ import contextlib
 import os
 import resource
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from dlapp import node_policy
@@ -23,6 +22,7 @@ from dlapp.node_policy import DockerPolicy
 from dlapp.runtime.gpu.modes import GpuPart
 from dlapp.runtime.payload import PayloadError
 from dlapp.spec import Resources
+from dlapp.value import Value, field
 
 UNLIMITED = -1
 ALWAYS_THERE = ("host", "none")
@@ -44,8 +44,7 @@ class Bind(NamedTuple):
     read_only: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerSpec:
+class ContainerSpec(Value, kw_only=True):
     """All that a container is made of.
 
     Args:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from dlapp.errors import DlappError
 from dlapp.messages import Fault
 from dlapp.spec import Resources
+from dlapp.value import Value
 
 BY_SHELL = "shell"
 AS_PROGRAM = "program"
@@ -24,8 +24,7 @@ class PayloadError(DlappError):
         self.fault = fault
 
 
-@dataclass(frozen=True, slots=True)
-class PayloadDevice:
+class PayloadDevice(Value):
     """One GPU that a payload holds; see `dlapp.gpuid.devices.Device`. ``minor`` -1: not known; ``mig`` -1: whole."""
 
     uuid: str
@@ -34,8 +33,7 @@ class PayloadDevice:
     mig: int = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Payload:
+class Payload(Value, kw_only=True):
     """All that is needed to run one payload.
 
     Args:

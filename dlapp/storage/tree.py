@@ -7,7 +7,6 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from dlapp.errors import Denied, DlappError, NotFound
@@ -15,6 +14,7 @@ from dlapp.locations import shown
 from dlapp.storage.api import DiskFull
 from dlapp.storage.links import link_kept_inside, link_reader
 from dlapp.system.files import UntrustedFile, check_own_directory, open_file, shown_path
+from dlapp.value import Record, field
 
 COPY_CHUNK = 64 << 20
 READ_CHUNK = 1 << 20
@@ -565,8 +565,7 @@ def remove_tree(path: str, *, dir_fd: int | None = None, name: str = "", number:
             os.close(one.fd)
 
 
-@dataclass(slots=True)
-class _Emptied:
+class _Emptied(Record):
     """A directory that is being emptied: descriptor ``fd``, with the name ``name`` in ``above``.
 
     Args:

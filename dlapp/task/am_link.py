@@ -14,7 +14,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from dlapp.errors import Denied, DlappError, NotFound, SpecError, Unreachable
@@ -23,6 +22,7 @@ from dlapp.messages import Assignment, Hello, Orders, Phase, Report, Stop, TaskR
 from dlapp.net.control_client import ControlConnection
 from dlapp.serialization import from_json, to_json
 from dlapp.task.interrupt import InterruptHandler
+from dlapp.value import replace
 
 HELLO_TIMEOUT_S = 5.0
 CALL_TIMEOUT_S = 10.0

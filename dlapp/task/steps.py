@@ -627,7 +627,7 @@ class Task:
 
 
 def _changed(result: TaskResult, **changes: Any) -> TaskResult:
-    from dataclasses import replace
+    from dlapp.value import replace
 
     return replace(result, **changes)
 

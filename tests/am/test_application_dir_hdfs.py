@@ -6,7 +6,6 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
@@ -22,6 +21,7 @@ from dlapp.errors import DlappError, NotFound, Unreachable
 from dlapp.ids import ApplicationId
 from dlapp.report import Cause, CommitClaim, FinalStatus, OutputView, State
 from dlapp.spec import AppSpec, OutputSpec, Submission
+from dlapp.value import replace
 from tests.am.driving import Driver
 
 APP = ApplicationId(1700000000000, 7)

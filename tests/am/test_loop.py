@@ -6,7 +6,6 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -22,6 +21,7 @@ from dlapp.net.control_client import ControlConnection
 from dlapp.report import ApplicationView, Cause, FinalStatus
 from dlapp.serialization import from_json, to_json
 from dlapp.spec import AppSpec, Resources, RoleSpec, Secrets, Submission
+from dlapp.value import replace
 
 APP = ApplicationId(1_700_000_000_000, 1)
 SECRET = "ab" * 32

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
 from dlapp.am.model import events, journal
 from dlapp.cluster import Heartbeat
@@ -11,6 +10,7 @@ from dlapp.messages import Fault, Phase
 from dlapp.report import ApplicationView, FinalStatus, State
 from dlapp.serialization import from_json, to_json
 from dlapp.spec import Resources, RoleSpec, StartRule
+from dlapp.value import replace
 from tests.am.driving import START_MS, Driver, result
 
 

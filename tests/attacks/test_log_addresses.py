@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +18,7 @@ from dlapp.ids import ApplicationId, ContainerId
 from dlapp.login import Login
 from dlapp.report import ApplicationView, ContainerView, FinalStatus, State
 from dlapp.serialization import to_json
+from dlapp.value import replace
 
 APP = ApplicationId(1700000000000, 7)
 CONTAINER = ContainerId(APP, 1, 2)

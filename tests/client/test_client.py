@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from dlapp.ids import ApplicationId
 from dlapp.report import ApplicationView, Cause, FinalStatus, State
 from dlapp.serialization import to_json
 from dlapp.tools.kill_target import targets
+from dlapp.value import replace
 
 
 def view(number: int, state: State = State.FINISHED, **more: Any) -> ApplicationView:
@@ -203,8 +203,8 @@ def test_the_cause_decides_the_exit_code(cause: Cause, code: int) -> None:
 def test_without_a_cause_state_and_final_status_decide() -> None:
     bare = view(1, final_status=FinalStatus.SUCCEEDED)
     assert exit_code(bare) == 0
-    assert exit_code(dataclasses.replace(bare, final_status=FinalStatus.FAILED)) == 1
-    assert exit_code(dataclasses.replace(bare, final_status=FinalStatus.UNDEFINED, state=State.KILLED)) == 7
+    assert exit_code(replace(bare, final_status=FinalStatus.FAILED)) == 1
+    assert exit_code(replace(bare, final_status=FinalStatus.UNDEFINED, state=State.KILLED)) == 7
 
 
 def test_a_container_that_the_application_cannot_have_is_not_found() -> None:

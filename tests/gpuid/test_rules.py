@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from dlapp.gpuid import rules
 from dlapp.gpuid.devices import Device
 from dlapp.gpuid.record_json import MOST_BYTES, from_bytes, to_bytes
 from dlapp.gpuid.rules import HostRecord, LeaseRequest, LedgerError, NotEnough
+from dlapp.value import replace
 from tests.services.ledger_process import fake_devices
 
 APP, OTHER = "application_1700000000000_0042", "application_1700000000000_0043"

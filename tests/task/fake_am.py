@@ -32,6 +32,7 @@ from dlapp.messages import (
 from dlapp.net.control import Admission, ControlServer, Request
 from dlapp.serialization import from_json, to_json
 from dlapp.spec import InputSpec, OutputSpec, Resources
+from dlapp.value import replace
 from tests.runtime.driver import python_for_users
 
 APPLICATION = ApplicationId(1700000000000, 1)
@@ -140,8 +141,7 @@ class FakeAm:
     def order(self, **change: Any) -> None:
         """Give new orders."""
         with self._changed:
-            fields = {name: getattr(self.orders, name) for name in Orders.__slots__}
-            self.orders = Orders(**(fields | {"number": self.orders.number + 1} | change))
+            self.orders = replace(self.orders, **{"number": self.orders.number + 1} | change)
         self._answer_held()
 
     def stop(self, how: Stop, grace_s: float = 5.0) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import re
-from dataclasses import fields
 from pathlib import Path
 
 import click
@@ -14,6 +13,7 @@ from dlapp import errors
 from dlapp.cluster import LogFiles
 from dlapp.report import ApplicationView, ContainerView, OutputView, TryView
 from dlapp.tools.common import EXIT_BROKEN_PIPE
+from dlapp.value import Value, fields
 
 COMMANDS = ("launcher", "status", "list", "logs", "softkill", "kill", "rm", "shell", "run", "gpu", "cache", "doctor")
 ROOT = Path(__file__).parents[2]
@@ -53,9 +53,9 @@ def test_the_readme_names_every_command() -> None:
 
 
 @pytest.mark.parametrize("value", [ApplicationView, ContainerView, TryView, OutputView, LogFiles])
-def test_the_json_formats_are_documented_field_by_field(value: type) -> None:
+def test_the_json_formats_are_documented_field_by_field(value: type[Value]) -> None:
     page = (ROOT / "docs" / "json.md").read_text()
-    assert [one.name for one in fields(value) if one.name != "unknown" and f"`{one.name}`" not in page] == []
+    assert [name for name in fields(value) if name != "unknown" and f"`{name}`" not in page] == []
 
 
 def test_each_test_that_the_security_page_names_is_there() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from dlapp.am.decisions import blockers, failures, recovery, shutdown
 from dlapp.am.model import journal
 from dlapp.am.model.events import Abandon, StartTask
@@ -13,6 +11,7 @@ from dlapp.cluster import Grant, Heartbeat, Registered
 from dlapp.ids import ContainerId
 from dlapp.messages import Stop
 from dlapp.spec import Resources, RoleSpec
+from dlapp.value import replace
 
 
 def take_registered(state: ApplicationState, registered: Registered) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-from dataclasses import replace
 
 from dlapp.am.decisions import assignment, blockers, containers, gang, shutdown, verdict
 from dlapp.am.decisions.verdict import Verdict
@@ -14,6 +13,7 @@ from dlapp.am.model.state import ApplicationState, Due
 from dlapp.cluster import ContainerEnd
 from dlapp.messages import Fault, Phase, Stop, TaskResult
 from dlapp.spec import ContainerFailure
+from dlapp.value import replace
 
 
 def take_end(state: ApplicationState, end: ContainerEnd) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from dataclasses import replace
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -19,6 +18,7 @@ from dlapp.cluster import ContainerEnd, Grant
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.report import OutputView
 from dlapp.spec import Submission
+from dlapp.value import replace
 
 MAX_GAP_MS = 10_000
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dlapp.cluster.yarn.bundle import NAME as PROGRAM
@@ -20,6 +19,7 @@ from dlapp.launch_spec import CacheSettings, DockerSettings, LaunchSpec, LedgerS
 from dlapp.locations import HdfsPlace
 from dlapp.serialization import from_json, parse_json, to_json
 from dlapp.spec import Secrets, Submission
+from dlapp.value import Value, field
 
 if TYPE_CHECKING:
     from dlapp.cluster.engine import Grant, TaskLaunch
@@ -37,8 +37,7 @@ _BEGIN = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AmPlan:
+class AmPlan(Value, kw_only=True):
     """All that an ApplicationMaster needs to know besides its own container.
 
     Args:

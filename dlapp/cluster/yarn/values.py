@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from dlapp.cluster.yarn.dialect import Dialect
@@ -11,6 +10,7 @@ from dlapp.errors import ConfigError
 from dlapp.ids import ContainerId
 from dlapp.login import Login
 from dlapp.spec import Resources
+from dlapp.value import Value, field
 
 if TYPE_CHECKING:
     from dlapp.cluster.engine import Grant, TaskLaunch
@@ -29,8 +29,7 @@ class NodeId(NamedTuple):
         return f"{self.host}:{self.port}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResourceRequest:
+class ResourceRequest(Value, kw_only=True):
     """One line of what an application wants: how many containers in all, there. The last word on its key counts.
 
     Args:
@@ -55,8 +54,7 @@ class ResourceRequest:
             raise ValueError(f"{self.count} containers wanted on {self.name}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Granted:
+class Granted(Value, kw_only=True):
     """A container that YARN gave us.
 
     Args:
@@ -73,8 +71,7 @@ class Granted:
     token: bytes = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerStatus:
+class ContainerStatus(Value, kw_only=True):
     """A container as its node or the ResourceManager sees it; ``exit_status`` means something once it has ended."""
 
     container_id: ContainerId
@@ -83,8 +80,7 @@ class ContainerStatus:
     diagnostics: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Registration:
+class Registration(Value, kw_only=True):
     """The answer to a registration.
 
     Args:
@@ -100,8 +96,7 @@ class Registration:
     live: tuple[Granted, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Allocation:
+class Allocation(Value, kw_only=True):
     """The answer to a heartbeat: what is new.
 
     Args:
@@ -121,8 +116,7 @@ class Allocation:
     preempted: tuple[ContainerId, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LocalResource:
+class LocalResource(Value, kw_only=True):
     """A file that the NodeManager brings to a container.
 
     Args:
@@ -141,8 +135,7 @@ class LocalResource:
     visibility: str = "APPLICATION"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class Launch(Value, kw_only=True):
     """What runs in a container.
 
     Args:
@@ -158,8 +151,7 @@ class Launch:
     credentials: bytes = field(default=b"", repr=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeReport:
+class NodeReport(Value, kw_only=True):
     """A node of the cluster, as the ResourceManager reports it."""
 
     node: NodeId
@@ -176,8 +168,7 @@ ContainerLaunch = Callable[["Grant", "TaskLaunch"], tuple[tuple[str, ...], bytes
 """Makes of a task's launch the command, and what goes into its credentials under `TASK_SECRET`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
+class Cluster(Value, kw_only=True):
     """Where an ApplicationMaster finds YARN, and how it speaks to it; the client writes it down for it.
 
     Args:
@@ -194,8 +185,7 @@ class Cluster:
     web_scheme: str = "http"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
+class Program(Value, kw_only=True):
     """What runs in a container: files that YARN brings there, and what makes the command of them."""
 
     launch: ContainerLaunch

@@ -30,7 +30,6 @@ import os
 import random
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -71,6 +70,7 @@ from dlapp.system.files import UntrustedFile
 from dlapp.system.owners import user_text
 from dlapp.system.shared_directory import open_shared_directory
 from dlapp.system.text import counted
+from dlapp.value import replace
 
 DEVICES_LAST_S = 30.0
 """How long what NVML said is good: initializing it can take a second."""

@@ -21,7 +21,6 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -32,6 +31,7 @@ from dlapp.gpuid.rules import HostRecord, LeaseRequest, LedgerError
 from dlapp.gpuid.stores.locked_devices import HeldDevices
 from dlapp.gpuid.stores.machine import MachineLedger
 from dlapp.hadoop.web import NoAddress, Web
+from dlapp.value import replace
 
 _PATH = "/ws/v1/node/resources/yarn.io%2Fgpu"
 _TIMEOUT_S, _AGAIN_S = 5.0, 0.5

@@ -24,7 +24,6 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -45,6 +44,7 @@ from dlapp.gpuid.stores.host_lock import HostWriteLock, HostWriteLockHold
 from dlapp.gpuid.stores.locked_devices import HeldDevices
 from dlapp.gpuid.stores.machine import MachineLedger
 from dlapp.gpuid.stores.machine_reader import RECLAIM_S
+from dlapp.value import replace
 
 LEAST_WAIT_S = 5.0
 """What an answer of the ensemble may take even where no wait for devices was asked for."""

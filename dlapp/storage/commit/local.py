@@ -38,7 +38,6 @@ import errno
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from dlapp.errors import DlappError, NotFound, UsageError
 from dlapp.locations import file_location, local_path, shown
@@ -60,6 +59,7 @@ from dlapp.storage.commit.marker import (
 from dlapp.storage.tree import explained, remove_tree
 from dlapp.system.files import UntrustedFile, open_directory, open_file, open_own_directory
 from dlapp.system.owners import user_text
+from dlapp.value import Value
 
 _NEW_READY, _NEW_MARKER, _NEW_PARTIAL = "ready.new", "commit.new", "partial.new"
 """What lies in ``tmp`` beside the parts, until it is complete."""
@@ -67,8 +67,7 @@ _NOREPLACE, _EXCHANGE = 1, 2
 _BEFORE, _SWAPPED, _REFUSED = "before", "swapped", "refused"
 
 
-@dataclass(frozen=True, slots=True)
-class _Beside:
+class _Beside(Value):
     """The names of one commit, in the open directory ``fd`` that its target lies in."""
 
     parent: str

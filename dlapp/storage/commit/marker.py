@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from dlapp.errors import Denied, DlappError, UsageError
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.locations import shown
 from dlapp.system.files import UntrustedFile, is_plain_name, json_object
+from dlapp.value import Value
 
 Parts = Sequence[tuple[str, str]]
 """For each part its name in the target and its location. One part named "" is the whole target; it may be a file."""
@@ -80,8 +80,7 @@ class OutputCommit(Protocol):
         """Remove all that is beside the target but a partial output."""
 
 
-@dataclass(frozen=True, slots=True)
-class Marker:
+class Marker(Value):
     """Content of a marker.
 
     Args:

@@ -276,9 +276,8 @@ def test_an_ask_that_no_longer_fits_ends_and_the_rest_goes_on(
 
 
 def test_keys_that_only_place_work_on_a_cluster_pass_with_a_line(engine: LocalEngine) -> None:
-    from dataclasses import replace
-
     from dlapp.spec import Placement
+    from dlapp.value import replace
 
     spec = replace(spec_of(), queue="research", placement=Placement(nodes=("node7",)))
     assert engine.check(spec) == [

@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,6 +38,7 @@ from dlapp.ids import ApplicationId, ContainerId
 from dlapp.login import Login
 from dlapp.report import FinalStatus, State
 from dlapp.spec import Resources
+from dlapp.value import replace
 from tests.cluster.yarn.on_yarn import Attempt, submission, until
 from tests.services.hadoop import NODES, Hadoop
 from tests.services.proxy import Plan, Proxy

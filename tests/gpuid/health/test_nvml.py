@@ -14,10 +14,11 @@ import pytest
 from tests.services.nvml_stub import StubDevice, with_devices
 
 SHOW = """
-import dataclasses, json
+import json
 from dlapp.gpuid.health.nvml import NvmlError, discover
+from dlapp.serialization import to_json
 try:
-    print(json.dumps([dataclasses.asdict(device) for device in discover()]))
+    print(json.dumps([to_json(device) for device in discover()]))
 except NvmlError as error:
     print(json.dumps(str(error)))
 """

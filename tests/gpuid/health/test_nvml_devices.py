@@ -16,9 +16,10 @@ import pytest
 from tests.services.nvml_stub import LINK_DOWN, MIB, NVSWITCH, Part, StubDevice, with_devices
 
 PYTHON = """
-import dataclasses, json, os, sys, time
+import json, os, sys, time
 from dlapp.gpuid.health import inspection, nvml
 from dlapp.gpuid.liveness import gpu_processes
+from dlapp.serialization import to_json
 for line in sys.stdin:
     try:
         answer = eval(line)
@@ -26,7 +27,7 @@ for line in sys.stdin:
         answer = {"error": str(error)}
     print(json.dumps(answer), flush=True)
 """
-DISCOVER = "[dataclasses.asdict(one) for one in nvml.discover()]"
+DISCOVER = "[to_json(one) for one in nvml.discover()]"
 READ = "{uuid: one._asdict() for uuid, one in nvml.read(seen if 'seen' in globals() else nvml.discover()).items()}"
 
 

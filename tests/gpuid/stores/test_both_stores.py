@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from dlapp.gpuid import rules
 from dlapp.gpuid.liveness.probes import LivenessProbes
 from dlapp.gpuid.liveness.result import Liveness
 from dlapp.gpuid.rules import HostRecord, LeaseRequest, NotEnough
+from dlapp.value import replace
 from tests.gpuid import layouts
 from tests.services.ledger_process import fake_devices
 

@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 
 from dlapp.cluster.engine import ContainerEnd, Grant, Heartbeat
 from dlapp.cluster.yarn.am.exit_status import ABORTED, end_of, is_of_lost_node, was_taken_away
 from dlapp.cluster.yarn.values import ContainerStatus, Granted, NodeId
 from dlapp.hadoop.errors import ConnectionLost, NotHadoop
 from dlapp.ids import ContainerId
+from dlapp.value import Record, replace
 
 TAKEN_AWAY_S = 5.0
 """From the ResourceManager's word that it takes a container away to the end of its processes: a heartbeat of the node
@@ -63,8 +63,7 @@ class AllocateEvents:
         )
 
 
-@dataclass(slots=True)
-class _ReleasedContainer:
+class _ReleasedContainer(Record):
     """A container that may have processes although YARN says that it has ended.
 
     Args:

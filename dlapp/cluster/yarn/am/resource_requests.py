@@ -15,11 +15,11 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
 
 from dlapp.cluster.engine import ContainerRequest
 from dlapp.cluster.yarn.values import ANY, NodeReport, ResourceRequest
 from dlapp.spec import Resources
+from dlapp.value import replace
 
 MOST_HOSTS = 64
 DEFAULT_RACK = "/default-rack"

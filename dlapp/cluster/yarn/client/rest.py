@@ -12,7 +12,6 @@ import base64
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urljoin
 
@@ -25,6 +24,7 @@ from dlapp.login import Login
 from dlapp.net.http import HttpResponse
 from dlapp.report import FinalStatus, State
 from dlapp.serialization import parse_json
+from dlapp.value import Value, field
 
 SETTING = "yarn.resourcemanager.webapp.address"
 KIND = "DLAPP"
@@ -36,16 +36,14 @@ _MAX_REDIRECTS = 3
 _KINDS: dict[int, type[RemoteError]] = {401: NotAllowed, 403: NotAllowed, 404: ApplicationNotFound}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewApplication:
+class NewApplication(Value, kw_only=True):
     """An id for a submission, and the largest amount of each resource type in one container, by its name."""
 
     application_id: ApplicationId
     largest: dict[str, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppSubmission:
+class AppSubmission(Value, kw_only=True):
     """One application as YARN is told of it.
 
     Args:
@@ -93,8 +91,7 @@ class AppSubmission:
         return body
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppReport:
+class AppReport(Value, kw_only=True):
     """What the ResourceManager says of an application at one moment.
 
     Args:
@@ -122,8 +119,7 @@ class AppReport:
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeInfo:
+class NodeInfo(Value, kw_only=True):
     """A node: ``total`` and ``used`` by resource type (``memory-mb``, ``vcores``, ``gcores``)."""
 
     name: str
@@ -141,8 +137,7 @@ class NodeInfo:
         return self.name.rpartition(":")[0]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueInfo:
+class QueueInfo(Value, kw_only=True):
     """A queue: its short name, full path and state, and whether applications may be submitted to it (a leaf)."""
 
     name: str

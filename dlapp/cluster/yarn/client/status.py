@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from dlapp.cluster.engine import LogFiles
@@ -37,6 +36,7 @@ from dlapp.ids import ApplicationId
 from dlapp.report import ApplicationView, ContainerView, OutputView, State
 from dlapp.serialization import from_json, parse_json
 from dlapp.spec import Submission
+from dlapp.value import replace
 
 _LOG_NAMES = ("stdout", "stderr", "dlapp.log")
 RUNNING_READ = 20

@@ -11,7 +11,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from dlapp.cluster.yarn import bundle
@@ -35,6 +34,7 @@ from dlapp.messages import TOOLS, derive_token
 from dlapp.report import FinalStatus, State
 from dlapp.spec import Secrets, Submission
 from dlapp.system.retention import Retention
+from dlapp.value import replace
 
 IN_DOUBT_S = 60.0
 """So long a submission is repeated of which YARN does not say that it has it; another one takes over in 10 to 30 s."""

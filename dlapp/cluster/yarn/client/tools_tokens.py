@@ -15,12 +15,12 @@ import json
 import os
 import re
 import time
-from dataclasses import dataclass, field
 
 from dlapp.id_text import APPLICATION_ID
 from dlapp.ids import ApplicationId
 from dlapp.system import files
 from dlapp.system.owners import refuse_place_of_others
+from dlapp.value import Value, field
 
 MAX_AGE_S = 90 * 86_400.0
 """A file whose application nobody looked at after its end goes then."""
@@ -30,8 +30,7 @@ _MAX_BYTES = 4096
 _MOST = 100_000
 
 
-@dataclass(frozen=True, slots=True)
-class KeptToken:
+class KeptToken(Value):
     """Stored state of one application.
 
     Args:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -16,6 +15,7 @@ from dlapp.ids import ApplicationId
 from dlapp.login import Login
 from dlapp.report import ApplicationView, Cause, ContainerView, FinalStatus, OutputView, State, TryView
 from dlapp.spec import Submission
+from dlapp.value import replace
 
 _TIMEOUT_S = 20.0
 _FORGOTTEN_TIMEOUT_S = 3.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -13,6 +12,7 @@ from dlapp.cluster.engine import ContainerRequest
 from dlapp.cluster.yarn.am.resource_requests import ResourceRequestTable
 from dlapp.cluster.yarn.values import ANY, NodeId, NodeReport, ResourceRequest
 from dlapp.spec import Placement, Resources
+from dlapp.value import replace
 
 SMALL = Resources(memory_mib=256, vcores=1, gcores=1)
 NONE: Counter[int] = Counter()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import replace
 from email.utils import formatdate
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +19,7 @@ from dlapp.errors import Denied, TimedOut, Unreachable
 from dlapp.ids import ApplicationId
 from dlapp.login import Login
 from dlapp.report import ApplicationView, FinalStatus, State
+from dlapp.value import replace
 from tests.cluster.yarn.client.test_cleanup import APP, CLAIM, PLACES, A, B, Memory, stage
 
 RUNNING = AppReport(

@@ -10,7 +10,6 @@ import sys
 import threading
 import zipfile
 from collections.abc import Iterator
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from dlapp.ids import ApplicationId
 from dlapp.locations import HdfsPlace
 from dlapp.login import Login
 from dlapp.report import ApplicationView, Cause, FinalStatus, State
+from dlapp.value import replace
 
 APP = ApplicationId(1700000000000, 7)
 ROOT = Path(__file__).parents[4]
