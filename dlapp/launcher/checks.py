@@ -55,11 +55,13 @@ class WorldCheck:
         network = self.spec.network
         said = self.properties.value("application", "network")
         if problem:
-            self._fault("application", "network", f"is {network}: {problem}")
+            where = " (runtime.docker.network)" if said is None else ""
+            self._fault("application", "network", f"is {network}{where}: {problem}")
         elif self.spec.containers > 1 and said is None and network not in (None, "host"):
             self.note(
-                f"the {self.spec.containers} containers are in Docker's network {network}, and do not reach each other "
-                f"as in host, the default until now: say network=host if they must, else network={network}"
+                f"the {self.spec.containers} containers are in Docker's network {network} and do not reach each other "
+                f"as in host, the earlier default; set network=host in [application] if they must, else "
+                f"network={network}"
             )
 
     def script(self) -> None:

@@ -205,7 +205,7 @@ def fences(docker: Dockerd, resources: Resources, network: str, policy: DockerPo
         DockerRefused, DockerSilent.
     """
     if problem := forbidden_network(policy, network) or missing_network(docker, network):
-        raise PayloadError(Fault.NODE, f"network={network}: {problem}")
+        raise PayloadError(Fault.NODE, f"network={network} ([application], or runtime.docker.network): {problem}")
     memory = resources.memory_mib << 20
     return {
         "network": network,

@@ -82,7 +82,7 @@ def test_several_containers_that_name_no_network_are_told_that_the_default_is_an
     assert done.code == 0, done.err
     lines = [line for line in done.err.splitlines() if "network=host" in line]
     assert len(lines) == told
-    assert all(line.startswith(f"the 2 containers are in Docker's network {configured}, and") for line in lines)
+    assert all(line.startswith(f"the 2 containers are in Docker's network {configured} and ") for line in lines)
 
 
 @pytest.mark.docker
@@ -126,7 +126,7 @@ def test_a_shell_says_why_it_cannot_have_its_network(dockerd: Dockerd, tmp_path:
     file = properties(tmp_path, "true", application={"docker_image": IMAGE, "network": network})
     done = run("dlapp-shell", file, env={"DLAPP_RUNTIME_DOCKER_HOST": dockerd.host})
     assert (done.code, done.out) == (1, "")
-    assert f"Error: network={network}: " in done.err
+    assert f"Error: network={network} ([application], or runtime.docker.network): " in done.err
     assert said in done.err
     assert not dockerd.containers("label=dlapp.container")
 
