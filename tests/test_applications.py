@@ -26,7 +26,7 @@ What is not here, and why:
 
 - container_error_codes, a retry policy by exit code: whose fault an end was decides (am/test_verdict.py), because
   programs do not agree on what their numbers mean. container_retry_interval: a retry waits for a container anyway.
-- debug, log_properties, the level of the log: dlapp.log has no levels, because it is a line for each step and no more.
+- debug, log_properties, the level of the log: dlapp.log has all levels, because it is a line for each step and no more.
   That it is there, apart from what the program prints, every_container_... looks at.
 - container_type, enforce_execution_type: every container is of YARN's default type, GUARANTEED, because another may be
   ended at any moment, and training with it.

@@ -336,7 +336,7 @@ def leased(
             yield lease.devices, lease.fds
         finally:
             # Its terminal may be gone: what is found stands in the ledger.
-            LeasedDevices(ledger, lease.devices, lambda line: None).look_after()
+            LeasedDevices(ledger, lease.devices, lambda line: None, lambda line: None).look_after()
             lease.release()
     finally:
         ledger.close()

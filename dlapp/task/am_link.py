@@ -37,7 +37,7 @@ class AmLink:
 
     Args:
         stopper: told of orders to stop.
-        note: takes lines for dlapp's own log.
+        warn: takes lines for dlapp's own log.
         find: asked where the ApplicationMaster is now when it does not answer; None: it stays where it is.
     """
 
@@ -47,12 +47,12 @@ class AmLink:
         token: str,
         container_id: ContainerId,
         stopper: InterruptHandler,
-        note: Callable[[str], None],
+        warn: Callable[[str], None],
         find: Callable[[], str | None] | None = None,
     ) -> None:
         self._url, self._token, self._find = url, token, find
         self._found_at = float("-inf")
-        self._container_id, self._stopper, self._note = container_id, stopper, note
+        self._container_id, self._stopper, self._warn = container_id, stopper, warn
         self._news_connection = ControlConnection(url, token, max_answer_bytes=_MAX_ANSWER_BYTES)
         self._poll_connection = ControlConnection(url, token, max_answer_bytes=_MAX_ANSWER_BYTES)
         self._changed = threading.Condition()
@@ -96,7 +96,7 @@ class AmLink:
                 assignment = from_json(Assignment, answer)
             except Unreachable as error:
                 if pause.count == 0:
-                    self._note(f"no work yet: {error}")
+                    self._warn(f"no work yet: {error}")
                 self._look_for_another()
                 time.sleep(pause.next_s())
                 continue
@@ -193,15 +193,15 @@ class AmLink:
             orders = from_json(Orders, self._call(connection, "report", report, wait_s + CALL_TIMEOUT_S))
         except Unreachable as error:
             if not self._closing:
-                self._note(f"report not delivered: {error}")
+                self._warn(f"report not delivered: {error}")
                 self._look_for_another()
             return False
         except (Denied, NotFound) as error:
-            self._note(f"report refused: {error}")
+            self._warn(f"report refused: {error}")
             self._stopper.order(Stop.NOW, f"the ApplicationMaster does not know this task: {error}")
             return True
         except DlappError as error:
-            self._note(f"report refused: {error}")
+            self._warn(f"report refused: {error}")
             return isinstance(error, SpecError)
         self._take(orders)
         return True
@@ -218,7 +218,7 @@ class AmLink:
         with self._changed:
             if url is None or url == self._url or self._closing:
                 return
-            self._note(f"the ApplicationMaster is now at {url}")
+            self._warn(f"the ApplicationMaster is now at {url}")
             old = (self._news_connection, self._poll_connection)
             self._url = url
             self._news_connection = ControlConnection(url, self._token, max_answer_bytes=_MAX_ANSWER_BYTES)
@@ -229,7 +229,7 @@ class AmLink:
     def _take(self, orders: Orders) -> None:
         with self._changed:
             if orders.attempt < self._attempt:
-                self._note(f"orders of attempt {orders.attempt} refused: attempt {self._attempt} has spoken")
+                self._warn(f"orders of attempt {orders.attempt} refused: attempt {self._attempt} has spoken")
                 return
             known = self._orders
             if known is not None and orders.attempt == known.attempt and orders.number <= known.number:

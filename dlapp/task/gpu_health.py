@@ -23,11 +23,13 @@ class LeasedDevices:
 
     Args:
         ledger: where a GPU that has failed goes into quarantine.
-        note: the task's log.
+        note, warn: the task's log.
     """
 
-    def __init__(self, ledger: Ledger, devices: Sequence[Device], note: Callable[[str], None]) -> None:
-        self._ledger, self._devices, self._note = ledger, tuple(devices), note
+    def __init__(
+        self, ledger: Ledger, devices: Sequence[Device], note: Callable[[str], None], warn: Callable[[str], None]
+    ) -> None:
+        self._ledger, self._devices, self._note, self._warn = ledger, tuple(devices), note, warn
         self._watch: DeviceWatch | None = None
         self._noted = False
 
@@ -44,7 +46,7 @@ class LeasedDevices:
             return False
         if not self._noted:
             self._noted = True
-            self._note(f"{self._watch.message()}: the payload is ended")
+            self._warn(f"{self._watch.message()}: the payload is ended")
         return True
 
     def why_it_failed(self) -> str:
@@ -59,10 +61,10 @@ class LeasedDevices:
         try:
             known = inspection.check(self._devices, read=nvml.read, limits=inspection.limits_here()) | known
         except DlappError as error:
-            self._note(f"the GPUs could not be looked at: {error}")
+            self._warn(f"the GPUs could not be looked at: {error}")
         for uuid, fault in known.items():
             try:
                 self._ledger.quarantine(uuid, cause=fault.cause, detail=fault.detail)
-                self._note(f"{uuid} is in quarantine: {fault.detail}")
+                self._warn(f"{uuid} is in quarantine: {fault.detail}")
             except DlappError as error:
-                self._note(f"{uuid} could not be put into quarantine: {error}")
+                self._warn(f"{uuid} could not be put into quarantine: {error}")

@@ -6,10 +6,9 @@ import contextlib
 import errno
 import os
 import stat
-import time
 from types import TracebackType
 
-from dlapp.system import lock_files, locks
+from dlapp.system import lock_files, locks, log
 from dlapp.system.kernel import watch_writes
 
 _LOOK_S = (0.02, 1.0)
@@ -43,12 +42,13 @@ class TaskLog:
         finally:
             os.close(readable)
 
-    def note(self, line: str) -> None:
+    def note(self, message: str, level: str = "INFO") -> None:
         """Add a line; from any thread."""
-        now = time.time()
-        stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now))
-        text = f"{stamp}.{int(now * 1e6) % 1_000_000:06d} {line}".replace("\n", "\n    ")
-        os.write(self._fd, text.encode("utf-8", "backslashreplace") + b"\n")
+        os.write(self._fd, log.line(level, message))
+
+    def warn(self, message: str) -> None:
+        """Add a line on what went wrong and is tried again, or done without; from any thread."""
+        self.note(message, "WARNING")
 
     def close(self) -> None:
         """Let go of the file; only tests outlive their log."""

@@ -112,7 +112,7 @@ class Task:
         with (
             LifelineWatch(self._lifeline_fd, self._stopper),
             AmLink(
-                launch.control_url, launch.token, launch.container_id, self._stopper, self._note, self._finder()
+                launch.control_url, launch.token, launch.container_id, self._stopper, self._log.warn, self._finder()
             ) as link,
         ):
             self._link = link
@@ -120,7 +120,7 @@ class Task:
                 with self._stopper.interruptible():
                     self._assignment = link.hello()
             except (DlappError, Stopped) as error:
-                self._note(f"no work: {error}")
+                self._log.warn(f"no work: {error}")
                 self._clean_up()
                 return 1
             one = self._assignment
@@ -150,7 +150,7 @@ class Task:
             try:
                 return str(json.loads(files.read(location, max_bytes=_MAX_ADDRESS_BYTES))["control_url"])
             except (DlappError, ValueError, LookupError, TypeError, RecursionError) as error:
-                self._note(f"no address of an ApplicationMaster: {error}")
+                self._log.warn(f"no address of an ApplicationMaster: {error}")
                 return None
 
         return find
@@ -166,7 +166,7 @@ class Task:
             # A bug of ours: the log has its trace, the user a line, the index another node.
             import traceback
 
-            self._note(traceback.format_exc())
+            self._log.note(traceback.format_exc(), "ERROR")
             result = TaskResult(fault=Fault.NODE, message=f"the task failed by itself: {error!r} (see dlapp.log)")
         self._link.say(Phase.RELEASING, detail="removing the workspace")
         self._clean_up()
@@ -252,7 +252,7 @@ class Task:
         from dlapp.task.gpu_health import LeasedDevices
 
         assert self._ledger is not None
-        self._devices = LeasedDevices(self._ledger, self._lease.devices, self._note)
+        self._devices = LeasedDevices(self._ledger, self._lease.devices, self._note, self._log.warn)
         self._say(Phase.LEASING, gpus=self._gpus)
 
     def _leased(self, gcores: int) -> Lease:
@@ -560,7 +560,7 @@ class Task:
             try:
                 remove_tree(os.path.join(self._home, name))
             except (DlappError, OSError) as error:
-                self._note(f"{name} could not be removed: {error}")
+                self._log.warn(f"{name} could not be removed: {error}")
         for name in ("life", "exit"):
             try:
                 os.unlink(os.path.join(self._home, name))
@@ -571,7 +571,7 @@ class Task:
             self._devices = None
         if self._lease is not None:
             if not self._lease.release():
-                self._note("the GPU ledger cannot be reached: the GPUs are free when others see that we are gone")
+                self._log.warn("the GPU ledger cannot be reached: the GPUs are free when others see that we are gone")
             self._lease = None
         if self._ledger is not None:
             self._ledger.close()

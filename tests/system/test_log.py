@@ -16,7 +16,7 @@ from dlapp.system import log
 def test_a_line_has_its_time_and_level_and_can_be_read_without(capfd: pytest.CaptureFixture[str]) -> None:
     log.info("all is well: 5 % done")
     log.warning("no NameNode answers")
-    log.error("\udc80 is not UTF-8")
+    log.error("\udc80 is not UTF-8\nin two lines")
     lines = capfd.readouterr().out.splitlines()
     time = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}"
     assert re.fullmatch(rf"{time} INFO all is well: 5 % done", lines[0])
@@ -24,7 +24,8 @@ def test_a_line_has_its_time_and_level_and_can_be_read_without(capfd: pytest.Cap
     assert [log.message_of(line) for line in lines] == [
         "all is well: 5 % done",
         "no NameNode answers",
-        "? is not UTF-8",
+        "\\udc80 is not UTF-8",
+        "    in two lines",
     ]
 
 
@@ -43,7 +44,7 @@ def test_a_line_that_does_not_fit_on_the_disk_stops_nothing() -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-def test_who_logs_nothing_does_not_load_logging() -> None:
+def test_an_application_master_does_not_load_logging() -> None:
     code = "import sys, dlapp.am.loop; from dlapp.system import log; sys.exit('logging' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
