@@ -199,25 +199,28 @@ class Client:
         user: str | None = None,
         everybody: bool = False,
         finished: int | None = FINISHED_SHOWN,
+        wanted: Callable[[dict[str, Any]], bool] | None = None,
         unanswered: Callable[[Unreachable], None] | None = None,
     ) -> Sequence[dict[str, Any]]:
         """`list` in its JSON form, as the engines have it: fields that have their defaults may be missing.
 
         Args:
             user, everybody, finished: as of `list`.
+            wanted: says of a view if it counts; None: all do.
             unanswered: told of an engine that is not the configured one and does not answer; None: it raises.
         """
+        limit = finished if wanted is None else None
         self._tend(self.engine)
-        found = list(self.engine.views_json(everybody=everybody, user=user, limit=finished))
+        found = list(self.engine.views_json(everybody=everybody, user=user, limit=limit))
         for engine in self._engines.used()[1:]:
             self._tend(engine)
             try:
-                found += engine.views_json(everybody=everybody, user=user, limit=finished)
+                found += engine.views_json(everybody=everybody, user=user, limit=limit)
             except Unreachable as error:
                 if unanswered is None:
                     raise
                 unanswered(error)
-        return _latest(found, finished)
+        return _latest(found if wanted is None else list(filter(wanted, found)), finished)
 
     def log_urls(self, view: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
         """Return where the logs of a view (in its JSON form) are, in CONTAINER_INDEX order: fields as `LogFiles` has

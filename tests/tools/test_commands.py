@@ -354,6 +354,55 @@ def test_a_kill_leaves_nothing_and_who_waits_gets_7(engine: Engine, tmp_path: Pa
     assert run("dlapp-kill", "last").code == 0  # once more changes nothing
 
 
+def test_a_list_is_selected_by_state_name_time_and_number(engine: Engine, tmp_path: Path) -> None:
+    files = [properties(tmp_path, script, name=name) for name, script in (("Alpha", "exit 3"), ("beta", "true"))]
+    failed, done, last = (launch(files[0]), launch(files[1]), launch(files[0]))
+    for application in (failed, done, last):
+        ended(application)
+
+    def ids(*args: str) -> list[str]:
+        listed = run("dlapp-list", *args)
+        assert listed.code == 0, listed.err
+        rows = [line.split() for line in listed.out.splitlines()[1:]]
+        as_json = json.loads(run("dlapp-list", "--json", *args).out)["applications"]
+        assert [row[0] for row in rows] == [one["application_id"] for one in as_json]
+        return [row[0] for row in rows if row[0] in (failed, done, last)]
+
+    assert ids() == [failed, done, last]
+    assert ids("--state", "failed", "--since", "1h") == [failed, last]
+    assert ids("--state", "failed", "-n", "1") == [last]
+    assert ids("--state", "failed", "--state", "succeeded", "-n", "2") == [done, last]
+    assert ids("--state", "finished", "--name", "ALPH") == [failed, last]
+    assert ids("--state", "waiting") == []
+    assert ids("-n", "1") == [last]
+    assert ids("-n", "0") == []
+    assert ids("--since", "2023-11-14") == [failed, done, last]
+    assert ids("--since", "2100-01-01") == []
+    for wrong in ("soon", "2023-13-01", "5 parsecs", ""):
+        refused = run("dlapp-list", "--since", wrong)
+        assert (refused.code, refused.out, refused.err.count("\n")) == (2, "", 1)
+        assert "neither a time before now nor a date" in refused.err
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_a_list_fits_the_terminal_and_its_short_ids_are_understood(tmp_path: Path, columns: int) -> None:
+    name = "a name that is much too long for one line of a list"
+    application = launch(properties(tmp_path, "exit 3", name="test", application={"appname": name}))
+    ended(application)
+    command = f"stty cols {columns}; {BIN}/dlapp-list; {BIN}/dlapp-list -a; {BIN}/dlapp-list -n 0"
+    with Terminal("/bin/sh", "-c", command) as terminal:
+        assert terminal.wait() == 0
+        lines = terminal.text.splitlines()
+    assert max(map(len, lines)) <= columns
+    assert [line.split()[0] for line in lines] == ["ID", "0001", "ID", "0001", "ID", "earlier"]
+    elapsed = ["ELAPSED"] if columns == 80 else []
+    assert lines[0].split() == ["ID", "NAME", "STATE", "PHASE", "STARTED", "AGE", *elapsed, "EXIT"]
+    assert "…" in lines[1]
+    assert lines[1].split()[-1] == "3"
+    assert lines[-1] == "earlier ones are not shown (-n 20 shows more)"
+    assert run("dlapp-status", lines[1].split()[0]).out.startswith(f"DL App {application} is ")
+
+
 def test_several_are_killed_by_one_command_and_an_error_of_one_spares_no_other(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,12 +21,16 @@ from dlapp.tools.display.status import ErrorTail, answer_lines, status_lines
 from dlapp.tools.display.view import (
     derived,
     elapsed,
+    fitted_list_lines,
     list_lines,
     local_time,
     payload_exit_text,
     phase_text,
+    short_ids,
+    state_word,
     width,
 )
+from dlapp.tools.list import STATES
 
 APP = ApplicationId(1474893803111, 42)
 START_MS = 1474899851575
@@ -273,6 +277,7 @@ def test_the_list_is_a_table_that_wide_characters_do_not_shift() -> None:
         appname="손글씨",
         state=State.ACCEPTED,
         cause=None,
+        started_ms=None,
         finished_ms=None,
         diagnostics="queue full, 2 ahead",
         queue="gpu",
@@ -282,16 +287,84 @@ def test_the_list_is_a_table_that_wide_characters_do_not_shift() -> None:
     )
     assert list_lines([view(appname="digits"), waiting], START_MS + 1230) == [
         "ID                              NAME    USER  STATE     PHASE                ELAPSED     EXIT  "
-        "QUEUE    PRIORITY  PROJECT  TAGS",
+        "QUEUE    PRIORITY  PROJECT  TAGS  STARTED              AGE",
         "application_1474893803111_0042  digits  tony  FINISHED  succeeded            0:00:46.13  0     "
-        "default  -         -        -",
+        "default  -         -        -     2016-09-26T23:24:12  1s",
         "application_1474893803111_0007  손글씨  tony  ACCEPTED  queue full, 2 ahead  0:00:01.23  -     "
-        "gpu      3         cats     a, b",
+        "gpu      3         cats     a, b  -                    1s",
     ]
 
 
 def test_an_empty_list_is_its_head_alone() -> None:
-    assert list_lines([], 0) == ["ID  NAME  USER  STATE  PHASE  ELAPSED  EXIT  QUEUE  PRIORITY  PROJECT  TAGS"]
+    head = "ID  NAME  USER  STATE  PHASE  ELAPSED  EXIT  QUEUE  PRIORITY  PROJECT  TAGS  STARTED  AGE"
+    assert list_lines([], 0) == [head]
+    assert fitted_list_lines([], 0, 30, users=False) == ["ID  NAME  PHASE  AGE  EXIT"]
+
+
+def test_a_list_on_a_terminal_has_short_ids_and_fits() -> None:
+    long = view(appname="a name of many words and more", cause=Cause.SOFT_KILLED, started_ms=None)
+    views = [view(appname="손글씨를 배우는 프로그램"), view(application_id=ApplicationId(1474893803111, 7)), long]
+    views[2]["application_id"] = "application_1474893803111_0043"
+    assert fitted_list_lines(views, START_MS + 7_200_000, 80, users=False) == [
+        "ID    NAME             STATE     PHASE        STARTED      AGE  ELAPSED     EXIT",
+        "0042  손글씨를 배우…   FINISHED  succeeded    09-26 23:24  2h   0:00:46.13  0",
+        "0007  'c3 deeplearni…  FINISHED  succeeded    09-26 23:24  2h   0:00:46.13  0",
+        "0043  a name of many…  FINISHED  soft-killed  -            2h   0:00:46.13  0",
+    ]
+    views[1]["priority"] = 7
+    assert fitted_list_lines(views, START_MS + 800 * 86_400_000, 60, users=True) == [
+        "ID    NAME           USER  STATE     PHASE        AGE   EXIT",
+        "0042  손글씨를 배…   tony  FINISHED  succeeded    800d  0",
+        "0007  'c3 deeplear…  tony  FINISHED  succeeded    800d  0",
+        "0043  a name of ma…  tony  FINISHED  soft-killed  800d  0",
+    ]
+    assert "7" in fitted_list_lines(views, START_MS + 800 * 86_400_000, 120, users=True)[2].split()
+
+
+@given(
+    st.lists(st.tuples(st.text(max_size=40), st.text(max_size=60), st.text(max_size=30)), max_size=4),
+    st.integers(56, 200),
+    st.booleans(),
+)
+def test_no_line_of_a_list_is_longer_than_the_terminal(
+    texts: list[tuple[str, str, str]], columns: int, users: bool
+) -> None:
+    views = [
+        {**view(state=State.ACCEPTED, cause=None), "appname": name, "diagnostics": reason, "username": user}
+        for name, reason, user in texts
+    ]
+    for number, one in enumerate(views):
+        one["application_id"] = f"application_1474893803111_{number:04d}"
+    assert all(width(line) <= columns for line in fitted_list_lines(views, END_MS, columns, users=users))
+
+
+@pytest.mark.parametrize(
+    ("ids", "short"),
+    [
+        (["a_1_0042", "a_1_0043"], ["0042", "0043"]),
+        (["a_1_0042", "a_1_10042"], ["a_1_0042", "10042"]),
+        (["a_1_0042", "a_2_0042", "a_2_0001"], ["a_1_0042", "a_2_0042", "0001"]),
+        ([], []),
+    ],
+)
+def test_a_short_id_is_the_ending_of_no_other(ids: list[str], short: list[str]) -> None:
+    assert short_ids(ids) == short
+
+
+@pytest.mark.parametrize(
+    ("more", "word"),
+    [
+        ({"state": State.ACCEPTED, "cause": None}, "waiting"),
+        ({"state": State.RUNNING, "cause": None}, "running"),
+        ({}, "succeeded"),
+        ({"cause": Cause.TIMED_OUT}, "timed-out"),
+        ({"cause": Cause.SOFT_KILLED}, "soft-killed"),
+        ({"state": State.FAILED, "final_status": FinalStatus.FAILED, "cause": None}, "failed"),
+    ],
+)
+def test_each_application_has_one_word_that_a_list_can_select_by(more: dict[str, Any], word: str) -> None:
+    assert state_word(view(**more)) == word
+    assert word in STATES
 
 
 def test_what_would_steer_the_terminal_is_shown_escaped() -> None:

@@ -11,10 +11,14 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from dlapp.tools.common import one_line
+
 View = Mapping[str, Any]
 
 ENDED = ("FINISHED", "FAILED", "KILLED")
 NOTHING = "-"
+_YEAR_MS = 300 * 86_400_000
+"""From this age on, a date needs its year more than its time."""
 _NAMED = re.compile(r"container (\d+) \(")
 _FAILED = re.compile(
     r"container \d+ \(\S+ \d+\) failed(?: \d+ times, the last time)?: (?:exit code (\d+)|killed by signal (\d+))"
@@ -104,30 +108,119 @@ def phase_text(view: View) -> str:
 
 
 _HEAD = ("ID", "NAME", "USER", "STATE", "PHASE", "ELAPSED", "EXIT", "QUEUE", "PRIORITY", "PROJECT", "TAGS")
+_ON_TERMINAL = ("ID", "NAME", "USER", "STATE", "PHASE", "STARTED", "AGE", *_HEAD[5:])
+_DROPPED = ("TAGS", "PROJECT", "PRIORITY", "QUEUE", "ELAPSED", "STARTED", "USER", "STATE")
+"""Columns that a narrow terminal lacks, in the order in which they go; the first four also where they tell nothing."""
+_LEAST = {"NAME": 8, "PHASE": 11, "USER": 8}
+"""Columns whose cells may be cut, and their least width. The first ones get what is left of the terminal first."""
 
 
 def list_lines(views: Iterable[View], now_ms: int) -> list[str]:
-    """All that ``dlapp-list`` prints: a table, one application a line, in the order given."""
+    """Return all that ``dlapp-list`` prints for programs: a table, one application a line, in the order given."""
     rows = [
         (
-            str(view["application_id"]),
-            view["appname"],
-            view["username"],
-            view["state"],
-            phase_text(view),
-            elapsed_of(view, now_ms),
-            payload_exit_text(view),
-            *(text or NOTHING for _, text in labels(view)),
+            *cells.values(),
+            _start_text(view["started_ms"], "%Y-%m-%dT%H:%M:%S"),
+            _age_text(now_ms - view["submitted_ms"]),
         )
         for view in views
+        for cells in (_cells(view, now_ms),)
     ]
-    return table(_HEAD, rows)
+    return table((*_HEAD, "STARTED", "AGE"), rows)
+
+
+def fitted_list_lines(views: Sequence[View], now_ms: int, columns: int, *, users: bool) -> list[str]:
+    """Return all that ``dlapp-list`` prints on a terminal: short ids, and only what fits into its width.
+
+    Args:
+        views: the applications, in order.
+        now_ms: the time [ms since 1970].
+        columns: of the terminal.
+        users: show whose they are.
+    """
+    ids = short_ids([str(view["application_id"]) for view in views])
+    rows = []
+    for view, short in zip(views, ids, strict=True):
+        age_ms, started_ms = now_ms - view["submitted_ms"], view["started_ms"]
+        form = "%m-%d %H:%M" if age_ms < _YEAR_MS else "%Y-%m-%d"
+        more = {"ID": short, "STARTED": _start_text(started_ms, form), "AGE": _age_text(age_ms)}
+        rows.append({name: one_line(text) for name, text in {**_cells(view, now_ms), **more}.items()})
+    natural = {name: max(width(name), *(width(row[name]) for row in rows), 0) for name in _ON_TERMINAL}
+    least = {name: min(natural[name], _LEAST.get(name, natural[name])) for name in _ON_TERMINAL}
+    plain = {name for name in _DROPPED[:4] if {row[name] for row in rows} <= {NOTHING, "default"}}
+    shown = [name for name in _ON_TERMINAL if name not in plain and (users or name != "USER")]
+
+    def spare() -> int:
+        return columns - sum(least[name] for name in shown) - 2 * (len(shown) - 1)
+
+    for name in _DROPPED:
+        if spare() < 0 and name in shown:
+            shown.remove(name)
+    for name in _LEAST:
+        if name in shown:
+            least[name] += min(natural[name] - least[name], max(0, spare()))
+    return table(shown, [[cut(row[name], least[name]) for name in shown] for row in rows])
+
+
+def short_ids(ids: Sequence[str]) -> list[str]:
+    """Return the number of each id, or the whole id if the number is the ending of another one, too."""
+    numbers = [one.rpartition("_")[2] for one in ids]
+    endings: dict[str, int] = {}
+    for number in numbers:
+        for start in range(len(number)):
+            endings[number[start:]] = endings.get(number[start:], 0) + 1
+    return [number if endings[number] == 1 else one for one, number in zip(ids, numbers, strict=True)]
+
+
+def _cells(view: View, now_ms: int) -> dict[str, str]:
+    """Return the cells of an application by the columns of `_HEAD`."""
+    texts = (
+        str(view["application_id"]),
+        view["appname"],
+        view["username"],
+        view["state"],
+        phase_text(view),
+        elapsed_of(view, now_ms),
+        payload_exit_text(view),
+        *(text or NOTHING for _, text in labels(view)),
+    )
+    return dict(zip(_HEAD, texts, strict=True))
+
+
+def _start_text(started_ms: int | None, form: str) -> str:
+    return NOTHING if started_ms is None else time.strftime(form, time.localtime(started_ms // 1000))
+
+
+def _age_text(age_ms: int) -> str:
+    """Return the time since a submission in its largest unit: ``45s``, ``5m``, ``3h``, ``12d``."""
+    seconds = max(0, age_ms) // 1000
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= size:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"
+
+
+def state_word(view: View) -> str:
+    """Return one word for where an application is or how it ended, as ``dlapp-list --state`` has it."""
+    if not ended(view):
+        return "running" if view["state"] == "RUNNING" else "waiting"
+    return str(view["cause"] or view["final_status"].lower()).replace(" ", "-")
+
+
+def cut(text: str, columns: int) -> str:
+    """Return a text that takes at most so many columns of a terminal; ``…`` stands for what is left out."""
+    if width(text) <= columns:
+        return text
+    kept = ""
+    for character in text:
+        if width(kept + character) >= columns:
+            break
+        kept += character
+    return kept + "…"
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Columns as wide as their widest cell and two apart; no blanks at a line's end."""
-    from dlapp.tools.common import one_line
-
     lines = [tuple(map(one_line, line)) for line in (head, *rows)]
     widths = [max(map(width, column)) for column in zip(*lines, strict=True)]
     padded = [[cell + " " * (w - width(cell)) for cell, w in zip(line, widths, strict=True)] for line in lines]
