@@ -148,12 +148,18 @@ class Assignment(Value, kw_only=True):
 
 
 class StoredOutput(Value, kw_only=True):
-    """One output of one container, complete under its temporary name."""
+    """One output of one container, complete under its temporary name.
+
+    Args:
+        stray: it is what the workspace had of new and changed files, because the script did not make the output. It is
+            kept, never committed.
+    """
 
     name: str
     part: str
     files: int
     size_bytes: int
+    stray: bool = False
 
 
 class TaskResult(Value, kw_only=True):

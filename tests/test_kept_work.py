@@ -69,3 +69,23 @@ def test_independent_containers_finish_and_their_output_is_committed(engine: Eng
     assert engine.tree(f"kept/result.{application}.failed") == {"1/x": "1\n"}
     shown = run("dlapp-status", application).out
     assert f"partial : kept at {seen['outputs'][0]['partial']}" in shown
+
+
+def test_a_mistake_in_output_path_costs_nobody_their_work(engine: Engine, tmp_path: Path) -> None:
+    engine.put("kept/somewhere/else", "")
+    done, seen = waited(
+        properties(
+            tmp_path,
+            "mkdir output; echo $CONTAINER_INDEX >output/x",
+            resources={"containers": 2},
+            application={"on_container_failure": "continue"},
+            to_hdfs={"output_path": "outptu", "hdfs": f"{engine.root}/kept/result"},
+        )
+    )
+    assert done.code == 1, done.out
+    assert "2 of 2 containers failed: 0-1; the first of them: container 0" in seen["diagnostics"]
+    assert "new or changed there: 'output' (1 file); the nearest name is 'output'; all" in seen["diagnostics"]
+    assert engine.tree(f"kept/{seen['outputs'][0]['partial'].rpartition('/')[2]}") == {
+        "0/output/x": "0\n",
+        "1/output/x": "1\n",
+    }

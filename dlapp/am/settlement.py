@@ -58,8 +58,8 @@ class OutputSettlement:
             OutputClaim(
                 target=one.target,
                 overwrite=one.overwrite,
-                parts=dict(self._named_parts(wanted.parts, one)),
-                failed=dict(self._named_parts(wanted.failed, one)) if one.on_failure is OnFailure.KEEP else {},
+                parts=dict(self._named_parts(wanted.parts, one, stray=False)),
+                failed=dict(self._kept_beside(wanted, one)) if one.on_failure is OnFailure.KEEP else {},
             )
             for one in self._spec.outputs
         )
@@ -120,15 +120,28 @@ class OutputSettlement:
                     )
         return None
 
-    def _named_parts(self, parts: Sequence[Part], output: OutputSpec) -> list[tuple[str, str]]:
+    def _kept_beside(self, wanted: SettleOutputs, output: OutputSpec) -> list[tuple[str, str]]:
+        return self._named_parts(wanted.failed, output) + self._named_parts(wanted.parts, output, stray=True)
+
+    def _named_parts(
+        self, parts: Sequence[Part], output: OutputSpec, *, stray: bool | None = None
+    ) -> list[tuple[str, str]]:
         """Return the path of each part and its name within the target: empty for the only one, else by index or role.
 
         The path of a part is derived from its container; a report with another path is ignored.
+
+        Args:
+            parts: of all containers.
+            output: whose parts are wanted.
+            stray: only those with this `StoredOutput.stray`; None: all.
         """
         named = []
         for part in parts:
             location = commit.part_location(output.target, self._application_id, part.container_id)
-            if any((stored.name, stored.part) == (output.name, location) for stored in part.outputs):
+            if any(
+                (stored.name, stored.part) == (output.name, location) and stray in (None, stored.stray)
+                for stored in part.outputs
+            ):
                 if self._spec.containers == 1:
                     name = ""
                 elif len(self._spec.roles) == 1:

@@ -9,5 +9,6 @@ result.
 - `inputs`: a task's input, fetched or taken from the node's cache.
 - `environment`: what a payload finds in its environment.
 - `logs`: dlapp's own log, and the cap on the payload's.
+- `workspace_changes`: what a script made, where it did not make its output.
 - `unpack`: the workspace out of its archive.
 """

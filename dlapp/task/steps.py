@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dlapp.errors import Denied, DlappError, NotFound, Unreachable, UsageError
 from dlapp.launch_spec import FILE_NAME, LaunchSpec, LedgerSettings
@@ -37,6 +37,7 @@ from dlapp.node_policy import NodePolicy, node_policy
 from dlapp.runtime.payload import Payload, PayloadDevice, PayloadError, PayloadExit, Running
 from dlapp.runtime.process import Guardian, PlainRun
 from dlapp.serialization import from_json
+from dlapp.spec import OnFailure, OutputSpec
 from dlapp.storage.api import OUTPUT_PATIENCE_S, DiskFull, Moved
 from dlapp.storage.open import open_location
 from dlapp.storage.tree import Pace, remove_tree
@@ -46,6 +47,7 @@ from dlapp.task.inputs import Inputs
 from dlapp.task.interrupt import InterruptHandler, LifelineWatch, Stopped
 from dlapp.task.logs import LogCap, TaskLog
 from dlapp.task.unpack import unpack
+from dlapp.task.workspace_changes import WorkspaceChanges, closest, describe
 
 if TYPE_CHECKING:
     from dlapp.gpuid.ledger import Lease, Ledger
@@ -100,6 +102,7 @@ class Task:
         self._planned: list[PlannedInput] = []
         self._inputs: Inputs | None = None
         self._ran_s = 0.0  # the payload
+        self._changes: WorkspaceChanges | None = None
         self._link: AmLink
         self._launch: LaunchSpec
         self._assignment: Assignment
@@ -299,6 +302,8 @@ class Task:
         with self._step("the workspace could not be unpacked", node=True):
             os.mkdir(os.path.join(self._home, "tmp"), 0o700)
             one = self._assignment
+            if one.outputs:
+                self._changes = WorkspaceChanges(workspace, os.path.join(self._home, "tmp"))
             unpack(one.workspace_archive, workspace, digest=one.workspace_digest, progress=self._teller())
 
     def _fetch(self) -> None:
@@ -430,6 +435,8 @@ class Task:
         return ended, soft, cap.told
 
     def _run_under(self, cap: LogCap, run: Running) -> tuple[PayloadExit, bool]:
+        if self._changes is not None:
+            self._changes.begin()
         # Once it may have begun, a soft stop is for the payload, which has a grace time; it does not cut us off.
         with self._step("the payload could not be started", node=True, cut_by=Stop.NOW):
             run.start()
@@ -503,27 +510,68 @@ class Task:
             return result
         self._say(Phase.STORING)
         stored: list[StoredOutput] = []
+        absent: list[_AbsentOutput] = []
         try:
             for output, part in zip(one.outputs, one.parts, strict=True):
                 with self._step("the output could not be stored", cut_by=Stop.NOW):
-                    local = self._inside_workspace(output.output_path)
+                    try:
+                        local = self._inside_workspace(output.output_path)
+                    except UsageError as error:
+                        absent.append(_AbsentOutput(output, part, str(error)))
+                        continue
                     if not os.path.exists(local):
-                        if result.fault is not Fault.NONE:
-                            continue  # it did not come so far
                         section = f"to_hdfs {output.name}".rstrip()
-                        raise NotFound(f"the script made no {output.output_path!r} in its workspace ({section})")
-                    moved = self._stored(local, output.output_path, part)
-                    stored.append(
-                        StoredOutput(name=output.name, part=part, files=moved.files, size_bytes=moved.size_bytes)
-                    )
-                    self._note(f"output {output.output_path}: {moved.files} files, {moved.size_bytes} bytes at {part}")
+                        text = f"the script made no {output.output_path!r} in its workspace ({section})"
+                        absent.append(_AbsentOutput(output, part, text))
+                        continue
+                    stored.append(self._stored_output(output, local, output.output_path, part))
+            if absent and result.exit_code == 0:  # else it did not come so far
+                with self._step("the output could not be stored", cut_by=Stop.NOW):
+                    text = self._keep_changes(absent, stored)
+                raise StepFailed(Fault.DATA, text)
         except StepFailed as error:
-            if result.fault is Fault.NONE or result.fault is Fault.STOPPED:
-                return _changed(result, fault=error.fault, message=str(error))
+            is_stopped = result.fault is Fault.STOPPED
+            if result.fault is Fault.NONE or (is_stopped and not absent):
+                return _changed(result, fault=error.fault, message=str(error), outputs=tuple(stored))
             return _changed(result, message=f"{result.message}; {error}", outputs=tuple(stored))
         except Stopped as error:
             return _changed(result, fault=Fault.STOPPED, message=str(error))
         return _changed(result, outputs=tuple(stored))
+
+    def _stored_output(
+        self, output: OutputSpec, local: str, path: str, part: str, *, stray: bool = False
+    ) -> StoredOutput:
+        moved = self._stored(local, path, part)
+        self._note(f"output {path}: {moved.files} files, {moved.size_bytes} bytes at {part}")
+        return StoredOutput(name=output.name, part=part, files=moved.files, size_bytes=moved.size_bytes, stray=stray)
+
+    def _keep_changes(self, absent: list[_AbsentOutput], stored: list[StoredOutput]) -> str:
+        """Store what is new or changed in the workspace in place of outputs that the script did not make.
+
+        Args:
+            absent: those outputs; not empty.
+            stored: the others; what is stored is added.
+
+        Returns:
+            What became of it, for the user.
+        """
+        assert self._changes is not None
+        root = os.path.join(self._home, "workspace")
+        done = {one.name for one in stored}
+        elsewhere = [one.output_path for one in self._assignment.outputs if one.name in done]
+        if self._inputs is not None:
+            # Docker makes their mount points.
+            elsewhere += [os.path.relpath(path, root) for _, path in self._inputs.mounts]
+        left = self._changes.keep_only(elsewhere)
+        texts = ["; ".join(one.text for one in absent)]
+        texts.append(f"new or changed there: {describe(left)}" if left else "nothing is new or changed there")
+        if (near := closest(absent[0].output.output_path, left)) is not None:
+            texts.append(f"the nearest name is {near!r}")
+        keeping = next((one for one in absent if one.output.on_failure is OnFailure.KEEP), None)
+        if left and keeping is not None:
+            stored.append(self._stored_output(keeping.output, root, ".", keeping.part, stray=True))
+            texts.append("all of it is kept")
+        return "; ".join(texts)
 
     def _stored(self, local: str, path: str, part: str) -> Moved:
         """Store one output. A file system that is away, or takes no changes for a while, is waited for, and one that
@@ -624,6 +672,14 @@ class Task:
             raise StepFailed(Fault.NODE if node else Fault.DATA, f"{what}: {error}") from error
         except OSError as error:
             raise StepFailed(Fault.NODE, f"{what}: {error.strerror}: {error.filename or ''}".rstrip(": ")) from error
+
+
+class _AbsentOutput(NamedTuple):
+    """An output that the script did not make where the properties file says, and the text on that."""
+
+    output: OutputSpec
+    part: str
+    text: str
 
 
 def _changed(result: TaskResult, **changes: Any) -> TaskResult:

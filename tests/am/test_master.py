@@ -11,7 +11,7 @@ from dlapp.am.model import events
 from dlapp.am.model.events import Settlement
 from dlapp.am.model.state import Timing
 from dlapp.cluster import ContainerEnd, Heartbeat, Registered, ResourceLimits
-from dlapp.messages import Fault, Phase, Stop
+from dlapp.messages import Fault, Phase, Stop, StoredOutput, TaskResult
 from dlapp.report import Cause, FinalStatus, State
 from dlapp.spec import ContainerFailure, Placement, RoleSpec, StartRule
 from tests.am.driving import START_MS, Driver, result
@@ -594,6 +594,17 @@ def test_a_soft_kill_without_anything_stored_does_not_replace_older_output() -> 
     am.do(events.SoftKill("tina"))
     am.finished(2, result(Fault.STOPPED, None, None))
     assert am.settlement().how is Settlement.DROP
+    am.settled()
+    assert am.words() == "soft-killed by tina, there was no output to commit"
+
+
+def test_a_soft_kill_keeps_what_a_script_left_elsewhere_and_commits_none_of_it() -> None:
+    am = Driver(RoleSpec())
+    am.running(2)
+    am.do(events.SoftKill("tina"))
+    stray = StoredOutput(name="", part="part", files=1, size_bytes=1, stray=True)
+    am.finished(2, TaskResult(fault=Fault.STOPPED, exit_code=0, outputs=(stray,)))
+    assert (am.settlement().how, len(am.settlement().parts)) == (Settlement.KEEP, 1)
     am.settled()
     assert am.words() == "soft-killed by tina, there was no output to commit"
 

@@ -18,7 +18,8 @@ from dlapp.gpuid.rules import NotEnough
 from dlapp.gpuid.stores.machine import MachineLedger
 from dlapp.launch_spec import DockerSettings
 from dlapp.messages import Fault, Phase, Stop
-from dlapp.spec import InputSpec, OutputSpec, Resources
+from dlapp.spec import InputSpec, OnFailure, OutputSpec, Resources
+from dlapp.value import replace
 from tests.runtime.driver import USER, command_line, pids, wait_until
 from tests.services.dockerd import GPU_IMAGE, IMAGE, Dockerd
 from tests.services.nvml_stub import StubDevice, with_devices
@@ -161,8 +162,71 @@ def test_an_output_that_was_never_made_is_the_users_loss(place: Path) -> None:
     with fake_am(place, "true", **output_of(place)) as am:
         am.start()
         result = am.result()
+        assert (result.fault, result.outputs) == (Fault.DATA, ())
+        assert result.message == (
+            "the script made no 'output' in its workspace (to_hdfs); nothing is new or changed there"
+        )
+
+
+def test_where_output_is_not_where_it_should_be_all_new_and_changed_files_are_kept(place: Path) -> None:
+    (place / "data").mkdir()
+    (place / "data" / "x").write_text("input")
+    script = "mkdir -p output/deep empty; echo 1 >output/deep/ck; cp -p in/x output/; echo more >>changed; rm removed"
+    files: dict[str, str | bytes] = {"changed": "", "unchanged": "", "removed": "", "src/lib.py": ""}
+    inputs = (InputSpec(sources=(f"file://{place}/data/*",), input_path="in"),)
+    with fake_am(place, script, files, inputs=inputs, **output_of(place, "outptu")) as am:
+        am.start()
+        result = am.result()
         assert result.fault is Fault.DATA
-        assert "output" in result.message
+        assert result.message == (
+            "the script made no 'outptu' in its workspace (to_hdfs); new or changed there: 'changed', 'output' "
+            "(2 files); the nearest name is 'output'; all of it is kept"
+        )
+        (stored,) = result.outputs
+        assert (stored.stray, stored.files) == (True, 3)
+        kept = sorted(str(one.relative_to(part_of(place))) for one in part_of(place).rglob("*") if one.is_file())
+        assert kept == ["changed", "output/deep/ck", "output/x"]
+        assert left(am) == LOGS
+
+
+def test_changes_are_kept_once_beside_the_outputs_that_are_there(place: Path) -> None:
+    script = "mkdir model; echo 1 >model/weights; echo 2 >log.txt"
+    both: dict[str, Any] = {
+        "outputs": (
+            OutputSpec(name="model", output_path="model", target=f"file://{place}/model"),
+            OutputSpec(name="logs", output_path="logs", target=f"file://{place}/logs"),
+            OutputSpec(name="more", output_path="more", target=f"file://{place}/more"),
+        ),
+        "parts": tuple(f"file://{place}/{name}.tmp/container" for name in ("model", "logs", "more")),
+    }
+    with fake_am(place, script, **both) as am:
+        am.start()
+        result = am.result()
+        assert [(one.name, one.stray) for one in result.outputs] == [("model", False), ("logs", True)]
+        assert "'logs' in its workspace (to_hdfs logs); the script made no 'more'" in result.message
+        assert os.listdir(place / "logs.tmp" / "container") == ["log.txt"]
+        assert os.listdir(place / "model.tmp" / "container") == ["weights"]
+
+
+def test_what_is_to_be_dropped_on_failure_is_not_kept(place: Path) -> None:
+    output = output_of(place, "outptu")
+    output["outputs"] = (replace(output["outputs"][0], on_failure=OnFailure.DROP),)
+    with fake_am(place, "echo 1 >output", **output) as am:
+        am.start()
+        result = am.result()
+        assert (result.fault, result.outputs) == (Fault.DATA, ())
+        assert result.message.endswith("new or changed there: 'output'; the nearest name is 'output'")
+
+
+def test_a_script_that_ended_well_on_a_soft_kill_has_its_changes_kept(place: Path) -> None:
+    script = "trap 'echo saved >output; exit 0' TERM; " + NEVER_ENDS
+    with fake_am(place, script, **output_of(place, "outptu")) as am:
+        am.start()
+        am.wait_until(lambda: (am.home / "stdout").exists() and b"ready" in am.printed())
+        am.order(stop=Stop.SOFT, why="soft-killed by tony", grace_s=20.0)
+        result = am.result()
+        assert (result.fault, [one.stray for one in result.outputs]) == (Fault.STOPPED, [True])
+        assert result.message.startswith("soft-killed by tony; the script made no 'outptu'")
 
 
 @pytest.fixture

@@ -234,9 +234,9 @@ def _describe_soft_end(state: ApplicationState, text: str, parts: tuple[Part, ..
     assert state.ending is not None
     if not state.spec.outputs:
         pass
-    elif not parts:
+    elif not any(not stored.stray for part in parts for stored in part.outputs):
         text += ", there was no output to commit"
-        state.settlement = Settlement.KEEP if failed else Settlement.DROP
+        state.settlement = Settlement.KEEP if parts or failed else Settlement.DROP
     elif state.ending.cause is Cause.TIMED_OUT and not _all_came_to_a_good_end(state):
         # Nobody looked at it and said that it is worth keeping, and it may be half of something.
         text += ", output kept aside: not every script ended with exit code 0 in its grace time"

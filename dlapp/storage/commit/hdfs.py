@@ -155,8 +155,9 @@ class HdfsCommit:
     def keep_failed(self, parts: Parts) -> str | None:
         """Put aside what failed containers stored; its location, or None where there is none."""
         named = self._named(parts)
-        if self._is_own(self.parts) and any(self._web.status(self._part(container)) for _, container in named):
-            self._make_own(self.failed, _DIR_MODE)
+        if self._is_own(self.parts):
+            if any(name and self._web.status(self._part(container)) for name, container in named):
+                self._make_own(self.failed, _DIR_MODE)
             self._assemble(named, self.failed, ignore_step, missing_ok=True)
         return self._place.location + self.failed if self._is_own(self.failed) else None
 

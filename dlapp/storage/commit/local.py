@@ -177,9 +177,12 @@ class LocalCommit:
             if at is None:
                 return None
             with _own_parts(at, refuse=False) as parts_fd:
-                if any(_exists(container, parts_fd) for _, container in named):
+                if any(name and _exists(container, parts_fd) for name, container in named):
                     with _made_directory(at, at.failed, at.fd) as into_fd:
                         _move_parts(at, named, into_fd, parts_fd, ignore_step, missing_ok=True)
+                elif named:
+                    alone = ((at.failed, named[0][1]),)
+                    _move_parts(at, alone, at.fd, parts_fd, ignore_step, missing_ok=True)
             return file_location(at.path(at.failed)) if _is_own(at, at.failed) else None
 
     def drop(self) -> None:

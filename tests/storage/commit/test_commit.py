@@ -168,6 +168,13 @@ def test_what_failed_containers_left_stays_beside_the_output_of_the_others(targe
     assert keep_failed(location(target), OTHER, []) is None
 
 
+def test_what_the_only_container_left_in_place_of_an_output_stays_beside_it(target: Path) -> None:
+    parts = store_parts(target, [""])
+    for _ in range(2):
+        assert keep_failed(location(target), APP, parts) == f"{location(target)}.{APP}.failed"
+    assert tree(Path(f"{target}.{APP}.failed")) == new_tree([""])
+
+
 def test_a_failed_run_without_output_leaves_nothing_aside(target: Path) -> None:
     target.parent.mkdir()
     assert (

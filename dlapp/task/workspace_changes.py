@@ -1,0 +1,97 @@
+"""New and changed files of a workspace, for a script that did not make its output where the properties file says.
+
+They are known by the time of their last change (ctime), which the kernel sets and no program can. Everything that
+dlapp itself puts into the workspace is changed between two marks: one before it is unpacked, one before the script
+starts. What was changed at another time was changed by the script, also if the clock was set back meanwhile. All times
+are those of the file system of the workspace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Collection
+
+_MOST_NAMES = 5
+_MOST_CANDIDATES = 1000
+
+
+class WorkspaceChanges:
+    """The files that a script made or changed in its workspace.
+
+    Args:
+        workspace: path of the workspace.
+        scratch: a directory on the same file system, for the marks.
+    """
+
+    def __init__(self, workspace: str, scratch: str) -> None:
+        self._workspace, self._scratch = workspace, scratch
+        self._from_ns = self._until_ns = _clock_ns(scratch, 0)
+
+    def begin(self) -> None:
+        """Set the second mark: what is changed from now on is changed by the script."""
+        self._until_ns = _clock_ns(self._scratch, _clock_ns(self._scratch, 0))
+
+    def keep_only(self, without: Collection[str]) -> list[str]:
+        """Remove what the script did not change. Its processes must be gone.
+
+        Args:
+            without: paths in the workspace, relative to it, to remove as well.
+
+        Returns:
+            What is left, as sorted paths relative to the workspace; those of directories end in ``/``.
+        """
+        left: list[str] = []
+        unwanted = tuple(f"{os.path.normpath(path)}/" for path in without)
+        for directory, names, files in os.walk(self._workspace, topdown=False):
+            for name in (*files, *names):
+                path = os.path.join(directory, name)
+                relative = os.path.relpath(path, self._workspace)
+                is_directory = os.path.isdir(path) and not os.path.islink(path)
+                # What cannot be removed stays.
+                with contextlib.suppress(OSError):
+                    if is_directory:
+                        os.rmdir(path)  # fails if something in it is to stay
+                    elif f"{relative}/".startswith(unwanted) or self._is_unchanged(path):
+                        os.unlink(path)
+                if os.path.lexists(path):
+                    left.append(f"{relative}/" if is_directory else relative)
+        return sorted(left)
+
+    def _is_unchanged(self, path: str) -> bool:
+        return self._from_ns <= os.lstat(path).st_ctime_ns < self._until_ns
+
+
+def describe(left: Collection[str]) -> str:
+    """Name what `WorkspaceChanges.keep_only` left at the top of a workspace: ``'log.txt', 'outptu' (3 files)``."""
+    counts: dict[str, int] = {}
+    for path in left:
+        top, slash, _ = path.partition("/")
+        counts[top] = counts.get(top, 0) + (bool(slash) and not path.endswith("/"))
+    names = [
+        f"{name!r} ({count} file{'s' if count > 1 else ''})" if count else repr(name) for name, count in counts.items()
+    ]
+    more = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+def closest(wanted: str, left: Collection[str]) -> str | None:
+    """Return the path that looks most like the one that was wanted; None: none does."""
+    import difflib
+
+    candidates = [path.rstrip("/") for path in list(left)[:_MOST_CANDIDATES]]
+    found = difflib.get_close_matches(wanted, candidates, n=1, cutoff=0.5)
+    return found[0] if found else None
+
+
+def _clock_ns(directory: str, later_than_ns: int) -> int:
+    """Return the file system's time of a change that is made now, waiting for its clock to pass another time."""
+    path = os.path.join(directory, ".mark")
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        while (now_ns := os.fstat(descriptor).st_ctime_ns) == later_than_ns:
+            os.fchmod(descriptor, 0o600)
+        return now_ns
+    finally:
+        os.close(descriptor)
+        os.unlink(path)
