@@ -1,8 +1,10 @@
-"""The annotated properties file has what the code knows, and the defaults that it names are true."""
+"""The pages for users say what the code does: the annotated properties file, quoted messages, links to sections."""
 
 from __future__ import annotations
 
+import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from dlapp.spec import AppSpec
 
 ROOT = Path(__file__).parents[1]
 ANNOTATED = ROOT / "docs" / "annotated.properties"
+TROUBLESHOOTING = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
 LEAST = "[application]\nappname=a\nuser_dev_workspace_path=code\nuser_shell_script=start.sh\n"
 SECTION_WITH = {
     "application": f"{LEAST}docker_image=i\n",
@@ -84,3 +87,38 @@ def test_each_documented_default_is_what_a_file_without_the_key_means(place: Pat
     for section, key, default in defaults:
         without = SECTION_WITH[section]
         assert spec(place, f"{without}{key}={default}\n") == spec(place, without), key
+
+
+@cache
+def messages() -> tuple[str, ...]:
+    """Each text in the code that is not a docstring, with ``…`` for its values."""
+    found = []
+    for path in sorted((ROOT / "dlapp").rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+        parts |= {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            if id(node) in parts:
+                continue
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append(node.value)
+            elif isinstance(node, ast.JoinedStr):
+                text = "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
+                found.append(re.sub("…+", "…", text))
+    return tuple(found)
+
+
+def quoted_messages() -> list[str]:
+    """What the tables of the page on troubleshooting quote below ``message``."""
+    tables = re.findall(r"^\| message \|.*\n\|[-|]*\n((?:\|.*\n)+)", TROUBLESHOOTING, re.MULTILINE)
+    return [quoted for table in tables for quoted in re.findall(r"^\| `([^`]+)` \|", table, re.MULTILINE)]
+
+
+def test_every_row_of_the_page_on_troubleshooting_quotes_a_message() -> None:
+    tables = re.findall(r"^\| message \|.*\n\|[-|]*\n((?:\|.*\n)+)", TROUBLESHOOTING, re.MULTILINE)
+    assert len(quoted_messages()) == sum(table.count("\n") for table in tables) > 50
+
+
+@pytest.mark.parametrize("quoted", quoted_messages())
+def test_a_message_that_the_page_on_troubleshooting_quotes_is_in_the_code(quoted: str) -> None:
+    assert any(quoted in message for message in messages())

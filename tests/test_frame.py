@@ -31,11 +31,27 @@ def test_the_readme_names_every_command(command: str) -> None:
     assert f"| `{command}" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
+def anchors(page: Path) -> set[str]:
+    """The names by which links reach the headings of a page: GitHub's."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_between_our_pages_leads_somewhere(page: Path) -> None:
-    links = re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8"))
-    missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
+    missing = []
+    for link in re.findall(r"\]\(([^)]+)\)", page.read_text(encoding="utf-8")):
+        file, _, anchor = link.partition("#")
+        to = page.parent / file if file else page
+        if "://" not in link and (not to.exists() or (anchor and anchor not in anchors(to))):
+            missing.append(link)
     assert missing == []
+
+
+def test_the_index_names_every_page() -> None:
+    index = (ROOT / "docs/README.md").read_text(encoding="utf-8")
+    pages = {page.name for page in ROOT.glob("docs/*.md")} - {"README.md"}
+    assert sorted(page for page in pages if f"({page}" not in index) == []
 
 
 def test_the_page_on_configuration_has_the_table_of_keys() -> None:
