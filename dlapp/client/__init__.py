@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from dlapp.config import Config
     from dlapp.ids import ApplicationId, ContainerId
     from dlapp.launcher.application import Application, Snapshot
+    from dlapp.launcher.overrides import Overrides
     from dlapp.report import ApplicationView
     from dlapp.spec import AppSpec
 
@@ -353,15 +354,16 @@ class Client:
 
     # ---- doing ----
 
-    def print_spec(self, source: str | Snapshot) -> dict[str, Any]:
+    def print_spec(self, source: str | Snapshot, overrides: Overrides | None = None) -> dict[str, Any]:
         """A properties file and the spec that it stands for here, both in their JSON form, values of env masked.
 
         Raises:
             FileRefused: the file has faults; all are named.
         """
+        from dlapp.launcher.overrides import NO_OVERRIDES
         from dlapp.launcher.submit import print_spec
 
-        return print_spec(source, self.config, self.engine)
+        return print_spec(source, self.config, self.engine, overrides or NO_OVERRIDES)
 
     def read(self, source: str | Snapshot) -> Application:
         """Read a properties file: the spec that it stands for here, defaults resolved, and the variables that it sets.
@@ -378,6 +380,8 @@ class Client:
         source: str | Snapshot | AppSpec,
         *,
         env: Mapping[str, str] | None = None,
+        args: Sequence[str] | None = None,
+        overrides: Mapping[str, object] | Overrides | None = None,
         say: Callable[[str], None] = lambda _: None,
         note: Callable[[str], None] = lambda _: None,
         progress: Callable[[int, int], None] | None = None,
@@ -387,23 +391,34 @@ class Client:
         Args:
             source: the path of a properties file, what that was at another moment, or a spec. The paths of a spec are
                 as in a file that lies in the working directory: relative ones begin there.
-            env: the variables that a spec's program gets; a file has its own.
+            env: variables of the program; those of a file are kept, and replaced where they have the same name.
+            args: the arguments of a file's program, in place of user_shell_args.
+            overrides: values in place of a file's, such as ``{"resources.containers": 2}``.
             say: told the lines that ``dlapp-launcher`` prints.
             note: told what the user should know beside them.
             progress: told how many bytes of the workspace are packed, of how many.
 
         Raises:
             FileRefused: the file or spec has faults; all are named.
-            UsageError: the ask fits nowhere, variables come with a file, an output may not be replaced, or the
+            UsageError: the ask fits nowhere, args or overrides come with a spec, an output may not be replaced, or the
                 workspace is too large.
             NotFound: input is missing.
         """
         from dlapp.launcher.application import UnresolvedSpec
+        from dlapp.launcher.overrides import NO_OVERRIDES, OptionNames, Overrides
         from dlapp.launcher.submit import launch
         from dlapp.spec import AppSpec
 
-        if env is not None and not isinstance(source, AppSpec):
-            raise UsageError("env is for a spec; a properties file has env.NAME and env_file")
+        if isinstance(source, AppSpec):
+            if args is not None or overrides is not None:
+                raise UsageError("args and overrides are for a file; change a spec with dataclasses.replace")
+            given = NO_OVERRIDES
+        elif isinstance(overrides, Overrides):
+            given = overrides
+        else:
+            settings = {key: str(value) for key, value in (overrides or {}).items()}
+            words = None if args is None else tuple(args)
+            given = Overrides(settings, env or {}, words, OptionNames("overrides", "env", "args"))
 
         def brought_by_a_shell(spec: AppSpec) -> list[str]:
             from dlapp.client import shell_input
@@ -420,6 +435,7 @@ class Client:
             say=say,
             note=note,
             progress=progress,
+            overrides=given,
             leave_out=brought_by_a_shell,
             network_problem=self._network_problem,
         )

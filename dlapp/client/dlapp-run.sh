@@ -2,21 +2,42 @@
 # dlapp-run, as it is typed inside dlapp-shell. It works in any image: it needs no Python, and of other programs only
 # sleep. The process outside does the work; this asks it to, and prints what it says.
 #
-#   ask             a FIFO: we write "<our number> <option>..."
+#   ask             a FIFO: we write "<our number> <word>..."
 #   reply.<number>  a FIFO made for us: "o <line>" for stdout, "e <line>" for stderr, "x <exit code>" at the end
 desk=${DLAPP_SHELL_DIR:-}
 if [ -z "$desk" ] || ! [ -p "$desk/ask" ]; then
     echo "Error: dlapp-run works inside dlapp-shell only (outside it is: dlapp-launcher FILE)" >&2
     exit 2
 fi
+# A word of the request has letters, digits and _.=- only; all else is %XX, and the empty word is %.
+LC_ALL=C
+request=$$
 for word do
     case $word in
-    *[!A-Za-z0-9_.=-]* | '')
-        echo "Error: dlapp-run takes options only, and '$word' is none (dlapp-run --help shows them)" >&2
+    '') request="$request %" ;;
+    *[!\ -~]*)
+        echo "Error: dlapp-run passes on printable ASCII characters only" >&2
         exit 2
         ;;
+    *[!A-Za-z0-9_.=-]*)
+        request="$request "
+        while [ -n "$word" ]; do
+            rest=${word#?}
+            char=${word%"$rest"}
+            case $char in
+            [A-Za-z0-9_.=-]) request=$request$char ;;
+            *) request=$request$(printf '%%%02X' "'$char") ;;
+            esac
+            word=$rest
+        done
+        ;;
+    *) request="$request $word" ;;
     esac
 done
+if [ ${#request} -gt 4000 ]; then
+    echo "Error: these options are too long for dlapp-run; write them into the properties file" >&2
+    exit 2
+fi
 
 number=$$
 reply=$desk/reply.$number
@@ -31,7 +52,7 @@ interrupted() {
 }
 trap interrupted INT
 
-printf '%s\n' "$number $*" >"$desk/ask" || exit 5
+printf '%s\n' "$request" >"$desk/ask" || exit 5
 tries=0
 until [ -p "$reply" ]; do
     tries=$((tries + 1))

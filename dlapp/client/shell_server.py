@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
+from urllib.parse import unquote_to_bytes
 
 from dlapp.system import files
 
@@ -40,7 +41,7 @@ ENDS_WITHIN_S = 10.0
 AT_ONCE = 8
 """Requests that are served at the same time; each costs a process outside. One more is not answered."""
 
-_REQUEST = re.compile(rb"([0-9]{1,10})((?: [A-Za-z0-9_.=-]{1,100}){0,20}) ?", re.ASCII)
+_REQUEST = re.compile(rb"([0-9]{1,10})((?: (?:[A-Za-z0-9_.=-]|%[0-9A-F]{2})+| %)*) ?", re.ASCII)
 _PAGE = 4096
 """Longer words could be written in pieces that others come between. Source: pipe(7), PIPE_BUF."""
 
@@ -107,7 +108,9 @@ class ShellRequestServer:
             for line in lines:
                 self._answers = [one for one in self._answers if one.is_alive()]
                 if (match := _REQUEST.fullmatch(line)) and len(self._answers) < AT_ONCE:
-                    words = [word.decode() for word in match[2].split()]
+                    words = [_word(text) for text in match[2].split()]
+                    if not all(word.isascii() and word.isprintable() for word in words):
+                        continue
                     thread = threading.Thread(target=self._answer, args=(match[1].decode(), words), name="shell-answer")
                     thread.start()
                     self._answers.append(thread)
@@ -210,6 +213,11 @@ class ShellRequestServer:
             except BrokenPipeError:
                 return False
         return True
+
+
+def _word(text: bytes) -> str:
+    """Return what a word of a request stands for."""
+    return "" if text == b"%" else unquote_to_bytes(text).decode("latin-1")
 
 
 def _signal_group(pid: int, number: signal.Signals) -> None:

@@ -18,6 +18,7 @@ from dlapp.cluster import EngineInfo
 from dlapp.config import Config
 from dlapp.errors import SpecError, UsageError
 from dlapp.launcher.keys import ENV, MOST_ARGUMENT_BYTES, NOT_BUILT, check_variable
+from dlapp.launcher.overrides import NO_OVERRIDES, Overrides
 from dlapp.launcher.properties import MOST_BYTES, Faults, Line, Properties, Setting, read_properties
 from dlapp.locations import FILE, HDFS, HdfsPlace, file_location, local_path
 from dlapp.spec import (
@@ -144,14 +145,29 @@ class _SpecProperties(Properties):
         return default if value is None else value
 
 
-def read_application(source: Source, config: Config, engine: EngineInfo) -> Application:
+def read_application(
+    source: Source,
+    config: Config,
+    engine: EngineInfo,
+    overrides: Overrides = NO_OVERRIDES,
+    environ: Mapping[str, str] = os.environ,
+) -> Application:
     """Read a properties file and make a spec of it; or check a spec and resolve its paths.
 
+    Args:
+        source: the file, or the spec.
+        config: the configuration.
+        engine: what the cluster offers.
+        overrides: what is to be otherwise than in the file; none for a spec.
+        environ: of the submitter; pass_env takes values of it.
+
     Raises:
-        UsageError: the file cannot be read.
+        UsageError: the file cannot be read, or overrides come with a spec.
         FileRefused: it has faults; all are named at once.
     """
     if isinstance(source, UnresolvedSpec):
+        if overrides != NO_OVERRIDES:
+            raise UsageError("overrides are for a properties file; change the spec with dataclasses.replace")
         return _resolve(source, config, engine)
     if isinstance(source, Snapshot):
         path, data, env = source.path, source.data, source.env
@@ -164,13 +180,13 @@ def read_application(source: Source, config: Config, engine: EngineInfo) -> Appl
         except (OSError, ValueError) as error:
             raise UsageError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
     faults = Faults(path)
-    properties = read_properties(data, path, faults)
-    maker = _Maker(properties, config, engine, faults, env)
+    properties = read_properties(data, path, faults, overrides)
+    maker = _Maker(properties, config, engine, faults, env, overrides, environ)
     made = maker.make()
     faults.refuse()
     assert made is not None
     snapshot = Snapshot(maker.file, data, maker.env_of_file)
-    return Application(properties, *made, maker.hdfs, snapshot, _notes(properties))
+    return Application(properties, *made, maker.hdfs, snapshot, (*_notes(properties), *maker.notes))
 
 
 def _notes(properties: Properties) -> tuple[str, ...]:
@@ -329,6 +345,8 @@ class _Maker:
         engine: EngineInfo,
         faults: Faults,
         env_of_file: Mapping[str, str] | None = None,
+        overrides: Overrides = NO_OVERRIDES,
+        environ: Mapping[str, str] | None = None,
     ) -> None:
         """Prepare to build the application of a properties file.
 
@@ -338,7 +356,11 @@ class _Maker:
             engine: what the cluster offers.
             faults: collects what is wrong in the file.
             env_of_file: the variables of its env_file; None: they are read.
+            overrides: their variables are in place of the file's.
+            environ: of the submitter.
         """
+        self._overrides, self._environ = overrides, environ or {}
+        self.notes: list[str] = []
         self.properties = properties
         self._env_is_known = env_of_file is not None
         self.env_of_file = dict(env_of_file or {})
@@ -462,7 +484,31 @@ class _Maker:
             for name in sorted(env.keys() & self.env_of_file.keys()):
                 self._fault("application", f"{ENV}{name}", "is set in env_file too")
             env.update(self.env_of_file)
+        self._pass_env(env)
+        for name, value in self._overrides.env.items():
+            try:
+                check_env_name(name, name)
+                env[name] = check_variable(value)
+            except ValueError as refused:
+                self.faults.add(
+                    self._overrides.names.env, name, refused.problem if isinstance(refused, SpecError) else refused
+                )
         return env
+
+    def _pass_env(self, env: dict[str, str]) -> None:
+        """Add the variables that the file passes on from the submitter's environment."""
+        for name in self._application("pass_env", ()):
+            if name in env:
+                self._fault("application", "pass_env", f"{name} is set in the file too")
+            elif name in self._overrides.env:
+                continue
+            elif (value := self._environ.get(name)) is None:
+                self.notes.append(f"pass_env: {name} is not set here, so the program does not get it")
+            else:
+                try:
+                    env[name] = check_variable(value)
+                except ValueError as problem:
+                    self._fault("application", "pass_env", f"{name} {problem}")
 
     def _network(self) -> str | None:
         network: str | None = self._application("network")

@@ -9,8 +9,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from dlapp.errors import SpecError
 from dlapp.launcher.shell_words import split_words
-from dlapp.spec import MAX_RETRIES
+from dlapp.spec import MAX_RETRIES, check_env_name
 from dlapp.system.text import nearest, read_boolean, read_choice, read_count, read_duration_s, read_memory_mib, shown
 
 NOT_BUILT = "is not built yet"
@@ -78,6 +79,16 @@ def _words(text: str) -> tuple[str, ...]:
 def _list(text: str) -> tuple[str, ...]:
     items = (item.strip(" \t") for item in _LIST_SEPARATORS.split(text))
     return tuple(item for item in items if item)
+
+
+def _variables(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(re.split(r"[,\s]+", text.strip(", \t\n"))))
+    for name in names:
+        try:
+            check_env_name(name, name)
+        except SpecError as refused:
+            raise ValueError(f"{name}: {refused.problem}") from None
+    return names
 
 
 def _nodes(text: str) -> tuple[str, ...]:
@@ -189,6 +200,7 @@ SECTIONS: Mapping[str, Mapping[str, PropertyKey]] = {
         "kill_grace": PropertyKey(read_duration_s),
         "on_container_failure": PropertyKey(_on_container_failure),
         "env_file": PropertyKey(_text),
+        "pass_env": PropertyKey(_variables, lines=True),
         "framework": _UNBUILT,
     },
     "resources": {
@@ -300,13 +312,15 @@ def nearest_key(section: str, name: str) -> str:
     folded = re.sub(r"[\s_.-]", "", name[:100].lower())
     if (right := SYNONYMS.get(folded)) is not None:
         of, _, key = right.partition(".")
+        if not kind:
+            return f"use {right}"
         return f"use {key}" if of == kind else f"use {key} in [{of}]"
     if (right := SECTION_SYNONYMS.get(folded)) not in (None, kind):
         return f"use the section [{right}]"
     for other, keys in SECTIONS.items():
         if other != kind and name.lower() in keys:
-            return f"use {name.lower()} in [{other}]"
-    return nearest(name, names_of(section)) if kind else "known are section.key, such as resources.memory"
+            return f"use {name.lower()} in [{other}]" if kind else f"use {other}.{name.lower()}"
+    return nearest(name, names_of(section)) if kind else "write SECTION.KEY=VALUE, such as resources.memory=4g"
 
 
 def without_quotes(text: str) -> str:

@@ -29,6 +29,7 @@ from dlapp.launcher.keys import (
     nearest_section,
     read_value,
 )
+from dlapp.launcher.overrides import NO_OVERRIDES, Overrides, quoted_words
 from dlapp.serialization import from_json, to_json
 from dlapp.spec import check_env_name
 from dlapp.system.text import shown
@@ -184,14 +185,44 @@ def parse_properties(text: str | bytes, path: str) -> Properties:
     return properties
 
 
-def read_properties(text: str | bytes, path: str, faults: Faults) -> Properties:
-    """As `parse_properties`, but with faults it goes on, and leaves out what cannot be understood."""
+def read_properties(text: str | bytes, path: str, faults: Faults, overrides: Overrides = NO_OVERRIDES) -> Properties:
+    """As `parse_properties`, but with faults it goes on, and leaves out what cannot be understood.
+
+    Args:
+        text: what is in the file.
+        path: of the file.
+        faults: takes what is found.
+        overrides: what is to be otherwise; its variables are not of the file.
+    """
     if len(text) > MOST_BYTES:
         faults.add(1, "", f"has more than {MOST_BYTES >> 20} MiB; a properties file is a few lines of text")
         faults.refuse()
     if isinstance(text, bytes):
         text = _decoded(text, faults)
-    return _checked(_PropertiesReader(path, faults).properties(text.removeprefix("\ufeff")), faults)
+    properties = _PropertiesReader(path, faults).properties(text.removeprefix("\ufeff"))
+    return _checked(_overridden(properties, overrides, faults), faults)
+
+
+def _overridden(properties: Properties, overrides: Overrides, faults: Faults) -> Properties:
+    sections = {section: dict(settings) for section, settings in properties.sections.items()}
+    option = overrides.names.settings
+    for name, value in overrides.settings.items():
+        section, _, key = name.partition(".")
+        if not key and section not in SECTIONS:
+            faults.add_unknown(option, _plain(section), "has no section", partial(nearest_key, "", section))
+        elif found := _CONTROL.search(value):
+            faults.add(option, _plain(name), _of_control(found[0]))
+        elif (known := _known_section(section.split(), option, faults)) is not None:
+            lines = [line for line in (one.strip(_BLANKS) for one in value.split("\n")) if line]
+            sections.setdefault(known, {})[key] = Setting("\n".join(lines), option=option)
+    if overrides.args is not None:
+        try:
+            args = quoted_words(overrides.args)
+        except UnicodeEncodeError:
+            faults.add(overrides.names.args, "application.user_shell_args", "are not UTF-8")
+        else:
+            sections.setdefault("application", {})["user_shell_args"] = Setting(args, option=overrides.names.args)
+    return replace(properties, sections=sections)
 
 
 def _decoded(data: bytes, faults: Faults) -> str:
@@ -278,20 +309,29 @@ def _header(line: str, number: int, headers: dict[str, int], faults: Faults) -> 
     if not line.endswith("]") or "]" in line[:-1] or "[" in line[1:] or not line[1:-1].strip():
         faults.add(number, "", f"{shown(line, 40)} is not a [section]")
         return None
-    kind, *names = line[1:-1].split()
-    section = " ".join([kind, *names])
+    words = line[1:-1].split()
+    section = " ".join(words)
     first = headers.setdefault(section, number)
     if first != number:
         faults.add(number, section, f"appears twice, first in line {first}")
+        if words[0] not in SECTIONS and words[0] != "role":
+            return None
+    return _known_section(words, number, faults)
+
+
+def _known_section(words: list[str], line: Line, faults: Faults) -> str | None:
+    """Return the section that ``words`` name; None: there is none, which is noted."""
+    kind, *names = words or [""]
+    section = " ".join(words)
     if kind not in SECTIONS:
         if kind == "role":
-            faults.add(number, section, NOT_BUILT)
-        elif first == number:
-            faults.add_unknown(number, _plain(section), "is not a section", partial(nearest_section, kind))
+            faults.add(line, section, NOT_BUILT)
+        else:
+            faults.add_unknown(line, _plain(section), "is not a section", partial(nearest_section, kind))
         return None
     if names and (kind not in NAMED or len(names) > 1 or not SECTION_NAME.fullmatch(names[0])):
         what = "takes no name" if kind not in NAMED else "needs a name of letters, digits, '_' and '-', 31 at most"
-        faults.add(number, _plain(section), what)
+        faults.add(line, _plain(section), what)
         return None
     return section
 

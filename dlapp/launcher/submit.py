@@ -17,6 +17,7 @@ from dlapp.errors import AskTooLarge, DlappError, SpecError
 from dlapp.ids import ApplicationId
 from dlapp.launcher.application import Application, Snapshot, Source, add_refusal, os_user, read_application
 from dlapp.launcher.checks import Note, WorldCheck
+from dlapp.launcher.overrides import NO_OVERRIDES, Overrides
 from dlapp.launcher.pack import pack
 from dlapp.launcher.properties import Faults
 from dlapp.launcher.scan import Scan, scan_workspace, too_large
@@ -47,6 +48,7 @@ def launch(
     say: Say,
     note: Note,
     progress: Progress | None = None,
+    overrides: Overrides = NO_OVERRIDES,
     environ: Mapping[str, str] = os.environ,
     leave_out: LeaveOut = lambda spec: (),
     network_problem: NetworkProblem = lambda spec: "",
@@ -60,7 +62,8 @@ def launch(
         say: told the original's lines and ours below them, one by one.
         note: told what the user should know besides: keys without effect, what is not packed.
         progress: told how many bytes of the workspace are packed, of how many.
-        environ: of the caller; a plain process gets `ENVIRONMENT` of it.
+        overrides: what is to be otherwise than in the file.
+        environ: of the caller; a plain process gets `ENVIRONMENT` of it, and the program what pass_env names.
         leave_out: gives gitignore patterns of what is not packed, besides the user's: what dlapp has put there.
         network_problem: tells why the containers cannot have their network, as far as that can be seen from here.
 
@@ -74,7 +77,7 @@ def launch(
         info = engine.info()
     notes: list[str] = []
     with _step(say, "CheckDLAppProperties", "ok"):
-        application = read_application(source, config, info)
+        application = read_application(source, config, info, overrides, environ)
         notes += [*config.ignored, *application.notes, *_check_engine(application, engine)]
         problem = network_problem(application.spec)
         scan = _check_world(application, config, notes.append, leave_out(application.spec), problem)
@@ -105,16 +108,24 @@ def launch(
     return application_id
 
 
-def print_spec(source: str | Snapshot, config: Config, engine: Engine) -> dict[str, Any]:
+def print_spec(
+    source: str | Snapshot, config: Config, engine: Engine, overrides: Overrides = NO_OVERRIDES
+) -> dict[str, Any]:
     """Return what a properties file says, ``properties``, and what it stands for here, ``spec``; both in their JSON
     form.
 
     Values of ``env.NAME`` are masked; `Properties.from_json` and `dlapp.serialization.from_json` read the two.
 
+    Args:
+        source: the file.
+        config: the configuration.
+        engine: where the application is to run.
+        overrides: what is to be otherwise than in the file.
+
     Raises:
         FileRefused: the file has faults; all are named.
     """
-    application = read_application(source, config, engine.info())
+    application = read_application(source, config, engine.info(), overrides)
     return {"properties": application.properties.masked().to_json(), "spec": to_json(application.spec)}
 
 

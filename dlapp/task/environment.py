@@ -38,7 +38,10 @@ def payload_environment(
         gpu_indices, gpu_uuids: the devices that it holds, in the same order.
     """
     plain = submitter is not None
-    env = {"PATH": DEFAULT_PATH, "HOME": home, **submitter} if submitter is not None else {"HOME": home}
+    # A Python program's prints are in the log at once, and not lost if it is killed.
+    env = {"PYTHONUNBUFFERED": "1", "HOME": home}
+    if submitter is not None:
+        env |= {"PATH": DEFAULT_PATH, **submitter}
     env["TMPDIR"] = tmp
     env.update(user)
     env |= {

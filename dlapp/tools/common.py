@@ -31,12 +31,35 @@ EXIT_BROKEN_PIPE = 141
 Body = Callable[..., int | None]
 
 
-def command(name: str, *, example: str) -> Callable[[Body], click.Command]:
+class ProgramCommand(click.Command):
+    """A command after whose ``--`` come the arguments of the user's program: the parameter ``program_args``, None
+    without a ``--``."""
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        """Parse what is before the ``--``."""
+        own, found, others = _before_program_args(args)
+        rest = super().parse_args(context, own)
+        context.params["program_args"] = tuple(others) if found else None
+        return rest
+
+    def collect_usage_pieces(self, context: click.Context) -> list[str]:
+        """Return the pieces of the usage line."""
+        return [*super().collect_usage_pieces(context), "[-- ARGUMENT...]"]
+
+
+def _before_program_args(args: Sequence[str]) -> tuple[list[str], bool, list[str]]:
+    """Split at the first ``--``; the second value says whether there is one."""
+    at = list(args).index("--") if "--" in args else len(args)
+    return list(args[:at]), at < len(args), list(args[at + 1 :])
+
+
+def command(name: str, *, example: str, kind: type[click.Command] = click.Command) -> Callable[[Body], click.Command]:
     """Make a command of a function; its docstring and ``example`` are the help."""
 
     def declare(body: Body) -> click.Command:
         epilog = f"\b\nExample:\n  {example}"
-        declared = click.command(name, epilog=epilog, context_settings={"help_option_names": ["-h", "--help"]})(body)
+        settings = {"help_option_names": ["-h", "--help"]}
+        declared = click.command(name, cls=kind, epilog=epilog, context_settings=settings)(body)
         declared.params += [
             click.Option(["--debug"], is_flag=True, expose_value=False, help="Show tracebacks of errors."),
             click.Option(
@@ -62,6 +85,22 @@ def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
 def json_option(help: str) -> Callable[[Body], Body]:
     """``--json``, as the parameter ``as_json``; the formats are in docs/json.md."""
     return click.option("--json", "as_json", is_flag=True, help=help)
+
+
+def override_options(keys: str) -> Callable[[Body], Body]:
+    """``--set`` and ``--env``, as the parameters ``settings`` and ``variables``.
+
+    Args:
+        keys: what ``--set`` may set, for its help.
+    """
+
+    def declare(body: Body) -> Body:
+        text = f"Set {keys} in place of the file's value, as in '--set resources.memory=8g'. May be repeated."
+        body = click.option("--set", "settings", multiple=True, metavar="SECTION.KEY=VALUE", help=text)(body)
+        text = "Set a variable of the program. Its value is in the list of processes while this command runs."
+        return click.option("--env", "variables", multiple=True, metavar="NAME=VALUE", help=text)(body)
+
+    return declare
 
 
 def complete_id(*, unfinished: bool = False) -> Callable[..., list[Any]]:
@@ -97,7 +136,8 @@ def run(declared: click.Command, argv: Sequence[str] | None = None) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         # A name that the terminal's encoding lacks is shown escaped; it is no reason to fail.
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    code = exit_code_of(lambda: _invoke(declared, arguments), debug="--debug" in arguments, name=name)
+    debug = "--debug" in _before_program_args(arguments)[0]
+    code = exit_code_of(lambda: _invoke(declared, arguments), debug=debug, name=name)
     sys.exit(code)
 
 

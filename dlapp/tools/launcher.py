@@ -2,43 +2,72 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from dlapp.errors import EXIT_INTERRUPTED, UsageError
-from dlapp.tools.common import command, complete_file, json_option, note, print_json, run, say
+from dlapp.tools.common import (
+    ProgramCommand,
+    command,
+    complete_file,
+    json_option,
+    note,
+    override_options,
+    print_json,
+    run,
+    say,
+)
 
 if TYPE_CHECKING:
     from dlapp.client import Client
     from dlapp.ids import ApplicationId
     from dlapp.launcher.application import Snapshot
+    from dlapp.launcher.overrides import Overrides
 
 ID_LINE = "DL App ID = "
 
 
-@command("dlapp-launcher", example="dlapp-launcher --wait dl_app.properties")
+@command("dlapp-launcher", example="dlapp-launcher --wait dl_app.properties", kind=ProgramCommand)
 @click.argument("file", metavar="FILE", shell_complete=complete_file)
 @click.option("--wait", is_flag=True, help="Show the progress until the application ends, and exit with its code.")
 @click.option("--print-spec", is_flag=True, help="Print the specification with all defaults as JSON; submit nothing.")
 @click.option("--cluster", metavar="NAME", help="Submit to this engine instead of the configured one.")
+@override_options("a key")
 @json_option("Print the result as JSON; the lines for people go to stderr.")
-def launcher(file: str, wait: bool, print_spec: bool, cluster: str | None, as_json: bool) -> int:
+def launcher(
+    file: str,
+    wait: bool,
+    print_spec: bool,
+    cluster: str | None,
+    settings: Sequence[str],
+    variables: Sequence[str],
+    as_json: bool,
+    program_args: tuple[str, ...] | None,
+) -> int:
     """Run the application that the properties file FILE describes.
 
-    When its id is printed, it runs independently of this command, the terminal and the login.
+    When its id is printed, it runs independently of this command, the terminal and the login. The words after -- are
+    the program's arguments, in place of user_shell_args.
     """
     from dlapp.client import Client
+    from dlapp.launcher.overrides import Overrides, read_env_options, read_set_options
 
-    return launch(Client(cluster=cluster), file, wait=wait, print_spec=print_spec, as_json=as_json)
+    overrides = Overrides(read_set_options(settings), read_env_options(variables, os.environ), program_args)
+    return launch(Client(cluster=cluster), file, overrides, wait=wait, print_spec=print_spec, as_json=as_json)
 
 
-def launch(client: Client, file: str | Snapshot, *, wait: bool, print_spec: bool, as_json: bool) -> int:
+def launch(
+    client: Client, file: str | Snapshot, overrides: Overrides, *, wait: bool, print_spec: bool, as_json: bool
+) -> int:
     """Submit a properties file and, if asked, wait; dlapp-run does the same with the shell's file.
 
     Args:
         client: the client.
         file: its path, or the file as it was when a shell was opened.
+        overrides: what is to be otherwise than in the file.
         wait: follow the application until it ends.
         print_spec: print the specification and submit nothing.
         as_json: print JSON.
@@ -49,9 +78,9 @@ def launch(client: Client, file: str | Snapshot, *, wait: bool, print_spec: bool
     if wait and print_spec:
         raise UsageError("--print-spec submits nothing that --wait could wait for")
     if print_spec:
-        print_json(client.print_spec(file))
+        print_json(client.print_spec(file, overrides))
         return 0
-    application_id = _submit(client, file, as_json)
+    application_id = _submit(client, file, overrides, as_json)
     if application_id is None:
         return EXIT_INTERRUPTED
     if wait:
@@ -63,7 +92,7 @@ def launch(client: Client, file: str | Snapshot, *, wait: bool, print_spec: bool
     return 0
 
 
-def _submit(client: Client, file: str | Snapshot, as_json: bool) -> ApplicationId | None:
+def _submit(client: Client, file: str | Snapshot, overrides: Overrides, as_json: bool) -> ApplicationId | None:
     """Submit; None: interrupted."""
     from dlapp.tools.display.progress import copying_bar
 
@@ -77,7 +106,7 @@ def _submit(client: Client, file: str | Snapshot, as_json: bool) -> ApplicationI
 
     try:
         with copying_bar("packing") as progress:
-            return client.submit(file, say=tell, note=note, progress=progress)
+            return client.submit(file, overrides=overrides, say=tell, note=note, progress=progress)
     except KeyboardInterrupt:
         if submitted:
             say_how_to_return(submitted)

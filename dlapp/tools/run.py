@@ -8,20 +8,37 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from dlapp.errors import UsageError
-from dlapp.tools.common import command, json_option, run
+from dlapp.tools.common import ProgramCommand, command, json_option, override_options, run
+
+if TYPE_CHECKING:
+    from dlapp.launcher.overrides import Overrides
 
 
-@command("dlapp-run", example="dlapp-run --wait")
+@command("dlapp-run", example="dlapp-run --wait", kind=ProgramCommand)
 @click.option("--wait", is_flag=True, help="Show the progress until the application ends, and exit with its code.")
 @click.option("--print-spec", is_flag=True, help="Print what would be submitted as JSON; submit nothing.")
 @click.option("--cluster", metavar="NAME", help="Submit to this engine instead of the configured one.")
+@override_options("a key of [resources]")
 @json_option("Print the result as JSON; the lines for people go to stderr.")
-def run_(wait: bool, print_spec: bool, cluster: str | None, as_json: bool) -> int:
-    """Inside dlapp-shell: submit the shell's application, with the workspace as it is now."""
+def run_(
+    wait: bool,
+    print_spec: bool,
+    cluster: str | None,
+    settings: Sequence[str],
+    variables: Sequence[str],
+    as_json: bool,
+    program_args: tuple[str, ...] | None,
+) -> int:
+    """Inside dlapp-shell: submit the shell's application, with the workspace as it is now.
+
+    The words after -- are the program's arguments, in place of user_shell_args.
+    """
     from dlapp.client.shell_server import BIN, DIRECTORY_VARIABLE, START_VARIABLE
 
     if path := os.environ.get(START_VARIABLE):
@@ -30,10 +47,30 @@ def run_(wait: bool, print_spec: bool, cluster: str | None, as_json: bool) -> in
         from dlapp.tools.launcher import launch
 
         snapshot, config = read_start(path, cluster=cluster)
-        return launch(Client(config), snapshot, wait=wait, print_spec=print_spec, as_json=as_json)
+        overrides = _overrides(settings, variables, program_args)
+        return launch(Client(config), snapshot, overrides, wait=wait, print_spec=print_spec, as_json=as_json)
     if directory := os.environ.get(DIRECTORY_VARIABLE):
         os.execv(os.path.join(directory, BIN, "dlapp-run"), ["dlapp-run", *sys.argv[1:]])
     raise UsageError("dlapp-run works inside dlapp-shell only (outside it is: dlapp-launcher FILE)")
+
+
+def _overrides(settings: Sequence[str], variables: Sequence[str], program_args: tuple[str, ...] | None) -> Overrides:
+    """Return what the shell may change: what the program gets, which the shell's workspace decides anyway.
+
+    A program in the shell's container is not trusted. It must not choose what is read and written as the user: paths,
+    or variables of the process outside.
+
+    Raises:
+        UsageError: it is another key, or a variable without a value.
+    """
+    from dlapp.launcher.overrides import Overrides, read_env_options, read_set_options
+
+    found = read_set_options(settings)
+    if other := next((name for name in found if not name.startswith("resources.")), None):
+        raise UsageError(
+            f"--set {other}: inside dlapp-shell only keys of [resources] can be set (outside: dlapp-launcher)"
+        )
+    return Overrides(found, read_env_options(variables, {}), program_args)
 
 
 def main() -> None:

@@ -96,13 +96,33 @@ def test_a_desk_that_closes_leaves_nobody_waiting(ask: Ask, room: Path) -> None:
     assert (err, one.returncode) == ("Error: dlapp-shell ended before it could answer\n", 5)
 
 
+def test_words_arrive_as_they_are(ask: Ask, room: Path) -> None:
+    words = ("a b", "", "x;y", "%", "%41", "*", "'", '"', "\\", "$HOME", "`", "--", "".join(map(chr, range(32, 127))))
+    with ShellRequestServer(str(room), ["/bin/sh", "-c", 'printf "<%s>\\n" "$@"', "sh"], os.environ, "/"):
+        out, err = (one := ask(*words)).communicate()
+    assert (out.splitlines(), err, one.returncode) == ([f"<{word}>" for word in words], "", 0)
+
+
 @pytest.mark.usefixtures("desk")
-def test_words_that_are_no_options_are_refused_inside(ask: Ask) -> None:
-    for word in ("a b", "", "x;y", "한"):
-        one = ask(word)
-        out, err = one.communicate()
-        assert (out, one.returncode) == ("", 2)
-        assert err.startswith(f"Error: dlapp-run takes options only, and '{word}' is none")
+@pytest.mark.parametrize(
+    ("word", "said"), [("한", "printable ASCII"), ("a\nb", "printable ASCII"), ("x" * 4000, "too long")]
+)
+def test_words_that_a_request_cannot_have_are_refused_inside(ask: Ask, word: str, said: str) -> None:
+    one = ask(word)
+    out, err = one.communicate()
+    assert (out, one.returncode) == ("", 2)
+    assert said in err
+
+
+@pytest.mark.parametrize("text", [b"1 %0A", b"1 a\tb", b"1 %C3", b"1 a%", b"1 %a0", b"1 a;b", b"1x a", b"1 %7F"])
+def test_a_request_with_another_word_is_not_served(room: Path, text: bytes) -> None:
+    with ShellRequestServer(str(room), ["/bin/sh", "-c", 'touch "$0"', str(room / "served")], os.environ, "/"):
+        (room / "desk" / "ask").write_bytes(text + b"\n")
+        # One after it is served, so the first one was passed over.
+        os.mkfifo(room / "reply")
+        (room / "desk" / "ask").write_bytes(b"7\n")
+        wait_for("the answer to the next", (room / "desk" / "reply.7").exists)
+        assert sorted(name for name in os.listdir(room / "desk") if name.startswith("reply")) == ["reply.7"]
 
 
 def test_without_a_shell_around_it_the_script_says_so(ask: Ask, room: Path) -> None:

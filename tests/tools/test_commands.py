@@ -194,6 +194,39 @@ def test_the_spec_is_printed_and_nothing_submitted(tmp_path: Path) -> None:
     assert len(run("dlapp-list").out.splitlines()) == 1
 
 
+def test_options_take_the_place_of_the_file_and_no_value_of_a_variable_is_kept(
+    engine: Engine, tmp_path: Path, state_dir: Path
+) -> None:
+    file = properties(
+        tmp_path,
+        'echo "$LR $TOKEN $PASSED"; for word; do echo "<$word>"; done',
+        application={"user_shell_args": "of the file", "pass_env": "PASSED"},
+    )
+    options = ("--set", "resources.containers=2", "--env", "LR=0.1", "--env", "TOKEN")
+    words = ("--seed={index}", "two words", "", "'", "--debug")
+    secrets = {"TOKEN": "hush-option", "PASSED": "hush-passed"}
+    done = run("dlapp-launcher", *options, "--print-spec", file, "--", *words, env=secrets)
+    assert json.loads(done.out)["spec"]["args"] == list(words)
+    assert json.loads(done.out)["spec"]["env"] == ["PASSED", "LR", "TOKEN"]
+    assert "hush" not in done.out + done.err
+    done = run("dlapp-launcher", "--wait", "--json", *options, file, "--", *words, env=secrets)
+    assert done.code == 0, done.err
+    for index in (0, 1):
+        assert run("dlapp-logs", "--container", str(index), "--stdout").out.splitlines() == [
+            "0.1 hush-option hush-passed",
+            *(f"<--seed={index}>", "<two words>", "<>", "<'>", "<--debug>"),
+        ]
+    assert "hush" not in done.out + done.err + run("dlapp-status", "--json").out
+    kept = [path for path in state_dir.rglob("*") if path.is_file() and path.name != "stdout"]
+    assert [path for path in kept if b"hush" in path.read_bytes()] == []
+
+
+def test_a_word_that_is_no_option_is_not_taken_for_an_argument_of_the_program(tmp_path: Path) -> None:
+    done = run("dlapp-launcher", properties(tmp_path, "true"), "word")
+    assert done.code == 2
+    assert "unexpected extra argument" in done.err
+
+
 def test_following_shows_lines_as_they_come_and_ends_with_the_application(engine: Engine, tmp_path: Path) -> None:
     go = tmp_path / "go"
     file = properties(tmp_path, f'echo first; until [ -e "{go}" ]; do sleep 0.02; done; printf "the last, cut"; exit 4')

@@ -103,6 +103,27 @@ def test_dlapp_run_submits_the_workspace_as_it_is_now(engine: Engine, tmp_path: 
     assert again.code == 0, again.err
 
 
+def test_dlapp_run_takes_resources_variables_and_arguments_and_nothing_that_chooses_files(tmp_path: Path) -> None:
+    file = properties(tmp_path, 'echo "$P"; for word; do echo "<$word>"; done')
+    done = shell(
+        file,
+        "dlapp-run --wait --set resources.containers=2 --env 'P=a/b: %' -- 'x y' '' \"it's\" '{index}'; echo code $?\n"
+        "dlapp-run --set application.env_file=/etc/passwd; echo code $?\n"
+        "dlapp-run --env TOKEN; echo code $?\n"
+        "dlapp-run --env 'P=\u00e4'; echo code $?\n"
+        'dlapp-run --env "P=$(printf %05000d 0)"; echo code $?\n',
+        env={"TOKEN": "hush"},
+    )
+    assert [line for line in done.out.splitlines() if line.startswith("code")] == ["code 0", *["code 2"] * 4]
+    assert run("dlapp-logs", "--container", "1", "--stdout").out.splitlines() == [
+        *("a/b: %", "<x y>", "<>", "<it's>", "<1>")
+    ]
+    assert "inside dlapp-shell only keys of [resources] can be set" in done.err
+    assert "--env TOKEN: is not set here" in done.err
+    assert "printable ASCII" in done.err
+    assert "too long" in done.err
+
+
 def test_dlapp_run_outside_a_shell_says_where_it_belongs() -> None:
     done = run("dlapp-run")
     assert (done.code, done.out) == (2, "")

@@ -15,6 +15,9 @@ from dlapp.am.model.state import ApplicationState, Due
 from dlapp.ids import ContainerId
 from dlapp.messages import Assignment, Orders
 
+INDEX = "{index}"
+"""In an argument: CONTAINER_INDEX of the container that gets it."""
+
 
 def serve(state: ApplicationState, role: Role) -> None:
     """Answer those who were kept waiting for work."""
@@ -88,7 +91,9 @@ def assign(state: ApplicationState, container: Container, instance: Instance) ->
         role_size=role.instances,
         resources=role.resources,
         script=role.script if role.script is not None else spec.script,
-        args=role.args if role.args is not None else spec.args,
+        args=tuple(
+            word.replace(INDEX, str(instance.index)) for word in (role.args if role.args is not None else spec.args)
+        ),
         docker_image=role.docker_image if role.docker_image is not None else spec.docker_image,
         username=spec.username,
         appname=spec.appname,
