@@ -86,7 +86,8 @@ class Web:
             answer = self._client.request(
                 method, server, target, body, headers=headers, most=MOST_BYTES, repeatable=True
             )
-        if not answer.headers.keys() & {"content-length", "transfer-encoding"} and answer.status != 204:
+        found = answer.headers
+        if not (found.get("content-length") or found.get("transfer-encoding") or answer.status == 204):
             raise Unreachable(_CLOSED)  # Hadoop's servers always say where the end is
         return answer
 

@@ -125,7 +125,7 @@ class Dockerd:
             raise DockerSilent(str(error)) from error
         if answer.status >= 400:
             raise DockerRefused(answer.status, _message(answer.body))
-        if not answer.headers.get("content-type", "").startswith("application/json"):
+        if not answer.headers.get("content-type").startswith("application/json"):
             return answer.body or None
         return _from_json(answer.body)
 

@@ -28,6 +28,7 @@ from dlapp.net.http_framing import (
     MAX_HEAD_BYTES,
     FramingError,
     Head,
+    Headers,
     check_trailer,
     parse_chunk_line,
     parse_head,
@@ -124,12 +125,11 @@ class HttpResponse(NamedTuple):
     """A server's answer; ``body`` is empty where it went to a file.
 
     Args:
-        headers: those that matter here, names in small letters.
         received: bytes of the body.
     """
 
     status: int
-    headers: dict[str, str]
+    headers: Headers
     body: bytes
     received: int
 
@@ -592,9 +592,11 @@ class _Connection:
     def _as_a_whole(self, limit_s: float | None) -> None:
         """What is received from now on has so long in all, for a server may trickle; None: each piece has its time."""
         self._ends_at = self.until
-        if self.until is None and limit_s is not None:
-            self._ends_at = time.monotonic() + limit_s
-        self._sock.settimeout(self._silence_s)
+        if self.until is None:
+            if limit_s is None:
+                self._sock.settimeout(self._silence_s)
+            else:
+                self._ends_at = time.monotonic() + limit_s
 
     def _receive(self, most: int) -> bytes:
         if self._ends_at is not None:

@@ -24,10 +24,8 @@ MAX_CHUNK_LINE_BYTES = 1 << 12
 _FIELD = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*"
 _HEAD = re.compile(rb"HTTP/1\.[0-9] [1-9][0-9]{2}(?: [\t\x20-\x7e\x80-\xff]*)?(?:\r\n" + _FIELD + rb")*")
 _TRAILER = re.compile(_FIELD)
-_NEEDED = re.compile(
-    rb"\r\n(connection|transfer-encoding|content-length|content-type|date|location):[ \t]*([^\r]*)", re.I
-)
-_LENGTH = re.compile(r"[0-9]{1,19}", re.ASCII)
+_FRAMING = re.compile(rb"\r\n(connection|transfer-encoding|content-length|location):[ \t]*([^\r]*)", re.I)
+_LENGTH = re.compile(rb"[0-9]{1,19}")
 _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;[\t\x20-\x7e\x80-\xff]*|[ \t]*)")
 
 
@@ -35,17 +33,35 @@ class FramingError(ValueError):
     """Not an HTTP response, or one that does not say without doubt where it ends."""
 
 
+class Headers:
+    """The header fields of a response. They are parsed on demand: most responses are used without any.
+
+    Args:
+        head: of the response, valid.
+    """
+
+    def __init__(self, head: bytes) -> None:
+        self._head = head
+
+    def get(self, name: str) -> str:
+        """Return the value of a field, in any case of its name; empty: there is none.
+
+        Several fields of one name are one list, with commas (RFC 9110, 5.3).
+        """
+        found = re.findall(rb"\r\n%s:[ \t]*([^\r]*)" % name.encode("ascii"), self._head, re.I)
+        return ",".join(dict.fromkeys(value.rstrip(b" \t").decode("latin-1") for value in found))
+
+
 class Head(NamedTuple):
     """The head of a response.
 
     Args:
-        headers: those that matter here, by name in lower case.
         is_persistent: the connection can serve another request after this response.
         length: bytes of the body; None: it is chunked, or ends with the connection.
     """
 
     status: int
-    headers: dict[str, str]
+    headers: Headers
     is_persistent: bool
     length: int | None
     is_chunked: bool
@@ -57,32 +73,29 @@ def parse_head(head: bytes) -> Head:
         raise FramingError("the head is too long")
     if not _HEAD.fullmatch(head):
         raise FramingError("not the head of an HTTP response")
-    headers: dict[str, str] = {}
-    for raw_name, raw_value in _NEEDED.findall(head):
-        name, value = raw_name.decode("ascii").lower(), raw_value.strip(b" \t").decode("latin-1")
-        if name == "location" and headers.get(name, value) != value:
+    fields: dict[bytes, bytes] = {}
+    for name, value in _FRAMING.findall(head):
+        name, value = name.lower(), value.rstrip(b" \t")
+        if name == b"location" and fields.get(name, value) != value:
             raise FramingError("two different Location")
-        # RFC 9110, 5.3: several fields of one name are one list.
-        headers[name] = f"{headers[name]},{value}" if name in headers and name != "location" else value
+        fields[name] = fields[name] + b"," + value if name in fields else value
     status, newer = int(head[9:12]), head[5:8] != b"1.0"
     if status == 101:
         raise FramingError("a switch to another protocol that was not requested")
-    persistent = headers.get("connection", "keep-alive" if newer else "close").lower() == "keep-alive"
-    coding = headers.get("transfer-encoding")
+    persistent = fields.get(b"connection", b"keep-alive" if newer else b"close").lower() == b"keep-alive"
+    coding, lengths = fields.get(b"transfer-encoding"), fields.get(b"content-length")
     if coding is not None:
-        if coding.lower() != "chunked" or not newer:
+        if coding.lower() != b"chunked" or not newer:
             raise FramingError(f"Transfer-Encoding {coding[:40]!r}")
-        if "content-length" in headers:
+        if lengths is not None:
             raise FramingError("Content-Length beside Transfer-Encoding")
-        return Head(status, headers, persistent, None, True)
-    if "content-length" in headers:
-        lengths = {one.strip(" \t") for one in headers["content-length"].split(",")}
-        length = lengths.pop()
-        if lengths or not _LENGTH.fullmatch(length):
-            raise FramingError(f"Content-Length {headers['content-length'][:40]!r}")
-        headers["content-length"] = length
-        return Head(status, headers, persistent, int(length), False)
-    return Head(status, headers, persistent, None, False)
+        return Head(status, Headers(head), persistent, None, True)
+    if lengths is None:
+        return Head(status, Headers(head), persistent, None, False)
+    length, *others = {one.strip(b" \t") for one in lengths.split(b",")}
+    if others or not _LENGTH.fullmatch(length):
+        raise FramingError(f"Content-Length {lengths[:40]!r}")
+    return Head(status, Headers(head), persistent, int(length), False)
 
 
 def parse_chunk_line(line: bytes) -> int:

@@ -671,7 +671,7 @@ def _redirection(answer: HttpResponse, web: str) -> _Where:
     name that came from a Mac, say, would be written, and looked for, under another name.
     """
     try:
-        server, _, query = split_url(answer.headers.get("location", ""))
+        server, _, query = split_url(answer.headers.get("location"))
     except ValueError as error:
         raise _not_webhdfs(web) from error
     return _Where(server, query)

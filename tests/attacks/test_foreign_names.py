@@ -214,19 +214,24 @@ def test_a_tree_without_an_end_has_one(tmp_path: Path) -> None:
 )
 def test_a_redirection_that_is_no_address_of_a_server_is_refused(location: str) -> None:
     from dlapp.net.http import HttpResponse
+    from dlapp.net.http_framing import Headers
     from dlapp.storage.webhdfs import HdfsUnreachable, _redirection
 
     with pytest.raises(HdfsUnreachable, match="does not speak WebHDFS"):
-        _redirection(HttpResponse(307, {"location": location}, b"", 0), "http://nn:9870")
+        _redirection(
+            HttpResponse(307, Headers(f"\r\nLocation: {location}".encode("latin-1")), b"", 0), "http://nn:9870"
+        )
 
 
 def test_redirections_that_datanodes_have_are_followed() -> None:
     from dlapp.net.http import HttpResponse
+    from dlapp.net.http_framing import Headers
     from dlapp.storage.webhdfs import _redirection
 
     for server in ("http://dn-1.example:9864", "https://[::1]:9865", "http://host"):
         found = _redirection(
-            HttpResponse(307, {"location": f"{server}/webhdfs/v1/a%20b?op=OPEN&offset=0"}, b"", 0), "x://y"
+            HttpResponse(307, Headers(f"\r\nLocation: {server}/webhdfs/v1/a%20b?op=OPEN&offset=0".encode()), b"", 0),
+            "x://y",
         )
         assert found == (server, "op=OPEN&offset=0")
 
@@ -236,8 +241,9 @@ def test_what_a_namenode_says_in_a_refusal_is_shown_without_control_characters()
     with namenode({"/in": b""}) as place:
         web = WebHdfs(place, patience_s=0)
         from dlapp.net.http import HttpResponse
+        from dlapp.net.http_framing import Headers
 
-        error = web._refusal(HttpResponse(500, {}, said, len(said)), "/in", place.web[0])
+        error = web._refusal(HttpResponse(500, Headers(b""), said, len(said)), "/in", place.web[0])
     assert str(error).isprintable()
 
 

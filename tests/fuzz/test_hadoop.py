@@ -30,6 +30,7 @@ from dlapp.ids import ApplicationId, ContainerId
 from dlapp.locations import HdfsPlace
 from dlapp.login import Login
 from dlapp.net.http import HttpResponse
+from dlapp.net.http_framing import Headers
 from dlapp.storage.webhdfs import WebHdfs
 from tests.fuzz.parsing import fuzz, fuzz_json, limits
 from tests.fuzz.samples import APPLICATION, CONTAINER
@@ -198,7 +199,7 @@ class WebWith:
         pass
 
     def call(self, *_: object, **__: object) -> HttpResponse:
-        return HttpResponse(self.status, {}, self.data, len(self.data))
+        return HttpResponse(self.status, Headers(b""), self.data, len(self.data))
 
 
 APP = {
@@ -418,7 +419,7 @@ def test_an_answer_of_webhdfs_is_understood_or_refused(name: str) -> None:
     ask, sample = WEBHDFS[name]
 
     def read(data: bytes) -> None:
-        found = ask(webhdfs(HttpResponse(200, {}, data, len(data))))
+        found = ask(webhdfs(HttpResponse(200, Headers(b""), data, len(data))))
         for one in found if name == "children" else ():
             assert "/" not in one.name, one.name
             assert "\0" not in one.name
@@ -432,7 +433,7 @@ def test_a_refusal_of_webhdfs_is_understood() -> None:
 
     def read(data: bytes) -> None:
         try:
-            webhdfs(HttpResponse(403, {}, data, len(data))).children("/a")
+            webhdfs(HttpResponse(403, Headers(b""), data, len(data))).children("/a")
         except DlappError:
             return
         raise AssertionError
@@ -442,8 +443,7 @@ def test_a_refusal_of_webhdfs_is_understood() -> None:
 
 def test_a_redirection_of_webhdfs_is_followed_or_refused() -> None:
     def read(data: bytes) -> None:
-        location = data.decode("latin-1")
-        web = webhdfs(HttpResponse(307, {"location": location}, b"", 0))
+        web = webhdfs(HttpResponse(307, Headers(b"\r\nLocation: " + data), b"", 0))
         web._datanode("OPEN", "/a", set(), direct_to_datanode=False)
 
     fuzz(read, [b"http://node7:9864/webhdfs/v1/a?op=OPEN&namenoderpcaddress=nn:8020&offset=0"])

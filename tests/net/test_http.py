@@ -22,6 +22,7 @@ from dlapp.errors import Unreachable as AnyUnreachable
 from dlapp.locations import HdfsPlace
 from dlapp.login import Login
 from dlapp.net.http import HttpClient, IncompleteResponse, RequestBody, ResponseSink, SourceShrank
+from dlapp.net.http_framing import parse_head
 from dlapp.storage.webhdfs import WebHdfs, WrongAnswer
 from tests.fuzz.server import answering
 from tests.services.tls import tls_in_front
@@ -241,7 +242,13 @@ def test_headers_are_found_in_any_case_and_none_in_the_middle_of_another(connect
     with saying([[odd]]) as (server, _):
         answer = connections.request("GET", server, "/")
     assert answer.body == b"ok"
-    assert answer.headers == {"content-length": "2", "location": "/y z"}
+    found = {name: answer.headers.get(name) for name in ("Content-Length", "location", "x-location", "date")}
+    assert found == {"Content-Length": "2", "location": "/y z", "x-location": "/n", "date": ""}
+
+
+def test_fields_of_one_name_are_a_list_without_repetitions() -> None:
+    headers = parse_head(b"HTTP/1.1 200 OK\r\nA: x \r\nB: z\r\na: y\r\nA:x\r\nAA: w").headers
+    assert headers.get("a") == "x,y"
 
 
 def test_a_server_that_is_silent_is_waited_for_only_so_long() -> None:

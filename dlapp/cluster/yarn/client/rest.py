@@ -391,14 +391,14 @@ class YarnRest:
             answer = self._web.call(method, target, params, body)
             if answer.status != 307:
                 return answer
-            if not (location := answer.headers.get("location", "")):
+            if not (location := answer.headers.get("location")):
                 return None
             target = urljoin(target, location)
             params = {} if "user.name=" in target else params
         return None
 
     def _read(self, method: str, path: str, url: str, answer: HttpResponse) -> dict[str, Any]:
-        self.server_date = answer.headers.get("date", "")
+        self.server_date = answer.headers.get("date")
         if not answer.body and answer.status < 300:
             return {}
         try:
