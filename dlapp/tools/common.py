@@ -191,6 +191,8 @@ def explain(error: Exception, name: str) -> tuple[list[str], int]:
         case DlappError():
             return [f"Error: {one_line(str(error))}"], error.exit_code
         case click.ClickException():
+            if isinstance(error, click.UsageError) and error.ctx is not None:
+                name = error.ctx.command_path
             return [f"Error: {one_line(error.format_message())} ({name} --help shows the usage)"], EXIT_USAGE
         case OSError() if error.strerror:
             if error.errno == errno.ENOENT and error.filename is None and not _has_working_directory():

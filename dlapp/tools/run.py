@@ -50,7 +50,9 @@ def run_(
         overrides = _overrides(settings, variables, program_args)
         return launch(Client(config), snapshot, overrides, wait=wait, print_spec=print_spec, as_json=as_json)
     if directory := os.environ.get(DIRECTORY_VARIABLE):
-        os.execv(os.path.join(directory, BIN, "dlapp-run"), ["dlapp-run", *sys.argv[1:]])
+        # As `dlapp run` it has its own word among the arguments.
+        first = 1 if click.get_current_context().parent is None else sys.argv.index("run") + 1
+        os.execv(os.path.join(directory, BIN, "dlapp-run"), ["dlapp-run", *sys.argv[first:]])
     raise UsageError("dlapp-run works inside dlapp-shell only (outside it is: dlapp-launcher FILE)")
 
 

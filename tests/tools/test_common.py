@@ -13,6 +13,7 @@ import pytest
 
 from dlapp.errors import ConfigError, Denied, FileRefused, NotFound, SpecError, TimedOut, Unreachable, UsageError
 from dlapp.tools.common import exit_code_of, explain, one_line
+from dlapp.tools.main import COMMANDS
 
 
 @pytest.mark.parametrize(
@@ -98,10 +99,10 @@ def test_one_line_keeps_text_and_escapes_what_steers_a_terminal() -> None:
     assert one_line("a\nb\x07\r") == "a b\\x07\\r"
 
 
-COMMANDS = ("launcher", "status", "list", "logs", "softkill", "kill", "rm", "shell", "run")
+NAMES = [entry.module for entry in COMMANDS.values()]
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_command_has_help_with_an_example_json_debug_and_a_version(name: str) -> None:
     done = _run(name, "--help")
     assert done.returncode == 0
@@ -111,7 +112,7 @@ def test_every_command_has_help_with_an_example_json_debug_and_a_version(name: s
     assert _run(name, "--version").stdout.startswith(f"dlapp-{name} ")
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", NAMES)
 def test_help_loads_nothing_but_click_and_the_errors(name: str) -> None:
     check = (
         "import sys, runpy; sys.argv = ['x', '--help']\n"

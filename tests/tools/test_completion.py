@@ -25,6 +25,21 @@ COMP_WORDS=("dlapp-$1" "$2"); COMP_CWORD=1
 _dlapp_$1_completion "dlapp-$1" "$2"
 printf '%s\\n' "${COMPREPLY[@]}"
 """
+BASH_WORDS = """
+source ~/.local/share/bash-completion/completions/dlapp
+COMP_WORDS=(dlapp "$1" "$2"); COMP_CWORD=$3
+_dlapp_completion dlapp "${COMP_WORDS[$3]}"
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+FISH_WORDS = 'if test $argv[3] = 1; complete -C "dlapp $argv[1]"; else; complete -C "dlapp $argv[1] $argv[2]"; end'
+ZSH_WORDS = """
+compdef() { :; }
+compadd() { print -l -- ${(P)@[-1]}; }
+_describe() { print -l -- ${${(P)3}%%:*}; }
+words=(dlapp "$1" "$2"); CURRENT=$(($3 + 1))
+source ~/.zsh/completions/_dlapp
+_dlapp_completion
+"""
 FISH = 'complete -C "dlapp-$argv[1] $argv[2]"'
 ZSH = """
 compdef() { :; }
@@ -72,6 +87,10 @@ def test_a_shell_completes_ids_options_and_actions(shell: str, tmp_path: Path) -
     assert "last" in in_shell(shell, script, "logs", "la")
     assert "--json" in in_shell(shell, script, "status", "--j")
     assert "heal" in in_shell(shell, script, "gpu", "he")
+    words = {"bash": BASH_WORDS, "zsh": ZSH_WORDS, "fish": FISH_WORDS}[shell]
+    assert set(in_shell(shell, words, "s", "", "1")) == {"submit", "status", "softkill", "shell"}
+    assert set(in_shell(shell, words, "status", "app", "2")) == {first, second}
+    assert "submit" in in_shell(shell, words, "help", "su", "2")
     for application in (first, second):
         ended(application)
     assert in_shell(shell, script, "kill", "app") == []

@@ -13,9 +13,10 @@ from dlapp import errors
 from dlapp.cluster import LogFiles
 from dlapp.report import ApplicationView, ContainerView, OutputView, TryView
 from dlapp.tools.common import EXIT_BROKEN_PIPE
+from dlapp.tools.main import COMMANDS
 from dlapp.value import Value, fields
 
-COMMANDS = ("launcher", "status", "list", "logs", "softkill", "kill", "rm", "shell", "run", "gpu", "cache", "doctor")
+NAMES = [entry.module for entry in COMMANDS.values()]
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "commands.md").read_text()
 EVERYWHERE = ("--json", "--debug", "--version", "--help")
@@ -27,7 +28,7 @@ def declared(name: str) -> click.Command:
     return found
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", NAMES)
 def test_each_command_has_a_section_that_names_its_options(name: str) -> None:
     sections = [part for part in TEXT.split("\n## ") if f"dlapp-{name}" in part.partition("\n")[0]]
     assert len(sections) == 1
@@ -49,7 +50,7 @@ def test_the_exit_codes_are_those_of_the_errors() -> None:
 
 def test_the_readme_names_every_command() -> None:
     readme = (ROOT / "README.md").read_text()
-    assert all(f"dlapp-{name}" in readme for name in COMMANDS)
+    assert all(f"dlapp-{name}" in readme for name in NAMES)
 
 
 @pytest.mark.parametrize("value", [ApplicationView, ContainerView, TryView, OutputView, LogFiles])

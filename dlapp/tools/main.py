@@ -1,0 +1,117 @@
+"""dlapp: every command as a word of one program, ``dlapp status`` for ``dlapp-status``.
+
+A command is imported when it is called, so ``dlapp status`` loads what ``dlapp-status`` loads, and this module.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, NamedTuple
+
+import click
+
+from dlapp.errors import UsageError
+from dlapp.tools.common import command, run
+
+
+class CommandEntry(NamedTuple):
+    """A command: its module in `dlapp.tools`, its name there, and its purpose."""
+
+    module: str
+    attribute: str
+    summary: str
+
+    @property
+    def program(self) -> str:
+        """The program that it is by itself."""
+        return f"dlapp-{self.module}"
+
+
+COMMANDS = {
+    "submit": CommandEntry("launcher", "launcher", "Check, pack and submit an application."),
+    "status": CommandEntry("status", "status", "Show how an application is or ended, and why."),
+    "list": CommandEntry("list", "list_", "List applications."),
+    "logs": CommandEntry("logs", "logs", "Show what an application's containers print."),
+    "softkill": CommandEntry("softkill", "softkill", "End applications early, with their output."),
+    "kill": CommandEntry("kill", "kill", "Kill applications at once, without output."),
+    "rm": CommandEntry("rm", "rm", "Remove ended applications from the history."),
+    "shell": CommandEntry("shell", "shell", "Open a shell in a program's environment."),
+    "run": CommandEntry("run", "run_", "Inside dlapp-shell: submit its application."),
+    "gpu": CommandEntry("gpu", "gpu", "Show and change which GPU belongs to whom."),
+    "cache": CommandEntry("cache", "cache", "Show and change the cached input."),
+    "doctor": CommandEntry("doctor", "doctor", "Check what dlapp needs here."),
+}
+"""All commands, by their word, in the order of the help."""
+
+
+def load_command(word: str) -> click.Command:
+    """Import a command."""
+    entry = COMMANDS[word]
+    found: click.Command = getattr(importlib.import_module(f"dlapp.tools.{entry.module}"), entry.attribute)
+    return found
+
+
+class CommandGroup(click.Group):
+    """The words after ``dlapp``."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **{**settings, "invoke_without_command": True})
+
+    def list_commands(self, _context: click.Context) -> list[str]:
+        """Return the words, for completion."""
+        return [*COMMANDS, "help"]
+
+    def get_command(self, _context: click.Context, word: str) -> click.Command | None:
+        """Return the command of a word; None: there is none."""
+        return help_ if word == "help" else load_command(word) if word in COMMANDS else None
+
+    def resolve_command(
+        self, context: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the word, its command and what follows, or refuse an unknown word with the nearest one."""
+        word, *rest = args
+        if (found := self.get_command(context, word)) is None:
+            from dlapp.system.text import nearest, shown
+
+            hint = nearest(word, self.list_commands(context))
+            raise UsageError(f"{shown(word)} is not a command of dlapp: {hint} (dlapp help lists them)")
+        return word, found, rest
+
+    def format_commands(self, _context: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the words with their purposes, without importing their modules."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(word, entry.summary) for word, entry in COMMANDS.items()])
+
+
+@command("dlapp", example="dlapp submit --wait dl_app.properties", kind=CommandGroup)
+def dlapp() -> None:
+    """Run deep-learning programs on shared GPUs.
+
+    Every command is also a program of its own: 'dlapp status' is dlapp-status, and 'dlapp submit' is
+    dlapp-launcher. 'dlapp help COMMAND' shows the options of a command.
+    """
+    context = click.get_current_context()
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+@command("help", example="dlapp help logs")
+@click.argument("word", metavar="[COMMAND]", type=click.Choice(list(COMMANDS)), required=False)
+def help_(word: str | None) -> None:
+    """Show the commands, or the options of one."""
+    context: Any = click.get_current_context().parent
+    if word is None:
+        click.echo(context.get_help())
+        return
+    found = load_command(word)
+    with click.Context(found, info_name=word, parent=context, **found.context_settings) as one:
+        click.echo(found.get_help(one))
+
+
+def main() -> None:
+    """The console script."""
+    run(dlapp)
+
+
+if __name__ == "__main__":
+    main()

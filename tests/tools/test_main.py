@@ -1,0 +1,108 @@
+"""`dlapp COMMAND` is what `dlapp-COMMAND` is, and loads no more."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from dlapp.tools.main import COMMANDS, load_command
+from tests.applications import BIN, properties, run
+
+PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def test_the_programs_are_those_of_the_table() -> None:
+    programs = {one.program: f"dlapp.tools.{one.module}:main" for one in COMMANDS.values()}
+    assert PROJECT["scripts"] == {"dlapp": "dlapp.tools.main:main", **programs}
+    assert [word for word, one in COMMANDS.items() if one.program != f"dlapp-{word}"] == ["submit"]
+    assert [load_command(word).name for word in COMMANDS] == list(programs)
+
+
+def loaded(module: str, *words: str) -> set[str]:
+    check = (
+        f"import sys; sys.argv = {['x', *words]}\n"
+        f"from dlapp.tools import {module} as it\n"
+        "try: it.main()\n"
+        "except SystemExit: pass\n"
+        "print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    return set(done.stderr.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize("words", [(), ("--help",)])
+def test_a_word_of_dlapp_loads_what_its_program_loads_and_the_table(words: tuple[str, ...], tmp_path: Path) -> None:
+    assert run("dlapp-launcher", "--wait", properties(tmp_path, "true")).code == 0
+    alone = loaded("status", *words)
+    assert "dlapp.tools.status" in alone
+    assert loaded("main", "status", *words) - alone == {"dlapp.tools.main"}
+
+
+def test_the_help_names_every_command_and_loads_none() -> None:
+    helps = [run("dlapp", *words).out for words in ((), ("--help",), ("help",))]
+    assert helps[0] == helps[1] == helps[2]
+    for word, entry in COMMANDS.items():
+        assert f"\n  {word} " in helps[0]
+        assert entry.summary in helps[0]
+    modules = loaded("main", "help")
+    assert not {f"dlapp.tools.{entry.module}" for entry in COMMANDS.values()} & modules
+
+
+@pytest.mark.parametrize("word", COMMANDS)
+def test_the_help_of_a_word_is_that_of_its_program(word: str) -> None:
+    alone = run(COMMANDS[word].program, "--help").out
+    for words in ((word, "--help"), ("help", word)):
+        found = run("dlapp", *words)
+        assert found.code == 0
+        assert found.out.partition("\n\n")[2] == alone.partition("\n\n")[2]
+        assert found.out.startswith(f"Usage: dlapp {word} ")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["sttus"], "'sttus' is not a command of dlapp: the nearest is status (dlapp help lists them)"),
+        (["status", "--jsno"], "(dlapp status --help shows the usage)"),
+        (["help", "nope"], "'nope' is not one of 'submit', 'status'"),
+        (["run"], "dlapp-run works inside dlapp-shell only"),
+        (["status", "tony"], "'tony' is neither 'last'"),
+    ],
+)
+def test_what_is_refused_is_one_line_and_code_2(words: list[str], said: str) -> None:
+    refused = run("dlapp", *words)
+    assert (refused.code, refused.out, refused.err.count("\n")) == (2, "", 1)
+    assert said in refused.err
+
+
+def test_words_run_an_application_from_its_submission_to_its_removal(tmp_path: Path) -> None:
+    submitted = run("dlapp", "submit", "--wait", properties(tmp_path, "echo hello; exit 3"))
+    assert submitted.code == 1, submitted.err
+    assert "container 0 exited with code 3" in submitted.out
+    assert run("dlapp", "logs", "-f").code == 1
+    assert run("dlapp", "logs").out == "[0] hello\n"
+    assert run("dlapp", "status").out == run("dlapp-status").out
+    assert run("dlapp", "list", "--json").code == 0
+    assert run("dlapp", "rm", "last").code == 0
+    assert run("dlapp", "--debug", "status").code == 3
+
+
+def test_what_follows_two_dashes_reaches_the_program_of_a_word(tmp_path: Path) -> None:
+    printed = run("dlapp", "submit", "--print-spec", properties(tmp_path, "true"), "--", "--wait", "a b")
+    assert json.loads(printed.out)["spec"]["roles"][0]["args"] == ["--wait", "a b"]
+
+
+def test_inside_a_shell_dlapp_run_submits_with_its_options(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [BIN / "dlapp", "shell", properties(tmp_path, "true")],
+        input=f"{BIN}/dlapp run --wait; echo code $?\n",
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "\nsucceeded after " in done.stdout, done.stderr
+    assert done.stdout.endswith("code 0\n")
