@@ -16,7 +16,7 @@ from typing import NamedTuple
 from dlapp.errors import DlappError, UsageError
 from dlapp.locations import FILE, last_name, shown
 from dlapp.storage.api import DiskFull, FileSystem, MatchedEntry, Moved, Progress
-from dlapp.storage.tree import TreeNode, explained, free_bytes, human_size, room_at
+from dlapp.storage.tree import TreeNode, free_bytes, human_size, make_directories, room_at
 from dlapp.system.files import is_plain_name
 
 
@@ -114,10 +114,7 @@ class FetchPlan(NamedTuple):
         """Bring it. Raises what `FileSystem.fetch` raises."""
         self.check_free_names()
         self.check_room()
-        try:
-            os.makedirs(self.into, exist_ok=True)
-        except OSError as error:
-            raise explained(error, self.into, "made") from error
+        make_directories(self.into)
         moved = self.moved
         done = counter(moved.size_bytes, progress)
         by_system: dict[int, tuple[FileSystem, list[FetchTarget]]] = {}

@@ -22,7 +22,7 @@ from dlapp.storage.api import MatchedEntry, Moved, Progress
 from dlapp.storage.fetch_plan import FetchTarget, fetch_all
 from dlapp.storage.glob import split_pattern
 from dlapp.storage.links import TooManyLinks, link_target
-from dlapp.storage.tree import OpenTree, TreeNode, explained, nodes_to_store
+from dlapp.storage.tree import OpenTree, TreeNode, explained, make_directories, nodes_to_store
 from dlapp.storage.webhdfs import INODES, FileStatus, WebHdfs
 from dlapp.system.files import UntrustedFile, is_plain_name
 
@@ -86,7 +86,7 @@ class HdfsFiles:
         directories = [(node, path) for one in landings for node, path in one.places() if node.is_dir]
         files = [(node, path) for one in landings for node, path in one.places() if node.is_file]
         for _, path in directories:
-            _make_directory(path)
+            make_directories(path)
         jobs = [job for node, path in files for job in self._jobs(node, path)]
         self._all_at_once(lambda job, tell: job.run(tell), jobs, done)
         self._check_unchanged(landings)
@@ -518,13 +518,6 @@ class _Range:
             raise explained(error, self._path, "written") from error
         finally:
             os.close(target)
-
-
-def _make_directory(path: str) -> None:
-    try:
-        os.makedirs(path, exist_ok=True)
-    except OSError as error:
-        raise explained(error, path, "made") from error
 
 
 class _CutOff(Exception):

@@ -18,7 +18,7 @@ from dlapp.spec import InputSpec
 from dlapp.storage.api import Moved, Progress
 from dlapp.storage.fetch_plan import FetchPlan
 from dlapp.storage.open import plan_fetch
-from dlapp.storage.tree import explained, remove_tree
+from dlapp.storage.tree import explained, make_directories, remove_tree
 
 CarryOut = Callable[[FetchPlan], Moved]
 """Carries a plan out, by way of a cache or not."""
@@ -47,7 +47,7 @@ class PlannedInput(NamedTuple):
         if not self.section.unpack:
             plan = self.plan.at(into)
             plan.check_free_names()
-            _make(into)
+            make_directories(into)
             return carry_out(plan)
         try:
             plan = self.plan.at(temporary)
@@ -58,7 +58,7 @@ class PlannedInput(NamedTuple):
 
     def _list(self, path: str) -> Moved:
         lines = "".join(f"{one}\n" for one in self.plan.listed()).encode(errors="surrogateescape")
-        _make(os.path.dirname(path))
+        make_directories(os.path.dirname(path))
         try:
             with open(path, "xb") as file:
                 file.write(lines)
@@ -116,7 +116,7 @@ def _unpack_all(plan: FetchPlan, into: str, progress: Progress | None) -> Moved:
             os.unlink(path)  # its room is wanted
         except OSError as error:
             raise explained(error, path, "removed") from error
-    _make(into)
+    make_directories(into)
     return Moved(files, size)
 
 
@@ -128,10 +128,3 @@ def _archives(plan: FetchPlan, into: str) -> Iterator[tuple[str, str, str]]:
                 yield path, f"{into}{os.path.dirname(path)[len(plan.into) :]}", node.source
             elif node.link is not None:
                 raise DlappError(f"{shown(node.source)} is a link, and no archive to unpack")
-
-
-def _make(path: str) -> None:
-    try:
-        os.makedirs(path, exist_ok=True)
-    except OSError as error:
-        raise explained(error, path, "made") from error

@@ -28,7 +28,7 @@ from dlapp.locations import shown
 from dlapp.storage.api import MatchedEntry, Moved, Progress
 from dlapp.storage.fetch_plan import FetchTarget, fetch_all
 from dlapp.storage.glob import split_pattern
-from dlapp.storage.tree import TreeNode, explained
+from dlapp.storage.tree import TreeNode, explained, make_directories
 from dlapp.system.files import is_plain_name
 
 AT_ONCE = 8
@@ -113,7 +113,7 @@ class RemoteFiles:
         places = [pair for one in landings for pair in one.places()]
         directories = [(node, path) for node, path in places if node.is_dir]
         for _, path in directories:
-            _make(path)
+            make_directories(path)
         self._all_at_once([(node, path) for node, path in places if node.is_file], done)
         for node, path in reversed(directories):
             if node.mtime_ns:
@@ -365,13 +365,6 @@ def _write_all(target: int, piece: bytes, path: str) -> None:
             left = left[os.write(target, left) :]
     except OSError as error:
         raise explained(error, path, "written") from error
-
-
-def _make(path: str) -> None:
-    try:
-        os.makedirs(path, exist_ok=True)
-    except OSError as error:
-        raise explained(error, path, "made") from error
 
 
 def _line(error: BaseException) -> str:

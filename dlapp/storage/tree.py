@@ -125,6 +125,14 @@ def _duration(seconds: float) -> str:
     return f"{whole // 60} min" if whole < 7200 else f"{whole / 3600:.1f} h"
 
 
+def make_directories(path: str) -> None:
+    """Make a directory with those above it, where they are missing. Raises DlappError."""
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise explained(error, path, "made") from error
+
+
 def make_own_directory(path: str) -> None:
     """Make a directory 0700 with those above it; one that is there must be one that only the caller may write.
 

@@ -25,7 +25,7 @@ from dlapp.errors import DlappError
 from dlapp.locations import shown
 from dlapp.storage.api import DiskFull
 from dlapp.storage.links import link_kept_inside, link_reader
-from dlapp.storage.tree import explained, free_bytes, human_size, room_at
+from dlapp.storage.tree import explained, free_bytes, human_size, make_directories, room_at
 from dlapp.system.files import is_plain_name
 
 MOST_GROWTH = 200
@@ -112,7 +112,7 @@ class _ArchiveUnpacking:
         kind = _kind_of(self._file)
         if kind is None:
             raise ArchiveRefused(f"{self._name} is neither a tar (plain, gzip, bzip2, xz) nor a zip file")
-        _make(self._into)
+        make_directories(self._into)
         if kind == "zip":
             self._zip()
         else:
@@ -396,10 +396,3 @@ def _created(path: str) -> Iterator[int]:
         raise explained(error, path, "written") from error
     finally:
         os.close(target)
-
-
-def _make(path: str) -> None:
-    try:
-        os.makedirs(path, exist_ok=True)
-    except OSError as error:
-        raise explained(error, path, "made") from error

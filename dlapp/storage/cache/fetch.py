@@ -15,7 +15,7 @@ from dlapp.storage.api import FileSystem, Moved, Progress
 from dlapp.storage.cache.entry import CacheKeySource
 from dlapp.storage.cache.store import CacheHold, InputCache
 from dlapp.storage.fetch_plan import FetchPlan, FetchTarget, counter
-from dlapp.storage.tree import copy_nodes, explained, free_bytes
+from dlapp.storage.tree import copy_nodes, explained, free_bytes, make_directories
 
 MOST_ENTRIES = 32
 """Beyond as many matches, all of them are one entry: each entry that is in use costs a descriptor and a mount."""
@@ -164,10 +164,7 @@ def _copied(cache: InputCache, landings: Sequence[FetchTarget], held: CacheHold,
             held.close()
             cache.remove(held.key)
             return False
-        try:
-            os.makedirs(into, exist_ok=True)
-        except OSError as error:
-            raise explained(error, into, "made") from error
+        make_directories(into)
         for one in landings:
             top = os.path.join(held.tree, os.path.basename(one.path))
             nodes = [node._replace(source=f"{top}/{node.name}".rstrip("/")) for node in one.nodes]
