@@ -93,7 +93,7 @@ def test_words_run_an_application_from_its_submission_to_its_removal(tmp_path: P
 
 def test_what_follows_two_dashes_reaches_the_program_of_a_word(tmp_path: Path) -> None:
     printed = run("dlapp", "submit", "--print-spec", properties(tmp_path, "true"), "--", "--wait", "a b")
-    assert json.loads(printed.out)["spec"]["roles"][0]["args"] == ["--wait", "a b"]
+    assert json.loads(printed.out)["spec"]["args"] == ["--wait", "a b"]
 
 
 def test_inside_a_shell_dlapp_run_submits_with_its_options(tmp_path: Path) -> None:
