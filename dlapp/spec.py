@@ -197,6 +197,7 @@ class AppSpec(Value, kw_only=True):
         network: Docker's network mode of its containers; None: as the operator of the machine configured it.
         workspace: absolute path of the directory to pack.
         exclude: gitignore patterns of what is not packed.
+        exclude_defaults: nor are `.git`, `.venv`, `__pycache__` and `node_modules`, unless a pattern brings them back.
         script: start script, relative to the workspace.
         args: its arguments, as they arrive.
         env: names of the variables that the user sets; their values are in `Secrets`.
@@ -215,6 +216,7 @@ class AppSpec(Value, kw_only=True):
     docker_image: str | None = None
     network: str | None = None
     exclude: tuple[str, ...] = ()
+    exclude_defaults: bool = True
     queue: str | None = None
     priority: int | None = None
     project: str | None = None

@@ -398,6 +398,7 @@ class _Maker:
                 docker_image=get("docker_image"),
                 network=network,
                 exclude=get("user_dev_workspace_exclude_list", ()),
+                exclude_defaults=get("user_dev_workspace_exclude_defaults", True),
                 queue=get("queue"),
                 priority=get("priority"),
                 project=get("project"),

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dlapp.errors import DlappError
 from dlapp.launcher.application import Application, is_inside, of_line
 from dlapp.launcher.properties import Faults
-from dlapp.launcher.scan import Scan
+from dlapp.launcher.scan import DEFAULT_EXCLUDES, Scan
 from dlapp.locations import FILE, last_name, local_path, shown
 from dlapp.spec import InputSpec, OutputSpec
 from dlapp.storage.api import MatchedEntry
@@ -76,7 +76,9 @@ class WorldCheck:
                     problem = f"{shown(name)} lies in output_path of [{section}], of which no files are packed"
                     break
             else:
-                problem = f"{shown(name)} is left out by user_dev_workspace_exclude_list"
+                default = self.spec.exclude_defaults and set(name.split("/")) & set(DEFAULT_EXCLUDES)
+                by = "defaults" if default else "list"
+                problem = f"{shown(name)} is left out by user_dev_workspace_exclude_{by}"
             self._fault("application", "user_shell_script", problem)
         self._note_who_runs_it(os.path.join(root, real))
 

@@ -190,6 +190,7 @@ SECTIONS: Mapping[str, Mapping[str, PropertyKey]] = {
         "network": PropertyKey(_network),
         "user_dev_workspace_path": PropertyKey(_text, required=True),
         "user_dev_workspace_exclude_list": PropertyKey(_list, lines=True, may_be_empty=True),
+        "user_dev_workspace_exclude_defaults": PropertyKey(read_boolean),
         "user_shell_script": PropertyKey(_text, required=True),
         "user_shell_args": PropertyKey(_words, lines=True, may_be_empty=True),
         "queue": PropertyKey(_queue),

@@ -20,6 +20,8 @@ from dlapp.value import Value
 SPARSE_FROM = 64 << 10
 """Smaller files are never looked at for holes."""
 _MOST_NAMED = 100
+DEFAULT_EXCLUDES = (".git", ".venv", "__pycache__", "node_modules")
+"""What a run never needs and every project has: history, environments of this machine, caches."""
 
 
 class ScanEntry(NamedTuple):
@@ -39,6 +41,7 @@ class Scan(Value):
         entries: what is to be packed, parents first, in the order of the bytes of their names.
         size_bytes: of all files together, holes not counted.
         left_out: for each path of ``keep_empty`` that had contents, how many files of it are not packed.
+        excluded: what is not packed because of `DEFAULT_EXCLUDES`.
         warnings: lines for the user.
     """
 
@@ -46,6 +49,7 @@ class Scan(Value):
     entries: tuple[ScanEntry, ...]
     size_bytes: int
     left_out: dict[str, int]
+    excluded: tuple[str, ...]
     warnings: tuple[str, ...]
 
     def largest(self, count: int = 10) -> list[tuple[str, int]]:
@@ -77,12 +81,15 @@ class Scan(Value):
         return sorted(shown_now, key=lambda one: (-one[1], one[0]))[:count]
 
 
-def scan_workspace(root: str, *, exclude: Sequence[str] = (), keep_empty: Collection[str] = ()) -> Scan:
+def scan_workspace(
+    root: str, *, exclude: Sequence[str] = (), exclude_defaults: bool = False, keep_empty: Collection[str] = ()
+) -> Scan:
     """Look through a workspace.
 
     Args:
         exclude: gitignore patterns of what is not packed. As with git, nothing inside an excluded directory can be
             brought back by a later pattern.
+        exclude_defaults: names of `DEFAULT_EXCLUDES` are not packed either, unless a pattern brings them back.
         keep_empty: directories, relative to ``root``, of which only the directory itself is packed.
 
     Raises:
@@ -92,7 +99,9 @@ def scan_workspace(root: str, *, exclude: Sequence[str] = (), keep_empty: Collec
     root = os.path.abspath(root)
     if not os.path.isdir(root):
         raise UsageError(f"{shown(root)}: there is no such directory")
-    excluded = _excluded(exclude)
+    names = frozenset(DEFAULT_EXCLUDES if exclude_defaults else ())
+    excluded = _excluded((*sorted(names), *exclude)) if exclude else None
+    by_default: list[str] = []
     kept_empty = {os.path.normpath(path): path for path in keep_empty}
     read_link, roots = link_reader(root), [root.rstrip("/"), os.path.realpath(root)]
     entries: list[ScanEntry] = []
@@ -115,7 +124,9 @@ def scan_workspace(root: str, *, exclude: Sequence[str] = (), keep_empty: Collec
             continue
         mode = status.st_mode
         is_dir = stat.S_ISDIR(mode)
-        if excluded is not None and excluded(f"{name}/" if is_dir else name):
+        if excluded(f"{name}/" if is_dir else name) if excluded is not None else found.name in names:
+            if found.name in names and not (exclude and _excluded(exclude)(f"{name}/" if is_dir else name)):
+                by_default.append(name)
             continue
         if is_dir:
             entries.append(ScanEntry(name, mode, 0, None))
@@ -144,7 +155,7 @@ def scan_workspace(root: str, *, exclude: Sequence[str] = (), keep_empty: Collec
             warnings.append(f"{shown(name)} is not packed: it is {kind_in_words(mode)}")
     if faults:
         raise UsageError(_refusal(root, faults))
-    return Scan(root, tuple(entries), size_bytes, left_out, tuple(warnings))
+    return Scan(root, tuple(entries), size_bytes, left_out, tuple(by_default), tuple(warnings))
 
 
 def too_large(scan: Scan, limit_bytes: int) -> UsageError:
@@ -185,10 +196,8 @@ def _count_files(top: str) -> int:
     return sum(len(files) for _, _, files in os.walk(top))
 
 
-def _excluded(patterns: Sequence[str]) -> Callable[[str], bool] | None:
-    """Whether a path is excluded (with ``/`` at its end: a directory); None where nothing ever is."""
-    if not patterns:
-        return None
+def _excluded(patterns: Sequence[str]) -> Callable[[str], bool]:
+    """Return what tells whether a path is excluded (with ``/`` at its end: a directory)."""
     from pathspec import GitIgnoreSpec  # 15 ms, only for those who exclude something
 
     for pattern in patterns:

@@ -21,6 +21,7 @@ from dlapp.launcher.overrides import NO_OVERRIDES, Overrides
 from dlapp.launcher.pack import pack
 from dlapp.launcher.properties import Faults
 from dlapp.launcher.scan import Scan, scan_workspace, too_large
+from dlapp.locations import shown
 from dlapp.messages import new_secret
 from dlapp.serialization import to_json
 from dlapp.spec import AppSpec, Secrets, Submission
@@ -30,6 +31,7 @@ Progress = Callable[[int, int], None]
 LeaveOut = Callable[[AppSpec], Sequence[str]]
 NetworkProblem = Callable[[AppSpec], str]
 
+MOST_NAMED = 5
 PAGE_S = 0.5
 """How long to wait for an application that is just starting to have a page; the id is printed before."""
 
@@ -172,7 +174,10 @@ def _check_world(
     """Look through the workspace, the input and the output; what is to be packed."""
     spec = application.spec
     outputs = [output.output_path for output in spec.outputs]
-    scan = scan_workspace(spec.workspace, exclude=(*spec.exclude, *leave_out), keep_empty=outputs)
+    patterns = (*spec.exclude, *leave_out)
+    scan = scan_workspace(spec.workspace, exclude=patterns, exclude_defaults=spec.exclude_defaults, keep_empty=outputs)
+    if scan.excluded:
+        note(f"{_some(scan.excluded)} not packed (user_dev_workspace_exclude_defaults=false packs them)")
     for line in scan.warnings:
         note(line)
     for path, count in scan.left_out.items():
@@ -186,6 +191,13 @@ def _check_world(
     if scan.size_bytes > config.storage.workspace_limit_bytes:
         raise too_large(scan, config.storage.workspace_limit_bytes)
     return scan
+
+
+def _some(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are, with their verb."""
+    first = ", ".join(shown(name) for name in names[:MOST_NAMED])
+    more = len(names) - MOST_NAMED
+    return f"{first} {f'and {more} more ' if more > 0 else ''}{'is' if len(names) == 1 else 'are'}"
 
 
 def _taken_over(environ: Mapping[str, str]) -> dict[str, str]:

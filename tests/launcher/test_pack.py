@@ -149,6 +149,52 @@ def test_what_the_patterns_exclude_is_left_out_as_git_does_it(workspace: Path) -
     assert names(scan) == ["data", "data/2", "keep.log", "sub", "sub/build", "sub/build/x"]
 
 
+DEFAULTS = (
+    "sub/.git/x",
+    ".git/config",
+    ".venv/bin/python",
+    "__pycache__/a.pyc",
+    "sub/__pycache__/b",
+    "node_modules/c/d",
+)
+
+
+@pytest.mark.parametrize(
+    ("exclude", "packed_names", "told"),
+    [
+        ([], ["a", "git", "sub"], [".git", ".venv", "__pycache__", "node_modules", "sub/.git", "sub/__pycache__"]),
+        (["a", "__pycache__"], ["git", "sub"], [".git", ".venv", "node_modules", "sub/.git"]),
+        (
+            ["!/.git"],
+            [".git", ".git/config", "a", "git", "sub"],
+            [".venv", "__pycache__", "node_modules", "sub/.git", "sub/__pycache__"],
+        ),
+    ],
+)
+def test_what_no_run_needs_is_left_out_and_told(
+    workspace: Path, exclude: list[str], packed_names: list[str], told: list[str]
+) -> None:
+    fill(workspace, "a", "git", *DEFAULTS)
+    scan = scan_workspace(str(workspace), exclude=exclude, exclude_defaults=True)
+    assert names(scan) == packed_names
+    assert sorted(scan.excluded) == told
+
+
+def test_an_environment_that_is_a_link_out_of_the_workspace_is_left_out(workspace: Path) -> None:
+    fill(workspace, "a")
+    (workspace / ".venv").symlink_to("/elsewhere")
+    assert names(scan_workspace(str(workspace), exclude_defaults=True)) == ["a"]
+    with pytest.raises(UsageError, match="is a link out of the workspace"):
+        scan_workspace(str(workspace))
+
+
+def test_all_is_packed_where_the_defaults_are_off(workspace: Path) -> None:
+    fill(workspace, *DEFAULTS)
+    scan = scan_workspace(str(workspace))
+    assert set(DEFAULTS) <= set(names(scan))
+    assert scan.excluded == ()
+
+
 def test_a_pattern_that_git_would_not_take_is_refused_by_name(workspace: Path) -> None:
     with pytest.raises(UsageError, match=r"user_dev_workspace_exclude_list: ! is not a gitignore pattern"):
         scan_workspace(str(workspace), exclude=["*.log", "!"])
@@ -508,9 +554,11 @@ def test_packing_twice_at_the_same_time_gives_one_good_archive(workspace: Path) 
     assert [one.name for one in members(results[0].archive)] == ["a"]
 
 
-def test_pathspec_is_loaded_only_where_something_is_excluded() -> None:
+def test_pathspec_is_loaded_only_where_something_is_excluded(workspace: Path) -> None:
     code = (
-        "import sys; import dlapp.launcher.pack; print(sorted({'pathspec', 'tarfile', 'threading'} & set(sys.modules)))"
+        "import sys; from dlapp.launcher.pack import scan_workspace; "
+        f"scan_workspace({str(workspace)!r}, exclude_defaults=True); "
+        "print(sorted({'pathspec', 'tarfile', 'threading'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"

@@ -443,6 +443,32 @@ def test_a_script_that_would_not_be_packed_is_refused(launched: Launch) -> None:
     ]
 
 
+def test_what_is_left_out_by_default_is_told_with_the_key_that_packs_it(launched: Launch) -> None:
+    for name in (".git/x", ".venv/x", *(f"{letter}/__pycache__/x" for letter in "abcdef")):
+        (launched.workspace / name).parent.mkdir(parents=True)
+        (launched.workspace / name).write_text("")
+    launched()
+    assert launched.noted == [
+        ".git, .venv, a/__pycache__, b/__pycache__, c/__pycache__ and 3 more are not packed "
+        "(user_dev_workspace_exclude_defaults=false packs them)"
+    ]
+    launched.noted.clear()
+    launched.text = ORIGINAL.replace("[from_hdfs]", "user_dev_workspace_exclude_defaults=no\n[from_hdfs]")
+    launched()
+    assert launched.noted == []
+    with tarfile.open(launched.engine.submitted[-1][0].workspace_archive) as archive:
+        assert ".git/x" in archive.getnames()
+
+
+def test_a_script_that_is_left_out_by_default_names_the_key(launched: Launch) -> None:
+    (launched.workspace / ".venv").mkdir()
+    (launched.workspace / ".venv/go.sh").write_text("")
+    launched.text = ORIGINAL.replace("dl_app_start.sh", ".venv/go.sh")
+    assert launched.refused() == [
+        "6: application.user_shell_script: .venv/go.sh is left out by user_dev_workspace_exclude_defaults"
+    ]
+
+
 def test_a_workspace_above_the_limit_is_refused_before_it_is_packed(launched: Launch) -> None:
     (launched.workspace / "big").write_bytes(bytes(range(1, 256)) * 100)
     launched.options["storage.workspace_limit"] = "20k"
