@@ -17,7 +17,7 @@ def main(argv: Sequence[str]) -> int:
                 return _task_on_yarn()
             from dlapp.task.main import main as run
         case "runner":
-            from dlapp.cluster.local.runner.main import main as run
+            from dlapp.cluster.local.runner.process import main as run
         case "sweep":
             from dlapp.runtime.sweep import main as run
         case "doctor":

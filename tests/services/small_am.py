@@ -24,7 +24,7 @@ import time
 def main(argv: list[str]) -> int:
     """Be what the first word says."""
     if argv[0] == "runner":
-        from dlapp.cluster.local.runner.main import main as run
+        from dlapp.cluster.local.runner.process import main as run
 
         return run(argv[1:])
     if argv[0] == "task":

@@ -14,8 +14,6 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import signal
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -57,7 +55,7 @@ from dlapp.errors import DlappError, Unreachable
 from dlapp.system import log
 from dlapp.system.files import check_own_directory
 from dlapp.system.owners import user_name
-from dlapp.system.spawn import FIRST_KEPT, close_all_but, spawn
+from dlapp.system.spawn import FIRST_KEPT, spawn
 
 if TYPE_CHECKING:
     from dlapp.cluster.local.runner.orphans import OrphanReaper
@@ -85,7 +83,6 @@ HISTORY_S, BUSY_HISTORY_S = 3600.0, 600.0
 """Between two times that what is old is cleared, and how long that is put off while there is something to do."""
 TROUBLE_S = 2.0
 """Between two tries while the state cannot be written: the disk is full, say."""
-MAX_LOG_BYTES = 1 << 20
 
 
 class Runner:
@@ -95,10 +92,18 @@ class Runner:
         lock: descriptor whose lock makes this process the runner; given up by `run`.
         sign: descriptor whose lock shows others that there is a runner; None: still to be taken, where they look.
         stay: somebody is just about to submit; do not leave before `STAY_S` without a row.
+        spare: an ApplicationMaster for the first application; ended by `run` if it is not used.
     """
 
     def __init__(
-        self, state: StateDir, settings: RunnerSettings, lock: int, *, sign: int | None = None, stay: bool = False
+        self,
+        state: StateDir,
+        settings: RunnerSettings,
+        lock: int,
+        *,
+        sign: int | None = None,
+        stay: bool = False,
+        spare: PreforkedMaster | None = None,
     ) -> None:
         self._state, self._settings, self._lock, self._sign = state, settings, lock, sign
         self._uid = os.geteuid()
@@ -120,7 +125,7 @@ class Runner:
         self._trouble = ""  # what keeps us from working, as it was said in the log
         self._is_troubled = False
         self._stay_until = time.monotonic() + STAY_S if stay else 0.0
-        self._spare: tuple[int, PreforkedMaster] | None = None  # with its pidfd
+        self._spare = None if spare is None else (os.pidfd_open(spare.pid), spare)  # with its pidfd
 
     def run(self) -> None:
         """Work until nothing is left to do.
@@ -128,8 +133,8 @@ class Runner:
         Raises:
             SchemaMismatch: the rows are another dlapp's to work off.
         """
-        if self._stay_until:
-            self._start_spare()
+        if self._spare is not None:
+            self._poll.register(self._spare[0], select.POLLIN)
         self._fifo = open_fifo(self._state, self._uid)
         self._poll.register(self._fifo, select.POLLIN)
         if self._state.shared:
@@ -509,20 +514,6 @@ class Runner:
 
     # ---- the spare ApplicationMaster ----
 
-    def _start_spare(self) -> None:
-        from dlapp.cluster.local.runner.prefork import PreforkedMaster
-
-        with contextlib.ExitStack() as tried:
-            try:
-                spare = PreforkedMaster(self._settings.program, self._state.path, self._state.runner_log(self._uid))
-                tried.callback(spare.close)
-                self._spare = os.pidfd_open(spare.pid), spare
-            except OSError as error:
-                log.warning(f"no spare ApplicationMaster could be started: {error}")
-                return
-            self._poll.register(self._spare[0], select.POLLIN)
-            tried.pop_all()
-
     def _use_spare(
         self, row: ApplicationRow, home: str, words: Sequence[str], keep: Sequence[int], log_path: str
     ) -> bool:
@@ -681,31 +672,3 @@ def _has_image(home: str) -> bool:
 def _say_ended(row: ApplicationRow, pids: Sequence[int]) -> None:
     if pids:
         log.info(f"{row.id}: killed what nobody watched over any more: {', '.join(f'process {pid}' for pid in pids)}")
-
-
-def main(argv: Sequence[str]) -> int:
-    """Be the runner, with the lock that whoever started this process took for it."""
-    import json
-
-    flags = ("--shared", "--stay")
-    options: dict[str, Any] = {flag.removeprefix("--"): flag in argv for flag in flags}
-    words = [word for word in argv if word not in flags]
-    options.update((name.removeprefix("--"), value) for name, value in zip(words[::2], words[1::2], strict=True))
-    os.chdir("/")
-    os.umask(0o022)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    lock = int(options["lock-fd"])
-    sign = int(options["sign-fd"]) if "sign-fd" in options else None
-    kept = [lock] if sign is None else [lock, sign]
-    close_all_but(kept)
-    for fd in kept:
-        os.set_inheritable(fd, False)
-    state = StateDir(options["state"], shared=options["shared"])
-    if os.fstat(sys.stdout.fileno()).st_size > MAX_LOG_BYTES:
-        os.ftruncate(sys.stdout.fileno(), 0)
-    try:
-        Runner(state, RunnerSettings(json.loads(options["settings"])), lock, sign=sign, stay=options["stay"]).run()
-    except (DlappError, OSError) as error:
-        log.error(str(error))
-        return 1
-    return 0

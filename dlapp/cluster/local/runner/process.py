@@ -1,0 +1,63 @@
+"""The process of a runner: ``python -I -m dlapp runner --state DIR --lock-fd N --settings JSON [--stay] ...``.
+
+It loads in two steps. If a submission is about to come (``--stay``), the spare ApplicationMaster is started after the
+first one, so that it loads while the runner does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from dlapp.cluster.local.runner.prefork import PreforkedMaster
+from dlapp.cluster.local.settings import RunnerSettings
+from dlapp.cluster.local.state import StateDir
+from dlapp.errors import DlappError
+from dlapp.system import log
+from dlapp.system.spawn import close_all_but
+
+MAX_LOG_BYTES = 1 << 20
+
+
+def main(argv: Sequence[str]) -> int:
+    """Be the runner, with the lock that whoever started this process took for it."""
+    flags = ("--shared", "--stay")
+    options: dict[str, Any] = {flag.removeprefix("--"): flag in argv for flag in flags}
+    words = [word for word in argv if word not in flags]
+    options.update((name.removeprefix("--"), value) for name, value in zip(words[::2], words[1::2], strict=True))
+    os.chdir("/")
+    os.umask(0o022)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    lock = int(options["lock-fd"])
+    sign = int(options["sign-fd"]) if "sign-fd" in options else None
+    kept = [lock] if sign is None else [lock, sign]
+    close_all_but(kept)
+    for fd in kept:
+        os.set_inheritable(fd, False)
+    state, settings = (
+        StateDir(options["state"], shared=options["shared"]),
+        RunnerSettings(json.loads(options["settings"])),
+    )
+    if os.fstat(sys.stdout.fileno()).st_size > MAX_LOG_BYTES:
+        os.ftruncate(sys.stdout.fileno(), 0)
+    try:
+        spare = _spare_master(state, settings) if options["stay"] else None
+        from dlapp.cluster.local.runner.main import Runner
+
+        Runner(state, settings, lock, sign=sign, stay=options["stay"], spare=spare).run()
+    except (DlappError, OSError) as error:
+        log.error(str(error))
+        return 1
+    return 0
+
+
+def _spare_master(state: StateDir, settings: RunnerSettings) -> PreforkedMaster | None:
+    try:
+        return PreforkedMaster(settings.program, state.path, state.runner_log(os.geteuid()))
+    except OSError as error:
+        log.warning(f"no spare ApplicationMaster could be started: {error}")
+        return None
