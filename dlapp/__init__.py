@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from dlapp.ids import ApplicationId
     from dlapp.report import ApplicationView, Cause, FinalStatus, State
     from dlapp.spec import AppSpec, InputSpec, OnFailure, OutputSpec, Placement, Resources, RoleSpec
+    from dlapp.value import replace
 
 __version__ = "0.1.0"
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "Resources",
     "RoleSpec",
     "State",
+    "replace",
 ]
 
 _HOME = {
@@ -43,6 +45,7 @@ _HOME = {
     "FinalStatus": "report",
     "LogPiece": "client.logs",
     "State": "report",
+    "replace": "value",
 }
 
 

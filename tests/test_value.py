@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+import dlapp
 from dlapp.value import Record, Value, field, fields, replace
 
 
@@ -100,6 +101,10 @@ def test_values_are_equal_by_class_and_fields() -> None:
 def test_a_subclass_has_the_fields_of_its_base_and_its_own() -> None:
     assert replace(Labelled(1, 2, width=3), y=5) == Labelled(1, 5, "", 3)
     assert Labelled(1) != Point(1)
+
+
+def test_programs_change_a_spec_by_the_public_name() -> None:
+    assert dlapp.replace(dlapp.Resources(memory_mib=1, vcores=1, gcores=0), vcores=2).vcores == 2
 
 
 def test_the_check_of_a_class_also_holds_for_a_changed_copy() -> None:

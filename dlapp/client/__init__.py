@@ -411,7 +411,7 @@ class Client:
 
         if isinstance(source, AppSpec):
             if args is not None or overrides is not None:
-                raise UsageError("args and overrides are for a file; change a spec with dataclasses.replace")
+                raise UsageError("args and overrides are for a file; change a spec with dlapp.replace")
             given = NO_OVERRIDES
         elif isinstance(overrides, Overrides):
             given = overrides

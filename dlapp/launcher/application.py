@@ -167,7 +167,7 @@ def read_application(
     """
     if isinstance(source, UnresolvedSpec):
         if overrides != NO_OVERRIDES:
-            raise UsageError("overrides are for a properties file; change the spec with dataclasses.replace")
+            raise UsageError("overrides are for a properties file; change the spec with dlapp.replace")
         return _resolve(source, config, engine)
     if isinstance(source, Snapshot):
         path, data, env = source.path, source.data, source.env

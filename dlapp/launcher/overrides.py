@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from dlapp.errors import UsageError
 from dlapp.system.text import shown
+from dlapp.value import Value, field
 
 _PRINTABLE = re.compile(r"[ -~\u00a1-\ud7ff\ue000-\U0010ffff]*")
 _SAFE = re.compile(r"[A-Za-z0-9_@%+=:,./-]+", re.ASCII)
@@ -29,8 +29,7 @@ class OptionNames(NamedTuple):
 OPTIONS = OptionNames()
 
 
-@dataclass(frozen=True, slots=True)
-class Overrides:
+class Overrides(Value):
     """What is to be otherwise than in the file.
 
     Args:
