@@ -86,6 +86,8 @@ class LaunchSpec(NamedTuple):
         hdfs: None: the application has to do with none.
         am_file: on a cluster, the location where the next ApplicationMaster leaves its address; empty: there is none,
             for the task ends with the one that started it.
+        unstored: a directory of this machine for outputs that cannot be stored where they belong; it outlives the
+            container. Empty: there is none.
         lease_timeout_s: how long GPUs that were granted are waited for: what is left of a payload before ends by then.
     """
 
@@ -99,6 +101,7 @@ class LaunchSpec(NamedTuple):
     cache: CacheSettings | None = None
     hdfs: HdfsPlace | None = None
     am_file: str = ""
+    unstored: str = ""
     lease_timeout_s: float = 30.0
 
     @property

@@ -141,6 +141,7 @@ class Assignment(Value, kw_only=True):
     outputs: tuple[OutputSpec, ...] = ()
     parts: tuple[str, ...] = ()
     kill_grace_s: float = 30.0
+    output_patience_s: float = 86_400.0
     log_limit_bytes: int = 1 << 30
     spread: bool = False
     collect_gpus: bool = False

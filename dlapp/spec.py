@@ -19,6 +19,9 @@ MAX_AMOUNT = 2**31 - 1
 
 MAX_RETRIES = 1000
 DEFAULT_KILL_GRACE_S = 30.0
+DEFAULT_OUTPUT_PATIENCE_S = 86_400.0
+"""A NameNode with much to read is in safe mode for an hour, and a night may pass until somebody sees that it is down or
+that a disk is full."""
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _ROLE_NAME = re.compile(r"[a-z][a-z0-9_-]{0,30}", re.ASCII)
@@ -203,6 +206,7 @@ class AppSpec(Value, kw_only=True):
         env: names of the variables that the user sets; their values are in `Secrets`.
         max_runtime_s: seconds from the application's start to its soft-kill; None: no limit.
         kill_grace_s: seconds between SIGTERM and SIGKILL.
+        output_patience_s: how long output waits for a file system that does not answer, takes no changes or is full.
         on_container_failure: what becomes of the other containers when one has failed and is not tried again.
         roles: in the order of the file.
         collect_gpus: there is no payload; what its task does is to clear up the GPU ledger of its node.
@@ -223,6 +227,7 @@ class AppSpec(Value, kw_only=True):
     tags: tuple[str, ...] = ()
     max_runtime_s: float | None = None
     kill_grace_s: float = DEFAULT_KILL_GRACE_S
+    output_patience_s: float = DEFAULT_OUTPUT_PATIENCE_S
     on_container_failure: ContainerFailure = ContainerFailure.STOP
     env: tuple[str, ...] = ()
     placement: Placement = field(default_factory=Placement)
@@ -249,6 +254,8 @@ class AppSpec(Value, kw_only=True):
             raise SpecError("application.max_runtime", f"is {self.max_runtime_s:g} s, it must be above 0")
         if self.kill_grace_s < 0:
             raise SpecError("application.kill_grace", f"is {self.kill_grace_s:g} s, the least is 0")
+        if self.output_patience_s < 0:
+            raise SpecError("application.output_patience", f"is {self.output_patience_s:g} s, the least is 0")
         if not self.roles:
             raise SpecError("roles", "is empty")
         gangs = [role.name for role in self.roles if role.start is StartRule.GANG]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.applications import Done, launch, properties, run, status, wait_for
 from tests.engines import Engine
@@ -89,3 +93,48 @@ def test_a_mistake_in_output_path_costs_nobody_their_work(engine: Engine, tmp_pa
         "0/output/x": "0\n",
         "1/output/x": "1\n",
     }
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MiB, and nearly all of it taken by the file ``much``."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", "size=2m,mode=777", "dlapp-test", str(disk)]
+    if subprocess.run(words, capture_output=True).returncode:
+        pytest.skip("root may mount a small file system; this user may not")
+    (disk / "much").write_bytes(bytes(1_500_000))
+    yield disk
+    subprocess.run(["umount", "-l", disk], check=True)
+
+
+def computing_once(tmp_path: Path, disk: Path, **application: object) -> Path:
+    """A program that notes each start, and whose output does not fit."""
+    script = f"echo start >>{tmp_path}/starts; mkdir output; head -c 1000000 /dev/zero >output/model"
+    output = {"output_path": "output", "hdfs": f"file://{disk}/result"}
+    return properties(tmp_path, script, application=application, resources={"retries": 2}, to_hdfs=output)
+
+
+def test_output_waits_for_room_and_the_program_does_not_run_again(small_disk: Path, tmp_path: Path) -> None:
+    application = launch(computing_once(tmp_path, small_disk))
+    wait_for("it waits", lambda: status(application)["phase"].startswith("storing: waits for "), END_S)
+    assert f" KiB on {small_disk}" in run("dlapp-status", application).out
+    (small_disk / "much").unlink()
+    assert run("dlapp-logs", "-f", application, timeout_s=END_S).code == 0
+    assert (small_disk / "result" / "model").stat().st_size == 1_000_000
+    assert (tmp_path / "starts").read_text() == "start\n"
+
+
+def test_output_that_found_no_room_in_time_is_kept_and_the_status_says_where(small_disk: Path, tmp_path: Path) -> None:
+    done, seen = waited(computing_once(tmp_path, small_disk, output_patience="1s"))
+    assert done.code == 1, done.out
+    where = Path(seen["diagnostics"].rpartition(" in ")[2])
+    assert (where / "model").stat().st_size == 1_000_000
+    assert (tmp_path / "starts").read_text() == "start\n"
+
+
+def test_a_kill_ends_the_wait_for_room(small_disk: Path, tmp_path: Path) -> None:
+    application = launch(computing_once(tmp_path, small_disk))
+    wait_for("it waits", lambda: status(application)["phase"].startswith("storing: waits for "), END_S)
+    assert run("dlapp-kill", application).code == 0
+    assert status(application)["state"] == "KILLED"

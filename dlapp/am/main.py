@@ -88,9 +88,9 @@ def _engine(options: dict[str, str], attempt: int, wakes: SimpleQueue[Item]) -> 
 def _application_dir(directory: str, engine: LocalAmEngine, *, is_aftermath: bool) -> LocalApplicationDir:
     if engine.hdfs is None:
         return LocalApplicationDir(directory)
-    from dlapp.storage.api import OUTPUT_PATIENCE_S
+    from dlapp.spec import DEFAULT_OUTPUT_PATIENCE_S
 
-    patience_s = AFTERMATH_PATIENCE_S if is_aftermath else OUTPUT_PATIENCE_S
+    patience_s = AFTERMATH_PATIENCE_S if is_aftermath else DEFAULT_OUTPUT_PATIENCE_S
     return LocalApplicationDir(directory, engine.hdfs, patience_s)
 
 

@@ -87,7 +87,7 @@ class OutputSettlement:
         Raises:
             Unreachable: it does not answer even then, and without ``give_up``: a later process retries.
         """
-        deadline = time.monotonic() + self._app_dir.patience_s
+        deadline = time.monotonic() + min(self._app_dir.patience_s, self._spec.output_patience_s)
         while time.monotonic() < deadline:
             try:
                 return OutputsSettled(*self._outputs.commit(claim, again=again, wait=True))

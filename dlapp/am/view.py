@@ -80,12 +80,12 @@ def phase_of(state: ApplicationState) -> str:
     if state.stage is Stage.CLOSING:
         if state.soft_by and running:
             return f"stopping, {running} of {total} still running"
-        return "storing" if storing else "stopping"
+        return f"storing{_obstacle(state)}" if storing else "stopping"
     words = []
     if running:
         words.append(f"running {running} of {total}")
     if storing:
-        words.append("storing" if storing == total or not running else f"{storing} storing")
+        words.append(("storing" if storing == total or not running else f"{storing} storing") + _obstacle(state))
     if at_the_gate := counts.get(Phase.WAITING, 0):
         words.append(f"{at_the_gate} of {total} at the gate")
     for phase in reversed(_ON_THE_WAY):
@@ -97,6 +97,13 @@ def phase_of(state: ApplicationState) -> str:
         failed = sum(bool(one.failed) for one in state.instances)
         words += [f"{count} {what}" for count, what in ((over - failed, "done"), (failed, "failed")) if count]
     return ", ".join(words) or "ending"
+
+
+def _obstacle(state: ApplicationState) -> str:
+    """Return what the first container says that cannot store its output now: ``: waits for 4.1 MiB on /data``."""
+    bound = (one.container for one in state.instances)
+    texts = (one.detail for one in bound if one is not None and one.phase is Phase.STORING and one.detail)
+    return next((f": {text}" for text in texts), "")
 
 
 def _counts(state: ApplicationState) -> dict[Phase | None, int]:

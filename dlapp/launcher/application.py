@@ -23,6 +23,7 @@ from dlapp.launcher.properties import MOST_BYTES, Faults, Line, Properties, Sett
 from dlapp.locations import FILE, HDFS, HdfsPlace, file_location, local_path
 from dlapp.spec import (
     DEFAULT_KILL_GRACE_S,
+    DEFAULT_OUTPUT_PATIENCE_S,
     AppSpec,
     ContainerFailure,
     InputSpec,
@@ -405,6 +406,7 @@ class _Maker:
                 tags=get("tags", ()),
                 max_runtime_s=get("max_runtime"),
                 kill_grace_s=grace_s,
+                output_patience_s=get("output_patience", DEFAULT_OUTPUT_PATIENCE_S),
                 on_container_failure=ContainerFailure(get("on_container_failure", "stop")),
                 env=tuple(env),
                 placement=Placement(

@@ -199,6 +199,7 @@ SECTIONS: Mapping[str, Mapping[str, PropertyKey]] = {
         "tags": PropertyKey(_list, lines=True),
         "max_runtime": PropertyKey(_max_runtime_s),
         "kill_grace": PropertyKey(read_duration_s),
+        "output_patience": PropertyKey(read_duration_s),
         "on_container_failure": PropertyKey(_on_container_failure),
         "env_file": PropertyKey(_text),
         "pass_env": PropertyKey(_variables, lines=True),

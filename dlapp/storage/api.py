@@ -15,14 +15,18 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int], None]
 """Called with the bytes that are done and the bytes in all, from the caller's thread."""
 
-OUTPUT_PATIENCE_S = 86_400.0
-"""How long what an application has computed waits for a file system that does not answer, or takes no changes, before
-it is given up: a NameNode with much to read is in safe mode for an hour, and a night may pass until somebody sees that
-it is down."""
-
 
 class DiskFull(DlappError):
-    """There is no room, or no more quota, where something was to be written; another machine may have it."""
+    """There is no room, or no more quota, where something was to be written; another machine may have it.
+
+    Attributes:
+        missing_bytes: how much more room it takes; None: not known.
+        place: the mount point of the disk; empty: not known, or a quota of HDFS.
+    """
+
+    def __init__(self, text: str, *, missing_bytes: int | None = None, place: str = "") -> None:
+        super().__init__(text)
+        self.missing_bytes, self.place = missing_bytes, place
 
 
 class MatchedEntry(NamedTuple):

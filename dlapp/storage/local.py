@@ -24,6 +24,7 @@ from dlapp.storage.tree import (
     free_bytes,
     human_size,
     make_own_directory,
+    mount_point,
     nodes_to_fetch,
     nodes_to_store,
     remove_tree,
@@ -101,10 +102,12 @@ class LocalFiles:
                 inside = f"/proc/self/fd/{above_fd}/{name}"
                 if move and _renamed(tree, inside, changed):
                     return stored
-                if stored.size_bytes > free_bytes(inside):
+                if stored.size_bytes > (free := free_bytes(inside)):
                     raise DiskFull(
                         f"the output has {human_size(stored.size_bytes)}, more than {shown(target)} can take; "
-                        f"{room_at(inside)}"
+                        f"{room_at(inside)}",
+                        missing_bytes=stored.size_bytes - free,
+                        place=mount_point(above),
                     )
                 copy_nodes(nodes, inside, done=lambda count: None, tree=tree)
                 _make_movable(inside)

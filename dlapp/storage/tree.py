@@ -58,7 +58,7 @@ def explained(error: OSError, path: str, doing: str) -> DlappError:
     """The error of ours that says what became of ``path``."""
     line = f"{shown(shown_path(path))} cannot be {doing}: {error.strerror}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return DiskFull(f"{line}; {room_at(path)}")
+        return DiskFull(f"{line}; {room_at(path)}", place=mount_point(path))
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
         return NotFound(line)
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
@@ -76,6 +76,14 @@ def free_bytes(path: str) -> int:
     there = existing_above(path)
     room = os.statvfs(there)
     return room.f_bavail * room.f_frsize
+
+
+def mount_point(path: str) -> str:
+    """Return where the disk is mounted that ``path`` is or would be on."""
+    there = os.path.realpath(existing_above(path))
+    while there != "/" and os.lstat(os.path.dirname(there)).st_dev == os.lstat(there).st_dev:
+        there = os.path.dirname(there)
+    return there
 
 
 def existing_above(path: str) -> str:

@@ -38,9 +38,9 @@ from dlapp.runtime.payload import Payload, PayloadDevice, PayloadError, PayloadE
 from dlapp.runtime.process import Guardian, PlainRun
 from dlapp.serialization import from_json
 from dlapp.spec import OnFailure, OutputSpec
-from dlapp.storage.api import OUTPUT_PATIENCE_S, DiskFull, Moved
+from dlapp.storage.api import DiskFull, Moved
 from dlapp.storage.open import open_location
-from dlapp.storage.tree import Pace, remove_tree
+from dlapp.storage.tree import Pace, human_size, remove_tree
 from dlapp.task.am_link import AmLink
 from dlapp.task.environment import payload_environment
 from dlapp.task.inputs import Inputs
@@ -103,6 +103,7 @@ class Task:
         self._inputs: Inputs | None = None
         self._ran_s = 0.0  # the payload
         self._changes: WorkspaceChanges | None = None
+        self._stays: list[str] = []  # of the workspace, because it could not be brought to any other place
         self._link: AmLink
         self._launch: LaunchSpec
         self._assignment: Assignment
@@ -511,6 +512,12 @@ class Task:
         self._say(Phase.STORING)
         stored: list[StoredOutput] = []
         absent: list[_AbsentOutput] = []
+        problems: list[StepFailed] = []
+        has_failed = result.exit_code != 0 and result.fault is not Fault.STOPPED
+        began = time.monotonic()
+        # What took days is worth an answer of an operator; what a script left that failed is not worth so much.
+        room_until = began + min(one.output_patience_s, self._ran_s if has_failed else one.output_patience_s)
+        self._store_until = room_until, began + one.output_patience_s
         try:
             for output, part in zip(one.outputs, one.parts, strict=True):
                 with self._step("the output could not be stored", cut_by=Stop.NOW):
@@ -524,11 +531,14 @@ class Task:
                         text = f"the script made no {output.output_path!r} in its workspace ({section})"
                         absent.append(_AbsentOutput(output, part, text))
                         continue
+                try:
                     stored.append(self._stored_output(output, local, output.output_path, part))
+                except StepFailed as error:
+                    problems.append(error)  # the others may fit where they belong
+            if problems:
+                raise StepFailed(problems[0].fault, "; ".join(map(str, problems)))
             if absent and result.exit_code == 0:  # else it did not come so far
-                with self._step("the output could not be stored", cut_by=Stop.NOW):
-                    text = self._keep_changes(absent, stored)
-                raise StepFailed(Fault.DATA, text)
+                raise StepFailed(Fault.DATA, self._keep_changes(absent, stored))
         except StepFailed as error:
             is_stopped = result.fault is Fault.STOPPED
             if result.fault is Fault.NONE or (is_stopped and not absent):
@@ -541,7 +551,8 @@ class Task:
     def _stored_output(
         self, output: OutputSpec, local: str, path: str, part: str, *, stray: bool = False
     ) -> StoredOutput:
-        moved = self._stored(local, path, part)
+        with self._step("the output could not be stored", cut_by=Stop.NOW):
+            moved = self._stored(local, path, part)
         self._note(f"output {path}: {moved.files} files, {moved.size_bytes} bytes at {part}")
         return StoredOutput(name=output.name, part=part, files=moved.files, size_bytes=moved.size_bytes, stray=stray)
 
@@ -569,28 +580,55 @@ class Task:
             texts.append(f"the nearest name is {near!r}")
         keeping = next((one for one in absent if one.output.on_failure is OnFailure.KEEP), None)
         if left and keeping is not None:
-            stored.append(self._stored_output(keeping.output, root, ".", keeping.part, stray=True))
-            texts.append("all of it is kept")
+            try:
+                stored.append(self._stored_output(keeping.output, root, ".", keeping.part, stray=True))
+                texts.append("all of it is kept")
+            except StepFailed as error:
+                texts.append(str(error))
         return "; ".join(texts)
 
     def _stored(self, local: str, path: str, part: str) -> Moved:
-        """Store one output. A file system that is away, or takes no changes for a while, is waited for, and one that
-        is full for as long as the payload ran: what took days is worth an answer of an operator, a trial is not."""
+        """Store one output. A file system that is away, takes no changes or is full is waited for; after that, and
+        where the output is refused, it stays on this machine: it is never computed again.
+
+        Raises:
+            StepFailed: it stays here; the text says where.
+        """
         move = len(self._assignment.outputs) == 1
-        began, pause_s = time.monotonic(), _STORE_AGAIN_S[0]
+        pause_s = _STORE_AGAIN_S[0]
         while True:
             try:
                 files = open_location(part, self._launch.hdfs)
                 return files.store(local, part, move=move, seen_as=self._seen_as(path), note=self._note)
             except (Unreachable, DiskFull) as error:
-                patience_s = OUTPUT_PATIENCE_S
+                if time.monotonic() + pause_s >= self._store_until[isinstance(error, Unreachable)]:
+                    raise self._stays_here(local, path, error) from error
+                detail = f"it is tried again: {error}"
                 if isinstance(error, DiskFull):
-                    patience_s = min(patience_s, self._ran_s)
-                if time.monotonic() + pause_s - began >= patience_s:
-                    raise
-                self._say(Phase.STORING, detail=f"it is tried again: {error}")
+                    room = "space" if error.missing_bytes is None else human_size(error.missing_bytes)
+                    detail = f"waits for {room} on {error.place}" if error.place else f"waits for space: {error}"
+                self._say(Phase.STORING, detail=detail)
+                self._give_back_gpus()
+            except DlappError as error:
+                raise self._stays_here(local, path, error) from error
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _STORE_AGAIN_S[1])
+
+    def _stays_here(self, local: str, path: str, error: DlappError) -> StepFailed:
+        """Bring an output that cannot be stored to where it outlives the container; the failure that says so."""
+        above = os.path.join(self._launch.unstored, str(self._assignment.container_id))
+        place = os.path.join(above, "workspace" if path == "." else path)
+        try:
+            if not self._launch.unstored:
+                raise FileNotFoundError
+            os.makedirs(os.path.dirname(place), 0o700, exist_ok=True)
+            os.rename(local, place)
+        except OSError as problem:
+            self._note(f"{shown(local)} cannot be renamed to {shown(place)} and stays: {problem}")
+            self._stays.append(place := local)
+        return StepFailed(
+            Fault.DATA, f"the output could not be stored: {error}; it stays on {socket.gethostname()} in {place}"
+        )
 
     def _seen_as(self, path: str) -> tuple[str, ...]:
         if self._assignment.docker_image is None:
@@ -605,6 +643,8 @@ class Task:
         if self._inputs is not None:
             self._inputs.close()
         for name in ("workspace", "home", "tmp"):
+            if name == "workspace" and self._stays:
+                continue
             try:
                 remove_tree(os.path.join(self._home, name))
             except (DlappError, OSError) as error:
@@ -614,6 +654,10 @@ class Task:
                 os.unlink(os.path.join(self._home, name))
             except FileNotFoundError:
                 continue
+        self._give_back_gpus()
+
+    def _give_back_gpus(self) -> None:
+        """Release the GPUs; nobody uses them any more. May be repeated."""
         if self._devices is not None:
             self._devices.look_after()
             self._devices = None

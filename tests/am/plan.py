@@ -129,6 +129,7 @@ class Plan:
             outputs=outputs,
             max_runtime_s=self.max_runtime_s,
             kill_grace_s=5.0,
+            output_patience_s=5.0,
             on_container_failure=self.on_container_failure,
         )
         return Submission(

@@ -97,7 +97,7 @@ def test_every_key_reaches_the_spec(place: Path, config: Config) -> None:
         "[application]\nusername=tony\nappname='my app'\nuser_dev_workspace_path=./w/\nuser_shell_script=./s.sh\n"
         "user_shell_args=-n 'a b'\ndocker_image=reg:5000/a/b@sha256:0f\nuser_dev_workspace_exclude_list=*.o,.git\n"
         "queue=gpu\npriority=3\nproject=p q\ntags=x,y\nmax_runtime=2h\nkill_grace=1m\nenv.A=' b '\n"
-        "env_file=secret.env\non_container_failure=continue\n"
+        "env_file=secret.env\non_container_failure=continue\noutput_patience=2d\n"
         "[resources]\ncontainers=2\nmemory=512m\nvcores=2\ngcores=1\nnodes=n1\nexclude_nodes=n2 n3\nretries=2\n"
         "node_label=fast\nplacement=spread\n"
         "[from_hdfs]\nhdfs=in/*\n  /data/{a,b}\ninput_path=./data\n[from_hdfs more]\nhdfs=file:/x//y\ninput_path=.\n"
@@ -110,7 +110,7 @@ def test_every_key_reaches_the_spec(place: Path, config: Config) -> None:
     assert (spec.args, spec.docker_image, spec.exclude) == (("-n", "a b"), "reg:5000/a/b@sha256:0f", ("*.o", ".git"))
     assert (spec.queue, spec.priority, spec.project, spec.tags) == ("gpu", 3, "p q", ("x", "y"))
     assert (spec.max_runtime_s, spec.kill_grace_s) == (7200.0, 60.0)
-    assert spec.on_container_failure is ContainerFailure.CONTINUE
+    assert (spec.on_container_failure, spec.output_patience_s) == (ContainerFailure.CONTINUE, 172_800.0)
     assert [role.retries for role in spec.roles] == [2]
     assert spec.placement == Placement(nodes=("n1",), exclude_nodes=("n2", "n3"), node_label="fast", spread=True)
     assert spec.inputs == (

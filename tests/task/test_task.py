@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -242,24 +244,65 @@ def small_disk(place: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", disk], check=True)
 
 
-def test_what_took_its_time_to_compute_waits_for_room(place: Path, small_disk: Path) -> None:
-    script = "sleep 6; head -c 1000000 /dev/zero > output/model"
+def test_what_was_computed_waits_for_room(place: Path, small_disk: Path) -> None:
+    script = "head -c 1000000 /dev/zero > output/model"
     with fake_am(place, script, {"output/.keep": ""}, **output_of(small_disk)) as am:
         am.start()
-        am.wait_until(lambda: any("it is tried again: the output has" in one.detail for one in list(am.reports)))
+        wait = re.compile(rf"waits for [34]\d\d\.\d KiB on {small_disk}")
+        am.wait_until(lambda: any(wait.fullmatch(one.detail) for one in list(am.reports)))
         (small_disk / "much").unlink()
         result = am.result()
         assert (result.fault, len(result.outputs)) == (Fault.NONE, 1)
         assert (part_of(small_disk) / "model").stat().st_size == 1_000_000
 
 
-def test_what_took_no_time_is_told_at_once_that_there_is_no_room(place: Path, small_disk: Path) -> None:
+def test_what_found_no_room_in_time_stays_on_the_machine_and_is_not_computed_again(
+    place: Path, small_disk: Path
+) -> None:
     script = "head -c 1000000 /dev/zero > output/model"
-    with fake_am(place, script, {"output/.keep": ""}, **output_of(small_disk)) as am:
-        am.start()
+    with fake_am(place, script, {"output/.keep": ""}, output_patience_s=0, **output_of(small_disk)) as am:
+        am.start(unstored=str(place / "unstored"))
         result = am.result()
-        assert (result.fault, result.outputs) == (Fault.NODE, ())
+        assert (result.fault, result.outputs) == (Fault.DATA, ())
+        kept = place / "unstored" / str(am.container_id) / "output"
         assert "the output could not be stored: the output has" in result.message
+        assert result.message.endswith(f"it stays on {socket.gethostname()} in {kept}")
+        assert (kept / "model").stat().st_size == 1_000_000
+        assert left(am) == LOGS
+
+
+def test_what_cannot_even_be_brought_elsewhere_stays_in_its_workspace(place: Path, small_disk: Path) -> None:
+    script = "head -c 1000000 /dev/zero > output/model"
+    with fake_am(place, script, {"output/.keep": ""}, output_patience_s=0, **output_of(small_disk)) as am:
+        am.start(unstored=str(small_disk / "unstored"))
+        result = am.result()
+        assert result.message.endswith(f"in {am.home}/workspace/output")
+        assert (am.home / "workspace" / "output" / "model").stat().st_size == 1_000_000
+
+
+def test_an_output_that_fits_is_stored_though_another_does_not(place: Path, small_disk: Path) -> None:
+    outputs = {
+        "outputs": (
+            OutputSpec(name="large", output_path="large", target=f"file://{small_disk}/large"),
+            OutputSpec(name="small", output_path="small", target=f"file://{place}/small"),
+        ),
+        "parts": (f"file://{small_disk}/large.tmp/container", f"file://{place}/small.tmp/container"),
+    }
+    script = "head -c 1000000 /dev/zero > large; echo 1 >small"
+    with fake_am(place, script, None, output_patience_s=0, **outputs) as am:
+        am.start(unstored=str(place / "unstored"))
+        result = am.result()
+        assert (result.fault, [one.name for one in result.outputs]) == (Fault.DATA, ["small"])
+        assert (place / "small.tmp" / "container").read_text() == "1\n"
+        assert (place / "unstored" / str(am.container_id) / "large").stat().st_size == 1_000_000
+
+
+def test_what_a_target_refuses_stays_on_the_machine(place: Path) -> None:
+    (place / "results.application_1700000000000_0001.tmp").write_text("in the way")
+    with fake_am(place, "echo 1 >output/x", {"output/.keep": ""}, **output_of(place)) as am:
+        am.start(unstored=str(place / "unstored"))
+        assert am.result().fault is Fault.DATA
+        assert (place / "unstored" / str(am.container_id) / "output" / "x").read_text() == "1\n"
 
 
 def test_missing_input_is_a_fault_of_the_data_and_nothing_runs(place: Path) -> None:

@@ -45,8 +45,7 @@ from dlapp.ids import ApplicationId
 from dlapp.locations import HdfsPlace
 from dlapp.report import ApplicationView, CommitClaim
 from dlapp.serialization import from_json, parse_json, to_json
-from dlapp.spec import Submission
-from dlapp.storage.api import OUTPUT_PATIENCE_S
+from dlapp.spec import DEFAULT_OUTPUT_PATIENCE_S, Submission
 from dlapp.system import log
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ LOOK_EVERY_S = 5.0
 """For the marks of who cannot reach the control address, and for another attempt; each look is 2 ms of the NameNode."""
 PATIENCE_S, AGAIN_S = 300.0, 1.0
 """So long, and so often, what an attempt begins and ends with is tried again while the file system does not answer;
-the outputs have `dlapp.storage.api.OUTPUT_PATIENCE_S`."""
+the outputs have `dlapp.spec.DEFAULT_OUTPUT_PATIENCE_S`, or less if the application says so."""
 _FILE_MODE = 0o600
 
 
@@ -85,7 +84,7 @@ class HdfsApplicationDir:
         self._files, self._application_id, self._attempt = files, application_id, attempt
         self._submission, self._paths = submission, StagingPaths(files.home)
         self.directory, self.hdfs = self._paths.staging(application_id), hdfs
-        self.patience_s = OUTPUT_PATIENCE_S
+        self.patience_s = DEFAULT_OUTPUT_PATIENCE_S
         self._changed = threading.Condition()
         self._view: ApplicationView | None = None
         self._view_at = 0.0

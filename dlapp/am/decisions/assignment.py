@@ -103,6 +103,7 @@ def assign(state: ApplicationState, container: Container, instance: Instance) ->
         outputs=spec.outputs,
         parts=state.parts_of(container.container_id),
         kill_grace_s=spec.kill_grace_s,
+        output_patience_s=spec.output_patience_s,
         log_limit_bytes=state.submission.log_limit_bytes,
         spread=spec.placement.spread,
         collect_gpus=spec.collect_gpus,

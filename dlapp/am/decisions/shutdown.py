@@ -187,7 +187,8 @@ def _check_closing(state: ApplicationState) -> None:
             else:
                 containers.stop(state, container, StopReason.ENDING, at_once=True)
         state.closing_stage = 1 if storing else 2
-        state.closing_until_ms = state.awake_ms + (state.timing.store_ms if storing else state.timing.end_ms)
+        store_ms = state.timing.store_ms + int(state.spec.output_patience_s * 1000)
+        state.closing_until_ms = state.awake_ms + (store_ms if storing else state.timing.end_ms)
     elif state.closing_stage == 1:
         containers.stop_all(state, at_once=True)
         state.closing_stage = 2

@@ -36,7 +36,7 @@ class Timing(NamedTuple):
         repeat_stop_ms: between two requests to end a container whose end is not known.
         exit_ms: from a task's result to the end of its process.
         soft_margin_ms: what a soft stop may take beyond its grace, before containers that are not storing are stopped.
-        store_ms: how long those may take that are.
+        store_ms: how long those may take that are, besides the application's patience with a file system.
         end_ms: from the last request to end containers until the application ends without knowing their ends.
         avoid_ms: how long a node that failed a container is avoided.
     """

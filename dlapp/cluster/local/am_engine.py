@@ -333,6 +333,7 @@ class LocalAmEngine:
                 directory=self._state.input_cache(os.geteuid()),
             ),
             hdfs=self.hdfs,
+            unstored=self._state.unstored(os.geteuid()),
         )
         write_whole(os.path.join(directory, FILE_NAME), json.dumps(to_json(spec)), mode=0o600)
         alive = os.open(os.path.join(directory, "alive"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)

@@ -71,6 +71,10 @@ class StateDir:
         """Input that a user's containers fetched and may need again (`dlapp.storage.cache.store`)."""
         return os.path.join(self.cache(uid), "input")
 
+    def unstored(self, uid: int) -> str:
+        """Return where outputs of a user are kept that could not be stored; nothing removes them."""
+        return os.path.join(self.of(uid).path, "unstored")
+
     def cache(self, uid: int) -> str:
         """Return where a user's packed workspaces are kept."""
         return os.path.join(self.of(uid).path, "cache", str(uid))

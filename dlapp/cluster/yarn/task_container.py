@@ -22,15 +22,16 @@ LOGS = ("stdout", "stderr", "dlapp.log")
 _TAKEN_OVER = ("PATH", "USER", "LOGNAME")
 
 
-INPUT_CACHE = "dlapp-cache"
+INPUT_CACHE, UNSTORED = "dlapp-cache", "dlapp-unstored"
+"""For input that is used again, where the operator named no directory; for output that could not be stored."""
 
 
-def input_cache(environ: Mapping[str, str], here: str) -> str:
-    """The directory of the user's cache of input on this node, where the operator named none.
+def user_directory(environ: Mapping[str, str], here: str) -> str:
+    """The directory that is the user's on this node, and on the disk of this container.
 
-    It has to outlive containers and applications, and be the user's alone: the directory that the NodeManager keeps for
-    a user (``<local-dir>/usercache/<user>``) is both, and it is cleared with all else of YARN's when a NodeManager
-    without recovery starts. Of several disks it is the one that this container lies on.
+    What is in it has to outlive containers and applications, and be the user's alone: the directory that the
+    NodeManager keeps for a user (``<local-dir>/usercache/<user>``) is both, and it is cleared with all else of YARN's
+    when a NodeManager without recovery starts. Of several disks it is the one that this container lies on.
 
     Source: ContainerLocalizer.USERCACHE, ResourceLocalizationService.cleanUpLocalDirs; LOCAL_DIRS of ContainerLaunch
     has ``<local-dir>/usercache/<user>/appcache/<application id>`` for each disk.
@@ -42,7 +43,7 @@ def input_cache(environ: Mapping[str, str], here: str) -> str:
     for path in environ.get("LOCAL_DIRS", "").split(","):
         if path and os.path.realpath(path) == os.path.realpath(application):
             application = path
-    return os.path.join(os.path.dirname(os.path.dirname(application)), INPUT_CACHE)
+    return os.path.dirname(os.path.dirname(application))
 
 
 def make_home(environ: Mapping[str, str] = os.environ) -> str:
@@ -57,8 +58,10 @@ def make_home(environ: Mapping[str, str] = os.environ) -> str:
     spec = from_json(LaunchSpec, parse_json(secrets[TASK_SECRET]))
     taken_over = {name: environ[name] for name in _TAKEN_OVER if name in environ}
     spec = spec._replace(environment=taken_over | spec.environment)
+    directory = user_directory(environ, os.getcwd())
+    spec = spec._replace(unstored=os.path.join(directory, UNSTORED))
     if spec.cache is not None:
-        spec = spec._replace(cache=spec.cache._replace(directory=input_cache(environ, os.getcwd())))
+        spec = spec._replace(cache=spec.cache._replace(directory=os.path.join(directory, INPUT_CACHE)))
     if spec.ledger is not None:
         # Of a ledger that the NodeManager keeps.
         web = f"{spec.ledger.web}{environ['NM_HOST']}:{environ['NM_HTTP_PORT']}"

@@ -357,12 +357,12 @@ def test_a_task_looks_for_its_secret_where_its_master_puts_it() -> None:
     assert task_container.TASK_SECRET == values.TASK_SECRET
 
 
-def test_the_cache_of_input_lies_on_the_containers_disk_beside_the_users_applications() -> None:
+def test_what_outlives_a_container_lies_on_its_disk_beside_the_users_applications() -> None:
     application = "usercache/tony/appcache/application_1700000000000_0042"
     environ = {"LOCAL_DIRS": f"/disk1/nm/{application},/disk2/nm/{application}"}
     for disk in ("/disk1", "/disk2"):
         here = f"{disk}/nm/{application}/container_1700000000000_0042_01_000002"
-        assert task_container.input_cache(environ, here) == f"{disk}/nm/usercache/tony/dlapp-cache"
+        assert task_container.user_directory(environ, here) == f"{disk}/nm/usercache/tony"
 
 
 def test_who_only_looks_loads_no_protobuf() -> None:
