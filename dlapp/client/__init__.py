@@ -365,15 +365,19 @@ class Client:
 
         return print_spec(source, self.config, self.engine, overrides or NO_OVERRIDES)
 
-    def read(self, source: str | Snapshot) -> Application:
+    def read(self, source: str | Snapshot, *, script_may_be_missing: bool = False) -> Application:
         """Read a properties file: the spec that it stands for here, defaults resolved, and the variables that it sets.
+
+        Args:
+            source: the file.
+            script_may_be_missing: it is to be written yet.
 
         Raises:
             FileRefused: the file has faults; all are named.
         """
         from dlapp.launcher.application import read_application
 
-        return read_application(source, self.config, self.engine.info())
+        return read_application(source, self.config, self.engine.info(), script_may_be_missing=script_may_be_missing)
 
     def submit(
         self,

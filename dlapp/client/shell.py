@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dlapp.client import shell_input
-from dlapp.client.shell_server import BIN, DIRECTORY_VARIABLE, SEEN, START_VARIABLE, ShellRequestServer, install
+from dlapp.client.shell_server import BIN, DIRECTORY_VARIABLE, RC, SEEN, START_VARIABLE, ShellRequestServer, install
 from dlapp.client.shell_start import write_start
 from dlapp.cluster.local.state import is_locked, open_lock, open_state
 from dlapp.errors import NotFound, UsageError
@@ -83,7 +83,7 @@ def open_shell(
         NotFound: the workspace or input is missing, or there is no shell.
         UsageError: a container would see, in the workspace, what dlapp trusts on this machine.
     """
-    application = client.read(path)
+    application = client.read(path, script_may_be_missing=True)
     spec, user_env = application.spec, application.env
     wanted = spec.roles[0].resources.gcores if gcores is None else gcores
     image = spec.roles[0].docker_image or spec.docker_image
@@ -141,7 +141,12 @@ def open_shell(
             inside = environment(spec, directory, devices, user_env, in_docker=False)
             inside[DIRECTORY_VARIABLE] = f"{directory}/{SEEN}"
             inside["PATH"] = f"{directory}/{SEEN}/{BIN}:{inside['PATH']}"
-            shell = PlainShell([find_shell(inside["PATH"])], inside, spec.workspace, kept_fds)
+            argv = [find_shell(inside["PATH"])]
+            if os.path.basename(argv[0]) == "bash":
+                argv += ["--rcfile", f"{directory}/{SEEN}/{RC}"]
+            else:
+                inside["PS1"] = "(dlapp) $ "
+            shell = PlainShell(argv, inside, spec.workspace, kept_fds)
             stack.callback(shell.close)
             shell.start()
         # These have threads, so they come after the forks; and the desk closes before what it serves.

@@ -15,6 +15,7 @@ import contextlib
 import os
 import re
 import select
+import shutil
 import signal
 import stat
 import subprocess
@@ -26,11 +27,14 @@ from urllib.parse import unquote_to_bytes
 
 from dlapp.system import files
 
-SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "dlapp-run.sh")
+_HERE = os.path.dirname(os.path.abspath(__file__))
+SCRIPT, RC_SCRIPT = os.path.join(_HERE, "dlapp-run.sh"), os.path.join(_HERE, "shell-rc.sh")
 SEEN = "desk"
 """What the inside sees of a session's directory."""
 ASK = "ask"
 BIN = "bin"
+RC = "bashrc"
+"""What bash reads at its start in place of ~/.bashrc."""
 START_VARIABLE = "DLAPP_SHELL_START"
 DIRECTORY_VARIABLE = "DLAPP_SHELL_DIR"
 READER_COMES_WITHIN_S = 10.0
@@ -47,15 +51,13 @@ _PAGE = 4096
 
 
 def install(session: str) -> None:
-    """Put into a session's directory what dlapp-run needs: its script, and the FIFO to ask through."""
+    """Put into a session's directory what the shell needs: its start file, dlapp-run, and the FIFO to ask through."""
     directory = os.path.join(session, SEEN)
     os.makedirs(os.path.join(directory, BIN), 0o755)
-    with open(SCRIPT, "rb") as source:
-        script = source.read()
-    path = os.path.join(directory, BIN, "dlapp-run")
-    with open(path, "wb") as file:
-        file.write(script)
-    os.chmod(path, 0o755)
+    for source, name, mode in ((SCRIPT, os.path.join(BIN, "dlapp-run"), 0o755), (RC_SCRIPT, RC, 0o644)):
+        path = os.path.join(directory, name)
+        shutil.copyfile(source, path)
+        os.chmod(path, mode)
     os.mkfifo(os.path.join(directory, ASK), 0o600)
 
 

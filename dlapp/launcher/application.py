@@ -152,6 +152,8 @@ def read_application(
     engine: EngineInfo,
     overrides: Overrides = NO_OVERRIDES,
     environ: Mapping[str, str] = os.environ,
+    *,
+    script_may_be_missing: bool = False,
 ) -> Application:
     """Read a properties file and make a spec of it; or check a spec and resolve its paths.
 
@@ -161,6 +163,7 @@ def read_application(
         engine: what the cluster offers.
         overrides: what is to be otherwise than in the file; none for a spec.
         environ: of the submitter; pass_env takes values of it.
+        script_may_be_missing: dlapp-shell opens, and the script can be written in it.
 
     Raises:
         UsageError: the file cannot be read, or overrides come with a spec.
@@ -183,6 +186,7 @@ def read_application(
     faults = Faults(path)
     properties = read_properties(data, path, faults, overrides)
     maker = _Maker(properties, config, engine, faults, env, overrides, environ)
+    maker.script_may_be_missing = script_may_be_missing
     made = maker.make()
     faults.refuse()
     assert made is not None
@@ -361,6 +365,7 @@ class _Maker:
             environ: of the submitter.
         """
         self._overrides, self._environ = overrides, environ or {}
+        self.script_may_be_missing = False
         self.notes: list[str] = []
         self.properties = properties
         self._env_is_known = env_of_file is not None
@@ -464,7 +469,8 @@ class _Maker:
             return script
         path = os.path.join(workspace, script)
         if not os.path.lexists(path):
-            self._fault(section, key, f"{_seen(path)}: there is no such file{_script_hint(text, workspace)}")
+            if not self.script_may_be_missing:
+                self._fault(section, key, f"{_seen(path)}: there is no such file{_script_hint(text, workspace)}")
         elif not is_inside(os.path.realpath(path), os.path.realpath(workspace)):
             self._fault(section, key, f"{shown(text)} leads out of the workspace, to {_seen(os.path.realpath(path))}")
         elif not os.path.isfile(path):

@@ -40,5 +40,7 @@ unset _dlapp_word _dlapp_node
     while read -r _dlapp_word <&3; do :; done
     kill -s KILL -- -1
 ) &
-if command -v bash >/dev/null 2>&1; then exec bash; fi
+# The start file and the prompt say that this is dlapp-shell.
+if command -v bash >/dev/null 2>&1; then exec bash --rcfile "$DLAPP_SHELL_DIR/bashrc"; fi
+export PS1='(dlapp) $ '
 exec sh

@@ -94,7 +94,18 @@ def test_of_its_session_the_container_sees_no_log_no_account_files_and_no_start(
 ) -> None:
     file = properties(tmp_path, "true", application={"docker_image": IMAGE, "env.KEY": "value"})
     done = docker_shell(file, "ls /dlapp /dlapp/shell\n", dockerd)
-    assert done.out.split() == ["/dlapp:", "home", "life", "shell", "shell.sh", "tmp", "/dlapp/shell:", "ask", "bin"]
+    assert done.out.split() == [
+        "/dlapp:",
+        "home",
+        "life",
+        "shell",
+        "shell.sh",
+        "tmp",
+        "/dlapp/shell:",
+        "ask",
+        "bashrc",
+        "bin",
+    ]
 
 
 @pytest.mark.docker

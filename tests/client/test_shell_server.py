@@ -72,7 +72,7 @@ def test_many_lines_arrive_whole_and_in_order_for_each_of_several_at_once(ask: A
         out, err = one.communicate()
         assert (err, one.returncode) == ("", 0)
         assert out.splitlines() == [f"line {number} {'x' * 100}" for number in range(5000)]
-    wait_for("the replies are cleared", lambda: sorted(os.listdir(room / "desk")) == ["ask", "bin"])
+    wait_for("the replies are cleared", lambda: sorted(os.listdir(room / "desk")) == ["ask", "bashrc", "bin"])
 
 
 @pytest.mark.usefixtures("desk")
@@ -84,7 +84,7 @@ def test_ctrl_c_inside_interrupts_outside(ask: Ask, room: Path) -> None:
     _, err = one.communicate()
     assert one.returncode == 130
     assert err.startswith("Detached: application_1_0001 goes on")
-    wait_for("the reply is cleared", lambda: sorted(os.listdir(room / "desk")) == ["ask", "bin"])
+    wait_for("the reply is cleared", lambda: sorted(os.listdir(room / "desk")) == ["ask", "bashrc", "bin"])
 
 
 def test_a_desk_that_closes_leaves_nobody_waiting(ask: Ask, room: Path) -> None:

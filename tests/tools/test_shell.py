@@ -177,6 +177,47 @@ def test_ctrl_c_in_dlapp_run_detaches(engine: Engine, tmp_path: Path) -> None:
     assert run("dlapp-kill", "last").code == 0
 
 
+@pytest.mark.parametrize(
+    ("venv_dir", "rc", "prompt"),
+    [
+        (None, "", r"^\(dlapp\) .*[$#] $"),
+        ("/x/.venv", "PS1='> '", r"^\(dlapp\) \(\.venv\) > "),
+        ("/x/$(echo bad)", "PS1='> '", r"^\(dlapp\) > "),
+        ("/x/v", "PS1='(v) > '", r"^\(dlapp\) \(v\) > "),
+    ],
+)
+def test_the_prompt_says_that_one_is_in_the_shell(tmp_path: Path, venv_dir: str | None, rc: str, prompt: str) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / ".bashrc").write_text(f"alias mine='echo of the user'\n{rc}\n")
+    env = {"HOME": str(home), **({"VIRTUAL_ENV": venv_dir} if venv_dir else {})}
+    with Terminal("dlapp-shell", properties(tmp_path, "true"), env=env) as terminal:
+        terminal.expect(prompt)
+        terminal.type("mine\n")
+        terminal.expect("^of the user")
+        terminal.type("exit 0\n")
+        assert terminal.wait() == 0
+
+
+def test_the_prompt_of_a_machine_without_bash_says_it_too(tmp_path: Path) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("sh", "python3"):
+        (tools / name).symlink_to(shutil.which(name) or "")
+    with Terminal("dlapp-shell", properties(tmp_path, "true"), env={"PATH": str(tools)}) as terminal:
+        terminal.expect(r"^\(dlapp\) \$ ")
+        terminal.type("exit 0\n")
+        assert terminal.wait() == 0
+
+
+def test_the_script_can_be_written_in_the_shell(tmp_path: Path) -> None:
+    file = properties(tmp_path, "true")
+    (tmp_path / "test_workspace/start.sh").unlink()
+    done = shell(file, "dlapp-run; echo code $?\necho true >start.sh\ndlapp-run --wait; echo code $?\n")
+    assert [line for line in done.out.splitlines() if line.startswith("code")] == ["code 2", "code 0"]
+    assert "there is no such file" in done.err
+
+
 def test_the_shell_on_a_terminal_has_job_control_and_gives_the_terminal_back(tmp_path: Path, state_dir: Path) -> None:
     with Terminal("dlapp-shell", properties(tmp_path, "true")) as terminal:
         terminal.expect("dlapp-run submits it, exit closes")
@@ -329,7 +370,7 @@ def test_in_docker_on_a_terminal_nothing_is_left_however_it_closes(dockerd: Dock
     file = properties(tmp_path, "true", application={"docker_image": IMAGE})
     env = {"DLAPP_RUNTIME_DOCKER_HOST": dockerd.host, "DLAPP_RUNTIME_DOCKER_NETWORK": "none"}
     with Terminal("dlapp-shell", file, env=env) as terminal:
-        terminal.expect("[#$] ")
+        terminal.expect(r"^\(dlapp\) .*[#$] ")
         terminal.type("sh -c 'echo ready; sleep 100'\n")
         terminal.expect("^ready")
         terminal.type("\x03")
