@@ -17,7 +17,7 @@ from dlapp.cluster import ContainerRequest
 from dlapp.errors import DlappError
 from dlapp.gpuid.factory import open_cluster_ledger
 from dlapp.launch_spec import ZOOKEEPER, LedgerSettings
-from dlapp.system import log
+from dlapp.system import clock, log
 
 READ_EVERY_S, MOST_OF_THE_TIME = 60.0, 0.01
 """A reading follows the last one after so long, or so that no more than this share of the time is spent on them."""
@@ -88,7 +88,7 @@ class DeviceCountReader:
             for host, record in ledger.hosts(timeout_s=ANSWER_S):
                 if isinstance(record, DlappError):
                     continue  # one that cannot be read says nothing against its host
-                if (count := usable(record, time.time_ns() // 1_000_000)) is not None:
+                if (count := usable(record, clock.now_ms())) is not None:
                     found[host] = count
         finally:
             ledger.close()

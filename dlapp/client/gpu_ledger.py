@@ -16,7 +16,6 @@ A device has the fields of `dlapp.gpuid.devices.Device`, and
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +27,7 @@ from dlapp.gpuid.record_json import quarantine_to_json
 from dlapp.gpuid.rules import HostRecord, LedgerError
 from dlapp.gpuid.selection import choose
 from dlapp.launch_spec import ZOOKEEPER
+from dlapp.system import clock
 from dlapp.system.text import counted
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class GpuLedger:
         """
         if count < 1:
             raise UsageError(f"asked for {count} GPUs, the least is 1")
-        now_ms, hosts = _now_ms(), 0
+        now_ms, hosts = clock.now_ms(), 0
         short: list[tuple[int, str, str]] = []
         for name, record in self._records(None):
             hosts += 1
@@ -235,7 +235,3 @@ def _readings(record: HostRecord) -> dict[str, Reading]:
     if not devices or not nvml.library_is_there():
         return {}
     return nvml.read(devices)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dlapp.errors import DlappError, Unreachable
+from dlapp.system import clock
 
 if TYPE_CHECKING:
     from dlapp.client import Client
@@ -130,7 +131,7 @@ def _submit(client: Client, node: str) -> ApplicationId:
             workspace_archive=packed.archive,
             workspace_digest=packed.digest,
             submitter=os_user(),
-            submitted_ms=time.time_ns() // 1_000_000,
+            submitted_ms=clock.now_ms(),
         )
         return engine.submit(submission, Secrets(control_secret=new_secret()))
 

@@ -6,7 +6,6 @@ Nothing is started, and nothing is written but a packed workspace in its cache, 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -25,6 +24,7 @@ from dlapp.locations import shown
 from dlapp.messages import new_secret
 from dlapp.serialization import to_json
 from dlapp.spec import AppSpec, Secrets, Submission
+from dlapp.system import clock
 
 Say = Callable[[str], None]
 Progress = Callable[[int, int], None]
@@ -100,7 +100,7 @@ def launch(
             workspace_archive=packed.archive,
             workspace_digest=packed.digest,
             submitter=os_user(),
-            submitted_ms=time.time_ns() // 1_000_000,
+            submitted_ms=clock.now_ms(),
             log_limit_bytes=config.runtime.log_limit_bytes,
         )
         secrets = Secrets(control_secret=new_secret(), env=application.env, environment=_taken_over(environ))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -104,6 +103,7 @@ def gpu(
 
 
 def _list(ledger: GpuLedger, host: str | None, *, forgotten: bool, original: bool, as_json: bool) -> int:
+    from dlapp.system import clock
     from dlapp.tools.display import gpu as show
 
     if original:
@@ -123,7 +123,7 @@ def _list(ledger: GpuLedger, host: str | None, *, forgotten: bool, original: boo
     if as_json:
         _print_pieces('{"hosts": [', map(_json, views), "]}")
     else:
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = clock.now_ms()
         lines: list[str] = []
         for one in views:
             lines += show.host_lines(one, now_ms)

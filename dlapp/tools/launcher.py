@@ -116,10 +116,10 @@ def _submit(client: Client, file: str | Snapshot, overrides: Overrides, as_json:
 
 
 def _wait(client: Client, application_id: ApplicationId, as_json: bool) -> int:
-    import time
 
     from dlapp.client import exit_code
     from dlapp.serialization import to_json
+    from dlapp.system import clock
     from dlapp.tools.display.progress import waiting_display
     from dlapp.tools.display.status import answer_lines, read_error_tail
     from dlapp.tools.display.view import derived
@@ -130,7 +130,7 @@ def _wait(client: Client, application_id: ApplicationId, as_json: bool) -> int:
     except KeyboardInterrupt:
         say_how_to_return(str(application_id))
         return EXIT_INTERRUPTED
-    now_ms, view = time.time_ns() // 1_000_000, to_json(end)
+    now_ms, view = clock.now_ms(), to_json(end)
     answer = answer_lines(view, now_ms, read_error_tail(client, view))
     if as_json:
         for line in answer:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -49,11 +48,12 @@ def list_(
     shortened to their ends, which every command takes, and the table is cut to the terminal's width.
     """
     from dlapp.client import Client
+    from dlapp.system import clock
     from dlapp.tools.display.view import derived, ended
 
     if user is not None and everybody:
         raise UsageError("-a lists everybody's applications, USER one user's: give one of them")
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = clock.now_ms()
     wanted = _filter(states, name, None if since is None else _since_ms(since, now_ms))
     silent: list[Unreachable] = []
     # One more than is shown tells if there are more.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import click
 
 from dlapp.tools.common import command, complete_id, json_option, print_json, run, say, whole
@@ -21,12 +19,13 @@ def status(application: str, all_logs: bool, as_json: bool) -> None:
     ID is an application's id, a unique ending of it, or 'last' (the default).
     """
     from dlapp.client import Client
+    from dlapp.system import clock
     from dlapp.tools.display.view import derived
 
     client = Client()
     view = client.status_json(client.resolve_text(application))
     logs = client.log_urls(view)
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = clock.now_ms()
     if as_json:
         print_json({**whole(view), **derived(view, now_ms), "logs": logs})
     else:

@@ -39,7 +39,7 @@ from dlapp.locations import HdfsPlace
 from dlapp.report import Cause, FinalStatus
 from dlapp.serialization import from_json, to_json
 from dlapp.spec import AppSpec, Resources, Submission
-from dlapp.system import locks, log
+from dlapp.system import clock, locks, log
 from dlapp.system.spawn import FIRST_KEPT, spawn
 
 TERM_GRACE_S = 2.0
@@ -202,7 +202,7 @@ class LocalAmEngine:
     def finish(self, final_status: FinalStatus, cause: Cause, diagnostics: str) -> bool:
         """Write the outcome, once and for all, and let the next ones start."""
         by_itself = self._attempt == 1
-        ended_ms = outcomes.now_ms() if by_itself else self.ended_ms()
+        ended_ms = clock.now_ms() if by_itself else self.ended_ms()
         outcome = outcomes.ended(final_status.value, cause.value, diagnostics, ended_ms, by_itself=by_itself)
         outcomes.write_outcome(self._home, outcome)
         self._finished = True
@@ -225,7 +225,7 @@ class LocalAmEngine:
         """For one that cleans up: when the application ended [ms since 1970]: at the death, or, where a commit had
         begun, only now that it is finished."""
         if os.path.exists(os.path.join(self._home, "commit.json")):
-            return outcomes.now_ms()
+            return clock.now_ms()
         return outcomes.died_ms(self._home)
 
     # ---- containers ----

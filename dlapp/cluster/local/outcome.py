@@ -8,20 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from typing import Any
 
 from dlapp.cluster.local import state
 from dlapp.errors import DlappError
+from dlapp.system import clock
 
 Outcome = dict[str, Any]
 _LOG_END_BYTES = 64 << 10
 MAX_LINE = 300
-
-
-def now_ms() -> int:
-    """The time [ms since 1970]."""
-    return time.time_ns() // 1_000_000
 
 
 def killed(by: str, finished_ms: int, *, begun: bool = True) -> Outcome:
@@ -178,4 +173,4 @@ def died_ms(home: str) -> int:
     for name in ("view.json", "am.json", "am.log", "journal-1.jsonl"):
         with contextlib.suppress(OSError):
             times.append(os.lstat(os.path.join(home, name)).st_mtime_ns // 1_000_000)
-    return max(times, default=now_ms())
+    return max(times, default=clock.now_ms())

@@ -21,6 +21,7 @@ from typing import Any
 
 from dlapp.cluster.local.state import StateDir
 from dlapp.errors import Unreachable
+from dlapp.system import clock
 
 SCHEMA = 1
 """Grows when an older dlapp could no longer work with the rows; columns that it may ignore do not count."""
@@ -301,7 +302,7 @@ def _create(state: StateDir) -> None:
     try:
         with contextlib.closing(sqlite3.connect(temporary, isolation_level=None)) as connection:
             connection.executescript(_TABLES)
-            connection.execute("INSERT INTO meta VALUES ('timestamp_ms', ?)", (str(int(time.time() * 1000)),))
+            connection.execute("INSERT INTO meta VALUES ('timestamp_ms', ?)", (str(clock.now_ms()),))
         with contextlib.suppress(FileExistsError):
             os.link(temporary, state.database)
     finally:

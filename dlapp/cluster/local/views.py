@@ -15,6 +15,7 @@ from dlapp.cluster.local import schedule, state
 from dlapp.cluster.local.outcome import Outcome
 from dlapp.cluster.local.queue import DONE, WAITING, ApplicationRow
 from dlapp.errors import DlappError
+from dlapp.system import clock
 
 View = dict[str, Any]
 
@@ -188,7 +189,7 @@ def _checked_outcome(outcome: Outcome) -> Outcome:
     )
     if fine and outcome["state"] in ("FINISHED", "FAILED", "KILLED"):
         return outcome
-    return outcomes.failed("its outcome cannot be read", outcomes.now_ms())
+    return outcomes.failed("its outcome cannot be read", clock.now_ms())
 
 
 def _checked_view(row: ApplicationRow, seen: View | None) -> View | None:

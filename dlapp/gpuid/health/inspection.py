@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from dlapp.gpuid import rules
 from dlapp.gpuid.health.readings import DeviceFault, Reading
 from dlapp.gpuid.rules import PROBE_LAST_S
+from dlapp.system import clock
 
 if TYPE_CHECKING:
     from dlapp.gpuid.devices import Device
@@ -223,7 +224,7 @@ class Inspector:
         read: Callable[[Sequence[Device]], Mapping[str, Reading]] | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
-        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        now_ms: Callable[[], int] = clock.now_ms,
     ) -> None:
         self._limits, self._read, self._clock, self._sleep, self._now_ms = limits, read, clock, sleep, now_ms
         self._seen: dict[str, tuple[float, DeviceFault | None]] = {}

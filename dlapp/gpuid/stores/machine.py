@@ -66,6 +66,7 @@ from dlapp.gpuid.stores.locked_devices import (
 from dlapp.gpuid.stores.machine_reader import MachineReader
 from dlapp.gpuid.stores.queue_tickets import TICKET, QueueTicket, first_before, ticket_name
 from dlapp.gpuid.stores.record_liveness import RecordLiveness, uuid_of, who_removes
+from dlapp.system import clock
 from dlapp.system.files import UntrustedFile
 from dlapp.system.owners import user_text
 from dlapp.system.shared_directory import open_shared_directory
@@ -208,7 +209,7 @@ class MachineLedger:
             for name in ask.uuids:
                 known.device(name)
         with contextlib.ExitStack() as waiting:
-            now_ms = time.time_ns() // 1_000_000
+            now_ms = clock.now_ms()
             place = (
                 waiting.enter_context(self.ticket(ask.application, ask.user, ask.gcores, since_ms=now_ms))
                 if timeout_s > 0
@@ -226,7 +227,7 @@ class MachineLedger:
                         continue
                     if error.free >= ask.gcores and not ask.uuids:
                         raise  # enough are free; somebody came first
-                    reason = rules.in_the_way(self.record(), ask.gcores, time.time_ns() // 1_000_000)
+                    reason = rules.in_the_way(self.record(), ask.gcores, clock.now_ms())
                     raise NotEnough(self.host, reason, ask.gcores, error.free, error.holders) from error
         try:
             lease = self._lease_of(ask, reservation)
@@ -454,7 +455,7 @@ class MachineLedger:
             name, cause, detail, by, host: as there.
         """
         self._refuse_other_host(host)
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = clock.now_ms()
         old = self.record()
         new = rules.quarantine(old, name, cause=cause, detail=detail, by=by, now_ms=now_ms)
         with self._open() as ledger:
@@ -484,7 +485,7 @@ class MachineLedger:
             with self._open(make=False) as ledger:
                 return ledger.record(self.host, devices)
         except FileNotFoundError:
-            boot_id, now_ms = self._liveness.boot_id, time.time_ns() // 1_000_000
+            boot_id, now_ms = self._liveness.boot_id, clock.now_ms()
             return HostRecord(self.host, tuple(map(DeviceRecord, devices)), boot_id=boot_id, seen_ms=now_ms)
 
     def close(self) -> None:

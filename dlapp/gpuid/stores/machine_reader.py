@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from dlapp.gpuid.rules import DeviceRecord, HostRecord, LeaseRecord, Quarantine
 from dlapp.gpuid.stores.device_files import HELD, LEASED, Directory, Entry, file_name, text_of
 from dlapp.gpuid.stores.device_health import health_of, report_others
 from dlapp.gpuid.stores.record_liveness import RecordLiveness, uuid_of
+from dlapp.system import clock
 from dlapp.system.owners import user_text
 
 RECLAIM_S = 5.0
@@ -144,7 +144,7 @@ class MachineReader:
                     evidence=_evidence_of(those, holder),
                     doubt=holder.doubt,
                 )
-        boot_id, now_ms = self.liveness.boot_id, time.time_ns() // 1_000_000
+        boot_id, now_ms = self.liveness.boot_id, clock.now_ms()
         return HostRecord(host, tuple(records), tuple(leases.values()), boot_id=boot_id, seen_ms=now_ms)
 
 

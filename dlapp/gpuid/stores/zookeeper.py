@@ -44,6 +44,7 @@ from dlapp.gpuid.stores.host_lock import HostWriteLock, HostWriteLockHold
 from dlapp.gpuid.stores.locked_devices import HeldDevices
 from dlapp.gpuid.stores.machine import MachineLedger
 from dlapp.gpuid.stores.machine_reader import RECLAIM_S
+from dlapp.system import clock
 from dlapp.value import replace
 
 LEAST_WAIT_S = 5.0
@@ -206,7 +207,7 @@ class ZooKeeperLedger:
                     record,
                     ask,
                     token=holding.token,
-                    now_ms=_now_ms(),
+                    now_ms=clock.now_ms(),
                     choose=self._choose,
                     elsewhere=holding.elsewhere,
                 )
@@ -376,7 +377,7 @@ class ZooKeeperLedger:
         """
         self._change_known(
             host or self.host,
-            lambda record: rules.quarantine(record, name, cause=cause, detail=detail, by=by, now_ms=_now_ms()),
+            lambda record: rules.quarantine(record, name, cause=cause, detail=detail, by=by, now_ms=clock.now_ms()),
         )
 
     def heal(self, name: str, *, forgive: bool = True, host: str | None = None) -> None:
@@ -385,7 +386,7 @@ class ZooKeeperLedger:
 
     def forget(self, host: str, *, by: str) -> None:
         """Mark a host that does not come back. Its record stays. Raises NotFound."""
-        self._change_known(host, lambda record: rules.forget(record, by=by, now_ms=_now_ms()))
+        self._change_known(host, lambda record: rules.forget(record, by=by, now_ms=clock.now_ms()))
 
     def _change_known(self, host: str, change: Change) -> None:
         rules.check_host(host)
@@ -419,7 +420,9 @@ class ZooKeeperLedger:
     # ---- one record ----
 
     def _seen(self, record: HostRecord, devices: tuple[Device, ...]) -> HostRecord:
-        now = rules.seen(record, devices, boot_id=self._witnesses.boot_id, now_ms=_now_ms(), machine=self._machine_id)
+        now = rules.seen(
+            record, devices, boot_id=self._witnesses.boot_id, now_ms=clock.now_ms(), machine=self._machine_id
+        )
         return self._inspect(now)
 
     def _change(self, host: str, change: Change, deadline: float) -> HostRecord:
@@ -563,7 +566,3 @@ def _machine_id() -> str:
             return file.read().strip()
     except OSError:
         return ""
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

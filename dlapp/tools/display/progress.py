@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from dlapp.system import clock
 from dlapp.tools.common import note, one_line
 from dlapp.tools.display.view import View, elapsed_of, ended, phase_text
 
@@ -103,7 +103,7 @@ class PlainLines:
             return
         if (words := f"{view['state']} {phase_text(view)}") != self._said:
             self._said = words
-            note(f"{elapsed_of(view, time.time_ns() // 1_000_000)} {words}")
+            note(f"{elapsed_of(view, clock.now_ms())} {words}")
 
 
 class Picture:
@@ -119,7 +119,7 @@ class Picture:
         from rich.text import Text
 
         if self._view is not None:
-            for line in picture_lines(self._view, time.time_ns() // 1_000_000):
+            for line in picture_lines(self._view, clock.now_ms()):
                 yield Text(line, no_wrap=True, overflow="ellipsis")
 
 

@@ -45,6 +45,7 @@ from dlapp.errors import (
     Unreachable,
     UsageError,
 )
+from dlapp.system import clock
 from dlapp.system.owners import user_name
 from dlapp.system.spawn import PROGRAM
 
@@ -810,7 +811,7 @@ class LocalEngine:
         return f"{row.id} was killed before it started" if self._end_waiting(row.id, by) else ""
 
     def _end_waiting(self, application_id: str, by: str) -> bool:
-        outcome = outcomes.killed(by, outcomes.now_ms(), begun=False)
+        outcome = outcomes.killed(by, clock.now_ms(), begun=False)
         with self._queue().change() as queue:
             row = queue.row(application_id)
             if row is None or row.state != WAITING:
@@ -828,7 +829,7 @@ class LocalEngine:
         path = os.path.join(home, "kill.json")
         check_directory(home, self._uid)
         if not os.path.exists(path):
-            write_whole(path, json.dumps({"by": by, "ms": outcomes.now_ms()}))
+            write_whole(path, json.dumps({"by": by, "ms": clock.now_ms()}))
 
     def _ask(self, home: str, what: str, by: str, timeout_s: float) -> dict[str, Any]:
         from dlapp.messages import TOOLS, derive_token

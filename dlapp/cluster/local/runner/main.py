@@ -30,7 +30,6 @@ from dlapp.cluster.local.outcome import (
     killed,
     last_line,
     note_death,
-    now_ms,
     read_outcome,
     why_it_died,
     write_outcome,
@@ -52,7 +51,7 @@ from dlapp.cluster.local.state import (
     write_whole,
 )
 from dlapp.errors import DlappError, Unreachable
-from dlapp.system import log
+from dlapp.system import clock, log
 from dlapp.system.files import check_own_directory
 from dlapp.system.owners import user_name
 from dlapp.system.spawn import FIRST_KEPT, spawn
@@ -207,7 +206,7 @@ class Runner:
         if os.path.lexists(home):
             check_directory(home, self._uid)  # nothing is written, or said to have ended, where a link leads
         if row.number in self._died and os.path.exists(os.path.join(home, "am.json")):
-            note_death(home, now_ms())
+            note_death(home, clock.now_ms())
         if is_locked(os.path.join(home, "alive")):
             self._watch(row, home)
             return
@@ -215,7 +214,7 @@ class Runner:
         self._died.discard(row.number)
         outcome = self._outcome(home)
         if outcome is None and not os.path.isdir(home):
-            self._settle(row, failed(f"its directory {home} is gone", now_ms()))
+            self._settle(row, failed(f"its directory {home} is gone", clock.now_ms()))
         elif outcome is not None:
             self._settle(row, outcome)
         elif not began(home, row.boot_id, self._boot_id):
@@ -224,7 +223,7 @@ class Runner:
             why = why_it_died(home, row.boot_id, self._boot_id)
             why += f"; cleaning up after it failed {MAX_AFTERMATHS} times: {last_line(os.path.join(home, 'am.log'))}"
             derived = derive(home, row.boot_id, self._boot_id)
-            ending = derived if derived and derived["state"] == "KILLED" else failed(why, now_ms())
+            ending = derived if derived and derived["state"] == "KILLED" else failed(why, clock.now_ms())
             self._settle(row, write_outcome(home, ending))
         else:
             self._start_aftermath(row, home)
@@ -234,7 +233,7 @@ class Runner:
             return read_outcome(home)
         except DlappError as error:
             # It is forced to the disk before it has its name, so somebody else has written here.
-            return failed(str(error), now_ms())
+            return failed(str(error), clock.now_ms())
 
     def _watch(self, row: ApplicationRow, home: str) -> None:
         """Learn of the end of an ApplicationMaster that is there already; if it cannot be named, look again soon.
@@ -379,7 +378,7 @@ class Runner:
         since = self._misfit[1] if self._misfit and self._misfit[0] == row.number else time.monotonic()
         self._misfit, self._is_misfit = (row.number, since), True
         if time.monotonic() - since >= PATIENCE_S:
-            self._end_unstarted(row, failed(why, now_ms()))
+            self._end_unstarted(row, failed(why, clock.now_ms()))
             self._pause_s = 0.0
         else:
             self._pause_s = min(self._pause_s, FOREIGN_S)
@@ -408,7 +407,7 @@ class Runner:
                 alive = take_lock(os.path.join(home, "alive"), 0o640)
             except OSError as error:
                 why = str(error) if isinstance(error, DlappError) else f"{home}: {error.strerror}"
-                self._end_unstarted(row, failed(why, now_ms()))
+                self._end_unstarted(row, failed(why, clock.now_ms()))
                 return None
             if alive is None:
                 self._pause_s = min(self._pause_s, self._lingering_s)
@@ -434,7 +433,7 @@ class Runner:
                 self._queue.update(
                     row.number,
                     state=RUNNING,
-                    started_ms=now_ms(),
+                    started_ms=clock.now_ms(),
                     starts=row.starts + 1,
                     boot_id=self._boot_id,
                     reason="",
@@ -464,12 +463,12 @@ class Runner:
     def _begin_again(self, row: ApplicationRow, home: str) -> None:
         """Put a row whose ApplicationMaster never registered back to waiting, if that was not tried too often."""
         if (by := kill_request(home)) is not None:
-            self._settle(row, write_outcome(home, killed(by, now_ms(), begun=False)))
+            self._settle(row, write_outcome(home, killed(by, clock.now_ms(), begun=False)))
         elif row.starts >= MAX_STARTS:
             why = f"its ApplicationMaster did not begin in {row.starts} starts"
             if last := last_line(os.path.join(home, "am.log")):
                 why = f"{why}: {last}"
-            self._settle(row, write_outcome(home, failed(why, now_ms())))
+            self._settle(row, write_outcome(home, failed(why, clock.now_ms())))
         else:
             with self._queue.change():
                 self._queue.update(row.number, state=WAITING, started_ms=None)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -34,6 +33,7 @@ from dlapp.ids import ApplicationId
 from dlapp.report import CommitClaim, OutputView, State
 from dlapp.serialization import from_json, parse_json, to_json
 from dlapp.spec import OutputSpec
+from dlapp.system import clock
 from dlapp.system.retention import KeptItem, Retention, files_in
 
 USED = ".used"
@@ -209,7 +209,7 @@ def mark_use(files: StagingFiles, location: str, modified_ms: int, now_ms: int) 
 
 def sweep_cache(directory: str, limits: Retention) -> None:
     """Remove archives that were made on this machine; each of them can be made again at any time."""
-    now_ms = int(time.time() * 1000)
+    now_ms = clock.now_ms()
     # One that was just made is just being brought to the cluster.
     for one in limits.expired(files_in(directory), now_ms, now_ms - int(_BUSY_S * 1000)):
         with contextlib.suppress(OSError):

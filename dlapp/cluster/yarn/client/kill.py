@@ -19,6 +19,7 @@ from dlapp.ids import ApplicationId
 from dlapp.messages import StopAnswer, StopRequest
 from dlapp.report import State
 from dlapp.serialization import from_json, to_json
+from dlapp.system import clock
 
 KILL_ASK_S = 2.0
 """How long an ApplicationMaster may take to end by itself once dlapp-kill has asked it."""
@@ -135,7 +136,7 @@ class ApplicationKiller:
         files = self._session.files(report.user)
         staging = StagingPaths(files.home).staging(report.application_id)
         files.make(staging, OWN_MODE)
-        files.write(f"{staging}/{name}", json.dumps({"by": by, "ms": int(time.time() * 1000)}).encode(), 0o600)
+        files.write(f"{staging}/{name}", json.dumps({"by": by, "ms": clock.now_ms()}).encode(), 0o600)
 
 
 def _over(report: AppReport) -> str:

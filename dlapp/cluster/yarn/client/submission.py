@@ -33,6 +33,7 @@ from dlapp.launch_spec import NODE_MANAGER, CacheSettings, DockerSettings, Ledge
 from dlapp.messages import TOOLS, derive_token
 from dlapp.report import FinalStatus, State
 from dlapp.spec import Secrets, Submission
+from dlapp.system import clock
 from dlapp.system.retention import Retention
 from dlapp.value import replace
 
@@ -87,7 +88,7 @@ class ApplicationSubmitter:
                 }
             for application_id in ended:
                 tools_tokens.forget(application_id, login_user=self._session.user)
-            sweep(files, StagingPaths(files.home), ended, archives, histories, int(time.time() * 1000))
+            sweep(files, StagingPaths(files.home), ended, archives, histories, clock.now_ms())
         finally:
             files.close()
 
@@ -273,7 +274,7 @@ class ApplicationSubmitter:
             ):
                 raise Denied(f"{location} is not what its name says: it differs from {path}; remove it")
         if there:
-            mark_use(files, location, found.modified_ms, int(time.time() * 1000))
+            mark_use(files, location, found.modified_ms, clock.now_ms())
         if visibility == "PUBLIC" and not _all_may_read(files, location):
             visibility = "PRIVATE"
         return LocalResource(url=location, size=found.size_bytes, timestamp_ms=found.modified_ms, visibility=visibility)
