@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
 from dlapp.system import kernel
+from dlapp.system.processes import command_line, descendants
 from dlapp.system.spawn import is_program
 
 TERM_PATIENCE_S = 1.0
@@ -158,22 +159,17 @@ def end_descendants(*, patience_s: float, watch: Callable[[], float] = time.mono
 
 def unspared(of: int) -> list[int]:
     """The descendants of a process without the engine's own processes, and without what lives below those."""
-    found = kernel.descendants(of)
+    found = descendants(of)
     spared: set[int] = set()
     for pid in found:
         if pid not in spared and is_engine(pid):
-            spared |= {pid, *kernel.descendants(pid)}
+            spared |= {pid, *descendants(pid)}
     return [pid for pid in found if pid not in spared]
 
 
 def is_engine(pid: int) -> bool:
     """Whether a process is a runner, an ApplicationMaster or a task."""
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            words = file.read().split(b"\0")
-    except OSError:
-        return False
-    return is_program(words, _ENGINES)
+    return is_program(command_line(pid), _ENGINES)
 
 
 def _may_kill(pid: int) -> bool:

@@ -25,19 +25,19 @@ def checks(ground: CheckContext) -> list[Check]:
 
 def _state(config: Config) -> Iterator[Finding]:
     from dlapp.cluster.local.queue import Queue
-    from dlapp.cluster.local.state import DATABASE, file_system_of, is_locked, machine_id, open_lock, open_state
+    from dlapp.cluster.local.state import DATABASE, is_locked, machine_name, open_lock, open_state
+    from dlapp.system.machine import file_system_of
 
     # Refuses a network file system, another user's directory and one that is none, each with the key that mends it.
     state = open_state(config.local.state_dir, shared=config.local.shared)
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-        kind, _ = file_system_of(os.path.realpath(state.path), file.read())
+    kind, _ = file_system_of(state.path)
     shared = "shared by its group" if state.shared else "of this user"
     yield passed("local.state_dir", f"{state.path}: on {kind or 'a local disk'}, {shared}")
     if kind in ("tmpfs", "ramfs"):
         yield warned(
             "local.state_dir.kept", f"it lies in memory ({kind}): a restart empties it", "set local.state_dir to a disk"
         )
-    before = os.path.join(os.path.dirname(state.path), machine_id(), DATABASE)
+    before = os.path.join(os.path.dirname(state.path), machine_name(), DATABASE)
     if state.shared and os.path.lexists(before):
         yield warned(
             "local.state_dir.before",

@@ -22,6 +22,7 @@ from dlapp.node_policy import DockerPolicy
 from dlapp.runtime.gpu.modes import GpuPart
 from dlapp.runtime.payload import PayloadError
 from dlapp.spec import Resources
+from dlapp.system.processes import status_words
 from dlapp.value import Value, field
 
 UNLIMITED = -1
@@ -263,12 +264,8 @@ def _hard_limits(pid: int) -> dict[str, int]:
 
 
 def _may_raise_limits(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
-            line = next(line for line in file if line.startswith("CapEff:"))
-    except (OSError, StopIteration):
-        return True
-    return bool(int(line.split()[1], 16) & _CAP_SYS_RESOURCE)
+    words = status_words(pid, "CapEff")
+    return not words or bool(int(words[0], 16) & _CAP_SYS_RESOURCE)
 
 
 def image_env(image: Mapping[str, Any]) -> dict[str, str]:

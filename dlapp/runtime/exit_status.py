@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import signal
@@ -13,6 +12,7 @@ from typing import Any
 from dlapp.messages import Fault
 from dlapp.net.dockerd import Dockerd, DockerRefused, DockerSilent
 from dlapp.runtime.payload import Payload, PayloadError, PayloadExit, how_to_start
+from dlapp.system.processes import all_processes
 
 SETTLED_S = 10.0
 """How long dockerd may take to learn of an end that we know of; usually milliseconds."""
@@ -144,14 +144,7 @@ def ticks_now() -> int:
 
 def _dockerds_began() -> dict[int, int]:
     """Each dockerd of the machine, by its process -> when it began."""
-    found = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            with contextlib.suppress(OSError), open(f"/proc/{name}/stat", encoding="ascii", errors="replace") as file:
-                head, _, rest = file.read().rpartition(")")
-                if head.endswith("(dockerd"):
-                    found[int(name)] = int(rest.split()[19])
-    return found
+    return {one.pid: one.started for one in all_processes() if one.program == b"dockerd"}
 
 
 def ended_with_code(code: int, signals: Container[int]) -> PayloadExit:

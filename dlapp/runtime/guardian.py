@@ -37,6 +37,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from dlapp.system import kernel
+from dlapp.system.processes import descendants
 
 MAX_KEPT_FDS = 253
 """The kernel passes no more descriptors in one message. Source: net/core/scm.c, SCM_MAX_FD."""
@@ -139,7 +140,7 @@ def kill_descendants() -> None:
     """
     stopped: set[int] = set()
     for _ in range(20):
-        more = [pid for pid in kernel.descendants(os.getpid()) if pid not in stopped]
+        more = [pid for pid in descendants(os.getpid()) if pid not in stopped]
         if not more:
             break
         for pid in more:
@@ -279,7 +280,7 @@ class _Inner:
             # In a namespace of its own -1 means all of the payload: process 1, which we are, is never sent it.
             _kill(-1, number)
         else:
-            for pid in kernel.descendants(os.getpid()):
+            for pid in descendants(os.getpid()):
                 _kill(pid, number)
 
     def _kill_all(self) -> None:

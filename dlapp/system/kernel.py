@@ -1,4 +1,4 @@
-"""Calls of the Linux kernel that Python 3.11 does not have, and what /proc says of a process's descendants."""
+"""Calls of the Linux kernel that Python 3.11 does not have."""
 
 from __future__ import annotations
 
@@ -78,26 +78,3 @@ def watch_writes(paths: Iterable[str]) -> int:
 def return_to_pid_namespace(fd: int) -> None:
     """Children are again made in the pid namespace that ``fd`` (of /proc/self/ns/pid) stands for."""
     _checked(_libc.setns(fd, _CLONE_NEWPID), "setns")
-
-
-def descendants(of: int) -> list[int]:
-    """Process ids of all descendants of a process, parents before their children, zombies left out."""
-    children: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        try:
-            with open(f"/proc/{name}/stat", "rb") as file:
-                fields = file.read().rpartition(b")")[2].split()
-        except OSError:  # it ended while we looked
-            continue
-        # A zombie's children have been given away already, so leaving it out hides nobody.
-        if fields[0] != b"Z":
-            children.setdefault(int(fields[1]), []).append(int(name))
-    found: list[int] = []
-    todo = [of]
-    while todo:
-        below = children.get(todo.pop(), [])
-        found += below
-        todo += below
-    return found

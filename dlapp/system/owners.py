@@ -170,15 +170,3 @@ def user_text(uid: int) -> str:
     """Return a user's name for a message; ``uid 1234`` where there is none."""
     name = user_name(uid)
     return f"uid {uid}" if name == str(uid) else name
-
-
-def real_uid(pid: int) -> int | None:
-    """Return the user who started a process; None if it cannot be read.
-
-    Source: proc(5), /proc/pid/status, "Uid:".
-    """
-    try:
-        with open(f"/proc/{pid}/status", "rb") as file:
-            return int(file.read().partition(b"\nUid:")[2].split(maxsplit=1)[0])
-    except (OSError, IndexError, ValueError):
-        return None

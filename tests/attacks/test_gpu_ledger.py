@@ -20,7 +20,7 @@ import pytest
 
 from dlapp.gpuid.liveness import gpu_processes  # noqa: F401
 from dlapp.gpuid.liveness import probes as evidence_module
-from dlapp.gpuid.liveness.probes import LivenessProbes, this_boot_id, this_task
+from dlapp.gpuid.liveness.probes import LivenessProbes, this_task
 from dlapp.gpuid.liveness.result import ALIVE, GONE, UNKNOWN, Liveness
 from dlapp.gpuid.rules import LeaseRequest, LedgerError, NotEnough
 from dlapp.gpuid.stores import device_files, record_liveness
@@ -31,6 +31,7 @@ from dlapp.runtime import accounts, images
 from dlapp.runtime.accounts import Accounts
 from dlapp.system import locks
 from dlapp.system.files import open_file
+from dlapp.system.machine import boot_id
 from tests.attacks.hostile_files import Bait
 from tests.attacks.identities import Identities, User
 from tests.attacks.snapshots import changes, snapshot, unchanged
@@ -77,7 +78,7 @@ def use_all(directory: Path) -> list[str]:
 def record_of(directory: Path, kind: str, device: str, **fields: Any) -> Path:
     """Write a record as whoever calls; it is not locked."""
     name = f"{kind}-{device}-{os.urandom(8).hex()}"
-    whole = {"name": name, "uuid": device, "index": 0, "boot_id": this_boot_id(), "application": APP, **fields}
+    whole = {"name": name, "uuid": device, "index": 0, "boot_id": boot_id(), "application": APP, **fields}
     path = directory / name
     path.write_text(json.dumps(whole))
     path.chmod(0o644)
@@ -551,7 +552,7 @@ def test_a_record_of_many_devices_holds_none_by_a_process_that_computes_on_anoth
     def claim() -> None:
         name = f"leased-{1:016x}"
         evidence = {"task": dead_task(), **docker}
-        record = {"devices": {"GPU-0": 0, "GPU-1": 1}, "boot_id": this_boot_id(), "evidence": evidence}
+        record = {"devices": {"GPU-0": 0, "GPU-1": 1}, "boot_id": boot_id(), "evidence": evidence}
         (directory / name).write_text(json.dumps({"name": name, **record}))
 
     def use() -> set[str]:

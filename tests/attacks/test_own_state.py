@@ -24,7 +24,7 @@ from dlapp.cluster.local.runner import (
     orphans,  # noqa: F401
 )
 from dlapp.cluster.local.runner import main as runner
-from dlapp.cluster.local.state import machine_id, open_lock, take_lock
+from dlapp.cluster.local.state import machine_name, open_lock, take_lock
 from dlapp.config import Config, load_config
 from dlapp.errors import DlappError
 from dlapp.ids import ApplicationId
@@ -81,7 +81,7 @@ def config_of(state: Path) -> Config:
 
 
 def of(state: Path, user: User) -> Path:
-    return Path(f"{state}/{machine_id()}-{user.uid}")
+    return Path(f"{state}/{machine_name()}-{user.uid}")
 
 
 def use_all(state: Path) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dlapp.cluster.local import spool
-from dlapp.cluster.local.state import StateDir, is_locked, machine_id, open_state, take_lock
+from dlapp.cluster.local.state import StateDir, is_locked, machine_name, open_state, take_lock
 from dlapp.errors import ConfigError, DlappError, NotFound
 from dlapp.runtime.labels import task_is_gone
 from dlapp.system import locks
@@ -38,7 +38,7 @@ def env(state: Path) -> dict[str, str]:
 
 def of(state: Path, user: User) -> StateDir:
     """The state directory of a user."""
-    return StateDir(f"{state}/{machine_id()}-{user.uid}", shared=True, uid=user.uid)
+    return StateDir(f"{state}/{machine_name()}-{user.uid}", shared=True, uid=user.uid)
 
 
 def run_to_its_end(identities: Identities, user: User, state: Path) -> None:

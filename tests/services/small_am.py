@@ -83,7 +83,8 @@ def main(argv: list[str]) -> int:
 
 def quick(home: str) -> int:
     """What register and finish leave behind."""
-    from dlapp.cluster.local.outcome import ended, now_ms, write_outcome
+    from dlapp.cluster.local.outcome import ended, write_outcome
+    from dlapp.system.clock import now_ms
 
     with open(os.path.join(home, "am.json"), "w", encoding="utf-8") as file:
         file.write('{"control_url": "http://127.0.0.1:9"}')

@@ -31,7 +31,7 @@ from dlapp.cluster.local import outcome as outcomes
 from dlapp.cluster.local.capacity import cores
 from dlapp.cluster.local.runner.election import ensure_runner
 from dlapp.cluster.local.settings import RunnerSettings
-from dlapp.cluster.local.state import StateDir, boot_id, file_url, is_locked, read_json, start_time, write_whole
+from dlapp.cluster.local.state import StateDir, file_url, is_locked, read_json, write_whole
 from dlapp.errors import DlappError, SpecError
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.launch_spec import FILE_NAME, MACHINE, CacheSettings, DockerSettings, LaunchSpec, LedgerSettings
@@ -40,6 +40,8 @@ from dlapp.report import Cause, FinalStatus
 from dlapp.serialization import from_json, to_json
 from dlapp.spec import AppSpec, Resources, Submission
 from dlapp.system import clock, locks, log
+from dlapp.system.machine import boot_id
+from dlapp.system.processes import start_time
 from dlapp.system.spawn import FIRST_KEPT, spawn
 
 TERM_GRACE_S = 2.0

@@ -25,7 +25,8 @@ from dlapp.errors import ConfigError, Denied, DlappError, NotFound, Unreachable
 from dlapp.id_text import is_application_id
 from dlapp.system import files, lock_files, locks
 from dlapp.system.files import UntrustedFile
-from dlapp.system.owners import group_name, other_owner, real_uid, user_name, who_may_change
+from dlapp.system.machine import file_system_of, machine_id
+from dlapp.system.owners import group_name, other_owner, user_name, who_may_change
 
 _NETWORK = """
     nfs nfs4 cifs smb3 smbfs ncpfs afs coda 9p ceph lustre gpfs beegfs pvfs2 orangefs ocfs2 gfs2 panfs wekafs
@@ -192,7 +193,7 @@ def open_state(
     base = os.path.abspath(os.path.expanduser(state_dir))
     refuse_network_file_system(base, mountinfo)
     uid = os.geteuid()
-    path = os.path.join(base, machine_id())
+    path = os.path.join(base, machine_name())
     if uid == 0 and (who := who_may_change(base)):
         owner = other_owner(base)
         if shared:
@@ -314,26 +315,9 @@ def _owner(path: str) -> str:
         return "it is not there and cannot be made"
 
 
-def machine_id(root: str = "/") -> str:
-    """This machine's id; where it has none (a container, say) its host name stands in.
-
-    Source: machine-id(5); D-Bus's copy is older and still alone on some systems.
-    """
-    for path in ("etc/machine-id", "var/lib/dbus/machine-id"):
-        # As bytes: text would load a codec, which a child with another uid may not be able to read.
-        with contextlib.suppress(OSError), open(os.path.join(root, path), "rb") as file:
-            if (data := file.read().strip()).isalnum():
-                return data.decode("ascii")
-    return f"host-{os.uname().nodename}"
-
-
-def boot_id() -> str:
-    """Return what changes when the machine is restarted. Source: random(4)."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
-            return file.read().strip().decode("ascii")
-    except OSError:
-        return ""
+def machine_name() -> str:
+    """Return what names this machine's state directories: its id, or its host name where it has none."""
+    return machine_id() or f"host-{os.uname().nodename}"
 
 
 def refuse_network_file_system(path: str, mountinfo: str = "/proc/self/mountinfo") -> None:
@@ -342,42 +326,12 @@ def refuse_network_file_system(path: str, mountinfo: str = "/proc/self/mountinfo
     Raises:
         ConfigError: it lies on one of `NETWORK_FILE_SYSTEMS`.
     """
-    try:
-        with open(mountinfo, encoding="utf-8", errors="surrogateescape") as file:
-            kind, source = file_system_of(os.path.realpath(path), file.read())
-    except OSError:
-        return  # no /proc: nothing is known against it
+    kind, source = file_system_of(path, mountinfo)
     if kind in NETWORK_FILE_SYSTEMS:
         raise ConfigError(
             f"local.state_dir: {path} lies on a network file system ({kind}, {source}), where locks cannot be trusted; "
             "set local.state_dir to a directory on a local disk"
         )
-
-
-def file_system_of(path: str, mountinfo: str) -> tuple[str, str]:
-    """Kind and source of the file system that ``path`` (absolute, without links) lies on.
-
-    Args:
-        mountinfo: text of /proc/self/mountinfo; of two mounts on one place the later one counts.
-
-    Source: proc(5): ``36 35 98:0 /root /mount/point options optional... - type source superoptions``.
-    """
-    best, found = -1, ("", "")
-    for line in mountinfo.splitlines():
-        before, _, after = line.partition(" - ")
-        words, rest = before.split(" "), after.split(" ")
-        if len(words) < 5 or len(rest) < 2:
-            continue
-        point = _unescape(words[4])
-        if (path == point or path.startswith(point.rstrip("/") + "/")) and len(point) >= best:
-            best, found = len(point), (rest[0], _unescape(rest[1]))
-    return found
-
-
-def _unescape(text: str) -> str:
-    for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
-        text = text.replace(code, character)
-    return text
 
 
 # ---- locks ----
@@ -435,35 +389,6 @@ def open_lock(path: str, mode: int = 0o600) -> int:
             return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, mode)
     except OSError as error:
         raise Unreachable(f"{path}: {error.strerror}") from error
-
-
-# ---- processes ----
-
-
-def start_time(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; with its pid it names the process for as long as the machine
-    is up. None: there is no such process, or it cannot be seen. Source: proc(5), /proc/pid/stat, field 22."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            text = file.read()
-    except OSError:
-        return None
-    # The second field is the program's name in brackets, and may hold brackets and blanks itself.
-    fields = text[text.rfind(b")") + 2 :].split()
-    return None if fields[0] in (b"Z", b"X") else int(fields[19])
-
-
-def open_process(pid: int, started: int, uid: int) -> int | None:
-    """Return a pidfd of a process of user ``uid`` with this start time; None if it is gone or another user's."""
-    try:
-        pidfd = os.pidfd_open(pid)
-    except (OSError, ValueError, OverflowError):
-        return None
-    # Checked after the open: from here on the descriptor means this one, whoever gets the pid later.
-    if start_time(pid) != started or real_uid(pid) != uid:
-        os.close(pidfd)
-        return None
-    return pidfd
 
 
 def file_url(path: str) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 from dlapp.errors import DlappError
 from dlapp.gpuid.devices import Device
 from dlapp.gpuid.health.readings import DeviceFault, GpuProcess, Reading, xid_fault
+from dlapp.system.processes import command_line
 
 _LIBRARY = "libnvidia-ml.so.1"
 _NOT_IN_MIG_MODE = -1
@@ -426,11 +427,7 @@ def _processes(nvml: Any, handle: Any, name: str) -> tuple[GpuProcess, ...] | No
 
 def _process_name(nvml: Any, pid: int) -> str:
     """The program's name; empty: it is not to be seen (hidepid, another pid namespace)."""
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            program = file.read(4096).partition(b"\0")[0]
-    except OSError:
-        program = b""
+    program = command_line(pid)[0]
     if not program:
         with contextlib.suppress(nvml.NVMLError):
             program = nvml.nvmlSystemGetProcessName(pid)

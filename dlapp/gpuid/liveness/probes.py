@@ -43,8 +43,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from dlapp.gpuid.liveness.result import ALIVE, GONE, UNKNOWN, Liveness
 from dlapp.gpuid.stores.device_files import HELD, LEASED, Directory
+from dlapp.system import machine
 from dlapp.system.files import UntrustedFile, has_reader
-from dlapp.system.owners import real_uid
+from dlapp.system.processes import process_stat, real_uid
 from dlapp.system.shared_directory import open_shared_directory
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class LivenessProbes:
         docker_host: str = "",
         boot_id: str | None = None,
     ) -> None:
-        self.boot_id = this_boot_id() if boot_id is None else boot_id
+        self.boot_id = machine.boot_id() if boot_id is None else boot_id
         self._devices, self._docker, self._docker_host = devices, docker, docker_host
 
     def check(
@@ -229,22 +230,13 @@ def docker_label(evidence: Mapping[str, Any]) -> str | None:
     return label if isinstance(label, str) and _LABEL.fullmatch(label) else None
 
 
-def this_boot_id() -> str:
-    """The boot id of this machine; empty where it has none."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
-
-
 @functools.cache
 def _this_task() -> dict[str, int]:
     pid = os.getpid()
-    fields = _stat_of(pid)
+    found = process_stat(pid)
     return {
         "pid": pid,
-        "start_time": int(fields[19]) if fields else -1,
+        "start_time": found.started if found else -1,
         "pid_ns": os.stat("/proc/self/ns/pid").st_ino,
         "uid": os.getuid(),
     }
@@ -277,15 +269,15 @@ def _task(task: Any, owner: int | None = None) -> Liveness:
         return Liveness(UNKNOWN, f"its task cannot be looked for: {error}")
     if _is_no_process(pid):
         return Liveness(GONE)
-    fields = _stat_of(pid)
-    if fields is None:
+    found = process_stat(pid)
+    if found is None:
         if _is_no_process(pid):
             return Liveness(GONE)
         return Liveness(UNKNOWN, f"a process {pid} is there, /proc does not show it to us")
-    if int(fields[19]) != start_time:
+    if found.started != start_time:
         return Liveness(GONE)
     # A zombie has let go of everything, unless its first thread ended before the others.
-    if fields[0] in "ZX" and int(fields[17]) <= 1:
+    if found.is_dead and found.threads <= 1:
         return Liveness(GONE)
     if owner is not None and (uid := real_uid(pid)) is not None and uid != owner:
         return Liveness(GONE)  # another user's process is not the task of this record
@@ -301,16 +293,6 @@ def _is_no_process(pid: int) -> bool:
     except (PermissionError, OverflowError):
         pass
     return False
-
-
-def _stat_of(pid: int) -> list[str] | None:
-    """/proc/<pid>/stat from the third field (state) on; None: it cannot be read."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
-            fields = file.read().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return fields if len(fields) > 19 else None
 
 
 def _lock(lock: Any) -> Liveness:

@@ -45,6 +45,7 @@ from dlapp.gpuid.stores.locked_devices import HeldDevices
 from dlapp.gpuid.stores.machine import MachineLedger
 from dlapp.gpuid.stores.machine_reader import RECLAIM_S
 from dlapp.system import clock
+from dlapp.system.machine import machine_id
 from dlapp.value import replace
 
 LEAST_WAIT_S = 5.0
@@ -149,7 +150,7 @@ class ZooKeeperLedger:
         self._discover, self._inspect = discover, inspect
         self._choose = ChoiceCache(choose)
         self._witnesses = witnesses or LivenessProbes(docker_host=settings.docker_host)
-        self._machine_id = _machine_id() if machine is None else machine
+        self._machine_id = machine_id() if machine is None else machine
         self._machine = MachineLedger(settings.lock_dir, discover=discover, witnesses=self._witnesses)
         self._clock, self._sleep = clock, sleep
         self._hosts_path = f"{settings.root.rstrip('/')}/hosts"
@@ -558,11 +559,3 @@ class _Holding:
         if self.held is not None:
             self.held.release()
             self.held = None
-
-
-def _machine_id() -> str:
-    try:
-        with open("/etc/machine-id", encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return ""

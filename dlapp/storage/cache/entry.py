@@ -22,7 +22,6 @@ _ABOUT = {
     "fetched_ms": int,
     "boot_id": str,
 }
-_BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 class CachePlace(NamedTuple):
@@ -119,15 +118,6 @@ def is_as_wanted(tree: str, wanted: CacheKeySource) -> bool:
             ):
                 return False
     return True
-
-
-def read_boot_id() -> str:
-    """What names this boot of the machine."""
-    try:
-        with open(_BOOT_ID, encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return "unknown"
 
 
 def names(directory: str) -> list[str]:

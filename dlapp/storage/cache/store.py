@@ -43,13 +43,12 @@ from dlapp.storage.cache.entry import (
     is_as_wanted,
     names,
     read_about,
-    read_boot_id,
     same_file_system,
     sync_file_system,
     write_about,
 )
 from dlapp.storage.tree import explained, free_bytes, human_size, make_own_directory, remove_tree
-from dlapp.system import lock_files
+from dlapp.system import lock_files, machine
 from dlapp.system.files import UntrustedFile, open_own_directory, read_file
 from dlapp.system.owners import other_writers_above
 
@@ -120,10 +119,10 @@ class InputCache:
         note: Note = lambda _: None,
         *,
         clock_ns: Callable[[], int] = time.time_ns,
-        boot_id: str | None = None,
+        boot_id: str = "",
     ) -> None:
         self.place, self._note, self._clock_ns = place, note, clock_ns
-        self._boot_id = boot_id if boot_id is not None else read_boot_id()
+        self._boot_id = boot_id or machine.boot_id() or "unknown"  # an entry without a boot's id has been synced
         # Below it all is reached by path, so nobody else may put another directory in its place.
         if who := other_writers_above(place.directory):
             raise Denied(

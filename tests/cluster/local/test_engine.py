@@ -23,12 +23,13 @@ from dlapp.cluster.local.client import engine as client
 from dlapp.cluster.local.client.engine import LocalEngine
 from dlapp.cluster.local.queue import Queue
 from dlapp.cluster.local.runner import main as runner_module
-from dlapp.cluster.local.state import is_locked, open_process
+from dlapp.cluster.local.state import is_locked
 from dlapp.errors import AskTooLarge, Denied, NotFound, Unreachable
 from dlapp.ids import ApplicationId
 from dlapp.report import ApplicationView, FinalStatus, State
 from dlapp.system import log
 from dlapp.system.owners import user_name, user_text
+from dlapp.system.processes import open_process
 from tests.applications import open_files
 from tests.services import small_app
 from tests.services.nvml_stub import StubDevice, with_devices

@@ -22,27 +22,16 @@ from dlapp.cluster.local.schedule import Amounts, lack, shown_memory, too_large
 from dlapp.cluster.local.settings import settings_of
 from dlapp.cluster.local.state import (
     StateDir,
-    file_system_of,
     file_url,
     is_locked,
-    machine_id,
+    machine_name,
     open_state,
-    start_time,
     write_whole,
 )
 from dlapp.config import load_config
 from dlapp.errors import ConfigError, DlappError, Unreachable
 from dlapp.system import locks
 from dlapp.system.spawn import PROGRAM, is_program, isolation, spawn
-
-MOUNTS = """\
-22 1 254:0 / / rw,relatime - ext4 /dev/vda rw
-40 22 0:35 / /home rw,relatime shared:7 master:1 - nfs4 server:/export/home rw,vers=4.2
-41 40 0:36 / /home/tony/my\\040disk rw - xfs /dev/sdb rw
-42 22 0:37 / /scratch rw - lustre 10.0.0.1@tcp:/scratch rw
-43 22 0:38 / /over rw - nfs4 server:/a rw
-44 22 0:39 / /over rw - ext4 /dev/sdc rw
-"""
 
 
 @pytest.fixture
@@ -75,21 +64,6 @@ def insert(queue: Queue, /, **columns: object) -> str:
 # ---- the state directory ----
 
 
-@pytest.mark.parametrize(
-    ("path", "kind"),
-    [
-        ("/var/lib/dlapp", "ext4"),
-        ("/home/tony/.local/state/dlapp", "nfs4"),
-        ("/home/tony/my disk/dlapp", "xfs"),
-        ("/homes/tony", "ext4"),
-        ("/scratch", "lustre"),
-        ("/over/dlapp", "ext4"),
-    ],
-)
-def test_a_path_lies_on_the_innermost_and_latest_mount(path: str, kind: str) -> None:
-    assert file_system_of(path, MOUNTS)[0] == kind
-
-
 def test_a_state_directory_on_a_network_file_system_is_refused_by_name(tmp_path: Path) -> None:
     mounts = tmp_path / "mountinfo"
     mounts.write_text(f"1 0 0:1 / {os.path.realpath(tmp_path)} rw - nfs4 server:/home rw\n")
@@ -100,7 +74,7 @@ def test_a_state_directory_on_a_network_file_system_is_refused_by_name(tmp_path:
 
 def test_a_state_directory_is_private_and_of_this_machine(tmp_path: Path) -> None:
     state = open_state(str(tmp_path / "a" / "state"))
-    assert Path(state.path).name == machine_id()
+    assert Path(state.path).name == machine_name()
     assert os.stat(state.path).st_mode & 0o777 == 0o700
     assert os.stat(tmp_path / "a" / "state").st_mode & 0o777 == 0o700
 
@@ -114,15 +88,6 @@ def test_a_state_directory_that_is_a_file_is_refused(tmp_path: Path) -> None:
 def test_a_shared_directory_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"is to be shared by a group and is not there: install -d -m 3770"):
         open_state(str(tmp_path / "state"), shared=True)
-
-
-def test_a_machine_without_an_id_is_named_by_its_host_name(tmp_path: Path) -> None:
-    assert machine_id(str(tmp_path)) == f"host-{os.uname().nodename}"
-    (tmp_path / "etc").mkdir()
-    (tmp_path / "etc/machine-id").write_text("uninitialized\n../../x")
-    assert machine_id(str(tmp_path)) == f"host-{os.uname().nodename}"
-    (tmp_path / "etc/machine-id").write_text("0123abcd\n")
-    assert machine_id(str(tmp_path)) == "0123abcd"
 
 
 # ---- locks, processes, files ----
@@ -191,13 +156,6 @@ def test_our_processes_are_known_by_how_they_were_started(line: str, ours: bool)
     words = [word.encode() for word in line.split()]
     assert is_program(words, (b"am", b"task")) is ours
     assert is_program([*words, b""], (b"am", b"task")) is ours  # as /proc has it
-
-
-def test_a_process_is_named_by_its_start_time() -> None:
-    assert start_time(os.getpid()) == start_time(os.getpid())
-    done = subprocess.Popen(["true"])
-    done.wait()
-    assert start_time(done.pid) is None
 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:

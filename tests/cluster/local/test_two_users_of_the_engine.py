@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from dlapp.cluster.local.state import StateDir, is_locked, machine_id
+from dlapp.cluster.local.state import StateDir, is_locked, machine_name
 from tests.services import small_app
 from tests.services.users import interpreter_for_everybody, place_for_everybody, seeing_users
 
@@ -29,7 +29,7 @@ class Place:
 
     def __init__(self, top: Path, shared: bool) -> None:
         self.top, self.shared = top, shared
-        path = str(top / "state" / machine_id())
+        path = str(top / "state" / machine_name())
         self.state = StateDir(f"{path}-{ROOT}" if shared else path, shared=shared)
         self.options = {"local.memory": "1000", "local.shared": str(shared).lower()}
         self._python = interpreter_for_everybody(top)

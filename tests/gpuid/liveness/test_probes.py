@@ -26,6 +26,7 @@ from dlapp.gpuid.stores.locked_devices import HeldDevices
 from dlapp.gpuid.stores.machine import MachineLedger
 from dlapp.net.dockerd import ContainerSummary, DockerSilent
 from dlapp.system import locks
+from dlapp.system.machine import boot_id
 from tests.services.dockerd import IMAGE, own_daemon
 from tests.services.ledger_process import fake_devices
 
@@ -41,7 +42,7 @@ HERE = "unix:///nowhere"
 
 
 def judge(found: dict[str, Any], **more: Any) -> Liveness:
-    return LivenessProbes(devices=no_devices, docker_host=HERE, **more).check(found, probes.this_boot_id(), ["GPU-0"])
+    return LivenessProbes(devices=no_devices, docker_host=HERE, **more).check(found, boot_id(), ["GPU-0"])
 
 
 @pytest.fixture
@@ -271,10 +272,10 @@ def test_a_container_counts_as_alive_until_it_is_removed(state: str) -> None:
     task = {"pid": gone.pid, "start_time": 1, "pid_ns": os.stat("/proc/self/ns/pid").st_ino}
     found = {"task": task, "docker": {"host": HERE, "label": LABEL}}
     witnesses = LivenessProbes(devices=no_devices, docker_host=HERE, docker=lambda host: daemon)
-    said = witnesses.check(found, probes.this_boot_id())
+    said = witnesses.check(found, boot_id())
     assert said == Liveness(ALIVE, f"its container 0123456789ab is {state}")
-    assert witnesses.end_what_is_left(found, probes.this_boot_id(), owner=os.geteuid(), until=time.monotonic() + 60)
-    assert witnesses.check(found, probes.this_boot_id()).state == GONE
+    assert witnesses.end_what_is_left(found, boot_id(), owner=os.geteuid(), until=time.monotonic() + 60)
+    assert witnesses.check(found, boot_id()).state == GONE
 
 
 def test_the_container_of_a_task_that_lives_or_may_live_is_not_removed(sleeper: subprocess.Popen[bytes]) -> None:
@@ -282,9 +283,7 @@ def test_the_container_of_a_task_that_lives_or_may_live_is_not_removed(sleeper: 
     witnesses = LivenessProbes(devices=no_devices, docker_host=HERE, docker=lambda host: daemon)
     for task in (task_of(sleeper.pid), task_of(sleeper.pid) | {"pid_ns": 1}, {"pid": "x"}):
         found = {"task": task, "docker": {"host": HERE, "label": LABEL}}
-        assert not witnesses.end_what_is_left(
-            found, probes.this_boot_id(), owner=os.geteuid(), until=time.monotonic() + 60
-        )
+        assert not witnesses.end_what_is_left(found, boot_id(), owner=os.geteuid(), until=time.monotonic() + 60)
     assert daemon.containers
 
 
@@ -293,7 +292,7 @@ def test_a_real_dockerd_tells_and_removes_and_is_no_witness_when_it_is_down() ->
     gone = subprocess.Popen(["/bin/true"])
     gone.wait()
     task = {"pid": gone.pid, "start_time": 1, "pid_ns": os.stat("/proc/self/ns/pid").st_ino}
-    boot = probes.this_boot_id()
+    boot = boot_id()
     with own_daemon() as daemon:
         witnesses = LivenessProbes(devices=no_devices, docker_host=daemon.host)
         found = {"task": task, "docker": {"host": daemon.host, "label": LABEL}}
@@ -369,7 +368,7 @@ ODD = st.recursive(
 @given(st.dictionaries(st.sampled_from(["task", "lock", "fifo", "docker", "other"]), ODD, max_size=4))
 def test_no_evidence_that_makes_no_sense_is_taken_for_gone(found: dict[str, Any]) -> None:
     witnesses = LivenessProbes(devices=no_devices, docker_host=HERE, docker=lambda host: Daemon(None))
-    assert witnesses.check(found, probes.this_boot_id()).state == UNKNOWN
+    assert witnesses.check(found, boot_id()).state == UNKNOWN
 
 
 @given(
@@ -382,6 +381,6 @@ def test_gone_is_gone_by_all_witnesses_only(said: list[str], devices: str) -> No
     witnesses = LivenessProbes(
         devices=lambda uuids: Liveness(devices, "card"), docker_host=HERE, docker=lambda host: Daemon(containers)
     )
-    found = witnesses.check({"task": task, "docker": {"host": HERE, "label": LABEL}}, probes.this_boot_id())
+    found = witnesses.check({"task": task, "docker": {"host": HERE, "label": LABEL}}, boot_id())
     everyone = {*said, devices} if ALIVE not in said and UNKNOWN not in said else set(said)
     assert found.state == (ALIVE if ALIVE in everyone else UNKNOWN if UNKNOWN in everyone else GONE)

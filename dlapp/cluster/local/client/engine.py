@@ -23,11 +23,9 @@ from dlapp.cluster.local.schedule import Amounts
 from dlapp.cluster.local.settings import RunnerSettings, settings_of
 from dlapp.cluster.local.state import (
     StateDir,
-    boot_id,
     check_directory,
     file_url,
     is_locked,
-    open_process,
     open_state,
     read_bytes,
     read_json,
@@ -46,7 +44,9 @@ from dlapp.errors import (
     UsageError,
 )
 from dlapp.system import clock
+from dlapp.system.machine import boot_id
 from dlapp.system.owners import user_name
+from dlapp.system.processes import open_process, status_words
 from dlapp.system.spawn import PROGRAM
 
 if TYPE_CHECKING:
@@ -865,11 +865,8 @@ def _over(row: ApplicationRow) -> str:
 
 def _umask() -> int:
     # Reading it by os.umask would change it for a moment under other threads. Source: proc(5), since Linux 4.7.
-    with contextlib.suppress(OSError), open("/proc/self/status", encoding="utf-8") as file:
-        for line in file:
-            if line.startswith("Umask:"):
-                return int(line.split()[1], 8)
-    return 0o022
+    words = status_words("self", "Umask")
+    return int(words[0], 8) if words else 0o022
 
 
 def _wait_for(condition: Callable[[], bool], deadline: float) -> bool:

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 def database_of(local: LocalConfig) -> str:
     """Return where the caller's applications of this machine are on record, once there are any."""
-    from dlapp.cluster.local.state import DATABASE, machine_id
+    from dlapp.cluster.local.state import DATABASE, machine_name
 
-    name = f"{machine_id()}-{os.geteuid()}" if local.shared else machine_id()
+    name = f"{machine_name()}-{os.geteuid()}" if local.shared else machine_name()
     return os.path.join(local.state_dir, name, DATABASE)
 
 

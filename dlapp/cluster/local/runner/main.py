@@ -40,20 +40,19 @@ from dlapp.cluster.local.schedule import Amounts, StartDecision
 from dlapp.cluster.local.settings import RunnerSettings
 from dlapp.cluster.local.state import (
     StateDir,
-    boot_id,
     check_directory,
     is_locked,
-    open_process,
     read_bytes,
     read_json,
-    start_time,
     take_lock,
     write_whole,
 )
 from dlapp.errors import DlappError, Unreachable
 from dlapp.system import clock, log
 from dlapp.system.files import check_own_directory
+from dlapp.system.machine import boot_id
 from dlapp.system.owners import user_name
+from dlapp.system.processes import open_process, start_time
 from dlapp.system.spawn import FIRST_KEPT, spawn
 
 if TYPE_CHECKING:

@@ -25,10 +25,9 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator
 from typing import NamedTuple
 
-from dlapp.cluster.local.state import open_process
+from dlapp.system.processes import ProcessStat, all_processes, command_line, open_process, read_proc, real_uid
 
 GRACE_S = 1.0
 """How long what is left may take to end, once no ApplicationMaster is there to be seen."""
@@ -199,15 +198,8 @@ def _identities(paths: list[str]) -> frozenset[tuple[int, int]]:
     return frozenset(found)
 
 
-class _Process(NamedTuple):
-    pid: int
-    parent: int
-    terminal: int
-    started: int
-
-
 def _find(marks: ProcessMatch, uid: int, runner_lock: str) -> list[OrphanProcess]:
-    there = {one.pid: one for one in _processes(uid)}
+    there = {one.pid: one for one in all_processes() if not one.is_dead and real_uid(one.pid) == uid}
     of_runner = marks._replace(
         locks=_identities([runner_lock]), lives=frozenset(), names=frozenset(), application=b"", places=""
     )
@@ -225,28 +217,11 @@ def _find(marks: ProcessMatch, uid: int, runner_lock: str) -> list[OrphanProcess
     return [OrphanProcess(pid, there[pid].started, _role(pid, marks.home)) for pid in sorted(proven)]
 
 
-def _processes(uid: int) -> Iterator[_Process]:
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        try:
-            with open(f"/proc/{name}/status", "rb") as file:
-                status = file.read()
-            with open(f"/proc/{name}/stat", "rb") as file:
-                fields = file.read().rpartition(b")")[2].split()
-        except OSError:
-            continue  # it ended while we looked
-        # The owner of the directory is root's where a program changed its user; the line says who it really is.
-        real = status.partition(b"\nUid:")[2].split(maxsplit=1)[0]
-        if int(real) == uid and fields[0] not in (b"Z", b"X"):
-            yield _Process(int(name), int(fields[1]), int(fields[4]), int(fields[19]))
-
-
-def _is_proven(process: _Process, marks: ProcessMatch) -> bool:
+def _is_proven(process: ProcessStat, marks: ProcessMatch) -> bool:
     pid = process.pid
     if _holds(pid, marks, "alive"):
         return True
-    variables = frozenset(_read(f"/proc/{pid}/environ").split(b"\0"))
+    variables = frozenset(read_proc(pid, "environ").split(b"\0"))
     if variables & marks.names:
         return True
     try:
@@ -260,7 +235,7 @@ def _is_proven(process: _Process, marks: ProcessMatch) -> bool:
 
 def _is_init(pid: int) -> bool:
     # A user's own systemd adopts what was started below it.
-    return pid == 1 or _read(f"/proc/{pid}/comm") == b"systemd\n"
+    return pid == 1 or read_proc(pid, "comm") == b"systemd\n"
 
 
 def _holds(pid: int, marks: ProcessMatch, lock_name: str) -> bool:
@@ -277,9 +252,9 @@ def _holds(pid: int, marks: ProcessMatch, lock_name: str) -> bool:
                 continue
             info = os.stat(f"/proc/{pid}/fd/{name}")
             identity = (info.st_dev, info.st_ino)
-            if identity in marks.locks and b"OFDLCK" in _read(f"/proc/{pid}/fdinfo/{name}"):
+            if identity in marks.locks and b"OFDLCK" in read_proc(pid, f"fdinfo/{name}"):
                 return True
-            if identity in marks.lives and _reads(_read(f"/proc/{pid}/fdinfo/{name}")):
+            if identity in marks.lives and _reads(read_proc(pid, f"fdinfo/{name}")):
                 return True
     return False
 
@@ -290,18 +265,10 @@ def _reads(fdinfo: bytes) -> bool:
 
 
 def _role(pid: int, home: str) -> str:
-    words = _read(f"/proc/{pid}/cmdline").split(b"\0")
+    words = command_line(pid)
     for role in (b"am", b"task"):
         if role in words and b"--home" in (rest := words[words.index(role) :])[:-1]:
             place = os.path.realpath(os.fsdecode(rest[rest.index(b"--home") + 1]))
             if os.path.join(place, "").startswith(home):
                 return role.decode()
     return ""
-
-
-def _read(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError:
-        return b""
