@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -13,6 +12,7 @@ from dlapp.hadoop.connection import Connection, has_only_text
 from dlapp.hadoop.errors import ConnectionLost, HadoopError, NotHadoop, TryAgain
 from dlapp.hadoop.tokens import Token
 from dlapp.login import Login
+from dlapp.system.clock import backoff_s
 
 _M = TypeVar("_M", bound=Message)
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 2.0
@@ -41,11 +41,10 @@ class RpcClient:
         try_s: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
-        jitter: Callable[[], float] = random.random,
     ) -> None:
         self._what, self._addresses, self._protocol = what, list(addresses), protocol
         self._proof, self._try_s = proof, try_s
-        self._clock, self._sleep, self._jitter = clock, sleep, jitter
+        self._clock, self._sleep = clock, sleep
         self._connection: Connection | None = None
         self._turn = 0
 
@@ -84,7 +83,8 @@ class RpcClient:
         """
         deadline = self._clock() + timeout_s
         data = request.SerializeToString()
-        wait_s = _FIRST_WAIT_S
+        # Jitter: the ApplicationMasters of a cluster all lose the same ResourceManager at the same moment.
+        pauses_s = backoff_s(_FIRST_WAIT_S, _LONGEST_WAIT_S)
         failed: dict[str, int] = {}
         sent = False
         while True:
@@ -98,14 +98,12 @@ class RpcClient:
                 self._turn += 1
                 failed[str(error)] = failed.get(str(error), 0) + 1
                 sent = sent or not isinstance(error, ConnectionLost) or error.sent
-                # Jitter: the ApplicationMasters of a cluster all lose the same ResourceManager at the same moment.
-                pause_s = wait_s * (0.5 + self._jitter() / 2)
+                pause_s = next(pauses_s)
                 if self._clock() + pause_s >= deadline:
                     if len(failed) == 1 and isinstance(error, NotHadoop):
                         raise
                     raise ConnectionLost(self._in_words(method, failed, timeout_s), sent=sent) from error
                 self._sleep(pause_s)
-                wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
     def _once(self, method: str, data: bytes, answer: type[_M], deadline: float, answer_s: float) -> _M:
         if self._connection is None:

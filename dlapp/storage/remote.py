@@ -14,6 +14,7 @@ lets threads share one, nor makes a new one by itself where it broke.
 
 from __future__ import annotations
 
+import math
 import os
 import queue
 import re
@@ -29,6 +30,7 @@ from dlapp.storage.api import MatchedEntry, Moved, Progress
 from dlapp.storage.fetch_plan import FetchTarget, fetch_all
 from dlapp.storage.glob import split_pattern
 from dlapp.storage.tree import TreeNode, explained, make_directories
+from dlapp.system.clock import backoff_s
 from dlapp.system.files import is_plain_name
 
 AT_ONCE = 8
@@ -216,8 +218,7 @@ class RemoteFiles:
 
     def _asked(self, location: str, call: Callable[[Any], Any]) -> Any:
         """What ``call`` gives, tried several times; its errors are ours."""
-        pause_s = FIRST_PAUSE_S
-        for left in reversed(range(TRIES)):
+        for left, pause_s in zip(reversed(range(TRIES)), backoff_s(FIRST_PAUSE_S, math.inf), strict=False):
             try:
                 return call(self._fs(location))
             except (FileNotFoundError, NotADirectoryError) as error:
@@ -234,7 +235,6 @@ class RemoteFiles:
                         f"{shown(location)} cannot be read: {_line(error)} (tried {TRIES} times)"
                     ) from error
             time.sleep(pause_s)
-            pause_s *= 2
         raise AssertionError
 
     # ---- bringing ----

@@ -43,6 +43,7 @@ from dlapp.net.http import (
     split_url,
 )
 from dlapp.storage.api import DiskFull
+from dlapp.system.clock import backoff_s
 from dlapp.system.files import UntrustedFile, is_plain_name, json_object
 
 CONNECT_TIMEOUT_S = 5.0
@@ -598,20 +599,21 @@ class WebHdfs:
     def _rounds(self, what: str) -> Iterator[Callable[..., None]]:
         """Rounds of one undertaking: each ends with ``again(why)``, which waits or, out of patience, raises."""
         began = self._clock()
-        pause, count = FIRST_PAUSE_S, 0
+        pauses_s, count = backoff_s(FIRST_PAUSE_S, LONGEST_PAUSE_S), 0
 
         def again(why: HdfsUnreachable, *, progress: bool = False) -> None:
-            nonlocal began, pause, count
+            nonlocal began, pauses_s, count
             if threading.get_ident() in self._cut_off:
                 raise HdfsUnreachable(f"{what}: given up", doubtful=why.doubtful) from why
             count += 1
             if progress:
-                began, pause = self._clock(), FIRST_PAUSE_S
-            if self._clock() - began + pause > (self._patience_s if self._answered else self._first_contact_timeout_s):
+                began, pauses_s = self._clock(), backoff_s(FIRST_PAUSE_S, LONGEST_PAUSE_S)
+            pause_s = next(pauses_s)
+            patience_s = self._patience_s if self._answered else self._first_contact_timeout_s
+            if self._clock() - began + pause_s > patience_s:
                 tries = f"tried {count} times in {self._clock() - began:.0f} s"
                 raise HdfsUnreachable(f"{what}: {why} ({tries})", doubtful=why.doubtful) from why
-            self._sleep(pause * random.uniform(0.5, 1.0))
-            pause = min(2 * pause, LONGEST_PAUSE_S)
+            self._sleep(pause_s)
 
         while True:
             yield again

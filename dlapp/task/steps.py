@@ -41,6 +41,7 @@ from dlapp.spec import OnFailure, OutputSpec
 from dlapp.storage.api import DiskFull, Moved
 from dlapp.storage.open import open_location
 from dlapp.storage.tree import Pace, human_size, remove_tree
+from dlapp.system.clock import backoff_s
 from dlapp.task.am_link import AmLink
 from dlapp.task.environment import payload_environment
 from dlapp.task.inputs import Inputs
@@ -595,8 +596,7 @@ class Task:
             StepFailed: it stays here; the text says where.
         """
         move = len(self._assignment.outputs) == 1
-        pause_s = _STORE_AGAIN_S[0]
-        while True:
+        for pause_s in backoff_s(*_STORE_AGAIN_S):
             try:
                 files = open_location(part, self._launch.hdfs)
                 return files.store(local, part, move=move, seen_as=self._seen_as(path), note=self._note)
@@ -612,7 +612,7 @@ class Task:
             except DlappError as error:
                 raise self._stays_here(local, path, error) from error
             time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _STORE_AGAIN_S[1])
+        raise AssertionError
 
     def _stays_here(self, local: str, path: str, error: DlappError) -> StepFailed:
         """Bring an output that cannot be stored to where it outlives the container; the failure that says so."""

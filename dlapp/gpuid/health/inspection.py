@@ -21,6 +21,7 @@ from dlapp.gpuid import rules
 from dlapp.gpuid.health.readings import DeviceFault, Reading
 from dlapp.gpuid.rules import PROBE_LAST_S
 from dlapp.system import clock
+from dlapp.system.clock import backoff_s
 
 if TYPE_CHECKING:
     from dlapp.gpuid.devices import Device
@@ -129,7 +130,7 @@ def check(
     deadline = clock() + limits.settle_s
     found: dict[str, DeviceFault] = {}
     left = list(devices)
-    pause_s = 0.02
+    pauses_s = backoff_s(0.02, 0.5)
     while left:
         readings = read(left)
         faults = {one.uuid: fault for one in left if (fault := judge(readings[one.uuid], limits)) is not None}
@@ -137,8 +138,7 @@ def check(
         found |= {uuid: fault for uuid, fault in faults.items() if over or not fault.passing}
         left = [one for one in left if one.uuid in faults and one.uuid not in found]
         if left:
-            sleep(pause_s)
-            pause_s = min(0.5, pause_s * 2)
+            sleep(next(pauses_s))
     return found
 
 

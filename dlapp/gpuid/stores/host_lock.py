@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 from collections.abc import Callable, Iterator
 
 from dlapp.gpuid.stores.device_files import Directory
 from dlapp.system import locks
+from dlapp.system.clock import backoff_s
 from dlapp.system.shared_directory import open_shared_directory
 
 NAME = "turn"
@@ -72,10 +72,10 @@ class HostWriteLock:
             os.close(directory)
 
     def _wait(self, fd: int) -> bool:
-        pause_s, said = _LOOK_S[0], _said(fd)
+        said = _said(fd)
         now_s = self._clock()
         until_s, end_s = now_s + STILL_S, now_s + MOST_WAIT_S
-        while True:
+        for pause_s in backoff_s(*_LOOK_S):
             try:
                 if locks.try_lock(fd):
                     return True
@@ -86,8 +86,8 @@ class HostWriteLock:
                 said, until_s = new, now_s + STILL_S
             if now_s >= min(until_s, end_s):
                 return False
-            self._sleep(pause_s * random.uniform(0.5, 1.0))
-            pause_s = min(2 * pause_s, _LOOK_S[1])
+            self._sleep(pause_s)
+        raise AssertionError
 
 
 class HostWriteLockHold:

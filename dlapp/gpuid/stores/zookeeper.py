@@ -45,6 +45,7 @@ from dlapp.gpuid.stores.locked_devices import HeldDevices
 from dlapp.gpuid.stores.machine import MachineLedger
 from dlapp.gpuid.stores.machine_reader import RECLAIM_S
 from dlapp.system import clock
+from dlapp.system.clock import backoff_s
 from dlapp.system.machine import machine_id
 from dlapp.value import replace
 
@@ -218,7 +219,7 @@ class ZooKeeperLedger:
                 if holding.take(one):
                     return rules.adopt(new, ask.container, token=one.token, evidence=holding.evidence(ask))
 
-        pause_s = _LOOK_S[0]
+        pauses_s = backoff_s(*_LOOK_S)
         while True:
             try:
                 self._change(self.host, change, deadline)
@@ -233,8 +234,7 @@ class ZooKeeperLedger:
                     self._change(self.host, change, deadline)
                     break
                 if self._clock() < wait_until:
-                    self._sleep(min(pause_s, max(0.0, wait_until - self._clock())) * random.uniform(0.5, 1.0))
-                    pause_s = min(2 * pause_s, _LOOK_S[1])
+                    self._sleep(min(next(pauses_s), max(0.0, wait_until - self._clock())))
         mine = given[0]
         if mine.token != holding.token:
             return self._adopt(mine, ask, holding, deadline)

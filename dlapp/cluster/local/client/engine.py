@@ -44,6 +44,7 @@ from dlapp.errors import (
     UsageError,
 )
 from dlapp.system import clock
+from dlapp.system.clock import backoff_s
 from dlapp.system.machine import boot_id
 from dlapp.system.owners import user_name
 from dlapp.system.processes import open_process, status_words
@@ -870,12 +871,11 @@ def _umask() -> int:
 
 
 def _wait_for(condition: Callable[[], bool], deadline: float) -> bool:
-    pause_s = 0.002
+    pauses_s = backoff_s(0.002, 0.1)
     while not condition():
         if time.monotonic() >= deadline:
             return False
-        time.sleep(pause_s)
-        pause_s = min(2 * pause_s, 0.1)
+        time.sleep(next(pauses_s))
     return True
 
 

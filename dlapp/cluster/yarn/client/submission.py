@@ -34,6 +34,7 @@ from dlapp.messages import TOOLS, derive_token
 from dlapp.report import FinalStatus, State
 from dlapp.spec import Secrets, Submission
 from dlapp.system import clock
+from dlapp.system.clock import backoff_s
 from dlapp.system.retention import Retention
 from dlapp.value import replace
 
@@ -296,8 +297,8 @@ class ApplicationSubmitter:
         An answer that is lost says nothing, so all is done again: YARN has one application under one id. So it is where
         a ResourceManager has taken it and another one, or its next start, does not know of it.
         """
-        deadline, pause_s = time.monotonic() + IN_DOUBT_S, 0.2
-        while True:
+        deadline = time.monotonic() + IN_DOUBT_S
+        for pause_s in backoff_s(0.2, 3.0):
             try:
                 rest.submit(application)
                 return self._refused(rest, application.application_id)
@@ -305,16 +306,15 @@ class ApplicationSubmitter:
                 if time.monotonic() + pause_s >= deadline:
                     raise
             time.sleep(pause_s)
-            pause_s = min(2 * pause_s, 3.0)
+        raise AssertionError
 
     def _refused(self, rest: YarnRest, application_id: ApplicationId) -> str | None:
         """Why YARN does not take an application; None: it does."""
-        deadline, pause_s = time.monotonic() + ACCEPTED_S, 0.005
+        deadline, pauses_s = time.monotonic() + ACCEPTED_S, backoff_s(0.005, 0.1)
         while (report := rest.report(application_id)).state in _EARLY:
             if time.monotonic() >= deadline:
                 return None  # it is in, and the state says so
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, 0.1)
+            time.sleep(next(pauses_s))
         refused = report.state is State.FAILED and not report.am_node
         return views.first_line(report.diagnostics) if refused else None
 
