@@ -669,7 +669,7 @@ def _from_yaml(data: bytes, path: str, faults: list[str]) -> dict[str, _Found]:
     for name, line, node in _leaves(root, "", levels, yaml):
         where = f"{path}:{line}"
         if len(faults) >= MOST_FAULTS:
-            faults.append(f"{where}: what follows is not looked at")
+            faults.append(f"{where}: the rest is not checked")
             break
         if name in found:
             faults.append(f"{where}: {name}: appears twice, first in line {found[name].origin.rpartition(':')[2]}")

@@ -290,7 +290,7 @@ def _texts(data: bytes, path: str, faults: list[str]) -> dict[str, tuple[str, li
     for name, line, texts in yaml_leaves(data, path, levels, faults):
         where = f"{path}:{line}"
         if len(faults) >= MOST_FAULTS:
-            faults.append(f"{where}: what follows is not looked at")
+            faults.append(f"{where}: the rest is not checked")
             break
         if name in found:
             faults.append(f"{where}: {name}: appears twice")

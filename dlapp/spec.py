@@ -164,7 +164,9 @@ class InputSpec(Value, kw_only=True):
             raise SpecError(f"{section}.hdfs", "is empty")
         check_inside_workspace(f"{section}.input_path", self.input_path)
         if self.as_list and self.unpack:
-            raise SpecError(f"{section}.archive", "is unpack, but with mode=list nothing is brought that could be")
+            raise SpecError(
+                f"{section}.archive", "is unpack, but with mode=list nothing is fetched that could be unpacked"
+            )
         if self.as_list and posixpath.normpath(self.input_path) == ".":
             raise SpecError(f"{section}.input_path", "is the workspace itself; with mode=list it is the list's file")
 

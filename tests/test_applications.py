@@ -198,7 +198,7 @@ def test_what_takes_too_long_is_stopped_with_its_output_kept(engine: Engine, tmp
     assert done.code == 6, done.out + done.err
     seen = status(id_of(done))
     assert (seen["final_status"], seen["cause"]) == ("KILLED", "timed out")
-    assert seen["diagnostics"].startswith(f"timed out after {limit_s} s, output kept aside")
+    assert seen["diagnostics"].startswith(f"timed out after {limit_s} s, output kept as partial")
     listed = json.loads(run("dlapp-list", "--json").out)["applications"][-1]
     assert [listed[key] for key in ("state", "final_status", "cause", "exit_code")] == [
         "FINISHED",

@@ -160,7 +160,7 @@ def test_of_many_faults_of_a_file_the_first_are_told(load: Load, user_file: Path
     user_file.write_text("x:\n" * 10_000)
     told = refused(load)
     assert len(told) == MOST_FAULTS + 1
-    assert told[-1] == f"{user_file}:{MOST_FAULTS + 1}: what follows is not looked at"
+    assert told[-1] == f"{user_file}:{MOST_FAULTS + 1}: the rest is not checked"
 
 
 def test_a_level_whose_keys_are_all_commented_out_says_nothing(load: Load, user_file: Path) -> None:

@@ -301,7 +301,7 @@ def test_a_payload_ends_with_everything_of_it_killed_and_dockerd_dead(
         box.kill(signal.SIGKILL, "runner", "am", "task")
         wait_for("the payload's end", lambda: not box.payloads(), 10)
         assert ended(application)["final_status"] == "FAILED"
-        # What is not known frees nothing: its container cannot be looked for.
+        # What is not known frees nothing: its container cannot be searched for.
         ledger = box.ledger()
         ledger.reclaim()
         assert ledger.holders()

@@ -66,7 +66,7 @@ class Client:
         config: None: the configuration files and DLAPP_* variables of the process.
         cluster: the engine to submit to, in place of the one that the configuration names. What was submitted is
             found wherever it is.
-        engine: one that is there already, for everything; None: made as configured.
+        engine: one that already exists, for everything; None: made as configured.
 
     Raises:
         ConfigError: the configuration is refused.

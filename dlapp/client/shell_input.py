@@ -97,7 +97,7 @@ def _is_there(one: InputSpec, workspace: str, note: Callable[[str], None]) -> bo
     else:
         there = one.unpack and into != os.path.normpath(workspace) and os.path.isdir(into) and bool(os.listdir(into))
     if there:
-        note(f"{one.input_path} is there already: kept as it is")
+        note(f"{one.input_path} already exists: kept as it is")
     return there
 
 
@@ -115,7 +115,7 @@ def _bring(
     if not (one.as_list or one.unpack):
         there = [each for _, each in planned.plan.landings if os.path.lexists(each.path)]
         for each in there:
-            note(f"{os.path.relpath(each.path, workspace)} is there already: kept as it is")
+            note(f"{os.path.relpath(each.path, workspace)} already exists: kept as it is")
         planned = planned._replace(plan=planned.plan.without(there))
         if there and not planned.plan.landings:
             return []
@@ -214,7 +214,7 @@ def _rename(names: Sequence[str], source_fd: int, fd: int, directory: str) -> No
         try:
             with contextlib.suppress(FileNotFoundError):
                 os.stat(name, dir_fd=fd, follow_symlinks=False)
-                raise DlappError(f"{shown(path)} is there already, where input is to land")
+                raise DlappError(f"{shown(path)} already exists, where input would be placed")
             os.rename(name, name, src_dir_fd=source_fd, dst_dir_fd=fd)
         except OSError as error:
             if error.errno == errno.EXDEV:

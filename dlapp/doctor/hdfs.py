@@ -42,7 +42,7 @@ def _writes(files: HdfsStagingFiles, place: HdfsPlace) -> Iterator[Finding]:
     try:
         found = files.look(home)
     except Unreachable as error:
-        yield failed("hdfs", str(error), "start HDFS, or mend dfs.namenode.http-address or dfs.http.policy")
+        yield failed("hdfs", str(error), "start HDFS, or correct dfs.namenode.http-address or dfs.http.policy")
         return
     yield passed("hdfs", f"{place.location} answers by WebHDFS at {', '.join(place.web)}")
     if found is None:

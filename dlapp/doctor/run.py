@@ -29,7 +29,7 @@ def diagnosis(*, cluster: str | None = None, defaults: bool = False, node: bool 
         config = load_config({} if cluster is None else {"cluster": cluster})
     except ConfigError as error:
         for fault in str(error).split("\n"):
-            yield failed("config", fault, "mend or remove it; docs/configuration.md has all keys")
+            yield failed("config", fault, "correct or remove it; docs/configuration.md has all keys")
         return
     yield from _configuration(config, defaults)
     yield from run_checks(checks(config))

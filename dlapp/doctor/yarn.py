@@ -95,9 +95,7 @@ def _gpus(config: Config, rest: YarnRest, types: set[str]) -> Generator[Finding,
     else:
         yield _calculator(rest, dialect)
     if config.gpuid.zookeeper.ensemble is None and dialect is not Dialect.YARN_GPU:
-        yield warned(
-            "gpu.ledger", "nothing says which GPU belongs to whom; gcores are refused", "set gpuid.zookeeper.ensemble"
-        )
+        yield warned("gpu.ledger", "there is no GPU ledger; gcores are refused", "set gpuid.zookeeper.ensemble")
     return dialect
 
 
@@ -226,7 +224,7 @@ def _history(site: HadoopConfiguration) -> Iterator[Finding]:
         words = str(json.loads(answer.body).get("timeline-service-version") or answer.status)
     except (Unreachable, NoAddress, ValueError, AttributeError, RecursionError):
         yield warned(
-            "yarn.timeline", f"{url} does not answer", "start it, or mend yarn.timeline-service.webapp.address"
+            "yarn.timeline", f"{url} does not answer", "start it, or correct yarn.timeline-service.webapp.address"
         )
         return
     yield passed("yarn.timeline", f"{url}, {words}")

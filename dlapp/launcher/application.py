@@ -316,7 +316,7 @@ def _followed(location: str) -> str:
         return location
     real = os.path.realpath(path)
     if os.path.islink(real):
-        raise ValueError(f"{_seen(path)} is a symbolic link that leads nowhere")
+        raise ValueError(f"{_seen(path)} is a broken symbolic link")
     return file_location(real)
 
 

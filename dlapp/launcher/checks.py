@@ -73,12 +73,12 @@ class WorldCheck:
             for output in self.spec.outputs:
                 if is_inside(f"/{name}", f"/{output.output_path}"):
                     section = f"to_hdfs {output.name}".strip()
-                    problem = f"{shown(name)} lies in output_path of [{section}], of which no files are packed"
+                    problem = f"{shown(name)} is in output_path of [{section}], whose files are not packed"
                     break
             else:
                 default = self.spec.exclude_defaults and set(name.split("/")) & set(DEFAULT_EXCLUDES)
                 by = "defaults" if default else "list"
-                problem = f"{shown(name)} is left out by user_dev_workspace_exclude_{by}"
+                problem = f"{shown(name)} is excluded by user_dev_workspace_exclude_{by}"
             self._fault("application", "user_shell_script", problem)
         self._note_who_runs_it(os.path.join(root, real))
 
@@ -109,7 +109,9 @@ class WorldCheck:
         """
         section = f"from_hdfs {one.name}".strip()
         if one.as_list and one.input_path in packed:
-            self._fault(section, "input_path", f"the workspace has {shown(one.input_path)}, where the list is to land")
+            self._fault(
+                section, "input_path", f"the workspace has {shown(one.input_path)}, where the list would be written"
+            )
             return
         parts = one.input_path.split("/")
         for upper in ("/".join(parts[: place + 1]) for place in range(len(parts))):
@@ -159,7 +161,7 @@ class WorldCheck:
         other = landed.setdefault(name, entry)
         if other.location != entry.location and not (other.is_dir and entry.is_dir):
             both = f"{_path(entry.location)} and {_path(other.location)}"
-            self._fault(section, "hdfs", f"{both} would both land as {shown(name)}")
+            self._fault(section, "hdfs", f"{both} would both be placed at {shown(name)}")
         elif name in packed and not (entry.is_dir and packed[name]):
             self._clash(section, entry, name)
         elif name in packed:
@@ -169,7 +171,7 @@ class WorldCheck:
                     self._clash(section, entry, inner)
 
     def _clash(self, section: str, entry: MatchedEntry, name: str) -> None:
-        what = f"the workspace has {shown(name)}, where {_path(entry.location)} is to land; exclude or rename it"
+        what = f"the workspace has {shown(name)}, where {_path(entry.location)} would be placed; exclude or rename it"
         self._fault(section, "hdfs", what)
 
     def output(self, output: OutputSpec) -> None:
@@ -186,7 +188,7 @@ class WorldCheck:
             storage = open_location(output.target, self.hdfs)
             if not output.overwrite and storage.exists(output.target):
                 why = f" ({settled[-1]})" if settled else ""
-                self._fault(section, "hdfs", f"{path} is there already{why}; name another, or say overwrite=true")
+                self._fault(section, "hdfs", f"{path} already exists{why}; name another, or set overwrite=true")
                 return
             storage.check_writable(output.target)
             root = os.path.realpath(self.scan.root)
@@ -214,12 +216,12 @@ def _path(location: str) -> str:
 
 
 def _unreadable(entry: MatchedEntry) -> str:
-    """Why a file or directory on this machine cannot be brought; empty: it can."""
+    """Why a file or directory on this machine cannot be fetched; empty: it can."""
     if not entry.location.startswith(FILE):
         return ""
     path = local_path(entry.location)
     if not os.path.exists(path):
-        return f"{_path(path)} is a link that leads nowhere"
+        return f"{_path(path)} is a broken link"
     if not os.access(path, os.R_OK | (os.X_OK if entry.is_dir else 0), effective_ids=True):
         return f"{_path(path)} may not be read"
     return ""

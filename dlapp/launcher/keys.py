@@ -344,7 +344,7 @@ def read_value(key: PropertyKey, text: str) -> Any:
     if key is _UNBUILT:
         raise ValueError(NOT_BUILT)
     if not key.lines and "\n" in text:
-        raise ValueError("goes on in the next line, which begins with a blank; it takes a single line")
+        raise ValueError("continues in the next line, which begins with a blank; this key takes one line")
     if key.read is not _words and text[:1] in ("'", '"') and text.find(text[0], 1) < 0:
         raise ValueError(f"the quote {text[0]} before {shown(text[1:21])} does not close")
     bare = without_quotes(text)

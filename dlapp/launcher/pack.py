@@ -209,7 +209,7 @@ class _Writer:
         if missing:
             self._warn(entry, f"shrank while it was packed; its last {missing} bytes are zeros now")
         elif (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-            self._warn(entry, "changed while it was packed; what is in it may be of two moments")
+            self._warn(entry, "changed while it was packed; its copy may be inconsistent")
 
     def _write_content(self, name: bytes, descriptor: int, status: os.stat_result) -> int:
         """Header and data; how many bytes were missing at the end and are written as zeros."""

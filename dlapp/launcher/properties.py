@@ -272,7 +272,7 @@ class _PropertiesReader:
             if self._value is not None:
                 self._value.append(bare)
             elif not self._passing:
-                problem = "begins with a blank, so it would go on with a value above it, and there is none"
+                problem = "begins with a blank, so it would continue a value above it, but there is none"
                 self.faults.add(number, "", problem)
                 self._passing = True
             return
@@ -295,7 +295,7 @@ class _PropertiesReader:
             self.faults.add(number, "", f"{shown(line, 40)} is neither key=value nor [section] nor a comment (#)")
         elif self._section is None:
             if self._before_the_first:
-                self.faults.add(number, "", f"{shown(name, 40)} stands before the first [section]")
+                self.faults.add(number, "", f"{shown(name, 40)} is before the first [section]")
         elif name in (settings := self._sections[self._section]):
             where = f"{self._section}.{_plain(name)}"
             self.faults.add(number, where, f"appears twice, first in line {settings[name][0]}")
@@ -378,7 +378,7 @@ def _of_control(character: str) -> str:
     if character == "\r":
         return "has a carriage return inside the line; lines end with LF or CRLF"
     if character >= "\ud800":
-        return f"has half a character in it (U+{ord(character):04X})"
+        return f"has an unpaired surrogate in it (U+{ord(character):04X})"
     return f"has the control character U+{ord(character):04X} in it"
 
 

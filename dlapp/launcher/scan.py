@@ -120,7 +120,7 @@ def scan_workspace(
         try:
             status = found.stat(follow_symlinks=False)
         except FileNotFoundError:
-            warnings.append(f"{shown(name)} disappeared while the workspace was looked through")
+            warnings.append(f"{shown(name)} disappeared while the workspace was scanned")
             continue
         mode = status.st_mode
         is_dir = stat.S_ISDIR(mode)
@@ -182,7 +182,7 @@ def _listed(path: str, name: str, warnings: list[str], faults: list[str]) -> lis
         with os.scandir(path) as found:
             return sorted(found, key=_bytes_of_name, reverse=True)
     except FileNotFoundError:
-        warnings.append(f"{shown(name or path)} disappeared while the workspace was looked through")
+        warnings.append(f"{shown(name or path)} disappeared while the workspace was scanned")
     except OSError as error:
         faults.append(f"{shown(name or path)} cannot be read: {error.strerror}")
     return []

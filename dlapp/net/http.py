@@ -48,7 +48,7 @@ IDLE_S = 20.0
 ADDRESS_S = 30.0
 """How long a host's addresses are taken for its own: a DataNode makes us connect anew for each file."""
 _EARLY = "closed the connection in the middle of an answer"
-PLAIN, TLS = "speaks plain HTTP, and not TLS", "speaks TLS, and not plain HTTP"
+PLAIN, TLS = "uses plain HTTP, not TLS", "uses TLS, not plain HTTP"
 """Words of `IncompleteResponse` where one side speaks TLS and the other does not."""
 _ALERT = 21
 """The first byte of what a server of TLS says to one who does not speak it (RFC 8446, 5.1), if it says anything."""

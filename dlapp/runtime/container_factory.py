@@ -40,7 +40,8 @@ def explained(host: str, what: str) -> Iterator[None]:
         raise PayloadError(Fault.NODE, f"Docker refused {what}: {error}") from error
     except DockerSilent as error:
         raise PayloadError(
-            Fault.NODE, f"Docker at {host} does not answer: {error}; does dockerd run, and may this user use it?"
+            Fault.NODE,
+            f"Docker at {host} does not answer: {error}; does dockerd run, and is this user allowed to use it?",
         ) from error
 
 

@@ -38,7 +38,7 @@ class ContainerExit:
             state: dict[str, Any] = self._docker.inspect(self._name)["State"]
         except (DockerRefused, DockerSilent) as error:
             # Whatever keeps dockerd from answering, the lifeline and the exit file go on without it.
-            self._note(f"container {self._name} cannot be looked at: {error}")
+            self._note(f"container {self._name} cannot be inspected: {error}")
             return {}
         return state
 

@@ -179,7 +179,7 @@ _SIGNS = (
         "its registry cannot be reached",
         ("no such host", "timeout", "connection refused", "connection reset", "network is unreachable", "no route to"),
     ),
-    (Fault.NODE, "its registry asks for patience", ("toomanyrequests", "too many requests")),
+    (Fault.NODE, "its registry limits the rate of requests", ("toomanyrequests", "too many requests")),
     (
         Fault.USER,
         "its registry denies it to you, or does not have it; docker login tells it who you are",

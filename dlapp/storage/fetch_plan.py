@@ -91,7 +91,7 @@ class FetchPlan(NamedTuple):
         found = sorted(node.source for _, one in self.landings for node in one.nodes if node.is_file)
         for source in found:
             if "\n" in source:
-                raise DlappError(f"{shown(source)} has a newline in its name, so it cannot stand in a list")
+                raise DlappError(f"{shown(source)} has a newline in its name, so it cannot be in a list")
         return found
 
     def check_free_names(self) -> None:
@@ -146,7 +146,7 @@ def plan_entries(
         # Local files may have any name that the file system allows.
         plain = is_plain_name(name) if not entry.location.startswith(FILE) else name not in (".", "..")
         if name and not plain:
-            raise UsageError(f"{shown(entry.location)} has no name that it could land under")
+            raise UsageError(f"{shown(entry.location)} has no name to be placed under")
         path = f"{into}/{name}".rstrip("/")
         landings.append((system, FetchTarget(entry, path, system.tree(entry))))
     _check_free_names([one for _, one in landings], may_be_there=may_be_there)
@@ -160,9 +160,11 @@ def _check_free_names(landings: Sequence[FetchTarget], *, may_be_there: bool = F
         for node, path in landing.places():
             other = taken.setdefault(path, node)
             if other is not node and not (other.is_dir and node.is_dir):
-                raise DlappError(f"{shown(node.source)} and {shown(other.source)} would both land as {shown(path)}")
+                raise DlappError(
+                    f"{shown(node.source)} and {shown(other.source)} would both be placed at {shown(path)}"
+                )
             if not may_be_there and os.path.lexists(path) and not (node.is_dir and os.path.isdir(path)):
-                raise DlappError(f"{shown(node.source)} cannot be brought: {shown(path)} is there already")
+                raise DlappError(f"{shown(node.source)} cannot be fetched: {shown(path)} already exists")
 
 
 def counter(total: int, progress: Progress | None) -> Callable[[int], None]:

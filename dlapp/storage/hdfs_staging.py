@@ -85,7 +85,7 @@ class HdfsStagingFiles:
         self._files.make_directory(location, mode)
 
     def send(self, path: str, location: str, mode: int) -> StagedFileInfo:
-        """Put a local file there, whole or not at all; one that is there already stays, untouched."""
+        """Put a local file there, whole or not at all; one that already exists stays, untouched."""
         try:
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:

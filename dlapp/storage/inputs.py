@@ -1,6 +1,6 @@
 """One ``[from_hdfs]`` section: what it asks for, looked at first and carried out later.
 
-    planned = plan_input(section, into, index, total, hdfs)     looks; what cannot be brought is known now
+    planned = plan_input(section, into, index, total, hdfs)     looks; what cannot be fetched is known now
     planned.bring(into, carry_out, temporary, progress)         brings files, or what is in archives, or a list
 
 Between the two a task gets its GPUs and its workspace; they are not taken for input that is not there.

@@ -422,7 +422,7 @@ def copy_nodes(
                 made.append((path, node))
             except FileExistsError:
                 if not (merge and os.path.isdir(path)):
-                    raise DlappError(f"{shown(shown_path(path))} is there already") from None
+                    raise DlappError(f"{shown(shown_path(path))} already exists") from None
             except OSError as error:
                 raise explained(error, path, "made") from error
         else:
@@ -436,7 +436,7 @@ def _make_link(text: str, path: str) -> None:
     try:
         os.symlink(text, path)
     except FileExistsError:
-        raise DlappError(f"{shown(shown_path(path))} is there already") from None
+        raise DlappError(f"{shown(shown_path(path))} already exists") from None
     except OSError as error:
         raise explained(error, path, "made") from error
 
@@ -453,7 +453,7 @@ def copy_file(
         done, tree: as for `copy_nodes`.
 
     Raises:
-        DlappError: its size changed, or ``path`` is there already.
+        DlappError: its size changed, or ``path`` already exists.
     """
     try:
         # O_NONBLOCK: a FIFO that took the file's place does not hold us up.
@@ -464,7 +464,7 @@ def copy_file(
         target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
         os.close(source)
-        raise DlappError(f"{shown(shown_path(path))} is there already") from None
+        raise DlappError(f"{shown(shown_path(path))} already exists") from None
     except OSError as error:
         os.close(source)
         raise explained(error, path, "written") from error

@@ -61,7 +61,7 @@ class LeasedDevices:
         try:
             known = inspection.check(self._devices, read=nvml.read, limits=inspection.limits_here()) | known
         except DlappError as error:
-            self._warn(f"the GPUs could not be looked at: {error}")
+            self._warn(f"the GPUs could not be inspected: {error}")
         for uuid, fault in known.items():
             try:
                 self._ledger.quarantine(uuid, cause=fault.cause, detail=fault.detail)

@@ -259,7 +259,7 @@ class _WorkspaceUnpacking:
             else:
                 raise self._bad(f"a member of type {os.fsdecode(kind)!r}")
         except FileExistsError as error:
-            raise DlappError(f"{shown(self._path(name))} is there already, so it cannot be unpacked") from error
+            raise DlappError(f"{shown(self._path(name))} already exists, so it cannot be unpacked") from error
 
     def _file(self, block: bytes, kind: bytes, name: bytes, mode: int, mtime: int, size: int) -> None:
         pieces, whole = [(0, size)], size

@@ -384,7 +384,7 @@ def test_where_there_is_no_elsewhere_the_faults_of_the_node_end_it_with_the_reas
         am.finished(number, result(Fault.NODE, None, None, message="no GPU is free"))
     am.settled()
     assert am.words() == (
-        f"container 0 (worker 0) failed {NODE_RETRIES + 1} times by no fault of its program, the last time: "
+        f"container 0 (worker 0) failed {NODE_RETRIES + 1} times for reasons other than its program, the last time: "
         "no GPU is free"
     )
 
@@ -630,7 +630,7 @@ def test_when_time_is_up_the_output_of_a_script_that_did_not_end_well_is_kept_as
     am.finished(3, result(Fault.STOPPED, None, signal=15))
     assert am.settlement().how is events.Settlement.KEEP
     am.settled()
-    assert am.words().startswith("timed out after 30 s, output kept aside: ")
+    assert am.words().startswith("timed out after 30 s, output kept as partial: ")
 
 
 def test_a_kill_stops_all_at_once_and_keeps_nothing() -> None:

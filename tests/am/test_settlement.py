@@ -125,7 +125,7 @@ def test_an_output_that_appeared_meanwhile_is_left_and_ours_is_kept_aside(tmp_pa
     world.target.mkdir()
     settled = world.settle(1, Settlement.COMMIT, GOOD, world.parts)
     assert settled.error is not None
-    assert "came to be while the application ran" in settled.error
+    assert "was created while the application ran" in settled.error
     assert settled.outputs[0].partial == f"file://{world.target}.{APP}.partial"
     assert list(world.target.iterdir()) == []
 

@@ -519,7 +519,7 @@ def test_records_without_number_of_one_user_are_not_all_read_and_others_go_on(
     identities.call(victim, use_all, directory)
 
 
-# ---- what cannot be looked at ----
+# ---- what cannot be inspected ----
 
 
 @pytest.mark.parametrize("socket", ["refuses", "is not there"])

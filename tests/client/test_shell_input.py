@@ -45,7 +45,7 @@ def test_what_was_brought_is_named_and_a_second_time_nothing_is(tmp_path: Path, 
     notes: list[str] = []
     assert fetch_into_workspace(inputs(f"{source}/*"), str(workspace), notes.append) == ["data/a", "data/b"]
     assert fetch_into_workspace(inputs(f"{source}/*"), str(workspace), notes.append) == []
-    assert notes == ["data/a is there already: kept as it is", "data/b is there already: kept as it is"]
+    assert notes == ["data/a already exists: kept as it is", "data/b already exists: kept as it is"]
     assert fetch_into_workspace(inputs(f"{source}/b", into="."), str(workspace), notes.append) == ["b"]
 
 
@@ -57,7 +57,7 @@ def test_a_source_that_is_not_there_is_not_found_and_two_of_one_name_are_refused
         (tmp_path / name / "same").write_text(name)
     with pytest.raises(NotFound):
         fetch_into_workspace(inputs(tmp_path / "nowhere"), str(tmp_path), print)
-    with pytest.raises(DlappError, match=r"would both land as .*/data/same"):
+    with pytest.raises(DlappError, match=r"would both be placed at .*/data/same"):
         fetch_into_workspace(inputs(tmp_path / "x/same", tmp_path / "y/same"), str(tmp_path), print)
     assert not (tmp_path / "data").exists()
 
@@ -78,7 +78,7 @@ def test_archives_and_lists_are_brought_as_a_run_would_and_kept_the_second_time(
     assert (tmp_path / "workspace/data/deep/x").read_text() == "x"
     assert (tmp_path / "workspace/lists/train").read_text() == f"{tmp_path}/x\n"
     assert fetch_into_workspace(sections, workspace, notes.append) == []
-    assert notes == ["data is there already: kept as it is", "lists/train is there already: kept as it is"]
+    assert notes == ["data already exists: kept as it is", "lists/train already exists: kept as it is"]
     assert not list((tmp_path / "workspace").rglob(f"{STAGING}*"))
 
 

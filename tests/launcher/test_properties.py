@@ -236,7 +236,7 @@ FAULTS: list[tuple[str, list[str]]] = [
     (LEAST + "user_shell_args=it's\n", ["f:5: application.user_shell_args: the quote ' before 's' does not close"]),
     (
         LEAST + "project=x\n  y\n",
-        ["f:5: application.project: goes on in the next line, which begins with a blank; it takes a single line"],
+        ["f:5: application.project: continues in the next line, which begins with a blank; this key takes one line"],
     ),
     (LEAST + "env.1A=x\n", ["f:5: application.env.1A: '1A' is not the name of a variable"]),
     *[
@@ -260,8 +260,8 @@ FAULTS: list[tuple[str, list[str]]] = [
         LEAST + "[to_hdfs]\noutput_path=o\nhdfs=/o\non_failure=delete\n",
         ["f:8: to_hdfs.on_failure: is 'delete', allowed are keep, drop"],
     ),
-    ("x=1\n" + LEAST, ["f:1: 'x' stands before the first [section]"]),
-    ("  x=1\n" + LEAST, ["f:1: begins with a blank, so it would go on with a value above it, and there is none"]),
+    ("x=1\n" + LEAST, ["f:1: 'x' is before the first [section]"]),
+    ("  x=1\n" + LEAST, ["f:1: begins with a blank, so it would continue a value above it, but there is none"]),
     (LEAST + "just words\n", ["f:5: 'just words' is neither key=value nor [section] nor a comment (#)"]),
     (LEAST + "=value\n", ["f:5: '=value' is neither key=value nor [section] nor a comment (#)"]),
     (LEAST + "[resources\n", ["f:5: '[resources' is not a [section]"]),
@@ -274,7 +274,7 @@ FAULTS: list[tuple[str, list[str]]] = [
         ["f:5: application.project: has a carriage return inside the line; lines end with LF or CRLF"],
     ),
     (LEAST + "project=a\x85b\n", ["f:5: application.project: has the control character U+0085 in it"]),
-    (LEAST + "project=\ud800\n", ["f:5: application.project: has half a character in it (U+D800)"]),
+    (LEAST + "project=\ud800\n", ["f:5: application.project: has an unpaired surrogate in it (U+D800)"]),
     (LEAST.replace("appname=a", "appname=a\x1b"), ["f:2: application.appname: has the control character U+001B in it"]),
     (LEAST + "\x0c\n", ["f:5: has the control character U+000C in it"]),
 ]

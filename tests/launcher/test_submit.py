@@ -292,7 +292,7 @@ def test_missing_input_is_named(launched: Launch) -> None:
 def test_input_that_is_a_broken_link_is_named(launched: Launch) -> None:
     link = launched.root / "user/tony/caffe_test/link"
     link.symlink_to("gone")
-    assert launched.refused() == [f"10: from_hdfs.hdfs: {link} is a link that leads nowhere"]
+    assert launched.refused() == [f"10: from_hdfs.hdfs: {link} is a broken link"]
 
 
 def test_what_cannot_be_brought_of_a_directory_is_named(launched: Launch) -> None:
@@ -311,7 +311,7 @@ def test_a_list_is_in_nobodys_way_but_a_file_of_its_name_is(launched: Launch) ->
     launched.engine.submitted.clear()
     (launched.workspace / "all").write_text("")
     (line,) = launched.refused()
-    assert line.startswith("11: from_hdfs.input_path: the workspace has all, where the list is to land")
+    assert line.startswith("11: from_hdfs.input_path: the workspace has all, where the list would be written")
 
 
 def test_input_and_output_elsewhere_are_refused_by_name(launched: Launch) -> None:
@@ -367,7 +367,7 @@ def test_two_sources_never_land_on_each_other(launched: Launch) -> None:
     (line,) = launched.refused()
     assert line == (
         f"10: from_hdfs.hdfs: {other}/images and {launched.root}/user/tony/caffe_test/images "
-        "would both land as data/images"
+        "would both be placed at data/images"
     )
 
 
@@ -383,7 +383,7 @@ def test_an_existing_target_stops_it_unless_it_may_be_overwritten(launched: Laun
     launched()
     launched.engine.submitted.clear()
     launched.text = ORIGINAL.replace("overwrite=true\n", "")
-    what = "is there already; name another, or say overwrite=true"
+    what = "already exists; name another, or set overwrite=true"
     assert launched.refused() == [f"15: to_hdfs.hdfs: {launched.target} {what}"]
     assert not launched.engine.cache.exists() or len(list(launched.engine.cache.iterdir())) == 1
 
@@ -435,11 +435,11 @@ def test_a_script_that_would_not_be_packed_is_refused(launched: Launch) -> None:
     (launched.workspace / "link.sh").symlink_to("real.sh")
     launched.text = ORIGINAL.replace("dl_app_start.sh", "output/go.sh")
     assert launched.refused() == [
-        "6: application.user_shell_script: output/go.sh lies in output_path of [to_hdfs], of which no files are packed"
+        "6: application.user_shell_script: output/go.sh is in output_path of [to_hdfs], whose files are not packed"
     ]
     launched.text = ORIGINAL.replace("dl_app_start.sh", "link.sh\nuser_dev_workspace_exclude_list=real.sh")
     assert launched.refused() == [
-        "6: application.user_shell_script: real.sh is left out by user_dev_workspace_exclude_list"
+        "6: application.user_shell_script: real.sh is excluded by user_dev_workspace_exclude_list"
     ]
 
 
@@ -465,7 +465,7 @@ def test_a_script_that_is_left_out_by_default_names_the_key(launched: Launch) ->
     (launched.workspace / ".venv/go.sh").write_text("")
     launched.text = ORIGINAL.replace("dl_app_start.sh", ".venv/go.sh")
     assert launched.refused() == [
-        "6: application.user_shell_script: .venv/go.sh is left out by user_dev_workspace_exclude_defaults"
+        "6: application.user_shell_script: .venv/go.sh is excluded by user_dev_workspace_exclude_defaults"
     ]
 
 

@@ -564,7 +564,7 @@ def test_what_is_no_namenode_is_said(answer: bytes) -> None:
 def test_a_server_that_speaks_tls_alone_is_named_at_once_with_what_to_set(tmp_path: Path) -> None:
     with tls_in_front(tmp_path, ("127.0.0.1", 1)) as where, pytest.raises(AnyUnreachable) as refused:
         WebHdfs(HdfsPlace("hdfs://nn:8020", (f"http://{where}",), Login("tony")), patience_s=60).status("/x")
-    assert str(refused.value) == (f"http://{where} speaks TLS, and not plain HTTP; set dfs.http.policy to HTTPS_ONLY")
+    assert str(refused.value) == (f"http://{where} uses TLS, not plain HTTP; set dfs.http.policy to HTTPS_ONLY")
 
 
 def test_a_server_that_only_hangs_up_is_not_said_to_speak_tls() -> None:

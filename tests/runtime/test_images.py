@@ -155,7 +155,7 @@ def test_who_dies_while_pulling_lets_the_next_one(client: Client, registry: Regi
         ),
         ("write /data/tmp/x: no space left on device", Fault.NODE, "Docker's disk is full"),
         ("Get http://localhost:1/v2/: connect: connection refused", Fault.NODE, "cannot be reached"),
-        ("toomanyrequests: You have reached your pull rate limit", Fault.NODE, "asks for patience"),
+        ("toomanyrequests: You have reached your pull rate limit", Fault.NODE, "limits the rate of requests"),
         ("invalid reference format", Fault.USER, "not an image name"),
         ("something new", Fault.NODE, "cannot be pulled: something new"),
     ],

@@ -68,7 +68,7 @@ def test_a_way_that_podman_would_drop_is_refused(podman: Podman, place: Path, mo
     cdi = "no nvidia.com/gpu in /etc/cdi" if carries_out_requests(podman) else drops
     words = {"cdi": cdi, "auto": f"no way to give a container GPUs is there: cdi: {cdi}"}
     assert said["fault"] == "node"
-    assert words.get(mode, f"runtime.docker.gpu_mode is {mode}: {who} takes no notice of it") in said["problem"]
+    assert words.get(mode, f"runtime.docker.gpu_mode is {mode}: {who} ignores it") in said["problem"]
     assert podman.containers() == []
 
 
@@ -82,5 +82,5 @@ def test_the_doctor_calls_it_by_its_name(podman: Podman, tmp_path: Path) -> None
     done = subprocess.run([sys.executable, "-m", "dlapp.tools.doctor", "--json"], env=env, capture_output=True)
     found = {one["subject"]: one for one in json.loads(done.stdout)["findings"]}
     assert found["docker"]["found"].startswith(f"Podman {podman.version}, interface 1.")
-    problem = f"runtime.docker.gpu_mode is gpus: Podman {podman.version} takes no notice of it"
+    problem = f"runtime.docker.gpu_mode is gpus: Podman {podman.version} ignores it"
     assert (found["docker.gpus"]["verdict"], found["docker.gpus"]["found"]) == ("fail", problem)

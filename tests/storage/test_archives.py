@@ -96,7 +96,7 @@ SLIPS: list[tuple[str, list[tarfile.TarInfo | tuple[str, bytes]], str]] = [
     ("device", [member("null", tarfile.CHRTYPE)], "null is a device or a FIFO"),
     ("fifo", [member("pipe", tarfile.FIFOTYPE)], "pipe is a device or a FIFO"),
     ("link to nothing", [member("d", tarfile.SYMTYPE, "")], "cannot be a name"),
-    ("twice", [("x", b"1"), ("x", b"2")], "x is there already"),
+    ("twice", [("x", b"1"), ("x", b"2")], "x already exists"),
     ("no name", [("./", b"1")], "a member without a name"),
 ]
 
@@ -143,7 +143,7 @@ def test_a_bomb_is_refused_before_the_disk_is_full(tmp_path: Path, monkeypatch: 
         zip_of(tmp_path / "z", [(f"zeros{n}", bytes(2_000_000), 0) for n in range(3)]),
         tar_of(tmp_path / "t.xz", [member(f"{n}", tarfile.DIRTYPE) for n in range(2000)], "w:xz"),
     ):
-        with pytest.raises(ArchiveRefused, match=r"is a bomb: its .* become more than"):
+        with pytest.raises(ArchiveRefused, match=r"is an archive bomb: .* become more than"):
             unpack_archive(str(path), str(tmp_path / "into" / path.name))
         assert sum(one.stat().st_size for one in (tmp_path / "into" / path.name).rglob("*") if one.is_file()) < 2 << 20
 
@@ -154,7 +154,7 @@ def test_a_zip_whose_members_share_their_bytes_is_refused(tmp_path: Path) -> Non
     second = data.index(b"PK\x01\x02", data.index(b"PK\x01\x02") + 4)
     data[second + 20 : second + 24] = struct.pack("<I", 1900)  # its compressed size
     path.write_bytes(data)
-    with pytest.raises(ArchiveRefused, match=r"is a bomb|is damaged"):
+    with pytest.raises(ArchiveRefused, match=r"is an archive bomb|is damaged"):
         unpack_archive(str(path), str(tmp_path / "into"))
 
 
@@ -199,6 +199,6 @@ def test_two_archives_fill_one_tree_and_overwrite_nothing(tmp_path: Path) -> Non
     unpack_archive(str(tar_of(tmp_path / "a", [("d/x", b"1")])), str(tmp_path / "into"))
     unpack_archive(str(tar_of(tmp_path / "b", [("d/y", b"2")])), str(tmp_path / "into"))
     assert names(tmp_path / "into") == ["d", "d/x", "d/y"]
-    with pytest.raises(DlappError, match="d/x is there already"):
+    with pytest.raises(DlappError, match="d/x already exists"):
         unpack_archive(str(tar_of(tmp_path / "c", [("d/x", b"3")])), str(tmp_path / "into"))
     assert (tmp_path / "into/d/x").read_bytes() == b"1"

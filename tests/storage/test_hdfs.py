@@ -193,7 +193,7 @@ def test_nothing_is_fetched_over_what_is_there(files: HdfsFiles, base: str, tmp_
     files.write_atomic(f"{base}/one", b"new")
     files.write_atomic(f"{base}/two", b"new")
     (tmp_path / "two").write_text("mine")
-    with pytest.raises(DlappError, match="two is there already"):
+    with pytest.raises(DlappError, match="two already exists"):
         files.fetch(files.matches(f"{base}/*"), str(tmp_path))
     assert [one.name for one in tmp_path.iterdir()] == ["two"]
     assert (tmp_path / "two").read_text() == "mine"

@@ -154,7 +154,7 @@ def test_a_swap_that_was_cut_off_is_finished_by_the_next_launcher_on_the_target(
     assert tree(files, target) is None
     done = run("dlapp-launcher", properties(tmp_path, "true", to_hdfs=to(target, overwrite=False)))
     assert done.code == 2
-    assert f"is there already (the output of {APP}, which was cut off, is put in place now); name another" in done.err
+    assert f"already exists (the output of {APP}, which was cut off, is put in place now); name another" in done.err
     assert tree(files, target) == new_tree(["0", "1"])
     assert beside(files, target) == []
 

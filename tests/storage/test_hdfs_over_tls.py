@@ -109,10 +109,10 @@ def test_a_server_that_is_not_trusted_is_named_at_once(secured: Secured) -> None
 def test_tls_on_one_side_alone_is_named_at_once_with_the_policy(secured: Secured) -> None:
     ports = secured.hadoop.ports
     for web, words in (
-        (f"https://127.0.0.1:{ports['nn_http']}", "speaks plain HTTP, and not TLS; set dfs.http.policy to HTTP_ONLY"),
+        (f"https://127.0.0.1:{ports['nn_http']}", "uses plain HTTP, not TLS; set dfs.http.policy to HTTP_ONLY"),
         (
             secured.place.web[0].replace("https://", "http://"),
-            "speaks TLS, and not plain HTTP; set dfs.http.policy to HTTPS_ONLY",
+            "uses TLS, not plain HTTP; set dfs.http.policy to HTTPS_ONLY",
         ),
     ):
         began = time.monotonic()

@@ -67,7 +67,7 @@ def test_what_is_matched_twice_is_brought_once(tmp_path: Path) -> None:
 def test_a_file_of_the_workspace_in_the_way_is_seen_when_it_is_there(tmp_path: Path) -> None:
     fill(tmp_path, {"lake/a": 1, "in/a": 5})
     planned = plan_input(section(f"{tmp_path}/lake/a"), "/not/there/yet", 0, 1)
-    with pytest.raises(DlappError, match="in/a is there already"):
+    with pytest.raises(DlappError, match="in/a already exists"):
         planned.bring(str(tmp_path / "in"), FetchPlan.fetch, str(tmp_path / "waiting"))
     assert (tmp_path / "in/a").stat().st_size == 5
 

@@ -97,14 +97,14 @@ def test_a_directory_of_the_workspace_takes_more_but_its_files_are_not_overwritt
     fetch_sources([f"{location(tmp_path)}/lake/train"], str(tmp_path / "workspace/data"))
     assert found(tmp_path / "workspace") == ["data/", "data/train/", "data/train/1", "data/train/2", "data/train/mine"]
     fill(tmp_path / "other", "data/train/2")
-    with pytest.raises(DlappError, match=r"lake/train/2 cannot be brought: .*other/data/train/2 is there already"):
+    with pytest.raises(DlappError, match=r"lake/train/2 cannot be fetched: .*other/data/train/2 already exists"):
         fetch_sources([f"{location(tmp_path)}/lake/train"], str(tmp_path / "other/data"))
     assert found(tmp_path / "other") == ["data/", "data/train/", "data/train/2"]
 
 
 def test_two_sources_that_would_land_on_each_other_are_named_before_anything_is_written(tmp_path: Path) -> None:
     fill(tmp_path, "one/x", "two/x")
-    with pytest.raises(DlappError, match=r"two/x and .*one/x would both land as .*/into/x"):
+    with pytest.raises(DlappError, match=r"two/x and .*one/x would both be placed at .*/into/x"):
         fetch_sources([f"{location(tmp_path)}/*/x"], str(tmp_path / "into"))
     assert not (tmp_path / "into").exists()
 

@@ -162,10 +162,10 @@ def test_a_number_of_any_size_is_kept_or_refused(tmp_path: Path, kind: bytes, nu
 def test_what_stands_there_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "into").mkdir()
     (tmp_path / "into" / "mine").write_text("mine")
-    with pytest.raises(DlappError, match="mine is there already"):
+    with pytest.raises(DlappError, match="mine already exists"):
         unpack(archive_of(tmp_path, file_member(b"mine")), str(tmp_path / "into"), digest=None)
     assert (tmp_path / "into" / "mine").read_text() == "mine"
-    with pytest.raises(DlappError, match="twice is there already"):
+    with pytest.raises(DlappError, match="twice already exists"):
         unpack(archive_of(tmp_path, file_member(b"twice"), file_member(b"twice")), str(tmp_path / "b"), digest=None)
 
 

@@ -73,7 +73,7 @@ def test_input_is_brought_once_and_what_stands_there_is_kept(engine: Engine, tmp
     assert (data / "deep" / "two").read_text() == "2"
     done = shell(file, "cat data/one")
     assert done.out == "mine\n"
-    assert "data/one is there already: kept as it is" in done.err
+    assert "data/one already exists: kept as it is" in done.err
     assert sorted(os.listdir(data)) == ["deep", "one"]
 
 

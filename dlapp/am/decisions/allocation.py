@@ -104,6 +104,6 @@ def _take_ending(state: ApplicationState, container_id: ContainerId) -> None:
     if container is not None and container_id in state.open and container.orders is not None:
         # A node that YARN has lost may still reach us: then its task hears from us that it is to end.
         if container.orders.stop is not Stop.NOW:
-            state.order(container, stop=Stop.NOW, why="its node is lost, or it is taken away", go=False)
+            state.order(container, stop=Stop.NOW, why="its node is lost, or it was preempted", go=False)
     elif state.is_new(container_id) and container_id.attempt < state.attempt:
         blockers.add_stranger(state, container_id)

@@ -240,7 +240,7 @@ def _describe_soft_end(state: ApplicationState, text: str, parts: tuple[Part, ..
         state.settlement = Settlement.KEEP if parts or failed else Settlement.DROP
     elif state.ending.cause is Cause.TIMED_OUT and not _all_came_to_a_good_end(state):
         # Nobody looked at it and said that it is worth keeping, and it may be half of something.
-        text += ", output kept aside: not every script ended with exit code 0 in its grace time"
+        text += ", output kept as partial: not every script ended with exit code 0 in its grace time"
         state.settlement = Settlement.KEEP
     else:
         text += ", output committed"

@@ -127,7 +127,7 @@ def failure(name: str, verdict: Verdict, *, user_faults: int, node_faults: int) 
     if verdict.fault is Fault.USER and user_faults > 1:
         return f"{name} failed {user_faults} times, the last time: {verdict.reason}"
     if verdict.fault in (Fault.NODE, Fault.STOPPED) and node_faults > 1:
-        return f"{name} failed {node_faults} times by no fault of its program, the last time: {verdict.reason}"
+        return f"{name} failed {node_faults} times for reasons other than its program, the last time: {verdict.reason}"
     return f"{name} failed: {verdict.reason}"
 
 

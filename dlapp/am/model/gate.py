@@ -2,7 +2,7 @@
 
 AS_GRANTED: it stands open, each payload starts when its own container is ready. GANG: it opens when every index of the
 role is ready in a live container, and then for all of them together. If a member of an open gang is lost and tried
-again, its peers wait for somebody who does not come back, so the whole gang begins anew: the gate closes, all members
+again, its peers wait for somebody who does not come back, so the whole gang is restarted: the gate closes, all members
 are stopped (which counts against none of them) and it opens once more when all are ready; members that had finished run
 again, since the others cannot run without them. A member lost before the gate opened is replaced, nobody else notices.
 """

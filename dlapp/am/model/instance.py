@@ -33,9 +33,9 @@ class StopReason(Enum):
 
     ENDING = "the application is ending"
     SURPLUS = "there is no work left for this container"
-    RECALLED = "the whole gang begins anew"
-    LATE = "its task did not come up in time"
-    SILENT = "its task fell silent"
+    RECALLED = "the whole gang is restarted"
+    LATE = "its task did not start in time"
+    SILENT = "its task stopped reporting"
     UNVOUCHED = "its task did not find the new ApplicationMaster in time"
     CONFLICT = "its index runs in another container"
 

@@ -458,7 +458,7 @@ class LocalAmEngine:
         killed = end_container(container.directory, os.getuid(), self._state.runner_lock(os.getuid()))
         if killed:
             names = ", ".join(f"process {pid}" for pid in killed)
-            log.info(f"{container.grant.container_id}: killed what nobody watched over any more: {names}")
+            log.info(f"{container.grant.container_id}: killed processes that had no owner any more: {names}")
 
     def _start_sweep(self) -> None:
         """Have the container removed that a killed task left: its payload has ended, by its lifeline."""
@@ -468,7 +468,7 @@ class LocalAmEngine:
         try:
             self._sweeps.append(spawn(words, log=os.path.join(self._home, "am.log")))
         except OSError as error:
-            log.warning(f"its containers could not be looked for: {error}")
+            log.warning(f"its containers could not be listed: {error}")
 
     def _has_ended(self, container: _Container) -> bool:
         if is_locked(os.path.join(container.directory, "alive")):

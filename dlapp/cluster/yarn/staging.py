@@ -76,7 +76,7 @@ class StagingFiles(Protocol):
         """Make a directory, with those above it; one that is there stays as it is."""
 
     def send(self, path: str, location: str, mode: int) -> FileInfo:
-        """Put a local file there, whole or not at all; one that is there already stays, untouched."""
+        """Put a local file there, whole or not at all; one that already exists stays, untouched."""
 
     def write(self, location: str, data: bytes, mode: int, *, once: bool = False) -> bool:
         """Write a small file, whole or not at all.
@@ -85,7 +85,7 @@ class StagingFiles(Protocol):
             location: of the file.
             data: its content.
             mode: its permissions.
-            once: return False where one is there already.
+            once: return False where one already exists.
         """
 
     def read(self, location: str, *, max_bytes: int) -> bytes:

@@ -266,7 +266,7 @@ def _task(task: Any, owner: int | None = None) -> Liveness:
         if os.stat("/proc/self/ns/pid").st_ino != pid_ns:
             return Liveness(UNKNOWN, f"its task {pid} is in another pid namespace")
     except (ValueError, OSError) as error:
-        return Liveness(UNKNOWN, f"its task cannot be looked for: {error}")
+        return Liveness(UNKNOWN, f"its task cannot be searched for: {error}")
     if _is_no_process(pid):
         return Liveness(GONE)
     found = process_stat(pid)

@@ -161,7 +161,7 @@ def assigned(answer: Any, container: str) -> list[tuple[int, int]]:
         LedgerError: it is no such answer, or that of a node without the plug-in. Source: a NodeManager of 3.4.2.
     """
     if answer == {}:
-        raise LedgerError("the NodeManager tells of no GPUs; it has no plug-in yarn.io/gpu")
+        raise LedgerError("the NodeManager reports no GPUs; it has no plug-in yarn.io/gpu")
     if isinstance(answer, dict) and len(answer) == 1 and isinstance(inner := next(iter(answer.values())), dict):
         answer = inner
     try:

@@ -148,7 +148,7 @@ def _cdi(facts: Facts, devices: Sequence[PayloadDevice], by_order: bool) -> str:
 
 def _gpus(facts: Facts, _leased: Sequence[PayloadDevice], by_order: bool) -> str:
     if facts.podman:
-        return f"Podman {facts.podman} takes no notice of it"
+        return f"Podman {facts.podman} ignores it"
     if facts.api < (1, 40):
         return f"Docker {facts.version} has no device requests; 19.03 has"
     if not by_order and not _hook(facts):
@@ -167,7 +167,7 @@ def _hook(facts: Facts) -> str:
 
 def _runtime(facts: Facts, _leased: Sequence[PayloadDevice], _by_order: bool) -> str:
     if facts.podman:
-        return f"Podman {facts.podman} takes no notice of it"
+        return f"Podman {facts.podman} ignores it"
     return "" if "nvidia" in facts.runtimes else "dockerd has no runtime nvidia (nvidia-ctk runtime configure adds it)"
 
 

@@ -185,7 +185,7 @@ class _ArchiveUnpacking:
                     )
                 used += member.compress_size
                 if used > self._size:
-                    raise ArchiveRefused(f"{self._name} is a bomb: its members lie over each other")
+                    raise ArchiveRefused(f"{self._name} is an archive bomb: its members overlap")
                 mtime = time.mktime((*member.date_time, 0, 0, -1))
                 if member.is_dir():
                     self._directory(name, mode or 0o755, mtime)
@@ -348,7 +348,7 @@ class _ArchiveUnpacking:
             raise ArchiveRefused(f"{self._name} has a member without a name")
         self._parent_of(name)
         if name in self._links or os.path.lexists(path):
-            raise DlappError(f"{self._name} cannot be unpacked: {shown(path)} is there already")
+            raise DlappError(f"{self._name} cannot be unpacked: {shown(path)} already exists")
         return path
 
     def _make_links(self) -> None:
@@ -367,7 +367,7 @@ class _ArchiveUnpacking:
         self._count += count
         if self._count > self._most:
             raise ArchiveRefused(
-                f"{self._name} is a bomb: its {human_size(self._size)} become more than {human_size(self._most)}"
+                f"{self._name} is an archive bomb: {human_size(self._size)} become more than {human_size(self._most)}"
             )
         if self._bytes + count > self._free:
             raise DiskFull(f"{self._name} unpacked is more than {shown(self._into)} can take; {room_at(self._into)}")

@@ -457,7 +457,7 @@ def _lock(descriptor: int, at: _Beside) -> None:
 
 
 def _busy(at: _Beside) -> CommitBusy:
-    return CommitBusy(f"{shown(at.path(at.name))} is just being committed by another process")
+    return CommitBusy(f"{shown(at.path(at.name))} is being committed by another process")
 
 
 # ---- the steps ----

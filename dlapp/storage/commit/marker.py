@@ -28,7 +28,7 @@ class CommitRefused(DlappError):
 
     def __init__(self, target: str, partial: str) -> None:
         super().__init__(
-            f"{shown(target)} came to be while the application ran, and overwrite is false; "
+            f"{shown(target)} was created while the application ran, and overwrite is false; "
             f"the output is kept at {shown(partial)}"
         )
         self.target, self.partial = target, partial

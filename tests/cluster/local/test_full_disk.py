@@ -97,7 +97,7 @@ def test_a_runner_that_cannot_write_its_rows_looks_again_and_says_so_once(
     run_runner(engine)
     assert full_disk.left == 0
     assert [engine.view(one).state for one in (first, second)] == [State.FINISHED] * 2
-    assert len([line for line in said if "database or disk is full; looking again every 0.01 s" in line]) == 1
+    assert len([line for line in said if "database or disk is full; retrying every 0.01 s" in line]) == 1
     assert said.count("the state can be written again") == 1
 
 

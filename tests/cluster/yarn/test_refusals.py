@@ -167,10 +167,10 @@ def test_an_hdfs_that_speaks_tls_on_one_side_alone_is_refused_with_the_policy(
     where = address(hadoop, "nn_http")
     client = client_of({"dfs.http.policy": "HTTPS_ONLY", "dfs.namenode.https-address": where})
     said = refused(client, properties(tmp_path), Unreachable)
-    assert said == f"https://{where} speaks plain HTTP, and not TLS; set dfs.http.policy to HTTP_ONLY"
+    assert said == f"https://{where} uses plain HTTP, not TLS; set dfs.http.policy to HTTP_ONLY"
     with tls_in_front(tmp_path, ("127.0.0.1", hadoop.ports["nn_http"])) as where:
         said = refused(client_of({"dfs.namenode.http-address": where}), properties(tmp_path), Unreachable)
-    assert said == f"http://{where} speaks TLS, and not plain HTTP; set dfs.http.policy to HTTPS_ONLY"
+    assert said == f"http://{where} uses TLS, not plain HTTP; set dfs.http.policy to HTTPS_ONLY"
 
 
 def test_an_hdfs_in_safe_mode_takes_nothing(hadoop: Hadoop, client_of: Make, tmp_path: Path) -> None:
@@ -297,11 +297,11 @@ def test_tls_on_one_side_alone_is_refused_with_the_policy(
     secure: dict[str, str | None] = {"yarn.http.policy": "HTTPS_ONLY"}
     client = client_of({**secure, "yarn.resourcemanager.webapp.https.address": address(hadoop)})
     said = refused(client, properties(tmp_path), Unreachable)
-    assert said.endswith("it speaks plain HTTP, and not TLS; set yarn.http.policy to HTTP_ONLY")
+    assert said.endswith("it uses plain HTTP, not TLS; set yarn.http.policy to HTTP_ONLY")
     with tls_in_front(tmp_path, ("127.0.0.1", hadoop.ports["rm_http"])) as where:
         plain = client_of({"yarn.resourcemanager.webapp.address": where})
         assert refused(plain, properties(tmp_path), Unreachable).endswith(
-            "it speaks TLS, and not plain HTTP; set yarn.http.policy to HTTPS_ONLY"
+            "it uses TLS, not plain HTTP; set yarn.http.policy to HTTPS_ONLY"
         )
         there = {**secure, "yarn.resourcemanager.webapp.https.address": where}
         said = refused(client_of(there), properties(tmp_path), Unreachable)

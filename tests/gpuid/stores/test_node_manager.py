@@ -108,7 +108,7 @@ def test_a_node_without_the_plug_in_is_refused(node: Node, tmp_path: Path) -> No
 
 def test_a_node_that_counts_gpus_without_the_plug_in_is_refused(node: Node, tmp_path: Path) -> None:
     node.body = b"{}"
-    with pytest.raises(LedgerError, match="tells of no GPUs; it has no plug-in"):
+    with pytest.raises(LedgerError, match="reports no GPUs; it has no plug-in"):
         NodeManagerGpuLedger(node.web, str(tmp_path), discover=lambda: CARDS).acquire(ask(1))
 
 

@@ -258,7 +258,9 @@ class LocalEngine:
                 probe.connect(host.removeprefix("unix://"))
             except OSError as error:
                 why = f"Docker at {host} does not answer ({error.strerror or error})"
-                raise Unreachable(f"{why}; does dockerd run, and may you use it? (runtime.docker.host)") from error
+                raise Unreachable(
+                    f"{why}; does dockerd run, and are you allowed to use it? (runtime.docker.host)"
+                ) from error
 
     def prepare(self) -> None:
         """Start the runner while the workspace is packed: it takes as long as that of a small one."""

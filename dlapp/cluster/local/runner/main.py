@@ -173,7 +173,7 @@ class Runner:
             self._pause_s = min(self._pause_s, TROUBLE_S)
             if self._trouble != str(error):
                 self._trouble = str(error)
-                log.warning(f"{error}; looking again every {TROUBLE_S:g} s")
+                log.warning(f"{error}; retrying every {TROUBLE_S:g} s")
 
     # ---- looking ----
 
@@ -601,7 +601,7 @@ class Runner:
         try:
             pid = spawn(words, log=self._state.runner_log(self._uid))
         except OSError as error:
-            log.warning(f"{row.id}: its containers could not be looked for: {error}")
+            log.warning(f"{row.id}: its containers could not be listed: {error}")
             return
         self._poll.register(os.pidfd_open(pid), select.POLLIN)
 
@@ -610,7 +610,7 @@ class Runner:
             self._machine_ledger().clear_gone(row.id)
         except (DlappError, OSError) as error:
             # Evidence keeps what is still used; who asks for the GPUs next looks at it again.
-            log.warning(f"{row.id}: what it held in the GPU ledger could not be looked at: {error}")
+            log.warning(f"{row.id}: what it held in the GPU ledger could not be inspected: {error}")
 
     def _finish_row(self, row: ApplicationRow, outcome: Outcome, summary: str, size_bytes: int) -> None:
         import json
@@ -669,4 +669,6 @@ def _has_image(home: str) -> bool:
 
 def _say_ended(row: ApplicationRow, pids: Sequence[int]) -> None:
     if pids:
-        log.info(f"{row.id}: killed what nobody watched over any more: {', '.join(f'process {pid}' for pid in pids)}")
+        log.info(
+            f"{row.id}: killed processes that had no owner any more: {', '.join(f'process {pid}' for pid in pids)}"
+        )

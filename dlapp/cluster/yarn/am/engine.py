@@ -194,7 +194,9 @@ class YarnAmEngine:
                     log.warning(f"YARN has already unregistered this attempt: {error}")
                     return False
                 if self._clock() > deadline:
-                    raise ConnectionLost(f"YARN did not take our end on record in {FINISH_TIMEOUT_S:g} s", sent=True)
+                    raise ConnectionLost(
+                        f"YARN did not record the end of this attempt in {FINISH_TIMEOUT_S:g} s", sent=True
+                    )
                 time.sleep(0.02)
         finally:
             self._rm.close()
@@ -358,7 +360,7 @@ class YarnAmEngine:
             self._wants.forget_role(request_id)
             why = self._patience.refused(request_id, error, self._clock(), restarted=self._restarted)
             if not is_expected(error):
-                self._say(f"the ResourceManager refuses the ask of role {request_id}: {error}")
+                self._say(f"the ResourceManager refuses the request of role {request_id}: {error}")
             if why is None:
                 return
             self._give_up(request_id, why)

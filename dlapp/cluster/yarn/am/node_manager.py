@@ -128,4 +128,4 @@ class NodeManager:
         }
 
     def _silent(self, container: ContainerId) -> HadoopError:
-        return HadoopError(f"{self.node}: said nothing of {container}")
+        return HadoopError(f"{self.node}: did not report {container}")

@@ -64,7 +64,7 @@ def settle(
     """Keep what an application told before it was ended by others, and remove its staging directory.
 
     Its outputs come first. Where it was decided that they are committed, they are, whatever became of the application
-    since. Else what was stored is kept aside, or goes where the application was killed.
+    since. Else what was stored is kept as partial output, or goes where the application was killed.
 
     Args:
         files: the default file system, as the application's user.
@@ -135,11 +135,11 @@ def _settle_outputs(
     specs = from_json(tuple[OutputSpec, ...], outputs)
     done = files.settle_outputs(application_id, specs, claim, keep=state is not State.KILLED)
     if claim is None:
-        said = "its output is kept aside" if any(one.partial for one in done) else NOTHING_KEPT
+        said = "its output is kept as partial output" if any(one.partial for one in done) else NOTHING_KEPT
     elif all(one.committed for one in done):
         said = COMMITTED
     else:
-        said = "its output could not be committed and is kept aside"
+        said = "its output could not be committed and is kept as partial output"
     return said, done
 
 

@@ -107,9 +107,7 @@ class YarnEngine:
         for role in spec.roles:
             lines += preflight.check_limits(role.resources, dialect, self._session.largest(), rest.configuration)
             if role.resources.gcores and not self._session.has_ledger():
-                raise ConfigError(
-                    "gcores are asked for, and nothing says which GPU belongs to whom: set gpuid.zookeeper.ensemble"
-                )
+                raise ConfigError("gcores are requested, but there is no GPU ledger: set gpuid.zookeeper.ensemble")
             if role.resources.gcores:
                 self._session.check_credentials()
             lines += preflight.check_memory(role.resources, rest.configuration)

@@ -223,7 +223,7 @@ def exception(message: str) -> RemoteError:
         (taken_away(OURS), True),
         (exception(f"Container {OURS} was recently stopped on node manager."), True),
         (exception(f"Container {OURS} is not handled by this NodeManager"), None),
-        (HadoopError("node1: said nothing of it"), None),
+        (HadoopError("node1: did not report it"), None),
     ],
 )
 def test_what_a_node_cleared_away_has_ended_and_what_it_never_had_proves_nothing(

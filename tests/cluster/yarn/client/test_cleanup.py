@@ -192,7 +192,7 @@ def test_an_application_that_others_ended_keeps_its_last_words_and_no_staging_di
 )
 def test_its_outputs_are_settled_before_anything_is_removed(files: Memory, state: State, keeps: list[bool]) -> None:
     staging = stage(files)
-    assert settled(files, state) == ("its output is kept aside" if any(keeps) else NOTHING_KEPT)
+    assert settled(files, state) == ("its output is kept as partial output" if any(keeps) else NOTHING_KEPT)
     assert files.settled == [(A, keeps[0]), (B, keeps[1])]
     assert told_of_outputs(files) == [
         ("", A, False, f"{A}~" if keeps[0] else None),
@@ -212,7 +212,7 @@ def test_what_was_to_be_committed_is_whatever_became_of_the_application(files: M
     assert told_of_outputs(files) == [("", A, True, None), ("more", B, True, None)]
     stage(files, OTHER, [{**CLAIM[0], "overwrite": True}, CLAIM[1]])
     said = settle(files, PLACES, OTHER, EndedApplication(state, 60.0))  # type: ignore[arg-type]
-    assert said == "its output could not be committed and is kept aside"
+    assert said == "its output could not be committed and is kept as partial output"
 
 
 def test_who_may_still_be_at_its_output_is_left_alone(files: Memory) -> None:

@@ -121,7 +121,7 @@ if FULL:
         end = run(hadoop, tmp_path, yarn__python=str(python))
         assert end.cause is Cause.FAILED
         assert end.diagnostics.startswith(
-            "container 0 (worker 0) failed 4 times by no fault of its program, the last time: "
+            "container 0 (worker 0) failed 4 times for reasons other than its program, the last time: "
         )
         assert f"there is no {python} on " in end.diagnostics
         assert "\n" not in end.diagnostics
