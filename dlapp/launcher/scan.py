@@ -87,6 +87,7 @@ def scan_workspace(
     """Look through a workspace.
 
     Args:
+        root: its directory.
         exclude: gitignore patterns of what is not packed. As with git, nothing inside an excluded directory can be
             brought back by a later pattern.
         exclude_defaults: names of `DEFAULT_EXCLUDES` are not packed either, unless a pattern brings them back.
