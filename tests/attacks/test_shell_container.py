@@ -75,16 +75,17 @@ def test_the_container_can_make_change_and_remove_nothing_where_dlapp_opens_name
         "for d in /dlapp /dlapp/shell /dlapp/shell/bin; do for n in new reply.1 dlapp.log start.json passwd; do\n"
         f"  busybox ln -s {bashrc} $d/$n; mkfifo $d/$n; mkdir $d/$n; echo $d/$n >>$d/$n; done; done 2>/dev/null\n"
         "ls /dlapp/shell /dlapp/shell/bin\n"
-        "for n in ask bin/dlapp-run bin; do\n"
+        "for n in ask bashrc bin/dlapp-run bin; do\n"
         "  rm -rf /dlapp/shell/$n; busybox mv /dlapp/shell/$n /dlapp/tmp/x; busybox chmod 777 /dlapp/shell/$n\n"
-        "  busybox ln -f /dlapp/shell/$n /dlapp/tmp/y; echo evil >>/dlapp/shell/bin/dlapp-run; done 2>/dev/null\n"
+        "  busybox ln -f /dlapp/shell/$n /dlapp/tmp/y; echo evil >>/dlapp/shell/bin/dlapp-run\n"
+        "  echo evil >>/dlapp/shell/bashrc; done 2>/dev/null\n"
         "echo evil 2>/dev/null >/dlapp/shell.sh\n"
         "busybox mount -o remount,rw /dlapp/shell 2>/dev/null\n"
         "dlapp-run --print-spec | head -n 1\n",
         dockerd,
     )
     assert done.code == 0, done.err
-    assert done.out == "/dlapp/shell:\nask\nbin\n\n/dlapp/shell/bin:\ndlapp-run\n{\n", done.err
+    assert done.out == "/dlapp/shell:\nask\nbashrc\nbin\n\n/dlapp/shell/bin:\ndlapp-run\n{\n", done.err
     assert bashrc.read_text() == MINE
 
 
