@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import IO, TYPE_CHECKING, NamedTuple, Protocol
 
 from dlapp.cluster import LogFiles
-from dlapp.errors import NotFound, UsageError
+from dlapp.errors import DlappError, NotFound, UsageError
 from dlapp.ids import ContainerId
 from dlapp.login import Login, own_login
 from dlapp.system import files
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 STREAMS = ("stdout", "stderr")
 PIECE_BYTES = 1 << 18
-LONGEST_LINE_BYTES = 1 << 20
-"""A line of a merged log that is longer is cut, so that a program which prints no line end takes no memory."""
+HELD_LINE_BYTES = 1 << 20
+"""A longer incomplete line is held in a file, so that a program which prints no line end takes no memory."""
 
 
 class LogPiece(NamedTuple):
@@ -249,28 +249,71 @@ def read_logs(
 
 
 class LineMerger:
-    """Joins the streams of several containers to one: whole lines, each with its container in front."""
+    """Joins the streams of several containers to one: whole lines, each with its container in front.
+
+    A line that is not complete is kept: in memory, and once it is longer than `HELD_LINE_BYTES` in a temporary file.
+    """
 
     def __init__(self) -> None:
         self._rest: dict[tuple[ContainerId, str], bytes] = {}
+        self._long: dict[tuple[ContainerId, str], IO[bytes]] = {}
 
     def lines(self, piece: LogPiece) -> list[bytes]:
         """The lines that ``piece`` completes, without their ends; what is left of an ended stream is a line as well."""
-        key = (piece.log.container_id, piece.stream)
-        lines = (self._rest.pop(key, b"") + piece.data).split(b"\n")
-        rest = lines.pop()
-        if len(rest) > LONGEST_LINE_BYTES or (rest and not piece.data):
-            lines.append(rest)
-        elif rest:
-            self._rest[key] = rest
+        begin, lines = self._split(piece)
+        if begin is not None:
+            with begin:
+                lines[0] = begin.read() + lines[0]
         return lines
 
     def merged(self, pieces: Iterable[LogPiece]) -> Iterator[bytes]:
         """The lines of ``pieces``, each with its prefix and its end."""
         for piece in pieces:
             prefix = prefix_of(piece)
-            if text := b"".join(prefix + line + b"\n" for line in self.lines(piece)):
+            begin, lines = self._split(piece)
+            if begin is not None:
+                with begin:
+                    yield prefix
+                    while data := begin.read(PIECE_BYTES):
+                        yield data
+                    yield lines.pop(0) + b"\n"
+            if text := b"".join(prefix + line + b"\n" for line in lines):
                 yield text
+
+    def _split(self, piece: LogPiece) -> tuple[IO[bytes] | None, list[bytes]]:
+        """Return the lines that ``piece`` completes, and a file with the beginning of the first one if that is long."""
+        key = (piece.log.container_id, piece.stream)
+        lines = (self._rest.pop(key, b"") + piece.data).split(b"\n")
+        rest = self._kept(key, lines.pop())
+        ended = not piece.data
+        begin = self._long.pop(key, None) if lines or ended else None
+        if ended and (rest or (begin is not None and not lines)):
+            lines.append(rest)
+        elif len(rest) > HELD_LINE_BYTES:
+            self._keep_long(piece, rest)
+        elif rest:
+            self._rest[key] = rest
+        if begin is not None:
+            begin.seek(0)
+        return begin, lines
+
+    def _kept(self, _key: tuple[ContainerId, str], rest: bytes) -> bytes:
+        """Return what is kept of an incomplete line: all."""
+        return rest
+
+    def _keep_long(self, piece: LogPiece, rest: bytes) -> None:
+        import tempfile
+
+        key = (piece.log.container_id, piece.stream)
+        try:
+            if key not in self._long:
+                self._long[key] = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
+            left = memoryview(rest)
+            while left:
+                left = left[self._long[key].write(left) :]
+        except OSError as error:
+            where = f"a line of {piece.stream} of container {piece.log.index} has no space in {tempfile.gettempdir()}"
+            raise DlappError(f"{where}: {error.strerror} (TMPDIR names another directory)") from error
 
 
 def prefix_of(piece: LogPiece) -> bytes:

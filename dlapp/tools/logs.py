@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from typing import TYPE_CHECKING
 
 import click
@@ -71,14 +72,23 @@ def logs(
     if as_json:
         _write(_json_lines(pieces))
     elif one is None and sys.stdout.isatty() and not raw:
-        _write_to_terminal(pieces)
+        _write_to_terminal(pieces, follow=follow)
     elif one is None:
         from dlapp.client.logs import LineMerger
 
         _write(LineMerger().merged(pieces))
     else:
         _write_one(pieces, both=len(streams) > 1, raw=raw)
-    return exit_code(client.status(application_id)) if follow else 0
+    if not follow:
+        return 0
+    from dlapp.serialization import to_json
+    from dlapp.tools.display.status import end_line
+
+    end = client.status(application_id)
+    # Where stderr is a file with the bytes of one container's stderr, nothing else comes into it.
+    if one is None or as_json or len(streams) == 1 or sys.stderr.isatty():
+        note(end_line(to_json(end), time.time_ns() // 1_000_000))
+    return exit_code(end)
 
 
 def _streams(only_stdout: bool, only_stderr: bool, own: bool) -> tuple[str, ...]:
@@ -120,11 +130,12 @@ def _write(texts: Iterable[bytes]) -> None:
         sys.stdout.buffer.flush()
 
 
-def _write_to_terminal(pieces: Iterable[LogPiece]) -> None:
+def _write_to_terminal(pieces: Iterable[LogPiece], *, follow: bool) -> None:
     from dlapp.client.logs import LineMerger, prefix_of
+    from dlapp.tools.display.progress_lines import ProgressLines
     from dlapp.tools.display.terminal import terminal_line
 
-    merger = LineMerger()
+    merger = ProgressLines() if follow else LineMerger()
     for piece in pieces:
         prefix = prefix_of(piece).decode()
         for line in merger.lines(piece):

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlapp.client.logs import LONGEST_LINE_BYTES, GrowingFile, LineMerger, LogPiece, path_of, read_logs
+from dlapp.client.logs import HELD_LINE_BYTES, GrowingFile, LineMerger, LogPiece, path_of, read_logs
 from dlapp.cluster import LogFiles
-from dlapp.errors import UsageError
+from dlapp.errors import DlappError, UsageError
 from dlapp.ids import ApplicationId, ContainerId
 
 APP = ApplicationId(1700000000000, 1)
@@ -46,11 +46,46 @@ def test_an_unterminated_last_line_is_shown_when_its_stream_ends() -> None:
     assert merge([*pieces, LogPiece(log(0), "stdout", b"")]) == b"[0] a\n[1] x\n[0] last\n"
 
 
-def test_a_program_that_prints_no_line_end_takes_no_memory() -> None:
+def test_a_line_of_any_length_is_whole_and_takes_no_memory_before_its_end() -> None:
     merger = LineMerger()
-    half = LogPiece(log(0), "stdout", b"x" * (LONGEST_LINE_BYTES // 2 + 1))
-    assert b"".join(merger.merged([half])) == b""
-    assert len(b"".join(merger.merged([half]))) == LONGEST_LINE_BYTES + 2 + len(b"[0] \n")
+    half = b"x" * (HELD_LINE_BYTES // 2 + 1)
+    assert [b"".join(merger.merged([LogPiece(log(0), "stdout", half)])) for _ in range(9)] == [b""] * 9
+    assert b"".join(merger.merged([LogPiece(log(1), "stdout", b"short\n")])) == b"[1] short\n"
+    held = sum(map(len, merger._rest.values()))
+    assert held <= HELD_LINE_BYTES
+    assert (
+        b"".join(merger.merged([LogPiece(log(0), "stdout", b"end\nnext\n")])) == b"[0] " + half * 9 + b"end\n[0] next\n"
+    )
+    # The next long line of the same stream, and one that has no end.
+    for _ in range(4):
+        assert merger.lines(LogPiece(log(0), "stdout", half)) == []
+    assert merger.lines(LogPiece(log(0), "stdout", b"")) == [half * 4]
+    assert merger.lines(LogPiece(log(0), "stdout", b"")) == []
+
+
+def test_a_long_line_without_space_is_an_error_that_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = r"a line of stderr of container 3 has no space in .*: No space left on device"
+    with open("/dev/full", "wb", buffering=0) as full:
+        monkeypatch.setattr("tempfile.TemporaryFile", lambda buffering: full)
+        with pytest.raises(DlappError, match=said):
+            merge([LogPiece(log(3), "stderr", b"x" * (HELD_LINE_BYTES + 1))])
+
+
+@given(st.lists(st.integers(0, 40), max_size=6), st.lists(st.integers(0, 300), max_size=10))
+def test_long_lines_are_whole_wherever_their_bytes_were_cut(lengths: list[int], cuts: list[int]) -> None:
+    from unittest import mock
+
+    from dlapp.client import logs
+
+    data = b"".join(bytes([65 + number]) * length + b"\n" for number, length in enumerate(lengths))[:-1]
+    places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    pieces = [LogPiece(log(0), "stdout", data[a:b]) for a, b in itertools.pairwise(places) if a < b]
+    pieces.append(LogPiece(log(0), "stdout", b""))
+    with mock.patch.object(logs, "HELD_LINE_BYTES", 10):
+        merger = LineMerger()
+        complete = data if data.endswith(b"\n") or not data else data + b"\n"
+        assert b"".join(one + b"\n" for piece in pieces for one in merger.lines(piece)) == complete
+        assert merge(pieces).replace(b"[0] ", b"") == complete
 
 
 @given(st.binary(max_size=300), st.lists(st.integers(0, 300), max_size=10))

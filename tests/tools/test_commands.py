@@ -243,6 +243,36 @@ def test_following_shows_lines_as_they_come_and_ends_with_the_application(engine
 
 
 @on_yarn_when_full
+def test_following_ends_with_a_line_on_the_end(engine: Engine, tmp_path: Path) -> None:
+    launch(properties(tmp_path, "echo oh >&2; exit 4"))
+    followed = run("dlapp-logs", "-f")
+    application = status("last")["application_id"]
+    assert (followed.code, followed.out) == (1, "[0 err] oh\n")
+    said = rf"{application} failed after 0:00:\d\d: container 0 exited with code 4"
+    assert re.fullmatch(said, followed.err.splitlines()[-1])
+    # One container's stderr goes to stderr, byte for byte.
+    alone = run("dlapp-logs", "-f", "--container", "0")
+    assert (alone.code, alone.out, alone.err) == (1, "", "oh\n")
+    assert run("dlapp-logs", "--stderr").err == ""
+    killed = launch(properties(tmp_path, "sleep 60"))
+    assert run("dlapp-kill", killed).code == 0
+    assert re.fullmatch(rf"{killed} killed after 0:00:\d\d: killed by \w+.*\n", run("dlapp-logs", "-f", killed).err)
+
+
+def test_on_a_terminal_a_progress_bar_is_followed_line_by_line(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    script = (
+        f"printf '\\r 10%%|#   |' >&2; until [ -e '{go}' ]; do sleep 0.02; done; printf '\\r 99%%\\r100%%|####|\\n' >&2"
+    )
+    launch(properties(tmp_path, script))
+    with Terminal("dlapp-logs", "-f") as terminal:
+        terminal.expect(r"^\[0 err\]  10%\|#   \|\n")
+        go.touch()
+        terminal.expect(r"^\[0 err\] 100%\|####\|\n+application_\S+ succeeded after ")
+        assert terminal.wait() == 0
+
+
+@on_yarn_when_full
 def test_following_one_that_waits_says_why_and_follows_it_once_it_runs(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -163,6 +163,12 @@ def _program_failed(container: Mapping[str, Any]) -> bool:
     return bool(container["exit_code"]) or container["signal"] is not None
 
 
+def end_line(view: View, now_ms: int) -> str:
+    """Return one line on how an application ended, with the reason."""
+    line = f"{view['application_id']} {headline(view, now_ms)}"
+    return f"{line}: {view['diagnostics']}" if view["diagnostics"] and _culprit(view) is None else line
+
+
 def _tail_lines(tail: ErrorTail) -> list[str]:
     """Return the last lines of stderr, each behind a bar: a program's output cannot pass for a line of ours."""
     of = f"stderr of container {tail.container}"
