@@ -84,7 +84,7 @@ def decide(
 
 
 def _stored_parts(app_dir: LocalApplicationDir, submission: Submission) -> list[Part]:
-    """What the containers had stored by the journals, in the order of CONTAINER_INDEX."""
+    """Return the parts that the containers had stored by the journals, in the order of CONTAINER_INDEX."""
     former = replay(records(app_dir.all_journal_lines()))
     parts = []
     for index, container_id in sorted(former.last.items()):

@@ -1,4 +1,4 @@
-"""Which hosts are short of healthy GPUs, as the ledger says.
+"""Hosts that are short of healthy GPUs, according to the ledger.
 
 YARN counts GPUs and does not know that a GPU is in quarantine: it would send a container to a host that cannot give
 it its GPUs, and the container would have to go to another one. The ledger is read once before the first ask for GPUs,

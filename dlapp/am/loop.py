@@ -171,7 +171,7 @@ class Loop:
 
     @property
     def control_url(self) -> str:
-        """Where it listens."""
+        """URL on which the control server listens."""
         return self._control.url
 
     def _over(self) -> bool:
@@ -290,7 +290,7 @@ class Loop:
             self._carry_out(action)
 
     def _is_news(self, event: events.Event) -> bool:
-        """Whether the view may be another after it. A task that has nothing new sends its last report again."""
+        """Return True if an event may change the view. A task without news sends its last report again."""
         if not isinstance(event, Report):
             return isinstance(event, Hello)
         known = self._reported.get(event.container_id, 0)

@@ -24,7 +24,7 @@ MAX_REPORT_BYTES = 1 << 20
 
 
 class RequestKind(Enum):
-    """What a call asks for."""
+    """Kind of a request."""
 
     HELLO = "hello"
     REPORT = "report"
@@ -85,12 +85,12 @@ class ControlEndpoint:
 
     @property
     def url(self) -> str:
-        """Where it listens: ``http://host:port``."""
+        """URL on which it listens: ``http://host:port``."""
         return f"http://{self._name or self.server.host}:{self.server.port}"
 
     @property
     def page_url(self) -> str:
-        """Where a browser finds the page."""
+        """URL of the page for browsers."""
         return self.url + self._page
 
     def _admit(self, method: str, path: str, token: str) -> Admission | Refusal:

@@ -1,4 +1,4 @@
-"""What the ApplicationMaster knows, as tools show it.
+"""View of the ApplicationMaster's state, as tools show it.
 
 The view is written a few times a second at most, and may hold ten thousand containers: of a container that did not
 change, the last value is used again.
@@ -107,7 +107,7 @@ def _obstacle(state: ApplicationState) -> str:
 
 
 def _counts(state: ApplicationState) -> dict[Phase | None, int]:
-    """How many indexes are in each phase; None: without a container."""
+    """Return the number of indexes in each phase; None: without a container."""
     counts: dict[Phase | None, int] = {}
     for instance in state.instances:
         container = instance.container

@@ -60,7 +60,7 @@ _ENDING = re.compile(r"(?:([a-z]+)_)?[0-9_]*[0-9]", re.ASCII)
 
 
 class Client:
-    """What one user can do with applications.
+    """Operations of one user on applications.
 
     Args:
         config: None: the configuration files and DLAPP_* variables of the process.
@@ -103,7 +103,7 @@ class Client:
 
     @property
     def state_path(self) -> str:
-        """Where this machine's own state is, whatever engine applications go to."""
+        """Directory of this machine's own state, whatever engine applications go to."""
         from dlapp.cluster.local.state import open_state
 
         local = self.config.local

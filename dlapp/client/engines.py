@@ -63,7 +63,7 @@ class Engines:
 
     @cached_property
     def login(self) -> Login:
-        """As whom a cluster is used from here. Raises ConfigError: we have no name."""
+        """Identity with which a cluster is used from here. Raises ConfigError: there is no user name."""
         from dlapp.login import own_login
 
         return own_login()
@@ -79,7 +79,7 @@ class Engines:
         return LOCAL if self._config.cluster == YARN else YARN
 
     def _other_is_known(self) -> bool:
-        """Whether there can be applications on it."""
+        """Return True if there can be applications on the other engine."""
         from dlapp.cluster.local.client import ownership
 
         if self._other == LOCAL:
@@ -87,7 +87,7 @@ class Engines:
         return bool(self._config.yarn.conf_dir or os.environ.get("HADOOP_CONF_DIR"))
 
     def _other_is_used(self) -> bool:
-        """Whether this user ever submitted there from here: else it is not worth asking a server."""
+        """Return True if this user ever submitted there from here: else it is not worth asking a server."""
         if self._only or not self._other_is_known():
             return False
         if self._other == LOCAL:

@@ -1,4 +1,4 @@
-"""What the GPU ledger knows, for people, and what an operator does with it; the configured one.
+"""The configured GPU ledger as people see it, and the operations of its operator.
 
 Hosts come one by one, as dictionaries: a cluster has thousands of them. A host:
 
@@ -58,7 +58,7 @@ class GpuLedger:
 
     @property
     def here(self) -> str:
-        """This host's name in the ledger."""
+        """Name of this host in the ledger."""
         return self._ledger.host
 
     @property
@@ -68,7 +68,7 @@ class GpuLedger:
 
     @property
     def is_cluster(self) -> bool:
-        """Whether it is a cluster's; else it is this machine's alone."""
+        """True if it is the ledger of a cluster; else it is of this machine alone."""
         return self._cluster is not None
 
     # ---- looking ----

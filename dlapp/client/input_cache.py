@@ -39,7 +39,7 @@ class UserInputCache:
 
     @property
     def directory(self) -> str:
-        """Where it is."""
+        """Directory of the cache."""
         return self._cache.place.directory
 
     @property
@@ -74,7 +74,7 @@ class UserInputCache:
 
 
 def cache_directory(config: Config, state_path: str) -> str:
-    """Where the caller's cache on this machine is: below the operator's directory, else in the state directory.
+    """Return the caller's cache directory on this machine: below the operator's, else in the state directory.
 
     On a node of a cluster, without the operator's word, it lies with what YARN keeps for a user, and whoever wants to
     see it names it.

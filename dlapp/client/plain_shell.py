@@ -168,7 +168,7 @@ def unspared(of: int) -> list[int]:
 
 
 def is_engine(pid: int) -> bool:
-    """Whether a process is a runner, an ApplicationMaster or a task."""
+    """Return True if a process is a runner, an ApplicationMaster or a task."""
     return is_program(command_line(pid), _ENGINES)
 
 

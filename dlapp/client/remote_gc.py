@@ -137,7 +137,7 @@ def _submit(client: Client, node: str) -> ApplicationId:
 
 
 def _answer(client: Client, asked: _RemoteReclaim, *, late: bool, timeout_s: float) -> dict[str, Any] | None:
-    """What came of it; None: nothing yet."""
+    """Return the result of one host; None: none yet."""
     try:
         view = client.status(asked.application)
         if view.state.ended:

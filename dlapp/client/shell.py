@@ -376,7 +376,8 @@ def _signals_close() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _interrupts_passed_over() -> Iterator[None]:
-    """On a terminal Ctrl-C is for what runs in the shell; without one it ends the shell as it ends any command."""
+    """Ignore Ctrl-C on a terminal, where it is for what runs in the shell; without one it ends the shell as it ends any
+    command."""
     numbers = (signal.SIGINT, signal.SIGQUIT) if os.isatty(0) else ()
     before = {number: signal.signal(number, lambda _number, _frame: None) for number in numbers}
     try:

@@ -90,7 +90,7 @@ def _inside(path: str, workspace: str) -> str:
 
 
 def _is_there(one: InputSpec, workspace: str, note: Callable[[str], None]) -> bool:
-    """Whether a list, or what came out of archives, was brought before."""
+    """Return True if a list, or the content of archives, was brought before."""
     into = _into(one, workspace)
     if one.as_list:
         there = os.path.lexists(into)

@@ -223,7 +223,7 @@ def _word(text: bytes) -> str:
 
 
 def _signal_group(pid: int, number: signal.Signals) -> None:
-    """As the terminal does it: to the command and what it waits for. A runner that it started is in no group of it."""
+    """Send a signal as the terminal does: to the command and what it waits for, not to a runner that it started."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, number)
 

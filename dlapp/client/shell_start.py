@@ -1,4 +1,4 @@
-"""What dlapp-shell was started with, kept for dlapp-run: the properties file, its env_file and the configuration.
+"""Start of a dlapp-shell, kept for dlapp-run: the properties file, its env_file and the configuration.
 
 What runs in the shell may be able to change the files themselves. What it submits is what the user had looked at when
 the shell was opened, with the workspace as it is by then.

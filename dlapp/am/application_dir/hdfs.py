@@ -279,7 +279,7 @@ class HdfsApplicationDir:
             self._publish()
 
     def _other(self) -> str | None:
-        """Why this attempt has the application no more; None: it has. It never has it again."""
+        """Return why this attempt no longer has the application; None: it has. It never has it again."""
         if self._found is None:
             self._found = self._look_whose_it_is()
         return self._found
@@ -332,7 +332,7 @@ class HdfsApplicationDir:
         return f"{self.directory}/{name}"
 
     def _said(self, name: str, field: str) -> Any:
-        """What a field of a file says. Raises NotFound, DlappError; ValueError where it is not a file of ours."""
+        """Return a field of a file. Raises NotFound, DlappError; ValueError if it is not a file of ours."""
         data = self._files.read(self._place(name), max_bytes=MAX_REQUEST_BYTES)
         try:
             return parse_json(data)[field]
@@ -340,7 +340,7 @@ class HdfsApplicationDir:
             raise ValueError(f"{self._place(name)} cannot be understood: {error!r}") from error
 
     def is_ours(self) -> bool:
-        """Whether nobody has taken over; else the application's loop is told. A doubt is none."""
+        """Return True if no other attempt has taken over; else tell the application's loop. A doubt counts as True."""
         found: list[str | None] = [None]
         self._again(lambda: found.insert(0, self._other()))
         if found[0] is not None:
@@ -381,7 +381,7 @@ class HdfsJournalWriter:
         self._directory.hurry()
 
     def flush(self, *, durable: bool = False) -> None:
-        """With ``durable`` the lines are on record when this returns; else the thread writes them soon."""
+        """Write the lines soon, by the thread; with ``durable`` they are on record when this returns."""
         if durable and not self.write():
             log.error("the journal could not be written: a next attempt will not know of this")
 

@@ -1,4 +1,4 @@
-"""What an ApplicationMaster does with its application's directory, wherever that lies."""
+"""Interface of an application directory: what an ApplicationMaster reads and writes there, wherever it is."""
 
 from __future__ import annotations
 

@@ -51,11 +51,11 @@ class LocalApplicationDir:
         put(Published())
 
     def submission(self) -> Submission:
-        """What was submitted. Raises NotFound, DlappError where it cannot be read."""
+        """Return the submission. Raises NotFound, DlappError if it cannot be read."""
         return self._read("submission.json", Submission)
 
     def secrets(self) -> Secrets:
-        """Its secrets. Raises NotFound, DlappError where they cannot be read."""
+        """Return the secrets. Raises NotFound, DlappError if they cannot be read."""
         return self._read("secrets.json", Secrets)
 
     def view(self) -> ApplicationView | None:
@@ -99,7 +99,7 @@ class LocalApplicationDir:
             return None
 
     def kill_request(self) -> str | None:
-        """Who asked for dlapp-kill; None: nobody."""
+        """Return the user who asked for dlapp-kill; None: nobody."""
         try:
             return str(self._object("kill.json")["by"])
         except FileNotFoundError:

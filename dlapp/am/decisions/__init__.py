@@ -1,4 +1,4 @@
-"""What an ApplicationMaster decides: no I/O, no clock, no chance.
+"""Decisions of an ApplicationMaster: no I/O, no clock, no chance.
 
 `master.Master` takes in an event with the time and returns the actions that follow. Each event is handled by one
 function of one module; all of them change an `ApplicationState`, and each module calls only those below it:

@@ -1,4 +1,4 @@
-"""What an earlier attempt left: a journal, live containers, tasks that say what they run.
+"""Recovery from an earlier attempt: a journal, live containers, tasks that say what they run.
 
 The engine's list says which containers live, the tasks say which index they run; the journal fills in. A container of
 which the journal knows the index keeps it from being given out, one of which nobody knows it keeps all indexes of its

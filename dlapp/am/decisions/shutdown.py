@@ -1,4 +1,4 @@
-"""How an application ends: somebody stops it, it fails, its time is up, or all is done.
+"""End of an application: somebody stops it, it fails, its time is up, or all is done.
 
 What is decided is in the journal before anybody is stopped for it. A soft end or a failure gives payloads their grace,
 then those that store their output time for that; a kill gives nothing. Then the outputs are settled, once, and the last

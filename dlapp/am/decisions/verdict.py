@@ -1,4 +1,4 @@
-"""Whose fault an end was, whether the index is tried again, and the words for it.
+"""Verdict on an end: whose fault it was, whether the index is tried again, and the message.
 
     fault     who says so                                        again?
     NONE      the task: the payload ended with 0, output stored   done

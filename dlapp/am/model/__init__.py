@@ -1,4 +1,4 @@
-"""What an ApplicationMaster knows of its application, and the values by which it is told and answers.
+"""Model of an application: what its ApplicationMaster knows of it, its events and its actions.
 
 Plain values and small classes: no I/O, no clock, no decision. `events` lists what comes in and what is to be done,
 `instance` has one CONTAINER_INDEX and one container, `gate` and `demand` one role, `state` all of it together,

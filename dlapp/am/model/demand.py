@@ -1,4 +1,4 @@
-"""What to ask the engine for: the desired minus the actual, computed anew for each heartbeat.
+"""Demand for containers: the desired number minus the actual one, computed anew for each heartbeat.
 
 Nothing here counts what was asked before. A grant that we did not need is surplus and given back, a heartbeat that was
 lost is made good by the next one.
@@ -42,17 +42,17 @@ class Role:
 
     @property
     def indexes(self) -> range:
-        """Its CONTAINER_INDEXes."""
+        """CONTAINER_INDEXes of the role."""
         return range(self.first, self.first + self.spec.instances)
 
     @property
     def waiting(self) -> int:
-        """How many indexes wait for a container."""
+        """Number of indexes that wait for a container."""
         return len(self._waiting)
 
     @property
     def missing(self) -> int:
-        """How many more containers are wanted; below 0: so many too many."""
+        """Number of containers that are still wanted; below 0: so many too many."""
         return len(self._waiting) - len(self.unbound)
 
     def waiting_indexes(self) -> list[int]:

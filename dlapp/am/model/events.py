@@ -1,4 +1,4 @@
-"""What happens to an application, and what is done about it: events and actions.
+"""Events of an application, and the actions that follow from them.
 
 Events are the values that arrive anyway, and a few of ours; each goes to `Master.handle` with the time:
 
@@ -34,7 +34,7 @@ from dlapp.report import Cause, FinalStatus, OutputView
 
 
 class Tick(NamedTuple):
-    """Nothing happened but time."""
+    """Passage of time."""
 
 
 class SoftKill(NamedTuple):
@@ -50,7 +50,7 @@ class Kill(NamedTuple):
 
 
 class ApplicationEnd(NamedTuple):
-    """How an application ends: what the engine is told at the last."""
+    """End of an application, as the engine is told."""
 
     final_status: FinalStatus
     cause: Cause
@@ -68,7 +68,7 @@ class DeviceCountsRead(NamedTuple):
 
 
 class Published(NamedTuple):
-    """Where this attempt is can be read by the tasks of an earlier one."""
+    """Publication of the address of this attempt, for the tasks of an earlier one."""
 
 
 class OutputsSettled(NamedTuple):
@@ -130,7 +130,7 @@ class AnswerStop(NamedTuple):
 
 
 class Settlement(Enum):
-    """What is to become of the outputs."""
+    """Kind of settlement of the outputs."""
 
     COMMIT = "commit"
     """Swap the parts in under the target."""
@@ -141,7 +141,7 @@ class Settlement(Enum):
 
 
 class Part(NamedTuple):
-    """What one container stored, complete; of each CONTAINER_INDEX at most one part counts."""
+    """Complete output of one container; of each CONTAINER_INDEX at most one part counts."""
 
     index: int  # type: ignore[assignment]  # hides tuple.index, which a Part has no use for
     role: str

@@ -13,7 +13,7 @@ from dlapp.spec import StartRule
 
 
 class Gate:
-    """Which indexes of a role are ready, and whether they may go."""
+    """Gate of a role: the indexes that are ready, and whether they may start."""
 
     def __init__(self, rule: StartRule, size: int) -> None:
         self.gang = rule is StartRule.GANG
@@ -23,7 +23,7 @@ class Gate:
 
     @property
     def ready(self) -> int:
-        """How many stand before it."""
+        """Number of indexes that wait at the gate."""
         return len(self._ready)
 
     def arrive(self, index: int) -> bool:
@@ -44,5 +44,5 @@ class Gate:
         self._ready.clear()
 
     def reopen(self) -> None:
-        """It was open already under an earlier attempt."""
+        """Open the gate because it was open under an earlier attempt."""
         self.open = True

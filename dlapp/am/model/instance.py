@@ -18,7 +18,7 @@ from dlapp.spec import RoleSpec
 
 
 class Stage(Enum):
-    """Where the application is; see `dlapp.am.decisions.master`."""
+    """Stage of the application; see `dlapp.am.decisions.master`."""
 
     STARTING = "starting"
     ACTIVE = "active"
@@ -29,7 +29,7 @@ class Stage(Enum):
 
 
 class StopReason(Enum):
-    """Why we stopped a container."""
+    """Reason for stopping a container."""
 
     ENDING = "the application is ending"
     SURPLUS = "there is no work left for this container"
@@ -158,10 +158,10 @@ class Container:
 
     @property
     def container_id(self) -> ContainerId:
-        """Its id."""
+        """Id of the container."""
         return self.grant.container_id
 
     @property
     def storing(self) -> bool:
-        """Whether its payload is over and its output on the way."""
+        """True if the payload has ended and its output is being stored."""
         return self.phase in (Phase.STORING, Phase.RELEASING)

@@ -78,7 +78,7 @@ class RecoveredContainer:
 
 
 class RecoveredState:
-    """What a next attempt knows of the earlier ones.
+    """State that the next attempt recovers from the journals of earlier ones.
 
     Attributes:
         bound: index -> the container that it was bound to at the last.
