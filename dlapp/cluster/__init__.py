@@ -1,4 +1,4 @@
-"""Where applications run: one interface with two sides, an engine each in `local` and (later) `yarn`.
+"""Engines, which run applications: one interface with two sides, an engine each in `local` and `yarn`.
 
 The interface is in `engine`; its names are here, too, and are loaded when the first of them is used. The embedded
 engine's runner is in this package, and stands between a submission and its start: it needs none of them, and their

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class EngineInfo(Value, kw_only=True):
-    """What an engine is: its name and version, and whether it has GPUs (``gcores=auto`` is 1 where it has).
+    """Name and version of an engine, and whether it has GPUs (``gcores=auto`` is 1 where it has).
 
     Args:
         hdfs: the HDFS that input and output can be on; None: there is none.
@@ -38,7 +38,7 @@ class EngineInfo(Value, kw_only=True):
 
 
 class LogFiles(Value, kw_only=True):
-    """Where one container's logs are: ``files`` maps ``stdout``, ``stderr``, ``dlapp.log`` to a URL each.
+    """Logs of one container: ``files`` maps ``stdout``, ``stderr``, ``dlapp.log`` to a URL each.
 
     ``problem``: why the URLs, which an ApplicationMaster said, are not opened; empty: they are.
     """
@@ -55,7 +55,7 @@ class Engine(Protocol):
     """The client's side of an engine."""
 
     def info(self) -> EngineInfo:
-        """What answers. Raises Unreachable if nothing does."""
+        """Return the engine's name and version. Raises Unreachable if it does not answer."""
 
     def check(self, spec: AppSpec) -> list[str]:
         """Refuse what can never run here; the answer is lines for the user (a key without effect, say).
@@ -84,7 +84,7 @@ class Engine(Protocol):
         """Hand an application in; after the return it runs whatever becomes of the caller."""
 
     def view(self, application_id: ApplicationId) -> ApplicationView:
-        """What is known of it now. Raises NotFound."""
+        """Return the current view of an application. Raises NotFound."""
 
     def view_json(self, application_id: str) -> dict[str, Any]:
         """`view` in its JSON form, for dlapp-status, which loads no view. Raises NotFound."""
@@ -98,7 +98,7 @@ class Engine(Protocol):
     def views(
         self, *, everybody: bool = False, user: str | None = None, limit: int | None = None
     ) -> list[ApplicationView]:
-        """What is known of many, oldest first: the caller's own, one user's, or everybody's.
+        """Return the views of many applications, oldest first: the caller's own, one user's, or everybody's.
 
         Args:
             limit: how many of those that have ended, the latest; None: all. Their containers may be left out, but for
@@ -111,7 +111,7 @@ class Engine(Protocol):
         """`views` in JSON form."""
 
     def submission(self, application_id: ApplicationId) -> Submission:
-        """What was submitted. Raises NotFound."""
+        """Return the submission. Raises NotFound."""
 
     def soft_kill(self, application_id: ApplicationId, by: str) -> str:
         """Ask for a soft-kill; a line that says what comes of it. Raises NotFound, Denied."""
@@ -171,7 +171,7 @@ class Registered(Value, kw_only=True):
 
 
 class ContainerRequest(Value, kw_only=True):
-    """How many more containers of one role are wanted at this moment; the last word on the role counts.
+    """Number of containers of one role that are wanted at this moment; the latest request of a role counts.
 
     Args:
         request_id: names the role, both ways (YARN: priority and allocation request id).
@@ -215,7 +215,7 @@ class ContainerEnd(Value, kw_only=True):
 
 
 class Heartbeat(Value, kw_only=True):
-    """What happened since the last heartbeat.
+    """Events since the last heartbeat.
 
     Args:
         ending: containers that the engine is taking away; each one's end follows, and until then it may run.

@@ -217,15 +217,15 @@ class LocalAmEngine:
         return True
 
     def why_it_died(self) -> str:
-        """For one that cleans up: a line on the death of the ApplicationMaster before it."""
+        """Return why the ApplicationMaster before this process died, in a line; for an aftermath."""
         found: dict[str, object] = {}
         with contextlib.suppress(DlappError):  # a power cut may leave it empty, or not there
             found = read_json(os.path.join(self._home, "am.json")) or {}
         return outcomes.why_it_died(self._home, str(found.get("boot_id", "")), boot_id())
 
     def ended_ms(self) -> int:
-        """For one that cleans up: when the application ended [ms since 1970]: at the death, or, where a commit had
-        begun, only now that it is finished."""
+        """Return when the application ended [ms since 1970]; for an aftermath: at the death, or, if a commit had begun,
+        only now that it is finished."""
         if os.path.exists(os.path.join(self._home, "commit.json")):
             return clock.now_ms()
         return outcomes.died_ms(self._home)
@@ -310,7 +310,7 @@ class LocalAmEngine:
             self._wake()
 
     def _loaded(self, container: _Container) -> None:
-        """It loads no more, or is no more, or takes too long."""
+        """Count a task as loaded that has loaded, has ended, or takes too long; start further ones."""
         os.close(container.loading)
         container.loading = -1
         with self._lock:
@@ -448,7 +448,7 @@ class LocalAmEngine:
         os.close(container.lifeline)
 
     def _end_strays(self, container: _Container) -> None:
-        """Where task and guardians were killed in one moment, nobody ends the payload of a user without privilege."""
+        """End the payload of a user without privilege whose task and guardians were killed in one moment."""
         now = time.monotonic()
         if now < container.strays_at:
             return

@@ -1,4 +1,4 @@
-"""How much of this machine there is to give: memory and vcores from the kernel, a cgroup's limits, the configuration.
+"""Capacity of this machine: memory and vcores from the kernel, a cgroup's limits, the configuration.
 
 GPUs are not counted here: what can be leased is what the ledger says (`dlapp.gpuid`).
 """
@@ -70,7 +70,8 @@ def _total_memory_bytes(root: str) -> int:
 
 
 def _cgroup_directories(root: str, controller: str) -> list[str]:
-    """Where limits of ``controller`` on this process may stand, version 1 or 2: its cgroup and all above it.
+    """Return the directories with limits of ``controller`` on this process, version 1 or 2: its cgroup and all above
+    it.
 
     A container often sees its own cgroup mounted as the top while /proc/self/cgroup names it as the host does; the
     mount's root says what to leave off, and where that does not fit, the mount itself is the cgroup.

@@ -1,4 +1,4 @@
-"""How an application ended: ``outcome.json``, written once by whoever comes first, and what a death means without it.
+"""Outcome of an application: ``outcome.json``, written once by the first process, and what a death means without it.
 
 An outcome is a JSON object: ``state``, ``final_status``, ``cause`` (the values of `dlapp.report`), ``diagnostics``,
 ``finished_ms``. It is kept as such here: the runner does without the classes, whose import takes longer than a start.
@@ -163,7 +163,7 @@ def note_death(home: str, died_ms: int) -> None:
 
 
 def died_ms(home: str) -> int:
-    """When the ApplicationMaster of an application died [ms since 1970].
+    """Return when the ApplicationMaster of an application died [ms since 1970].
 
     As its runner wrote it down; if none has yet, when the application last left a trace; now, if it left none.
     """

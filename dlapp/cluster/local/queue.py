@@ -229,7 +229,7 @@ class Queue:
         return self.rows("state != 'done'")
 
     def count_unsettled(self, uid: int) -> int:
-        """How many applications of a user wait or run."""
+        """Return the number of applications of a user that wait or run."""
         cursor = self._execute("SELECT count(*) FROM applications WHERE state != 'done' AND uid = ?", (uid,))
         return int(cursor.fetchone()[0])
 
@@ -239,7 +239,7 @@ class Queue:
         return [one[0] for one in self._execute(f"SELECT id FROM applications {whose}ORDER BY number", values)]
 
     def timestamp_ms(self) -> str:
-        """What stands first in all ids that are given here."""
+        """Return the first number of all ids that are given here."""
         return str(self._execute("SELECT value FROM meta WHERE name = 'timestamp_ms'").fetchone()[0])
 
     # ---- changing; within `change` ----

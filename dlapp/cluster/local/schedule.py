@@ -1,4 +1,4 @@
-"""Which waiting application may start, and what the others wait for. Plain functions of plain values.
+"""Schedule of the queue: which waiting application may start, and what the others wait for. Pure functions.
 
 First come, first served, strictly: the first that does not fit holds up all behind it, so that one that needs much is
 never starved by many that need little. All of an ask or none.
@@ -22,7 +22,7 @@ class Amounts(NamedTuple):
     gcores: int
 
     def without(self, rows: Iterable[ApplicationRow]) -> Amounts:
-        """What is left when ``rows`` run; what is overdrawn is below 0."""
+        """Return what is left when ``rows`` run; what is overdrawn is below 0."""
         memory_mib, vcores, gcores = self
         for row in rows:
             memory_mib, vcores, gcores = memory_mib - row.memory_mib, vcores - row.vcores, gcores - row.gcores
@@ -61,7 +61,7 @@ def too_large(asked: Amounts, capacity: Amounts) -> TooLarge | None:
 
 
 def lack(asked: Amounts, free: Amounts, running: Iterable[ApplicationRow] = ()) -> str | None:
-    """What is missing for an ask, and who has it; None: it fits.
+    """Return what is missing for a request, and who has it; None: it fits.
 
     >>> lack(Amounts(8192, 1, 0), Amounts(4096, 2, 0))
     'needs 8 GiB of memory, 4 GiB free'
@@ -77,7 +77,7 @@ def lack(asked: Amounts, free: Amounts, running: Iterable[ApplicationRow] = ()) 
 
 
 class StartDecision(Enum):
-    """What a runner does that has published that it starts, and has read the other users' spools after that."""
+    """Decision of a runner that has published that it starts, and has read the other users' spools after that."""
 
     START = "start"
     WITHDRAW = "withdraw"
@@ -120,7 +120,7 @@ def until_anothers_turn(
 
 
 def amounts_of(row: ApplicationRow) -> Amounts:
-    """What all containers of an application ask for together."""
+    """Return what all containers of an application request together."""
     return Amounts(row.memory_mib, row.vcores, row.gcores)
 
 

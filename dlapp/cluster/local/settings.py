@@ -1,4 +1,4 @@
-"""What a runner and an ApplicationMaster get to know of the configuration: of the one that started them."""
+"""Settings of a runner and an ApplicationMaster: parts of the configuration of the command that started them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class RunnerSettings:
 
 
 def settings_of(config: Config, program: Sequence[str]) -> RunnerSettings:
-    """What of a configuration others need."""
+    """Return the parts of a configuration that other processes need."""
     local, docker = config.local, config.runtime.docker
     return RunnerSettings(
         {

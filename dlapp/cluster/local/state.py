@@ -1,4 +1,4 @@
-"""Where the embedded engine keeps its state, and the locks that say who is alive.
+"""State of the embedded engine: its directories, and the locks that say who is alive.
 
 All that a user's applications need lies in a directory that this user owns and nobody else can write:
 

@@ -1,4 +1,4 @@
-"""What tools show of an application, made of its row, its outcome and the view that its ApplicationMaster wrote.
+"""Views of applications, made of a row, an outcome and the view that the ApplicationMaster wrote.
 
 A view is handled in its JSON form (`dlapp.report.ApplicationView`), so that who needs only that pays for no classes.
 """

@@ -1,4 +1,5 @@
-"""What a client tells an ApplicationMaster on YARN, and that one its tasks; both travel in credentials alone.
+"""Plan of an application: what a client tells an ApplicationMaster on YARN, and that one its tasks; both travel in
+credentials alone.
 
 A container's environment and command can be read by anyone on its node's web pages, its credentials by its user.
 A local file for them would cost a write to the file system, 25 to 425 ms, at every submission.
@@ -67,7 +68,7 @@ class AmPlan(Value, kw_only=True):
 
     @classmethod
     def from_credentials(cls, credentials: Credentials) -> AmPlan:
-        """What a container's credentials carry.
+        """Read the plan in a container's credentials.
 
         Raises:
             HadoopError: they carry none.
@@ -80,7 +81,7 @@ class AmPlan(Value, kw_only=True):
             raise HadoopError(f"the plan in the container's credentials cannot be read: {error}") from error
 
     def program(self) -> Program:
-        """What runs in each task's container."""
+        """Return what runs in each task's container."""
 
         def launch(grant: Grant, launch: TaskLaunch) -> tuple[tuple[str, ...], bytes]:
             spec = LaunchSpec(
@@ -106,5 +107,5 @@ def python_command(python: str, *words: str) -> tuple[str, ...]:
 
 
 def environment_of(environment: Mapping[str, str]) -> dict[str, str]:
-    """What of the submitter's environment means something on another machine: language and time zone."""
+    """Return the variables of the submitter that mean something on another machine: language and time zone."""
     return {name: text for name, text in environment.items() if name in ("LANG", "TZ") or name.startswith("LC_")}

@@ -1,4 +1,5 @@
-"""How dlapp comes to a node: one zip of what is installed here, run as ``python3 -I dlapp.pyz am`` or ``task``.
+"""Bundle that brings dlapp to a node: one zip of what is installed here, run as ``python3 -I dlapp.pyz am`` or
+``task``.
 
 In it is every module of dlapp and of the libraries that its ApplicationMaster and its tasks use, as source and, beside
 it, compiled for the Python that made the zip. The compiled form is of the kind that is never compared with the source

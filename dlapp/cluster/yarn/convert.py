@@ -1,4 +1,4 @@
-"""Between Hadoop's messages and our values."""
+"""Conversion between Hadoop's messages and our values."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def granted_from_proto(message: pb.ContainerProto, dialect: Dialect) -> Granted:
 
 
 def status_from_proto(message: pb.ContainerStatusProto) -> ContainerStatus:
-    """What became of a container. A state that we do not know is not the end."""
+    """Return the status of a container. A state that we do not know is not the end."""
     return ContainerStatus(
         container_id=container_id_from_proto(message.container_id),
         ended=message.HasField("state") and message.state == pb.C_COMPLETE,
@@ -110,7 +110,8 @@ def node_report_from_proto(message: pb.NodeReportProto, dialect: Dialect) -> Nod
 
 
 def launch_to_proto(launch: Launch) -> pb.ContainerLaunchContextProto:
-    """What a NodeManager makes a shell script of; quoted so that everything arrives as it was given."""
+    """Return the launch of a container, quoted so that everything arrives as it was given: a NodeManager makes a shell
+    script of it."""
     message = pb.ContainerLaunchContextProto(command=[shell_command(launch.command)])
     for name, value in launch.environment.items():
         message.environment.add(key=name, value=_inside_double_quotes(value))

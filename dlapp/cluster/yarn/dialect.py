@@ -1,4 +1,4 @@
-"""How GPUs are counted on the wire: the same number, four ways.
+"""Dialects of GPU counts on the wire: the same number, four ways.
 
     gcores       a resource type of that name, Hadoop 3:    1a 0a 0a 06 "gcores" 10 03
     yarn.io/gpu  Hadoop's own type; the node gives the GPUs, 1a 0f 0a 0b "yarn.io/gpu" 10 03

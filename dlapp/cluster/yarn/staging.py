@@ -1,4 +1,4 @@
-"""What an application has on the default file system, and who it is that reads and writes there.
+"""Files of an application on the default file system, and the interface for reading and writing them.
 
     <home of the user>/.dlapp/                      0711: others may pass, so that a public archive can be read
         cache/      0711    dlapp-<digest>.pyz 0644, workspaces <digest>.tar.gz 0600, kept for the next application
@@ -117,7 +117,7 @@ class StagingFiles(Protocol):
 
 
 class StagingPaths(NamedTuple):
-    """Where one user's things are."""
+    """Directories of one user."""
 
     home: str
 
@@ -138,7 +138,7 @@ class StagingPaths(NamedTuple):
 
     @property
     def all_history(self) -> str:
-        """What is kept of applications that have ended."""
+        """Histories of applications that have ended."""
         return f"{self.directory}/history"
 
     def staging(self, application_id: ApplicationId) -> str:

@@ -1,4 +1,4 @@
-"""What stands before a task in a container of YARN: what it is told comes from the container's credentials.
+"""Start of a task in a container of YARN: what it is told comes from the container's credentials.
 
 A task knows one directory, its home, on every engine. Here that is a new one in the container's working directory,
 where its logs are links into the container's log directory: so the node's pages and ``yarn logs`` show them under

@@ -1,4 +1,4 @@
-"""What an ApplicationMaster says to YARN and hears from it, as values; ids and amounts are dlapp's own."""
+"""Messages between an ApplicationMaster and YARN, as values; ids and amounts are dlapp's own."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class LocalResource(Value, kw_only=True):
 
 
 class Launch(Value, kw_only=True):
-    """What runs in a container.
+    """Command, environment and files of a container.
 
     Args:
         command: program and arguments, as they are to arrive; ``<LOG_DIR>`` in one is the container's log directory.
@@ -169,7 +169,7 @@ ContainerLaunch = Callable[["Grant", "TaskLaunch"], tuple[tuple[str, ...], bytes
 
 
 class Cluster(Value, kw_only=True):
-    """Where an ApplicationMaster finds YARN, and how it speaks to it; the client writes it down for it.
+    """Addresses of YARN for an ApplicationMaster, and how it speaks to it; the client writes it down for it.
 
     Args:
         schedulers: ``yarn.resourcemanager.scheduler.address`` of each ResourceManager, ``host:port``.
@@ -186,7 +186,7 @@ class Cluster(Value, kw_only=True):
 
 
 class Program(Value, kw_only=True):
-    """What runs in a container: files that YARN brings there, and what makes the command of them."""
+    """Program of a container: files that YARN brings there, and what makes the command of them."""
 
     launch: ContainerLaunch
     resources: Mapping[str, LocalResource] = field(default_factory=dict)

@@ -98,7 +98,7 @@ class LocalEngine:
 
     @property
     def state(self) -> StateDir:
-        """Where this engine keeps its state."""
+        """Directory in which this engine keeps its state."""
         return self._state
 
     def close(self) -> None:
@@ -177,7 +177,7 @@ class LocalEngine:
             return None, str(error)  # who names no place there needs none
 
     def capacity(self) -> Amounts:
-        """How much of this machine may be used: memory [MiB], vcores, gcores."""
+        """Return how much of this machine may be used: memory [MiB], vcores, gcores."""
         from dlapp.cluster.local.capacity import memory_mib, vcores
 
         settings = self._settings
@@ -430,7 +430,7 @@ class LocalEngine:
         return bool(other_users.owners_of(self._state, application_id))
 
     def view(self, application_id: ApplicationId) -> ApplicationView:
-        """What is known of it now. Raises NotFound."""
+        """Return the current view of an application. Raises NotFound."""
         from dlapp.report import ApplicationView
         from dlapp.serialization import from_json
 
@@ -475,7 +475,7 @@ class LocalEngine:
         return [one.id for one in entries if one.phase == spool.WAITING]
 
     def _look(self, application_id: str) -> tuple[bool, ApplicationRow]:
-        """Whether an application's lock is held, and its row, read after that. Raises NotFound."""
+        """Return whether an application's lock is held, and its row, read after that. Raises NotFound."""
         row = self._row(application_id)
         if row.state != RUNNING:
             return False, row
@@ -488,7 +488,7 @@ class LocalEngine:
     def views(
         self, *, everybody: bool = False, user: str | None = None, limit: int | None = None
     ) -> list[ApplicationView]:
-        """What is known of many, oldest first: the caller's own, one user's, or everybody's.
+        """Return the views of many applications, oldest first: the caller's own, one user's, or everybody's.
 
         Args:
             user: an operating system's user, who owns the directories of the applications.
@@ -538,7 +538,7 @@ class LocalEngine:
         return found
 
     def submission(self, application_id: ApplicationId) -> Submission:
-        """What was submitted. Raises NotFound."""
+        """Return the submission. Raises NotFound."""
         from dlapp.serialization import from_json
         from dlapp.spec import Submission
 
@@ -593,11 +593,11 @@ class LocalEngine:
         return found
 
     def aggregated_log(self, view: ApplicationView, log: LogFiles, name: str) -> Iterator[bytes] | None:
-        """None: logs stay where they are."""
+        """Return None: logs stay where they are."""
         return None
 
     def node_names(self) -> tuple[str, ...]:
-        """None: there is only this machine."""
+        """Return None: there is only this machine."""
         return ()
 
     def dashboard_urls(self, application_id: ApplicationId, *, wait_s: float = 0.0) -> tuple[str, str]:
@@ -629,7 +629,8 @@ class LocalEngine:
 
     @staticmethod
     def _page_path(home: str) -> str:
-        """Where the page lies, for who may read the application's secrets; empty for others and after its end."""
+        """Return the path of the page, for users who may read the application's secrets; empty for others and after its
+        end."""
         from dlapp.messages import page_path
 
         with contextlib.suppress(PermissionError):
@@ -638,7 +639,7 @@ class LocalEngine:
         return ""
 
     def _is_held_up(self, row: ApplicationRow) -> bool:
-        """Whether a waiting row cannot start at once: something is lacking, or another waits before it."""
+        """Return True if a waiting row cannot start at once: something is lacking, or another waits before it."""
         before = "state = 'waiting' AND number < ?"
         return bool(row.reason or self._queue().rows(before, (row.number,), columns="number"))
 
@@ -768,7 +769,7 @@ class LocalEngine:
         return row
 
     def _is_gone(self, row: ApplicationRow, home: str, left: OrphanReaper) -> bool:
-        """Whether no process of a killed application is there; what does not end by itself is ended."""
+        """Return True if no process of a killed application is there; what does not end by itself is ended."""
         if not is_locked(os.path.join(home, "alive")) or self._row(row.id).state == DONE:
             return True
         if (pidfd := _open_named(os.path.join(home, "am.pid"), self._uid)) is not None:

@@ -1,4 +1,4 @@
-"""Whether an application is the embedded engine's own, for who looks for it on several engines."""
+"""Ownership of an id: whether an application is the embedded engine's own, for a search on several engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is cleared away, and when: ended applications and packed workspaces by age and size, what submissions left.
+"""Cleanup of the state directory: ended applications and packed workspaces by age and size, leftovers of submissions.
 
 Nothing that an application which has not ended may still need is touched.
 """

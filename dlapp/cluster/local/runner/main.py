@@ -364,7 +364,7 @@ class Runner:
     def _missing(
         self, row: ApplicationRow, capacity: Amounts, free: Amounts, running: Sequence[ApplicationRow]
     ) -> str | None:
-        """Why a row cannot start now; None: as far as memory, vcores and the configured gcores go, it can."""
+        """Return why a row cannot start now; None: as far as memory, vcores and the configured gcores go, it can."""
         asked = schedule.amounts_of(row)
         if row.gcores:
             capacity = capacity._replace(gcores=min(capacity.gcores, self._devices()))

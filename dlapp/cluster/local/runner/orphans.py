@@ -46,7 +46,7 @@ class OrphanProcess(NamedTuple):
 
 
 class ProcessMatch(NamedTuple):
-    """What proves that a process is an application's (or one container's).
+    """Proof that a process is an application's (or one container's).
 
     Args:
         locks, lives: device and inode of files.
@@ -63,7 +63,7 @@ class ProcessMatch(NamedTuple):
 
 
 class OrphanReaper:
-    """What is left of one application whose ApplicationMaster is gone.
+    """Reaper of what is left of one application whose ApplicationMaster is gone.
 
     Args:
         home: the application's directory.
@@ -160,7 +160,7 @@ def find(home: str, uid: int, runner_lock: str) -> list[OrphanProcess]:
 
 
 def marks_of(home: str) -> ProcessMatch:
-    """What proves that a process is of the application in ``home``."""
+    """Return what proves that a process is of the application in ``home``."""
     home = os.path.realpath(home)
     containers = os.path.join(home, "containers")
     names: list[str] = []
@@ -239,7 +239,7 @@ def _is_init(pid: int) -> bool:
 
 
 def _holds(pid: int, marks: ProcessMatch, lock_name: str) -> bool:
-    """Whether one of its descriptors holds one of the locks, or reads one of the lifelines."""
+    """Return True if one of its descriptors holds one of the locks, or reads one of the lifelines."""
     try:
         names = os.listdir(f"/proc/{pid}/fd")
     except OSError:

@@ -62,7 +62,7 @@ class PreforkedMaster:
 
 
 def wait_for_assignment(fd: int) -> list[str] | None:
-    """For the spare itself: wait for a command line, and be as if started with it. None: there is none to come.
+    """Wait, as the spare, for a command line, and be as if started with it. Return None if none will come.
 
     Args:
         fd: the socket; closed by this.

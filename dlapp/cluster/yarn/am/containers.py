@@ -37,7 +37,7 @@ default of yarn.nm.liveness-monitor.expiry-interval-ms); of one that it knows it
 
 
 class AllocateEvents:
-    """What came since the ApplicationMaster last asked."""
+    """Events since the ApplicationMaster last asked."""
 
     def __init__(self) -> None:
         self.granted: list[Grant] = []
@@ -79,7 +79,7 @@ class _ReleasedContainer(Record):
 
 
 class ContainerTracker:
-    """What an attempt holds. Its owner has the lock.
+    """Containers that an attempt holds. Its owner has the lock.
 
     Attributes:
         news: what is not told yet.
@@ -104,17 +104,17 @@ class ContainerTracker:
         self._doubts: dict[ContainerId, str] = {}
 
     def hold(self, live: Iterable[Granted]) -> tuple[Grant, ...]:
-        """What an earlier attempt left running is ours from the first; no news."""
+        """Hold the containers that an earlier attempt left running, and return them; they are no news."""
         self._live = {one.container_id: one for one in live}
         return tuple(map(self._grant_of, self._live.values()))
 
     def take_news(self) -> AllocateEvents:
-        """What is not told yet; it is told by this."""
+        """Return the events that were not told yet, and forget them."""
         news, self.news = self.news, AllocateEvents()
         return news
 
     def change_under_way(self) -> bool:
-        """Whether something ends, or is to end, of which the end is not known yet."""
+        """Return True if something ends, or is to end, of which the end is not known yet."""
         return bool(self._stopping or self.releases or self._taken_away)
 
     # ---- what the ApplicationMaster wants ----
@@ -196,7 +196,7 @@ class ContainerTracker:
             self.news.ended.append(end)
 
     def _let_go(self, container_id: ContainerId) -> None:
-        """Its end is known, or will be told by `tell_what_is_gone`."""
+        """Forget a container whose end is known, or will be told by `tell_what_is_gone`."""
         self._live.pop(container_id, None)
         self._stopping.discard(container_id)
         self.releases.discard(container_id)
@@ -229,7 +229,7 @@ class ContainerTracker:
         return due
 
     def seen(self, container_id: ContainerId, ended: bool | None, now: float) -> None:
-        """What its node says of a container that was taken away; None: nothing."""
+        """Record what its node says of a container that was taken away; None: nothing."""
         one = self._taken_away.get(container_id)
         if one is None:
             return

@@ -1,4 +1,4 @@
-"""What YARN's exit codes say: whose fault the end of a container is.
+"""Exit codes of YARN: whose fault the end of a container is.
 
 Source: org.apache.hadoop.yarn.api.records.ContainerExitStatus; what 3.4.2 answers.
 """
@@ -44,7 +44,7 @@ OWN_FAULTS = {
 
 
 def end_of(status: ContainerStatus) -> ContainerEnd:
-    """How a container ended. YARN's own words follow where it was YARN that ended it: they have the numbers."""
+    """Return how a container ended. YARN's own message follows if YARN ended it: it has the numbers."""
     code = status.exit_status
     if code in NO_PYTHON and (said := _our_words(status.diagnostics)):
         return ContainerEnd(container_id=status.container_id, exit_status=code, diagnostics=said, node_fault=True)
@@ -68,14 +68,14 @@ def _memory(diagnostics: str) -> str:
 
 
 def was_taken_away(status: ContainerStatus) -> bool:
-    """Whether the ResourceManager says of a container that it takes it away: its node hears of that later, or, where
-    the node is lost, never.
+    """Return True if the ResourceManager says that it takes a container away: its node hears of that later, or, if the
+    node is lost, never.
     """
     return status.exit_status in TAKEN_AWAY
 
 
 def is_of_lost_node(status: ContainerStatus) -> bool:
-    """Whether the ResourceManager took a container away because it has lost its node, which nobody can tell so."""
+    """Return True if the ResourceManager took a container away because it has lost its node."""
     return was_taken_away(status) and LOST_NODE in status.diagnostics
 
 

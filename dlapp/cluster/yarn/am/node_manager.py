@@ -82,7 +82,7 @@ class NodeManager:
     def statuses(
         self, containers: Sequence[ContainerId], *, timeout_s: float
     ) -> dict[ContainerId, ContainerStatus | HadoopError]:
-        """What the node knows of containers; an error stands for one that it does not know, or no longer.
+        """Return what the node knows of containers; an error stands for one that it does not know, or no longer.
 
         Raises:
             ConnectionLost: no answer in ``timeout_s``.
@@ -94,7 +94,7 @@ class NodeManager:
         return {one: known.get(one) or failed.get(one) or self._silent(one) for one in containers}
 
     def ended(self, containers: Sequence[ContainerId], *, timeout_s: float) -> dict[ContainerId, bool | None]:
-        """Whether the processes of containers are gone; None: the node does not know. Raises as `statuses` does."""
+        """Return whether the processes of containers are gone; None: unknown to the node. Raises as `statuses`."""
         return {
             one: status.ended
             if isinstance(status, ContainerStatus)

@@ -1,4 +1,4 @@
-"""How long an ask is tried that is refused, or that fits no node; no I/O.
+"""Timeouts of requests that are refused, or that fit no node; no I/O.
 
 Neither ends at once: the largest node may have been away for a moment, and after a ResourceManager's restart all are.
 """
@@ -66,7 +66,7 @@ def is_expected(error: DlappError) -> bool:
 
 
 def _reason(error: DlappError) -> str:
-    """What the server said, without the name of our call and of its exception."""
+    """Return what the server said, without the name of our call and of its exception."""
     return error.message.partition("\n")[0].strip() if isinstance(error, RemoteError) else str(error)
 
 

@@ -1,4 +1,4 @@
-"""What is wanted, as the rows that YARN understands: a few plain sums, no I/O.
+"""Requests for containers, as the rows that YARN understands: a few plain sums, no I/O.
 
 The ResourceManager keeps a table of rows and takes one off their counts for each container that it gives. So a count
 that is said after a container was given and before we heard of it would ask for that container twice. We therefore
@@ -45,7 +45,7 @@ class ResourceRequestTable:
 
     @property
     def asks(self) -> Collection[ContainerRequest]:
-        """What is wanted, one for each role."""
+        """Requests that are wanted, one for each role."""
         return self._asks.values()
 
     @property
@@ -58,7 +58,7 @@ class ResourceRequestTable:
         self._nodes = {one.node.host: one for one in nodes if one.usable}
 
     def want(self, asks: Iterable[ContainerRequest], given: Counter[int]) -> None:
-        """What is wanted from now on.
+        """Set the requests that are wanted from now on.
 
         Args:
             asks: one for each role.
@@ -79,7 +79,7 @@ class ResourceRequestTable:
         self._avoided.clear()
 
     def count(self, request_id: int) -> int:
-        """How many containers of a role are still wanted."""
+        """Return the number of containers of a role that are still wanted."""
         ask = self._asks.get(request_id)
         return max(0, ask.count - self._given[request_id]) if ask else 0
 
@@ -93,7 +93,8 @@ class ResourceRequestTable:
         return [ask for request_id, ask in self._asks.items() if self.count(request_id)]
 
     def fits_a_node(self, ask: ContainerRequest) -> bool:
-        """Whether a node where it may be could hold such a container, were it empty; True where no nodes are known."""
+        """Return True if a node where it may be could hold such a container, were it empty, and where no nodes are
+        known."""
         return not self._nodes or any(
             host in self._nodes for host in self._places(ask, set(ask.placement.exclude_nodes))
         )
@@ -104,7 +105,8 @@ class ResourceRequestTable:
         return sorted(wanted - self._avoided), sorted(self._avoided - wanted)
 
     def _to_avoid(self) -> set[str]:
-        """What the user excludes, and what has failed, unless nothing would be left for a role that waits."""
+        """Return the nodes that the user excludes, and those that failed, unless none would be left for a role that
+        waits."""
         excluded = {host for ask in self._asks.values() for host in ask.placement.exclude_nodes}
         failed = {host for ask in self._asks.values() for host in ask.avoid} - excluded
         waiting = self.waiting()
@@ -124,11 +126,11 @@ class ResourceRequestTable:
         return {host for host in self._nodes if {host, host.partition(".")[0]} & names or host in firsts}
 
     def _hosts(self, ask: ContainerRequest) -> Collection[str]:
-        """Where a container of this ask may be by its user's word: the hosts named, else all that are known."""
+        """Return the hosts that the user allows for a container of this request: those named, else all known."""
         return ask.placement.nodes or self._nodes
 
     def _places(self, ask: ContainerRequest, avoided: set[str]) -> list[str]:
-        """Those of its hosts that are not avoided and, as far as they are known, could hold it."""
+        """Return the hosts of a request that are not avoided and, as far as they are known, could hold it."""
         return [
             host
             for host in self._hosts(ask)
@@ -136,7 +138,7 @@ class ResourceRequestTable:
         ]
 
     def said_avoid(self, more: Iterable[str], less: Iterable[str]) -> None:
-        """What `avoid` gave was said."""
+        """Note that the result of `avoid` was sent."""
         self._avoided = (self._avoided | set(more)) - set(less)
 
     def drop(self, request_id: int) -> None:
@@ -151,7 +153,7 @@ class ResourceRequestTable:
         self._left[request_id] = 0
 
     def rows_due(self, request_id: int) -> bool:
-        """Whether something is to be said of a role."""
+        """Return True if rows of a role are to be sent."""
         ask, count = self._asks.get(request_id), self.count(request_id)
         return ask is not None and (count != max(0, self._left[request_id]) or self._moved(ask, count))
 
@@ -179,7 +181,7 @@ class ResourceRequestTable:
         return list(rows.values())
 
     def _moved(self, ask: ContainerRequest, count: int) -> bool:
-        """Whether the place of an ask is another one than its rows say."""
+        """Return True if the place of a request is another one than its rows say."""
         said = self._table.get((ask.request_id, ANY))
         if not count or said is None:
             return False

@@ -52,7 +52,7 @@ NOTHING_KEPT, COMMITTED = "no output kept", "the commit of its output, which had
 
 
 class EndedApplication(NamedTuple):
-    """How an application has ended, and how long ago."""
+    """State of an application that has ended, and how long ago it did."""
 
     state: State
     ago_s: float
@@ -221,7 +221,7 @@ def _entries(files: StagingFiles, location: str) -> list[KeptItem]:
 
 
 def _submitted_ms(files: StagingFiles, staging: str) -> int:
-    """When an application was submitted; 0 where it does not say."""
+    """Return when an application was submitted; 0 if it does not say."""
     try:
         submission = files.read(f"{staging}/{SUBMISSION}", max_bytes=MAX_SUBMISSION_BYTES)
         return int(parse_json(submission)["submitted_ms"])

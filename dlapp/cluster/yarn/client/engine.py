@@ -154,7 +154,7 @@ class YarnEngine:
         return self._submitter.run_on_a_node(word, secret, told, timeout_s=timeout_s)
 
     def tend(self) -> None:
-        """Nothing to do: YARN looks after what it was given."""
+        """Do nothing: YARN looks after what it was given."""
 
     # ---- looking ----
 

@@ -105,7 +105,7 @@ class ApplicationKiller:
         return f"{application_id} had ended before the kill: {ended.state.value}, {ended.diagnostics}"
 
     def _settled(self, report: AppReport) -> str:
-        """What became of the output of one that was just killed, in words."""
+        """Settle the output of an application that was just killed, and return the result in words."""
         try:
             files = self._session.files(report.user)
             places = StagingPaths(files.home)

@@ -46,7 +46,7 @@ def remember(application_id: str, submitted_ms: int) -> None:
 
 
 def last_application() -> LastApplication | None:
-    """What was written last; None: nothing was ever submitted."""
+    """Return the id that was written last; None: nothing was ever submitted."""
     try:
         with open(local_cache("last-on-yarn"), encoding="ascii") as file:
             found = _LINE.fullmatch(file.read(200))

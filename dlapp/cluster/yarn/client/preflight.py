@@ -1,4 +1,4 @@
-"""What can be known before a submission: limits, queue, and whether the user's home directory takes files.
+"""Checks before a submission: limits, queue, and whether the user's home directory takes files.
 
 Each refusal names the setting that the limit comes from, because whoever reads it has to ask the operator for that.
 """

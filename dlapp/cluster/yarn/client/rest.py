@@ -92,7 +92,7 @@ class AppSubmission(Value, kw_only=True):
 
 
 class AppReport(Value, kw_only=True):
-    """What the ResourceManager says of an application at one moment.
+    """Report of the ResourceManager on an application at one moment.
 
     Args:
         tracking_url: by way of YARN's proxy; empty before the ApplicationMaster has registered.

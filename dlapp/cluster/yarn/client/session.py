@@ -1,4 +1,4 @@
-"""What the rooms of the client's side share: the connections to a cluster, each made when it is first needed."""
+"""Session of a command: the connections to a cluster, each made when it is first needed."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class ClusterSession:
         return self.site.hdfs(self.login.as_user(user))
 
     def ask_anew(self) -> None:
-        """What the ResourceManager said of its largest container is asked again."""
+        """Forget what the ResourceManager said of its largest container, so that it is asked again."""
         self._new = None
 
     def largest(self) -> Mapping[str, int]:
@@ -91,7 +91,7 @@ class ClusterSession:
         return new
 
     def dialect(self) -> Dialect:
-        """How this cluster writes down GPUs. Raises ConfigError: not as configured."""
+        """Return the form in which this cluster counts GPUs. Raises ConfigError: not as configured."""
         if self._dialect is None:
             types = set(self.largest())
             configured = self.config.yarn.dialect

@@ -56,7 +56,7 @@ class ApplicationReader:
         return [str(one.application_id) for one in found]
 
     def view(self, application_id: ApplicationId) -> ApplicationView:
-        """What is known of it now. Raises NotFound."""
+        """Return the current view of an application. Raises NotFound."""
         report = self.report(application_id)
         told = self._told(report)
         server = self._log_server(report)
@@ -68,8 +68,9 @@ class ApplicationReader:
     def views(
         self, *, everybody: bool = False, user: str | None = None, limit: int | None = None
     ) -> list[ApplicationView]:
-        """What YARN knows of many, oldest first: the caller's own, one user's, or everybody's. Of those of the caller's
-        own that run it is what their ApplicationMasters wrote last; the others are without containers.
+        """Return YARN's reports on many applications as views, oldest first: the caller's own, one user's, or
+        everybody's. Those of the caller's own that run show what their ApplicationMasters wrote last; the others are
+        without containers.
 
         Where the ResourceManager has too few that have ended, it may have forgotten some: its timeline server is asked.
 
@@ -93,7 +94,7 @@ class ApplicationReader:
         ]
 
     def _last_words(self, report: AppReport) -> AmState:
-        """What the ApplicationMaster of an application that runs has written last, where it is the caller's own."""
+        """Return what the ApplicationMaster of a running application has written last, if it is the caller's own."""
         if report.user == self._session.user:
             with contextlib.suppress(DlappError, ValueError):
                 files = self._session.files(report.user)
@@ -111,7 +112,7 @@ class ApplicationReader:
         return []
 
     def submission(self, application_id: ApplicationId) -> Submission:
-        """What was submitted. Raises NotFound."""
+        """Return the submission. Raises NotFound."""
         report = self.report(application_id)
         if not self._is_own(report):
             raise Denied(f"{application_id} belongs to {report.user}: what was submitted is theirs to read")
@@ -193,7 +194,7 @@ class ApplicationReader:
         return running, f"{timeline}/applicationhistory/app/{application_id}" if timeline else running
 
     def report(self, application_id: ApplicationId) -> AppReport:
-        """What YARN says of it, or its timeline server. Raises NotFound."""
+        """Return the report of YARN on an application, or of its timeline server. Raises NotFound."""
         try:
             return self._session.rest().report(application_id)
         except ApplicationNotFound as missing:
@@ -203,7 +204,7 @@ class ApplicationReader:
             return client_views.from_timeline(timeline, application_id, self._session.login)
 
     def _told(self, report: AppReport, *, live: bool = True) -> AmState:
-        """What the application's own ApplicationMaster says or said of it, and what was submitted, where known."""
+        """Return what the application's own ApplicationMaster says or said of it, and what was submitted, if known."""
         own = self._is_own(report)
         if report.state.ended:
             self._masters.leave()
@@ -236,7 +237,8 @@ class ApplicationReader:
 
 
 def _staged(files: StagingFiles, places: StagingPaths, application_id: ApplicationId) -> AmState:
-    """What the ApplicationMaster wrote last while it ran. Raises DlappError; ValueError where it is nothing of ours."""
+    """Return what the ApplicationMaster wrote last while it ran. Raises DlappError; ValueError if it is not a file of
+    ours."""
     data = files.read(f"{places.staging(application_id)}/{VIEW}", max_bytes=MAX_VIEW_BYTES)
     return AmState(from_json(ApplicationView, _object(data)))
 

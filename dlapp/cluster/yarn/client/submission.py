@@ -309,7 +309,7 @@ class ApplicationSubmitter:
         raise AssertionError
 
     def _refused(self, rest: YarnRest, application_id: ApplicationId) -> str | None:
-        """Why YARN does not take an application; None: it does."""
+        """Return why YARN does not take an application; None: it does."""
         deadline, pauses_s = time.monotonic() + ACCEPTED_S, backoff_s(0.005, 0.1)
         while (report := rest.report(application_id)).state in _EARLY:
             if time.monotonic() >= deadline:
@@ -326,7 +326,7 @@ def _written_by_others(place: str, found: FileInfo | None) -> Denied:
 
 
 def _all_may_read(files: StagingFiles, location: str) -> bool:
-    """Whether everybody may read a file: YARN makes it public only then, and else fails the container.
+    """Return True if everybody may read a file: YARN makes it public only then, and else fails the container.
 
     Source: FSDownload.isPublic. The root is taken for granted: whom it keeps out has nothing on HDFS.
     """

@@ -1,4 +1,4 @@
-"""What YARN says of an application and what its own ApplicationMaster said of it, made into one view."""
+"""Views of applications, made of YARN's report and what the application's own ApplicationMaster said."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _CAUSES = {FinalStatus.SUCCEEDED: Cause.SUCCEEDED, FinalStatus.KILLED: Cause.KIL
 
 
 class AmState(NamedTuple):
-    """What is known of an application beside YARN's own report.
+    """State of an application beside YARN's own report.
 
     Args:
         view: what its ApplicationMaster said last.

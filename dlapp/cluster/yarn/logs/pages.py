@@ -64,11 +64,11 @@ class GrowingPage:
         self._web = web
 
     def moved(self, url: str) -> None:
-        """It is found there from now on; what was read of it counts."""
+        """Read from another URL from now on; what was read counts."""
         self._url, self._problem = rest_url(url) if url else "", ""
 
     def pieces(self, *, ended: bool = False) -> Iterator[bytes]:
-        """What has been added since the last call; nothing while there is no file.
+        """Yield what has been added since the last call; nothing while there is no file.
 
         Args:
             ended: its application has ended: it is not going to grow, and must be somewhere.
@@ -100,7 +100,7 @@ class GrowingPage:
             self._sleep(_LOOK_AGAIN_S)
 
     def _news(self) -> Iterator[bytes] | None:
-        """What is new; None: there is no such file."""
+        """Return what is new; None: there is no such file."""
         if self._last_lines is not None:
             return self._tail(self._last_lines)
         if not self._offset:
@@ -110,7 +110,7 @@ class GrowingPage:
         return self._from(self._offset, length - self._offset) if length > self._offset else iter(())
 
     def _from(self, offset: int, count: int | None) -> Iterator[bytes] | None:
-        """What there is from an offset on.
+        """Return the content from an offset on.
 
         Args:
             count: how much that was a moment ago; None: not known, and the offset is 0.
@@ -129,7 +129,7 @@ class GrowingPage:
             count = opened.length - offset
 
     def _kept(self, content: _Content, at: int) -> Iterator[bytes]:
-        """Of content that begins at a place what was not read before, and not what the server adds behind it."""
+        """Yield what was not read before of content that begins at a place, without what the server adds behind it."""
         for piece in content.pieces():
             new = piece[max(0, self._offset - at) : max(0, content.length - at)]
             at += len(piece)
@@ -172,7 +172,7 @@ class GrowingPage:
         return opened.length
 
     def _open(self, parameters: dict[str, str]) -> _Content | None:
-        """What the server has of the file; None: there is no such file."""
+        """Return what the server has of the file; None: there is no such file."""
         if not self._url:
             return None
         url, query = self._url, {**self._login.query, **parameters}

@@ -102,7 +102,7 @@ def _entry(stream: ByteReader, wanted: str) -> _Value | None:
 
 
 def _index(read_at: ReadAt, size: int) -> tuple[str, list[Block]]:
-    """How data is compressed, and where it is."""
+    """Return how data is compressed, and where it is."""
     if size < len(MAGIC) + _TAIL.size or (tail := read_at(size - _TAIL.size, _TAIL.size))[-16:] != MAGIC:
         raise NotReadable("not a TFile (only Hadoop's log server can read the indexed format)")
     offset, major, _, _ = _TAIL.unpack(tail)
