@@ -4,8 +4,6 @@ Later wins: the defaults below, ``/etc/dlapp/config.yaml``, ``~/.config/dlapp/co
 ``$DLAPP_CONFIG`` names, ``DLAPP_*`` variables, and options of a command. `KEYS` is the one table of keys: parsing,
 defaults, the variables' names and docs/configuration.md come from it. Every value is read from text in the same way
 wherever it stands, so ``memory: 4g`` in a file and ``DLAPP_DEFAULTS_MEMORY=4g`` are the same.
-
-YAML is read only where a file exists: importing it costs more than the rest of a command's start.
 """
 
 from __future__ import annotations
@@ -13,8 +11,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
 
 from dlapp.errors import ConfigError
 from dlapp.system.text import (
@@ -27,21 +25,14 @@ from dlapp.system.text import (
     read_size_bytes,
     shown,
 )
-
-if TYPE_CHECKING:
-    import yaml
+from dlapp.system.yaml_keys import Key, yaml_values
 
 SYSTEM_FILE = "/etc/dlapp/config.yaml"
 USER_FILE = "~/.config/dlapp/config.yaml"
 MOST_FILE_BYTES = 32 << 10
-MOST_FOREIGN_YAML_BYTES = 1 << 20
-"""Of a YAML file of another program; PyYAML takes 15 us a byte."""
-_MOST_YAML_DEPTH = 32
 _MEANT = 0.75
 """How near an unknown variable is to one of ours (the ratio of difflib) for it to be refused as a slip. Others belong
 to the user or to another version, and are ignored with a line."""
-MOST_FAULTS = 20
-"""When as many are found, the rest of a file is not looked at."""
 
 FILE_VARIABLE = "DLAPP_CONFIG"
 PREFIX = "DLAPP_"
@@ -169,32 +160,9 @@ class Config(NamedTuple):
     ignored: tuple[str, ...] = ()
 
 
-Read = Callable[[str], Any]
-
-
-class ConfigKey(NamedTuple):
-    """One key.
-
-    Args:
-        name: as in a file, levels joined by dots.
-        field: its name in the tree, with the unit, where that is not the last word of ``name``.
-        read: text -> value; ValueError with the problem.
-        default: as one would write it; empty: the value is None.
-        kind: what may be written, for the documentation.
-        meaning: one sentence.
-    """
-
-    name: str
-    field: str
-    read: Read
-    default: str
-    kind: str
-    meaning: str
-
-    @property
-    def variable(self) -> str:
-        """The variable that sets it: ``DLAPP_LOCAL_STATE_DIR``."""
-        return PREFIX + self.name.replace(".", "_").upper()
+def variable_of(name: str) -> str:
+    """Return the variable that sets a key: ``DLAPP_LOCAL_STATE_DIR``."""
+    return PREFIX + name.replace(".", "_").upper()
 
 
 def _read_cluster(text: str) -> str:
@@ -283,20 +251,14 @@ def _read_place(text: str) -> str:
     return text
 
 
-KEYS: tuple[ConfigKey, ...] = (
-    ConfigKey(
-        "cluster", "cluster", _read_cluster, "local", "local or yarn", "the engine that applications are submitted to"
-    ),
-    ConfigKey(
+KEYS: tuple[Key, ...] = (
+    Key("cluster", "cluster", _read_cluster, "local", "local or yarn", "the engine that applications are submitted to"),
+    Key(
         "defaults.containers", "containers", _read_containers, "1", "count", "number of containers if a file sets none"
     ),
-    ConfigKey(
-        "defaults.vcores", "vcores", _read_cores, "1", "count", "virtual cores per container, if a file sets none"
-    ),
-    ConfigKey(
-        "defaults.memory", "memory_mib", read_memory_mib, "4g", "memory", "memory per container, if a file sets none"
-    ),
-    ConfigKey(
+    Key("defaults.vcores", "vcores", _read_cores, "1", "count", "virtual cores per container, if a file sets none"),
+    Key("defaults.memory", "memory_mib", read_memory_mib, "4g", "memory", "memory per container, if a file sets none"),
+    Key(
         "defaults.gcores",
         "gcores",
         _read_gcores_or_auto,
@@ -304,7 +266,7 @@ KEYS: tuple[ConfigKey, ...] = (
         "count or auto",
         "GPUs per container, if a file sets none; auto is 1 if the engine has GPUs, else 0",
     ),
-    ConfigKey(
+    Key(
         "local.state_dir",
         "state_dir",
         _read_directory,
@@ -312,7 +274,7 @@ KEYS: tuple[ConfigKey, ...] = (
         "directory",
         "queue, histories and logs of this machine; not on a network file system",
     ),
-    ConfigKey(
+    Key(
         "local.shared",
         "shared",
         read_boolean,
@@ -320,7 +282,7 @@ KEYS: tuple[ConfigKey, ...] = (
         "true or false",
         "the state directory is shared by the group that owns it",
     ),
-    ConfigKey(
+    Key(
         "local.fs_root",
         "fs_root",
         _read_directory,
@@ -328,12 +290,10 @@ KEYS: tuple[ConfigKey, ...] = (
         "directory",
         "the root of absolute paths without a scheme in from_hdfs and to_hdfs",
     ),
-    ConfigKey("local.memory", "memory_mib", read_memory_mib, "", "memory", "memory for all applications together"),
-    ConfigKey("local.vcores", "vcores", _read_cores, "", "count", "virtual cores for all applications together"),
-    ConfigKey(
-        "local.gcores", "gcores", read_count, "", "count", "maximum number of GPUs for all applications together"
-    ),
-    ConfigKey(
+    Key("local.memory", "memory_mib", read_memory_mib, "", "memory", "memory for all applications together"),
+    Key("local.vcores", "vcores", _read_cores, "", "count", "virtual cores for all applications together"),
+    Key("local.gcores", "gcores", read_count, "", "count", "maximum number of GPUs for all applications together"),
+    Key(
         "gpuid.lock_dir",
         "lock_dir",
         _read_directory,
@@ -341,7 +301,7 @@ KEYS: tuple[ConfigKey, ...] = (
         "directory",
         "the directory of the machine's GPU ledger; the same for all users of the machine",
     ),
-    ConfigKey(
+    Key(
         "gpuid.allowed_processes",
         "allowed_processes",
         _read_programs,
@@ -349,7 +309,7 @@ KEYS: tuple[ConfigKey, ...] = (
         "names",
         "programs that may use a GPU without a lease; read on the host of the GPU",
     ),
-    ConfigKey(
+    Key(
         "gpuid.temperature_limit",
         "temperature_limit_c",
         _read_temperature,
@@ -357,7 +317,7 @@ KEYS: tuple[ConfigKey, ...] = (
         "count, °C",
         "a hotter GPU is not leased; none is its slowdown temperature; read on the host of the GPU",
     ),
-    ConfigKey(
+    Key(
         "gpuid.zookeeper.ensemble",
         "ensemble",
         _read_ensemble,
@@ -365,8 +325,8 @@ KEYS: tuple[ConfigKey, ...] = (
         "host:port,…",
         "the ZooKeeper servers with the GPU ledger of a cluster",
     ),
-    ConfigKey("gpuid.zookeeper.root", "root", _read_znode, "/dlapp", "path", "the znode of that ledger"),
-    ConfigKey(
+    Key("gpuid.zookeeper.root", "root", _read_znode, "/dlapp", "path", "the znode of that ledger"),
+    Key(
         "gpuid.zookeeper.credentials",
         "credentials",
         _read_credentials,
@@ -375,7 +335,7 @@ KEYS: tuple[ConfigKey, ...] = (
         "a file of mode 0600 with `user:password`, which is required to write that ledger; `none` lets everybody write "
         "it. If not set, no GPUs are leased",
     ),
-    ConfigKey(
+    Key(
         "gpuid.zookeeper.session_timeout",
         "session_timeout_s",
         read_duration_s,
@@ -383,7 +343,7 @@ KEYS: tuple[ConfigKey, ...] = (
         "duration",
         "the session timeout of ZooKeeper; no lease depends on it",
     ),
-    ConfigKey(
+    Key(
         "runtime.log_limit",
         "log_limit_bytes",
         read_size_bytes,
@@ -391,7 +351,7 @@ KEYS: tuple[ConfigKey, ...] = (
         "size",
         "maximum size of a payload's stdout, and of its stderr",
     ),
-    ConfigKey(
+    Key(
         "runtime.kill_grace_max",
         "kill_grace_max_s",
         read_duration_s,
@@ -399,7 +359,7 @@ KEYS: tuple[ConfigKey, ...] = (
         "duration",
         "maximum of kill_grace in a file",
     ),
-    ConfigKey(
+    Key(
         "runtime.docker.host",
         "host",
         _read_docker_host,
@@ -407,7 +367,7 @@ KEYS: tuple[ConfigKey, ...] = (
         "address",
         "the address of the Docker daemon",
     ),
-    ConfigKey(
+    Key(
         "runtime.docker.network",
         "network",
         _read_word,
@@ -415,7 +375,7 @@ KEYS: tuple[ConfigKey, ...] = (
         "name",
         "the network of programs in Docker, if a file sets none",
     ),
-    ConfigKey(
+    Key(
         "runtime.docker.gpu_mode",
         "gpu_mode",
         _read_gpu_mode,
@@ -423,7 +383,7 @@ KEYS: tuple[ConfigKey, ...] = (
         "auto, cdi, gpus, runtime, nvidia-docker, devices or none",
         "how containers get their GPUs; auto is the first available mode",
     ),
-    ConfigKey(
+    Key(
         "storage.workspace_limit",
         "workspace_limit_bytes",
         read_size_bytes,
@@ -431,7 +391,7 @@ KEYS: tuple[ConfigKey, ...] = (
         "size",
         "maximum size of a workspace",
     ),
-    ConfigKey(
+    Key(
         "storage.cache_limit",
         "cache_limit_bytes",
         read_size_bytes,
@@ -439,7 +399,7 @@ KEYS: tuple[ConfigKey, ...] = (
         "size",
         "maximum size of the packed workspaces, and of a node's input cache",
     ),
-    ConfigKey(
+    Key(
         "storage.cache_age",
         "cache_age_s",
         read_duration_s,
@@ -447,7 +407,7 @@ KEYS: tuple[ConfigKey, ...] = (
         "duration",
         "how long an unused workspace or input is kept",
     ),
-    ConfigKey(
+    Key(
         "history.age",
         "age_s",
         read_duration_s,
@@ -455,8 +415,8 @@ KEYS: tuple[ConfigKey, ...] = (
         "duration",
         "how long an ended application is kept in the history",
     ),
-    ConfigKey("history.limit", "limit_bytes", read_size_bytes, "10g", "size", "maximum size of the history"),
-    ConfigKey(
+    Key("history.limit", "limit_bytes", read_size_bytes, "10g", "size", "maximum size of the history"),
+    Key(
         "yarn.conf_dir",
         "conf_dir",
         _read_directory,
@@ -464,7 +424,7 @@ KEYS: tuple[ConfigKey, ...] = (
         "directory",
         "the directory of the cluster's core-site.xml, hdfs-site.xml and yarn-site.xml; if not set, `$HADOOP_CONF_DIR`",
     ),
-    ConfigKey(
+    Key(
         "yarn.dialect",
         "dialect",
         _read_dialect,
@@ -472,7 +432,7 @@ KEYS: tuple[ConfigKey, ...] = (
         "auto, gcores, yarn.io/gpu, field3 or none",
         "how the cluster counts GPUs; auto is what its ResourceManager reports",
     ),
-    ConfigKey(
+    Key(
         "yarn.python",
         "python",
         _read_word,
@@ -480,7 +440,7 @@ KEYS: tuple[ConfigKey, ...] = (
         "path or name",
         "the Python of the nodes, 3.11 or later; a name is looked up on a container's PATH",
     ),
-    ConfigKey(
+    Key(
         "yarn.python_archive",
         "python_archive",
         _read_place,
@@ -489,8 +449,8 @@ KEYS: tuple[ConfigKey, ...] = (
         "an archive of Python for containers: .tar.gz, .tgz, .tar or .zip; `yarn.python` is then the path in it, "
         "`bin/python3` if not set",
     ),
-    ConfigKey("yarn.am_memory", "am_memory_mib", read_memory_mib, "256m", "memory", "memory of an ApplicationMaster"),
-    ConfigKey(
+    Key("yarn.am_memory", "am_memory_mib", read_memory_mib, "256m", "memory", "memory of an ApplicationMaster"),
+    Key(
         "yarn.am_attempts",
         "am_attempts",
         _read_attempts,
@@ -567,7 +527,7 @@ def _under_home(path: str, home: str) -> str:
 
 
 def _from_variables(environ: Mapping[str, str], faults: list[str], ignored: list[str]) -> dict[str, _Found]:
-    by_variable = {key.variable: key for key in KEYS}
+    by_variable = {variable_of(key.name): key for key in KEYS}
     found: dict[str, _Found] = {}
     for name in sorted(name for name in environ if name.startswith(PREFIX)):
         if not environ[name] or name in NOT_KEYS or name.startswith(NOT_KEYS_PREFIXES):
@@ -609,7 +569,8 @@ def _from_file(path: str, must_exist: bool, faults: list[str]) -> dict[str, _Fou
     if problem:
         faults.append(f"{path}: {problem}")
         return {}
-    return _from_yaml(data, path, faults)
+    values = yaml_values(data, path, [key.name for key in KEYS], faults)
+    return {name: _Found(one.texts[0], one.where) for name, one in values.items()}
 
 
 def _content(path: str) -> tuple[bytes, str]:
@@ -646,147 +607,6 @@ def _content(path: str) -> tuple[bytes, str]:
         os.close(fd)
 
 
-def _from_yaml(data: bytes, path: str, faults: list[str]) -> dict[str, _Found]:
-    """The keys of one file. The nodes are read, not the values: they know their lines, and 10:30 stays text."""
-    import yaml
-
-    try:
-        root = yaml.compose(data.decode("utf-8-sig"), Loader=_yaml_loader())
-    except UnicodeDecodeError as error:
-        before = data[: error.start]
-        faults.append(f"{path}:{before.count(10) + 1}: is not UTF-8")
-        return {}
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        at = f":{mark.line + 1}" if mark else ""
-        faults.append(f"{path}{at}: is not YAML: {getattr(error, 'problem', None) or 'cannot be read'}")
-        return {}
-    found: dict[str, _Found] = {}
-    if root is None:
-        return found
-    names = [key.name for key in KEYS]
-    levels = dict.fromkeys(name.rpartition(".")[0] for name in names)
-    for name, line, node in _leaves(root, "", levels, yaml):
-        where = f"{path}:{line}"
-        if len(faults) >= MOST_FAULTS:
-            faults.append(f"{where}: the rest is not checked")
-            break
-        if name in found:
-            faults.append(f"{where}: {name}: appears twice, first in line {found[name].origin.rpartition(':')[2]}")
-        elif name in levels and _is_empty(node):
-            continue  # "local:" with all its keys commented out
-        elif name in levels or (name in names and not isinstance(node, yaml.ScalarNode)):
-            faults.append(f"{where}: {name or 'the file'}: {_not_this(name, levels)}")
-        elif name not in names:
-            faults.append(f"{where}: {name}: is not known, {nearest(name, [*filter(None, levels), *names])}")
-        elif _is_empty(node):
-            faults.append(f"{where}: {name}: is empty")
-        else:
-            found[name] = _Found(node.value, where)
-    return found
-
-
-def yaml_leaves(
-    data: bytes, path: str, levels: Sequence[str], faults: list[str]
-) -> Iterator[tuple[str, int, list[str] | None]]:
-    """Yield the keys of another YAML file of ours: name, line, and the texts of its value or of its list.
-
-    A single text is split at commas. None: it is something else than a value or a list of values.
-
-    Args:
-        data: the content.
-        path: of the file, for messages.
-        levels: names that have keys under them.
-        faults: gets a line for each problem.
-    """
-    import yaml
-
-    try:
-        root = yaml.compose(data.decode("utf-8-sig"), Loader=_yaml_loader())
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
-        mark = getattr(error, "problem_mark", None)
-        at = f":{mark.line + 1}" if mark else ""
-        faults.append(f"{path}{at}: is not YAML: {getattr(error, 'problem', None) or 'cannot be read'}")
-        return
-    if root is None:
-        return
-    for name, line, node in _leaves(root, "", dict.fromkeys(levels), yaml):
-        if name in levels and _is_empty(node):
-            continue
-        parts = node.value if isinstance(node, yaml.SequenceNode) else [node]
-        if not all(isinstance(part, yaml.ScalarNode) for part in parts):
-            yield name, line, None
-        elif parts is node.value:
-            yield name, line, [part.value for part in parts]
-        else:
-            yield name, line, [part for part in map(str.strip, node.value.split(",")) if part and not _is_empty(node)]
-
-
-def plain_yaml(data: bytes) -> Any:
-    """Return what a YAML (or JSON) file of somebody else's holds: dicts, lists and, for all scalars, texts.
-
-    Raises:
-        ValueError: it is not YAML, nested too deeply, or too large.
-    """
-    import yaml
-
-    if len(data) > MOST_FOREIGN_YAML_BYTES:
-        raise ValueError(f"is larger than {MOST_FOREIGN_YAML_BYTES >> 10} KiB")
-    try:
-        return yaml.load(data, Loader=_yaml_loader())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"is not YAML: {getattr(error, 'problem', None) or 'cannot be read'}") from error
-
-
-def _yaml_loader() -> Any:
-    """Return the loader of PyYAML for all files: it makes texts of scalars, whatever their tags say, and has a depth.
-
-    Without one, for each token the scanner looks at every collection that was opened in the last 1024 characters: 5000
-    opening brackets took 1 s, and then Python's limit of recursion.
-    """
-    import yaml
-
-    class BoundedLoader(yaml.BaseLoader):  # type: ignore[misc]
-        def fetch_flow_collection_start(self, token_class: Any) -> None:
-            self._check_depth(self.flow_level)
-            super().fetch_flow_collection_start(token_class)
-
-        def add_indent(self, column: int) -> bool:
-            self._check_depth(len(self.indents))
-            added: bool = super().add_indent(column)
-            return added
-
-        def _check_depth(self, depth: int) -> None:
-            if depth >= _MOST_YAML_DEPTH:
-                problem = f"nested more than {_MOST_YAML_DEPTH} levels deep"
-                raise yaml.scanner.ScannerError(None, None, problem, self.get_mark())
-
-    return BoundedLoader
-
-
-def _not_this(name: str, levels: Mapping[str, None]) -> str:
-    return "must be a level with keys under it" if name in levels else "must be a single value"
-
-
-def _is_empty(node: yaml.Node) -> bool:
-    return node.value in ("", "~", "null")
-
-
-def _leaves(
-    node: yaml.Node, prefix: str, levels: Mapping[str, None], yaml: Any
-) -> Iterator[tuple[str, int, yaml.Node]]:
-    """Each key with its line (from 1) and its node: scalars, and whatever stands where no level of ours is."""
-    if not isinstance(node, yaml.MappingNode):
-        yield prefix, node.start_mark.line + 1, node
-        return
-    for key, value in node.value:
-        name = f"{prefix}.{key.value}" if prefix else str(key.value)
-        if name in levels and isinstance(value, yaml.MappingNode):
-            yield from _leaves(value, name, levels, yaml)
-        else:
-            yield name, key.start_mark.line + 1, value
-
-
 def _tree(found: Mapping[str, _Found], home: str, faults: list[str]) -> Config:
     values: dict[str, dict[str, Any]] = {}
     texts: dict[str, str] = {}
@@ -816,14 +636,3 @@ def _tree(found: Mapping[str, _Found], home: str, faults: list[str]) -> Config:
         texts=texts,
         origins=origins,
     )
-
-
-def keys_as_markdown() -> str:
-    """The table of keys as docs/configuration.md shows it."""
-    lines = ["| key | variable | value | default | meaning |", "|---|---|---|---|---|"]
-    for key in KEYS:
-        default = (
-            f"`{key.default}`" if key.default else "all of the machine" if key.name.startswith("local.") else "none"
-        )
-        lines.append(f"| `{key.name}` | `{key.variable}` | {key.kind} | {default} | {key.meaning} |")
-    return "\n".join(lines) + "\n"

@@ -10,13 +10,15 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from dlapp.errors import ConfigError
-from dlapp.system.text import nearest, read_boolean, read_choice, read_count, read_duration_s, read_size_bytes, shown
+from dlapp.system.text import read_boolean, read_choice, read_count, read_duration_s, read_size_bytes, shown
+from dlapp.system.yaml_keys import Key, YamlValue, yaml_values
 
 FILE = "/etc/dlapp/node.yaml"
+MOUNTS = "docker.mounts"
 MOST_FILE_BYTES = 32 << 10
 
 GPU_MODES = ("cdi", "gpus", "runtime", "nvidia-docker", "devices")
@@ -61,17 +63,6 @@ class NodePolicy(NamedTuple):
     log_limit_bytes: int | None
     cache_dir: str | None
     docker: DockerPolicy
-
-
-class NodePolicyKey(NamedTuple):
-    """One key: ``read`` takes the list of its texts. ``default`` is as one would write it; empty: None."""
-
-    name: str
-    field: str
-    read: Callable[[list[str]], Any]
-    default: str
-    kind: str
-    meaning: str
 
 
 def _one(read: Callable[[str], Any]) -> Callable[[list[str]], Any]:
@@ -193,9 +184,9 @@ def _read_percent(text: str) -> int:
     return read_count(text, 1, 100)
 
 
-KEYS: tuple[NodePolicyKey, ...] = (
-    NodePolicyKey("kill_grace_max", "kill_grace_max_s", _one(read_duration_s), "", "duration", "maximum grace time"),
-    NodePolicyKey(
+KEYS: tuple[Key, ...] = (
+    Key("kill_grace_max", "kill_grace_max_s", _one(read_duration_s), "", "duration", "maximum grace time"),
+    Key(
         "log_limit",
         "log_limit_bytes",
         _one(read_size_bytes),
@@ -203,10 +194,8 @@ KEYS: tuple[NodePolicyKey, ...] = (
         "size",
         "maximum size of a payload's stdout, and of its stderr",
     ),
-    NodePolicyKey(
-        "cache_dir", "cache_dir", _one(_read_directory), "", "directory", "the directory of the input caches"
-    ),
-    NodePolicyKey(
+    Key("cache_dir", "cache_dir", _one(_read_directory), "", "directory", "the directory of the input caches"),
+    Key(
         "docker.gpu_modes",
         "gpu_modes",
         _read_modes,
@@ -214,16 +203,16 @@ KEYS: tuple[NodePolicyKey, ...] = (
         "list",
         "the allowed modes of `runtime.docker.gpu_mode`",
     ),
-    NodePolicyKey("docker.networks", "networks", _read_networks, "host, bridge, none", "list", "the allowed networks"),
-    NodePolicyKey(
-        "docker.mounts",
+    Key("docker.networks", "networks", _read_networks, "host, bridge, none", "list", "the allowed networks"),
+    Key(
+        MOUNTS,
         "mounts",
         _read_mounts,
         "",
         "list of paths",
         "paths of the host that are mounted into every container",
     ),
-    NodePolicyKey(
+    Key(
         "docker.root",
         "root",
         _one(read_boolean),
@@ -231,7 +220,7 @@ KEYS: tuple[NodePolicyKey, ...] = (
         "true or false",
         "programs on a cluster may run as uid 0",
     ),
-    NodePolicyKey(
+    Key(
         "docker.pids_limit",
         "pids_limit",
         _one(_read_pids),
@@ -239,7 +228,7 @@ KEYS: tuple[NodePolicyKey, ...] = (
         "count",
         "maximum number of processes and threads in a container",
     ),
-    NodePolicyKey(
+    Key(
         "docker.shm_percent",
         "shm_percent",
         _one(_read_percent),
@@ -274,56 +263,22 @@ def node_policy(path: str = FILE, *, owner: int = 0) -> NodePolicy:
     if len(data) > MOST_FILE_BYTES:
         raise ConfigError(f"{path}: is larger than {MOST_FILE_BYTES >> 10} KiB")
     faults: list[str] = []
-    policy = _tree(_texts(data, path, faults), faults)
+    policy = _tree(yaml_values(data, path, [key.name for key in KEYS], faults, lists=(MOUNTS,)), faults)
     if faults:
         raise ConfigError("\n".join(faults))
     return policy
 
 
-def _texts(data: bytes, path: str, faults: list[str]) -> dict[str, tuple[str, list[str]]]:
-    """key -> where it stands, and its texts: one, or those of a list."""
-    from dlapp.config import MOST_FAULTS, yaml_leaves
-
-    names = [key.name for key in KEYS]
-    levels = sorted({name.rpartition(".")[0] for name in names})
-    found: dict[str, tuple[str, list[str]]] = {}
-    for name, line, texts in yaml_leaves(data, path, levels, faults):
-        where = f"{path}:{line}"
-        if len(faults) >= MOST_FAULTS:
-            faults.append(f"{where}: the rest is not checked")
-            break
-        if name in found:
-            faults.append(f"{where}: {name}: appears twice")
-        elif name not in names:
-            faults.append(f"{where}: {name or 'the file'}: is not known, {nearest(name, names)}")
-        elif texts is None:
-            faults.append(f"{where}: {name}: must be a value or a list of values")
-        elif texts or name == "docker.mounts":
-            found[name] = (f"{where}: {name}", texts)
-        else:
-            faults.append(f"{where}: {name}: is empty")
-    return found
-
-
-def _tree(found: dict[str, tuple[str, list[str]]], faults: list[str]) -> NodePolicy:
+def _tree(found: Mapping[str, YamlValue], faults: list[str]) -> NodePolicy:
     values: dict[str, dict[str, Any]] = {}
     for key in KEYS:
         default = [part.strip() for part in key.default.split(",") if part.strip()]
-        where, texts = found.get(key.name) or (key.name, default)
+        where, texts = found.get(key.name) or YamlValue("default", default)
         value: Any = None
-        if texts or key.name == "docker.mounts":
+        if texts or key.name == MOUNTS:
             try:
                 value = key.read(texts)
             except ValueError as problem:
-                faults.append(f"{where}: {problem}")
+                faults.append(f"{where}: {key.name}: {problem}")
         values.setdefault(key.name.rpartition(".")[0], {})[key.field] = value
     return NodePolicy(**values[""], docker=DockerPolicy(**values["docker"]))
-
-
-def keys_as_markdown() -> str:
-    """The table of keys as docs/docker.md shows it."""
-    lines = ["| key | value | default | meaning |", "|---|---|---|---|"]
-    for key in KEYS:
-        default = f"`{key.default}`" if key.default else "none"
-        lines.append(f"| `{key.name}` | {key.kind} | {default} | {key.meaning} |")
-    return "\n".join(lines) + "\n"

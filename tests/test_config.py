@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.config import KEYS, MOST_FAULTS, NOT_KEYS, NOT_KEYS_PREFIXES, Config, load_config
+from dlapp.config import KEYS, NOT_KEYS, NOT_KEYS_PREFIXES, Config, load_config, variable_of
 from dlapp.errors import ConfigError
+from dlapp.system.yaml_keys import MOST_FAULTS
 
 Load = Callable[..., Config]
 
@@ -81,7 +82,7 @@ def test_variables_that_are_no_keys_are_passed_over(load: Load) -> None:
 
 
 def test_no_key_has_the_variable_of_a_payload() -> None:
-    variables = {key.variable for key in KEYS}
+    variables = {variable_of(key.name) for key in KEYS}
     assert len(variables) == len(KEYS)
     assert not variables & NOT_KEYS
     assert not [name for name in variables if name.startswith(NOT_KEYS_PREFIXES)]

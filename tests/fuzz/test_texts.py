@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.config import MOST_FILE_BYTES, load_config, plain_yaml
+from dlapp.config import MOST_FILE_BYTES, load_config
 from dlapp.errors import ConfigError
 from dlapp.launcher.properties import parse_properties
 from dlapp.node_policy import node_policy
 from dlapp.storage.glob import split_pattern
+from dlapp.system.yaml_keys import plain_yaml
 from dlapp.tools.common import one_line
 from tests.fuzz.parsing import fuzz, limits
 

@@ -1,0 +1,170 @@
+"""Keys of dlapp's own YAML files, the configuration and the operator's file, and the one way to read YAML.
+
+YAML is loaded only where a file exists: importing it costs more than the rest of a command's start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dlapp.system.text import nearest
+
+if TYPE_CHECKING:
+    import yaml
+
+MOST_FOREIGN_BYTES = 1 << 20
+"""Of a YAML file of another program; PyYAML takes 15 us a byte."""
+_MOST_DEPTH = 32
+MOST_FAULTS = 20
+"""When as many are found, the rest of a file is not looked at."""
+
+
+class Key(NamedTuple):
+    """One key of a table.
+
+    Args:
+        name: as in a file, levels joined by dots.
+        field: its name in the tree, with the unit, where that is not the last word of ``name``.
+        read: text (of a key that may have a list: texts) -> value; ValueError with the problem.
+        default: as one would write it; empty: the value is None.
+        kind: what may be written, for the documentation.
+        meaning: one sentence.
+    """
+
+    name: str
+    field: str
+    read: Callable[[Any], Any]
+    default: str
+    kind: str
+    meaning: str
+
+
+class YamlValue(NamedTuple):
+    """What a file says of one key: where (``file:line``), and the text, or those of a list."""
+
+    where: str
+    texts: list[str]
+
+
+def yaml_values(
+    data: bytes, path: str, names: Collection[str], faults: list[str], *, lists: Collection[str] | None = None
+) -> dict[str, YamlValue]:
+    """Return the keys of one file. The nodes are read, not the values: they know their lines, and 10:30 stays text.
+
+    Args:
+        data: the content.
+        path: of the file, for messages.
+        names: the keys that there are.
+        faults: gets a line for each problem.
+        lists: every key may have a list, as texts between commas too, and these an empty one; None: none may.
+    """
+    import yaml
+
+    found: dict[str, YamlValue] = {}
+    try:
+        root = yaml.compose(data.decode("utf-8-sig"), Loader=_loader())
+    except UnicodeDecodeError as error:
+        faults.append(f"{path}:{data[: error.start].count(10) + 1}: is not UTF-8")
+        return found
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        at = f":{mark.line + 1}" if mark else ""
+        faults.append(f"{path}{at}: is not YAML: {getattr(error, 'problem', None) or 'cannot be read'}")
+        return found
+    if root is None:
+        return found
+    levels = dict.fromkeys(name.rpartition(".")[0] for name in names)
+    for name, line, node in _leaves(root, "", levels, yaml):
+        where = f"{path}:{line}"
+        if len(faults) >= MOST_FAULTS:
+            faults.append(f"{where}: the rest is not checked")
+            break
+        if name in found:
+            faults.append(f"{where}: {name}: appears twice, first in line {found[name].where.rpartition(':')[2]}")
+        elif name in levels:
+            if not _is_empty(node):  # "local:" with all its keys commented out
+                faults.append(f"{where}: {name or 'the file'}: must be a level with keys under it")
+        elif name not in names:
+            faults.append(f"{where}: {name}: is not known, {nearest(name, [*filter(None, levels), *names])}")
+        elif (texts := _texts_of(node, yaml, lists is not None)) is None:
+            what = "a single value" if lists is None else "a value or a list of values"
+            faults.append(f"{where}: {name}: must be {what}")
+        elif texts or name in (lists or ()):
+            found[name] = YamlValue(where, texts)
+        else:
+            faults.append(f"{where}: {name}: is empty")
+    return found
+
+
+def _texts_of(node: yaml.Node, yaml: Any, may_be_list: bool) -> list[str] | None:
+    if isinstance(node, yaml.ScalarNode):
+        if _is_empty(node):
+            return []
+        return [part for part in map(str.strip, node.value.split(",")) if part] if may_be_list else [node.value]
+    if may_be_list and isinstance(node, yaml.SequenceNode):
+        return (
+            [one.value for one in node.value] if all(isinstance(one, yaml.ScalarNode) for one in node.value) else None
+        )
+    return None
+
+
+def _is_empty(node: yaml.Node) -> bool:
+    return node.value in ("", "~", "null")
+
+
+def _leaves(
+    node: yaml.Node, prefix: str, levels: Mapping[str, None], yaml: Any
+) -> Iterator[tuple[str, int, yaml.Node]]:
+    """Each key with its line (from 1) and its node: scalars, and whatever stands where no level of ours is."""
+    if not isinstance(node, yaml.MappingNode):
+        yield prefix, node.start_mark.line + 1, node
+        return
+    for key, value in node.value:
+        name = f"{prefix}.{key.value}" if prefix else str(key.value)
+        if name in levels and isinstance(value, yaml.MappingNode):
+            yield from _leaves(value, name, levels, yaml)
+        else:
+            yield name, key.start_mark.line + 1, value
+
+
+def plain_yaml(data: bytes) -> Any:
+    """Return what a YAML (or JSON) file of somebody else's holds: dicts, lists and, for all scalars, texts.
+
+    Raises:
+        ValueError: it is not YAML, nested too deeply, or too large.
+    """
+    import yaml
+
+    if len(data) > MOST_FOREIGN_BYTES:
+        raise ValueError(f"is larger than {MOST_FOREIGN_BYTES >> 10} KiB")
+    try:
+        return yaml.load(data, Loader=_loader())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"is not YAML: {getattr(error, 'problem', None) or 'cannot be read'}") from error
+
+
+def _loader() -> Any:
+    """Return the loader of PyYAML for all files: it makes texts of scalars, whatever their tags say, and has a depth.
+
+    Without one, for each token the scanner looks at every collection that was opened in the last 1024 characters: 5000
+    opening brackets took 1 s, and then Python's limit of recursion.
+    """
+    import yaml
+
+    class BoundedLoader(yaml.BaseLoader):  # type: ignore[misc]
+        def fetch_flow_collection_start(self, token_class: Any) -> None:
+            self._check_depth(self.flow_level)
+            super().fetch_flow_collection_start(token_class)
+
+        def add_indent(self, column: int) -> bool:
+            self._check_depth(len(self.indents))
+            added: bool = super().add_indent(column)
+            return added
+
+        def _check_depth(self, depth: int) -> None:
+            if depth >= _MOST_DEPTH:
+                problem = f"nested more than {_MOST_DEPTH} levels deep"
+                raise yaml.scanner.ScannerError(None, None, problem, self.get_mark())
+
+    return BoundedLoader
