@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from dlapp.config import DockerConfig
 from dlapp.doctor.findings import ASK_S, Check, CheckContext, Finding, failed, passed, warned
+from dlapp.errors import ConfigError
 from dlapp.node_policy import FILE as NODE_FILE
 from dlapp.node_policy import mount_problem, node_policy
 
@@ -67,10 +68,11 @@ def _gpu_mode(configured: DockerConfig) -> Iterator[Finding]:
     if not configured.host.startswith("unix://"):
         return
     try:
+        allowed = node_policy().docker.gpu_modes
         facts = facts_of(Dockerd(configured.host, ASK_S))
-    except DockerError:
-        return  # the line on Docker itself says it
-    choice = choose_mode(configured.gpu_mode, facts, (), allowed=node_policy().docker.gpu_modes)
+    except (ConfigError, DockerError):
+        return  # the checks of the operator's file and of Docker report it
+    choice = choose_mode(configured.gpu_mode, facts, (), allowed=allowed)
     if not choice.problem:
         yield passed("docker.gpus", f"{choice.mode}: {choice.reason}")
     elif configured.gpu_mode in ("auto", "none") and not driver_nodes():

@@ -76,7 +76,10 @@ def _input_cache(config: Config) -> Iterator[Finding]:
 
     subject = "storage.cache"
     state = open_state(config.local.state_dir, shared=config.local.shared)
-    kept = UserInputCache(config, state.path)
+    try:
+        kept = UserInputCache(config, state.path)
+    except ConfigError:
+        return  # the check of the operator's file reports it
     entries = kept.entries()
     taken = sum(one["room_bytes"] for one in entries)
     found = f"{len(entries)} entries, {size_text(taken)} of {size_text(kept.limit_bytes)}, in {kept.directory}"

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
+import pytest
+
+from dlapp.config import load_config
 from dlapp.doctor.findings import FAIL, PASS, WARN, Check, Finding, failed, passed, run_checks, warned
+from dlapp.doctor.run import checks as all_checks
 from dlapp.errors import Unreachable
+from dlapp.node_policy import node_policy
 
 
 def test_each_finding_of_each_check_comes_in_order() -> None:
@@ -43,3 +49,12 @@ def test_what_a_check_raises_is_a_finding_and_the_next_is_carried_out() -> None:
         (FAIL, "KeyError: 'x'"),
     ]
     assert "report it" in found[-1].repair
+
+
+def test_a_fault_of_the_operators_file_is_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = tmp_path / "node.yaml"
+    policy.write_text("docker: {gpu_mode: cdi}\n")
+    monkeypatch.setattr(node_policy, "__defaults__", (str(policy),))
+    config = load_config({"local.state_dir": str(tmp_path / "state"), "gpuid.lock_dir": str(tmp_path / "gpus")}, {})
+    found = [one for one in run_checks(all_checks(config)) if str(policy) in one.found]
+    assert [(one.verdict, one.subject) for one in found] == [(FAIL, "node")]
