@@ -40,14 +40,14 @@ class Device(Value):
 
     @property
     def label(self) -> str:
-        """What people call it: ``gpu3``, a MIG device ``gpu3:1``; by its uuid where its place is not known any more."""
+        """Name for people: ``gpu3``, a MIG device ``gpu3:1``; the uuid if its place is not known any more."""
         if self.index < 0:
             return self.uuid
         return f"gpu{self.index}" if self.mig < 0 else f"gpu{self.index}:{self.mig}"
 
 
 def closeness(one: Device, other: Device) -> int:
-    """How fast two devices reach each other; only the order of such numbers and sums of them mean something.
+    """Return how fast two devices reach each other; only the order of such numbers and sums of them mean something.
 
     In hundreds: 10 for each NVLink between them, 6 on one GPU, 5 to 1 by PCIe from ``PIX`` to ``SYS``, 0 where it is
     not known: an NVLink of the first generation has about twice what PCIe has behind one switch. One more where both
@@ -62,7 +62,7 @@ def closeness(one: Device, other: Device) -> int:
 
 
 class Holder(Value):
-    """Who holds a device.
+    """Holder of a device.
 
     Args:
         index: of the device; None: the holder's record does not say.

@@ -1,4 +1,4 @@
-"""Which store the ledger is in: what the configuration says of it, and opening it."""
+"""Factory of ledgers: the store that the configuration names, and opening it."""
 
 from __future__ import annotations
 

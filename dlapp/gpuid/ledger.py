@@ -28,7 +28,7 @@ class Lease(Protocol):
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """In PCI bus order."""
+        """Devices in PCI bus order."""
 
     @property
     def fds(self) -> tuple[int, ...]:
@@ -49,7 +49,7 @@ class Lease(Protocol):
 
 
 class LeaseStatus(NamedTuple):
-    """What came of looking at a lease whose task may be gone.
+    """Result of probing a lease whose task may be gone.
 
     Args:
         state: ``gone``: it was ended. ``alive``, ``unknown``: it stays, for ``why``.
@@ -69,11 +69,11 @@ def reclaim_all(ledger: Ledger) -> list[dict[str, Any]]:
 
 
 class Ledger(Protocol):
-    """Who holds which device of a host."""
+    """Leases of the devices of a host."""
 
     @property
     def host(self) -> str:
-        """Its name in the ledger."""
+        """Name of the host in the ledger."""
 
     @property
     def problems(self) -> Mapping[str, str]:

@@ -53,7 +53,7 @@ class NotEnough(DlappError):
 
 
 class Quarantine(Value):
-    """Why a device is not given out.
+    """Reason for not leasing a device.
 
     Args:
         cause: one word, for programs: ``ecc``, ``lost``, ``foreign-process``, ``operator``, …
@@ -181,7 +181,7 @@ class HostRecord(Value):
 
 
 class LeaseRequest(Value):
-    """What a container asks for.
+    """Request of a container for devices.
 
     Args:
         uuids: exactly these devices (somebody else chose); empty: any ``gcores``.
@@ -252,7 +252,7 @@ def seen(record: HostRecord, found: Sequence[Device], *, boot_id: str, now_ms: i
 
 
 def _is_as_seen(record: HostRecord, found: Sequence[Device], boot_id: str, machine: str) -> bool:
-    """Whether nothing is new: so it is nearly always, and quickly told where the values are the same objects."""
+    """Return True if nothing is new: nearly always so, and quickly told where the values are the same objects."""
     return (
         record.boot_id == boot_id
         and record.machine == (machine or record.machine)
@@ -430,7 +430,7 @@ def quarantine(
 
 
 def next_probe_ms(now_ms: int, *, since_ms: int, count: int) -> int:
-    """When to look again at a GPU that is ill since ``since_ms``, for the ``count``-th time [ms since 1970].
+    """Return when to inspect again a GPU that is ill since ``since_ms``, for the ``count``-th time [ms since 1970].
 
     The wait is as long as it was ill so far, at least `PROBE_FIRST_S`, twice that for each time before, at most
     `PROBE_LAST_S`.

@@ -1,4 +1,4 @@
-"""Which devices to take of those that are free. Pure: topology, holders and ask in, devices out.
+"""Selection of devices among those that are free. Pure: topology, holders and request in, devices out.
 
 Packed, the chosen set is the best by this measure, compared from left to right:
 
@@ -148,7 +148,7 @@ def _classes(links: Matrix, places: Sequence[int], all_: Collection[int]) -> lis
 
 
 def _number_of_splits(sizes: Sequence[int], count: int) -> int:
-    """How many ways there are to take ``count`` from classes of these sizes."""
+    """Return the number of ways to take ``count`` from classes of these sizes."""
     ways = [1] + [0] * count
     for size in sizes:
         ways = [sum(ways[max(0, total - size) : total + 1]) for total in range(count + 1)]

@@ -1,1 +1,1 @@
-"""How the devices of this machine are, by NVML."""
+"""Health of the devices of this machine, by NVML."""

@@ -1,4 +1,5 @@
-"""Whether a GPU may be given out: what NVML reads of it, what counts as a fault, and when a fault is looked at again.
+"""Inspection of a GPU before it is leased: what NVML reads of it, what counts as a fault, and when it is inspected
+again.
 
 A GPU is looked at before it is given and after it was given back. One with a fault goes into quarantine with cause,
 time and count, and is looked at again after a while that doubles: as long as it is ill, and with each time that it

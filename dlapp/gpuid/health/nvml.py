@@ -1,4 +1,4 @@
-"""What GPUs this machine has and how they are, by NVML; the one user of pynvml.
+"""GPUs of this machine and their state, by NVML; the one user of pynvml.
 
 NVML missing means: no GPUs here. A GPU that fails costs that GPU only, and a question that a driver or a GPU does
 not know costs its answer only. NVML is opened anew for each look, so a driver that was restarted in between is no
@@ -34,7 +34,7 @@ class NvmlError(DlappError):
 
 
 def library_is_there() -> bool:
-    """Whether there is an NVML at all; far cheaper to ask than `discover`, for the many machines without."""
+    """Return True if there is an NVML at all; far cheaper to ask than `discover`, for the many machines without."""
     try:
         ctypes.CDLL(_LIBRARY)
     except OSError:
@@ -63,7 +63,7 @@ def discover() -> tuple[Device, ...]:
 
 
 def read(devices: Sequence[Device]) -> dict[str, Reading]:
-    """How devices are now: uuid -> reading, one for each that was asked about.
+    """Return the state of devices now: uuid -> reading, one for each that was asked about.
 
     Raises:
         NvmlError: nothing can be known: there is no NVML any more, or the driver does not work as a whole.
@@ -125,7 +125,7 @@ class Watched:
                 _or(nvml, None, lambda one: nvml.nvmlDeviceRegisterEvents(one, _xid_event(nvml), self._events), handle)
 
     def look(self) -> dict[str, DeviceFault]:
-        """Which devices have failed since the last look: uuid -> the fault. Does not wait.
+        """Return the devices that have failed since the last call: uuid -> the fault. Does not wait.
 
         Raises:
             NvmlError: NVML as a whole does not answer any more; that says nothing on the GPUs.

@@ -1,4 +1,4 @@
-"""What NVML says of a GPU, and what a fault of one is; `dlapp.gpuid.health.inspection` judges."""
+"""Readings of NVML on a GPU, and the faults of one; `dlapp.gpuid.health.inspection` judges."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ class DeviceWatch:
             watched.close()
 
     def _end(self) -> None:
-        """Whoever waits for a look waits no more."""
+        """Release all threads that wait for a reading."""
         with self._changed:
             self._over, self._answered = True, 1 << 62
             self._changed.notify_all()

@@ -1,1 +1,1 @@
-"""Whether the payload of a lease is alive."""
+"""Liveness of the payload of a lease."""

@@ -1,4 +1,4 @@
-"""Whether a process computes on a GPU: the last witness of `dlapp.gpuid.liveness.probes`, by NVML."""
+"""Processes that compute on a GPU, by NVML: the last witness of `dlapp.gpuid.liveness.probes`."""
 
 from __future__ import annotations
 

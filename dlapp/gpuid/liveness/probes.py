@@ -1,4 +1,4 @@
-"""Whether the payload of a lease is gone: alive, gone, unknown. Only its own host can say, and unknown frees nothing.
+"""Probes of the payload of a lease: alive, gone, unknown. Only its own host can say, and unknown frees nothing.
 
 A lease names the witnesses that can be heard about it, as JSON:
 
@@ -246,7 +246,7 @@ os.register_at_fork(after_in_child=_this_task.cache_clear)
 
 
 def this_task() -> dict[str, int]:
-    """This process as evidence names it."""
+    """Return this process as evidence names it."""
     return dict(_this_task())
 
 

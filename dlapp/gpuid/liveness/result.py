@@ -1,4 +1,4 @@
-"""What a witness says of a payload (`dlapp.gpuid.liveness.probes`)."""
+"""Result of a witness on a payload (`dlapp.gpuid.liveness.probes`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ GONE, ALIVE, UNKNOWN = "gone", "alive", "unknown"
 
 
 class Liveness(NamedTuple):
-    """What is known of a payload; ``why`` is for people, empty where it is gone. ``at_work``: its task itself lives."""
+    """State of a payload; ``why`` is for people, empty if it is gone. ``at_work``: its task itself lives."""
 
     state: str
     why: str = ""

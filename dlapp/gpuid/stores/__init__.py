@@ -1,1 +1,1 @@
-"""Where leases are kept: the machine's lock files, ZooKeeper, or a NodeManager."""
+"""Stores of leases: the machine's lock files, ZooKeeper, or a NodeManager."""

@@ -1,4 +1,4 @@
-"""What lies in the machine's GPU ledger: a file to lock for each device, and the records of who holds which.
+"""Files of the machine's GPU ledger: a file to lock for each device, and the records of who holds which.
 
     GPU-…                       byte 0 locked: the device is reserved for an application
                                 byte 1 locked: it is leased to a container
@@ -65,7 +65,7 @@ Record = dict[str, Any]
 
 
 class Entry(NamedTuple):
-    """What a record in the directory says of one device.
+    """Record in the directory on one device.
 
     Args:
         device: name of the device's file.

@@ -261,8 +261,8 @@ class Ensemble:
 
 
 def _threads() -> Any:
-    """As kazoo has them, but for the waits: it makes an epoll set for each, four for an operation, and spends more than
-    a third of its time on that."""
+    """Return kazoo's threading handler with other waits: kazoo makes an epoll set for each, four for an operation, and
+    spends more than a third of its time on that."""
     from kazoo.handlers.threading import SequentialThreadingHandler
 
     handler = SequentialThreadingHandler()

@@ -97,7 +97,7 @@ class HostWriteLockHold:
         self._fd = fd
 
     def is_stale(self, version: int) -> bool:
-        """Whether somebody of this machine has written a later version; False also where that is not known."""
+        """Return True if a process of this machine has written a later version; False also if that is not known."""
         if self._fd is None:
             return False
         said = _said(self._fd)

@@ -63,7 +63,7 @@ class NodeManagerLease:
 
 
 class NodeManagerGpuLedger:
-    """What a task needs of a ledger (`dlapp.gpuid.ledger.Ledger`), where its NodeManager keeps one.
+    """Ledger of a task (`dlapp.gpuid.ledger.Ledger`) whose NodeManager gives out the devices.
 
     Args:
         web: the NodeManager's web address, ``node7:8042``.
@@ -87,7 +87,7 @@ class NodeManagerGpuLedger:
 
     @property
     def host(self) -> str:
-        """This machine."""
+        """Name of this machine."""
         return os.uname().nodename
 
     def acquire(self, ask: LeaseRequest, *, timeout_s: float = 0.0) -> NodeManagerLease:
@@ -123,11 +123,11 @@ class NodeManagerGpuLedger:
         return self._machine.problems
 
     def record(self) -> HostRecord:
-        """There is none. Raises LedgerError."""
+        """Refuse: a NodeManager has no record. Raises LedgerError."""
         raise LedgerError("with yarn.io/gpu the NodeManager owns the GPUs; there is no ledger")
 
     def reclaim(self) -> list[Any]:
-        """Nothing is leased here."""
+        """Do nothing: no device is leased here."""
         return []
 
     def quarantine(self, name: str, **_: Any) -> None:
@@ -135,11 +135,11 @@ class NodeManagerGpuLedger:
         raise LedgerError(f"the NodeManager owns {name}: take it out of yarn.nodemanager.resource-plugins.gpu")
 
     def heal(self, name: str, **_: Any) -> None:
-        """As `quarantine`."""
+        """Refuse, as `quarantine`."""
         self.quarantine(name)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no connection is open."""
 
     def _read(self) -> Any:
         try:

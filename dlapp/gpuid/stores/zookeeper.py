@@ -62,7 +62,7 @@ Change = Callable[[HostRecord], HostRecord]
 
 
 class ZooKeeperSettings(NamedTuple):
-    """Where the ledger is.
+    """Location of the ledger.
 
     Args:
         ensemble: ``zk1:2181,zk2:2181,zk3:2181``.
