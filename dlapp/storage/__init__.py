@@ -1,4 +1,4 @@
-"""Where input comes from and output goes to: list, read, write, and an exchange that readers never see half done.
+"""Storage of input and output: list, read, write, and an exchange that readers never see half done.
 
 A place is named by a *location*, text with a scheme. ``file://`` is followed by the absolute path exactly as the
 operating system has it, nothing in it is escaped: ``file:///data/50% off #1/a b``. Names that are not UTF-8 are carried

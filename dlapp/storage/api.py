@@ -1,4 +1,4 @@
-"""What dlapp needs of a place that keeps files, and the values in which that is said."""
+"""Interface of a file system, and its values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Progress = Callable[[int, int], None]
 
 
 class DiskFull(DlappError):
-    """There is no room, or no more quota, where something was to be written; another machine may have it.
+    """Lack of room, or quota, where something was to be written; another machine may have it.
 
     Attributes:
         missing_bytes: how much more room it takes; None: not known.
@@ -30,7 +30,7 @@ class DiskFull(DlappError):
 
 
 class MatchedEntry(NamedTuple):
-    """What a pattern matched; ``size_bytes`` is 0 for a directory."""
+    """Match of a pattern; ``size_bytes`` is 0 for a directory."""
 
     location: str
     is_dir: bool
@@ -38,14 +38,14 @@ class MatchedEntry(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """What was fetched or stored: how many files, with how many bytes together."""
+    """Amount that was fetched or stored: how many files, with how many bytes together."""
 
     files: int
     size_bytes: int
 
 
 class FileSystem(Protocol):
-    """What dlapp needs of a place that keeps files. Every call but `fetch` may be repeated."""
+    """File system, as far as dlapp needs it. Every call but `fetch` may be repeated."""
 
     def matches(self, pattern: str) -> list[MatchedEntry]:
         """Return what ``pattern`` matches, sorted by location; nothing is an empty list.

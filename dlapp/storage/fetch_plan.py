@@ -1,4 +1,4 @@
-"""What input comes to before anything is written: which files, where each lands, how much room all of it takes.
+"""Plan of a fetch before anything is written: which files, where each lands, how much room all of it takes.
 
     plan = open.plan_fetch(sources, into, hdfs) looks: what matches, all that is in it, that no two land in one place
     plan.check_room()                           the disk
@@ -29,12 +29,12 @@ class FetchTarget(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Of all files in it together."""
+        """Size of all files in it together."""
         return sum(node.size_bytes for node in self.nodes if node.is_file)
 
     @property
     def files(self) -> int:
-        """How many files are in it."""
+        """Number of files in it."""
         return sum(node.is_file for node in self.nodes)
 
     def places(self) -> Iterator[tuple[TreeNode, str]]:
@@ -44,14 +44,14 @@ class FetchTarget(NamedTuple):
 
 
 class FetchPlan(NamedTuple):
-    """What is to be fetched into one directory: what lands there, with the file system that it comes from."""
+    """Plan of a fetch into one directory: what lands there, with the file system that it comes from."""
 
     into: str
     landings: tuple[tuple[FileSystem, FetchTarget], ...]
 
     @property
     def moved(self) -> Moved:
-        """How many files it is, with how many bytes."""
+        """Number of files, with their bytes."""
         return Moved(sum(one.files for _, one in self.landings), sum(one.size_bytes for _, one in self.landings))
 
     def without(self, landed: Sequence[FetchTarget]) -> FetchPlan:

@@ -133,7 +133,8 @@ def _expand_slashed_braces(pattern: str) -> list[str]:
 
 
 def _slashed_braces(pattern: str) -> tuple[int, int, list[int]] | None:
-    """Where the first outermost braces with a slash in them open and close, and their commas; None: there are none."""
+    """Return where the first outermost braces with a slash in them open and close, and their commas; None: there are
+    none."""
     start, depth, slashed, at = 0, 0, False, 0
     commas: list[int] = []
     while at < len(pattern):

@@ -289,7 +289,7 @@ class HdfsFiles:
         return nodes
 
     def _jobs(self, node: TreeNode, path: str) -> list[_Range]:
-        """What is to be done to have one file: it whole, or ranges of it that can be fetched at the same time."""
+        """Return the jobs that fetch one file: it whole, or ranges of it that can be fetched at the same time."""
         count = max(1, -(-node.size_bytes // RANGE_BYTES))
         left = [count]
         edges = [min(number * RANGE_BYTES, node.size_bytes) for number in range(count + 1)]

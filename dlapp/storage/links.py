@@ -1,4 +1,4 @@
-"""Where a symbolic link leads: a tree that travels can keep the links that stay inside it, and only those."""
+"""Targets of symbolic links: a tree that travels can keep the links that stay inside it, and only those."""
 
 from __future__ import annotations
 

@@ -217,7 +217,7 @@ class RemoteFiles:
         return self._own.fs
 
     def _asked(self, location: str, call: Callable[[Any], Any]) -> Any:
-        """What ``call`` gives, tried several times; its errors are ours."""
+        """Return the result of ``call``, tried several times; its errors are ours."""
         for left, pause_s in zip(reversed(range(TRIES)), backoff_s(FIRST_PAUSE_S, math.inf), strict=False):
             try:
                 return call(self._fs(location))

@@ -1,4 +1,4 @@
-"""Which container gets which files: parts that are balanced by size, the same for everybody who computes them; pure."""
+"""Shards of input: parts that are balanced by size, the same for everybody who computes them; pure."""
 
 from __future__ import annotations
 

@@ -45,12 +45,12 @@ class TreeNode(NamedTuple):
 
     @property
     def is_dir(self) -> bool:
-        """Whether it is a directory."""
+        """True if it is a directory."""
         return self.link is None and stat.S_ISDIR(self.mode)
 
     @property
     def is_file(self) -> bool:
-        """Whether it is a regular file."""
+        """True if it is a regular file."""
         return self.link is None and stat.S_ISREG(self.mode)
 
 

@@ -75,7 +75,7 @@ _NO_ROOM = ("QuotaExceededException", "DSQuotaExceededException", "NSQuotaExceed
 
 
 class HdfsUnreachable(_Unreachable):
-    """No NameNode or DataNode answered; ``doubtful``: the call may have been carried out all the same."""
+    """Silence of all NameNodes, or of a DataNode; ``doubtful``: the call may have been carried out all the same."""
 
     def __init__(self, message: str, *, doubtful: bool = False) -> None:
         super().__init__(message)
@@ -91,7 +91,7 @@ class HdfsRefused(DlappError):
 
 
 class AlreadyThere(HdfsRefused):
-    """What was to be made is there."""
+    """A name that is taken, where something was to be made."""
 
 
 class WrongAnswer(DlappError):
@@ -99,7 +99,7 @@ class WrongAnswer(DlappError):
 
 
 class FileStatus(NamedTuple):
-    """What HDFS says of a file or directory.
+    """Status of a file or directory on HDFS.
 
     Args:
         name: its last name; empty where it was asked for by its path.
@@ -230,7 +230,7 @@ class WebHdfs:
             self._delete(path, path, recursive=recursive)
 
     def _delete(self, path: str, name: str, *, recursive: bool = True) -> bool:
-        """Whether anything was there; ``name`` is what it is called in words."""
+        """Remove something. Return True if anything was there; ``name`` is what messages call it."""
         how = {"recursive": str(recursive).lower()}
         try:
             said = self._call("DELETE", path, how, method="DELETE", reads=True, name=name)
@@ -452,7 +452,7 @@ class WebHdfs:
     def _datanode(
         self, operation: str, path: str, bad: set[str], *, direct_to_datanode: bool, **parameters: str
     ) -> _Where:
-        """Which DataNode to ask for content, and how; not one of ``bad`` if there is another."""
+        """Return the DataNode for content, and the query; not one of ``bad`` if there is another."""
         if direct_to_datanode and self.place.login.hdfs_token is None and (server := self._next_known()):
             query = {"op": operation, **self.place.login.query, "namenoderpcaddress": self._namenode_rpc}
             created = {"createflag": ""} if operation == "CREATE" else {}
@@ -684,7 +684,7 @@ def _not_webhdfs(server: str) -> HdfsUnreachable:
 
 
 def _lasting(server: str, broken: IncompleteResponse) -> _Unreachable:
-    """Not the Unreachable that is tried again."""
+    """Return the Unreachable that is not retried."""
     from dlapp.hadoop.web import tls_setting
 
     return _Unreachable(f"{server} {broken}; {tls_setting(broken, 'dfs.http.policy')}")

@@ -52,14 +52,14 @@ _MAGIC = (
 
 
 class Unpacked(NamedTuple):
-    """How many files an archive had, with how many bytes together."""
+    """Number of files in an archive, and their bytes together."""
 
     files: int
     size_bytes: int
 
 
 class ArchiveRefused(DlappError):
-    """No archive, a damaged one, or one that does what none should."""
+    """An archive that is none, is damaged, or does what none should."""
 
 
 def unpack_archive(

@@ -1,4 +1,4 @@
-"""What a cache entry is, and the files around it: values and single steps; `dlapp.storage.cache.store` has the idea."""
+"""Entry of the cache, and the files around it: values and single steps; `dlapp.storage.cache.store` has the idea."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ABOUT = {
 
 
 class CachePlace(NamedTuple):
-    """Where the cache of a node is, and how much it may take.
+    """Location of the cache of a node, and how much it may take.
 
     Args:
         directory: one of its user alone, on a file system of this node.
@@ -41,7 +41,7 @@ class CachePlace(NamedTuple):
 
 
 class CacheKeySource(NamedTuple):
-    """What a source matched, as it was found.
+    """Match of a source, as it was found.
 
     Args:
         source: the pattern.
@@ -72,12 +72,12 @@ class CacheKeySource(NamedTuple):
 
     @property
     def files(self) -> int:
-        """How many files there are."""
+        """Number of files."""
         return sum(node.is_file for _, nodes in self.trees for node in nodes)
 
     @property
     def room_bytes(self) -> int:
-        """What it is counted with."""
+        """Size that counts for the limit."""
         return self.size_bytes + ENTRY_OVERHEAD * sum(len(nodes) for _, nodes in self.trees)
 
 
@@ -101,7 +101,7 @@ class CacheEntry(NamedTuple):
 
 
 def is_as_wanted(tree: str, wanted: CacheKeySource) -> bool:
-    """Whether in ``tree`` every file is there with its length and time."""
+    """Return True if every file is in ``tree`` with its length and time."""
     for name, nodes in wanted.trees:
         for node in nodes:
             try:
@@ -129,7 +129,7 @@ def names(directory: str) -> list[str]:
 
 
 def read_about(directory: str) -> dict[str, Any] | None:
-    """What an entry or a part is; None: it does not say."""
+    """Return the description of an entry or a part; None: there is none."""
     try:
         with own_directory(directory) as fd:
             about = read_json_object("about", dir_fd=fd, owners=(os.geteuid(),), max_bytes=1 << 20)
@@ -165,5 +165,5 @@ def sync_file_system(fd: int) -> None:
 
 
 def same_file_system(path: str, other: str) -> bool:
-    """Whether two paths are, or would be, on one file system."""
+    """Return True if two paths are, or would be, on one file system."""
     return os.stat(existing_above(path)).st_dev == os.stat(other).st_dev

@@ -30,7 +30,7 @@ class Mounted(NamedTuple):
 
 
 class FetchResult(NamedTuple):
-    """How input came.
+    """Result of bringing input.
 
     Args:
         moved: all of it.
@@ -111,7 +111,7 @@ def _may_be_kept(landing: FetchTarget) -> bool:
 
 
 def _groups(plan: FetchPlan) -> list[tuple[FileSystem, list[FetchTarget]]]:
-    """What may be kept, by entry."""
+    """Return what may be kept, by entry."""
     some = [(system, one) for system, one in plan.landings if _may_be_kept(one)]
     if len(some) <= MOST_ENTRIES:
         return [(system, [one]) for system, one in some]
@@ -138,7 +138,7 @@ def _hold(
 
 
 def _mountable(landing: FetchTarget, closed: Sequence[str]) -> bool:
-    """Whether nothing is where it lands, and nothing has to be written there."""
+    """Return True if nothing is where it lands, and nothing has to be written there."""
     path = landing.path
     return not os.path.lexists(path) and not any(one == path or one.startswith(path + "/") for one in closed)
 

@@ -415,7 +415,7 @@ class InputCache:
             self._note(f"the cache in {self.place.directory} makes no room: {error}")
 
     def _make_room(self, room_bytes: int, spare_bytes: int) -> bool:
-        """Whether that much more may be kept, after making room for it."""
+        """Make room for so many bytes more. Return True if they may be kept."""
         limit = self.place.limit_bytes
         if room_bytes > limit:
             self._note(f"{human_size(room_bytes)} are more than the cache may have ({human_size(limit)})")
@@ -490,7 +490,7 @@ class InputCache:
         return os.path.join(self.place.directory, *names)
 
     def _about(self, key: str) -> dict[str, Any] | None:
-        """What an entry is; None: there is none, or it cannot be trusted any more."""
+        """Return the description of an entry; None: there is none, or it cannot be trusted any more."""
         about = read_about(self._path("entries", key))
         if about is None or about.get("format") != FORMAT or about.get("boot_id", "") not in ("", self._boot_id):
             return None

@@ -1,4 +1,4 @@
-"""How an application's output gets its final name: all of it at once, and never mixed with what was there.
+"""Commit of an output: it gets its final name all at once, and is never mixed with what was there.
 
 The functions are for any target: `dlapp.storage.commit.local` and `dlapp.storage.commit.hdfs` say how it goes, and what
 lies beside the target meanwhile; `dlapp.storage.commit.marker` has what they share.

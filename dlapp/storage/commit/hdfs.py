@@ -1,4 +1,4 @@
-"""How an application's output gets its final name on HDFS, which cannot exchange two directories.
+"""Commit of an output on HDFS, which cannot exchange two directories.
 
 The names beside the target are those of `dlapp.storage.commit`, and one more:
 
@@ -320,7 +320,7 @@ class HdfsCommit:
         return self._clean_up(plan, step)
 
     def _stage(self, plan: Marker) -> str:
-        """How far a commit has come, by where the new target is; gone: somebody took it away after the swap."""
+        """Return how far a commit has come, by where the new target is; gone: somebody took it away after the swap."""
         for path, stage in ((self.ready, _BEFORE), (self.target, _SWAPPED), (self.partial, _REFUSED)):
             if self._number(path) == plan.number:
                 return stage

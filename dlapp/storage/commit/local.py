@@ -1,4 +1,4 @@
-"""How an application's output gets its final name on local files, where two names exchange in one call of the kernel.
+"""Commit of an output on local files, where two names exchange in one call of the kernel.
 
 Everything happens beside the target, so on its file system. With ``run`` as target and ``APP`` as application:
 

@@ -1,4 +1,4 @@
-"""What a marker of a commit says, and how the parts of an output are named; the same on every file system."""
+"""Marker of a commit: its content, and how the parts of an output are named; the same on every file system."""
 
 from __future__ import annotations
 
