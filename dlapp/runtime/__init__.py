@@ -1,4 +1,4 @@
-"""How a payload runs: as a plain process or in Docker, and how it ends, whatever dies around it.
+"""Payloads: as plain processes or in Docker, and how they end, whatever dies around them.
 
 Every payload begins as a small shell script (``wrapper.sh``) that opens the reading end of a FIFO, its lifeline. The
 task holds the writing end. The payload inherits the reading end, so opening the FIFO with O_WRONLY|O_NONBLOCK fails

@@ -1,4 +1,4 @@
-"""Who one is in a container: programs ask for the name and the home of their uid, and many fail without an answer.
+"""Accounts in a container: programs ask for the name and the home of their uid, and many fail without an answer.
 
 Where the image has no account for it, one is added to copies of its /etc/passwd and /etc/group, which are mounted over
 them. What an image has is read from its first container here, and remembered: reading it takes a container, and putting
@@ -34,7 +34,7 @@ class Accounts(NamedTuple):
     group: str
 
     def completed(self, home: str) -> Mapping[str, bytes]:
-        """What has to be in the place of these files for our uid and gid to have names: path -> content."""
+        """Return the files to mount over these so that our uid and gid have names: path -> content."""
         uid, gid = os.getuid(), os.getgid()
         users = _ids(self.passwd)
         if uid in users:
@@ -50,7 +50,7 @@ class Accounts(NamedTuple):
 
 
 def recall(directory: str, image_id: str) -> Accounts | None:
-    """What was remembered of an image; None: nothing. What another user put there is not looked at."""
+    """Return what was remembered of an image; None: nothing. A file of another user there is ignored."""
     try:
         fd = open_shared_directory(directory)
         try:
@@ -84,7 +84,7 @@ def remember(directory: str, image_id: str, accounts: Accounts) -> None:
 
 
 def of_container(docker: Dockerd, name: str) -> Accounts:
-    """What the image of a container has that is made, and in which nothing is mounted over them."""
+    """Return the accounts of the image of a container that is made, and in which nothing is mounted over them."""
     found = [(docker.read_file(name, path) or b"")[:_MOST_BYTES] for path in (_PASSWD, _GROUP)]
     return Accounts(*(data.decode(errors="replace") for data in found))
 

@@ -1,4 +1,4 @@
-"""What a payload's container and a shell's are made with: settings, paths inside, the way to the GPUs, accounts."""
+"""Factory of the containers of payloads and shells: settings, paths inside, the way to the GPUs, accounts."""
 
 from __future__ import annotations
 

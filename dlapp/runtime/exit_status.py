@@ -1,4 +1,6 @@
-"""How a container's payload ended: by what the wrapper wrote down, and by what dockerd says where it still answers."""
+"""Exit status of a container's payload: by what the wrapper wrote down, and by what dockerd says if it still
+answers.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ class ContainerExit:
             return file.read(65536)
 
     def read(self, *, taken: Callable[[], bool], sent: Collection[int], began_ticks: int) -> PayloadExit:
-        """How it ended.
+        """Return how the payload ended.
 
         Args:
             taken: whether the wrapper began. Asked once dockerd has told of the end: a payload that is over in a moment
@@ -105,7 +107,7 @@ class ContainerExit:
         return state
 
     def _docker_ended(self, state: Mapping[str, Any], began_ticks: int) -> bool:
-        """Whether dockerd is away, or is another than the one that started the container."""
+        """Return True if dockerd is away, or is another than the one that started the container."""
         began = _dockerds_began()
         ours = self._docker.process_id()
         # Where systemd opened the socket it is behind it, and any dockerd may be the one.
@@ -122,7 +124,7 @@ class ContainerExit:
         return bool(state.get("OOMKilled"))
 
     def never_began(self, state: Mapping[str, Any]) -> PayloadError:
-        """Why a container that dockerd started ended before its payload began."""
+        """Return why a container that dockerd started ended before its payload began."""
         image, code = self._payload.image, state.get("ExitCode")
         if code == 127:  # what Docker's init ends with where it cannot execute /bin/sh
             return PayloadError(Fault.USER, f"image {image} has no /bin/sh, which dlapp needs in it")

@@ -70,7 +70,7 @@ def make_sure_of_image(
 
 
 def digest_of(image: dict[str, Any]) -> str:
-    """Which image it is, for good: the digest at its registry, or its id where it comes from none."""
+    """Return the digest of an image at its registry, or its id if it comes from none."""
     digests = image.get("RepoDigests") or ()
     return str(digests[0] if digests else image.get("Id", ""))
 

@@ -30,7 +30,7 @@ class Lifeline:
 
     @property
     def taken(self) -> bool:
-        """Whether the payload has read its ``go``; from then on it holds the other end."""
+        """True if the payload has read its ``go``; from then on it holds the other end."""
         if self._reader is not None:
             left = array.array("i", [0])
             fcntl.ioctl(self._reader, termios.FIONREAD, left)
@@ -41,12 +41,12 @@ class Lifeline:
         return True
 
     def watched_fds(self) -> list[tuple[int, int]]:
-        """What to poll for the payload's end."""
+        """Return the descriptors to poll for the payload's end."""
         return [] if self._writer is None else [(self._writer, select.POLLERR)]
 
     @property
     def payload_gone(self) -> bool:
-        """Whether the payload took its end and nobody holds it any more."""
+        """True if the payload took its end and nobody holds it any more."""
         if self._writer is None or not self.taken:
             return False
         poll = select.poll()

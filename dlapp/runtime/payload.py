@@ -1,4 +1,4 @@
-"""What a payload is: its script, its arguments, its environment, and the files around it."""
+"""Payload: its script, its arguments, its environment, and the files around it."""
 
 from __future__ import annotations
 
@@ -86,17 +86,17 @@ class Payload(Value, kw_only=True):
 
     @property
     def stdout(self) -> str:
-        """What it writes to standard output, as it is."""
+        """File of its standard output, unchanged."""
         return os.path.join(self.directory, "stdout")
 
     @property
     def stderr(self) -> str:
-        """What it writes to standard error, as it is."""
+        """File of its standard error, unchanged."""
         return os.path.join(self.directory, "stderr")
 
     @property
     def exit_file(self) -> str:
-        """How it ended, in the wrapper's words."""
+        """File in which the wrapper writes how it ended."""
         return os.path.join(self.directory, "exit")
 
     @property
@@ -106,7 +106,7 @@ class Payload(Value, kw_only=True):
 
 
 class PayloadExit(NamedTuple):
-    """How a payload ended: with an exit code, or by a signal.
+    """End of a payload: an exit code, or a signal.
 
     ``problem`` says what else there is to say (out of memory, the guardian is gone), and ``fault`` whose fault that
     is; USER with an exit code of 0 is no fault at all.

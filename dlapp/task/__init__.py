@@ -1,5 +1,4 @@
-"""What happens inside one container: the steps around a payload, from the first word to the ApplicationMaster to the
-result.
+"""Task in a container: the steps around a payload, from the first request to the ApplicationMaster to the result.
 
 - `main`: the process; forks the payload's guardian before anything else is loaded.
 - `steps`: leasing, unpacking, fetching, pulling, waiting, running, storing, releasing.

@@ -105,7 +105,7 @@ class AmLink:
         return assignment
 
     def begin(self, index: int) -> None:
-        """From now on report, as CONTAINER_INDEX ``index``."""
+        """Report from now on, as CONTAINER_INDEX ``index``."""
         self._last = Report(container_id=self._container_id, number=1, index=index, phase=Phase.STARTING)
         for thread in self._threads:
             thread.start()
@@ -114,7 +114,7 @@ class AmLink:
 
     @property
     def phase(self) -> Phase:
-        """What was said last."""
+        """Phase that was reported last."""
         return self._last.phase if self._last else Phase.STARTING
 
     def say(self, phase: Phase, **details: Any) -> None:
@@ -251,6 +251,6 @@ class _Pause:
         self.count = 0
 
     def next_s(self) -> float:
-        """How long to wait now."""
+        """Return how long to wait now [s]."""
         self.count += 1
         return min(_LONGEST_PAUSE_S, _PAUSE_S * 2.0 ** (self.count - 1)) * (0.5 + os.urandom(1)[0] / 512)

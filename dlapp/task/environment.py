@@ -1,4 +1,4 @@
-"""What a payload finds in its environment. docs/payload.md tells users the same."""
+"""Environment of a payload. docs/payload.md tells users the same."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class LeasedDevices:
 
     @property
     def failed(self) -> bool:
-        """Whether one has failed under the payload."""
+        """True if a device has failed under the payload."""
         if self._watch is None or not self._watch.failed:
             return False
         if not self._noted:

@@ -1,4 +1,4 @@
-"""How an order to stop reaches a task, whatever it is doing.
+"""Interrupts of a task: an order to stop reaches it whatever it is doing.
 
 Orders come on other threads, the death of the ApplicationMaster by the lifeline, SIGTERM from whoever runs the
 container. All of them are written down here, and the main thread is woken by a signal: in the middle of a step that may
@@ -24,7 +24,7 @@ class Stopped(Exception):
 
 
 class InterruptHandler:
-    """What is known of the wish to stop this task. Made and used on the main thread; `order` is for any.
+    """Handler of requests to stop this task. Made and used on the main thread; `order` is for any.
 
     ``wake_fd`` is readable after an order or any other signal; `drain` empties it.
     """

@@ -104,7 +104,7 @@ class LogCap:
 
     @property
     def wake_fd(self) -> int | None:
-        """What to poll besides: it is readable when it is time for a look. None while only time tells."""
+        """Descriptor to poll besides: it is readable when it is time for a look. None while only time tells."""
         return None if self._grew else self._writes
 
     def check(self) -> float:
@@ -134,7 +134,7 @@ class LogCap:
 
     @property
     def told(self) -> str:
-        """What was dropped, in words; empty if nothing was."""
+        """Message on what was dropped; empty if nothing was."""
         return ", ".join(
             f"{os.path.basename(path)} cut to {self._limit} bytes ({count} or more dropped)"
             for path, count in self.dropped.items()

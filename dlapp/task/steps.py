@@ -143,7 +143,7 @@ class Task:
             return 0 if link.finish(result, deadline_s) else 1
 
     def _finder(self) -> Callable[[], str | None] | None:
-        """On a cluster the next ApplicationMaster leaves its address in a file."""
+        """Return what finds the address of the next ApplicationMaster, which leaves it in a file on a cluster."""
         location, hdfs = self._launch.am_file, self._launch.hdfs
         if not location or hdfs is None:
             return None
@@ -233,7 +233,7 @@ class Task:
     # ---- before the payload ----
 
     def _look_at_inputs(self) -> None:
-        """No GPU is taken for input that is not there."""
+        """Check the input before a GPU is taken."""
         one = self._assignment
         if not one.inputs:
             return
@@ -336,8 +336,8 @@ class Task:
         self._planned.clear()  # of many files it takes room
 
     def _what_is_written(self) -> tuple[bool, list[str], list[str]]:
-        """Whether the payload is a container; where its outputs are; all that somebody may have to write to, or that
-        has to be there for us: absolute paths of the host."""
+        """Return whether the payload is a container; where its outputs are; all that somebody may have to write to, or
+        that has to be there for us: absolute paths of the host."""
         one, root = self._assignment, os.path.join(self._home, "workspace")
         outputs = [os.path.realpath(os.path.join(root, output.output_path)) for output in one.outputs]
         others = [
@@ -676,7 +676,7 @@ class Task:
         self._link.say(phase, gpus=self._gpus, **{key: value for key, value in details.items() if key != "gpus"})
 
     def _teller(self, *, with_rate: bool = False) -> Callable[[int, int], None]:
-        """What a step calls with bytes done and bytes in all; it reports twice a second.
+        """Return the function that a step calls with bytes done and bytes in all; it reports twice a second.
 
         Args:
             with_rate: also report the rate and the remaining time.

@@ -285,7 +285,7 @@ class _WorkspaceUnpacking:
         self._stream.take(-size % _BLOCK)
 
     def _sparse_pieces(self, block: bytes) -> tuple[list[tuple[int, int]], int]:
-        """Where the data of a sparse file goes, offset and length each, and the size of the whole file."""
+        """Return the places of a sparse file's data, offset and length each, and the size of the whole file."""
         whole, more = self._number(block[483:495]), block[482]
         parts = [block[386:482]]
         while more:

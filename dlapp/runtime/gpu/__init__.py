@@ -1,1 +1,1 @@
-"""How a container gets its GPUs."""
+"""Access of a container to its GPUs."""

@@ -30,7 +30,7 @@ _NODE = re.compile(r"nvidia(\d+|ctl|-uvm|-uvm-tools|-modeset)")
 
 
 def facts_of(docker: Dockerd) -> Facts:
-    """What there is.
+    """Return the facts about Docker and NVIDIA's tools on this machine.
 
     Raises:
         DockerRefused, DockerSilent: dockerd was asked in vain.
@@ -93,7 +93,7 @@ def names_in(directories: Iterable[str]) -> frozenset[str] | None:
 
 
 def programs(search: str | None = None) -> dict[str, str]:
-    """Those of NVIDIA's programs that dockerd would find, as far as we can know its PATH."""
+    """Return the programs of NVIDIA that dockerd would find, as far as we can know its PATH."""
     path = os.pathsep.join([search if search is not None else os.environ.get("PATH", ""), *SBIN])
     found = {name: shutil.which(name, path=path) for name in (*HOOKS, NVIDIA_DOCKER)}
     return {name: where for name, where in found.items() if where is not None}

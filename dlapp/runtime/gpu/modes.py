@@ -1,4 +1,4 @@
-"""How a container gets its GPUs: each generation of Docker and of NVIDIA's tools has a way, called a mode here.
+"""Modes in which a container gets its GPUs: each generation of Docker and of NVIDIA's tools has one.
 
     cdi            a device request with names of nvidia.com/gpu     Docker 25.0 with the feature, 28.2; Podman 5.4
     gpus           a device request with uuids, as --gpus            Docker 19.03, and NVIDIA's hook on dockerd's PATH
@@ -34,7 +34,7 @@ _CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 
 
 class Facts(NamedTuple):
-    """What was found out about Docker and NVIDIA's tools on this machine, without changing anything.
+    """Facts about Docker and NVIDIA's tools on this machine, found out without changing anything.
 
     Args:
         version, api: of dockerd; ``api`` as (1, 41).
@@ -263,7 +263,8 @@ def part_for(mode: str, devices: Sequence[PayloadDevice], facts: Facts, image_en
 
 
 def _place_of(file: str) -> str:
-    """Where a file of the driver is seen inside; the program where NVIDIA's own tools put it, for scripts call it."""
+    """Return the path of a file of the driver inside; the program where NVIDIA's own tools put it, for scripts call
+    it."""
     return f"/usr/bin/{file}" if file == "nvidia-smi" else f"{DRIVER_DIRECTORY}/{file}"
 
 

@@ -1,4 +1,4 @@
-"""What a container's first process says of the GPUs it sees, and whether these are the GPUs that it is to have.
+"""Verification of the GPUs that a container's first process sees: whether these are the GPUs that it is to have.
 
 It says lines ``node N MAJOR:MINOR`` for each /dev/nvidiaN (the numbers where the image has ``ls``), and what
 ``nvidia-smi -L`` says where the image has it, with its exit code. In any mode a container may be made as it was asked
