@@ -1,4 +1,4 @@
-"""Where a Hadoop cluster is: the addresses in the configuration files that its operators hand out.
+"""Configuration of a Hadoop cluster: the addresses in the files that its operators hand out.
 
 Read are core-site.xml, hdfs-site.xml and yarn-site.xml of one directory, later over earlier, with Hadoop's own
 defaults under them for the few properties that matter here. ``${name}`` stands for another property, and
@@ -67,7 +67,7 @@ class HadoopConfiguration(NamedTuple):
         raise ConfigError(f"{self.origin}: {text!r} refers to itself")
 
     def is_on(self, name: str) -> bool:
-        """Whether a property is ``true``."""
+        """Return True if a property is ``true``."""
         return (self.get(name) or "").lower() == "true"
 
     def resource_managers(self, what: str) -> list[str]:

@@ -101,7 +101,7 @@ class Connection:
 
     @property
     def closed(self) -> bool:
-        """Whether no further call can be made."""
+        """True if no further call can be made."""
         return self._socket.fileno() < 0
 
     def __enter__(self) -> Connection:
@@ -277,7 +277,7 @@ def has_only_text(message: Message) -> bool:
 
 
 def _left(deadline: float) -> float:
-    """What is left until then [s], more than 0. Raises TimeoutError: nothing."""
+    """Return the time that is left until then [s], more than 0. Raises TimeoutError: none."""
     left = deadline - time.monotonic()
     # The socket alone would not find out: a server that trickles has a byte for however short a wait.
     if left <= 0:

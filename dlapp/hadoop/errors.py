@@ -1,4 +1,4 @@
-"""What can go wrong between us and a Hadoop server.
+"""Errors of calls to a Hadoop server.
 
 HadoopError                     a DlappError
 ├── ConnectionLost            also Unreachable: nobody there, too slow, or cut off
@@ -24,7 +24,7 @@ class HadoopError(DlappError):
 
 
 class ConnectionLost(HadoopError, Unreachable):
-    """No answer; ``sent`` is False where the server cannot have carried the call out."""
+    """A call without an answer; ``sent`` is False if the server cannot have carried it out."""
 
     def __init__(self, message: str, *, sent: bool) -> None:
         super().__init__(message)
@@ -32,7 +32,7 @@ class ConnectionLost(HadoopError, Unreachable):
 
 
 class NotHadoop(HadoopError, Unreachable):
-    """What came is no answer of Hadoop RPC version 9: another kind of server, or garbage on the way.
+    """An answer that is not of Hadoop RPC version 9: another kind of server, or garbage on the way.
 
     The call may have been carried out all the same: ``sent``, as of `ConnectionLost`.
     """

@@ -49,7 +49,7 @@ class RpcClient:
         self._turn = 0
 
     def use_token(self, token: Token) -> None:
-        """From the next connection on; the one in use stays what it is."""
+        """Use a token from the next connection on; the one in use stays what it is."""
         self._proof = token
 
     def close(self) -> None:

@@ -134,7 +134,7 @@ class FrameReader:
 
     @property
     def in_frame(self) -> bool:
-        """Whether a frame has begun and is not whole."""
+        """True if a frame has begun and is not complete."""
         return bool(self._buffer)
 
 

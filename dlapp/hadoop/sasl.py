@@ -1,4 +1,4 @@
-"""Who we are, for a server that asks: SASL's DIGEST-MD5 with a token, as Hadoop speaks it. No socket in here.
+"""SASL with Hadoop's servers: DIGEST-MD5 with a token. No socket in here.
 
     client                                  server
     NEGOTIATE            ---------------->
@@ -141,13 +141,13 @@ class Security:
         self._numbers = {"out": 0, "in": 0}
 
     def wrap(self, data: bytes) -> bytes:
-        """What is sent in place of ``data``."""
+        """Return what is sent in place of ``data``."""
         mac, number = self._mac("out", data)
         body = data + mac
         return (self._ciphers["out"].apply(body) if self._ciphers else body) + b"\0\1" + number
 
     def unwrap(self, data: bytes) -> bytes:
-        """What was sent.
+        """Return what was sent.
 
         Raises:
             NotHadoop: it is not what the other side signed, or not the next in turn.

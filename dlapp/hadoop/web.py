@@ -20,7 +20,7 @@ _CLOSED = "it closed the connection without an answer"
 
 
 class NoAddress(DlappError):
-    """What was to be called is not a web address."""
+    """An address that is not a web address."""
 
 
 class WrongScheme(Unreachable):

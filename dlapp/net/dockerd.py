@@ -81,7 +81,7 @@ class Dockerd:
 
     @property
     def path(self) -> str:
-        """Its socket."""
+        """Path of its socket."""
         return self.host.removeprefix(UNIX)
 
     def call(
@@ -213,7 +213,7 @@ class Dockerd:
         return _object(self.call("GET", "/version"))
 
     def image(self, name: str) -> dict[str, Any] | None:
-        """What is known of an image; None: it is not here."""
+        """Return what is known of an image; None: it is not here."""
         try:
             return _object(self.call("GET", f"/images/{quote(name)}/json"))
         except DockerRefused as error:

@@ -65,7 +65,7 @@ _T = TypeVar("_T")
 
 
 class IncompleteResponse(OSError):
-    """No whole answer came.
+    """A response that did not come, or not completely.
 
     Args:
         sent: the server may have seen the request.
@@ -82,12 +82,12 @@ class IncompleteResponse(OSError):
 
     @property
     def timed_out(self) -> bool:
-        """Whether it did not come in time."""
+        """True if it did not come in time."""
         return isinstance(self.__cause__, TimeoutError)
 
     @property
     def too_large(self) -> bool:
-        """Whether its body is larger than the limit."""
+        """True if its body is larger than the limit."""
         return isinstance(self.__cause__, _BodyTooLarge)
 
 
@@ -107,7 +107,7 @@ class RequestBody(NamedTuple):
 
 
 class ResponseSink(NamedTuple):
-    """Where the body of a good answer goes.
+    """Destination of the body of a good answer.
 
     Args:
         fd: an open file that is written from ``offset`` on.
@@ -135,7 +135,7 @@ class HttpResponse(NamedTuple):
 
     @property
     def good(self) -> bool:
-        """Whether the request was carried out."""
+        """True if the request was carried out."""
         return 200 <= self.status < 300
 
 
@@ -347,7 +347,7 @@ class HttpClient:
         return _Connection(sock, self._silence_s, in_kernel=scheme != "https")
 
     def _wants_tls(self, server: str, broken: IncompleteResponse) -> bool:
-        """Whether a server that gave no answer to plain HTTP would have given one in TLS."""
+        """Return True if a server that gave no answer to plain HTTP would have given one in TLS."""
         scheme, host, port = _address(server)
         if scheme != "http" or server in self._known or broken.timed_out:
             return False
@@ -590,7 +590,8 @@ class _Connection:
     # ---- receiving ----
 
     def _as_a_whole(self, limit_s: float | None) -> None:
-        """What is received from now on has so long in all, for a server may trickle; None: each piece has its time."""
+        """Limit the time of what is received from now on in all, for a server may trickle; None: each piece has its
+        time."""
         self._ends_at = self.until
         if self.until is None:
             if limit_s is None:
@@ -759,7 +760,7 @@ class _Body:
 
 
 class _FileFailed(Exception):
-    """It is the file here that failed, not the server; ``why`` is the error to raise."""
+    """A failure of the file here, not of the server; ``why`` is the error to raise."""
 
     def __init__(self, why: OSError) -> None:
         super().__init__(str(why))

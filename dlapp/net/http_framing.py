@@ -30,7 +30,7 @@ _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;[\t\x20-\x7e\x80-\xff]*|[ \t]
 
 
 class FramingError(ValueError):
-    """Not an HTTP response, or one that does not say without doubt where it ends."""
+    """A response that is not HTTP, or does not say without doubt where it ends."""
 
 
 class Headers:

@@ -26,7 +26,7 @@ def _checked(result: int, call: str) -> None:
 
 
 def become_subreaper() -> None:
-    """From now on this process adopts descendants whose parents die, instead of init."""
+    """Let this process adopt descendants whose parents die, instead of init, from now on."""
     _checked(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
 
 

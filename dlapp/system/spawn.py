@@ -47,7 +47,7 @@ PROGRAM = (*PYTHON, "-m", "dlapp")
 
 
 def is_program(words: Sequence[bytes], roles: Sequence[bytes]) -> bool:
-    """Whether a command line is `PROGRAM`'s in one of the roles (``am``, ``task``, ...), of any installation."""
+    """Return True if a command line is `PROGRAM`'s in one of the roles (``am``, ``task``, ...), of any installation."""
     for options in ISOLATIONS:
         start = [*map(os.fsencode, options), b"-m", b"dlapp"]
         if list(words[1 : 1 + len(start)]) == start and words[1 + len(start) : 2 + len(start)]:
@@ -120,5 +120,5 @@ def close_all_but(kept: Sequence[int]) -> None:
 
 
 def environment() -> dict[str, str]:
-    """What our processes are given of ours: nothing that steers Python, and no secret of a user's shell."""
+    """Return the variables that our processes get of ours: none that steers Python, and no secret of a user's shell."""
     return {name: value for name in _KEPT_VARIABLES if (value := os.environ.get(name)) is not None}

@@ -123,7 +123,8 @@ def read_choice(text: str, allowed: Iterable[str]) -> str:
 
 
 def nearest(word: str, allowed: Iterable[str]) -> str:
-    """What to say of an unknown name: ``, nearest is 'memory'`` or, with nothing near, ``, known are ...``."""
+    """Return the end of a message on an unknown name: ``, nearest is 'memory'`` or, with nothing near, ``, known are
+    ...``."""
     import difflib  # only on the way to an error: it costs 5 ms
 
     names = list(allowed)
