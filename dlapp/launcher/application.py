@@ -1,4 +1,4 @@
-"""From a properties file to an `AppSpec`: defaults taken in, paths resolved, the world looked at.
+"""Conversion of a properties file to an `AppSpec`: defaults taken in, paths resolved, the world looked at.
 
 On one machine relative paths of the file begin beside it. A source of input is, in the spec, ``file://`` and an
 absolute pattern of Hadoop's (`dlapp.storage.glob`); the directories that we put before what the user wrote are escaped
@@ -65,7 +65,7 @@ class Snapshot(Value):
 
 
 class Application(Value):
-    """What a properties file says, ready to be submitted.
+    """Content of a properties file, ready to be submitted.
 
     Args:
         env: the user's variables with their values.
@@ -98,7 +98,7 @@ Source = str | Snapshot | UnresolvedSpec
 
 
 class _SpecProperties(Properties):
-    """What a spec says of what is looked at in the world, by the keys that a file has for it."""
+    """Properties of a spec that are checked in the world, by the keys that a file has for them."""
 
     __slots__ = ("_values",)
 
@@ -619,7 +619,8 @@ class _Maker:
         )
 
     def _location(self, text: str, *, pattern: bool) -> str:
-        """Where a path is: on HDFS or on this machine, as it says, else as the engine has it. Raises ValueError."""
+        """Return the location of a path: on HDFS or on this machine, as it says, else as the engine has it. Raises
+        ValueError."""
         match = _SCHEME.match(text)
         scheme = match[1].lower() if match else ""
         if scheme != "hdfs" and not self.engine.paths_on_hdfs:
@@ -653,7 +654,7 @@ class _Maker:
         return True
 
     def _check_overlaps(self, inputs: list[InputSpec], outputs: list[OutputSpec], workspace: str | None) -> None:
-        """No output may lie where it would replace what the application is made of, or another output."""
+        """Refuse an output that would replace what the application is made of, or another output."""
         for place, output in enumerate(outputs):
             section = f"to_hdfs {output.name}".strip()
             target = self._path(output.target)

@@ -1,4 +1,4 @@
-"""What the world must be like for an application to run: its input there, its output possible, its script packed.
+"""Checks before a submission: the input exists, the output may be written, the script is packed.
 
 Each check notes what it finds, so that a user learns all of it at once.
 """
@@ -136,7 +136,7 @@ class WorldCheck:
                     self._land(section, one, entry, packed, landed)
 
     def _problem_inside(self, entry: MatchedEntry) -> str:
-        """Why not all of an entry can be brought; empty: it can."""
+        """Return why not all of an entry can be brought; empty: it can."""
         try:
             open_location(entry.location, self.hdfs).tree(entry)
         except DlappError as error:
@@ -216,7 +216,7 @@ def _path(location: str) -> str:
 
 
 def _unreadable(entry: MatchedEntry) -> str:
-    """Why a file or directory on this machine cannot be fetched; empty: it can."""
+    """Return why a file or directory on this machine cannot be brought; empty: it can."""
     if not entry.location.startswith(FILE):
         return ""
     path = local_path(entry.location)

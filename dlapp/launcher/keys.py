@@ -124,7 +124,7 @@ def _vcores(text: str) -> int:
 
 
 def _gcores(text: str) -> int | None:
-    """None: auto, one where the engine has GPUs."""
+    """Return the gcores of a text; None: auto, one where the engine has GPUs."""
     if text == "auto":
         return None
     try:

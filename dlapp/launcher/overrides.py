@@ -1,4 +1,4 @@
-"""What a command's options say in place of the properties file: ``--set``, ``--env`` and the words after ``--``.
+"""Options of a command in place of the properties file: ``--set``, ``--env`` and the words after ``--``.
 
 Keys are put into the file's text before it is checked, so that they have the same rules and the same messages, with the
 option in place of the line. Values of variables never come near that text: it is printed by ``--print-spec``.
@@ -19,7 +19,7 @@ _SAFE = re.compile(r"[A-Za-z0-9_@%+=:,./-]+", re.ASCII)
 
 
 class OptionNames(NamedTuple):
-    """What messages call the options."""
+    """Names of the options in messages."""
 
     settings: str = "--set"
     env: str = "--env"
@@ -30,7 +30,7 @@ OPTIONS = OptionNames()
 
 
 class Overrides(Value):
-    """What is to be otherwise than in the file.
+    """Values that replace those of the file.
 
     Args:
         settings: ``SECTION.KEY`` -> value as in the file.

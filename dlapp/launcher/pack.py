@@ -258,7 +258,8 @@ class _Writer:
 
 
 def _data_pieces(descriptor: int, size: int) -> list[tuple[int, int]]:
-    """Where a file has data: offset and length, in whole blocks but for the last, which ends where the file ends."""
+    """Return the places of a file that have data: offset and length, in whole blocks but for the last, which ends where
+    the file ends."""
     pieces: list[tuple[int, int]] = []
     at = 0
     while at < size:

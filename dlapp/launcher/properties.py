@@ -186,7 +186,7 @@ def parse_properties(text: str | bytes, path: str) -> Properties:
 
 
 def read_properties(text: str | bytes, path: str, faults: Faults, overrides: Overrides = NO_OVERRIDES) -> Properties:
-    """As `parse_properties`, but with faults it goes on, and leaves out what cannot be understood.
+    """Parse like `parse_properties`, but go on after faults, and leave out what cannot be understood.
 
     Args:
         text: what is in the file.
@@ -337,7 +337,7 @@ def _known_section(words: list[str], line: Line, faults: Faults) -> str | None:
 
 
 def _checked(properties: Properties, faults: Faults) -> Properties:
-    """Only what is known, stands where it may, and can be read; the rest is noted."""
+    """Return what is known, stands where it may, and can be read; note the rest."""
     sections: dict[str, dict[str, Setting]] = {}
     for section, settings in properties.sections.items():
         good = sections[section] = {}

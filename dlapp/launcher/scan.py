@@ -1,4 +1,4 @@
-"""What a workspace has, before any of it is read: sizes, links, and what cannot be packed.
+"""Scan of a workspace before any of it is read: sizes, links, and what cannot be packed.
 
 A line on links: one that leads to something inside the workspace is kept, an absolute one made relative, for the
 workspace lies elsewhere when the program runs. One that leads out would lead nowhere there, so it is refused.
@@ -178,7 +178,7 @@ def _refusal(root: str, faults: list[str]) -> str:
 
 
 def _listed(path: str, name: str, warnings: list[str], faults: list[str]) -> list[os.DirEntry[str]]:
-    """What a directory holds, last first."""
+    """Return the entries of a directory, last first."""
     try:
         with os.scandir(path) as found:
             return sorted(found, key=_bytes_of_name, reverse=True)

@@ -126,7 +126,7 @@ def _dollar(text: str, start: int) -> tuple[str, int]:
 
 
 def _escape(text: str, at: int) -> tuple[bytes, int]:
-    """What the escape after a backslash stands for; one that means nothing keeps its backslash, as in bash."""
+    """Return what the escape after a backslash stands for; one that means nothing keeps its backslash, as in bash."""
     if match := _HEX.match(text, at):
         return bytes([int(match[1], 16)]), match.end()
     if match := _OCTAL.match(text, at):

@@ -153,7 +153,7 @@ def _step(say: Say, name: str, ok: str) -> Iterator[None]:
 
 
 def _check_engine(application: Application, engine: Engine) -> list[str]:
-    """What the engine has to say of the ask; a key that it cannot honour is refused with its line."""
+    """Check the request with the engine; refuse a key that it cannot honour, with its line."""
     try:
         return engine.check(application.spec)
     except SpecError as refused:
