@@ -1,1 +1,1 @@
-"""What dlapp-doctor checks: one module for each part of the installation."""
+"""Checks of dlapp-doctor: one module for each part of the installation."""

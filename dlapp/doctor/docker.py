@@ -1,4 +1,4 @@
-"""What payloads need on the machine where they run, for dlapp-doctor."""
+"""Requirements of payloads on the machine where they run, for dlapp-doctor."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _docker(host: str) -> Iterator[Finding]:
 
 
 def _gpu_mode(configured: DockerConfig) -> Iterator[Finding]:
-    """How containers get their GPUs here, and why so."""
+    """Yield how containers get their GPUs here, and why so."""
     from dlapp.net.dockerd import Dockerd, DockerError
     from dlapp.runtime.gpu.facts import driver_nodes, facts_of
     from dlapp.runtime.gpu.modes import choose_mode

@@ -1,4 +1,4 @@
-"""What `dlapp-doctor` finds: one assumption each, whether it holds, and what mends it where it does not.
+"""Findings of `dlapp-doctor`: one requirement each, whether it is met, and what mends it if not.
 
 Each room looks after its own assumptions, in a module `doctor` that gives a list of checks; `dlapp.doctor.run` puts
 the lists together. A check is a function that yields findings. One that needs what an earlier finding of it said is
@@ -23,7 +23,7 @@ ASK_S = 10.0
 
 
 class Finding(NamedTuple):
-    """What is so about one assumption.
+    """Result of one check.
 
     Args:
         verdict: `PASS`, `WARN` (it works, or may; look at it) or `FAIL` (something does not work).
@@ -39,7 +39,7 @@ class Finding(NamedTuple):
 
 
 class CheckContext(NamedTuple):
-    """Where the checks look from.
+    """Context of the checks.
 
     Args:
         on_node: in a container on a node of a cluster; else where applications are submitted.
@@ -62,17 +62,17 @@ class Check(NamedTuple):
 
 
 def passed(subject: str, found: str) -> Finding:
-    """It holds."""
+    """Return the finding that a requirement is met."""
     return Finding(PASS, subject, found)
 
 
 def warned(subject: str, found: str, repair: str) -> Finding:
-    """It may be all right."""
+    """Return the finding that a requirement may be met."""
     return Finding(WARN, subject, found, repair)
 
 
 def failed(subject: str, found: str, repair: str = "") -> Finding:
-    """It does not hold; without ``repair`` the words themselves say what to do."""
+    """Return the finding that a requirement is not met; without ``repair`` the message itself says what to do."""
     return Finding(FAIL, subject, found, repair)
 
 

@@ -1,4 +1,4 @@
-"""What input and output need, for dlapp-doctor: that HDFS takes a file, and moves it."""
+"""Requirements of input and output, for dlapp-doctor: that HDFS takes a file, and moves it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the embedded engine needs of its machine, for dlapp-doctor."""
+"""Requirements of the embedded engine on its machine, for dlapp-doctor."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ _MOST_SAID = 60_000
 
 
 def on_a_node(config: Config, engine: YarnEngine) -> Iterator[Finding]:
-    """What is so on some node of the cluster.
+    """Yield the findings on some node of the cluster.
 
     Raises:
         DlappError: no container could be had, or what ran in it did not come to its end.
@@ -73,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def checks(told: Mapping[str, Any]) -> list[Check]:
-    """What there is to check on a node."""
+    """Return the checks of a node."""
     from dlapp.config import load_config
     from dlapp.doctor import docker as runtime
     from dlapp.doctor import gpu as gpuid

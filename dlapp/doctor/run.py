@@ -1,4 +1,4 @@
-"""What dlapp-doctor looks at: the configuration, and then what each room has to check (`dlapp.doctor.findings`)."""
+"""Run of dlapp-doctor: the checks of the configuration, and then those of each part (`dlapp.doctor.findings`)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _on_a_node(config: Config) -> Iterator[Finding]:
 
 
 def checks(config: Config) -> Sequence[Check]:
-    """What there is to check where applications are submitted."""
+    """Return the checks of the machine where applications are submitted."""
     found: list[Check] = []
     ground = CheckContext(config)
     if config.cluster == "yarn":
@@ -70,7 +70,7 @@ def checks(config: Config) -> Sequence[Check]:
 
 
 def _input_cache(config: Config) -> Iterator[Finding]:
-    """Whether input can be kept here, and whether there is room for as much as may be kept."""
+    """Yield whether input can be kept here, and whether there is room for as much as may be kept."""
     from dlapp.client.input_cache import UserInputCache, size_text
     from dlapp.cluster.local.state import open_state
 

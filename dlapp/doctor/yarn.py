@@ -1,4 +1,4 @@
-"""What dlapp needs of a YARN cluster, as its client sees it, for dlapp-doctor."""
+"""Requirements of dlapp on a YARN cluster, as its client sees it, for dlapp-doctor."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _clock(theirs_s: float, began_s: float, ended_s: float) -> Finding:
 
 
 def _gpus(config: Config, rest: YarnRest, types: set[str]) -> Generator[Finding, None, Dialect | None]:
-    """How GPUs are counted; None: that is wrong."""
+    """Yield how GPUs are counted, and return it; None: that is wrong."""
     configured = config.yarn.dialect
     try:
         dialect = choose_dialect(configured, types, has_field3=rest.configuration(FIELD3_LIMIT) is not None)

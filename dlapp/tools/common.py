@@ -1,4 +1,4 @@
-"""What all commands share: how they are declared, how their errors become one line and an exit code.
+"""Common parts of all commands: how they are declared, how their errors become one line and an exit code.
 
 A command is a function that returns its exit code (None: 0). Data goes to stdout, all else to stderr.
 """

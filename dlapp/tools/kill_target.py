@@ -1,4 +1,4 @@
-"""What dlapp-kill and dlapp-softkill have in common: ``[USER] ID...``, and never "all of USER's"."""
+"""Arguments of dlapp-kill and dlapp-softkill: ``[USER] ID...``, and never "all of USER's"."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def ago(ms: int) -> str:
 
 
 def collect_lines(leases: list[dict[str, Any]], here: str) -> list[str]:
-    """What ``gc`` did, a line for each lease."""
+    """Return the lines of ``gc``, one for each lease."""
     lines = []
     for one in leases:
         what = f"{here}: {', '.join(one['devices'])} of {one['container'] or one['application'] or 'an unknown holder'}"
@@ -88,7 +88,7 @@ def collect_lines(leases: list[dict[str, Any]], here: str) -> list[str]:
 
 
 def why_lines(answer: View, count: int) -> list[str]:
-    """What ``why N`` prints."""
+    """Return the lines of ``why N``."""
     if answer["can"]:
         return [f"{answer['host']}: yes, {', '.join(answer['devices'])}"]
     more = answer["hosts"] - len(answer["lines"])

@@ -1,4 +1,4 @@
-"""What moves while one waits: bars and a live picture on a terminal, plain lines everywhere else; all on stderr.
+"""Progress while one waits: bars and a live picture on a terminal, plain lines everywhere else; all on stderr.
 
 rich is loaded only where there is a terminal and something to show on it.
 """
@@ -29,7 +29,7 @@ SLOW_BYTES = 32 << 20
 
 
 def on_terminal() -> bool:
-    """Whether somebody looks at stderr."""
+    """Return True if stderr is a terminal."""
     return sys.stderr.isatty()
 
 

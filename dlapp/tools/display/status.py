@@ -1,4 +1,4 @@
-"""How one application is or ended, as lines of text: pure, so that every line can be tested to the character.
+"""Status of one application as lines of text: pure, so that every line can be tested to the character.
 
 The first lines of a status are those of the C3 cluster's own tool, in its order and with its spelling; scripts read
 them. Below is the answer, with which ``dlapp-launcher --wait`` ends too, and then the details. The original's log URLs

@@ -1,4 +1,4 @@
-"""What programs print, made harmless for a terminal: colours stay, everything else that steers it is left out.
+"""Output of programs, made harmless for a terminal: colours stay, everything else that steers it is left out.
 
 A terminal obeys what it is sent: it can be made to send text as if it was typed, to set its title or the clipboard, to
 write over what stands there. Of control sequences only SGR (colours and the like) passes, of control characters the

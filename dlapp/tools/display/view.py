@@ -43,13 +43,13 @@ def elapsed(ms: int) -> str:
 
 
 def elapsed_of(view: View, now_ms: int) -> str:
-    """From the submission to the end, or to ``now_ms`` while there is none."""
+    """Return the time from the submission to the end, or to ``now_ms`` while there is none."""
     end_ms = now_ms if view["finished_ms"] is None else view["finished_ms"]
     return elapsed(end_ms - view["submitted_ms"])
 
 
 def ended(view: View) -> bool:
-    """Whether nothing follows any more."""
+    """Return True if no other state can follow."""
     return view["state"] in ENDED
 
 
@@ -65,7 +65,7 @@ def labels(view: View) -> list[tuple[str, str]]:
 
 
 def exit_text(one: Mapping[str, Any]) -> str:
-    """How a payload ended: its exit code, ``signal 9``, or ``-`` where it did not."""
+    """Return how a payload ended: its exit code, ``signal 9``, or ``-`` if it did not."""
     if one["exit_code"] is not None:
         return str(one["exit_code"])
     return NOTHING if one["signal"] is None else f"signal {one['signal']}"
@@ -99,7 +99,7 @@ def payload_exit_text(view: View) -> str:
 
 
 def phase_text(view: View) -> str:
-    """Where an application is: its phase, what it waits for, or how it ended."""
+    """Return the state of an application: its phase, what it waits for, or how it ended."""
     if ended(view):
         return str(view["cause"] or view["final_status"].lower())
     if view["state"] == "RUNNING":
@@ -228,7 +228,8 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def width(text: str) -> int:
-    """How many columns of a terminal ``text`` takes: two for a wide East Asian character, none for a combining one."""
+    """Return the columns of a terminal that ``text`` takes: two for a wide East Asian character, none for a combining
+    one."""
     if text.isascii():
         return len(text)
     from unicodedata import combining, east_asian_width
@@ -237,7 +238,8 @@ def width(text: str) -> int:
 
 
 def derived(view: View, now_ms: int) -> dict[str, object]:
-    """What ``--json`` adds to a view: the elapsed time [ms], and the exit code that ``--wait`` would end with."""
+    """Return what ``--json`` adds to a view: the elapsed time [ms], and the exit code that ``--wait`` would end
+    with."""
     from dlapp.client import exit_code_of
 
     end_ms = now_ms if view["finished_ms"] is None else view["finished_ms"]
