@@ -52,7 +52,7 @@ NOT_KEYS_PREFIXES = ("DLAPP_INPUT_", "DLAPP_OUTPUT_", "DLAPP_SHELL_")
 
 
 class DefaultsConfig(NamedTuple):
-    """What a properties file without ``[resources]`` asks for; ``gcores`` None: 1 where the engine has GPUs, else 0."""
+    """Resources of a properties file without ``[resources]``; ``gcores`` None: 1 where the engine has GPUs, else 0."""
 
     containers: int
     vcores: int
@@ -87,7 +87,7 @@ class ZooKeeperConfig(NamedTuple):
 
 
 class GpuidConfig(NamedTuple):
-    """Who holds which GPU."""
+    """Settings of the GPU ledger."""
 
     lock_dir: str
     allowed_processes: tuple[str, ...]
@@ -104,7 +104,7 @@ class DockerConfig(NamedTuple):
 
 
 class RuntimeConfig(NamedTuple):
-    """How payloads run."""
+    """Settings of payloads."""
 
     log_limit_bytes: int
     kill_grace_max_s: float
@@ -120,7 +120,7 @@ class StorageConfig(NamedTuple):
 
 
 class HistoryConfig(NamedTuple):
-    """How long ended applications are kept."""
+    """Retention of ended applications."""
 
     age_s: float
     limit_bytes: int

@@ -36,7 +36,7 @@ class DlappError(Exception):
 
 
 class UsageError(DlappError, ValueError):
-    """What was asked for is not possible as it was asked."""
+    """A request that is not possible as it was made."""
 
     exit_code = EXIT_USAGE
 
@@ -62,7 +62,7 @@ class ConfigError(UsageError):
 
 
 class AskTooLarge(UsageError):
-    """No machine that the engine has can ever meet the ask.
+    """A request that no machine of the engine can ever meet.
 
     Args:
         problem: the whole message.
@@ -75,7 +75,7 @@ class AskTooLarge(UsageError):
 
 
 class NotFound(DlappError, LookupError):
-    """There is no such application, container or file."""
+    """An application, container or file that does not exist."""
 
     exit_code = EXIT_NOT_FOUND
 

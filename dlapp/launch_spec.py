@@ -1,4 +1,4 @@
-"""What a task is started with: values that an ApplicationMaster's engine writes for it, and nobody else reads."""
+"""Launch specification of a task: values that an ApplicationMaster's engine writes for it, and nobody else reads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MACHINE, ZOOKEEPER, NODE_MANAGER = "machine", "zookeeper", "nodemanager"
 
 
 class LedgerSettings(NamedTuple):
-    """Where a ledger of GPUs is (`dlapp.gpuid.factory.open_ledger`).
+    """Location of a ledger of GPUs (`dlapp.gpuid.factory.open_ledger`).
 
     Args:
         kind: `MACHINE`, `ZOOKEEPER` or `NODE_MANAGER`.
@@ -42,7 +42,7 @@ class LedgerSettings(NamedTuple):
 
 
 class DockerSettings(NamedTuple):
-    """What the configuration says of Docker.
+    """Settings of Docker.
 
     Args:
         host: dockerd's address, ``unix:///var/run/docker.sock``; it must be this machine's.
@@ -106,5 +106,5 @@ class LaunchSpec(NamedTuple):
 
     @property
     def on_a_cluster(self) -> bool:
-        """Whether the task outlives the ApplicationMaster that started it."""
+        """True if the task outlives the ApplicationMaster that started it."""
         return bool(self.am_file)

@@ -20,7 +20,7 @@ def shown(name: str) -> str:
 
 
 class HdfsPlace(NamedTuple):
-    """Where an HDFS is, and as whom we use it.
+    """Location of an HDFS, and the user that it is used as.
 
     Args:
         location: what stands before a path: ``hdfs://namenode:8020`` or ``hdfs://nameservice``.

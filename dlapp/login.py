@@ -1,4 +1,4 @@
-"""As whom dlapp uses a cluster's services, and by what proof: one value, which whoever needs it is handed.
+"""Identity with which dlapp uses a cluster's services, and its proof: one value, which is passed to all that need it.
 
 It is made once, where a process begins (`own_login`, or what a container was told); nothing below looks into the
 environment for it, and nothing keeps one for others. The proofs of single services that YARN itself hands out, of an
@@ -17,7 +17,7 @@ USER_VARIABLE = "HADOOP_USER_NAME"
 
 
 class Login(Value):
-    """Who asks a server of Hadoop for something.
+    """Identity for a server of Hadoop.
 
     Args:
         user: the Hadoop user; with simple authentication the servers take our word for it.
@@ -29,12 +29,12 @@ class Login(Value):
 
     @property
     def query(self) -> dict[str, str]:
-        """What a web server of Hadoop wants to find in a request's query."""
+        """Parameters that a web server of Hadoop requires in a request's query."""
         return {"user.name": self.user}
 
     @property
     def webhdfs_query(self) -> dict[str, str]:
-        """What a NameNode's web server wants to find there."""
+        """Parameters that a NameNode's web server requires."""
         return self.query if self.hdfs_token is None else {"delegation": self.hdfs_token}
 
     def as_user(self, user: str) -> Login:
@@ -43,7 +43,7 @@ class Login(Value):
 
 
 def own_login(environ: Mapping[str, str] = os.environ) -> Login:
-    """That of this process: $HADOOP_USER_NAME, or the operating system's user.
+    """Return the identity of this process: $HADOOP_USER_NAME, or the operating system's user.
 
     Raises:
         ConfigError: there is no name.

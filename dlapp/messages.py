@@ -1,4 +1,4 @@
-"""What the ApplicationMaster, its tasks and the tools say to each other: HTTP/1.1 with JSON bodies.
+"""Messages between the ApplicationMaster, its tasks and the tools: HTTP/1.1 with JSON bodies.
 
     who    call                                    body -> answer
     task   POST /v1/tasks/<container id>/hello     Hello -> Assignment
@@ -42,19 +42,19 @@ def derive_token(control_secret: str, purpose: str) -> str:
 
 
 def page_path(control_secret: str) -> str:
-    """Where the page for browsers lies on an address that others on the machine can reach as well."""
+    """Return the path of the page for browsers, on an address that others on the machine can reach as well."""
     return f"/{derive_token(control_secret, 'page')[:32]}/"
 
 
 def token_is_right(control_secret: str, purpose: str, token: str) -> bool:
-    """Whether ``token`` is the one for ``purpose``; takes as long for a near miss as for a far one."""
+    """Return True if ``token`` is the one for ``purpose``; takes as long for a near miss as for a far one."""
     import hmac
 
     return hmac.compare_digest(derive_token(control_secret, purpose).encode(), token.encode())
 
 
 class Phase(Enum):
-    """Where a task is in its run, in this order."""
+    """Phases of a task, in their order."""
 
     STARTING = "starting"
     LEASING = "leasing"
@@ -70,7 +70,7 @@ class Phase(Enum):
 
 
 class Fault(Enum):
-    """Whose fault a task's end is; it decides whether and where its index is tried again."""
+    """Cause of a task's end; it decides whether and where its index is tried again."""
 
     NONE = "none"
     USER = "user"
@@ -84,7 +84,7 @@ class Fault(Enum):
 
 
 class Stop(Enum):
-    """How a task is to end its payload."""
+    """Manner in which a task ends its payload."""
 
     NO = "no"
     SOFT = "soft"
@@ -110,7 +110,7 @@ class Hello(Value, kw_only=True):
 
 
 class Assignment(Value, kw_only=True):
-    """What one container is to do. Paths inside it are relative to the workspace.
+    """Work of one container. Paths inside it are relative to the workspace.
 
     Args:
         index: CONTAINER_INDEX; ``total`` is NUM_CONTAINERS.
@@ -164,7 +164,7 @@ class StoredOutput(Value, kw_only=True):
 
 
 class TaskResult(Value, kw_only=True):
-    """How a task ended.
+    """Result of a task.
 
     Args:
         exit_code: the payload's; None: it never ran or died by a signal.
@@ -208,7 +208,7 @@ class Report(Value, kw_only=True):
 
 
 class Orders(Value, kw_only=True):
-    """What a task is to do now.
+    """Orders for a task.
 
     Args:
         attempt: of the AM that speaks; a task refuses an attempt lower than one it has heard.
@@ -237,7 +237,7 @@ class StopRequest(Value, kw_only=True):
 
 
 class StopAnswer(Value, kw_only=True):
-    """What came of it: ``state`` is ``stopping``, ``already`` or ``ended``; ``left_s`` the grace time that is left."""
+    """Answer to a stop: ``state`` is ``stopping``, ``already`` or ``ended``; ``left_s`` the grace time that is left."""
 
     state: str
     left_s: float = 0.0

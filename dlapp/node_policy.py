@@ -1,4 +1,4 @@
-"""What the operator of a node allows there: ``/etc/dlapp/node.yaml``, read on the node that it protects.
+"""Policy of the operator of a node: ``/etc/dlapp/node.yaml``, read on the node that it protects.
 
 It must belong to root, and nobody else may write it. Without it the strict defaults of `KEYS` hold. An application and
 the configuration (`dlapp.config`) choose among what it allows. It binds honest clients only: on a cluster dlapp itself

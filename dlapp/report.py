@@ -1,4 +1,4 @@
-"""What is known of an application at one moment, for whoever asks: reports, views and outcomes.
+"""State of an application at one moment, for all that show it: reports, views and outcomes.
 
 The ApplicationMaster writes the `ApplicationView`; the engine adds what only it knows (waiting, killed, died) and the
 tools show it. The states are YARN's on every engine.
@@ -29,12 +29,12 @@ class State(Enum):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing follows any more."""
+        """True if no other state can follow."""
         return self in (State.FINISHED, State.FAILED, State.KILLED)
 
 
 class FinalStatus(Enum):
-    """How an application ended. Source: yarn_protos.proto, FinalApplicationStatusProto."""
+    """Final status of an application. Source: yarn_protos.proto, FinalApplicationStatusProto."""
 
     UNDEFINED = "UNDEFINED"
     SUCCEEDED = "SUCCEEDED"
@@ -43,7 +43,7 @@ class FinalStatus(Enum):
 
 
 class Cause(Enum):
-    """Why an application ended, finer than `FinalStatus`; it decides the exit code of ``--wait``."""
+    """Cause of the end of an application, finer than `FinalStatus`; it decides the exit code of ``--wait``."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"

@@ -1,4 +1,4 @@
-"""What an application is: the values that a properties file becomes, and what is submitted of them.
+"""Specification of an application: the values that a properties file becomes, and what is submitted of them.
 
 All are frozen, checked when they are made, and have a JSON form (`dlapp.serialization`). A fault is a `SpecError` that
 names the field as the user wrote it: ``resources.memory``, ``to_hdfs.output_path``.
@@ -37,7 +37,7 @@ RESERVED_ENV_PREFIXES = ("NVIDIA_", "DLAPP_")
 
 
 class StartRule(Enum):
-    """When the payloads of a role may start."""
+    """Rule for the start of the payloads of a role."""
 
     AS_GRANTED = "granted"
     """Each as soon as its own container is ready."""
@@ -46,7 +46,7 @@ class StartRule(Enum):
 
 
 class ContainerFailure(Enum):
-    """What becomes of the other containers when one has failed for good."""
+    """Effect on the other containers when one has failed for good."""
 
     STOP = "stop"
     """They are stopped, and the application has failed."""
@@ -55,7 +55,7 @@ class ContainerFailure(Enum):
 
 
 class OnFailure(Enum):
-    """What becomes of the output of an application that failed."""
+    """Treatment of the output of an application that failed."""
 
     KEEP = "keep"
     DROP = "drop"
@@ -125,7 +125,7 @@ class RoleSpec(Value, kw_only=True):
 
 
 class Placement(Value, kw_only=True):
-    """Where containers may run, which has no effect on one machine; and which GPUs of their node they get.
+    """Placement of containers, which has no effect on one machine; and the GPUs of their node that they get.
 
     Args:
         spread: the GPUs of a container are to be far from each other and from those in use, not close together.
@@ -276,11 +276,11 @@ class AppSpec(Value, kw_only=True):
 
     @property
     def containers(self) -> int:
-        """How many containers all roles have together."""
+        """Number of containers of all roles together."""
         return sum(role.instances for role in self.roles)
 
     def total(self) -> tuple[int, int, int]:
-        """What all containers ask for together: memory [MiB], vcores, gcores."""
+        """Return what all containers request together: memory [MiB], vcores, gcores."""
         parts = [role.resources.times(role.instances) for role in self.roles]
         return sum(p[0] for p in parts), sum(p[1] for p in parts), sum(p[2] for p in parts)
 
@@ -314,7 +314,7 @@ class Submission(Value, kw_only=True):
 
 
 class Secrets(Value, kw_only=True):
-    """What travels apart from the spec, readable by the owner only.
+    """Secrets of an application, which travel apart from the spec, readable by the owner only.
 
     Args:
         control_secret: 64 hex digits; tokens are derived from it (`dlapp.messages`).

@@ -26,7 +26,7 @@ MISSING = object()
 
 
 class Field:
-    """What a class says of one field; the arguments are those of `field`."""
+    """Declaration of one field of a class; the arguments are those of `field`."""
 
     __slots__ = ("compare", "default", "default_factory", "repr")
 
@@ -41,7 +41,7 @@ class Field:
 
     @property
     def required(self) -> bool:
-        """Whether a value must be given."""
+        """True if a value must be given."""
         return self.default is MISSING and self.default_factory is None
 
 
@@ -86,7 +86,7 @@ class _RecordType(type):
 
 
 class _Fields(metaclass=_RecordType):
-    """What `Value` and `Record` share."""
+    """Common part of `Value` and `Record`."""
 
     def __init__(self, /, *args: Any, **values: Any) -> None:
         cls = type(self)
