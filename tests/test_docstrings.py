@@ -1,4 +1,5 @@
-"""Docstrings say what a function takes: public ones of four parameters or more have Args, of parameters that exist."""
+"""Docstrings begin with a verb or a noun, and say what a function takes: public ones of four parameters or more have
+Args, of parameters that exist."""
 
 from __future__ import annotations
 
@@ -9,6 +10,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 MANY = 4
+NO_BEGINNING = re.compile(
+    r"(?:What|Whether|Who|Whose|Whoever|Which|How|Where|When|Why|It|Its|As|Of|So|That|Those|There|This|Not|None|Nothing|"
+    r"Only|No|For|From|On|In|With|Between|Is)\b"
+)
+"""Words that begin a question or a subordinate clause, or refer to what the reader does not see."""
 _SECTION = re.compile(r"\n(?:Returns|Raises|Yields|Source):")
 _ENTRY = re.compile(r"^ {4}(\*{0,2}\w+(?:, \*{0,2}\w+)*):", re.MULTILINE)
 
@@ -64,4 +70,17 @@ def test_what_args_describe_is_a_parameter() -> None:
         extra = [one.arg for one in (function.args.vararg, function.args.kwarg) if one is not None]
         unknown = set(described(function)) - {*parameters(function, method=False), *extra}
         wrong += [f"{where}: {name}" for name in sorted(unknown)]
+    assert wrong == []
+
+
+def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
+    count, wrong = 0, []
+    for path in sorted((ROOT / "dlapp").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (text := ast.get_docstring(node)):
+                count += 1
+                if NO_BEGINNING.match(text):
+                    name = getattr(node, "name", "the module")
+                    wrong.append(f"{path.relative_to(ROOT)}: {name}: {text.splitlines()[0]}")
+    assert count > 2000
     assert wrong == []

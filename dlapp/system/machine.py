@@ -1,4 +1,4 @@
-"""What names this machine, its present boot, and the file systems that are mounted on it."""
+"""Names of this machine, of its present boot, and of the file systems that are mounted on it."""
 
 from __future__ import annotations
 

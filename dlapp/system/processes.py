@@ -1,4 +1,4 @@
-"""What /proc says of processes. Nothing is told of a process that is gone, or that the kernel does not show.
+"""Processes as /proc shows them. Nothing is told of a process that is gone, or that the kernel does not show.
 
 A pid alone names nothing for long: a process is meant by its pid and its start time, or by a pidfd.
 """

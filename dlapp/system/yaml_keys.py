@@ -41,7 +41,7 @@ class Key(NamedTuple):
 
 
 class YamlValue(NamedTuple):
-    """What a file says of one key: where (``file:line``), and the text, or those of a list."""
+    """Value of one key in a file: its place (``file:line``), and the text, or those of a list."""
 
     where: str
     texts: list[str]
