@@ -170,6 +170,7 @@ class TaskResult(Value, kw_only=True):
         exit_code: the payload's; None: it never ran or died by a signal.
         signal: the signal that ended the payload.
         message: one line for the user; empty when all is well.
+        outage: with NODE: what the node lacks comes back without a change of its setup (Docker, a registry).
     """
 
     fault: Fault
@@ -177,6 +178,7 @@ class TaskResult(Value, kw_only=True):
     signal: int | None = None
     message: str = ""
     outputs: tuple[StoredOutput, ...] = ()
+    outage: bool = False
 
 
 class Report(Value, kw_only=True):

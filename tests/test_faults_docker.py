@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from dlapp.am.decisions.verdict import NODE_RETRIES
 from dlapp.gpuid.stores.machine import MachineLedger
 from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger, ZooKeeperSettings
 from tests.applications import (
@@ -359,6 +360,91 @@ def test_a_docker_that_does_not_answer_holds_up_nobody(
     assert "Traceback" not in log.read_text()
     for name in dockerd.containers(f"label=dlapp.app={first}"):
         dockerd.docker("rm", "-f", name)
+
+
+# ---- a Docker or a registry that is away for a while ----
+
+
+def finish(box_dir: Path, application: str) -> None:
+    """Let the payload of the application's only container end, once it runs."""
+    (one,) = wait_for("its container", lambda: in_phase(application, "running")() and status(application)["containers"])
+    home = application_dir(box_dir, application) / "containers" / one["container_id"]
+    (home / "workspace" / "finish").touch()
+
+
+WAITS = "echo ready; until [ -e finish ]; do sleep 0.02; done"
+
+
+@pytest.fixture
+def own(tmp_path: Path, state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Dockerd]:
+    """A daemon that may be stopped, which applications use directly."""
+    with own_daemon() as daemon:
+        monkeypatch.setenv("DLAPP_RUNTIME_DOCKER_HOST", daemon.host)
+        monkeypatch.setenv("DLAPP_RUNTIME_DOCKER_NETWORK", "none")
+        yield daemon
+
+
+def test_a_stop_of_docker_ends_no_application_on_one_machine_and_the_status_names_what_it_waits_for(
+    tmp_path: Path, state_dir: Path, own: Dockerd
+) -> None:
+    application = launch(properties(tmp_path, WAITS, application={"docker_image": IMAGE}))
+    wait_for("its payload", in_phase(application, "running"))
+    own.terminate()
+    detail = wait_for(
+        "the next try waits",
+        lambda: next((c["detail"] for c in status(application)["containers"] if "waits for" in c["detail"]), False),
+    )
+    assert detail.startswith(f"waits for Docker at {own.host} since ")
+    assert detail.endswith((": no such file or directory", ": connection refused"))
+    assert detail in run("dlapp-status", application).out
+    own.start()
+    finish(state_dir, application)
+    end = ended(application)
+    assert end["final_status"] == "SUCCEEDED", end["diagnostics"]
+    (container,) = end["containers"]
+    assert container["attempt"] == 2
+    assert "Docker was stopped or restarted under the payload" in container["earlier"][0]["message"]
+
+
+def test_more_restarts_of_docker_than_a_node_has_retries_end_no_application(
+    tmp_path: Path, state_dir: Path, own: Dockerd
+) -> None:
+    application = launch(properties(tmp_path, WAITS, application={"docker_image": IMAGE}))
+    for attempt in range(1, NODE_RETRIES + 3):
+
+        def runs(attempt: int = attempt) -> bool:
+            return any((c["attempt"], c["phase"]) == (attempt, "running") for c in status(application)["containers"])
+
+        wait_for("its payload", runs, 60)
+        if attempt < NODE_RETRIES + 2:
+            own.restart()
+    finish(state_dir, application)
+    assert ended(application)["final_status"] == "SUCCEEDED"
+
+
+def test_an_application_that_waits_for_docker_can_be_killed(tmp_path: Path, own: Dockerd) -> None:
+    application = launch(properties(tmp_path, WAITS, application={"docker_image": IMAGE}))
+    wait_for("its payload", in_phase(application, "running"))
+    own.terminate()
+    wait_for("it waits", lambda: any("waits for" in c["detail"] for c in status(application)["containers"]))
+    assert run("dlapp-kill", application).code == 0
+    assert ended(application)["final_status"] == "KILLED"
+
+
+def test_on_one_machine_a_registry_that_asks_for_patience_is_waited_for(
+    tmp_path: Path, state_dir: Path, own: Dockerd
+) -> None:
+    with Registry(busybox_root()) as registry:
+        registry.is_busy = True
+        application = launch(properties(tmp_path, "exit 0", application={"docker_image": registry.image}))
+        detail = wait_for(
+            "it waits",
+            lambda: next((c["detail"] for c in status(application)["containers"] if "waits for" in c["detail"]), False),
+        )
+        assert detail.startswith(f"waits for the registry of image {registry.image} since ")
+        registry.is_busy = False
+        end = ended(application)
+        assert (end["final_status"], end["containers"][0]["attempt"]) == ("SUCCEEDED", 1)
 
 
 # ---- on a cluster ----

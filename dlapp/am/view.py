@@ -6,6 +6,8 @@ change, the last value is used again.
 
 from __future__ import annotations
 
+import time
+
 from dlapp.am.decisions.verdict import of_end, of_result
 from dlapp.am.model.instance import Container, Instance, Stage
 from dlapp.am.model.state import ApplicationState
@@ -91,7 +93,11 @@ def phase_of(state: ApplicationState) -> str:
     for phase in reversed(_ON_THE_WAY):
         if count := counts.get(phase, 0):
             words.append(phase.value if count == total else f"{count} {phase.value}")
-    if waiting := counts.get(None, 0):
+    paused = [until_ms for role in state.roles for until_ms in role.paused.values()]
+    if paused:
+        at = time.strftime("%H:%M:%S", time.localtime((state.now_ms + min(paused) - state.awake_ms) / 1000))
+        words.append(f"{len(paused)} container{'s' if len(paused) > 1 else ''} tried again at {at}")
+    if (waiting := counts.get(None, 0) - len(paused)) > 0:
         words.append(f"waiting for {waiting} container{'s' if waiting > 1 else ''}")
     if (over := counts.get(Phase.ENDED, 0)) < total:
         failed = sum(bool(one.failed) for one in state.instances)

@@ -164,10 +164,16 @@ class ResourceLimits(Value, kw_only=True):
 
 
 class Registered(Value, kw_only=True):
-    """The answer to a registration; ``live`` are the containers that an earlier attempt left running."""
+    """The answer to a registration.
+
+    Args:
+        live: the containers that an earlier attempt left running.
+        single_node: all containers run on this machine.
+    """
 
     limits: ResourceLimits
     live: tuple[Grant, ...] = ()
+    single_node: bool = False
 
 
 class ContainerRequest(Value, kw_only=True):

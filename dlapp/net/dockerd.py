@@ -48,7 +48,9 @@ class DockerRefused(DockerError):
 
 
 class DockerSilent(DockerError):
-    """dockerd did not answer, or not as it should."""
+    """dockerd did not answer, or not as it should; ``denied``: this user may not connect to it."""
+
+    denied = False
 
 
 class DockerNotLocal(DockerError, DlappError):
@@ -122,7 +124,9 @@ class Dockerd:
                 raise DockerSilent(
                     f"no answer in {self.timeout_s:g} s" if until is None else "no answer in time"
                 ) from error
-            raise DockerSilent(str(error)) from error
+            silent = DockerSilent(str(error))
+            silent.denied = isinstance(error.__cause__, PermissionError)
+            raise silent from error
         if answer.status >= 400:
             raise DockerRefused(answer.status, _message(answer.body))
         if not answer.headers.get("content-type").startswith("application/json"):

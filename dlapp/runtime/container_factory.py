@@ -15,12 +15,21 @@ from dlapp.runtime import container as containers
 from dlapp.runtime.container import Bind
 from dlapp.runtime.gpu.facts import facts_of
 from dlapp.runtime.gpu.modes import NVIDIA_DOCKER, Choice, Facts, choose_mode, missing_gpu_settings
-from dlapp.runtime.payload import PayloadDevice, PayloadError
+from dlapp.runtime.payload import PayloadDevice, PayloadError, ServiceAway
 
 WORKSPACE = "/workspace"
 HOME = "/dlapp/home"
 TMP = "/dlapp/tmp"
 LIFE = "/dlapp/life"
+_SIGNS_OF_A_RESTART = (
+    "connection refused",
+    "context canceled",
+    "error while dialing",
+    "shutting down",
+    "transport is closing",
+    "ttrpc: closed",
+)
+"""In what dockerd says with a status of 500 while it, or its containerd, is stopped."""
 
 
 def open_docker(host: str, timeout_s: float) -> Dockerd:
@@ -37,11 +46,13 @@ def explained(host: str, what: str) -> Iterator[None]:
     try:
         yield
     except DockerRefused as error:
-        raise PayloadError(Fault.NODE, f"Docker refused {what}: {error}") from error
+        is_outage = error.status >= 500 and any(sign in str(error).lower() for sign in _SIGNS_OF_A_RESTART)
+        raise PayloadError(Fault.NODE, f"Docker refused {what}: {error}", outage=is_outage) from error
     except DockerSilent as error:
-        raise PayloadError(
-            Fault.NODE,
-            f"Docker at {host} does not answer: {error}; does dockerd run, and is this user allowed to use it?",
+        if error.denied:
+            raise PayloadError(Fault.NODE, f"Docker at {host} does not allow this user to connect: {error}") from error
+        raise ServiceAway(
+            f"Docker at {host}", str(error), f"Docker at {host} does not answer: {error}; does dockerd run?"
         ) from error
 
 

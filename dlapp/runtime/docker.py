@@ -52,6 +52,7 @@ from dlapp.runtime.images import digest_of, make_sure_of_image
 from dlapp.runtime.labels import LABEL_APP, LABEL_IMAGE, labels_of, remove_what_is_left
 from dlapp.runtime.lifeline import Lifeline
 from dlapp.runtime.payload import Payload, PayloadError, PayloadExit, how_to_start, wrapper_arguments
+from dlapp.runtime.shim import ShimWatch
 
 _WRAPPER = "/dlapp/wrapper.sh"
 _LOG = "/dlapp/log"
@@ -86,6 +87,7 @@ class DockerRun:
         self.image_digest = ""
         """Which image it is, for good, once it is prepared."""
         self._lifeline: Lifeline | None = None
+        self._shim = ShimWatch()
         self._made = False
         self._began_ticks = 0
         self._result: PayloadExit | None = None
@@ -188,6 +190,7 @@ class DockerRun:
         self._began_ticks = ticks_now()
         if self._payload.gpus:
             self._look_at_gpus()
+        self._shim.open(self._ending.state().get("Pid"))
 
     def _look_at_gpus(self) -> None:
         """Let the payload begin if the container sees the GPUs that it is to have, and no others."""
@@ -204,7 +207,7 @@ class DockerRun:
             if gone or (not self._lifeline.taken and now >= look_at):
                 look_at = now + _LOOK_EVERY_S
                 if gone or self._ending.state().get("Status") in ("exited", "dead"):
-                    raise self._ending.never_began(self._ending.settled_state())
+                    raise self._ending.never_began(self._ending.settled_state(), self._began_ticks)
             time.sleep(0.002)
         self._note("GPUs in the container: " + ", ".join(seen.splitlines()[:-1]))
         verification.check(self._payload.gpus, seen)
@@ -215,12 +218,13 @@ class DockerRun:
         """See `Running.watched_fds`. The wrapper's end of the lifeline tells of the end; dockerd need not live."""
         if self._lifeline is None or not self._lifeline.taken:
             return []
-        return self._lifeline.watched_fds()
+        return [*self._lifeline.watched_fds(), *self._shim.watched_fds()]
 
     def ended(self) -> PayloadExit | None:
         """See `Running.ended`."""
         now = time.monotonic()
         if self._result is None and self._lifeline is not None:
+            self._shim.check(self._lifeline)
             if self._lifeline.payload_gone:
                 self._result = self._read_end()
             elif not self._lifeline.taken and now >= self._look_at:
@@ -248,7 +252,12 @@ class DockerRun:
     def _read_end(self) -> PayloadExit:
         lifeline = self._lifeline
         assert lifeline is not None
-        return self._ending.read(taken=lambda: lifeline.taken, sent=self._sent, began_ticks=self._began_ticks)
+        return self._ending.read(
+            taken=lambda: lifeline.taken,
+            sent=self._sent,
+            began_ticks=self._began_ticks,
+            shim_died=self._shim.died_first,
+        )
 
     def _kill_by_docker(self) -> None:
         self._note(f"container {self._name} does not end by itself: asking Docker to kill it")
@@ -260,6 +269,7 @@ class DockerRun:
         if self._lifeline is not None:
             self._lifeline.close()
             self._lifeline = None
+        self._shim.close()
         if self._made:
             try:
                 self._docker.remove(self._name)

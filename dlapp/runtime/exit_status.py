@@ -21,6 +21,9 @@ SETTLED_S = 10.0
 _SIGNALS = range(1, 65)
 _EXITED = re.compile(r"exited ([0-9]{1,3})", re.ASCII)
 _CODE_OF_SIGKILL = 128 + signal.SIGKILL
+_CODE_OF_UNSEEN_END = 255
+"""What dockerd says of a container that ended while it was away. Source: moby, containerd's UnknownExitStatus. The
+wrapper leaves a word where a payload ends with this code."""
 
 
 class ContainerExit:
@@ -49,7 +52,9 @@ class ContainerExit:
         with open(self._payload.exit_file, encoding="utf-8", errors="replace") as file:
             return file.read(65536)
 
-    def read(self, *, taken: Callable[[], bool], sent: Collection[int], began_ticks: int) -> PayloadExit:
+    def read(
+        self, *, taken: Callable[[], bool], sent: Collection[int], began_ticks: int, shim_died: bool = False
+    ) -> PayloadExit:
         """Return how the payload ended.
 
         Args:
@@ -57,6 +62,7 @@ class ContainerExit:
                 begins and ends while dockerd is asked.
             sent: the signals that were sent to it.
             began_ticks: when it was started, as `ticks_now` had it.
+            shim_died: the container's shim ended before the payload.
 
         Raises:
             PayloadError: the payload never began.
@@ -76,14 +82,22 @@ class ContainerExit:
         if exited:
             ended = ended_with_code(int(exited[1]), sent)
         elif not taken():
-            raise self.never_began(state)
+            raise self.never_began(state, began_ticks)
         elif state.get("Error"):
             return PayloadExit(None, None, Fault.NODE, f"the container did not run: {state['Error']}")
         elif "ExitCode" in state and not state.get("Running"):
             # The wrapper ends without a word where it is killed; then the code is Docker's, and stands for a signal.
-            ended = ended_with_code(state["ExitCode"], _SIGNALS)
+            # Or for nothing: a container that was killed with its shim has 137, as if the payload had killed itself,
+            # and one whose end nobody saw has 255.
+            code = state["ExitCode"]
+            if not sent and shim_died:
+                return PayloadExit(None, None, Fault.NODE, "Docker's shim of the container was killed", outage=True)
+            if not sent and code == _CODE_OF_UNSEEN_END:
+                lost = f"Docker did not see how the container ended, and says exit code {code}"
+                return PayloadExit(None, None, Fault.NODE, lost, outage=True)
+            ended = ended_with_code(code, _SIGNALS)
         else:
-            return PayloadExit(None, None, Fault.NODE, "the container is gone and left no exit code")
+            return PayloadExit(None, None, Fault.NODE, "the container is gone and left no exit code", outage=True)
         if self._ran_out_of_memory(state, ended, killed=signal.SIGKILL in sent):
             limit = payload.resources.memory_mib
             if ended.exit_code == _CODE_OF_SIGKILL:
@@ -96,6 +110,7 @@ class ContainerExit:
                 Fault.NODE,
                 "Docker was stopped or restarted under the payload, and ended it (signal "
                 f"{number}); with live-restore it would have gone on",
+                outage=True,
             )
         return ended
 
@@ -123,13 +138,14 @@ class ContainerExit:
             state = self.state()
         return bool(state.get("OOMKilled"))
 
-    def never_began(self, state: Mapping[str, Any]) -> PayloadError:
-        """Return why a container that dockerd started ended before its payload began."""
+    def never_began(self, state: Mapping[str, Any], began_ticks: int) -> PayloadError:
+        """Return why a container that dockerd started at ``began_ticks`` ended before its payload began."""
         image, code = self._payload.image, state.get("ExitCode")
         if code == 127:  # what Docker's init ends with where it cannot execute /bin/sh
             return PayloadError(Fault.USER, f"image {image} has no /bin/sh, which dlapp needs in it")
         why = state.get("Error") or f"exit code {code}"
-        return PayloadError(Fault.NODE, f"the container of image {image} ended before the payload began: {why}")
+        message = f"the container of image {image} ended before the payload began: {why}"
+        return PayloadError(Fault.NODE, message, outage=self._docker_ended(state, began_ticks))
 
 
 def _signal_in(ended: PayloadExit) -> int | None:

@@ -17,7 +17,7 @@ from typing import Any
 from dlapp.errors import Denied
 from dlapp.messages import Fault
 from dlapp.net.dockerd import Dockerd, DockerRefused
-from dlapp.runtime.payload import PayloadError
+from dlapp.runtime.payload import PayloadError, ServiceAway
 from dlapp.system import locks
 from dlapp.system.files import UntrustedFile, open_file
 from dlapp.system.owners import refuse_place_of_others
@@ -171,15 +171,17 @@ def _credentials(name: str) -> dict[str, str]:
     return {"X-Registry-Auth": docker.auth.encode_header(found).decode()} if found else {}
 
 
+_DISK_FULL = "Docker's disk is full"
+_REGISTRY_AWAY = (
+    "its registry cannot be reached",
+    ("no such host", "timeout", "connection refused", "connection reset", "network is unreachable", "no route to"),
+)
+_REGISTRY_BUSY = ("its registry limits the rate of requests", ("toomanyrequests", "too many requests"))
 _SIGNS = (
     # In this order: a disk that is full may say so about a layer that is "not found" then.
-    (Fault.NODE, "Docker's disk is full", ("no space left on device", "disk quota exceeded")),
-    (
-        Fault.NODE,
-        "its registry cannot be reached",
-        ("no such host", "timeout", "connection refused", "connection reset", "network is unreachable", "no route to"),
-    ),
-    (Fault.NODE, "its registry limits the rate of requests", ("toomanyrequests", "too many requests")),
+    (Fault.NODE, _DISK_FULL, ("no space left on device", "disk quota exceeded")),
+    (Fault.NODE, *_REGISTRY_AWAY),
+    (Fault.NODE, *_REGISTRY_BUSY),
     (
         Fault.USER,
         "its registry denies it to you, or does not have it; docker login tells it who you are",
@@ -195,5 +197,8 @@ def pull_error(image: str, why: str) -> PayloadError:
     text = why.lower()
     for fault, words, signs in _SIGNS:
         if any(sign in text for sign in signs):
-            return PayloadError(fault, f"image {image} cannot be pulled: {words}: {why}")
+            message = f"image {image} cannot be pulled: {words}: {why}"
+            if words in (_REGISTRY_AWAY[0], _REGISTRY_BUSY[0]):
+                return ServiceAway(f"the registry of image {image}", why, message)
+            return PayloadError(fault, message, outage=words == _DISK_FULL)
     return PayloadError(Fault.NODE, f"image {image} cannot be pulled: {why}")

@@ -17,11 +17,24 @@ WRAPPER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "wrapper.sh")
 
 
 class PayloadError(DlappError):
-    """A payload could not be run; ``fault`` says whose fault that is."""
+    """A payload could not be run; ``fault`` says whose fault that is, ``outage`` whether it ends by itself."""
 
-    def __init__(self, fault: Fault, message: str) -> None:
+    def __init__(self, fault: Fault, message: str, *, outage: bool = False) -> None:
         super().__init__(message)
-        self.fault = fault
+        self.fault, self.outage = fault, outage
+
+
+class ServiceAway(PayloadError):
+    """A service that the payload needs to start does not answer: Docker, or a registry.
+
+    Args:
+        service: its name for users, with its address where that is known.
+        why: what came in place of an answer.
+    """
+
+    def __init__(self, service: str, why: str, message: str) -> None:
+        super().__init__(Fault.NODE, message, outage=True)
+        self.service, self.why = service, why
 
 
 class PayloadDevice(Value):
@@ -109,13 +122,14 @@ class PayloadExit(NamedTuple):
     """End of a payload: an exit code, or a signal.
 
     ``problem`` says what else there is to say (out of memory, the guardian is gone), and ``fault`` whose fault that
-    is; USER with an exit code of 0 is no fault at all.
+    is; USER with an exit code of 0 is no fault at all. ``outage`` as in `PayloadError`.
     """
 
     exit_code: int | None
     signal: int | None
     fault: Fault = Fault.USER
     problem: str = ""
+    outage: bool = False
 
 
 class Running(Protocol):

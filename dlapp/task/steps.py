@@ -34,7 +34,7 @@ from dlapp.locations import shown
 from dlapp.messages import Assignment, Fault, Phase, Stop, StoredOutput, TaskResult
 from dlapp.node_policy import FILE as NODE_FILE
 from dlapp.node_policy import NodePolicy, node_policy
-from dlapp.runtime.payload import Payload, PayloadDevice, PayloadError, PayloadExit, Running
+from dlapp.runtime.payload import Payload, PayloadDevice, PayloadError, PayloadExit, Running, ServiceAway
 from dlapp.runtime.process import Guardian, PlainRun
 from dlapp.serialization import from_json
 from dlapp.spec import OnFailure, OutputSpec
@@ -65,6 +65,9 @@ NODE_MANAGERS = "NM_HOST"
 ContainerLaunch.sanitizeEnv."""
 _STORE_AGAIN_S = 1.0, 30.0
 """Between two tries to store what cannot be stored just now: doubled from the first to the second."""
+_SERVICE_AGAIN_S = 1.0, 30.0
+"""The same for a service that the payload needs to start."""
+_DOCKER_ANSWER_S = 10.0
 _MAX_ADDRESS_BYTES = 4096
 """Of the file with the next ApplicationMaster's address, which has two short fields."""
 _PROGRESS_EVERY_S = 0.5
@@ -72,11 +75,11 @@ _TAKEN_EVERY_S = 0.005
 
 
 class StepFailed(Exception):
-    """A step failed, with the fault and the line for the user."""
+    """A step failed, with the fault and the line for the user; ``outage`` as in `TaskResult`."""
 
-    def __init__(self, fault: Fault, message: str) -> None:
+    def __init__(self, fault: Fault, message: str, *, outage: bool = False) -> None:
         super().__init__(message)
-        self.fault = fault
+        self.fault, self.outage = fault, outage
 
 
 class Task:
@@ -164,7 +167,7 @@ class Task:
         try:
             result = self._work()
         except StepFailed as error:
-            result = TaskResult(fault=error.fault, message=str(error))
+            result = TaskResult(fault=error.fault, message=str(error), outage=error.outage)
         except Stopped as error:
             result = TaskResult(fault=Fault.STOPPED, message=str(error))
         except Exception as error:
@@ -183,6 +186,7 @@ class Task:
         if self._assignment.collect_gpus:
             return self._collect_gpus()
         self._refuse_root()
+        self._wait_for_docker()
         self._look_at_inputs()
         self._lease_gpus()
         self._unpack()
@@ -231,6 +235,33 @@ class Task:
         return TaskResult(fault=Fault.NONE, exit_code=0)
 
     # ---- before the payload ----
+
+    def _wait_for_docker(self) -> None:
+        """On a single node no GPU is taken before Docker answers."""
+        if self._assignment.docker_image is None or self._launch.on_a_cluster:
+            return
+        from dlapp.runtime.container_factory import explained, open_docker
+
+        def ask() -> None:
+            with explained(host, "its version"):
+                docker.version()
+
+        host = self._launch.docker.host
+        with self._step("Docker could not be asked", node=True):
+            docker = open_docker(host, _DOCKER_ANSWER_S)
+            self._wait_out(ask, Phase.STARTING)
+
+    def _wait_out(self, ask: Callable[[], None], phase: Phase) -> None:
+        """Do what needs Docker and perhaps a registry. On a single node one that is away is waited for."""
+        since = time.strftime("%Y-%m-%d %H:%M:%S")
+        for pause_s in backoff_s(*_SERVICE_AGAIN_S):
+            try:
+                return ask()
+            except ServiceAway as error:
+                if self._launch.on_a_cluster:
+                    raise
+                self._say(phase, detail=f"waits for {error.service} since {since}: {error.why}")
+            time.sleep(pause_s)
 
     def _look_at_inputs(self) -> None:
         """Check the input before a GPU is taken."""
@@ -382,7 +413,7 @@ class Task:
         with self._step("the container could not be made", node=True):
             run = DockerRun(payload, settings, policy, self._note, self._teller())
             try:
-                run.prepare()
+                self._wait_out(run.prepare, Phase.PULLING)
                 self._link.say(Phase.PULLING, gpus=self._gpus, image=run.image_digest)
             except BaseException:
                 run.close()
@@ -452,7 +483,7 @@ class Task:
                 if (ended := run.ended()) is not None:
                     break
             except PayloadError as error:
-                raise StepFailed(error.fault, str(error)) from error
+                raise StepFailed(error.fault, str(error), outage=error.outage) from error
             now = time.monotonic()
             if self._stopper.wanted is Stop.NOW or (self._devices is not None and self._devices.failed):
                 run.kill()
@@ -501,7 +532,9 @@ class Task:
         elif fault is Fault.USER and ended.exit_code == 0 and not message:
             fault = Fault.NONE
         message = "; ".join(part for part in (message, cut) if part)
-        return TaskResult(fault=fault, exit_code=ended.exit_code, signal=ended.signal, message=message)
+        return TaskResult(
+            fault=fault, exit_code=ended.exit_code, signal=ended.signal, message=message, outage=ended.outage
+        )
 
     # ---- after it ----
 
@@ -707,7 +740,7 @@ class Task:
         except PayloadError as error:
             if self._stopper.wanted is Stop.NOW:
                 raise Stopped(self._stopper.why) from error  # what it needs is being ended, too
-            raise StepFailed(error.fault, str(error)) from error
+            raise StepFailed(error.fault, str(error), outage=error.outage) from error
         except (NotFound, Denied, UsageError) as error:
             raise StepFailed(Fault.NODE if node else Fault.DATA, f"{what}: {error}") from error
         except (DiskFull, ConnectionError, TimeoutError) as error:

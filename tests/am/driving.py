@@ -50,6 +50,7 @@ class Driver:
         registered: bool = True,
         timing: Timing = Timing(),  # noqa: B008 - a tuple
         published: bool = True,
+        single_node: bool = False,
         **fields: Any,
     ) -> None:
         wanted = submission(*(roles or (RoleSpec(),)), **fields)
@@ -61,7 +62,7 @@ class Driver:
         self.last: list[events.Action] = []
         self._numbers: dict[int, int] = {}
         if registered:
-            self.do(Registered(limits=ResourceLimits(), live=live))
+            self.do(Registered(limits=ResourceLimits(), live=live, single_node=single_node))
         if published:
             assert self.master.handle(events.Published(), self.now_ms) == []
 

@@ -30,18 +30,28 @@ def test_as_granted_the_gate_stands_open_and_opens_for_nobody() -> None:
     assert not gate.arrive(0)
 
 
-@given(st.lists(st.tuples(st.booleans(), st.integers(10, 15))))
-def test_the_lowest_waiting_index_is_next(moves: list[tuple[bool, int]]) -> None:
-    role, waiting = Role(0, RoleSpec(instances=6), 10), set(range(10, 16))
-    for waits, index in moves:
-        if waits:
-            role.wait(index)
-            waiting.add(index)
-        else:
-            role.take(index)
-            waiting.discard(index)
-        assert role.next_index() == min(waiting, default=None)
-        assert role.waiting == len(waiting)
+@given(st.lists(st.tuples(st.sampled_from(["wait", "pause", "take", "time"]), st.integers(10, 15))))
+def test_the_lowest_waiting_index_that_is_not_paused_is_next(moves: list[tuple[str, int]]) -> None:
+    role, waiting, paused, now_ms = Role(0, RoleSpec(instances=6), 10), set(range(10, 16)), dict[int, int](), 0
+    for move, index in moves:
+        match move:
+            case "wait":
+                role.wait(index)
+                waiting.add(index)
+            case "pause":
+                role.wait(index, now_ms + index)
+                waiting.add(index)
+                paused[index] = now_ms + index
+            case "take":
+                role.take(index)
+                waiting.discard(index)
+                paused.pop(index, None)
+            case _:
+                now_ms += index
+                role.resume(now_ms)
+                paused = {one: until_ms for one, until_ms in paused.items() if until_ms > now_ms}
+        assert role.next_index() == min(waiting - set(paused), default=None)
+        assert (role.waiting, role.missing) == (len(waiting), len(waiting) - len(paused))
 
 
 def test_an_ask_that_is_met_or_not_wanted_any_more_is_taken_back() -> None:

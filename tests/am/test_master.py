@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -397,6 +398,95 @@ def test_containers_that_cannot_be_started_end_it_one_day() -> None:
         am.do(Heartbeat(start_failed=(end,)))
     am.settled()
     assert am.words().endswith("the last time: fork: Resource unavailable")
+
+
+DOCKER_AWAY = result(Fault.NODE, None, None, message="Docker does not answer", outage=True)
+
+
+def pause_s(am: Driver) -> int:
+    """Let time pass until a container is wanted again; how long that took [s]."""
+    waited_s = 0
+    while am.asked() == [0]:
+        am.wait(1)
+        waited_s += 1
+    return waited_s
+
+
+def test_on_a_single_node_an_index_waits_out_an_outage_with_growing_pauses_however_often_it_fails() -> None:
+    am = Driver(RoleSpec(), single_node=True)
+    pauses = []
+    for number in range(2, 12):
+        am.running(number)
+        am.finished(number, DOCKER_AWAY)
+        pauses.append(pause_s(am))
+    assert pauses == [1, 2, 4, 8, 16, 30, 30, 30, 30, 30]
+    am.running(12)
+    am.finished(12)
+    am.settled()
+    assert am.ending().final_status is FinalStatus.SUCCEEDED
+
+
+def test_on_a_single_node_other_faults_of_the_node_are_counted_with_pauses_between_the_tries() -> None:
+    am = Driver(RoleSpec(), single_node=True)
+    pauses = []
+    for number in range(2, 3 + NODE_RETRIES):
+        am.running(number)
+        am.finished(number, result(Fault.NODE, None, None, message="no GPU mode"))
+        if number < 2 + NODE_RETRIES:
+            pauses.append(pause_s(am))
+    am.settled()
+    assert pauses == [1, 2, 4]
+    assert "failed 4 times" in am.words()
+    assert am.words().endswith("the last time: no GPU mode")
+
+
+def test_a_container_that_could_not_be_started_on_a_single_node_is_asked_for_again_after_a_pause() -> None:
+    am = Driver(RoleSpec(), single_node=True)
+    am.granted(2)
+    am.do(Heartbeat(start_failed=(ContainerEnd(container_id=am.id(2), exit_status=1, diagnostics="fork"),)))
+    assert am.asked() == [0]
+    assert pause_s(am) == 1
+
+
+def test_where_there_are_other_nodes_an_outage_is_counted_and_tried_again_at_once() -> None:
+    am = Driver(RoleSpec())
+    for number in range(2, 3 + NODE_RETRIES):
+        assert am.asked() == [1]
+        am.running(number)
+        am.finished(number, DOCKER_AWAY)
+    am.settled()
+    assert am.words().endswith("the last time: Docker does not answer")
+
+
+def test_a_pause_holds_up_no_other_index_and_the_phase_says_until_when_it_lasts() -> None:
+    am = Driver(RoleSpec(instances=2), single_node=True)
+    am.running(2)
+    am.finished(2, DOCKER_AWAY)
+    assert am.asked() == [1]
+    at = time.strftime("%H:%M:%S", time.localtime(am.now_ms / 1000 + 0.98))
+    assert am.phase() == f"1 container tried again at {at}, waiting for 1 container"
+    am.running(3)
+    instance = am.state.containers[am.id(3)].instance
+    assert instance is not None
+    assert instance.index == 1
+    am.wait(1)
+    assert am.asked() == [1]
+
+
+def test_a_gang_on_a_single_node_begins_anew_when_the_pause_of_its_lost_member_is_over() -> None:
+    am = Driver(RoleSpec(instances=2, start=StartRule.GANG), single_node=True)
+    am.granted(2, 3)
+    for number in (2, 3):
+        am.hello(number)
+        am.report(number, Phase.WAITING)
+    am.report(2, Phase.RUNNING)
+    am.report(3, Phase.RUNNING)
+    am.finished(2, DOCKER_AWAY)
+    assert am.stops(3) == [Stop.NOW]
+    am.finished(3, result(Fault.STOPPED, None, None))
+    assert am.asked() == [1]
+    am.wait(1)
+    assert am.asked() == [2]
 
 
 def test_preemption_is_counted_against_nobody() -> None:

@@ -63,7 +63,14 @@ def main(argv: list[str]) -> None:
                     {"soft": run.soft_stop, "kill": run.kill}[word]()
             ended = run.ended()
         run.close()
-        tell("ended", code=ended.exit_code, signal=ended.signal, fault=ended.fault.value, problem=ended.problem)
+        tell(
+            "ended",
+            code=ended.exit_code,
+            signal=ended.signal,
+            fault=ended.fault.value,
+            problem=ended.problem,
+            outage=ended.outage,
+        )
     except PayloadError as error:
         with contextlib.suppress(NameError):
             run.close()

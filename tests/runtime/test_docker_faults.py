@@ -126,6 +126,33 @@ def test_a_payload_that_a_restart_of_dockerd_ended_is_the_nodes_fault(place: Pat
             docker.close()
 
 
+def shim_of(daemon: Dockerd) -> int:
+    """The process of containerd that holds the daemon's only container."""
+    (name,) = daemon.containers()
+    pid = int(daemon.docker("inspect", "--format", "{{.State.Pid}}", name).stdout)
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def test_a_payload_that_ends_with_the_shim_of_its_container_ends_by_dockers_fault(place: Path) -> None:
+    with own_daemon() as daemon:
+        docker = running(place, daemon)
+        try:
+            os.kill(shim_of(daemon), signal.SIGKILL)
+            end = docker.end()
+            assert (end["code"], end["fault"], end["outage"]) == (None, "node", True)
+            assert end["problem"] == "Docker's shim of the container was killed"
+        finally:
+            docker.close()
+
+
+def test_a_payload_that_kills_the_wrapper_ended_by_its_own_fault(here: Make, dockerd: Dockerd) -> None:
+    one = here(dockerd.host)
+    one.script("kill -9 -1")
+    one.run.prepare()
+    one.run.start()
+    assert one.end() == PayloadExit(None, signal.SIGKILL)
+
+
 def test_with_live_restore_a_payload_goes_on_over_a_restart_of_dockerd(place: Path) -> None:
     with own_daemon(config={"live-restore": True}) as daemon:
         docker = running(place, daemon)

@@ -117,6 +117,18 @@ def container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Call
         ("exited 127\n", 127, PayloadExit(127, None)),
         # Killed before it could say anything.
         ("", 137, PayloadExit(None, 9)),
+        ("exited 255\n", 255, PayloadExit(255, None)),
+        (
+            "",
+            255,
+            PayloadExit(
+                None,
+                None,
+                Fault.NODE,
+                "Docker did not see how the container ended, and says exit code 255",
+                outage=True,
+            ),
+        ),
     ],
 )
 def test_a_payload_that_begins_and_ends_while_dockerd_is_asked_began(
@@ -145,7 +157,8 @@ def test_a_payload_of_whose_end_dockerd_has_not_heard_did_not_end_well(
     one.run.start()
     one.wrapper.take_go()
     one.wrapper.end()
-    assert one.run.ended() == PayloadExit(None, None, Fault.NODE, "the container is gone and left no exit code")
+    gone = "the container is gone and left no exit code"
+    assert one.run.ended() == PayloadExit(None, None, Fault.NODE, gone, outage=True)
 
 
 def test_what_the_wrapper_wrote_down_is_believed_though_the_lifeline_tells_nothing(

@@ -139,11 +139,15 @@ class Dockerd:
         assert self._process is not None
         return self._process.pid
 
-    def restart(self) -> None:
-        """End the daemon as a service is ended, and start it again."""
+    def terminate(self) -> None:
+        """End the daemon as a service is ended."""
         assert self._process is not None
         self._process.terminate()
         self._process.wait(timeout=30)
+
+    def restart(self) -> None:
+        """End the daemon as a service is ended, and start it again."""
+        self.terminate()
         self.start()
 
     def kill(self) -> None:

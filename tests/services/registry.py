@@ -55,6 +55,8 @@ class Registry:
         """May be changed, also while a layer is on its way."""
         self.break_off = False
         """Whether a layer ends in the middle."""
+        self.is_busy = False
+        """Whether it asks all callers for patience."""
         registry, blobs = self, {_digest(one): one for one in (layer, config)}
         wanted = f"Basic {base64.b64encode(login.encode()).decode()}" if login else ""
 
@@ -65,7 +67,9 @@ class Registry:
                 self.do_GET()
 
             def do_GET(self) -> None:
-                if wanted and self.headers.get("Authorization") != wanted:
+                if registry.is_busy:
+                    self.answer(429, b'{"errors": [{"code": "TOOMANYREQUESTS", "message": "too many requests"}]}')
+                elif wanted and self.headers.get("Authorization") != wanted:
                     self.answer(401, b'{"errors": [{"code": "UNAUTHORIZED", "message": "authentication required"}]}')
                 elif self.path == "/v2/":
                     self.answer(200, b"{}")

@@ -21,7 +21,7 @@ def take_registered(state: ApplicationState, registered: Registered) -> None:
             if state.is_new(grant.container_id):
                 recovery.adopt(state, grant)
         return
-    state.stage = Stage.ACTIVE
+    state.stage, state.single_node = Stage.ACTIVE, registered.single_node
     former = state.former
     state.started_ms = state.now_ms if former is None or former.started_ms is None else former.started_ms
     state.runtime_from_ms = state.awake_ms - max(0, state.now_ms - state.started_ms)

@@ -120,15 +120,24 @@ def refuse(state: ApplicationState, container_id: ContainerId, why: str) -> None
     state.do(StopContainer(container_id))
 
 
-def free(state: ApplicationState, instance: Instance, durable: bool = False) -> None:
-    """Let an index wait for a container again. Only called when the one that it had is no longer open."""
+def free(
+    state: ApplicationState, instance: Instance, durable: bool = False, *, paused_until_ms: int | None = None
+) -> None:
+    """Let an index wait for a container again. Only called when the one that it had is no longer open.
+
+    Args:
+        state: of the application; it is changed.
+        instance: the index.
+        durable: this is on the disk before what follows from it.
+        paused_until_ms: no container is wanted for it before [ms of time awake]; None: at once.
+    """
     container = instance.container
     assert container is not None
     role = state.role_of(container)
     instance.container = None
     state.mark_not_done(instance)
     role.gate.leave(instance.index)
-    role.wait(instance.index)
+    role.wait(instance.index, paused_until_ms)
     state.note(
         "free",
         durable,

@@ -161,6 +161,8 @@ def lose(state: ApplicationState, instance: Instance, container: Container, judg
         return
     if judged.avoid_node:
         state.avoided.add(container.grant.node, state.awake_ms)
+    if judged.outage and state.single_node:
+        judged = judged._replace(free=True)
     if not judged.free:
         instance.user_faults += judged.fault is Fault.USER
         instance.node_faults += judged.fault in (Fault.NODE, Fault.STOPPED)
@@ -168,8 +170,11 @@ def lose(state: ApplicationState, instance: Instance, container: Container, judg
     durable = judged.fault is Fault.USER
     role = state.role_of(container)
     if verdict.tried_again(judged, user_faults=users, node_faults=nodes, retries=instance.role.retries):
+        until_ms = _pause_until_ms(state, instance, judged)
+        if instance.container is None and until_ms is not None:
+            role.wait(instance.index, until_ms)
         if instance.container is container:
-            assignment.free(state, instance, durable)
+            assignment.free(state, instance, durable, paused_until_ms=until_ms)
             if role.gate.gang and role.gate.open and container.stop_reason is not StopReason.RECALLED:
                 gang.restart(state, role)
     elif instance.index in state.deciding:
@@ -184,6 +189,16 @@ def lose(state: ApplicationState, instance: Instance, container: Container, judg
         instance.container, instance.stored = None, None
         state.give_up(instance, "")
         state.note("give_up", durable, index=instance.index, user_faults=users, node_faults=nodes)
+
+
+def _pause_until_ms(state: ApplicationState, instance: Instance, judged: Verdict) -> int | None:
+    """Return how long an index waits for its next try [ms of time awake]; None: not at all, as where that may be on
+    another node.
+    """
+    if not state.single_node or judged.fault is not Fault.NODE:
+        return None
+    instance.pauses += 1
+    return state.awake_ms + verdict.pause_ms(instance.pauses)
 
 
 def check_deadlines(state: ApplicationState) -> None:

@@ -73,6 +73,8 @@ class Master:
             case Tick():
                 pass
         # What follows without an event of its own.
+        for role in state.roles:
+            role.resume(state.awake_ms)
         failures.check_deadlines(state)
         recovery.check_deadline(state)
         shutdown.advance(state)

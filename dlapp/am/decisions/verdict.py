@@ -4,7 +4,9 @@
     NONE      the task: the payload ended with 0, output stored   done
     USER      the task: exit code, signal; or the task itself     as often as the role's ``retries``
               died and the engine does not blame the node
-    NODE      the task or the engine: GPU, disk, host, silence   `NODE_RETRIES` times, elsewhere where there is one
+    NODE      the task or the engine: GPU, disk, host, silence   `NODE_RETRIES` times, elsewhere where there is one;
+              on a single node after a pause, and after an outage
+              (Docker or a registry is away) until it is over
     STOPPED   a task that was stopped, but not by us              as NODE
     DATA      the task: input missing, output not writable        never
 
@@ -20,8 +22,9 @@ from dlapp.cluster import ContainerEnd
 from dlapp.messages import Fault, TaskResult
 
 NODE_RETRIES = 3
-"""How often one index is tried again after faults that are not its program's. On one machine there is no elsewhere:
-there this is what ends the application."""
+"""How often one index is tried again after faults that are not its program's."""
+FIRST_PAUSE_MS, LAST_PAUSE_MS = 1_000, 30_000
+"""On a single node, between two tries of an index after faults of the node: doubled from the first to the second."""
 
 PREEMPTED = -102
 _LOST = -100
@@ -49,6 +52,7 @@ class Verdict(NamedTuple):
     Args:
         reason: one line for the user.
         avoid_node: the next try should be elsewhere.
+        outage: what the node lacks comes back without a change of its setup: Docker, a registry, a file system.
         free: counted against nothing.
     """
 
@@ -56,6 +60,7 @@ class Verdict(NamedTuple):
     reason: str
     avoid_node: bool = False
     free: bool = False
+    outage: bool = False
 
 
 def of_result(result: TaskResult) -> Verdict:
@@ -71,7 +76,7 @@ def of_result(result: TaskResult) -> Verdict:
         words = f"{code}: {words}" if words else code
     if not words and result.fault is not Fault.NONE:
         words = "stopped from outside" if result.fault is Fault.STOPPED else f"a fault of its {result.fault.value}"
-    return Verdict(result.fault, words, avoid_node=result.fault is Fault.NODE)
+    return Verdict(result.fault, words, avoid_node=result.fault is Fault.NODE, outage=result.outage)
 
 
 def of_end(end: ContainerEnd) -> Verdict:
@@ -109,6 +114,15 @@ def tried_again(verdict: Verdict, *, user_faults: int, node_faults: int, retries
             return verdict.free or node_faults <= NODE_RETRIES
         case _:
             return False
+
+
+def pause_ms(pauses: int) -> int:
+    """Return how long an index waits before its next try [ms].
+
+    Args:
+        pauses: how many pauses it had, this one included.
+    """
+    return int(min(FIRST_PAUSE_MS << min(pauses - 1, 10), LAST_PAUSE_MS))
 
 
 def container_name(index: int, role: str, role_index: int) -> str:

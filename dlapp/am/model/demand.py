@@ -27,6 +27,7 @@ class Role:
             be theirs, so none is bound before they are heard or gone.
         recovering: a gang that an earlier attempt left, of which it is not known yet whether it is whole.
         held: those whose tasks asked for work and wait for the answer.
+        paused: index that waits, and for which no container is wanted yet -> until when [ms of time awake].
     """
 
     def __init__(self, place: int, spec: RoleSpec, first: int) -> None:
@@ -37,6 +38,7 @@ class Role:
         self.unbound: dict[ContainerId, Container] = {}
         self.blockers: dict[ContainerId, Container] = {}
         self.held: dict[ContainerId, Container] = {}
+        self.paused: dict[int, int] = {}
         self._waiting = set(range(first, first + spec.instances))
         self._in_order = sorted(self._waiting)
 
@@ -47,31 +49,41 @@ class Role:
 
     @property
     def waiting(self) -> int:
-        """Number of indexes that wait for a container."""
+        """Number of indexes that wait for a container, paused or not."""
         return len(self._waiting)
 
     @property
     def missing(self) -> int:
         """Number of containers that are still wanted; below 0: so many too many."""
-        return len(self._waiting) - len(self.unbound)
+        return len(self._waiting) - len(self.paused) - len(self.unbound)
 
     def waiting_indexes(self) -> list[int]:
         """The indexes that wait, in order."""
         return sorted(self._waiting)
 
-    def wait(self, index: int) -> None:
-        """An index waits for a container (again)."""
-        if index not in self._waiting:
+    def wait(self, index: int, until_ms: int | None = None) -> None:
+        """An index waits for a container (again); it is paused where ``until_ms`` is given [ms of time awake]."""
+        if until_ms is not None:
             self._waiting.add(index)
+            self.paused[index] = until_ms
+        elif index not in self._waiting:
+            self._waiting.add(index)
+            heapq.heappush(self._in_order, index)
+
+    def resume(self, awake_ms: int) -> None:
+        """End the pauses that are over."""
+        for index in [index for index, until_ms in self.paused.items() if until_ms <= awake_ms]:
+            del self.paused[index]
             heapq.heappush(self._in_order, index)
 
     def take(self, index: int) -> None:
         """An index waits no more."""
         self._waiting.discard(index)
+        self.paused.pop(index, None)
 
     def next_index(self) -> int | None:
-        """The lowest index that waits; it goes on waiting until it is taken."""
-        while self._in_order and self._in_order[0] not in self._waiting:
+        """The lowest index that waits and is not paused; it goes on waiting until it is taken."""
+        while self._in_order and (self._in_order[0] not in self._waiting or self._in_order[0] in self.paused):
             heapq.heappop(self._in_order)
         return self._in_order[0] if self._in_order else None
 

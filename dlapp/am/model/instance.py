@@ -53,6 +53,7 @@ class Instance:
         earlier: those before it, the latest `MOST_EARLIER` of them, oldest first.
         tries: how often it was started.
         user_faults, node_faults: its ends so far, by fault.
+        pauses: how often it had to wait before a next try.
         stored: what its last accepted result left, and from which container.
         given_up: it is not tried again, and the application goes on without it.
         failed: the failure by which an index that decides was given up, for the user; empty: it was not.
@@ -67,6 +68,7 @@ class Instance:
         "index",
         "last",
         "node_faults",
+        "pauses",
         "role",
         "role_index",
         "stored",
@@ -79,7 +81,7 @@ class Instance:
         self.container: Container | None = None
         self.last: Container | None = None
         self.earlier: list[Container] = []
-        self.tries = self.user_faults = self.node_faults = 0
+        self.tries = self.user_faults = self.node_faults = self.pauses = 0
         self.done = self.given_up = False
         self.failed = ""
         self.stored: tuple[ContainerId, tuple[StoredOutput, ...]] | None = None

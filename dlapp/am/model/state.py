@@ -94,6 +94,7 @@ class ApplicationState:
             became of them.
         soft_by, soft_ends_ms: who asked for a soft stop, and when its grace is over; `soft_text`: what the diagnostics
             begin with then.
+        single_node: its containers run on one machine, so a next try is never elsewhere.
         changes: role -> what its containers got otherwise than was asked for.
         closing_stage: 0: in the grace time; 1: those that store may go on; 2: all were stopped.
     """
@@ -139,7 +140,7 @@ class ApplicationState:
         self.runtime_from_ms = 0
         self.recovery_until_ms: int | None = None
         self.unpublished_until_ms = timing.unpublished_ms
-        self.payload_ran = False
+        self.payload_ran = self.single_node = False
         self.stop_before_start: SoftKill | Kill | None = None
 
         self.ending: ApplicationEnd | None = None

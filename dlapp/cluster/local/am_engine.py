@@ -145,7 +145,7 @@ class LocalAmEngine:
         write_whole(os.path.join(self._home, "am.json"), json.dumps(value))
         memory_mib, vcores, gcores = self._total
         largest = Resources(memory_mib=memory_mib, vcores=vcores, gcores=gcores)
-        return Registered(limits=ResourceLimits(largest=largest))
+        return Registered(limits=ResourceLimits(largest=largest), single_node=True)
 
     def heartbeat(
         self, asks: Sequence[ContainerRequest], releases: Sequence[ContainerId], progress: float
