@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dlapp.ids import ApplicationId, ContainerId
-from dlapp.report import ApplicationView, Cause, FinalStatus
+from dlapp.report import ApplicationView, Cause, ContainerView, FinalStatus
 from dlapp.spec import AppSpec, Placement, Resources, Secrets, Submission
 from dlapp.value import Value, field
 
@@ -49,6 +49,18 @@ class LogFiles(Value, kw_only=True):
     index: int
     files: dict[str, str]
     problem: str = ""
+
+    @classmethod
+    def of(cls, container: ContainerView, files: dict[str, str], problem: str = "") -> LogFiles:
+        """Return the logs of a container of a view."""
+        return cls(
+            container_id=container.container_id,
+            role=container.role,
+            role_index=container.role_index,
+            index=container.index,
+            files=files,
+            problem=problem,
+        )
 
 
 class Engine(Protocol):

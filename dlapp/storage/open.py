@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dlapp.errors import NotFound
 from dlapp.locations import FILE, HDFS, HdfsPlace, local_path, shown
-from dlapp.storage.api import FileSystem, MatchedEntry, Moved, Progress
+from dlapp.storage.api import FileSystem, MatchedEntry
 from dlapp.storage.fetch_plan import FetchPlan, plan_entries
 
 
@@ -70,20 +70,3 @@ def plan_fetch(
         for entry in entries:
             found.setdefault(entry.location, (system, entry))
     return plan_entries(list(found.values()), into, may_be_there=may_be_there)
-
-
-def fetch_sources(
-    sources: Sequence[str], into: str, *, hdfs: HdfsPlace | None = None, progress: Progress | None = None
-) -> Moved:
-    """Fetch all that ``sources`` match into the directory ``into``; see `FileSystem.fetch`.
-
-    Args:
-        sources: locations, which may be patterns.
-        into: a directory.
-        hdfs: the HDFS that is configured, if one is.
-        progress: told the bytes that are done and those in all.
-
-    Raises:
-        NotFound: a source matches nothing.
-    """
-    return plan_fetch(sources, into, hdfs=hdfs).fetch(progress)

@@ -24,8 +24,28 @@ from dlapp.cluster import ContainerEnd, Grant, Heartbeat, Registered, ResourceLi
 from dlapp.ids import ContainerId
 from dlapp.messages import Assignment, Fault, Hello, Orders, Phase, Report, Stop, StoredOutput, TaskResult
 from dlapp.report import Cause, FinalStatus, OutputView
-from dlapp.spec import ContainerFailure, StartRule
+from dlapp.spec import ContainerFailure, Resources, StartRule
 from tests.am.plan import APPLICATION, EPOCH_MS, PHASES, TIMING, Plan, Violation
+
+
+def add_completion(
+    former: journal.RecoveredState, container_id: ContainerId, index: int, result: TaskResult, finished_ms: int
+) -> None:
+    """Put into recovered state what a lost part of the journal said: a task's result, if no later container has its
+    index."""
+    if former.bound.get(index, container_id) != container_id or index in former.given_up:
+        return
+    if index not in former.bound and former.last.get(index) == container_id:
+        return  # the journal has it, and what was decided on it
+    container = former.containers.get(container_id)
+    if container is None:
+        grant = Grant(container_id=container_id, request_id=0, node="", resources=Resources())
+        container = former.containers[container_id] = journal.RecoveredContainer(grant, 0)
+    container.index, container.try_number = index, max(1, former.tries.get(index, 0))
+    if container.result is None:
+        container.result, container.finished_ms, container.ran = result, finished_ms, True
+    former.bound[index] = former.last[index] = container_id
+    former.tries[index] = container.try_number
 
 
 class Box:
@@ -161,7 +181,7 @@ class World:
             if self.plan.journal != "whole":
                 self.on_record = {index: container_id for index, (container_id, _) in self.completions.items()}
                 for index, (container_id, result) in self.completions.items():
-                    former.add_completion(container_id, index, result, int(self.now * 1000))
+                    add_completion(former, container_id, index, result, int(self.now * 1000))
         self.fleeting = []
         self.unsaid = None
         self.published = self.attempt == 1 or not self.plan.unpublished_s

@@ -12,6 +12,7 @@ from dlapp.messages import Fault, Phase
 from dlapp.report import Cause
 from dlapp.spec import RoleSpec
 from tests.am.driving import START_MS, Driver, result
+from tests.am.simulation import add_completion
 
 
 def story() -> Driver:
@@ -70,24 +71,13 @@ def test_records_and_fields_of_a_newer_version_are_passed_over() -> None:
     assert journal.done(journal.replay(journal.records(newer))) == [0]
 
 
-def test_a_completion_record_stands_in_for_a_journal() -> None:
+def test_results_in_recovered_state_are_committed() -> None:
     am = Driver(RoleSpec(instances=2))
     former = journal.RecoveredState()
-    former.add_completion(am.id(2), 0, result(), START_MS)
-    former.add_completion(am.id(3), 1, result(), START_MS)
+    add_completion(former, am.id(2), 0, result(), START_MS)
+    add_completion(former, am.id(3), 1, result(), START_MS)
     second = Driver(RoleSpec(instances=2), attempt=2, former=former)
     assert [part.container_id.number for part in second.settlement().parts] == [2, 3]
-
-
-def test_a_completion_record_of_a_run_that_was_overtaken_does_not_count() -> None:
-    am = Driver(RoleSpec(retries=1))
-    am.running(2)
-    am.finished(2, result(Fault.USER, 1))
-    am.running(3)
-    former = am.journal()
-    former.add_completion(am.id(2), 0, result(), START_MS)
-    assert former.bound[0] == am.id(3)
-    assert journal.done(former) == []
 
 
 def test_the_start_of_a_payload_is_remembered() -> None:

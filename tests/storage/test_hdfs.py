@@ -20,10 +20,11 @@ from dlapp.locations import HdfsPlace
 from dlapp.login import Login
 from dlapp.storage.api import DiskFull
 from dlapp.storage.hdfs import HdfsFiles
-from dlapp.storage.open import fetch_sources, open_location
+from dlapp.storage.open import open_location
 from dlapp.storage.webhdfs import WebHdfs
 from tests.services.hadoop import Hadoop
 from tests.services.proxy import Plan, Proxy
+from tests.storage.fetching import fetch_sources
 
 NAMES = [
     "a b", "50% off", "%41", "#1", "#LATEST", "a+b", "é ü 한국", "q?x=1&y", "semi;x=1", "back\\slash",

@@ -14,9 +14,10 @@ from dlapp.storage import local as files_module
 from dlapp.storage import tree as tree_module
 from dlapp.storage.api import DiskFull, MatchedEntry
 from dlapp.storage.local import LocalFiles
-from dlapp.storage.open import fetch_sources, open_location
+from dlapp.storage.open import open_location
 from dlapp.storage.tree import remove_tree
 from dlapp.system.files import UntrustedFile
+from tests.storage.fetching import fetch_sources
 
 FILES = LocalFiles()
 

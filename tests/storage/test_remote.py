@@ -16,8 +16,9 @@ import pytest
 from dlapp.errors import Denied, DlappError, NotFound, Unreachable, UsageError
 from dlapp.locations import last_name
 from dlapp.storage import remote
-from dlapp.storage.open import fetch_sources, open_location
+from dlapp.storage.open import open_location
 from dlapp.storage.remote import RemoteFiles
+from tests.storage.fetching import fetch_sources
 
 fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: pip install 'dlapp[fsspec]'")
 

@@ -19,7 +19,7 @@ does no harm.
     finish                                     the engine was told
 
 Of these only ``gate``, ``soft`` and ``ending`` must be on the disk before what follows from them. The rest fills in
-what cannot be lost: the engine's list of live containers, the tasks that say what they run, completion records.
+what cannot be lost: the engine's list of live containers, and the tasks that say what they run.
 """
 
 from __future__ import annotations
@@ -105,33 +105,6 @@ class RecoveredState:
         self.ending: tuple[ApplicationEnd, Settlement] | None = None
         self.outputs: tuple[OutputView, ...] | None = None
         self.finished = False
-
-    def add_completion(self, container_id: ContainerId, index: int, result: TaskResult, finished_ms: int) -> None:
-        """Take in a completion record that a task left beside its output: it counts as its last word.
-
-        It is passed over where the journal says that the index runs in another container since.
-
-        Args:
-            container_id: the container that the task ran in.
-            index: the one that it ran.
-            result: what the record says.
-            finished_ms: when the task ended [ms since 1970].
-        """
-        if self.bound.get(index, container_id) != container_id or index in self.given_up:
-            return
-        if index not in self.bound and self.last.get(index) == container_id:
-            return  # The journal has it, and what was decided on it.
-        container = self.containers.get(container_id)
-        if container is None:
-            container = RecoveredContainer(
-                Grant(container_id=container_id, request_id=0, node="", resources=Resources()), 0
-            )
-            self.containers[container_id] = container
-        container.index, container.try_number = index, max(1, self.tries.get(index, 0))
-        if container.result is None:
-            container.result, container.finished_ms, container.ran = result, finished_ms, True
-        self.bound[index] = self.last[index] = container_id
-        self.tries[index] = container.try_number
 
 
 def replay(found: Iterable[dict[str, Any]]) -> RecoveredState:

@@ -581,15 +581,7 @@ class LocalEngine:
         for one in view.containers_of_try(try_number):
             directory = os.path.join(containers, str(one.container_id))
             files = {name: file_url(os.path.join(directory, name)) for name in LOG_NAMES}
-            found.append(
-                LogFiles(
-                    container_id=one.container_id,
-                    role=one.role,
-                    role_index=one.role_index,
-                    index=one.index,
-                    files=files,
-                )
-            )
+            found.append(LogFiles.of(one, files))
         return found
 
     def aggregated_log(self, view: ApplicationView, log: LogFiles, name: str) -> Iterator[bytes] | None:

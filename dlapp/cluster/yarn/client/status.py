@@ -142,18 +142,9 @@ class ApplicationReader:
                 continue
             is_known = client_views.address_of_node(one, report) in nodes
             url = client_views.completed_log_url(one.log_url, server, nodes) if is_known and server else one.log_url
-            found.append(
-                LogFiles(
-                    container_id=one.container_id,
-                    role=one.role,
-                    role_index=one.role_index,
-                    index=one.index,
-                    files={name: client_views.log_file_url(url, name) if is_known else "" for name in _LOG_NAMES},
-                    problem=""
-                    if is_known
-                    else f"{one.log_url[:200]!r} is not a page of its log on a node of this cluster",
-                )
-            )
+            files = {name: client_views.log_file_url(url, name) if is_known else "" for name in _LOG_NAMES}
+            problem = "" if is_known else f"{one.log_url[:200]!r} is not a page of its log on a node of this cluster"
+            found.append(LogFiles.of(one, files, problem))
         return found
 
     def _nodes_of(self, containers: Sequence[ContainerView], report: AppReport) -> dict[str, str]:

@@ -1,0 +1,16 @@
+"""Fetching in one step, as a task does it in two."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dlapp.locations import HdfsPlace
+from dlapp.storage.api import Moved, Progress
+from dlapp.storage.open import plan_fetch
+
+
+def fetch_sources(
+    sources: Sequence[str], into: str, *, hdfs: HdfsPlace | None = None, progress: Progress | None = None
+) -> Moved:
+    """Fetch all that ``sources`` match into the directory ``into``."""
+    return plan_fetch(sources, into, hdfs=hdfs).fetch(progress)
