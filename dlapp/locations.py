@@ -85,7 +85,7 @@ def local_path(location: str) -> str:
     if colon and location.startswith(FILE):
         raise UsageError(f"{shown(location)}: after file:// comes an absolute path, as in file:///data/train")
     if location.startswith(HDFS):
-        raise UsageError(f"{shown(location)}: no HDFS is configured; HADOOP_CONF_DIR says where one is")
+        raise UsageError(f"{shown(location)}: no HDFS is configured; set HADOOP_CONF_DIR")
     if colon and scheme.isalnum():
         raise UsageError(f"{shown(location)}: there is no storage for {scheme}:// here, only for file://")
     raise UsageError(f"{shown(location)}: is not a location, such as file:///data/train")

@@ -55,4 +55,4 @@ def own_login(environ: Mapping[str, str] = os.environ) -> Login:
     try:
         return Login(pwd.getpwuid(os.geteuid()).pw_name)
     except KeyError:
-        raise ConfigError(f"user {os.geteuid()} has no name, and YARN wants one: set {USER_VARIABLE}") from None
+        raise ConfigError(f"user {os.geteuid()} has no name, and YARN requires one: set {USER_VARIABLE}") from None

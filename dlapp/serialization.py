@@ -112,7 +112,7 @@ def _read(kind: Any, data: Any, strict: bool, path: str) -> Any:
     if isinstance(kind, type) and issubclass(kind, (Value, tuple)):
         return _read_object(kind, data, strict, path)
     if kind in (int, float) and isinstance(data, (int, float)) and not -_MOST <= data <= _MOST:
-        raise SpecError(path or "value", "is a number that cannot be meant")  # nan and inf are none, too
+        raise SpecError(path or "value", "is not a valid number")  # nan and inf are none, too
     if kind is float and isinstance(data, int) and not isinstance(data, bool):
         return float(data)
     if not isinstance(data, kind) or (kind is int and isinstance(data, bool)):

@@ -81,9 +81,9 @@ class Resources(Value, kw_only=True):
             ("gcores", self.gcores, 0),
         ):
             if value < least:
-                raise SpecError(f"resources.{name}", f"is {value}, the least is {least}")
+                raise SpecError(f"resources.{name}", f"is {value}, the minimum is {least}")
             if value > MAX_AMOUNT:
-                raise SpecError(f"resources.{name}", f"is {value}, the most is {MAX_AMOUNT}")
+                raise SpecError(f"resources.{name}", f"is {value}, the maximum is {MAX_AMOUNT}")
 
     def times(self, count: int) -> tuple[int, int, int]:
         """``count`` times this: memory [MiB], vcores, gcores."""
@@ -255,9 +255,9 @@ class AppSpec(Value, kw_only=True):
         if self.max_runtime_s is not None and self.max_runtime_s <= 0:
             raise SpecError("application.max_runtime", f"is {self.max_runtime_s:g} s, it must be above 0")
         if self.kill_grace_s < 0:
-            raise SpecError("application.kill_grace", f"is {self.kill_grace_s:g} s, the least is 0")
+            raise SpecError("application.kill_grace", f"is {self.kill_grace_s:g} s, the minimum is 0")
         if self.output_patience_s < 0:
-            raise SpecError("application.output_patience", f"is {self.output_patience_s:g} s, the least is 0")
+            raise SpecError("application.output_patience", f"is {self.output_patience_s:g} s, the minimum is 0")
         if not self.roles:
             raise SpecError("roles", "is empty")
         gangs = [role.name for role in self.roles if role.start is StartRule.GANG]

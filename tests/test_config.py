@@ -98,7 +98,7 @@ BAD_FILES = [
     ("locl:\n  vcores: 1\n", ":1: locl: is not known, the nearest is local"),
     ("local:\n  vcors: 1\n", ":2: local.vcors: is not known, the nearest is local.vcores"),
     ("local:\n  vcores: 1\n  vcores: 2\n", ":3: local.vcores: appears twice, first in line 2"),
-    ("local:\n  vcores: 0\n", ":2: local.vcores: is 0, the least is 1"),
+    ("local:\n  vcores: 0\n", ":2: local.vcores: is 0, the minimum is 1"),
     ("local:\n  vcores: many\n", ":2: local.vcores: 'many' is not a whole number"),
     ("local:\n  vcores:\n", ":2: local.vcores: is empty"),
     ("local:\n  vcores: [1]\n", ":2: local.vcores: must be a single value"),

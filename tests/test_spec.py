@@ -147,7 +147,7 @@ def spec_with(**fields: object) -> AppSpec:
         ({"env": ("NVIDIA_X",)}, "application.env.NVIDIA_X: is set by dlapp and cannot be set here"),
         ({"env": ("A-B",)}, "application.env.A-B: 'A-B' is not the name of a variable"),
         ({"max_runtime_s": 0.0}, "application.max_runtime: is 0 s, it must be above 0"),
-        ({"kill_grace_s": -1.0}, "application.kill_grace: is -1 s, the least is 0"),
+        ({"kill_grace_s": -1.0}, "application.kill_grace: is -1 s, the minimum is 0"),
         ({"roles": ()}, "roles: is empty"),
         ({"roles": (RoleSpec(), RoleSpec())}, "role: 'worker' appears twice"),
     ],

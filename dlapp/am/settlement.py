@@ -112,7 +112,7 @@ class OutputSettlement:
             for stored in part.outputs:
                 target = targets.get(stored.name)
                 if target is None:
-                    return f"{part.container_id} reported the output {shown(stored.name)!r}, which there is none of"
+                    return f"{part.container_id} reported the output {shown(stored.name)!r}, which does not exist"
                 if stored.part != commit.part_location(target, self._application_id, part.container_id):
                     return (
                         f"{part.container_id} reported its output at {shown(stored.part)}, which is not its own part "

@@ -103,7 +103,7 @@ class GpuLedger:
             UsageError: fewer than one was asked for.
         """
         if count < 1:
-            raise UsageError(f"asked for {count} GPUs, the least is 1")
+            raise UsageError(f"asked for {count} GPUs, the minimum is 1")
         now_ms, hosts = clock.now_ms(), 0
         short: list[tuple[int, str, str]] = []
         for name, record in self._records(None):

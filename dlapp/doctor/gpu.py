@@ -30,7 +30,7 @@ def _devices() -> Iterator[Finding]:
     from dlapp.gpuid.health.inspection import judge, limits_here
 
     if not nvml.library_is_there():
-        yield passed("gpu", "no NVML library (libnvidia-ml.so.1): this machine has no NVIDIA GPUs to give")
+        yield passed("gpu", "no NVML library (libnvidia-ml.so.1): this machine has no NVIDIA GPUs")
         return
     devices = nvml.discover()
     if not devices:
@@ -44,7 +44,7 @@ def _devices() -> Iterator[Finding]:
             yield passed(f"gpu.{one.label}", words)
         else:
             # A payload that holds it is a process on it like any other; the ledger knows which is which.
-            yield warned(f"gpu.{one.label}", f"{words}: {fault.detail}", "dlapp-gpu list says whose it is")
+            yield warned(f"gpu.{one.label}", f"{words}: {fault.detail}", "dlapp-gpu list shows its holder")
 
 
 def _files(config: Config) -> Iterator[Finding]:

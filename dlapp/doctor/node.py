@@ -48,7 +48,7 @@ def on_a_node(config: Config, engine: YarnEngine) -> Iterator[Finding]:
     try:
         found = [Finding(**one) for one in json.loads(said)]
     except (ValueError, TypeError):
-        yield failed("node", said or "what ran in the container said nothing")
+        yield failed("node", said or "the check in the container printed nothing")
         return
     yield from found
 

@@ -470,7 +470,7 @@ def _with_device(record: HostRecord, changed: DeviceRecord) -> HostRecord:
 def check_amount(host: str, asked: int, there: int) -> None:
     """Refuse an ask that can never be met. Raises UsageError, AskTooLarge."""
     if asked < 1:
-        raise UsageError(f"{host}: asked for {asked} gcores, the least is 1")
+        raise UsageError(f"{host}: asked for {asked} gcores, the minimum is 1")
     if asked > there:
         raise AskTooLarge(f"{host}: asked for {counted(asked, 'gcores')}, it has {there}", "resources.gcores")
 

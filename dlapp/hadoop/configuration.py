@@ -149,7 +149,7 @@ def read_configuration(directory: str | None, environ: Mapping[str, str] = os.en
     named = directory or environ.get(VARIABLE)
     if not named:
         raise ConfigError(
-            f"nothing says where the cluster is: set yarn.conf_dir, or {VARIABLE}, to the directory with its "
+            f"no cluster is configured: set yarn.conf_dir, or {VARIABLE}, to the directory with its "
             f"core-site.xml and yarn-site.xml"
         )
     origin = f"yarn.conf_dir ({named})" if directory else f"{VARIABLE} ({named})"

@@ -145,4 +145,4 @@ def _what_begins_like(start: bytes, length: int, limit: int) -> str:
         return "it answers TLS: this is a web port, not an RPC port"
     if start == b"\xff\xff\xff\xff":
         return "it speaks a version of Hadoop RPC before 9 (Hadoop 1)"
-    return f"it announces a frame of {length} bytes, the most is {limit}"
+    return f"it announces a frame of {length} bytes, the maximum is {limit}"

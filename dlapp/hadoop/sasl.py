@@ -153,7 +153,7 @@ class Security:
             NotHadoop: it is not what the other side signed, or not the next in turn.
         """
         if len(data) < 16:
-            raise NotHadoop(f"a wrapped message of {len(data)} bytes, the least is 16")
+            raise NotHadoop(f"a wrapped message of {len(data)} bytes, the minimum is 16")
         body, trailer = data[:-6], data[-6:]
         if self._ciphers:
             body = self._ciphers["in"].apply(body)

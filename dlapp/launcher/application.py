@@ -532,7 +532,7 @@ class _Maker:
         most_s = self.config.runtime.kill_grace_max_s
         grace_s: float | None = self._application("kill_grace")
         if grace_s is not None and grace_s > most_s:
-            problem = f"is {grace_s:g} s, the most that is allowed here is {most_s:g} s (runtime.kill_grace_max)"
+            problem = f"is {grace_s:g} s, the maximum allowed here is {most_s:g} s (runtime.kill_grace_max)"
             self._fault("application", "kill_grace", problem)
         return min(DEFAULT_KILL_GRACE_S, most_s) if grace_s is None else grace_s
 
@@ -788,7 +788,7 @@ def _variables(data: bytes, path: str) -> dict[str, str]:
             if "\0" in value:
                 raise ValueError(f"{name}: has a NUL in it")
             if len(raw) >= MOST_ARGUMENT_BYTES:
-                raise ValueError(f"{name}: has {len(raw)} bytes, the most is {MOST_ARGUMENT_BYTES - 1}")
+                raise ValueError(f"{name}: has {len(raw)} bytes, the maximum is {MOST_ARGUMENT_BYTES - 1}")
             env[name] = value
         except ValueError as problem:
             faults.append(f"{where}: {problem}")

@@ -72,7 +72,7 @@ def _words(text: str) -> tuple[str, ...]:
     words = split_words(text)
     for place, word in enumerate(words, start=1):
         if (size := len(word.encode(errors="surrogateescape"))) >= MOST_ARGUMENT_BYTES:
-            raise ValueError(f"argument {place} has {size} bytes, the most is {MOST_ARGUMENT_BYTES - 1}")
+            raise ValueError(f"argument {place} has {size} bytes, the maximum is {MOST_ARGUMENT_BYTES - 1}")
     return words
 
 
@@ -172,7 +172,7 @@ def check_variable(text: str) -> str:
     if "\0" in text:
         raise ValueError("has a NUL in it")
     if (size := len(text.encode(errors="surrogateescape"))) > MOST_ARGUMENT_BYTES - 1000:
-        raise ValueError(f"has {size} bytes, the most is {MOST_ARGUMENT_BYTES - 1000}")
+        raise ValueError(f"has {size} bytes, the maximum is {MOST_ARGUMENT_BYTES - 1000}")
     return text
 
 

@@ -186,7 +186,7 @@ def parse_properties(text: str | bytes, path: str) -> Properties:
 
 
 def read_properties(text: str | bytes, path: str, faults: Faults, overrides: Overrides = NO_OVERRIDES) -> Properties:
-    """Parse like `parse_properties`, but go on after faults, and leave out what cannot be understood.
+    """Parse like `parse_properties`, but go on after faults, and leave out what cannot be parsed.
 
     Args:
         text: what is in the file.

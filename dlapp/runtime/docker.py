@@ -201,7 +201,7 @@ class DockerRun:
             if now >= deadline:
                 raise PayloadError(
                     Fault.NODE,
-                    f"the container did not say in {verification.TIMEOUT_S:g} s which GPUs it sees: {seen!r:.200}",
+                    f"the container did not report in {verification.TIMEOUT_S:g} s which GPUs it sees: {seen!r:.200}",
                 )
             gone = self._lifeline.payload_gone
             if gone or (not self._lifeline.taken and now >= look_at):

@@ -242,7 +242,7 @@ class DockerShell:
             if seen.endswith("end\n"):
                 break
             if self._lifeline.payload_gone or time.monotonic() > deadline:
-                raise PayloadError(Fault.NODE, "the container did not say which GPUs it sees")
+                raise PayloadError(Fault.NODE, "the container did not report which GPUs it sees")
             time.sleep(0.01)
         verification.check(self._devices, seen)
         self._lifeline.say("go")

@@ -334,7 +334,7 @@ def nodes_to_fetch(top: str) -> list[TreeNode]:
             continue
         identity = (status.st_dev, status.st_ino)
         if identity in around:
-            raise DlappError(f"{shown(start)} is a link to a directory above it, so it has no end")
+            raise DlappError(f"{shown(start)} is a link to a directory above it")
         real = os.path.realpath(start)
         roots, read_link = [os.path.abspath(start), real], link_reader(real)
         inner = [_node(real, "", status)]

@@ -42,9 +42,9 @@ def read_count(text: str, least: int = 0, most: int = 2**31 - 1) -> int:
         raise ValueError(f"{shown(text)} is not a whole number")
     value = int(text)
     if value < least:
-        raise ValueError(f"is {value}, the least is {least}")
+        raise ValueError(f"is {value}, the minimum is {least}")
     if value > most:
-        raise ValueError(f"is {value}, the most is {most}")
+        raise ValueError(f"is {value}, the maximum is {most}")
     return value
 
 
@@ -54,7 +54,7 @@ def read_memory_mib(text: str) -> int:
     if size_bytes is None:
         raise ValueError(f"{shown(text)} is not an amount of memory: a number of MiB, or one with k, m, g or t (4g)")
     if size_bytes == 0:
-        raise ValueError("is 0, the least is 1 MiB")
+        raise ValueError("is 0, the minimum is 1 MiB")
     return -(-size_bytes >> 20)
 
 
@@ -86,7 +86,7 @@ def _size_bytes(text: str, *, bare: str) -> int | None:
     decimals = match[2] or ""
     size_bytes: int = -(-int(match[1] + decimals) * factor // 10 ** len(decimals))
     if size_bytes > MOST_BYTES:
-        raise ValueError(f"is {text}, the most is {MOST_BYTES >> 40}t")
+        raise ValueError(f"is {text}, the maximum is {MOST_BYTES >> 40}t")
     return size_bytes
 
 
@@ -104,7 +104,7 @@ def read_duration_s(text: str) -> float:
             f"{shown(text)} is not a duration: a number of seconds, or numbers with d, h, m or s (30s, 2h, 1h30m)"
         )
     if seconds > MOST_SECONDS:
-        raise ValueError(f"is {text}, the most is {MOST_SECONDS // 86400}d")
+        raise ValueError(f"is {text}, the maximum is {MOST_SECONDS // 86400}d")
     return seconds
 
 

@@ -143,7 +143,7 @@ def _wait(client: Client, application_id: ApplicationId, as_json: bool) -> int:
 
 def say_how_to_return(application_id: str) -> None:
     """Print what to type after Ctrl-C: the application goes on."""
-    note(f"Detached: {application_id} goes on without this command.")
+    note(f"Detached: {application_id} continues without this command.")
     note(f"* dlapp-logs -f {application_id}   to follow it again")
     note(f"* dlapp-status {application_id}   to see where it is")
     note(f"* dlapp-kill {application_id}   to end it")

@@ -24,7 +24,7 @@ CONTAINER = ContainerId(APPLICATION, 1, 2)
         (TaskResult(fault=Fault.USER, exit_code=126, message="no such program"), "exit code 126: no such program"),
         (TaskResult(fault=Fault.USER, signal=9), "killed by signal 9"),
         (TaskResult(fault=Fault.USER, message="start.sh cannot be run"), "start.sh cannot be run"),
-        (TaskResult(fault=Fault.NODE), "a fault of its node"),
+        (TaskResult(fault=Fault.NODE), "a failure of its node"),
         (TaskResult(fault=Fault.STOPPED), "stopped from outside"),
         (TaskResult(fault=Fault.NONE, exit_code=0), ""),
     ],

@@ -62,7 +62,7 @@ def spec(**fields: object) -> AppSpec:
             "AppSpec: application.user_shell_script: {place}/code/other.sh: there is no such ",
         ),
         ({"env": ("A", "B")}, "AppSpec: application.env: has no value for A, B"),
-        ({"kill_grace_s": 1e6}, "AppSpec: application.kill_grace: is 1e+06 s, the most that is allowed here is 3600 s"),
+        ({"kill_grace_s": 1e6}, "AppSpec: application.kill_grace: is 1e+06 s, the maximum allowed here is 3600 s"),
         (
             {"inputs": (InputSpec(sources=("none/*",), input_path="in"),)},
             "AppSpec: from_hdfs.hdfs: {place}/none/* matches nothing",

@@ -26,7 +26,7 @@ from dlapp.spec import ContainerFailure, InputSpec, OnFailure, OutputSpec, Place
 from dlapp.storage.open import open_location
 
 NO_HDFS = (
-    "nothing says where the cluster is: set yarn.conf_dir, or HADOOP_CONF_DIR, to the directory with its core-site.xml "
+    "no cluster is configured: set yarn.conf_dir, or HADOOP_CONF_DIR, to the directory with its core-site.xml "
     "and yarn-site.xml"
 )
 NO_GPUS = EngineInfo(name="local", version="1", has_gpus=False, no_hdfs=NO_HDFS)
@@ -343,7 +343,7 @@ FAULTS: list[tuple[str, list[str]]] = [
     (
         LEAST + "[from_hdfs]\nhdfs=hdfs://nn/x\ninput_path=x\n",
         [
-            "6: from_hdfs.hdfs: hdfs://nn/x is on HDFS, and nothing says where the cluster is: set yarn.conf_dir, or "
+            "6: from_hdfs.hdfs: hdfs://nn/x is on HDFS, and no cluster is configured: set yarn.conf_dir, or "
             "HADOOP_CONF_DIR, to the directory with its core-site.xml and yarn-site.xml"
         ],
     ),
@@ -428,7 +428,7 @@ FAULTS: list[tuple[str, list[str]]] = [
     ),
     (
         LEAST + "kill_grace=2h\n",
-        ["5: application.kill_grace: is 7200 s, the most that is allowed here is 3600 s (runtime.kill_grace_max)"],
+        ["5: application.kill_grace: is 7200 s, the maximum allowed here is 3600 s (runtime.kill_grace_max)"],
     ),
     (LEAST + "env_file=none\n", ["5: application.env_file: {place}/none: No such file or directory"]),
     (LEAST + "env_file=w\n", ["5: application.env_file: {place}/w: Is a directory"]),

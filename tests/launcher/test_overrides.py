@@ -88,7 +88,7 @@ def test_an_error_names_the_option_in_place_of_the_line() -> None:
         "--set: cpus: has no section, use resources.vcores",
         "--set: resource: is not a section, the nearest is resources",
         "--set: resources.memroy: is not known, the nearest is memory",
-        "--set: resources.vcores: is 0, the least is 1",
+        "--set: resources.vcores: is 0, the minimum is 1",
         "--set: role ps: is not built yet",
         "--set: what: has no section, write SECTION.KEY=VALUE, such as resources.memory=4g",
     ]
@@ -101,7 +101,7 @@ def test_faults_of_the_file_come_first_and_what_an_option_replaces_is_none() -> 
     text = LEAST + "[resources]\nmemory=x\nvcores=y\n"
     assert refused(text, Overrides({"resources.memory": "1g", "resources.gcores": "-1"})) == [
         "f:7: resources.vcores: 'y' is not a whole number",
-        "--set: resources.gcores: is -1, the least is 0 (or auto)",
+        "--set: resources.gcores: is -1, the minimum is 0 (or auto)",
     ]
 
 
@@ -149,7 +149,7 @@ def test_pass_env_takes_the_values_of_the_submitters_environment(tmp_path: Path)
         ("A=1", "A=1: 'A=1' is not the name of a variable"),
         ("", "is empty"),
         ("B", "B is set in the file too"),
-        ("LARGE", "LARGE has 200000 bytes, the most is 130071"),
+        ("LARGE", "LARGE has 200000 bytes, the maximum is 130071"),
     ],
 )
 def test_a_name_that_cannot_be_passed_on_is_refused_with_its_line(tmp_path: Path, names: str, problem: str) -> None:

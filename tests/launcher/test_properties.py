@@ -204,13 +204,13 @@ FAULTS: list[tuple[str, list[str]]] = [
         LEAST + "[resources]\nmemory=4x\n",
         ["f:6: resources.memory: '4x' is not an amount of memory: a number of MiB, or one with k, m, g or t (4g)"],
     ),
-    (LEAST + "[resources]\ncontainers=-1\n", ["f:6: resources.containers: is -1, the least is 1"]),
-    (LEAST + "[resources]\ncontainers=100001\n", ["f:6: resources.containers: is 100001, the most is 100000"]),
-    (LEAST + "[resources]\nvcores=0\n", ["f:6: resources.vcores: is 0, the least is 1"]),
-    (LEAST + "[resources]\nretries=-1\n", ["f:6: resources.retries: is -1, the least is 0"]),
-    (LEAST + "[resources]\nretries=1001\n", ["f:6: resources.retries: is 1001, the most is 1000"]),
+    (LEAST + "[resources]\ncontainers=-1\n", ["f:6: resources.containers: is -1, the minimum is 1"]),
+    (LEAST + "[resources]\ncontainers=100001\n", ["f:6: resources.containers: is 100001, the maximum is 100000"]),
+    (LEAST + "[resources]\nvcores=0\n", ["f:6: resources.vcores: is 0, the minimum is 1"]),
+    (LEAST + "[resources]\nretries=-1\n", ["f:6: resources.retries: is -1, the minimum is 0"]),
+    (LEAST + "[resources]\nretries=1001\n", ["f:6: resources.retries: is 1001, the maximum is 1000"]),
     (LEAST + "[resources]\nvcores=1.5\n", ["f:6: resources.vcores: '1.5' is not a whole number"]),
-    (LEAST + "[resources]\ngcores=-1\n", ["f:6: resources.gcores: is -1, the least is 0 (or auto)"]),
+    (LEAST + "[resources]\ngcores=-1\n", ["f:6: resources.gcores: is -1, the minimum is 0 (or auto)"]),
     (LEAST + "[resources]\nnodes=a;b\n", ["f:6: resources.nodes: 'a;b' is not a node name"]),
     (
         LEAST + "max_runtime=soon\n",
@@ -353,7 +353,7 @@ def test_more_than_a_hundred_faults_are_counted() -> None:
 
 def test_an_argument_longer_than_linux_takes_is_refused() -> None:
     assert refused(f"{LEAST}user_shell_args=a {'b' * 131_071}\n") == [
-        "f:5: application.user_shell_args: argument 2 has 131071 bytes, the most is 131070"
+        "f:5: application.user_shell_args: argument 2 has 131071 bytes, the maximum is 131070"
     ]
 
 

@@ -64,7 +64,7 @@ def test_a_way_that_podman_would_drop_is_refused(podman: Podman, place: Path, mo
     finally:
         driven.close()
     who = f"Podman {podman.version}"
-    drops = f"{who} drops GPUs from what its Docker interface is asked without a word; 5.4 does not"
+    drops = f"{who} ignores GPU requests without an error; 5.4 does not"
     cdi = "no nvidia.com/gpu in /etc/cdi" if carries_out_requests(podman) else drops
     words = {"cdi": cdi, "auto": f"no way to give a container GPUs is there: cdi: {cdi}"}
     assert said["fault"] == "node"

@@ -133,7 +133,7 @@ def test_links_without_an_end_are_an_error_and_so_are_those_to_nothing(tmp_path:
     (tmp_path / "c/gone").symlink_to("../gone")
     os.mkfifo(tmp_path / "d/pipe")
     for name, problem in {
-        "a": "has no end",
+        "a": "is a link to a directory above it",
         "c": "c/gone cannot be read",
         "d": "d/pipe is neither .* but a FIFO",
     }.items():

@@ -34,8 +34,8 @@ def test_memory_is_mib_or_has_a_unit(text: str, mib: int) -> None:
         ("g", "'g' is not an amount of memory: "),
         ("4b4", "'4b4' is not an amount of memory: "),
         ("٤g", "'٤g' is not an amount of memory: "),
-        ("0", "is 0, the least is 1 MiB"),
-        ("9999999999999t", "is 9999999999999t, the most is 1048576t"),
+        ("0", "is 0, the minimum is 1 MiB"),
+        ("9999999999999t", "is 9999999999999t, the maximum is 1048576t"),
         ("9" * 100, f"'{'9' * 60}'... is not an amount of memory: "),
     ],
 )
@@ -60,7 +60,7 @@ def test_a_span_of_time_is_seconds_or_has_a_unit(text: str, seconds: float) -> N
     "text", ["", "-1", "1e3", "nan", "inf", "1w", "1:30", ".5", "5.", "99999999d", "1h30", "30m1h", "1h1h"]
 )
 def test_what_is_no_span_of_time_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is not a duration|the most is"):
+    with pytest.raises(ValueError, match=r"is not a duration|the maximum is"):
         read_duration_s(text)
 
 
@@ -72,7 +72,11 @@ def test_a_size_needs_its_unit() -> None:
 
 def test_counts_have_bounds_that_the_message_names() -> None:
     assert read_count("+3") == 3
-    for text, problem in (("-1", "is -1, the least is 0"), ("4294967296", "the most is 2147483647"), ("two", "'two'")):
+    for text, problem in (
+        ("-1", "is -1, the minimum is 0"),
+        ("4294967296", "the maximum is 2147483647"),
+        ("two", "'two'"),
+    ):
         with pytest.raises(ValueError, match=problem):
             read_count(text)
 

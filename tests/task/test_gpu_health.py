@@ -79,4 +79,4 @@ def test_a_device_whose_memory_somebody_holds_when_it_is_given_back_goes_into_qu
         with_devices(place, [StubDevice(uuid="GPU-0", used=700 * MIB), CARDS[1]])
         (am.home / "tmp" / "finish").touch()
         assert am.result().fault is Fault.NONE
-    assert quarantines(place) == {"GPU-0": "memory-held: 700 MiB are held by nobody"}
+    assert quarantines(place) == {"GPU-0": "memory-held: 700 MiB are in use by no known process"}

@@ -319,7 +319,7 @@ def test_the_devices_of_a_shell_are_looked_at_before_others_get_them(tmp_path: P
         terminal.type("exit 0\n")
         assert terminal.wait() == 0
     listed = run("dlapp-gpu", "list", env=env)
-    assert "quarantined (700 MiB are held by nobody" in listed.out, listed
+    assert "quarantined (700 MiB are in use by no known process" in listed.out, listed
 
 
 def test_sh_serves_where_there_is_no_bash(tmp_path: Path) -> None:

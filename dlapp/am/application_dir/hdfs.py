@@ -337,7 +337,7 @@ class HdfsApplicationDir:
         try:
             return parse_json(data)[field]
         except (ValueError, LookupError, TypeError) as error:
-            raise ValueError(f"{self._place(name)} cannot be understood: {error!r}") from error
+            raise ValueError(f"{self._place(name)} cannot be parsed: {error!r}") from error
 
     def is_ours(self) -> bool:
         """Return True if no other attempt has taken over; else tell the application's loop. A doubt counts as True."""

@@ -75,7 +75,7 @@ def of_result(result: TaskResult) -> Verdict:
     if code and code not in words:
         words = f"{code}: {words}" if words else code
     if not words and result.fault is not Fault.NONE:
-        words = "stopped from outside" if result.fault is Fault.STOPPED else f"a fault of its {result.fault.value}"
+        words = "stopped from outside" if result.fault is Fault.STOPPED else f"a failure of its {result.fault.value}"
     return Verdict(result.fault, words, avoid_node=result.fault is Fault.NODE, outage=result.outage)
 
 

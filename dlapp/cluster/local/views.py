@@ -221,7 +221,7 @@ def checked_view(seen: object) -> View:
         times += [one[name] for name in ("started_ms", "finished_ms")]
         times += [old["finished_ms"] for old in one["earlier"]]
     if not all(one is None or is_time(one) for one in times):
-        raise DlappError("its view cannot be read: it has a time that is none")
+        raise DlappError("its view cannot be read: it has an invalid time")
     return view
 
 

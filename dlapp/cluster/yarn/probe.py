@@ -54,7 +54,7 @@ class ProbeMaster:
         credentials = read_container_credentials()
         token = credentials.of_kind(AM_RM_KIND)
         if secret not in credentials.secrets or token is None:
-            raise HadoopError("the container's credentials do not say what to look at")
+            raise HadoopError("the container's credentials do not say what to check")
         told = json.loads(credentials.secrets[secret])
         cluster: Cluster = from_json(Cluster, told["cluster"])
         addresses = [(host, int(port)) for host, _, port in (one.rpartition(":") for one in cluster.schedulers)]

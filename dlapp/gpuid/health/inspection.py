@@ -96,7 +96,7 @@ def _occupied(reading: Reading, limits: HealthLimits) -> DeviceFault | None:
     most = limits.held_mib if reading.reserved_is_apart else limits.held_with_reserved_mib
     # With an allowed process on it (Xorg, a server of MPS) the memory is somebody's.
     if reading.used_mib is not None and reading.used_mib > most and not processes and not reading.graphics:
-        return DeviceFault("memory-held", f"{reading.used_mib} MiB are held by nobody", passing=True)
+        return DeviceFault("memory-held", f"{reading.used_mib} MiB are in use by no known process", passing=True)
     return None
 
 

@@ -66,7 +66,7 @@ class _NvmlProcess:
     def ask(self, question: tuple[Any, ...]) -> Any:
         with self._lock:
             if self._stuck and not _has_ended(self._stuck):
-                raise NvmlError(f"NVML: the driver hangs: process {self._stuck} that asked it has not come back")
+                raise NvmlError(f"NVML: the driver hangs: process {self._stuck} that called it has not returned")
             self._stuck = 0
             deadline = time.monotonic() + ANSWER_S
             try:
@@ -77,7 +77,7 @@ class _NvmlProcess:
                     answer = self._answer(question, deadline)
             except _Gone:
                 self._end()
-                raise NvmlError("NVML: the process that asked it died") from None
+                raise NvmlError("NVML: the process that called it died") from None
             except TimeoutError:
                 stuck = self._pid
                 self._end()

@@ -210,7 +210,7 @@ class LivenessProbes:
         from dlapp.net.dockerd import DockerError
 
         if (label := docker_label(evidence)) is None:
-            raise ValueError("the label of its containers is none of ours")
+            raise ValueError("the label of its containers is not dlapp's")
         host = evidence["docker"].get("host")
         if not self._docker_host or host != self._docker_host:
             host = str(host)[:100]

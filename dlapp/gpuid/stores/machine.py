@@ -523,7 +523,7 @@ class MachineLedger:
 
     def _refuse_too_many(self, count: int) -> None:
         if count < 1:
-            raise LedgerError(f"asked for {count} gcores, the least is 1")
+            raise LedgerError(f"asked for {count} gcores, the minimum is 1")
         if count > (there := self.capacity()):
             raise AskTooLarge(f"asked for {counted(count, 'gcores')}, this machine has {there}", "resources.gcores")
 

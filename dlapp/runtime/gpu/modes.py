@@ -130,7 +130,7 @@ def why_not(mode: str, facts: Facts, devices: Sequence[PayloadDevice], *, by_ord
 
 def _cdi(facts: Facts, devices: Sequence[PayloadDevice], by_order: bool) -> str:
     if facts.podman and _number(facts.podman) < (5, 4):
-        return f"Podman {facts.podman} drops GPUs from what its Docker interface is asked without a word; 5.4 does not"
+        return f"Podman {facts.podman} ignores GPU requests without an error; 5.4 does not"
     if not facts.podman and facts.api < (1, 44):
         return f"Docker {facts.version} has no CDI; 25.0 has"
     if not facts.podman and not facts.cdi_directories:

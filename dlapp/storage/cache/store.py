@@ -477,7 +477,7 @@ class InputCache:
         deadline = time.monotonic() + DECISION_S
         while (lock := lock_files.take(self._path("lock"), shared=False)) is None:
             if time.monotonic() > deadline:
-                raise TimedOut(f"somebody has been making room for {DECISION_S:.0f} s")
+                raise TimedOut(f"another process has been making room for {DECISION_S:.0f} s")
             time.sleep(0.005)
         try:
             yield

@@ -218,7 +218,7 @@ class HdfsCommit:
             if status.is_dir or status.link is not None or status.owner != self._user:
                 raise UntrustedFile(where, "is not a file, so it is not the marker of a commit; remove it")
             if status.mode & 0o022:
-                raise UntrustedFile(where, "others may write it, so it is not obeyed; remove it")
+                raise UntrustedFile(where, "others may write it, so it is not used; remove it")
         except (ForeignMarker, UntrustedFile):
             if obey_only:
                 return None
@@ -295,9 +295,7 @@ class HdfsCommit:
         number = self._number(self.dropped)
         if number not in (None, plan.number):
             self._move(number, self.ready) or self._move(number, f"{self.ready}.{os.urandom(4).hex()}")
-            raise UntrustedFile(
-                self._place.location + self.ready, "is not what this commit put together there; move it"
-            )
+            raise UntrustedFile(self._place.location + self.ready, "was not created by this commit; move it")
 
     # ---- the steps ----
 

@@ -345,7 +345,7 @@ def _planned(at: _Beside, parts: tuple[tuple[str, str], ...], overwrite: bool) -
         # Without a marker it is at most an empty directory of an attempt that ended here.
         _remove_empty(at, at.ready)
         if _exists(at.ready, at.fd):
-            raise UntrustedFile(at.path(at.ready), "is none of this commit, so nothing is put together there; move it")
+            raise UntrustedFile(at.path(at.ready), "does not belong to this commit; move it")
         try:
             if not parts[0][0]:
                 return Marker(os.lstat(parts[0][1], dir_fd=fd).st_ino, overwrite, parts)
@@ -438,9 +438,9 @@ def _open_marker(at: _Beside) -> int:
     found = os.fstat(fd)
     problem = ""
     if found.st_mode & 0o022:
-        problem = "others may write it, so it is not obeyed; remove it"
+        problem = "others may write it, so it is not used; remove it"
     elif found.st_nlink > 1:
-        problem = "has a second name, so it is not obeyed; remove that"
+        problem = "has a second name, so it is not used; remove that"
     if problem:
         os.close(fd)
         raise UntrustedFile(path, problem)
@@ -605,7 +605,7 @@ def _own_ready(at: _Beside, plan: Marker) -> Iterator[int]:
     fd = open_directory(at.ready, dir_fd=at.fd, path=at.path(at.ready), owners=(os.geteuid(),))
     try:
         if os.fstat(fd).st_ino != plan.number:
-            raise UntrustedFile(at.path(at.ready), "is not what this commit put together there; move it")
+            raise UntrustedFile(at.path(at.ready), "was not created by this commit; move it")
         yield fd
     finally:
         os.close(fd)
@@ -654,7 +654,7 @@ def _swap_from_tmp(at: _Beside, plan: Marker, parts_fd: int, step: Step) -> bool
     swapped = None
     try:
         if _inode(at.replaced, parts_fd) != plan.number:
-            raise UntrustedFile(at.path(at.ready), "is not what this commit put together there; move it")
+            raise UntrustedFile(at.path(at.ready), "was not created by this commit; move it")
         step("ready in tmp")
         _make_writable(at)
         with contextlib.suppress(DlappError):
@@ -668,7 +668,7 @@ def _swap_from_tmp(at: _Beside, plan: Marker, parts_fd: int, step: Step) -> bool
 def _show_ready(at: _Beside, parts_fd: int) -> None:
     """Bring the new target back from ``tmp``."""
     if not _renameat2(parts_fd, at.replaced, at.fd, at.ready, _NOREPLACE, at.path(at.ready)):
-        raise UntrustedFile(at.path(at.ready), "is none of this commit, so nothing is put together there; move it")
+        raise UntrustedFile(at.path(at.ready), "does not belong to this commit; move it")
 
 
 def _make_writable(at: _Beside) -> None:

@@ -182,7 +182,7 @@ def parse_marker(data: bytes, path: str, directory: str, app: str, key: str) -> 
             if elsewhere:
                 raise DlappError(
                     f"{shown(path)} was written by an older dlapp and names {shown(elsewhere[0])}, which is not in "
-                    f"{shown(directory)}; look at it and what is beside it by hand"
+                    f"{shown(directory)}; inspect it and the files beside it"
                 )
             parts = tuple((name, part[len(directory) + 1 :]) for name, part in parts)
         for name, container in parts:
@@ -190,7 +190,7 @@ def parse_marker(data: bytes, path: str, directory: str, app: str, key: str) -> 
                 raise ValueError(f"{container[:100]!r} is not a container of {app}")
             _check_part_name(name, len(parts))
     except (ValueError, KeyError, TypeError, UntrustedFile, UsageError) as error:
-        raise DlappError(f"{shown(path)} is damaged: {error}; look at it and what is beside it by hand") from error
+        raise DlappError(f"{shown(path)} is damaged: {error}; inspect it and the files beside it") from error
     return Marker(number, overwrite, parts, None if mode is None else mode & 0o7777)
 
 

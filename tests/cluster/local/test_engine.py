@@ -363,7 +363,7 @@ def test_a_traceback_of_the_application_master_is_in_the_diagnostics(engine: Loc
 def test_an_application_master_that_never_begins_is_tried_three_times(engine: LocalEngine) -> None:
     application_id = submit(engine, "never")
     view = ended(engine, application_id)
-    said = "its ApplicationMaster did not begin in 3 starts: no ApplicationMaster today"
+    said = "its ApplicationMaster did not start in 3 starts: no ApplicationMaster today"
     assert (view.state, view.diagnostics) == (State.FAILED, said)
     assert starts(engine, application_id) == ["1", "1", "1"]
 

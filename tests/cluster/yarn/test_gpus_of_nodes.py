@@ -121,7 +121,7 @@ if FULL:
 
     def test_more_than_the_largest_container_may_have_is_refused_by_its_name(client: Client, tmp_path: Path) -> None:
         with pytest.raises(
-            AskTooLarge, match=f"asked for {GPUS + 1} {GPU} in one container, the most that the cluster gives is {GPUS}"
+            AskTooLarge, match=f"asked for {GPUS + 1} {GPU} in one container, the maximum of the cluster is {GPUS}"
         ):
             client.submit(str(properties(tmp_path, "true", resources={"gcores": GPUS + 1})))
 

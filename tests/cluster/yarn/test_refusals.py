@@ -72,7 +72,7 @@ def refused(client: Client, path: str, kind: type[DlappError]) -> str:
         ("nowhere", FileRefused, "there is no queue 'nowhere'; there are default, research"),
         ("root", FileRefused, "'root' has queues under it, name one of them: default"),
         ("closed", FileRefused, "it is STOPPED (yarn.scheduler.capacity.root.closed.state)"),
-        ("full", UsageError, "it has 0 applications, the most is 0 (yarn.scheduler.capacity.root.full.maximum-appl"),
+        ("full", UsageError, "it has 0 applications, the maximum is 0 (yarn.scheduler.capacity.root.full.maximum-appl"),
     ],
 )
 def test_a_queue_that_takes_nothing_is_refused(
@@ -118,7 +118,7 @@ def test_an_ask_above_a_maximum_names_its_setting(client_of: Make, tmp_path: Pat
         ("memory=256m\ngcores=99", "yarn.resource-types.gcores.maximum-allocation"),
     ):
         said = refused(client, properties(tmp_path, resources=resources), AskTooLarge)
-        assert "the most that the cluster gives is" in said
+        assert "the maximum of the cluster is" in said
         assert setting in said
 
 
@@ -359,7 +359,7 @@ def test_the_patched_hadoops_three_settings_are_limits(client_of: Make, others: 
     site: dict[str, str | None] = {"yarn.resourcemanager.webapp.address": address(others.fresh)}
     client = client_of(site, gpuid__zookeeper__ensemble="127.0.0.1:1", gpuid__zookeeper__credentials="none")
     said = refused(client, properties(tmp_path, resources="memory=256m\ngcores=3"), AskTooLarge)
-    problem = "asked for 3 gcores in one container, the most is 2 (yarn.scheduler.maximum-allocation-gcores)"
+    problem = "asked for 3 gcores in one container, the maximum is 2 (yarn.scheduler.maximum-allocation-gcores)"
     assert said.partition(": resources.gcores: ")[2] == problem
     spec = client.read(properties(tmp_path, resources="memory=256m\ngcores=2")).spec
     lines = client.engine.check(spec)

@@ -53,11 +53,11 @@ def fault_of(**reading: Any) -> str:
         ({"compute": (GpuProcess(7, "nvidia"),)}, "foreign-process: process 7 (nvidia) computes on it"),
         ({"compute": None}, ""),
         ({"used_mib": 256}, ""),
-        ({"used_mib": 257}, "memory-held: 257 MiB are held by nobody"),
+        ({"used_mib": 257}, "memory-held: 257 MiB are in use by no known process"),
         ({"used_mib": 900, "graphics": (GpuProcess(7, "Xorg"),)}, ""),
         ({"used_mib": 900, "compute": (GpuProcess(7, "nvidia-cuda-mps-server"),)}, ""),
         ({"used_mib": 900, "reserved_is_apart": False}, ""),
-        ({"used_mib": 1025, "reserved_is_apart": False}, "memory-held: 1025 MiB are held by nobody"),
+        ({"used_mib": 1025, "reserved_is_apart": False}, "memory-held: 1025 MiB are in use by no known process"),
     ],
 )
 def test_what_a_device_reads_decides_if_it_may_be_given_out(reading: dict[str, Any], said: str) -> None:

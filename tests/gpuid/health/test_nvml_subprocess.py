@@ -98,7 +98,7 @@ def test_a_driver_that_hangs_is_said_in_time_and_nobody_asks_again_until_it_has_
     asker.ask("setattr(nvml_subprocess, '_has_ended', lambda pid: False)")
     with_devices(asker.directory, [], init=HANGS)
     assert asker.ask("nvml_subprocess.discover()") == "NVML: no answer in 0.5 s: the driver hangs"
-    said = f"NVML: the driver hangs: process {helper} that asked it has not come back"
+    said = f"NVML: the driver hangs: process {helper} that called it has not returned"
     assert asker.ask("nvml_subprocess.discover()") == said
     asker.ask("setattr(nvml_subprocess, 'ANSWER_S', 60.0)")
     with_devices(asker.directory, [StubDevice(uuid="GPU-a")])

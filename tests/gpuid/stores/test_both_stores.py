@@ -68,8 +68,8 @@ def test_a_container_that_asks_again_gets_what_it_has(store: Open) -> None:
 @pytest.mark.parametrize(
     ("gcores", "kind", "message"),
     [
-        (0, UsageError, "asked for 0 gcores, the least is 1"),
-        (-1, UsageError, "asked for -1 gcores, the least is 1"),
+        (0, UsageError, "asked for 0 gcores, the minimum is 1"),
+        (-1, UsageError, "asked for -1 gcores, the minimum is 1"),
         (10**9, AskTooLarge, "asked for 1000000000 gcores, it has 4"),
     ],
 )

@@ -51,7 +51,7 @@ def quarantined(ledger: Any) -> dict[int, str]:
         ({"error": "GPU is lost", "lost": True}, "lost", "GPU is lost"),
         ({"ecc_uncorrected": 1}, "ecc", "an uncorrectable ECC error"),
         ({"compute": (GpuProcess(7, "python"),)}, "foreign-process", r"process 7 \(python\) computes on it"),
-        ({"used_mib": 5000}, "memory-held", "5000 MiB are held by nobody"),
+        ({"used_mib": 5000}, "memory-held", "5000 MiB are in use by no known process"),
     ],
 )
 def test_a_device_that_is_ill_is_not_given_and_the_error_says_why(

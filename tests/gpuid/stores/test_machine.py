@@ -121,7 +121,7 @@ def test_what_is_closed_can_be_had_at_once(ledger: MachineLedger) -> None:
 def test_an_ask_for_more_than_there_is_is_refused_with_the_numbers(ledger: MachineLedger) -> None:
     with pytest.raises(AskTooLarge, match="asked for 5 gcores, this machine has 4"):
         ledger.reserve(APP, "tony", 5)
-    with pytest.raises(LedgerError, match="the least is 1"):
+    with pytest.raises(LedgerError, match="the minimum is 1"):
         ledger.reserve(APP, "tony", 0)
 
 

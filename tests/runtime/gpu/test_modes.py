@@ -60,7 +60,7 @@ def test_auto_takes_the_first_way_that_is_there_and_says_why(facts: Facts, mode:
         ("cdi", PLAIN._replace(api=(1, 44), version="25.0"), "CDI is off in dockerd"),
         ("cdi", CDI._replace(cdi_names=frozenset()), "no nvidia.com/gpu in /etc/cdi"),
         ("cdi", CDI._replace(cdi_names=frozenset({"GPU-aa"})), "nvidia.com/gpu has no GPU-bb"),
-        ("cdi", PODMAN, "Podman 4.3.1 drops GPUs from what its Docker interface is asked without a word"),
+        ("cdi", PODMAN, "Podman 4.3.1 ignores GPU requests without an error"),
         ("gpus", PODMAN, "Podman 4.3.1 ignores it"),
         ("gpus", OLD, "Docker 18.09 has no device requests; 19.03 has"),
         ("runtime", PLAIN, "dockerd has no runtime nvidia"),

@@ -123,7 +123,7 @@ def _read_row(owner: StateDir, application_id: str, home: str) -> ApplicationRow
         and all(shown.get(name) is None or views.is_time(shown[name]) for name in _NUMBERS_OR_NONE)
     )
     if not fine:
-        raise DlappError("its row.json is not what it must be")
+        raise DlappError("its row.json is invalid")
     names = (*_TEXTS, *_INTEGERS, *_NUMBERS_OR_NONE)
     return ApplicationRow(
         (*names, "uid", "submitter"), (*(shown.get(name) for name in names), owner.uid, user_name(owner.uid))

@@ -410,7 +410,7 @@ class Runner:
                 return None
             if alive is None:
                 self._pause_s = min(self._pause_s, self._lingering_s)
-                return "processes of an earlier start are just ending"
+                return "processes of an earlier start are ending"
             held.callback(os.close, alive)
             if not self._mark_started(row, capacity):
                 self._pause_s = 0.0
@@ -464,7 +464,7 @@ class Runner:
         if (by := kill_request(home)) is not None:
             self._settle(row, write_outcome(home, killed(by, clock.now_ms(), begun=False)))
         elif row.starts >= MAX_STARTS:
-            why = f"its ApplicationMaster did not begin in {row.starts} starts"
+            why = f"its ApplicationMaster did not start in {row.starts} starts"
             if last := last_line(os.path.join(home, "am.log")):
                 why = f"{why}: {last}"
             self._settle(row, write_outcome(home, failed(why, clock.now_ms())))

@@ -84,7 +84,7 @@ def settle(
     except (TypeError, AttributeError, LookupError, ValueError) as error:
         if isinstance(error, DlappError) and not isinstance(error, SpecError):
             raise
-        raise DlappError(f"{places.staging(application_id)} has files that cannot be understood: {error!r}") from error
+        raise DlappError(f"{places.staging(application_id)} has files that cannot be parsed: {error!r}") from error
 
 
 def _settled(

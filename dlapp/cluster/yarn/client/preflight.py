@@ -61,7 +61,7 @@ def check_limits(
         if name in largest and amount > largest[name]:
             setting = _MAXIMUM.get(name, f"yarn.resource-types.{name}.maximum-allocation")
             raise AskTooLarge(
-                f"asked for {amount} {name} in one container, the most that the cluster gives is {largest[name]} "
+                f"asked for {amount} {name} in one container, the maximum of the cluster is {largest[name]} "
                 f"({setting}, or its largest node)"
             )
     if resources.gcores and dialect is Dialect.NONE:
@@ -75,7 +75,7 @@ def _field3(gcores: int, configuration: Configuration) -> list[str]:
     least, most, node = (_count(configuration(name)) for name in (FIELD3_LEAST, FIELD3_LIMIT, FIELD3_NODE))
     if most is not None and gcores > most:
         asked = counted(gcores, "gcores")
-        problem = f"asked for {asked} in one container, the most is {most} ({FIELD3_LIMIT})"
+        problem = f"asked for {asked} in one container, the maximum is {most} ({FIELD3_LIMIT})"
         raise AskTooLarge(problem, "resources.gcores")
     if least is not None and gcores < least:
         return [f"{gcores} gcores are raised to {least}, the least that a container gets ({FIELD3_LEAST})"]
@@ -162,7 +162,7 @@ def check_queue(queues: Sequence[QueueInfo], name: str) -> None:
     most, there = queue.raw.get("maxApplications"), int(queue.raw.get("numApplications") or 0)
     if isinstance(most, int) and there >= most:
         raise UsageError(
-            f"application.queue: {name!r} is full now: it has {there} applications, the most is {most} "
+            f"application.queue: {name!r} is full now: it has {there} applications, the maximum is {most} "
             f"({_CAPACITY}.{queue.path}.maximum-applications); wait, or name another: {open_}"
         )
 

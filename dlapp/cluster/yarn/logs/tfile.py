@@ -37,7 +37,7 @@ _LEAST_READ = 1 << 12
 _MOST_BLOCKS = 100_000
 """A block has a MiB."""
 _MOST_RATIO = 1100
-"""Of zlib's compression; the most is 1032."""
+"""Of zlib's compression; the maximum is 1032."""
 _MOST_DIGITS = 19
 _MOST_WORD = 1 << 16
 

@@ -164,9 +164,9 @@ def test_an_attempt_that_is_refused_every_heartbeat_gives_up(
     monkeypatch.setattr(engine_module, "REFUSED_S", 0.5)
 
     def refuse(_: pb.AllocateRequestProto) -> None:
-        raise Refuse("java.lang.IllegalStateException", "a fault of its own")
+        raise Refuse("java.lang.IllegalStateException", "a failure of its own")
 
     scheduler.on_allocate = refuse
     found = until(lambda: engine.heartbeat((), (), 0.0).shut_down, 20)
     assert "has refused every heartbeat for 0.5 s" in found
-    assert "a fault of its own" in found
+    assert "a failure of its own" in found
