@@ -237,7 +237,7 @@ class Task:
     # ---- before the payload ----
 
     def _wait_for_docker(self) -> None:
-        """On a single node no GPU is taken before Docker answers."""
+        """Wait on a single node until Docker answers, before a GPU is taken."""
         if self._assignment.docker_image is None or self._launch.on_a_cluster:
             return
         from dlapp.runtime.container_factory import explained, open_docker
