@@ -237,6 +237,12 @@ class Loop:
 
     def _on_report(self, call: ControlRequest, report: Report) -> None:
         container_id = report.container_id
+        if report.wait_s <= 0 and report.result is None:
+            # News, on a connection of its own. The report that waits for orders is not answered with it: the task
+            # would only send that again.
+            self._handle(report)
+            self._answer_report(call, container_id)
+            return
         if (older := self._held.pop(container_id, None)) is not None:
             self._answer_report(older[0], container_id)
         self._held[container_id] = (call, report)
@@ -244,7 +250,7 @@ class Loop:
         if container_id not in self._held:
             return  # answered with new orders
         orders = self._master.orders_of(container_id)
-        if orders is None or report.result is not None or orders.number > report.seen or report.wait_s <= 0:
+        if orders is None or report.result is not None or orders.number > report.seen:
             del self._held[container_id]
             if report.result is not None and orders is not None:
                 self._unrecorded.append((self._journal.added, call, container_id))

@@ -211,6 +211,24 @@ def test_those_that_wait_are_answered_together_by_the_last_heartbeat_before_it_i
     assert len(answered) == TASKS
 
 
+def test_news_of_a_task_leave_its_wait_for_orders_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = world.tasks[0]
+    waiting = threading.Thread(target=task.report, args=(60.0,))
+    waiting.start()
+    until(lambda: world.held() == 1)
+    path = f"/v1/tasks/{task.container_id}/report"
+    with ControlConnection(world.loop.control_url, derive_token(SECRET, str(task.container_id))) as news:
+        for number in (3, 4):
+            report = replace(task._report, number=number, detail=f"news {number}")
+            from_json(Orders, news.call("POST", path, to_json(report), timeout_s=60))
+    assert world.held() == 1
+    assert waiting.is_alive()
+    monkeypatch.setattr(loop_module, "QUIET_HEARTBEAT_S", 1000.0)
+    world.beat()
+    waiting.join(20)
+    assert not waiting.is_alive()
+
+
 def test_who_is_to_end_at_once_writes_no_last_view(world: World) -> None:
     before = len(world.home.views)
     world.shut_down()
