@@ -5,26 +5,29 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from dlapp.system.loading import loading
+
 
 def main(argv: Sequence[str]) -> int:
     """Run the process that the first word names; the others are its own."""
     # Each is imported alone: what a task loads, every container pays for.
-    match argv[0] if argv else "":
-        case "am":
-            from dlapp.am.main import main as run
-        case "task":
-            if list(argv[1:]) == ["--engine", "yarn"]:
-                return _task_on_yarn()
-            from dlapp.task.main import main as run
-        case "runner":
-            from dlapp.cluster.local.runner.process import main as run
-        case "sweep":
-            from dlapp.runtime.sweep import main as run
-        case "doctor":
-            from dlapp.doctor.node import main as run
-        case other:
-            print(f"Error: dlapp {other!r}: what is there are am, task, runner, sweep and doctor", file=sys.stderr)
-            return 2
+    with loading():
+        match argv[0] if argv else "":
+            case "am":
+                from dlapp.am.main import main as run
+            case "task":
+                from dlapp.task.main import main as run
+            case "runner":
+                from dlapp.cluster.local.runner.process import main as run
+            case "sweep":
+                from dlapp.runtime.sweep import main as run
+            case "doctor":
+                from dlapp.doctor.node import main as run
+            case other:
+                print(f"Error: dlapp {other!r}: what is there are am, task, runner, sweep and doctor", file=sys.stderr)
+                return 2
+    if list(argv) == ["task", "--engine", "yarn"]:
+        return _task_on_yarn()
     return run(argv[1:])
 
 

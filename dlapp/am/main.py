@@ -18,6 +18,7 @@ from dlapp.am.loop import Item, Loop
 from dlapp.errors import Unreachable, UsageError
 from dlapp.ids import ApplicationId
 from dlapp.system import log
+from dlapp.system.loading import loading
 
 if TYPE_CHECKING:
     from dlapp.cluster.local.am_engine import LocalAmEngine
@@ -30,8 +31,8 @@ others of its queue wait for that."""
 def main(argv: Sequence[str]) -> int:
     """Run one attempt of one application, or settle what a dead attempt left (``--aftermath``)."""
     if list(argv) == ["--engine", "yarn"]:
-        from dlapp.am.yarn_main import run
-
+        with loading():
+            from dlapp.am.yarn_main import run
         run()
         return 0
     if argv[:1] == ["--spare-fd"]:
@@ -67,8 +68,9 @@ def main(argv: Sequence[str]) -> int:
 def _be_spare(fd: int) -> int:
     """Be loaded when an application comes."""
     # What is imported late where it is needed, and would be at each start on this engine.
-    from dlapp.cluster.local import am_engine  # noqa: F401
-    from dlapp.cluster.local.runner.prefork import wait_for_assignment
+    with loading():
+        from dlapp.cluster.local import am_engine  # noqa: F401
+        from dlapp.cluster.local.runner.prefork import wait_for_assignment
 
     argv = wait_for_assignment(fd)
     return 0 if argv is None else main(argv)

@@ -11,6 +11,8 @@ import os
 import sys
 from collections.abc import Sequence
 
+from dlapp.system.loading import loading
+
 
 def main(argv: Sequence[str]) -> int:
     """Run one container's task to its end."""
@@ -29,10 +31,11 @@ def main(argv: Sequence[str]) -> int:
     for fd in (lifeline_fd, *keep_fds, *loading_fds):
         os.set_inheritable(fd, False)
     # Forked before all else is loaded: it stays as small as this process is now.
-    from dlapp.runtime.guardian import fork_guardian
-
+    with loading():
+        from dlapp.runtime.guardian import fork_guardian
     outer, channel = fork_guardian(closed=loading_fds)
-    from dlapp.task.steps import Task
+    with loading():
+        from dlapp.task.steps import Task
 
     for fd in loading_fds:
         os.close(fd)  # the next task may load

@@ -6,6 +6,7 @@ A command is a function that returns its exit code (None: 0). Data goes to stdou
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -27,6 +28,8 @@ from dlapp.errors import (
 
 EXIT_BROKEN_PIPE = 141
 """Whoever read our output went away: 128 + SIGPIPE, as a shell reports it of any other program."""
+_COLLECT_AFTER = 10_000
+"""Objects between two garbage collections; Python's 700 cost a command a tenth of its time, while it loads modules."""
 
 Body = Callable[..., int | None]
 
@@ -136,8 +139,10 @@ def run(declared: click.Command, argv: Sequence[str] | None = None) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         # A name that the terminal's encoding lacks is shown escaped; it is no reason to fail.
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    gc.set_threshold(_COLLECT_AFTER)
     debug = "--debug" in _before_program_args(arguments)[0]
     code = exit_code_of(lambda: _invoke(declared, arguments), debug=debug, name=name)
+    gc.freeze()  # the process ends: nothing is worth a last collection
     sys.exit(code)
 
 

@@ -18,6 +18,7 @@ from dlapp.cluster.local.settings import RunnerSettings
 from dlapp.cluster.local.state import StateDir
 from dlapp.errors import DlappError
 from dlapp.system import log
+from dlapp.system.loading import loading
 from dlapp.system.spawn import close_all_but
 
 MAX_LOG_BYTES = 1 << 20
@@ -46,8 +47,8 @@ def main(argv: Sequence[str]) -> int:
         os.ftruncate(sys.stdout.fileno(), 0)
     try:
         spare = _spare_master(state, settings) if options["stay"] else None
-        from dlapp.cluster.local.runner.main import Runner
-
+        with loading():
+            from dlapp.cluster.local.runner.main import Runner
         Runner(state, settings, lock, sign=sign, stay=options["stay"], spare=spare).run()
     except (DlappError, OSError) as error:
         log.error(str(error))

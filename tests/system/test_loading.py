@@ -1,0 +1,35 @@
+"""Loading modules without garbage collection."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+
+import pytest
+
+from dlapp.system.loading import loading
+
+COUNT = """
+import gc
+from dlapp.system.loading import loading
+collections = []
+gc.callbacks.append(lambda phase, info: collections.append(phase))
+with loading():
+    import dlapp.task.steps
+print(len(collections), gc.isenabled(), gc.get_freeze_count() > 10_000)
+"""
+
+
+def test_nothing_is_collected_while_a_task_is_loaded_nor_looked_at_later() -> None:
+    done = subprocess.run([sys.executable, "-I", "-c", COUNT], capture_output=True, text=True, check=True)
+    assert done.stdout == "0 True True\n"
+
+
+def test_collection_is_on_again_after_an_error() -> None:
+    try:
+        with pytest.raises(ImportError), loading():
+            raise ImportError
+        assert gc.isenabled()
+    finally:
+        gc.unfreeze()
