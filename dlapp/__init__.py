@@ -9,6 +9,7 @@ from __future__ import annotations
 TYPE_CHECKING = False  # typing's own takes longer to load than all of this
 if TYPE_CHECKING:
     from dlapp.client import Client
+    from dlapp.client.application import Application, as_completed
     from dlapp.client.logs import LogPiece
     from dlapp.errors import DlappError
     from dlapp.ids import ApplicationId
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "AppSpec",
+    "Application",
     "ApplicationId",
     "ApplicationView",
     "Cause",
@@ -33,10 +35,12 @@ __all__ = [
     "Resources",
     "RoleSpec",
     "State",
+    "as_completed",
     "replace",
 ]
 
 _HOME = {
+    "Application": "client.application",
     "ApplicationId": "ids",
     "ApplicationView": "report",
     "Cause": "report",
@@ -45,6 +49,7 @@ _HOME = {
     "FinalStatus": "report",
     "LogPiece": "client.logs",
     "State": "report",
+    "as_completed": "client.application",
     "replace": "value",
 }
 

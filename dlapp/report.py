@@ -207,6 +207,11 @@ class ApplicationView(Value, kw_only=True):
     min_version: int = 1
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        """Return the essence: the whole has a page."""
+        end = f", {self.cause.value}" if self.cause else f": {self.phase}" if self.phase else ""
+        return f"<ApplicationView {self.application_id} {self.state.value}{end}>"
+
     def containers_of_try(self, number: int | None) -> list[ContainerView]:
         """Return the containers of all indexes that were started so often (`ContainerView.of_try`), by index."""
         found = (one.of_try(number) for one in sorted(self.containers, key=lambda one: one.index))

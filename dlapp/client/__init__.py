@@ -4,8 +4,8 @@
 
     client = Client()
     application = client.submit("dl_app.properties")
-    view = client.wait(application)
-    print(view.final_status, [one.exit_code for one in view.containers])
+    view = application.wait()
+    print(view.final_status, [one.exit_code for one in view.containers], application.logs())
 
 Every call may be repeated but `submit`, which starts a new application each time. A `Client` belongs to one thread at a
 time. It keeps connections to a cluster until `close`, or the end of its ``with`` block; on one machine it keeps none.
@@ -25,14 +25,21 @@ from dlapp.id_text import is_application_id
 
 # What defines classes is loaded where it is needed: dlapp-status needs none of it.
 if TYPE_CHECKING:
+    from typing import Unpack
+
+    from dlapp.client.application import Application
+    from dlapp.client.keywords import ApplicationFields
     from dlapp.client.logs import LogPiece
     from dlapp.cluster import Engine, LogFiles
     from dlapp.config import Config
     from dlapp.ids import ApplicationId, ContainerId
-    from dlapp.launcher.application import Application, Snapshot
+    from dlapp.launcher.application import ResolvedApplication, Snapshot
     from dlapp.launcher.overrides import Overrides
     from dlapp.report import ApplicationView
     from dlapp.spec import AppSpec
+
+    AnyApplication = Application | ApplicationId | str
+    """An application, its id, or text that `Client.resolve` takes: ``last``, an id, the ending of one."""
 
 LAST = "last"
 LOG_NAMES = ("stdout", "stderr", "dlapp.log")
@@ -126,6 +133,14 @@ class Client:
 
         return ApplicationId.from_text(self.resolve_text(text, user=user))
 
+    def application(self, text: str) -> Application:
+        """Return the application that ``text`` names. Raises what `resolve` raises, and NotFound for an id of none."""
+        from dlapp.client.application import Application
+
+        application = Application(self, self.resolve(text))
+        application.status()
+        return application
+
     def resolve_text(self, text: str, *, user: str | None = None) -> str:
         """`resolve`, for who needs the id as text only."""
         if not looks_like_id(text):
@@ -167,8 +182,9 @@ class Client:
 
     # ---- looking ----
 
-    def status(self, application_id: ApplicationId) -> ApplicationView:
+    def status(self, application_id: AnyApplication) -> ApplicationView:
         """Return what is known of it now. Raises NotFound."""
+        application_id = self._id(application_id)
         engine = self._on(application_id)
         self._tend(engine)
         return engine.view(application_id)
@@ -236,17 +252,19 @@ class Client:
             if one["log_url"]
         ]
 
-    def dashboard_urls(self, application_id: ApplicationId) -> tuple[str, str]:
+    def dashboard_urls(self, application_id: AnyApplication) -> tuple[str, str]:
         """Return where a browser finds the application: while it runs, and after it is completed."""
+        application_id = self._id(application_id)
         return self._on(application_id).dashboard_urls(application_id)
 
-    def log_files(self, application_id: ApplicationId) -> Sequence[LogFiles]:
+    def log_files(self, application_id: AnyApplication) -> Sequence[LogFiles]:
         """Return where the logs of all containers that ran are, in CONTAINER_INDEX order. Raises NotFound."""
+        application_id = self._id(application_id)
         return self._on(application_id).logs(application_id)
 
     def logs(
         self,
-        application_id: ApplicationId,
+        application_id: AnyApplication,
         *,
         container: int | ContainerId | None = None,
         try_number: int | None = None,
@@ -273,6 +291,7 @@ class Client:
         """
         from dlapp.client.logs import Logs, read_logs
 
+        application_id = self._id(application_id)
         latest, engine = self.status(application_id), self._on(application_id)
         wanted = (lambda log: container in (None, log.index, log.container_id)) if container is not None else None
 
@@ -307,7 +326,7 @@ class Client:
         )
 
     def log_tail(
-        self, application_id: ApplicationId | str, container: int, *, stream: str = "stderr", lines: int = 10
+        self, application_id: AnyApplication, container: int, *, stream: str = "stderr", lines: int = 10
     ) -> bytes:
         """Return the last lines of one stream of a container: of its last `TAIL_BYTES` bytes, the first line cut there.
 
@@ -322,10 +341,8 @@ class Client:
             Denied, Unreachable: it cannot be read.
         """
         from dlapp.client.logs import Logs, read_logs
-        from dlapp.ids import ApplicationId
 
-        if isinstance(application_id, str):
-            application_id = ApplicationId.from_text(application_id)
+        application_id = self._id(application_id)
         engine, view = self._on(application_id), self.status(application_id)
         deadline = time.monotonic() + TAIL_PATIENCE_S
         missing: list[str] = []
@@ -365,7 +382,7 @@ class Client:
 
         return print_spec(source, self.config, self.engine, overrides or NO_OVERRIDES)
 
-    def read(self, source: str | Snapshot, *, script_may_be_missing: bool = False) -> Application:
+    def read(self, source: str | Snapshot, *, script_may_be_missing: bool = False) -> ResolvedApplication:
         """Read a properties file: the spec that it stands for here, defaults resolved, and the variables that it sets.
 
         Args:
@@ -381,7 +398,7 @@ class Client:
 
     def submit(
         self,
-        source: str | Snapshot | AppSpec,
+        source: str | os.PathLike[str] | Snapshot | AppSpec | None = None,
         *,
         env: Mapping[str, str] | None = None,
         args: Sequence[str] | None = None,
@@ -389,18 +406,21 @@ class Client:
         say: Callable[[str], None] = lambda _: None,
         note: Callable[[str], None] = lambda _: None,
         progress: Callable[[int, int], None] | None = None,
-    ) -> ApplicationId:
+        **fields: Unpack[ApplicationFields],
+    ) -> Application:
         """Check, pack and submit an application; it runs whatever becomes of the caller.
 
         Args:
-            source: the path of a properties file, what that was at another moment, or a spec. The paths of a spec are
-                as in a file that lies in the working directory: relative ones begin there.
+            source: the path of a properties file, what that was at another moment, or a spec. None: the application is
+                described by keywords. The paths of a spec and of keywords are as in a file that lies in the working
+                directory: relative ones begin there.
             env: variables of the program; those of a file are kept, and replaced where they have the same name.
-            args: the arguments of a file's program, in place of user_shell_args.
+            args: the arguments of the program; of a file's in place of user_shell_args.
             overrides: values in place of a file's, such as ``{"resources.containers": 2}``.
             say: told the lines that ``dlapp-launcher`` prints.
             note: told what the user should know beside them.
             progress: told how many bytes of the workspace are packed, of how many.
+            fields: an application in place of a source, see `dlapp.client.keywords.ApplicationFields`.
 
         Raises:
             FileRefused: the file or spec has faults; all are named.
@@ -408,11 +428,24 @@ class Client:
                 workspace is too large.
             NotFound: input is missing.
         """
+        from dlapp.client.application import Application
         from dlapp.launcher.application import UnresolvedSpec
         from dlapp.launcher.overrides import NO_OVERRIDES, OptionNames, Overrides
         from dlapp.launcher.submit import launch
         from dlapp.spec import AppSpec
 
+        if isinstance(args, str):
+            raise UsageError("args is a list of words, not text")
+        if source is None:
+            from dlapp.client.keywords import spec_of
+
+            if overrides is not None:
+                raise UsageError("overrides are for a properties file; give the keywords themselves")
+            has_gpus = self.engine.info().has_gpus
+            source = spec_of(fields, self.config, has_gpus=has_gpus, args=args or (), env=env or {})
+            args = None
+        elif fields:
+            raise UsageError(f"{', '.join(fields)}: keywords describe an application without a file or a spec")
         if isinstance(source, AppSpec):
             if args is not None or overrides is not None:
                 raise UsageError("args and overrides are for a file; change a spec with dlapp.replace")
@@ -432,8 +465,13 @@ class Client:
                 note(f"{one} is not packed: dlapp-shell brought it, and the run brings its own")
             return [shell_input.as_pattern(one) for one in paths]
 
-        return launch(
-            UnresolvedSpec(source, env or {}) if isinstance(source, AppSpec) else source,
+        described: Snapshot | UnresolvedSpec | str
+        if isinstance(source, AppSpec):
+            described = UnresolvedSpec(source, env or {})
+        else:
+            described = os.fspath(source) if isinstance(source, os.PathLike) else source
+        application_id = launch(
+            described,
             self.config,
             self.engine,
             say=say,
@@ -443,10 +481,11 @@ class Client:
             leave_out=brought_by_a_shell,
             network_problem=self._network_problem,
         )
+        return Application(self, application_id)
 
     def wait(
         self,
-        application_id: ApplicationId,
+        application_id: AnyApplication,
         on_change: Callable[[ApplicationView], None] = lambda _: None,
         *,
         timeout_s: float | None = None,
@@ -460,6 +499,7 @@ class Client:
             NotFound: there is no such application.
             TimedOut: it has not ended within ``timeout_s``; it goes on.
         """
+        application_id = self._id(application_id)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         seen = None
         while True:
@@ -473,7 +513,7 @@ class Client:
             seen = view
             time.sleep(LOOK_EVERY_S)
 
-    def softkill(self, application_id: ApplicationId, *, user: str | None = None) -> str:
+    def softkill(self, application_id: AnyApplication, *, user: str | None = None) -> str:
         """Ask for a soft-kill: SIGTERM, the grace time, output committed; a line on what comes of it.
 
         Args:
@@ -483,15 +523,17 @@ class Client:
             NotFound: there is no such application.
             Denied: it is another user's, or not ``user``'s.
         """
+        application_id = self._id(application_id)
         self._check_before_the_end(application_id, user)
         return self._on(application_id).soft_kill(application_id, caller())
 
-    def kill(self, application_id: ApplicationId, *, user: str | None = None) -> str:
+    def kill(self, application_id: AnyApplication, *, user: str | None = None) -> str:
         """Kill an application; nothing of it is left after the return. Arguments and errors as for `softkill`."""
+        application_id = self._id(application_id)
         self._check_before_the_end(application_id, user)
         return self._on(application_id).kill(application_id, caller())
 
-    def remove(self, applications: Sequence[ApplicationId]) -> None:
+    def remove(self, applications: Sequence[AnyApplication]) -> None:
         """Remove applications that have ended from this machine's history, with their logs.
 
         All are checked before the first is removed.
@@ -501,12 +543,20 @@ class Client:
             Denied: one is another user's.
             UsageError: one has not ended, is on a cluster, or has output that is nowhere else.
         """
-        for one in applications:
+        ids = [self._id(one) for one in applications]
+        for one in ids:
             self._on(one).check_removal(one)
-        for one in applications:
+        for one in ids:
             self._on(one).remove(one)
 
     # ---- within ----
+
+    def _id(self, application: AnyApplication) -> ApplicationId:
+        from dlapp.ids import ApplicationId
+
+        if isinstance(application, str):
+            return self.resolve(application)
+        return application if isinstance(application, ApplicationId) else application.application_id
 
     def _network_problem(self, spec: AppSpec) -> str:
         """Return why an application's network is not available here; empty if it is.

@@ -64,7 +64,7 @@ class Snapshot(Value):
     env: Mapping[str, str]
 
 
-class Application(Value):
+class ResolvedApplication(Value):
     """Content of a properties file, ready to be submitted.
 
     Args:
@@ -154,7 +154,7 @@ def read_application(
     environ: Mapping[str, str] = os.environ,
     *,
     script_may_be_missing: bool = False,
-) -> Application:
+) -> ResolvedApplication:
     """Read a properties file and make a spec of it; or check a spec and resolve its paths.
 
     Args:
@@ -191,7 +191,7 @@ def read_application(
     faults.refuse()
     assert made is not None
     snapshot = Snapshot(maker.file, data, maker.env_of_file)
-    return Application(properties, *made, maker.hdfs, snapshot, (*_notes(properties), *maker.notes))
+    return ResolvedApplication(properties, *made, maker.hdfs, snapshot, (*_notes(properties), *maker.notes))
 
 
 def _notes(properties: Properties) -> tuple[str, ...]:
@@ -203,7 +203,7 @@ def _notes(properties: Properties) -> tuple[str, ...]:
     return (f"{where}: {memory.value} is {memory.value} MiB; for GiB write {memory.value}g",)
 
 
-def _resolve(source: UnresolvedSpec, config: Config, engine: EngineInfo) -> Application:
+def _resolve(source: UnresolvedSpec, config: Config, engine: EngineInfo) -> ResolvedApplication:
     spec, properties = source.spec, _SpecProperties(source)
     faults = Faults(properties.path)
     for name, value in source.env.items():
@@ -234,7 +234,7 @@ def _resolve(source: UnresolvedSpec, config: Config, engine: EngineInfo) -> Appl
         inputs=resolved.inputs,
         outputs=resolved.outputs,
     )
-    return Application(properties, spec, env, maker.hdfs, Snapshot(maker.file, b"", {}))
+    return ResolvedApplication(properties, spec, env, maker.hdfs, Snapshot(maker.file, b"", {}))
 
 
 def os_user() -> str:

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Callable
 
 from dlapp.errors import DlappError
-from dlapp.launcher.application import Application, is_inside, of_line
+from dlapp.launcher.application import ResolvedApplication, is_inside, of_line
 from dlapp.launcher.properties import Faults
 from dlapp.launcher.scan import DEFAULT_EXCLUDES, Scan
 from dlapp.locations import FILE, last_name, local_path, shown
@@ -32,7 +32,7 @@ class WorldCheck:
         note: told what the user should know besides.
     """
 
-    def __init__(self, application: Application, scan: Scan, faults: Faults, note: Note) -> None:
+    def __init__(self, application: ResolvedApplication, scan: Scan, faults: Faults, note: Note) -> None:
         self.properties, self.spec, self.hdfs = application.properties, application.spec, application.hdfs
         self.scan, self.faults, self.note = scan, faults, note
 

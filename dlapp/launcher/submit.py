@@ -14,7 +14,7 @@ from dlapp.cluster import Engine
 from dlapp.config import Config
 from dlapp.errors import AskTooLarge, DlappError, SpecError
 from dlapp.ids import ApplicationId
-from dlapp.launcher.application import Application, Snapshot, Source, add_refusal, os_user, read_application
+from dlapp.launcher.application import ResolvedApplication, Snapshot, Source, add_refusal, os_user, read_application
 from dlapp.launcher.checks import Note, WorldCheck
 from dlapp.launcher.overrides import NO_OVERRIDES, Overrides
 from dlapp.launcher.pack import pack
@@ -152,7 +152,7 @@ def _step(say: Say, name: str, ok: str) -> Iterator[None]:
     say(f"{name} : {ok}")
 
 
-def _check_engine(application: Application, engine: Engine) -> list[str]:
+def _check_engine(application: ResolvedApplication, engine: Engine) -> list[str]:
     """Check the request with the engine; refuse a key that it cannot honour, with its line."""
     try:
         return engine.check(application.spec)
@@ -169,7 +169,7 @@ def _check_engine(application: Application, engine: Engine) -> list[str]:
 
 
 def _check_world(
-    application: Application, config: Config, note: Note, leave_out: Sequence[str], network_problem: str
+    application: ResolvedApplication, config: Config, note: Note, leave_out: Sequence[str], network_problem: str
 ) -> Scan:
     """Look through the workspace, the input and the output; what is to be packed."""
     spec = application.spec

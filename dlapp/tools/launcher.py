@@ -106,7 +106,7 @@ def _submit(client: Client, file: str | Snapshot, overrides: Overrides, as_json:
 
     try:
         with copying_bar("packing") as progress:
-            return client.submit(file, overrides=overrides, say=tell, note=note, progress=progress)
+            return client.submit(file, overrides=overrides, say=tell, note=note, progress=progress).application_id
     except KeyboardInterrupt:
         if submitted:
             say_how_to_return(submitted)

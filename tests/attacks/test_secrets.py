@@ -101,7 +101,7 @@ def submitted(hadoop: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     )
     client = client_of(hadoop, tmp_path / "submitter", monkeypatch, OWNER)
     files = HdfsStagingFiles(read_configuration(str(hadoop.configuration)).hdfs(Login(OWNER)))
-    one = Submitted(client, client.submit(str(tmp_path / "app.properties")), files)
+    one = Submitted(client, client.submit(str(tmp_path / "app.properties")).application_id, files)
     try:
         until(one.is_running)
         yield one

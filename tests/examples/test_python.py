@@ -7,12 +7,16 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from dlapp import AppSpec, Client, InputSpec, OutputSpec, Resources, RoleSpec
-from dlapp.errors import FileRefused, UsageError
+from dlapp import Application, ApplicationId, AppSpec, Client, InputSpec, OutputSpec, Resources, RoleSpec, as_completed
+from dlapp.client.keywords import ApplicationFields
+from dlapp.errors import FileRefused, NotFound, TimedOut, UsageError
+from tests.applications import wait_for
 
+CODE = {"workspace": "code", "script": "start.sh"}
 PAGE = Path(__file__).parents[2] / "docs" / "python.md"
 
 
@@ -39,10 +43,15 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_every_example_prints_what_the_page_says(place: Path) -> None:
-    assert len(examples()) == PAGE.read_text().count("```python") == 3
+    assert len(examples()) == PAGE.read_text().count("```python") == 4
     for code, printed in examples():
         done = subprocess.run([sys.executable, "-c", code], cwd=place, capture_output=True, text=True)
         assert (done.stdout, done.stderr) == (printed, "")
+
+
+def test_the_page_has_every_keyword() -> None:
+    page = PAGE.read_text()
+    assert [name for name in ApplicationFields.__annotations__ if f"`{name}`" not in page] == []
 
 
 def spec(**fields: object) -> AppSpec:
@@ -87,9 +96,151 @@ def test_a_variable_that_no_program_can_have_is_refused_with_its_name(place: Pat
             client.submit(spec(), env={name: value})
 
 
-def test_variables_are_for_a_spec_alone(place: Path) -> None:
-    with Client() as client, pytest.raises(UsageError, match="env is for a spec"):
-        client.submit("dl_app.properties", env={"A": "1"})
+def test_a_file_can_be_changed_for_one_submission(place: Path) -> None:
+    with Client() as client:
+        application = client.submit(
+            place / "dl_app.properties",
+            overrides={"resources.containers": 2, "application.appname": "other"},
+            env={"GREETING": "hi"},
+            args=["--seed={index}"],
+        )
+        assert application.wait(60).appname == "other"
+        assert application.logs(1, "stdout") == "hi from 1\n"
+        assert (place / "code" / "output").exists() is False
+        with pytest.raises(FileRefused) as refused:
+            client.submit("dl_app.properties", overrides={"resources.vcores": 0}, env={"NV_GPU": "1"})
+    assert refused.value.faults == (
+        "overrides: resources.vcores: is 0, the least is 1",
+        "env: NV_GPU: is set by dlapp and cannot be set here",
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"source": "spec", "overrides": {"resources.vcores": 1}}, "overrides are for a file"),
+        ({"source": "spec", "args": ["x"]}, "args and overrides are for a file"),
+        ({"source": "dl_app.properties", "args": "x y"}, "args is a list of words, not text"),
+        ({"source": "dl_app.properties", "containers": 2}, "containers: keywords describe an application without"),
+        ({}, "workspace: is missing; give a properties file, an AppSpec, or workspace and script"),
+        ({"workspace": "code"}, "script: is missing"),
+        ({**CODE, "contaners": 2}, "contaners: is not a keyword of an application, the nearest is containers"),
+        ({**CODE, "memory": "4x"}, "memory: '4x' is not an amount of memory"),
+        ({**CODE, "max_runtime": "soon"}, "max_runtime: 'soon' is not a duration"),
+        ({**CODE, "containers": 0}, "resources.containers: is 0, allowed are 1 to 100000"),
+        ({**CODE, "placement": "far"}, "placement: is 'far', allowed are pack, spread"),
+        ({**CODE, "overrides": {"resources.vcores": 1}}, "give the keywords themselves"),
+        ({**CODE, "script": "none.sh"}, "AppSpec: application.user_shell_script: .* there is no such file"),
+    ],
+)
+def test_what_does_not_describe_an_application_is_refused(place: Path, given: dict[str, Any], said: str) -> None:
+    if given.get("source") == "spec":
+        given = {**given, "source": spec()}
+    with Client() as client, pytest.raises(UsageError, match=said):
+        client.submit(**given)
+
+
+def test_keywords_are_what_a_file_would_say(place: Path) -> None:
+    (place / "data").mkdir()
+    (place / "data/a").write_text("1")
+    with Client() as client:
+        application = client.submit(
+            workspace="code",
+            script="start.sh",
+            args=["x"],
+            env={"GREETING": "hi"},
+            containers=2,
+            memory="64m",
+            gcores=0,
+            retries=1,
+            inputs={"in/a": "data/*", "in/b": ["data/a"]},
+            outputs={"output": place / "results"},
+            overwrite=True,
+            max_runtime="1h30m",
+            tags="t",
+            exclude="*.o",
+        )
+        application.wait(60)
+        submitted = client.engine.submission(application.application_id).spec
+        assert application.outputs() == {"": str(place / "results")}
+        assert application.output() == str(place / "results")
+    assert (submitted.appname, submitted.args, submitted.env) == ("start.sh", ("x",), ("GREETING",))
+    assert submitted.roles == (
+        RoleSpec(instances=2, resources=Resources(memory_mib=64, vcores=1, gcores=0), retries=1),
+    )
+    assert (submitted.max_runtime_s, submitted.tags, submitted.exclude) == (5400.0, ("t",), ("*.o",))
+    assert [(one.name, one.input_path) for one in submitted.inputs] == [("in_a", "in/a"), ("in_b", "in/b")]
+    assert (submitted.outputs[0].output_path, submitted.outputs[0].overwrite) == ("output", True)
+    assert (place / "results/1/result").read_text() == "x\n"
+
+
+def test_text_names_an_application_everywhere(place: Path) -> None:
+    with Client() as client:
+        application = client.submit("dl_app.properties")
+        number = application.id.rpartition("_")[2]
+        assert client.wait("last", timeout_s=60) == client.status(number) == application.status()
+        assert client.application(number) == client.application("last") == application
+        assert {application, client.application("last")} == {application}
+        assert b"".join(piece.data for piece in client.logs(number, streams=["stdout"])) == b" from 0\n"
+        assert client.log_files("last")[0].index == 0
+        with pytest.raises(NotFound):
+            client.application("application_1_0001")
+        # It counts as running until its last process is gone.
+        wait_for("its removal", lambda: removed(client, application))
+        with pytest.raises(NotFound):
+            application.status()
+
+
+def removed(client: Client, application: Application) -> bool:
+    try:
+        client.remove([application.id])
+    except UsageError:
+        return False
+    return True
+
+
+def test_an_application_says_little_of_itself_and_a_notebook_shows_its_state(place: Path) -> None:
+    with Client() as client:
+        application = client.submit("dl_app.properties", overrides={"application.appname": "<b>&"})
+        assert (str(application), repr(application)) == (application.id, f"<Application {application.id}>")
+        view = application.wait(60)
+        assert repr(view) == f"<ApplicationView {application.id} FINISHED, succeeded>"
+        shown = application._repr_html_()
+        assert "&lt;b&gt;&amp;" in shown
+        assert "<td>FINISHED, succeeded</td>" in shown
+        unknown = Application(client, ApplicationId(1, 1))
+        assert unknown._repr_html_().startswith("<b>application_1_0001</b>: ")
+
+
+def test_logs_are_text_as_dlapp_logs_prints_it(place: Path) -> None:
+    (place / "code/start.sh").write_text("#!/bin/sh\nprintf 'a\\nb'; printf '\\377\\n' >&2\n")
+    with Client() as client:
+        application = client.submit("dl_app.properties", overrides={"resources.containers": 2})
+        application.wait(60)
+        assert application.logs() == "".join(f"[{n}] a\n[{n}] b\n[{n} err] \ufffd\n" for n in (0, 1))
+        assert application.logs(1, "stdout") == "a\nb"
+        assert application.logs(1) == "[1] a\n[1] b\n[1 err] \ufffd\n"
+        assert application.logs(stream="stdout", last_lines=1) == "[0] b\n[1] b\n"
+        with pytest.raises(NotFound):
+            application.logs(2)
+        with pytest.raises(NotFound, match="has no committed output, not one"):
+            application.output()
+
+
+def test_applications_are_yielded_as_they_end(place: Path) -> None:
+    (place / "code/start.sh").write_text(f'#!/bin/sh\nuntil [ -e "{place}/$1" ]; do sleep 0.01; done\n')
+    with Client() as client:
+        slow, quick = (client.submit("dl_app.properties", args=[name]) for name in ("slow", "quick"))
+        with pytest.raises(TimedOut, match="2 applications have not ended within 0 s"):
+            next(as_completed([slow, quick], timeout=0))
+        with pytest.raises(TimedOut):
+            slow.wait(timeout=0)
+        (place / "quick").touch()
+        ended = as_completed([slow, quick, slow], timeout=60)
+        assert next(ended) == quick
+        (place / "slow").touch()
+        assert list(ended) == [slow]
+        assert list(as_completed([])) == []
 
 
 def test_a_spec_asks_for_exactly_what_it_says(place: Path) -> None:
@@ -97,7 +248,7 @@ def test_a_spec_asks_for_exactly_what_it_says(place: Path) -> None:
     with Client() as client:
         application = client.submit(spec(roles=roles, tags=("x",), project="p"))
         client.wait(application)
-        submitted = client.engine.submission(application).spec
+        submitted = client.engine.submission(application.application_id).spec
     assert (submitted.roles, submitted.tags, submitted.project) == (roles, ("x",), "p")
     assert submitted.workspace == str(place / "code")
 

@@ -13,7 +13,7 @@ from dlapp.cluster import EngineInfo
 from dlapp.config import Config, load_config
 from dlapp.errors import FileRefused, UsageError
 from dlapp.launcher.application import (
-    Application,
+    ResolvedApplication,
     os_user,
     overlap,
     read_application,
@@ -51,7 +51,7 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def read(place: Path, text: str, config: Config, engine: EngineInfo = NO_GPUS) -> Application:
+def read(place: Path, text: str, config: Config, engine: EngineInfo = NO_GPUS) -> ResolvedApplication:
     (place / "app.properties").write_text(text)
     return read_application(str(place / "app.properties"), config, engine)
 

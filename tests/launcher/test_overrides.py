@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dlapp.cluster import EngineInfo
 from dlapp.config import load_config
 from dlapp.errors import FileRefused, UsageError
-from dlapp.launcher.application import Application, read_application
+from dlapp.launcher.application import ResolvedApplication, read_application
 from dlapp.launcher.overrides import Overrides, quoted_words, read_env_options, read_set_options
 from dlapp.launcher.properties import Faults, Properties, parse_properties, read_properties
 
@@ -34,7 +34,7 @@ def refused(text: str, overrides: Overrides) -> list[str]:
     return list(refusal.value.faults)
 
 
-def read(place: Path, text: str, overrides: Overrides, environ: Mapping[str, str] | None = None) -> Application:
+def read(place: Path, text: str, overrides: Overrides, environ: Mapping[str, str] | None = None) -> ResolvedApplication:
     (place / "w").mkdir(exist_ok=True)
     (place / "w/s.sh").write_text("#!/bin/sh\n")
     (place / "f").write_text(text)

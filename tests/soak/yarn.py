@@ -136,7 +136,7 @@ class Soak:
         """Run applications of these kinds, one after the other or all at once; each must end as its kind does."""
         waiting: list[tuple[ApplicationId, str]] = []
         for kind in kinds:
-            waiting.append((self._client.submit(self._properties(kind)), kind))
+            waiting.append((self._client.submit(self._properties(kind)).application_id, kind))
             if not together:
                 self._see_through(*waiting.pop())
         # Those that are to be ended from outside come first: the others end meanwhile.

@@ -118,7 +118,7 @@ class Run:
             f"gcores={self.gcores}\n"
             f"[to_hdfs]\noutput_path=output\nhdfs={self.target}\noverwrite=true\n"
         )
-        self.application_id = self.client.submit(str(file))
+        self.application_id = self.client.submit(str(file)).application_id
 
     def go(self) -> None:
         (self.directory / "go").touch()

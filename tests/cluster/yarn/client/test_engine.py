@@ -95,7 +95,7 @@ def running(client: Client, application_id: ApplicationId) -> ApplicationView | 
 
 def test_two_containers_say_hello_and_the_application_succeeds(client: Client, hadoop: Hadoop, tmp_path: Path) -> None:
     lines: list[str] = []
-    application_id = client.submit(properties(tmp_path, HELLO, containers=2), say=lines.append)
+    application_id = client.submit(properties(tmp_path, HELLO, containers=2), say=lines.append).application_id
     end = client.wait(application_id, timeout_s=60)
     assert (end.state, end.final_status, end.cause) == (State.FINISHED, FinalStatus.SUCCEEDED, Cause.SUCCEEDED)
     assert [one.exit_code for one in end.containers] == [0, 0]
@@ -113,7 +113,7 @@ def test_two_containers_say_hello_and_the_application_succeeds(client: Client, h
 def test_nothing_is_staged_any_more_when_it_has_ended_and_its_history_stays(
     client: Client, hadoop: Hadoop, tmp_path: Path
 ) -> None:
-    application_id = client.submit(properties(tmp_path, HELLO))
+    application_id = client.submit(properties(tmp_path, HELLO)).application_id
     client.wait(application_id, timeout_s=60)
 
     def names(directory: str) -> list[str]:
@@ -146,7 +146,7 @@ def test_a_submission_whose_answers_are_lost_is_one_application(
 
     monkeypatch.setattr(YarnRest, "submit", lose_answers)
     monkeypatch.setattr(YarnRest, "report", lose_one)
-    application_id = client.submit(properties(tmp_path, f"echo ran >> {tmp_path}/ran"))
+    application_id = client.submit(properties(tmp_path, f"echo ran >> {tmp_path}/ran")).application_id
     assert tries == [application_id] * 4
     assert client.wait(application_id, timeout_s=90).cause is Cause.SUCCEEDED
     assert (tmp_path / "ran").read_text() == "ran\n"
@@ -181,11 +181,11 @@ def test_the_same_workspace_is_sent_once(client: Client, tmp_path: Path, monkeyp
         return real(self, local, location, mode)
 
     monkeypatch.setattr(HdfsStagingFiles, "send", send)
-    first = client.submit(path)
+    first = client.submit(path).application_id
     assert len([name for name in sent if name.endswith(".tar.gz")]) == 1
     sent.clear()
     os.utime(tmp_path / "workspace/run.sh", (1000, 1000))  # its content counts
-    second = client.submit(path)
+    second = client.submit(path).application_id
     assert sent == []
     for application_id in (first, second):
         assert client.wait(application_id, timeout_s=180).final_status is FinalStatus.SUCCEEDED
@@ -197,7 +197,7 @@ def test_what_a_node_has_of_dlapp_and_the_workspace_the_next_application_takes(
     path = properties(tmp_path, f"{HELLO} # {os.urandom(6).hex()}")
 
     def run() -> str:
-        application_id = client.submit(path)
+        application_id = client.submit(path).application_id
         end = client.wait(application_id, timeout_s=180)
         assert end.final_status is FinalStatus.SUCCEEDED, end.diagnostics
         return client.engine.submission(application_id).workspace_archive.rpartition("/")[2]
@@ -234,7 +234,7 @@ def test_input_stays_on_the_nodes_with_what_yarn_keeps_for_the_user(
     path = properties(tmp_path, f"cat data/{there.rpartition('/')[2]}", containers=2)
     with open(path, "a") as file:
         file.write(f"[from_hdfs]\nhdfs={there}\ninput_path=data\n")
-    application_id = client.submit(path)
+    application_id = client.submit(path).application_id
     assert client.wait(application_id, timeout_s=180).final_status is FinalStatus.SUCCEEDED
     assert printed(client, application_id, "stdout") == [b"42\n", b"42\n"]
     kept = list(hadoop.directory.glob(f"local-*/usercache/{getpass.getuser()}/dlapp-cache/entries/*/tree/input-*"))
@@ -247,7 +247,7 @@ def test_a_payload_that_fails_fails_its_application_with_its_exit_code(client: C
 
 
 def test_a_soft_kill_gives_the_payload_its_grace(client: Client, tmp_path: Path) -> None:
-    application_id = client.submit(properties(tmp_path, WAITS))
+    application_id = client.submit(properties(tmp_path, WAITS)).application_id
     until(lambda: running(client, application_id) and printed(client, application_id, "stdout") == [b"begun\n"])
     assert "is being stopped" in client.softkill(application_id)
     end = client.wait(application_id, timeout_s=30)
@@ -256,7 +256,7 @@ def test_a_soft_kill_gives_the_payload_its_grace(client: Client, tmp_path: Path)
 
 def test_a_kill_leaves_nothing_of_it(client: Client, hadoop: Hadoop, tmp_path: Path) -> None:
     mark = f"sleep 4242{os.getpid()}"
-    application_id = client.submit(properties(tmp_path, f"exec {mark}", containers=2))
+    application_id = client.submit(properties(tmp_path, f"exec {mark}", containers=2)).application_id
     until(lambda: running(client, application_id))
     assert client.kill(application_id) == f"{application_id} was killed, no output kept"
     assert client.status(application_id).state is State.KILLED
@@ -270,7 +270,7 @@ def test_a_kill_goes_through_while_hdfs_takes_no_changes_and_the_next_command_cl
     client: Client, hadoop: Hadoop, tmp_path: Path
 ) -> None:
     mark = f"sleep 4343{os.getpid()}"
-    application_id = client.submit(properties(tmp_path, f"exec {mark}"))
+    application_id = client.submit(properties(tmp_path, f"exec {mark}")).application_id
     until(lambda: running(client, application_id))
     set_safe_mode(hadoop, on=True)
     try:
@@ -290,7 +290,7 @@ def test_a_kill_goes_through_while_hdfs_takes_no_changes_and_the_next_command_cl
 def test_what_an_application_leaves_that_others_killed_the_next_command_removes(
     client: Client, hadoop: Hadoop, rest: YarnRest, tmp_path: Path
 ) -> None:
-    application_id = client.submit(properties(tmp_path, WAITS))
+    application_id = client.submit(properties(tmp_path, WAITS)).application_id
     until(lambda: running(client, application_id))
     files = HdfsStagingFiles(read_configuration(str(hadoop.configuration)).hdfs(Login(getpass.getuser())))
     staging = f"{files.home}/.dlapp/staging/{application_id}"
@@ -319,7 +319,7 @@ def test_what_an_application_leaves_that_others_killed_the_next_command_removes(
 def test_a_mark_in_the_staging_directory_stops_it_for_who_cannot_reach_it(
     client: Client, hadoop: Hadoop, tmp_path: Path
 ) -> None:
-    application_id = client.submit(properties(tmp_path, WAITS))
+    application_id = client.submit(properties(tmp_path, WAITS)).application_id
     until(lambda: running(client, application_id))
     files = HdfsStagingFiles(read_configuration(str(hadoop.configuration)).hdfs(Login(getpass.getuser())))
     files.write(f"{files.home}/.dlapp/staging/{application_id}/softkill.json", b'{"by": "tony"}', 0o600)
@@ -333,7 +333,7 @@ def test_the_tasks_of_a_master_that_was_killed_go_on_under_the_next(
 ) -> None:
     go = tmp_path / "go"
     script = f"echo once; while [ ! -e {go} ]; do sleep 0.05; done"
-    application_id = client.submit(properties(tmp_path, script, containers=2))
+    application_id = client.submit(properties(tmp_path, script, containers=2)).application_id
     before = until(lambda: running(client, application_id))
     until_heard_of(hadoop, *(one.container_id for one in before.containers))
     os.kill(master_of(application_id), signal.SIGKILL)

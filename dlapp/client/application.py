@@ -1,0 +1,173 @@
+"""An application that a program submitted or looks at: its id, and what can be done with it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from dlapp.errors import DlappError, NotFound, TimedOut
+from dlapp.ids import ApplicationId
+from dlapp.locations import FILE, local_path
+
+if TYPE_CHECKING:
+    from dlapp.client import Client
+    from dlapp.report import ApplicationView
+
+LOOK_EVERY_S = 0.1
+
+
+class Application:
+    """One application. ``str`` of it is its id; two are equal if their ids are.
+
+    It needs its client's connections: use it before the client is closed, and in the client's thread.
+
+    Args:
+        client: what asks for it.
+        application_id: whose state, logs and end this is about.
+    """
+
+    def __init__(self, client: Client, application_id: ApplicationId) -> None:
+        self._client, self.application_id = client, application_id
+
+    @property
+    def id(self) -> str:
+        """The id as text: ``application_1700000000000_0042``."""
+        return str(self.application_id)
+
+    def __str__(self) -> str:
+        return self.id
+
+    def __repr__(self) -> str:
+        return f"<Application {self.id}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Application) and other.application_id == self.application_id
+
+    def __hash__(self) -> int:
+        return hash(self.application_id)
+
+    def status(self) -> ApplicationView:
+        """Return what is known of it now. Raises NotFound."""
+        return self._client.status(self.application_id)
+
+    def wait(
+        self, timeout: float | None = None, on_change: Callable[[ApplicationView], None] = lambda _: None
+    ) -> ApplicationView:
+        """Wait until it has ended. Return its last view.
+
+        Args:
+            timeout: the most to wait [s]; None: no limit.
+            on_change: told the first view and each that differs from the one before.
+
+        Raises:
+            TimedOut: it has not ended by then; it goes on.
+        """
+        return self._client.wait(self.application_id, on_change, timeout_s=timeout)
+
+    def logs(self, container: int | None = None, stream: str | None = None, *, last_lines: int | None = None) -> str:
+        """Return what its containers have printed so far, as text; bytes that are not UTF-8 are replaced.
+
+        Args:
+            container: CONTAINER_INDEX of the only one wanted; None: all.
+            stream: ``stdout``, ``stderr`` or ``dlapp.log`` alone; None: stdout and stderr.
+            last_lines: so many lines of each stream; None: all.
+
+        Returns:
+            With ``container`` and ``stream`` exactly this stream. Else lines that begin as those of dlapp-logs:
+            ``[0] `` or ``[0 err] ``, one stream after the other.
+
+        Raises:
+            NotFound: there is no such container.
+        """
+        streams = ("stdout", "stderr") if stream is None else (stream,)
+        data: dict[tuple[int, str], bytes] = {}
+        for piece in self._client.logs(
+            self.application_id, container=container, streams=streams, last_lines=last_lines
+        ):
+            key = (piece.log.index, piece.stream)
+            data[key] = data.get(key, b"") + piece.data
+        texts = {
+            key: data[key].decode(errors="replace")
+            for key in sorted(data, key=lambda key: (key[0], streams.index(key[1])))
+        }
+        if container is not None and stream is not None:
+            return "".join(texts.values())
+        marks = {"stderr": " err", "dlapp.log": " dlapp"}
+        return "".join(
+            f"[{index}{marks.get(name, '')}] {line}\n"
+            for (index, name), text in texts.items()
+            for line in text.removesuffix("\n").split("\n")
+            if text
+        )
+
+    def outputs(self) -> dict[str, str]:
+        """Return where its committed output is: name of the section, empty for the one without -> path or location."""
+        return {
+            one.name: local_path(one.target) if one.target.startswith(FILE) else one.target
+            for one in self.status().outputs
+            if one.committed
+        }
+
+    def output(self) -> str:
+        """Return where its only output is.
+
+        Raises:
+            NotFound: it has no committed output, or several (`outputs` has them).
+        """
+        found = self.outputs()
+        if len(found) != 1:
+            raise NotFound(f"{self.id} has {len(found) or 'no'} committed output{'s' if found else ''}, not one")
+        return next(iter(found.values()))
+
+    def softkill(self) -> str:
+        """Ask for a soft-kill: SIGTERM, the grace time, output committed. Return a line on what comes of it."""
+        return self._client.softkill(self.application_id)
+
+    def kill(self) -> str:
+        """End it at once; nothing of it is left after the return. Return a line on what came of it."""
+        return self._client.kill(self.application_id)
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: its state now."""
+        from html import escape
+
+        try:
+            view = self.status()
+        except DlappError as error:
+            return f"<b>{escape(self.id)}</b>: {escape(str(error))}"
+        rows = {
+            "application": self.id,
+            "name": view.appname,
+            "state": view.state.value + (f", {view.cause.value}" if view.cause else ""),
+            "phase": view.phase,
+            "diagnostics": view.diagnostics,
+            "containers": str(view.total_containers),
+            "output": ", ".join(one.target for one in view.outputs if one.committed),
+        }
+        cells = (f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in rows.items() if text)
+        return f"<table>{''.join(cells)}</table>"
+
+
+def as_completed(applications: Iterable[Application], timeout: float | None = None) -> Iterator[Application]:
+    """Yield applications as they end, those that have ended first.
+
+    Args:
+        applications: in any order; one that is there twice is yielded once.
+        timeout: the most to wait for all of them [s]; None: no limit.
+
+    Raises:
+        TimedOut: some have not ended by then; they go on.
+    """
+    left = dict.fromkeys(applications)
+    deadline = None if timeout is None else time.monotonic() + timeout
+    while left:
+        ended = [one for one in left if one.status().state.ended]
+        for one in ended:
+            del left[one]
+            yield one
+        if left and deadline is not None and time.monotonic() >= deadline:
+            raise TimedOut(f"{len(left)} applications have not ended within {timeout:g} s: {', '.join(map(str, left))}")
+        if left and not ended:
+            # A status takes 1 ms on one machine and some on a cluster: many are asked for less often.
+            time.sleep(LOOK_EVERY_S * max(1.0, len(left) / 10))
