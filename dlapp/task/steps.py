@@ -334,6 +334,7 @@ class Task:
             remove_tree(os.path.join(self._home, name))
         with self._step("the workspace could not be unpacked", node=True):
             os.mkdir(os.path.join(self._home, "tmp"), 0o700)
+            os.mkdir(workspace, 0o700)  # in a shared queue the group may read the directory that it is in
             one = self._assignment
             if one.outputs:
                 self._changes = WorkspaceChanges(workspace, os.path.join(self._home, "tmp"))

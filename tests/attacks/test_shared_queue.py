@@ -358,6 +358,33 @@ def test_a_read_lock_on_a_tasks_log_fails_no_task(identities: Identities, place:
     assert os.listdir(directory) == ["dlapp.log"]
 
 
+def test_a_member_cannot_read_the_workspace_of_another_members_running_application(
+    identities: Identities, shared_state: Path
+) -> None:
+    script = "mkdir -p out; echo secret > out/model.py; echo ready; until [ -e finish ]; do sleep 0.02; done"
+    file = properties(identities.place, script, name="of-victim")
+    done = identities.run(VICTIM, "dlapp-launcher", file, env=env(shared_state), deadline_s=20)
+    assert done.code == 0, done.err
+    (application,) = Path(of(shared_state, VICTIM).path, "applications").iterdir()
+
+    def has_begun() -> bool:
+        return any(out.read_text() == "ready\n" for out in application.glob("containers/*/stdout"))
+
+    wait_for("its payload", has_begun)
+    (container,) = application.glob("containers/*")
+    assert os.listdir(container / "workspace") != []
+
+    def read() -> tuple[str, bool]:
+        with contextlib.suppress(PermissionError):
+            return (container / "stdout").read_text(), (container / "workspace" / "out" / "model.py").is_file()
+        return (container / "stdout").read_text(), False
+
+    assert identities.call(MEMBER, read) == ("ready\n", False)
+    (container / "workspace" / "finish").touch()
+    lock = f"{of(shared_state, VICTIM).runner_lock(VICTIM.uid)}"
+    wait_for("the runner has gone", lambda: not is_locked(lock), 60)
+
+
 def test_the_place_in_the_queue_is_the_time_of_the_kernel_and_no_link_changes_it(
     identities: Identities, shared_state: Path
 ) -> None:
