@@ -51,6 +51,16 @@ class Cause(Enum):
     KILLED = "killed"
     TIMED_OUT = "timed out"
 
+    def state(self, *, by_itself: bool) -> State:
+        """Return YARN's state of an application that has ended for this cause.
+
+        FINISHED is whatever an ApplicationMaster itself told the engine, also that it failed; FAILED is an application
+        whose ApplicationMaster died (not ``by_itself``). Source: yarn_protos.proto, YarnApplicationStateProto.
+        """
+        if self is Cause.KILLED:
+            return State.KILLED
+        return State.FAILED if self is Cause.FAILED and not by_itself else State.FINISHED
+
 
 class TryView(Value, kw_only=True):
     """A container that an index had before its last one; the fields are those of `ContainerView`."""

@@ -17,11 +17,9 @@ from dlapp.am.view import of as view_of
 from dlapp.cluster import AmEngine
 from dlapp.errors import DlappError
 from dlapp.ids import ApplicationId
-from dlapp.report import ApplicationView, Cause, FinalStatus, OutputView, State
+from dlapp.report import ApplicationView, Cause, FinalStatus, OutputView
 from dlapp.spec import Submission
 from dlapp.value import replace
-
-_STATES = {Cause.KILLED: State.KILLED, Cause.FAILED: State.FAILED}
 
 
 def settle_crashed(
@@ -43,7 +41,7 @@ def settle_crashed(
     submission = app_dir.submission()
     end, outputs = decide(app_dir, submission, application_id, why)
     view = _readable_view(app_dir) or view_of(ApplicationState(submission, application_id, attempt), "")
-    state, finished_ms = _STATES.get(end.cause, State.FINISHED), view.finished_ms or now_ms
+    state, finished_ms = end.cause.state(by_itself=False), view.finished_ms or now_ms
     view = view.ended(state, end.final_status, end.cause, end.diagnostics, finished_ms)
     app_dir.write_view(replace(view, outputs=outputs))
     engine.finish(end.final_status, end.cause, end.diagnostics)

@@ -12,7 +12,7 @@ from dlapp.am.decisions.verdict import of_end, of_result
 from dlapp.am.model.instance import Container, Instance, Stage
 from dlapp.am.model.state import ApplicationState
 from dlapp.messages import Phase
-from dlapp.report import ApplicationView, Cause, ContainerView, FinalStatus, State, TryView
+from dlapp.report import ApplicationView, ContainerView, FinalStatus, State, TryView
 
 _ON_THE_WAY = (Phase.STARTING, Phase.LEASING, Phase.UNPACKING, Phase.FETCHING, Phase.PULLING)
 
@@ -29,7 +29,7 @@ def of(state: ApplicationState, tracking_url: str) -> ApplicationView:
     return ApplicationView(
         application_id=state.application_id,
         attempt=state.attempt,
-        state=State.RUNNING if ending is None else state_of(ending.cause),
+        state=State.RUNNING if ending is None else ending.cause.state(by_itself=True),
         final_status=FinalStatus.UNDEFINED if ending is None else ending.final_status,
         cause=None if ending is None else ending.cause,
         phase="" if ended else phase_of(state),
@@ -56,14 +56,6 @@ def of(state: ApplicationState, tracking_url: str) -> ApplicationView:
         containers=tuple(_container(one, one.last) for one in state.instances if one.last is not None),
         outputs=state.outputs,
     )
-
-
-def state_of(cause: Cause) -> State:
-    """YARN's state for an end that the ApplicationMaster itself told the engine: FINISHED, whatever its final status.
-
-    FAILED is that of an application whose ApplicationMaster died. Source: yarn_protos.proto, YarnApplicationStateProto.
-    """
-    return State.KILLED if cause is Cause.KILLED else State.FINISHED
 
 
 def phase_of(state: ApplicationState) -> str:

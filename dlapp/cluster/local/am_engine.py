@@ -205,7 +205,8 @@ class LocalAmEngine:
         """Write the outcome, once and for all, and let the next ones start."""
         by_itself = self._attempt == 1
         ended_ms = clock.now_ms() if by_itself else self.ended_ms()
-        outcome = outcomes.ended(final_status.value, cause.value, diagnostics, ended_ms, by_itself=by_itself)
+        state = cause.state(by_itself=by_itself)
+        outcome = outcomes.ended(state.value, final_status.value, cause.value, diagnostics, ended_ms)
         outcomes.write_outcome(self._home, outcome)
         self._finished = True
         self._nudge_reaper()

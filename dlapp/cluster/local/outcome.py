@@ -22,36 +22,24 @@ MAX_LINE = 300
 def killed(by: str, finished_ms: int, *, begun: bool = True) -> Outcome:
     """The outcome of a kill, before or after the application began."""
     end = ", no output kept" if begun else " before it started"
-    return _outcome("KILLED", "KILLED", "killed", f"killed by {by}{end}", finished_ms)
+    return ended("KILLED", "KILLED", "killed", f"killed by {by}{end}", finished_ms)
 
 
 def failed(why: str, finished_ms: int) -> Outcome:
     """The outcome of an application that came to no end of its own."""
-    return _outcome("FAILED", "FAILED", "failed", why, finished_ms)
+    return ended("FAILED", "FAILED", "failed", why, finished_ms)
 
 
-def ended(final_status: str, cause: str, diagnostics: str, finished_ms: int, *, by_itself: bool) -> Outcome:
+def ended(state_text: str, final_status: str, cause: str, diagnostics: str, finished_ms: int) -> Outcome:
     """Return the outcome that an ApplicationMaster states.
 
     Args:
-        final_status: one of `FinalStatus`, as text.
-        cause: one of `Cause`, as text.
+        state_text, final_status, cause: values of `State`, `FinalStatus` and `Cause`.
         diagnostics: why, for the user.
         finished_ms: when it ended [ms since 1970].
-        by_itself: it speaks of its own end; False: it cleans up after one that died. The difference is YARN's: an
-            application that says that it failed is FINISHED, one whose ApplicationMaster died is FAILED.
     """
-    state_word = "FINISHED"
-    if cause == "killed":
-        state_word = "KILLED"
-    elif cause == "failed" and not by_itself:
-        state_word = "FAILED"
-    return _outcome(state_word, final_status, cause, diagnostics, finished_ms)
-
-
-def _outcome(state_word: str, final_status: str, cause: str, diagnostics: str, finished_ms: int) -> Outcome:
     return {
-        "state": state_word,
+        "state": state_text,
         "final_status": final_status,
         "cause": cause,
         "diagnostics": diagnostics,
