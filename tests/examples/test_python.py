@@ -110,7 +110,7 @@ def test_a_file_can_be_changed_for_one_submission(place: Path) -> None:
         with pytest.raises(FileRefused) as refused:
             client.submit("dl_app.properties", overrides={"resources.vcores": 0}, env={"NV_GPU": "1"})
     assert refused.value.faults == (
-        "overrides: resources.vcores: is 0, the least is 1",
+        "overrides: resources.vcores: is 0, the minimum is 1",
         "env: NV_GPU: is set by dlapp and cannot be set here",
     )
 
