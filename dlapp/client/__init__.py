@@ -163,7 +163,8 @@ class Client:
             return other[0]
         if not mine:
             whose = "you have" if user is None else f"{user} has"
-            raise NotFound(f"{whose} no application yet (dlapp-launcher FILE starts one)")
+            how = " (dlapp-launcher FILE starts one)" if user is None else ""
+            raise NotFound(f"{whose} no application yet{how}")
         return mine[-1]
 
     def _ending_with(self, text: str) -> list[str]:
@@ -541,7 +542,7 @@ class Client:
         Raises:
             NotFound: one is not there.
             Denied: one is another user's.
-            UsageError: one has not ended, is on a cluster, or has output that is nowhere else.
+            UsageError: one has not ended, or is on a cluster.
         """
         ids = [self._id(one) for one in applications]
         for one in ids:

@@ -137,7 +137,7 @@ class Engine(Protocol):
         Raises:
             NotFound: it is not there.
             Denied: it is another user's.
-            UsageError: it has not ended, has output that is nowhere else, or this engine's history is not ours.
+            UsageError: it has not ended, or the history of this engine is not dlapp's.
         """
 
     def remove(self, application_id: ApplicationId) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dlapp.client import TAIL_BYTES, caller
-from tests.applications import BIN, application_dir, ended, launch, properties, run, status, wait_for
+from tests.applications import BIN, ended, launch, properties, run, status, wait_for
 from tests.engines import Engine, on_yarn_when_full
 from tests.services.dockerd import Dockerd, busybox_root
 from tests.services.registry import Registry
@@ -504,22 +504,6 @@ def test_what_has_ended_is_removed_from_the_history_and_nothing_else(state_dir: 
     assert (tmp_path / "kept" / "x").read_text() == "x\n"
     assert run("dlapp-kill", running).code == 0
     assert json.loads(run("dlapp-rm", "--json", "last").out) == {"removed": [running]}
-
-
-def test_output_that_is_nowhere_else_keeps_its_application_in_the_history(state_dir: Path, tmp_path: Path) -> None:
-    assert run("dlapp-launcher", "--wait", properties(tmp_path, "exit 3")).code == 1
-    application = status("last")["application_id"]
-    home = application_dir(state_dir, application)
-    kept = home / "kept"
-    kept.mkdir()
-    view = json.loads((home / "view.json").read_text())
-    view["outputs"] = [{"name": "", "target": "file:///t", "committed": False, "partial": f"file://{kept}"}]
-    (home / "view.json").write_text(json.dumps(view))
-    refused = run("dlapp-rm", application)
-    assert refused.code == 2
-    assert f"its output is only at {kept}" in refused.err
-    kept.rename(tmp_path / "mine")
-    assert run("dlapp-rm", application).code == 0
 
 
 @pytest.mark.hadoop

@@ -729,7 +729,7 @@ class LocalEngine:
         Raises:
             NotFound: it is not there.
             Denied: it is another user's.
-            UsageError: it has not ended, or has output that is nowhere else.
+            UsageError: it has not ended.
         """
         self._removable(str(application_id))
 
@@ -748,16 +748,10 @@ class LocalEngine:
     def _removable(self, application_id: str) -> ApplicationRow:
         if self._is_others or self._is_foreign(application_id):
             raise Denied(f"{application_id} belongs to {self.owner(application_id)}; only they may remove it")
-        row, home = self._row(application_id), self._state.application(application_id)
-        view = self.view_json(application_id)
+        row = self._row(application_id)
         if row.state != DONE:
-            raise UsageError(
-                f"{application_id} is {view['state']}: only what has ended can be removed (dlapp-kill ends it)"
-            )
-        for output in view["outputs"]:
-            kept = str(output["partial"] or "").removeprefix("file://")
-            if kept.startswith(f"{home}/") and os.path.lexists(kept):
-                raise UsageError(f"{application_id}: its output is only at {kept}: move that away first")
+            state = self.view_json(application_id)["state"]
+            raise UsageError(f"{application_id} is {state}: only what has ended can be removed (dlapp-kill ends it)")
         return row
 
     def _is_gone(self, row: ApplicationRow, home: str, left: OrphanReaper) -> bool:
