@@ -132,12 +132,19 @@ class ContainerView(Value, kw_only=True):
 
 
 class OutputView(Value, kw_only=True):
-    """One output: ``committed`` is set once it stands under ``target``; ``partial`` where a failed run's is kept."""
+    """One output.
+
+    Args:
+        committed: it is complete under ``target``.
+        partial: where the output of an application or of containers that failed is kept.
+        replaced: where that is kept which was at ``target`` before and was not written by dlapp.
+    """
 
     name: str
     target: str
     committed: bool = False
     partial: str | None = None
+    replaced: str | None = None
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
 

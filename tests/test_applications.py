@@ -109,16 +109,31 @@ def test_every_container_is_given_its_place_its_arguments_and_environment(engine
 
 
 def test_output_of_all_containers_replaces_the_old_at_once(engine: Engine, tmp_path: Path) -> None:
-    engine.put("result/0/old", "old\n")
-    script = 'mkdir -p output/deep; echo "new $CONTAINER_INDEX" >output/deep/x'
+    engine.put("result/0/old", "mine\n")
+    script = 'mkdir -p output/deep; echo "$WORD $CONTAINER_INDEX" >output/deep/x'
     output = {"output_path": "output", "hdfs": f"{engine.root}/result"}
     refused = run("dlapp-launcher", properties(tmp_path, script, to_hdfs=output))
     assert refused.code == 2, refused.out
     assert "overwrite" in refused.err
-    done = waited(properties(tmp_path, script, resources={"containers": 2}, to_hdfs={**output, "overwrite": "true"}))
-    assert done.code == 0, done.err
-    assert engine.tree("result") == {"0/deep/x": "new 0\n", "1/deep/x": "new 1\n"}
-    wait_for("nothing beside it", lambda: not engine.beside("result"))
+    kept: list[str] = []
+    for word in ("new", "newer"):
+        file = properties(
+            tmp_path,
+            script,
+            application={"env.WORD": word},
+            resources={"containers": 2},
+            to_hdfs={**output, "overwrite": "true"},
+        )
+        done = waited(file)
+        assert done.code == 0, done.err
+        assert engine.tree("result") == {"0/deep/x": f"{word} 0\n", "1/deep/x": f"{word} 1\n"}
+        # Only what dlapp did not write is kept.
+        kept = kept or [f"result.replaced.{id_of(done)}"]
+        wait_for("nothing else beside it", lambda: len(engine.beside("result")) == 1)
+        assert engine.beside("result") == kept
+        replaced = status(id_of(done))["outputs"][0]["replaced"]
+        assert (replaced or "").rpartition("/")[2] == (kept[0] if word == "new" else "")
+    assert engine.tree(kept[0]) == {"0/old": "mine\n"}
 
 
 def test_a_run_may_begin_with_the_output_of_the_one_before(engine: Engine, tmp_path: Path) -> None:

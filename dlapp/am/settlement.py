@@ -35,7 +35,9 @@ class OutputSettlement:
 
     def __init__(self, app_dir: ApplicationDir, submission: Submission, application_id: ApplicationId) -> None:
         self._app_dir, self._spec, self._application_id = app_dir, submission.spec, application_id
-        self._outputs = ApplicationOutputs(application_id, self._spec.outputs, app_dir.hdfs, note=log.error)
+        self._outputs = ApplicationOutputs(
+            application_id, self._spec.outputs, app_dir.hdfs, note=log.error, commit_times=app_dir.commit_times
+        )
 
     def settle(self, attempt: int, wanted: SettleOutputs) -> OutputsSettled:
         """Do what ``wanted`` says with every output, as attempt number ``attempt``.

@@ -7,6 +7,7 @@ next command. All of them use this module, and may repeat what was interrupted.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from dlapp.errors import DlappError, Unreachable
@@ -31,6 +32,7 @@ class ApplicationOutputs(NamedTuple):
         hdfs: the configured HDFS, if any.
         files: the file system of all targets, if it is open already.
         note: takes a line about parts that stay where they are.
+        commit_times: returns when applications of the user ended that committed to a target [ms since 1970].
     """
 
     application_id: ApplicationId
@@ -38,6 +40,7 @@ class ApplicationOutputs(NamedTuple):
     hdfs: HdfsPlace | None = None
     files: FileSystem | None = None
     note: Callable[[str], None] = lambda _: None
+    commit_times: Callable[[str], Iterable[int]] = lambda _: ()
 
     def commit(self, claim: CommitClaim, *, again: bool, wait: bool) -> tuple[tuple[OutputView, ...], str | None]:
         """Carry out a commit claim. An output that cannot be committed is kept as ``.partial``.
@@ -63,12 +66,13 @@ class ApplicationOutputs(NamedTuple):
                     aside = commit.keep_failed(
                         output.target, self.application_id, failed, hdfs=self.hdfs, files=self.files
                     )
-                commit.commit(
+                replaced = commit.commit(
                     output.target,
                     self.application_id,
                     parts,
                     overwrite=output.overwrite,
                     again=again,
+                    commit_times=partial(self.commit_times, output.target),
                     hdfs=self.hdfs,
                     files=self.files,
                 )
@@ -77,7 +81,7 @@ class ApplicationOutputs(NamedTuple):
                     raise
                 errors.append(f"output {output.target} could not be committed: {problem}")
                 return OutputView(name=name, target=output.target, partial=self._kept(output.target, parts + failed))
-            return OutputView(name=name, target=output.target, committed=True, partial=aside)
+            return OutputView(name=name, target=output.target, committed=True, partial=aside, replaced=replaced)
 
         views = _each(settle, zip(self.specs, claim.outputs, strict=True))
         return views, next(iter(errors), None)

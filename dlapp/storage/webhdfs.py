@@ -255,6 +255,18 @@ class WebHdfs:
         """Set permission bits."""
         self._call("SETPERMISSION", path, {"permission": f"{mode:o}"}, method="PUT")
 
+    def set_attribute(self, path: str, name: str, value: bytes) -> None:
+        """Set an extended attribute (``user.NAME``). Source: FileSystem.setXAttr, XAttrCodec (``0x``: hex digits)."""
+        parameters = {"xattr.name": name, "xattr.value": f"0x{value.hex()}", "flag": "CREATE,REPLACE"}
+        self._call("SETXATTR", path, parameters, method="PUT")
+
+    def attribute(self, path: str, name: str) -> bytes | None:
+        """Return the value of an extended attribute; None: there is none of this name."""
+        for one in self._json("GETXATTRS", path, encoding="hex").get("XAttrs", ()):
+            if one["name"] == name:
+                return bytes.fromhex(str(one["value"]).removeprefix("0x"))
+        return None
+
     def set_mtime(self, path: str, mtime_ms: int) -> None:
         """Set the modification time [ms since 1970]."""
         self._call("SETTIMES", path, {"modificationtime": str(mtime_ms), "accesstime": "-1"}, method="PUT")

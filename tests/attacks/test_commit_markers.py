@@ -238,7 +238,7 @@ def test_what_gets_a_name_of_a_commit_that_was_cut_off_is_not_removed_with_it(
     identities.call(attacker, attack)
     assert identities.call(victim, commit.finish_interrupted, target_of(top)) == [str(APP)]
     assert (top / "run/model").exists()
-    assert [path.read_text() for path in top.glob("*/data")] == ["dataset"]
+    assert sorted(path.read_text() for path in top.glob("*/data")) == ["dataset", "run"]
 
 
 def test_a_directory_in_a_place_for_parts_that_the_attacker_exchanged_is_not_removed_by_who_stores_one(

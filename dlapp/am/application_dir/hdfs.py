@@ -185,6 +185,10 @@ class HdfsApplicationDir:
 
     # ---- the end ----
 
+    def commit_times(self, _target: str) -> list[int]:
+        """Return nothing: on HDFS only an output's attribute counts (`dlapp.storage.commit.written`)."""
+        return []
+
     def keep(self) -> None:
         """Put the last view where it stays. Everything before it is written when this returns.
 

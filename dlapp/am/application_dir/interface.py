@@ -98,6 +98,10 @@ class ApplicationDir(Protocol):
     def claimed(self) -> CommitClaim | None:
         """Return the commit claim; None: nobody made one."""
 
+    def commit_times(self, target: str) -> list[int]:
+        """Return when applications of the user ended that committed to a target [ms since 1970], by the history. On
+        HDFS none is known."""
+
     def keep(self) -> None:
         """Put the last view where it stays, before the engine is told of the end. All is written when this returns.
 

@@ -12,6 +12,7 @@ by a rename, and what decides something is on the disk before the name is.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -104,6 +105,20 @@ class LocalApplicationDir:
             return str(self._object("kill.json")["by"])
         except FileNotFoundError:
             return None
+
+    def commit_times(self, target: str) -> list[int]:
+        """Return when applications of the user ended that committed to a target [ms since 1970], by their views."""
+        times = []
+        above = os.path.dirname(self.directory)
+        for name in os.listdir(above):
+            if os.path.join(above, name) == self.directory:
+                continue
+            # What is damaged, or another user's, tells nothing.
+            with contextlib.suppress(DlappError, OSError, ValueError):
+                view = LocalApplicationDir(os.path.join(above, name)).view()
+                if view is not None and view.finished_ms is not None:
+                    times += [view.finished_ms for one in view.outputs if one.committed and one.target == target]
+        return times
 
     def keep(self) -> None:
         """Do nothing: the view stays where it is."""

@@ -16,6 +16,7 @@ from dlapp.storage.commit.marker import CommitBusy as CommitBusy
 from dlapp.storage.commit.marker import CommitRefused as CommitRefused
 from dlapp.storage.commit.marker import ForeignMarker as ForeignMarker
 from dlapp.storage.commit.marker import OutputCommit, Parts, Step, ignore_step
+from dlapp.storage.commit.written import CommitTimes
 from dlapp.storage.open import open_location
 from dlapp.system.files import UntrustedFile
 
@@ -37,6 +38,7 @@ def commit(
     *,
     overwrite: bool,
     again: bool = False,
+    commit_times: CommitTimes = tuple,
     hdfs: HdfsPlace | None = None,
     files: FileSystem | None = None,
     step: Step | None = None,
@@ -47,7 +49,8 @@ def commit(
         target: where the output belongs.
         app_id: of the application.
         parts: what its containers stored.
-        overwrite: replace a target that is there.
+        overwrite: replace a target that is there. What dlapp did not write itself is kept beside it.
+        commit_times: returns when applications of the user ended that committed to this target [ms since 1970].
         again: an earlier call may have got through. Then parts that are all gone, with nothing of this application
             beside a target that is there, are parts that were committed.
         hdfs: the HDFS that is configured, if one is; so in the functions below.
@@ -55,7 +58,8 @@ def commit(
         step: told the name of each step before it is taken.
 
     Returns:
-        Where the rest of the old target lies if it could not be removed; usually None. The output is in place then.
+        Where the old target lies if dlapp had not written it, or could not remove it; else None. The output is in
+        place then.
 
     Raises:
         CommitRefused: the target is there and ``overwrite`` is false; the output is kept aside.
@@ -69,7 +73,7 @@ def commit(
     with contextlib.suppress(DlappError):
         finish_interrupted(target, but=app_id, files=files)
     one = files.output_commit(target, str(app_id))
-    return one.commit(parts, overwrite=overwrite, again=again, step=step or ignore_step)
+    return one.commit(parts, overwrite=overwrite, again=again, commit_times=commit_times, step=step or ignore_step)
 
 
 def finish_interrupted(

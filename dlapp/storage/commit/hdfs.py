@@ -5,7 +5,8 @@ The names beside the target are those of `dlapp.storage.commit`, and one more:
     run.APP.tmp/run.APP.old      what the commit replaces, on its way out
 
 A commit goes: the complete new target is put together as ``ready``; the marker is written; the old target is renamed to
-``old``; ``ready`` gets the target's name; ``tmp``, with ``old`` and the parts, and the marker are removed. A reader
+``old``; ``ready`` gets the target's name; what dlapp did not write of ``old`` is kept beside the target
+(`dlapp.storage.commit.written`); ``tmp``, with the rest and the parts, and the marker are removed. A reader
 finds the old, the new, or between the two renames nothing. Whoever finds the marker finishes: every step looks whether
 it was done.
 
@@ -50,7 +51,8 @@ from dlapp.storage.commit.marker import (
     named_containers,
     parse_marker,
 )
-from dlapp.storage.webhdfs import INODES, FileStatus
+from dlapp.storage.commit.written import ATTRIBUTE, CommitTimes, attribute_value, names_path
+from dlapp.storage.webhdfs import INODES, FileStatus, HdfsRefused
 from dlapp.system.files import UntrustedFile
 
 if TYPE_CHECKING:
@@ -76,14 +78,21 @@ class HdfsCommit:
         self.parts, self.ready = f"{beside}.tmp", f"{beside}.ready"
         self.old, self.dropped = f"{self.parts}/{name}.old", f"{self.parts}/{name}.dropped"
         self._marker_number: int | None = None
-        self.marker, self.partial, self.replaced = f"{beside}.commit", f"{beside}.partial", f"{beside}.replaced"
+        self.marker, self.partial, self.replaced = (
+            f"{beside}.commit",
+            f"{beside}.partial",
+            f"{self.target}.replaced.{app}",
+        )
         self.failed = f"{beside}.failed"
 
-    def commit(self, parts: Parts, *, overwrite: bool, again: bool, step: Step) -> str | None:
+    def commit(
+        self, parts: Parts, *, overwrite: bool, again: bool, commit_times: CommitTimes, step: Step
+    ) -> str | None:
         """Make the parts the target; see `OutputCommit.commit`.
 
         Args:
-            parts, overwrite, again, step: as there.
+            parts, overwrite, again, commit_times, step: as there; the times do not count, see
+                `dlapp.storage.commit.written`.
         """
         try:
             return self._commit(parts, overwrite, again, step)
@@ -104,7 +113,7 @@ class HdfsCommit:
             if self._web.status(self.target) is not None:
                 # Who began beside the one that has ended it may have made this anew; without a marker it is empty.
                 self._remove_empty(self.ready)
-                return None
+                return self._place.location + self.replaced if self._is_own(self.replaced) else None
         if not named:
             raise NotFound(f"{shown(self.target)}: there are no parts to commit")
         for _, container in named:
@@ -308,6 +317,7 @@ class HdfsCommit:
             )
         if stage == _BEFORE:
             self._assemble(plan.parts, self.ready, step)
+            self._mark(plan)
             step("ready")
             stage = self._swap(plan, step)
             step(stage)
@@ -358,7 +368,7 @@ class HdfsCommit:
                 # Usually what the marker calls old. Another that took its place since has to go as well; then the first
                 # one is nobody's any more.
                 if self._number(self.old) not in (None, there.inode_id):
-                    self._remove_tree(self.old)
+                    self._dispose_of_old()
                 self._make_own(self.parts, 0o700)  # gone, if another process has just finished
                 self._move(there.inode_id, self.old)
                 step("old aside")
@@ -382,22 +392,51 @@ class HdfsCommit:
 
     def _clean_up(self, plan: Marker, step: Step) -> str | None:
         left = None
-        try:
-            if self._number(self.target) != plan.number:
-                raise Denied  # Somebody took the new target away; the old one may be what they want back.
-            if plan.overwrite:  # else we put nothing there, and what is there only has that name
-                self._remove_tree(self.old)
-        except Denied:
-            # The output is in place; that the old one cannot go must not undo it.
-            aside = self._number(self.old)
-            if aside is not None and self._move(aside, self.replaced):
-                left = self._place.location + self.replaced
+        if self._number(self.target) != plan.number:
+            left = self._put_old_beside()  # Somebody took the new target away; the old one may be what they want back.
+        elif plan.overwrite:  # else we put nothing there, and what is there only has that name
+            left = self._dispose_of_old()
         step("old removed")
         self._remove_parts()
         step("parts removed")
         self._remove_marker()
         step("done")
         return left
+
+    def _mark(self, plan: Marker) -> None:
+        """Set the attribute on ``ready``; without it the next commit keeps what it replaces."""
+        with contextlib.suppress(HdfsRefused, Denied):
+            if self._number(self.ready) == plan.number:
+                self._web.set_attribute(self.ready, ATTRIBUTE, attribute_value(self._app, self.target))
+
+    def _dispose_of_old(self) -> str | None:
+        """Remove what was replaced, if dlapp wrote it. Else, or if it cannot be removed, put it beside the target.
+
+        Returns:
+            Its location then; None: it is gone.
+        """
+        status = self._web.status(self.old)
+        if status is None:
+            return None
+        value = None
+        if status.owner == self._user and not status.mode & 0o022:
+            with contextlib.suppress(HdfsRefused, Denied, NotFound):
+                value = self._web.attribute(self.old, ATTRIBUTE)
+        if value is not None and names_path(value, self.target):
+            # That it cannot be removed must not undo the commit: the output is in place.
+            with contextlib.suppress(Denied):
+                self._remove_tree(self.old)
+                return None
+        return self._put_old_beside()
+
+    def _put_old_beside(self) -> str | None:
+        """Put what was replaced beside the target; its location, or None if it is gone."""
+        path = self.replaced
+        while (number := self._number(self.old)) is not None:
+            if self._move(number, path):
+                return self._place.location + path
+            path = f"{self.replaced}.{os.urandom(4).hex()}"
+        return None
 
     def _remove_tree(self, path: str) -> None:
         self._files.remove(self._place.location + path)

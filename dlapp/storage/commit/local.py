@@ -8,13 +8,14 @@ Everything happens beside the target, so on its file system. With ``run`` as tar
     run.APP.commit               the marker: from here on the commit is finished, whoever has to do it
     run.APP.partial              what a failed application left
     run.APP.failed               what failed containers left of an application whose other containers went on
-    run.APP.replaced             an old target that could not be removed: it has files of somebody else's, say
+    run.replaced.APP             an old target that dlapp did not write, or could not remove
 
 A commit goes: the parts are made durable; the marker is written; the parts are renamed into ``ready``; ``ready`` gets
 the target's name, where there was none. Else it is renamed into ``tmp``, and from there exchanged with the target in
 one call of the kernel: what was replaced is then in a directory that nobody else can write, so it is that for certain,
-and not what another commit, or another user, put there since. It is removed, and the marker at last. A reader finds
-the old or the new at any moment.
+and not what another commit, or another user, put there since. It is removed if dlapp wrote it
+(`dlapp.storage.commit.written`), else kept beside the target; and the marker is removed at last. A reader finds the old
+or the new at any moment.
 
 Each step is a rename, an unlink or nothing if it was done before, so a commit that was cut off anywhere is finished by
 doing it again, from what the marker says: it has the inode number of the new target, and where that is shows how far
@@ -56,10 +57,11 @@ from dlapp.storage.commit.marker import (
     named_containers,
     parse_marker,
 )
+from dlapp.storage.commit.written import CommitTimes, is_marked, is_unchanged_since_commit, mark_written
 from dlapp.storage.tree import explained, remove_tree
 from dlapp.system.files import UntrustedFile, open_directory, open_file, open_own_directory
 from dlapp.system.owners import user_text
-from dlapp.value import Value
+from dlapp.value import Value, replace
 
 _NEW_READY, _NEW_MARKER, _NEW_PARTIAL = "ready.new", "commit.new", "partial.new"
 """What lies in ``tmp`` beside the parts, until it is complete."""
@@ -96,8 +98,13 @@ class _Beside(Value):
         return f"{self.name}.{self.app}.failed"
 
     @property
-    def replaced(self) -> str:
+    def exchanged(self) -> str:
+        """Name in ``tmp`` of the new target just before the exchange, and of the old one after it."""
         return f"{self.name}.{self.app}.replaced"
+
+    @property
+    def replaced(self) -> str:
+        return f"{self.name}.replaced.{self.app}"
 
     def path(self, name: str) -> str:
         """Return the whole path of a name."""
@@ -110,11 +117,13 @@ class LocalCommit:
     def __init__(self, target: str, app: str) -> None:
         self._path, self._app = local_path(target).rstrip("/"), app
 
-    def commit(self, parts: Parts, *, overwrite: bool, again: bool, step: Step) -> str | None:
+    def commit(
+        self, parts: Parts, *, overwrite: bool, again: bool, commit_times: CommitTimes, step: Step
+    ) -> str | None:
         """Make the parts the target; see `OutputCommit.commit`.
 
         Args:
-            parts, overwrite, again, step: as there.
+            parts, overwrite, again, commit_times, step: as there.
         """
         named = named_containers(parts, f"{self._path}.{self._app}.tmp", self._app, local_path)
         with self._beside() as at:
@@ -128,8 +137,8 @@ class LocalCommit:
                     if _exists(at.partial, at.fd):
                         raise CommitRefused(file_location(at.path(at.name)), file_location(at.path(at.partial)))
                     if _exists(at.name, at.fd):
-                        return None
-            plan = _planned(at, named, overwrite)
+                        return file_location(at.path(at.replaced)) if _is_own(at, at.replaced) else None
+            plan = replace(_planned(at, named, overwrite), own=_own_by_history(at, commit_times) if overwrite else None)
             _make_durable(at)
             step("durable")
             with _new_marker(at, plan):
@@ -314,7 +323,7 @@ def _remove_parts(at: _Beside) -> None:
         if fd < 0:
             return
         names = os.listdir(fd)
-        own = (_NEW_READY, _NEW_MARKER, _NEW_PARTIAL, at.replaced)
+        own = (_NEW_READY, _NEW_MARKER, _NEW_PARTIAL, at.exchanged)
         if not all(name in own or is_container(name, at.app) for name in names):
             return
         for name in names:
@@ -470,6 +479,7 @@ def _finish(at: _Beside, plan: Marker, step: Step) -> str | None:
         if stage == _BEFORE:
             _assemble(at, plan, parts_fd, step)
             _open_up(at, plan)
+            _mark(at, plan)
             os.fsync(at.fd)
             step("ready")
             stage, replaced = _swap(at, plan, parts_fd, step)
@@ -485,7 +495,7 @@ def _finish(at: _Beside, plan: Marker, step: Step) -> str | None:
 
 def _stage(at: _Beside, plan: Marker, parts_fd: int) -> str:
     """Return the progress of a marked commit, by where the new target's inode is."""
-    if parts_fd >= 0 and _inode(at.replaced, parts_fd) == plan.number:
+    if parts_fd >= 0 and _inode(at.exchanged, parts_fd) == plan.number:
         _show_ready(at, parts_fd)
     ready = _inode(at.ready, at.fd)
     if ready == plan.number:
@@ -496,6 +506,68 @@ def _stage(at: _Beside, plan: Marker, parts_fd: int) -> str:
     if any(_exists(container, parts_fd) for _, container in plan.parts):
         return _BEFORE
     return _SWAPPED
+
+
+def _own_by_history(at: _Beside, commit_times: CommitTimes) -> tuple[int, int] | None:
+    """Return inode number and modification time of the target, if it has no attribute and the history says that an
+    application of the user wrote it."""
+    try:
+        found = os.lstat(at.name, dir_fd=at.fd)
+    except FileNotFoundError:
+        return None
+    if _is_marked(at, at.fd, at.name) or not is_unchanged_since_commit(found, commit_times):
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
+def _is_marked(at: _Beside, dir_fd: int, name: str) -> bool:
+    with contextlib.suppress(OSError):
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=dir_fd)
+        try:
+            return is_marked(fd, at.path(at.name))
+        finally:
+            os.close(fd)
+    return False
+
+
+def _mark(at: _Beside, plan: Marker) -> None:
+    """Set the attribute on ``ready``. Without it the next commit goes by the history, or keeps what it replaces."""
+    with contextlib.suppress(OSError):
+        fd = os.open(at.ready, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=at.fd)
+        try:
+            if os.fstat(fd).st_ino == plan.number:
+                mark_written(fd, at.app, at.path(at.name))
+        finally:
+            os.close(fd)
+
+
+def _dispose(at: _Beside, plan: Marker, dir_fd: int, name: str, number: int | None = None) -> str | None:
+    """Remove what was replaced, if dlapp wrote it. Else, or if it cannot be removed, put it beside the target.
+
+    Args:
+        dir_fd, name: where it lies.
+        number: the inode number that it must have to be removed; None: any.
+
+    Returns:
+        The name that it has now; None: it is removed.
+    """
+    found = os.lstat(name, dir_fd=dir_fd)
+    if plan.own == (found.st_ino, found.st_mtime_ns) or _is_marked(at, dir_fd, name):
+        above = at.path(at.parts) if dir_fd != at.fd else at.parent
+        try:
+            remove_tree(f"{above}/{name}", dir_fd=dir_fd, name=name, number=number)
+        except DlappError:
+            pass  # The output is in place; that the old one cannot go must not undo it. It is not ours to force either.
+        else:
+            return None
+    return _put_beside(at, dir_fd, name)
+
+
+def _put_beside(at: _Beside, dir_fd: int, name: str) -> str:
+    new = at.replaced
+    while not _renameat2(dir_fd, name, at.fd, new, _NOREPLACE, at.path(new)):
+        new = f"{at.replaced}.{os.urandom(4).hex()}"
+    return new
 
 
 def _inode(name: str, dir_fd: int) -> int | None:
@@ -647,18 +719,18 @@ def _swap_from_tmp(at: _Beside, plan: Marker, parts_fd: int, step: Step) -> bool
         False: the target is gone; None: it cannot be renamed into ``tmp``, as a directory that only others may write.
     """
     try:
-        if not _renameat2(at.fd, at.ready, parts_fd, at.replaced, _NOREPLACE, at.path(at.parts)):
+        if not _renameat2(at.fd, at.ready, parts_fd, at.exchanged, _NOREPLACE, at.path(at.parts)):
             return None
     except DlappError:
         return None
     swapped = None
     try:
-        if _inode(at.replaced, parts_fd) != plan.number:
+        if _inode(at.exchanged, parts_fd) != plan.number:
             raise UntrustedFile(at.path(at.ready), "was not created by this commit; move it")
         step("ready in tmp")
         _make_writable(at)
         with contextlib.suppress(DlappError):
-            swapped = _renameat2(parts_fd, at.replaced, at.fd, at.name, _EXCHANGE, at.path(at.name))
+            swapped = _renameat2(parts_fd, at.exchanged, at.fd, at.name, _EXCHANGE, at.path(at.name))
     finally:
         if not swapped:
             _show_ready(at, parts_fd)
@@ -667,7 +739,7 @@ def _swap_from_tmp(at: _Beside, plan: Marker, parts_fd: int, step: Step) -> bool
 
 def _show_ready(at: _Beside, parts_fd: int) -> None:
     """Bring the new target back from ``tmp``."""
-    if not _renameat2(parts_fd, at.replaced, at.fd, at.ready, _NOREPLACE, at.path(at.ready)):
+    if not _renameat2(parts_fd, at.exchanged, at.fd, at.ready, _NOREPLACE, at.path(at.ready)):
         raise UntrustedFile(at.path(at.ready), "does not belong to this commit; move it")
 
 
@@ -698,35 +770,30 @@ def _clean_up(
             that name meanwhile is not removed.
 
     Returns:
-        Where the rest of the old target lies if it could not be removed.
+        Where the old target lies if it was not removed.
     """
     left = None
-    in_tmp = _exists(at.replaced, parts_fd)
+    in_tmp = _exists(at.exchanged, parts_fd)
     if sure or _inode(at.name, at.fd) == plan.number:
-        try:
-            if in_tmp:
-                remove_tree(f"{at.path(at.parts)}/{at.replaced}", dir_fd=parts_fd, name=at.replaced)
-            elif replaced is not None:
-                remove_tree(at.path(at.ready), dir_fd=at.fd, name=at.ready, number=replaced)
-        except DlappError:
-            # The output is in place; that the old one cannot go must not undo it. It is not ours to force either.
-            left = at.replaced
-        if not in_tmp and plan.overwrite and not sure and _exists(at.ready, at.fd):
+        if in_tmp:
+            left = _dispose(at, plan, parts_fd, at.exchanged)
+        elif replaced is not None and _exists(at.ready, at.fd):
+            left = _dispose(at, plan, at.fd, at.ready, replaced)
+        elif plan.overwrite and not sure and _exists(at.ready, at.fd):
             # Exchanged by a process that died: whether this is the old target, nobody knows any more.
-            left = at.replaced
+            left = _put_beside(at, at.fd, at.ready)
     elif in_tmp or _exists(at.ready, at.fd):
         # Somebody has put yet another thing in the target's place since, or inode numbers do not last here (some FUSE
         # file systems). Then what was replaced may be anything, so it is kept.
-        left = at.partial
-    if left is not None:
-        _rename(at, at.replaced if in_tmp else at.ready, left, old_fd=parts_fd if in_tmp else at.fd)
+        old, old_fd = (at.exchanged, parts_fd) if in_tmp else (at.ready, at.fd)
+        _rename(at, old, at.partial, old_fd=old_fd)
     step("old removed")
     _remove_parts(at)
     step("parts removed")
     _unlink(at, at.marker)
     os.fsync(at.fd)
     step("done")
-    return file_location(at.path(left)) if left == at.replaced else None
+    return file_location(at.path(left)) if left is not None else None
 
 
 # ---- calls of the kernel ----

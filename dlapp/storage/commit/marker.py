@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from dlapp.errors import Denied, DlappError, UsageError
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.locations import shown
+from dlapp.storage.commit.written import CommitTimes
 from dlapp.system.files import UntrustedFile, is_plain_name, json_object
 from dlapp.value import Value
 
@@ -57,13 +58,16 @@ class ForeignMarker(Denied):
 class OutputCommit(Protocol):
     """The commit of one application's output to one target; see `dlapp.storage.commit` for what each call promises."""
 
-    def commit(self, parts: Parts, *, overwrite: bool, again: bool, step: Step) -> str | None:
-        """Make the parts the target. Return where the rest of the old one lies if it could not be removed.
+    def commit(
+        self, parts: Parts, *, overwrite: bool, again: bool, commit_times: CommitTimes, step: Step
+    ) -> str | None:
+        """Make the parts the target. Return where the old one lies if it was not removed.
 
         Args:
             parts: those of all containers.
             overwrite: replace a target that is there.
             again: an earlier call may have got through.
+            commit_times: of the target.
             step: told the name of each step before it is taken.
         """
 
@@ -86,6 +90,7 @@ class Marker(Value):
     Args:
         number: the inode number that the new target has.
         mode: the permissions that ``ready`` gets before it becomes the target; None: it stays as it is.
+        own: inode number and modification time [ns] of an old target that dlapp wrote by the user's history.
         parts: for each part its name in the target and the container that stored it.
     """
 
@@ -93,6 +98,7 @@ class Marker(Value):
     overwrite: bool
     parts: tuple[tuple[str, str], ...]
     mode: int | None = None
+    own: tuple[int, int] | None = None
 
 
 def named_containers(
@@ -147,6 +153,8 @@ def _check_part_name(name: str, count: int) -> None:
 def marker_bytes(plan: Marker, key: str) -> bytes:
     """Return a marker's content, for `parse_marker`."""
     said = {"version": VERSION, key: plan.number, "overwrite": plan.overwrite, "parts": plan.parts, "mode": plan.mode}
+    if plan.own is not None:
+        said["own"] = plan.own
     return json.dumps(said, indent=1).encode()
 
 
@@ -189,9 +197,15 @@ def parse_marker(data: bytes, path: str, directory: str, app: str, key: str) -> 
             if not is_container(container, app):
                 raise ValueError(f"{container[:100]!r} is not a container of {app}")
             _check_part_name(name, len(parts))
+        own = None
+        if "own" in said:
+            own_number, own_mtime_ns = said["own"]
+            if type(own_number) is not int or type(own_mtime_ns) is not int:
+                raise TypeError("own")
+            own = own_number, own_mtime_ns
     except (ValueError, KeyError, TypeError, UntrustedFile, UsageError) as error:
         raise DlappError(f"{shown(path)} is damaged: {error}; inspect it and the files beside it") from error
-    return Marker(number, overwrite, parts, None if mode is None else mode & 0o7777)
+    return Marker(number, overwrite, parts, None if mode is None else mode & 0o7777, own)
 
 
 def ignore_step(_step: str) -> None:

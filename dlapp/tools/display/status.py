@@ -129,6 +129,8 @@ def answer_lines(view: View, now_ms: int, tail: ErrorTail | None = None) -> list
         lines.append(f"output{name} : {_output_text(output['committed'], ended(view))} {output['target']}")
         if output["partial"]:
             lines.append(f"partial{name} : kept at {output['partial']}")
+        if output.get("replaced"):
+            lines.append(f"replaced{name} : not written by dlapp, kept at {output['replaced']}")
     return lines
 
 

@@ -28,6 +28,7 @@ from dlapp.storage.commit import (
     part_location,
 )
 from dlapp.storage.commit import local as commit_module
+from dlapp.storage.commit.written import mark_written
 from dlapp.storage.open import open_location
 
 APP = ApplicationId(1700000000000, 42)
@@ -82,8 +83,18 @@ def target(tmp_path: Path) -> Path:
     return tmp_path / "results" / "run 1 100%"
 
 
+def marked(path: Path, *, of: Path | None = None) -> None:
+    """Mark a file or directory as output that dlapp wrote to a target, here if no other is given."""
+    fd = os.open(path, os.O_RDONLY)
+    mark_written(fd, str(OTHER), str(of or path))
+    os.close(fd)
+
+
 def old_target(target: Path) -> dict[str, str]:
-    (target / "of before").mkdir(parents=True)
+    """An output that dlapp wrote earlier."""
+    target.mkdir(parents=True)
+    marked(target)
+    (target / "of before").mkdir()
     (target / "of before" / "weights").write_text("old")
     found = tree(target)
     assert isinstance(found, dict)
@@ -102,6 +113,62 @@ def test_a_target_that_is_replaced_keeps_nothing_of_the_old_one(target: Path) ->
     commit(location(target), APP, store_parts(target, ["0", "1"]), overwrite=True)
     assert tree(target) == new_tree(["0", "1"])
     assert beside(target) == []
+
+
+def kept(target: Path) -> Path:
+    return Path(f"{target}.replaced.{APP}")
+
+
+def test_what_dlapp_did_not_write_is_kept_beside_the_output_that_replaces_it(target: Path) -> None:
+    (target / "thesis").mkdir(parents=True)
+    for _ in range(2):
+        left = commit(location(target), APP, store_parts(target, ["0"]), overwrite=True)
+        assert left == location(kept(target))
+        assert tree(kept(target)) == {"thesis/": ""}
+        assert tree(target) == new_tree(["0"])
+        assert beside(target) == [kept(target).name]
+        commit(location(target), OTHER, store_parts(target, ["1"], OTHER), overwrite=True)  # removes what dlapp wrote
+        assert tree(target) == new_tree(["1"])
+        shutil.rmtree(kept(target))
+        shutil.rmtree(target)
+        (target / "thesis").mkdir(parents=True)
+
+
+@pytest.mark.parametrize("what", ["another's", "copied", "writable by all", "a link", "a file"])
+def test_a_mark_that_somebody_else_could_have_set_does_not_count(target: Path, what: str) -> None:
+    target.parent.mkdir()
+    if what == "a link":
+        (target.parent / "real").mkdir()
+        marked(target.parent / "real", of=target)
+        target.symlink_to("real")
+    elif what == "a file":
+        target.write_text("mine")
+        marked(target)
+        target.chmod(0o666)
+    else:
+        target.mkdir()
+        marked(target, of=target.parent / "other" if what == "copied" else None)
+        if what == "another's":
+            os.chown(target, 4711, -1)
+        elif what == "writable by all":
+            target.chmod(0o777)
+    left = commit(location(target), APP, store_parts(target, ["0"]), overwrite=True)
+    assert left == location(kept(target))
+    assert os.path.lexists(kept(target))
+    assert tree(target) == new_tree(["0"])
+
+
+def test_where_nothing_is_marked_the_users_history_says_what_dlapp_wrote(target: Path) -> None:
+    target.mkdir(parents=True)
+    changed_ms = target.stat().st_ctime_ns // 1_000_000
+    parts = store_parts(target, ["0"])
+    assert commit(location(target), APP, parts, overwrite=True, commit_times=lambda: [1, changed_ms]) is None
+    assert beside(target) == []
+    shutil.rmtree(target)
+    target.mkdir()  # it may get the same inode number
+    parts = store_parts(target, ["0"])
+    left = commit(location(target), APP, parts, overwrite=True, commit_times=lambda: [changed_ms])
+    assert left == location(kept(target))
 
 
 def test_an_output_that_is_one_file_becomes_a_file(target: Path) -> None:
@@ -413,6 +480,7 @@ def test_a_target_that_goes_away_in_the_last_moment_is_not_missed(target: Path) 
 @pytest.mark.root
 def test_an_old_target_that_its_owner_protected_is_replaced(target: Path) -> None:
     old_target(target)
+    marked(target, of=Path("/") / target.name)  # as it is in the chroot below
     parts = store_parts(target, ["0"])
     target.chmod(0o555)
     for path in (target, *target.parent.rglob("*"), target.parent):
@@ -534,12 +602,12 @@ def test_an_old_target_that_cannot_be_removed_does_not_stop_the_new_one(target: 
         os.setuid(65534)
         here = [(name, part.replace(str(target.parent), "")) for name, part in parts]
         left = commit(f"file:///{target.name}", APP, here, overwrite=True)
-        assert left == f"file:///{target.name}.{APP}.replaced"
+        assert left == f"file:///{target.name}.replaced.{APP}"
 
     assert die_at(10_000, as_nobody) is None
     assert tree(target) == new_tree(["0"])
-    assert tree(Path(f"{target}.{APP}.replaced")) == old
-    assert beside(target) == [f"{target.name}.{APP}.replaced"]
+    assert tree(Path(f"{target}.replaced.{APP}")) == old
+    assert beside(target) == [f"{target.name}.replaced.{APP}"]
 
 
 def test_a_damaged_marker_is_said_and_does_not_stop_others(target: Path) -> None:

@@ -19,6 +19,7 @@ from dlapp.report import Cause, CommitClaim, FinalStatus, OutputClaim, OutputVie
 from dlapp.spec import OutputSpec
 from dlapp.storage import commit
 from dlapp.storage.commit import CommitRefused, ForeignMarker, drop, finish_interrupted, keep_partial, part_location
+from dlapp.storage.commit.written import ATTRIBUTE, attribute_value
 from dlapp.storage.hdfs import HdfsFiles
 from dlapp.storage.hdfs_staging import HdfsStagingFiles
 from dlapp.storage.webhdfs import FileStatus, WebHdfs
@@ -89,7 +90,10 @@ def new_tree(names: list[str]) -> dict[str, str]:
 
 
 def old_target(files: HdfsFiles, target: str) -> dict[str, str]:
+    """An output that dlapp wrote earlier."""
     files.make_directory(target)
+    path = files.place.path(target)
+    files.web.set_attribute(path, ATTRIBUTE, attribute_value(str(OTHER), path))
     files.web.write(files.place.path(f"{target}/weights"), b"old")
     return {"weights": "old"}
 

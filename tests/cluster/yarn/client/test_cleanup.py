@@ -122,7 +122,9 @@ class MemoryCommit:
             raise self._files.refuses[self._target]
         self._files.settled.append((self._target, *how))
 
-    def commit(self, parts: list[tuple[str, str]], *, overwrite: bool, again: bool, step: object) -> None:
+    def commit(
+        self, parts: list[tuple[str, str]], *, overwrite: bool, again: bool, commit_times: object, step: object
+    ) -> None:
         assert again
         if overwrite:
             raise CommitRefused(self._target, f"{self._target}~")
