@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from dlapp.errors import ConfigError
+from dlapp.system.files import is_inside
 from dlapp.system.text import read_boolean, read_choice, read_count, read_duration_s, read_size_bytes, shown
 from dlapp.system.yaml_keys import Key, YamlValue, yaml_values
 
@@ -101,13 +102,9 @@ def _read_mount(text: str) -> Mount:
     # What a name leads to may be another place by the time of a container: `mount_problem` looks at that then.
     if problem := _closed(mount.path, mount.writable):
         raise ValueError(problem)
-    if any(_lies_in(mount.path, ours) or _lies_in(ours, mount.path) for ours in _OURS):
+    if any(is_inside(mount.path, ours) or is_inside(ours, mount.path) for ours in _OURS):
         raise ValueError(f"{shown(mount.path)} is where dlapp puts its own")
     return mount
-
-
-def _lies_in(path: str, directory: str) -> bool:
-    return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
 def _closed(path: str, writable: bool) -> str:
@@ -115,11 +112,11 @@ def _closed(path: str, writable: bool) -> str:
     if path == "/":
         return "'/': / and what is in it stays outside of containers"
     for closed in _CLOSED:
-        if _lies_in(path, closed) and not any(_lies_in(path, one) for one in _OPEN):
+        if is_inside(path, closed) and not any(is_inside(path, one) for one in _OPEN):
             return f"{shown(path)}: {closed} and what is in it stays outside of containers"
-        if _lies_in(closed, path):
+        if is_inside(closed, path):
             return f"{shown(path)}: {closed} is in it, which stays outside of containers; name a directory beside it"
-    if writable and (path in _HOMES or any(_lies_in(path, one) for one in _PROGRAMS)):
+    if writable and (path in _HOMES or any(is_inside(path, one) for one in _PROGRAMS)):
         return f"{shown(path)}: containers may not write all homes, nor the programs of this machine"
     return ""
 

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from dlapp.cluster import LOG_NAMES
 from dlapp.errors import EXIT_FAILED, EXIT_KILLED, EXIT_TIMED_OUT, Denied, NotFound, TimedOut, Unreachable, UsageError
 from dlapp.id_text import is_application_id
 
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     """An application, its id, or text that `Client.resolve` takes: ``last``, an id, the ending of one."""
 
 LAST = "last"
-LOG_NAMES = ("stdout", "stderr", "dlapp.log")
 FINISHED_SHOWN = 20
 LOOK_EVERY_S = 0.1
 COLLECTED_S = 20.0

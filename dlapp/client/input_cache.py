@@ -86,10 +86,3 @@ def cache_directory(config: Config, state_path: str) -> str:
     if operators := node_policy().cache_dir:
         return os.path.join(operators, str(uid))
     return StateDir(state_path, shared=config.local.shared).input_cache(uid)
-
-
-def size_text(size_bytes: int) -> str:
-    """A size in words: ``512 bytes``, ``1.5 GiB``."""
-    from dlapp.storage.tree import human_size
-
-    return human_size(size_bytes)

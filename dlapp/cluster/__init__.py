@@ -25,6 +25,9 @@ if TYPE_CHECKING:
         Wake,
     )
 
+LOG_NAMES = ("stdout", "stderr", "dlapp.log")
+"""The logs of a container: of its payload, and of its task."""
+
 __all__ = [
     "AmEngine",
     "ContainerEnd",

@@ -71,8 +71,9 @@ def checks(config: Config) -> Sequence[Check]:
 
 def _input_cache(config: Config) -> Iterator[Finding]:
     """Yield whether input can be kept here, and whether there is room for as much as may be kept."""
-    from dlapp.client.input_cache import UserInputCache, size_text
+    from dlapp.client.input_cache import UserInputCache
     from dlapp.cluster.local.state import open_state
+    from dlapp.system.text import human_size
 
     subject = "storage.cache"
     state = open_state(config.local.state_dir, shared=config.local.shared)
@@ -82,11 +83,11 @@ def _input_cache(config: Config) -> Iterator[Finding]:
         return  # the check of the operator's file reports it
     entries = kept.entries()
     taken = sum(one["room_bytes"] for one in entries)
-    found = f"{len(entries)} entries, {size_text(taken)} of {size_text(kept.limit_bytes)}, in {kept.directory}"
+    found = f"{len(entries)} entries, {human_size(taken)} of {human_size(kept.limit_bytes)}, in {kept.directory}"
     space = os.statvfs(kept.directory)
     if (free := space.f_bavail * space.f_frsize) + taken < kept.limit_bytes:
         repair = "lower storage.cache_limit, or what is not in use goes whenever the disk is full (dlapp-cache clear)"
-        yield warned(subject, f"{found}; {size_text(free)} are free there", repair)
+        yield warned(subject, f"{found}; {human_size(free)} are free there", repair)
     else:
         yield passed(subject, found)
 

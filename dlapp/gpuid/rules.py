@@ -20,7 +20,7 @@ from typing import Any
 from dlapp.errors import AskTooLarge, Denied, DlappError, NotFound, UsageError
 from dlapp.gpuid import selection
 from dlapp.gpuid.devices import Device, Holder
-from dlapp.system.text import counted
+from dlapp.system.text import counted, short_duration
 from dlapp.value import Value, field, replace
 
 FORMAT = 1
@@ -508,14 +508,6 @@ def in_the_way(
     free = sum(one.uuid not in elsewhere for one in record.free())
     text = f"asked for {counted(asked, 'gcores')}, {free} free"
     return f"{text}: {', '.join(parts)}" if parts else text
-
-
-def short_duration(seconds: int) -> str:
-    """A span in its largest whole unit: ``40 s``, ``12 min``, ``3 h``, ``5 d``."""
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= size:
-            return f"{seconds // size} {unit}"
-    return f"{seconds} s"
 
 
 def original_map(records: Iterable[HostRecord]) -> dict[str, dict[str, str]]:

@@ -36,6 +36,7 @@ from dlapp.spec import (
     check_inside_workspace,
 )
 from dlapp.storage.glob import split_pattern
+from dlapp.system.files import is_inside
 from dlapp.system.owners import user_name
 from dlapp.system.text import shown
 from dlapp.value import Value, replace
@@ -706,11 +707,6 @@ def add_refusal(faults: Faults, properties: Properties, refused: SpecError) -> N
     """Note what a value of the spec, or an engine, refused, with its line in the file."""
     section, _, key = refused.field.partition(".")
     faults.add(properties.line(section, key), refused.field, refused.problem)
-
-
-def is_inside(path: str, directory: str) -> bool:
-    """Return whether an absolute path is ``directory`` or lies in it; both are taken as they are."""
-    return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
 def overlap(target: str, pattern: str, *, links: bool = True) -> bool:

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Callable
 
 from dlapp.errors import DlappError
-from dlapp.launcher.application import ResolvedApplication, is_inside, of_line
+from dlapp.launcher.application import ResolvedApplication, of_line
 from dlapp.launcher.properties import Faults
 from dlapp.launcher.scan import DEFAULT_EXCLUDES, Scan
 from dlapp.locations import FILE, last_name, local_path, shown
@@ -19,6 +19,7 @@ from dlapp.spec import InputSpec, OutputSpec
 from dlapp.storage.api import MatchedEntry
 from dlapp.storage.commit import finish_interrupted
 from dlapp.storage.open import open_location
+from dlapp.system.files import is_inside
 
 Note = Callable[[str], None]
 

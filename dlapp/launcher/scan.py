@@ -14,7 +14,8 @@ from typing import NamedTuple
 from dlapp.errors import UsageError
 from dlapp.locations import shown
 from dlapp.storage.links import link_kept_inside, link_reader
-from dlapp.storage.tree import human_size, kind_in_words
+from dlapp.storage.tree import kind_in_words
+from dlapp.system.text import human_size
 from dlapp.value import Value
 
 SPARSE_FROM = 64 << 10

@@ -16,8 +16,9 @@ from typing import NamedTuple
 from dlapp.errors import DlappError, UsageError
 from dlapp.locations import FILE, last_name, shown
 from dlapp.storage.api import DiskFull, FileSystem, MatchedEntry, Moved, Progress
-from dlapp.storage.tree import TreeNode, free_bytes, human_size, make_directories, room_at
+from dlapp.storage.tree import TreeNode, free_bytes, make_directories, room_at
 from dlapp.system.files import is_plain_name
+from dlapp.system.text import human_size
 
 
 class FetchTarget(NamedTuple):

@@ -22,7 +22,6 @@ from dlapp.storage.tree import (
     existing_above,
     explained,
     free_bytes,
-    human_size,
     make_own_directory,
     mount_point,
     nodes_to_fetch,
@@ -31,6 +30,7 @@ from dlapp.storage.tree import (
     room_at,
 )
 from dlapp.system.files import UntrustedFile, own_directory
+from dlapp.system.text import human_size
 
 if TYPE_CHECKING:
     from dlapp.storage.commit.marker import OutputCommit

@@ -14,6 +14,7 @@ from dlapp.locations import shown
 from dlapp.storage.api import DiskFull
 from dlapp.storage.links import link_kept_inside, link_reader
 from dlapp.system.files import UntrustedFile, check_own_directory, open_file, shown_path
+from dlapp.system.text import human_size
 from dlapp.value import Record, field
 
 COPY_CHUNK = 64 << 20
@@ -91,17 +92,6 @@ def existing_above(path: str) -> str:
     while not os.path.exists(path):
         path = os.path.dirname(path)
     return path
-
-
-def human_size(size_bytes: float) -> str:
-    """A size in words: ``512 bytes``, ``1.5 GiB``."""
-    if size_bytes < 1024:
-        return f"{size_bytes:.0f} bytes"
-    units = ["KiB", "MiB", "GiB", "TiB"]
-    while size_bytes >= 1024 * 1024 and len(units) > 1:
-        size_bytes /= 1024
-        del units[0]
-    return f"{size_bytes / 1024:.1f} {units[0]}"
 
 
 class Pace:

@@ -66,6 +66,24 @@ def is_plain_name(name: str) -> bool:
     return 0 < size <= NAME_MAX and name not in (".", "..") and not _NOT_IN_NAMES.search(name)
 
 
+def is_inside(path: str, directory: str) -> bool:
+    """Return whether an absolute path is ``directory`` or lies in it; both are taken as they are."""
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
+
+
+def sync_file_system(fd: int) -> None:
+    """Bring all of a file system to the disk: one call, where file by file waits for the disk once for each.
+
+    Raises:
+        OSError: it failed; write errors are reported since Linux 5.8. Source: syncfs(2).
+    """
+    import ctypes
+
+    if ctypes.CDLL(None, use_errno=True).syncfs(fd) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
 def open_directory(
     name: str, *, dir_fd: int | None = None, path: str = "", owners: Collection[int] | None = None
 ) -> int:

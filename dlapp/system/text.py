@@ -143,3 +143,22 @@ def counted(count: int, plural: str) -> str:
 def shown(text: str, most: int = 60) -> str:
     """Text in quotes for a message: escaped, and cut where it is long."""
     return repr(text) if len(text) <= most else repr(text[:most]) + "..."
+
+
+def human_size(size_bytes: float) -> str:
+    """Return a size as text: ``512 bytes``, ``1.5 GiB``."""
+    if size_bytes < 1024:
+        return f"{size_bytes:.0f} bytes"
+    units = ["KiB", "MiB", "GiB", "TiB"]
+    while size_bytes >= 1024 * 1024 and len(units) > 1:
+        size_bytes /= 1024
+        del units[0]
+    return f"{size_bytes / 1024:.1f} {units[0]}"
+
+
+def short_duration(seconds: int) -> str:
+    """Return a span in its largest whole unit: ``40 s``, ``12 min``, ``3 h``, ``5 d``."""
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"

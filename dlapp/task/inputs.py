@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from dlapp.errors import DlappError
 from dlapp.storage.api import Moved, Progress
-from dlapp.storage.tree import human_size
+from dlapp.system.text import human_size
 
 if TYPE_CHECKING:
     from dlapp.launch_spec import CacheSettings

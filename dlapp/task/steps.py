@@ -40,8 +40,9 @@ from dlapp.serialization import from_json
 from dlapp.spec import OnFailure, OutputSpec
 from dlapp.storage.api import DiskFull, Moved
 from dlapp.storage.open import open_location
-from dlapp.storage.tree import Pace, human_size, remove_tree
+from dlapp.storage.tree import Pace, remove_tree
 from dlapp.system.clock import backoff_s
+from dlapp.system.text import human_size
 from dlapp.task.am_link import AmLink
 from dlapp.task.environment import payload_environment
 from dlapp.task.inputs import Inputs

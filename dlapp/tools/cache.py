@@ -62,13 +62,13 @@ def _list(kept: UserInputCache, as_json: bool) -> int:
     if as_json:
         print_json({"directory": kept.directory, "limit_bytes": kept.limit_bytes, "entries": found})
         return 0
-    from dlapp.client.input_cache import size_text
+    from dlapp.system.text import human_size
     from dlapp.tools.display.view import local_time, table
 
     rows = [
         (
             one["key"][:_KEY_WIDTH],
-            size_text(one["size_bytes"]),
+            human_size(one["size_bytes"]),
             str(one["files"]),
             local_time(one["used_ms"]).partition(".")[0],
             ", ".join(filter(None, (one["use"], "pinned" if one["pinned"] else ""))),
@@ -78,14 +78,14 @@ def _list(kept: UserInputCache, as_json: bool) -> int:
     ]
     if rows:
         say(*table(("ENTRY", "SIZE", "FILES", "LAST USED", "STATE", "SOURCE"), rows))
-    taken = size_text(sum(one["room_bytes"] for one in found))
+    taken = human_size(sum(one["room_bytes"] for one in found))
     count = "1 entry" if len(found) == 1 else f"{len(found)} entries"
-    note(f"{count}, {taken} of {size_text(kept.limit_bytes)}, in {kept.directory}")
+    note(f"{count}, {taken} of {human_size(kept.limit_bytes)}, in {kept.directory}")
     return 0
 
 
 def _clear(kept: UserInputCache, chosen: Sequence[View], *, named: bool, as_json: bool) -> int:
-    from dlapp.client.input_cache import size_text
+    from dlapp.system.text import human_size
 
     if not named:
         kept.sweep()
@@ -105,7 +105,7 @@ def _clear(kept: UserInputCache, chosen: Sequence[View], *, named: bool, as_json
         print_json({"directory": kept.directory, "removed": keys, "freed_bytes": freed_bytes, "kept": stays})
     else:
         if removed:
-            say(*(f"{_name(one)}: removed, {size_text(one['size_bytes'])}" for one in removed))
+            say(*(f"{_name(one)}: removed, {human_size(one['size_bytes'])}" for one in removed))
         for left in stays:
             note(f"{_name(left)}: stays, it is {left['why']}")
     return EXIT_FAILED if named and stays else 0

@@ -15,6 +15,7 @@ from dlapp.gpuid import rules
 from dlapp.gpuid.devices import Device
 from dlapp.gpuid.record_json import MOST_BYTES, from_bytes, to_bytes
 from dlapp.gpuid.rules import HostRecord, LeaseRequest, LedgerError, NotEnough
+from dlapp.system.text import short_duration
 from dlapp.value import replace
 from tests.services.ledger_process import fake_devices
 
@@ -44,7 +45,7 @@ def test_an_error_says_who_holds_what_since_when_and_what_is_broken() -> None:
     ("seconds", "text"), [(0, "0 s"), (59, "59 s"), (60, "1 min"), (7199, "1 h"), (86400 * 3 + 5, "3 d")]
 )
 def test_a_span_is_shown_in_its_largest_unit(seconds: int, text: str) -> None:
-    assert rules.short_duration(seconds) == text
+    assert short_duration(seconds) == text
 
 
 def test_a_late_release_of_an_earlier_lease_does_not_end_a_later_one() -> None:

@@ -11,14 +11,14 @@ import json
 import os
 from collections.abc import Mapping
 
+from dlapp.cluster import LOG_NAMES
 from dlapp.hadoop.errors import HadoopError
 from dlapp.hadoop.tokens import read_container_credentials
 from dlapp.launch_spec import FILE_NAME, LaunchSpec
 from dlapp.serialization import from_json, parse_json, to_json
 
 TASK_SECRET = "dlapp.task"
-"""As in `dlapp.cluster.yarn.values`, whose classes a task does not need."""
-LOGS = ("stdout", "stderr", "dlapp.log")
+"""Alias of the secret in a task's credentials that holds what it is told."""
 _TAKEN_OVER = ("PATH", "USER", "LOGNAME")
 
 
@@ -69,7 +69,7 @@ def make_home(environ: Mapping[str, str] = os.environ) -> str:
     home = os.path.join(os.getcwd(), "task")
     os.mkdir(home, 0o700)
     logs = environ["LOG_DIRS"].split(",")[0]
-    for name in LOGS:
+    for name in LOG_NAMES:
         os.symlink(os.path.join(logs, name), os.path.join(home, name))
     descriptor = os.open(os.path.join(home, FILE_NAME), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with open(descriptor, "w", encoding="utf-8") as file:

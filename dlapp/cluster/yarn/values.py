@@ -161,9 +161,6 @@ class NodeReport(Value, kw_only=True):
     labels: tuple[str, ...] = ()
 
 
-TASK_SECRET = "dlapp.task"
-"""Alias of the secret in a task's credentials that holds what it is told."""
-
 ContainerLaunch = Callable[["Grant", "TaskLaunch"], tuple[tuple[str, ...], bytes]]
 """Makes of a task's launch the command, and what goes into its credentials under `TASK_SECRET`."""
 

@@ -25,8 +25,9 @@ from dlapp.errors import DlappError
 from dlapp.locations import shown
 from dlapp.storage.api import DiskFull
 from dlapp.storage.links import link_kept_inside, link_reader
-from dlapp.storage.tree import explained, free_bytes, human_size, make_directories, room_at
+from dlapp.storage.tree import explained, free_bytes, make_directories, room_at
 from dlapp.system.files import is_plain_name
+from dlapp.system.text import human_size
 
 MOST_GROWTH = 200
 """How many times its own size an archive may become; text and logs become 10 to 50 times as large."""

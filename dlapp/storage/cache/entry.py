@@ -154,16 +154,6 @@ def write_about(directory: str, about: dict[str, Any]) -> None:
         raise explained(error, path, "written") from error
 
 
-def sync_file_system(fd: int) -> None:
-    """syncfs(2): one call, where syncing file by file waits for the disk once for each."""
-    import ctypes
-
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.syncfs(fd) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-
-
 def same_file_system(path: str, other: str) -> bool:
     """Return True if two paths are, or would be, on one file system."""
     return os.stat(existing_above(path)).st_dev == os.stat(other).st_dev

@@ -44,13 +44,13 @@ from dlapp.storage.cache.entry import (
     names,
     read_about,
     same_file_system,
-    sync_file_system,
     write_about,
 )
-from dlapp.storage.tree import explained, free_bytes, human_size, make_own_directory, remove_tree
+from dlapp.storage.tree import explained, free_bytes, make_own_directory, remove_tree
 from dlapp.system import lock_files, machine
-from dlapp.system.files import UntrustedFile, open_own_directory, read_file
+from dlapp.system.files import UntrustedFile, open_own_directory, read_file, sync_file_system
 from dlapp.system.owners import other_writers_above
+from dlapp.system.text import human_size
 
 _TELL_EVERY_S = 0.2
 _LOOK_S = (0.02, 0.2)

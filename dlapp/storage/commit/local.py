@@ -59,7 +59,7 @@ from dlapp.storage.commit.marker import (
 )
 from dlapp.storage.commit.written import CommitTimes, is_marked, is_unchanged_since_commit, mark_written
 from dlapp.storage.tree import explained, remove_tree
-from dlapp.system.files import UntrustedFile, open_directory, open_file, open_own_directory
+from dlapp.system.files import UntrustedFile, open_directory, open_file, open_own_directory, sync_file_system
 from dlapp.system.owners import user_text
 from dlapp.value import Value, replace
 
@@ -847,12 +847,8 @@ def _unlink(at: _Beside, name: str) -> None:
 
 
 def _make_durable(at: _Beside) -> None:
-    """Bring all that the parts hold to the disk; one call for the file system is cheaper than one for each file.
-
-    Source: syncfs(2); it reports write errors since Linux 5.8.
-    """
-    import ctypes
-
-    if ctypes.CDLL(None, use_errno=True).syncfs(at.fd) != 0:
-        code = ctypes.get_errno()
-        raise explained(OSError(code, os.strerror(code)), at.parent, "made durable")
+    """Bring all that the parts hold to the disk."""
+    try:
+        sync_file_system(at.fd)
+    except OSError as error:
+        raise explained(error, at.parent, "made durable") from error

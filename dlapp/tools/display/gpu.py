@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dlapp.system.text import counted
+from dlapp.system.text import counted, short_duration
 
 View = Mapping[str, Any]
 
@@ -22,7 +22,7 @@ def host_lines(host: View, now_ms: int) -> list[str]:
         for one in host["devices"]
     ]
     if host["forgotten_ms"]:
-        lines = [f"{line} | forgotten {ago(now_ms - host['forgotten_ms'])} ago" for line in lines]
+        lines = [f"{line} | forgotten {_span(now_ms - host['forgotten_ms'])} ago" for line in lines]
     return lines or [f"{host['host']}  no GPU here"]
 
 
@@ -39,7 +39,7 @@ def _load(one: View, here: bool) -> str:
 def _who(one: View, now_ms: int) -> str:
     said = []
     if one["application"] or one["state"] == "held":
-        about = [one["user"], ago(now_ms - one["since_ms"]) if one["since_ms"] else ""]
+        about = [one["user"], _span(now_ms - one["since_ms"]) if one["since_ms"] else ""]
         if one["application"] and not one["container"]:
             about.append("reserved")
         about = [text for text in about if text]
@@ -60,22 +60,17 @@ def quarantine_text(one: View, now_ms: int) -> str:
     if one.get("by") and one["by"] not in parts[0]:
         parts.append(f"by {one['by']}")
     if one.get("since_ms"):
-        parts.append(f"for {ago(now_ms - one['since_ms'])}")
+        parts.append(f"for {_span(now_ms - one['since_ms'])}")
     if one.get("count", 1) > 1:
         parts.append(f"{one['count']} times so far")
     if one.get("probe_at_ms"):
         left_ms = one["probe_at_ms"] - now_ms
-        parts.append(f"inspected again in {ago(left_ms)}" if left_ms > 0 else "inspected again at the next request")
+        parts.append(f"inspected again in {_span(left_ms)}" if left_ms > 0 else "inspected again at the next request")
     return f"quarantined ({', '.join(parts)})"
 
 
-def ago(ms: int) -> str:
-    """A span in its largest whole unit: ``40 s``, ``12 min``, ``3 h``, ``5 d``."""
-    seconds = max(0, ms) // 1000
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= size:
-            return f"{seconds // size} {unit}"
-    return f"{seconds} s"
+def _span(ms: int) -> str:
+    return short_duration(max(0, ms) // 1000)
 
 
 def collect_lines(leases: list[dict[str, Any]], here: str) -> list[str]:

@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from dlapp import __version__
+from dlapp.cluster import LOG_NAMES
 from dlapp.cluster.local import outcome as outcomes
 from dlapp.cluster.local import schedule, views
 from dlapp.cluster.local.queue import DONE, RUNNING, WAITING, ApplicationRow, Queue
@@ -67,7 +68,6 @@ SOFT_KILL_ASK_S = 5.0
 LOOK_AS_USER_S = 4.0
 """How long looking at a directory of another user's may take, as that user, whatever lies there."""
 DOCKER_ASK_S = 2.0
-LOG_NAMES = ("stdout", "stderr", "dlapp.log")
 
 
 class LocalEngine:

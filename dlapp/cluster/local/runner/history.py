@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-import time
 
 from dlapp.cluster.local.queue import DONE, ApplicationRow, Queue
 from dlapp.cluster.local.settings import RunnerSettings
@@ -124,8 +123,3 @@ def _entries(path: str) -> list[os.DirEntry[str]]:
             return list(entries)
     except OSError:
         return []
-
-
-def now_s() -> float:
-    """The time [s since 1970]."""
-    return time.time()

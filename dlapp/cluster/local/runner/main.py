@@ -628,7 +628,7 @@ class Runner:
     def _clear_history(self) -> None:
         from dlapp.cluster.local.runner import history
 
-        now_s = history.now_s()
+        now_s = time.time()
         history.clear_staging(self._state, now_s)
         history.clear_cache(self._state, self._queue, self._settings, self._uid, now_s)
         history.clear_old(self._state, self._queue, self._settings, self._uid, now_s)

@@ -32,7 +32,8 @@ from dlapp.cluster.yarn.am.request_timeouts import UnsatisfiedRequestTimeouts, i
 from dlapp.cluster.yarn.am.resource_manager import ResourceManager, usable_nodes
 from dlapp.cluster.yarn.am.resource_requests import ResourceRequestTable
 from dlapp.cluster.yarn.dialect import SETTING
-from dlapp.cluster.yarn.values import TASK_SECRET, Allocation, Cluster, Granted, Launch, Program, address
+from dlapp.cluster.yarn.task_container import TASK_SECRET
+from dlapp.cluster.yarn.values import Allocation, Cluster, Granted, Launch, Program, address
 from dlapp.errors import DlappError, Unreachable
 from dlapp.hadoop.errors import AttemptOver, ConnectionLost, HadoopError, NotRegistered, TokenRefused, WrongRequest
 from dlapp.hadoop.tokens import AM_RM_KIND, Credentials

@@ -13,6 +13,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from dlapp.cluster import LOG_NAMES
 from dlapp.cluster.engine import LogFiles
 from dlapp.cluster.yarn.client import tools_tokens
 from dlapp.cluster.yarn.client import views as client_views
@@ -38,7 +39,6 @@ from dlapp.serialization import from_json, parse_json
 from dlapp.spec import Submission
 from dlapp.value import replace
 
-_LOG_NAMES = ("stdout", "stderr", "dlapp.log")
 RUNNING_READ = 20
 """Of so many applications that run, the latest, a list shows how far they are: it reads a file on HDFS for each."""
 
@@ -142,7 +142,7 @@ class ApplicationReader:
                 continue
             is_known = client_views.address_of_node(one, report) in nodes
             url = client_views.completed_log_url(one.log_url, server, nodes) if is_known and server else one.log_url
-            files = {name: client_views.log_file_url(url, name) if is_known else "" for name in _LOG_NAMES}
+            files = {name: client_views.log_file_url(url, name) if is_known else "" for name in LOG_NAMES}
             problem = "" if is_known else f"{one.log_url[:200]!r} is not a page of its log on a node of this cluster"
             found.append(LogFiles.of(one, files, problem))
         return found

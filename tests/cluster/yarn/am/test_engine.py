@@ -17,7 +17,8 @@ from dlapp.cluster.yarn.am.engine import YarnAmEngine
 from dlapp.cluster.yarn.am.resource_manager import ResourceManager
 from dlapp.cluster.yarn.client.rest import YarnRest
 from dlapp.cluster.yarn.dialect import Dialect
-from dlapp.cluster.yarn.values import TASK_SECRET, Cluster, Program
+from dlapp.cluster.yarn.task_container import TASK_SECRET
+from dlapp.cluster.yarn.values import Cluster, Program
 from dlapp.hadoop.tokens import Credentials, Token
 from dlapp.ids import ContainerId
 from dlapp.login import Login

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from dlapp.cluster.yarn import bundle, task_container, values
+from dlapp.cluster.yarn import bundle, task_container
 from dlapp.cluster.yarn.client.rest import AppReport, YarnRest
 from dlapp.cluster.yarn.client.views import AmState, completed_log_url, first_line, forgotten, from_timeline, merged
 from dlapp.cluster.yarn.logs.pages import read_page, rest_url
@@ -351,10 +351,6 @@ def test_a_state_that_only_a_newer_yarn_knows_does_not_hide_the_others(
 def test_a_state_that_only_a_newer_timeline_server_knows_is_read_from_the_rest() -> None:
     with timeline({**ROW, "appState": "NEWER"}) as url:
         assert from_timeline(url, APP, Login("tony")).state is State.KILLED
-
-
-def test_a_task_looks_for_its_secret_where_its_master_puts_it() -> None:
-    assert task_container.TASK_SECRET == values.TASK_SECRET
 
 
 def test_what_outlives_a_container_lies_on_its_disk_beside_the_users_applications() -> None:
