@@ -1,4 +1,4 @@
-"""Classes with named fields, for processes that start in milliseconds.
+"""Base classes: named fields, for processes that start in milliseconds, and closing at the end of a ``with``.
 
 `Value` is what a frozen dataclass is, `Record` what a mutable one is. A dataclass is expensive to import: the module
 loads `inspect` with parts of Python's compiler, and each class compiles six functions. In a task, an ApplicationMaster
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from operator import attrgetter
-from typing import Any, NoReturn, TypeVar, dataclass_transform
+from typing import Any, NoReturn, Self, TypeVar, dataclass_transform
 
 V = TypeVar("V", bound="Value")
 MISSING = object()
@@ -159,3 +159,19 @@ def replace(value: V, /, **changes: Any) -> V:
 def fields(cls: type[_Fields]) -> Mapping[str, Field]:
     """Return the fields of a class by name, in their order."""
     return cls.record_fields
+
+
+class Closeable:
+    """A context manager whose end is `close`."""
+
+    __slots__ = ()
+
+    def close(self) -> None:
+        """Let go of what the object holds."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

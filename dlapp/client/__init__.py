@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from dlapp.cluster import LOG_NAMES
 from dlapp.errors import EXIT_FAILED, EXIT_KILLED, EXIT_TIMED_OUT, Denied, NotFound, TimedOut, Unreachable, UsageError
 from dlapp.id_text import is_application_id
+from dlapp.value import Closeable
 
 # What defines classes is loaded where it is needed: dlapp-status needs none of it.
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ _EXIT_BY_CAUSE = {
 _ENDING = re.compile(r"(?:([a-z]+)_)?[0-9_]*[0-9]", re.ASCII)
 
 
-class Client:
+class Client(Closeable):
     """Operations of one user on applications.
 
     Args:
@@ -101,12 +102,6 @@ class Client:
     def close(self) -> None:
         """Close the connections to a cluster."""
         self._engines.close()
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @property
     def state_path(self) -> str:

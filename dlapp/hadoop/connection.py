@@ -42,6 +42,7 @@ from dlapp.hadoop.proto.rpc_pb2 import (
 from dlapp.hadoop.sasl import MECHANISM, DigestMd5, Security
 from dlapp.hadoop.tokens import Token
 from dlapp.login import Login
+from dlapp.value import Closeable
 
 _CLIENT_ID = os.urandom(16)
 _call_ids = itertools.count()
@@ -52,7 +53,7 @@ _RECEIVE = 1 << 16
 _READ_BEFORE_GIVING_UP_S = 1.0
 
 
-class Connection:
+class Connection(Closeable):
     """A connection that is open for calls to one protocol.
 
     Args:
@@ -103,12 +104,6 @@ class Connection:
     def closed(self) -> bool:
         """True if no further call can be made."""
         return self._socket.fileno() < 0
-
-    def __enter__(self) -> Connection:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def call(self, method: str, request: bytes, deadline: float) -> bytes:
         """Call a method with a serialized message; the answer is its serialized answer.

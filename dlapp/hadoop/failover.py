@@ -13,12 +13,13 @@ from dlapp.hadoop.errors import ConnectionLost, HadoopError, NotHadoop, TryAgain
 from dlapp.hadoop.tokens import Token
 from dlapp.login import Login
 from dlapp.system.clock import backoff_s
+from dlapp.value import Closeable
 
 _M = TypeVar("_M", bound=Message)
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 2.0
 
 
-class RpcClient:
+class RpcClient(Closeable):
     """Calls the methods of one protocol; keeps the connection that worked last.
 
     A call that got no answer, or was told to come back (`TryAgain`), is made again until its deadline, on the next
@@ -57,12 +58,6 @@ class RpcClient:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-
-    def __enter__(self) -> RpcClient:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def call(
         self, method: str, request: Message, answer: type[_M], *, timeout_s: float, answer_s: float | None = None

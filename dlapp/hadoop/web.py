@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 from dlapp.errors import DlappError, Unreachable
 from dlapp.hadoop.errors import NotHadoop
 from dlapp.net.http import PLAIN, TLS, HttpClient, HttpResponse, IncompleteResponse, ResponseStream, split_url
+from dlapp.value import Closeable
 
 MOST_BYTES = 64 << 20
 """10,000 applications, as the ResourceManager lists them, have some 20 MiB."""
@@ -44,7 +45,7 @@ class WebStream:
             yield from self._stream
 
 
-class Web:
+class Web(Closeable):
     """Connections to servers by HTTP.
 
     Args:
@@ -56,13 +57,10 @@ class Web:
     def __init__(self, timeout_s: float, *, accept: str = "application/json") -> None:
         self._timeout_s, self._accept = timeout_s, accept
         self._client = HttpClient(timeout_s, timeout_s)
-        self.close = self._client.close
 
-    def __enter__(self) -> Web:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
 
     def call(
         self, method: str, url: str, query: Mapping[str, str] | None = None, body: bytes | None = None

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import threading
 import time
-from types import TracebackType
 from typing import Any
 
 from dlapp.errors import Denied, DlappError, NotFound, Unreachable
 from dlapp.net.http import HttpClient, IncompleteResponse, split_url
+from dlapp.value import Closeable
 
 MAX_VIEW_BYTES = 64 << 20
 """A view of 10,000 containers has some 3 MiB."""
@@ -17,7 +17,7 @@ _IDLE_S = 300.0
 """As long as the server keeps a connection that is not used."""
 
 
-class ControlConnection:
+class ControlConnection(Closeable):
     """One connection to an ApplicationMaster; opened at the first call, kept for the next.
 
     Every call may be repeated (that is part of the messages: `dlapp.messages`), so one that meets a connection which
@@ -88,9 +88,3 @@ class ControlConnection:
     def close(self) -> None:
         """End the connection; a call in progress elsewhere fails with Unreachable, and so does every later one."""
         self._client.end()
-
-    def __enter__(self) -> ControlConnection:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()

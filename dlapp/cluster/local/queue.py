@@ -22,6 +22,7 @@ from typing import Any
 from dlapp.cluster.local.state import StateDir
 from dlapp.errors import Unreachable
 from dlapp.system import clock
+from dlapp.value import Closeable
 
 SCHEMA = 1
 """Grows when an older dlapp could no longer work with the rows; columns that it may ignore do not count."""
@@ -117,7 +118,7 @@ class ApplicationRow:
         return f"<{self.id} {self.state}>"
 
 
-class Queue:
+class Queue(Closeable):
     """A connection to the rows of one state directory. For one thread; a context manager."""
 
     def __init__(self, state: StateDir) -> None:
@@ -131,12 +132,6 @@ class Queue:
         if self._connection is not None and self._pid == os.getpid():
             self._connection.close()
         self._connection = None
-
-    def __enter__(self) -> Queue:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is not None and self._pid == os.getpid():

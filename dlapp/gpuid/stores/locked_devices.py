@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dlapp.gpuid.devices import Device
 from dlapp.gpuid.stores import device_files
@@ -13,6 +13,7 @@ from dlapp.gpuid.stores.device_files import HELD, LEASED, Directory, Entry, Reco
 from dlapp.gpuid.stores.machine_reader import MachineReader
 from dlapp.system import locks
 from dlapp.system.files import UntrustedFile
+from dlapp.value import Closeable
 
 IsStillFree = Callable[[MachineReader, Sequence[Entry], int | None], bool]
 """Checks a device once more when it is locked, by its records and the descriptor of its lock."""
@@ -25,8 +26,8 @@ class PublishedHolds(NamedTuple):
     fd: int
 
 
-class _LockedDevices:
-    """Locked devices. Closing lets go of this process's part; the devices are free when every process that inherited
+class _LockedDevices(Closeable):
+    """Locked devices. Closeable lets go of this process's part; the devices are free when every process that inherited
     the descriptors has done so, or is gone."""
 
     def __init__(
@@ -52,12 +53,6 @@ class _LockedDevices:
     def _withdraw(self) -> None:
         for one in self._published:
             device_files.withdraw(self._directory, one.name, one.fd)
-
-    def __enter__(self) -> Any:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class Reservation(_LockedDevices):

@@ -21,8 +21,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from dlapp.errors import Unreachable
 from dlapp.gpuid.devices import Device
@@ -31,13 +30,13 @@ from dlapp.gpuid.rules import HostRecord, LeaseRequest, LedgerError
 from dlapp.gpuid.stores.locked_devices import HeldDevices
 from dlapp.gpuid.stores.machine import MachineLedger
 from dlapp.hadoop.web import NoAddress, Web
-from dlapp.value import replace
+from dlapp.value import Closeable, replace
 
 _PATH = "/ws/v1/node/resources/yarn.io%2Fgpu"
 _TIMEOUT_S, _AGAIN_S = 5.0, 0.5
 
 
-class NodeManagerLease:
+class NodeManagerLease(Closeable):
     """The devices of one container, until its node takes them back; ``fds`` hold their locks."""
 
     def __init__(self, devices: tuple[Device, ...], held: HeldDevices) -> None:
@@ -52,14 +51,6 @@ class NodeManagerLease:
     def close(self) -> None:
         """Close what holds the locks. May be repeated."""
         self._held.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class NodeManagerGpuLedger:

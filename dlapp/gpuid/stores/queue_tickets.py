@@ -14,6 +14,7 @@ from dlapp.gpuid.stores.device_files import Directory, Record, text_of
 from dlapp.system import locks
 from dlapp.system.files import UntrustedFile
 from dlapp.system.owners import user_text
+from dlapp.value import Closeable
 
 TICKET = "ticket-"
 PASSED_OVER_S = 15.0
@@ -24,7 +25,7 @@ _LOOKED_AT = 1 << 40
 _FUTURE_S = 1.0
 
 
-class QueueTicket:
+class QueueTicket(Closeable):
     """A place in the machine's queue for GPUs, held until it is closed or the process ends.
 
     Its file is never written again once it has its name, so the kernel's time of its last change is when it came. That
@@ -56,12 +57,6 @@ class QueueTicket:
                 os.unlink(self._path)
             os.close(self._fd)
             self._fd = -1
-
-    def __enter__(self) -> QueueTicket:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class Waiting(NamedTuple):

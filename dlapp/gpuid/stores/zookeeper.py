@@ -24,8 +24,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from dlapp.errors import NotFound, TimedOut, Unreachable
 from dlapp.gpuid import rules
@@ -47,7 +46,7 @@ from dlapp.gpuid.stores.machine_reader import RECLAIM_S
 from dlapp.system import clock
 from dlapp.system.clock import backoff_s
 from dlapp.system.machine import machine_id
-from dlapp.value import replace
+from dlapp.value import Closeable, replace
 
 LEAST_WAIT_S = 5.0
 """What an answer of the ensemble may take even where no wait for devices was asked for."""
@@ -80,8 +79,8 @@ class ZooKeeperSettings(NamedTuple):
     docker_host: str = ""
 
 
-class ZooKeeperLease:
-    """A lease on ZooKeeper. Closing it frees nothing by itself."""
+class ZooKeeperLease(Closeable):
+    """A lease on ZooKeeper. Closeable it frees nothing by itself."""
 
     def __init__(
         self, ledger: ZooKeeperLedger, record: LeaseRecord, devices: tuple[Device, ...], held: HeldDevices
@@ -113,16 +112,8 @@ class ZooKeeperLease:
         """Return whether this object still holds it."""
         return self._state == "held"
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class ZooKeeperLedger:
+class ZooKeeperLedger(Closeable):
     """The ledger of a cluster, as one process of one host uses it. Its methods may be called from several threads.
 
     Args:
@@ -409,14 +400,6 @@ class ZooKeeperLedger:
         self._later.close()
         self._ensemble.close()
         self._turns.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # ---- one record ----
 

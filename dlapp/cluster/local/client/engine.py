@@ -50,6 +50,7 @@ from dlapp.system.machine import boot_id
 from dlapp.system.owners import user_name
 from dlapp.system.processes import open_process, status_words
 from dlapp.system.spawn import PROGRAM
+from dlapp.value import Closeable
 
 if TYPE_CHECKING:
     from dlapp.cluster import EngineInfo, LogFiles
@@ -70,7 +71,7 @@ LOOK_AS_USER_S = 4.0
 DOCKER_ASK_S = 2.0
 
 
-class LocalEngine:
+class LocalEngine(Closeable):
     """The client's side of the embedded engine.
 
     Root may look at and end what is another user's. A child process that has become that user makes the changes in
@@ -105,12 +106,6 @@ class LocalEngine:
         """Let go of this thread's connection to the rows."""
         if (queue := getattr(self._by_thread, "queue", None)) is not None:
             queue.close()
-
-    def __enter__(self) -> LocalEngine:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _queue(self) -> Queue:
         queue: Queue | None = getattr(self._by_thread, "queue", None)

@@ -28,12 +28,13 @@ from dlapp.login import Login
 from dlapp.report import ApplicationView
 from dlapp.serialization import to_json
 from dlapp.spec import AppSpec, Secrets, Submission
+from dlapp.value import Closeable
 
 if TYPE_CHECKING:
     from dlapp.launch_spec import LedgerSettings
 
 
-class YarnEngine:
+class YarnEngine(Closeable):
     """The client's side of a YARN cluster.
 
     Args:
@@ -63,12 +64,6 @@ class YarnEngine:
         """Close the connections."""
         self._masters.leave()
         self._session.close()
-
-    def __enter__(self) -> YarnEngine:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # ---- what there is ----
 

@@ -24,7 +24,7 @@ from dlapp.login import Login
 from dlapp.net.http import HttpResponse
 from dlapp.report import FinalStatus, State
 from dlapp.serialization import parse_json
-from dlapp.value import Value, field
+from dlapp.value import Closeable, Value, field
 
 SETTING = "yarn.resourcemanager.webapp.address"
 KIND = "DLAPP"
@@ -147,7 +147,7 @@ class QueueInfo(Value, kw_only=True):
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
 
-class YarnRest:
+class YarnRest(Closeable):
     """The ResourceManagers of one cluster, of which the active one is asked.
 
     Args:
@@ -180,12 +180,6 @@ class YarnRest:
     def close(self) -> None:
         """Close the connections."""
         self._web.close()
-
-    def __enter__(self) -> YarnRest:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # ---- the cluster ----
 
