@@ -75,7 +75,7 @@ _NO_ROOM = ("QuotaExceededException", "DSQuotaExceededException", "NSQuotaExceed
 
 
 class HdfsUnreachable(_Unreachable):
-    """Silence of all NameNodes, or of a DataNode; ``doubtful``: the call may have been carried out all the same."""
+    """A call that no NameNode, or DataNode, answered; ``doubtful``: it may have been carried out all the same."""
 
     def __init__(self, message: str, *, doubtful: bool = False) -> None:
         super().__init__(message)
