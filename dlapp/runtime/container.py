@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from dlapp import node_policy
 from dlapp.messages import Fault
-from dlapp.net.dockerd import Dockerd
+from dlapp.net.dockerd import Dockerd, DockerSilent
 from dlapp.node_policy import DockerPolicy
 from dlapp.runtime.gpu.modes import GpuPart
 from dlapp.runtime.payload import PayloadError
@@ -53,6 +53,7 @@ class ContainerSpec(Value, kw_only=True):
         interactive: its standard input is attached; ``terminal``: and it is a terminal.
         removed_at_end: by Docker, by itself.
         ulimits: name -> soft and hard.
+        groups: supplementary groups, by number.
     """
 
     name: str
@@ -72,6 +73,7 @@ class ContainerSpec(Value, kw_only=True):
     ulimits: dict[str, tuple[int, int]] = field(default_factory=dict)
     drop: tuple[str, ...] = ("ALL",)
     user: str = ""
+    groups: tuple[int, ...] = ()
     interactive: bool = False
     terminal: bool = False
     removed_at_end: bool = False
@@ -108,6 +110,7 @@ class ContainerSpec(Value, kw_only=True):
                 "PidsLimit": self.pids_limit,
                 "Ulimits": [{"Name": name, "Soft": soft, "Hard": hard} for name, (soft, hard) in self.ulimits.items()],
                 "CapDrop": list(self.drop),
+                "GroupAdd": [str(one) for one in self.groups],
                 "SecurityOpt": ["no-new-privileges"],
                 # Ours are the files; what Docker would keep as well only costs.
                 "LogConfig": {"Type": "none", "Config": {}},
@@ -138,6 +141,7 @@ class ContainerSpec(Value, kw_only=True):
         words += [f"--pids-limit={self.pids_limit}", "--security-opt=no-new-privileges", "--log-driver=none"]
         words += [f"--ulimit={name}={soft}:{hard}" for name, (soft, hard) in self.ulimits.items()]
         words += [f"--cap-drop={name}" for name in self.drop]
+        words += [f"--group-add={one}" for one in self.groups]
         words += [f"--interactive={_word(self.interactive)}", f"--tty={_word(self.terminal)}"]
         words += ["--attach=stdin", "--attach=stdout", "--attach=stderr"] if self.interactive else []
         words += [f"--rm={_word(self.removed_at_end)}", f"--entrypoint={self.entrypoint[0]}"]
@@ -192,7 +196,9 @@ def forbidden_network(policy: DockerPolicy, network: str) -> str:
     return f"this node allows {allowed} (docker.networks of {node_policy.FILE})"
 
 
-def fences(docker: Dockerd, resources: Resources, network: str, policy: DockerPolicy) -> dict[str, Any]:
+def fences(
+    docker: Dockerd, resources: Resources, network: str, policy: DockerPolicy, *, as_submitter: bool
+) -> dict[str, Any]:
     """Return the fields of a `ContainerSpec` that its grant, its user and the operator decide.
 
     Args:
@@ -200,6 +206,7 @@ def fences(docker: Dockerd, resources: Resources, network: str, policy: DockerPo
         resources: what was granted: memory and vcores.
         network: the one that the user asks for.
         policy: what the operator allows.
+        as_submitter: this process runs as the user who submitted, so its groups are that user's.
 
     Raises:
         PayloadError: the network is not allowed on this node, or not there.
@@ -219,7 +226,23 @@ def fences(docker: Dockerd, resources: Resources, network: str, policy: DockerPo
         "ulimits": _ulimits(docker),
         "drop": ("ALL",) if os.getuid() else NO_USE_TO_ROOT,
         "user": f"{os.getuid()}:{os.getgid()}",
+        "groups": _supplementary_groups(docker) if as_submitter else (),
     }
+
+
+def _supplementary_groups(docker: Dockerd) -> tuple[int, ...]:
+    """Return the supplementary groups of this process, as far as a container of its user gets them.
+
+    Neither root's group, nor that of Docker's socket: its members have root's rights on the machine. None where Docker
+    runs without root, for it has other groups by these numbers.
+    """
+    try:
+        socket = os.stat(docker.path)
+    except OSError as error:
+        raise DockerSilent(f"{docker.path}: {error.strerror}") from error
+    if socket.st_uid != 0:
+        return ()
+    return tuple(sorted(set(os.getgroups()) - {0, os.getgid(), socket.st_gid}))
 
 
 def operators_binds(policy: DockerPolicy, note: Callable[[str], None] = lambda _: None) -> tuple[Bind, ...]:

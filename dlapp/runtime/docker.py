@@ -164,7 +164,13 @@ class DockerRun:
                 *containers.operators_binds(self._policy, self._note),
             ),
             gpus=part,
-            **containers.fences(self._docker, payload.resources, self._settings.network, self._policy),
+            **containers.fences(
+                self._docker,
+                payload.resources,
+                self._settings.network,
+                self._policy,
+                as_submitter=payload.as_submitter,
+            ),
         )
         self._docker.remove(self._name)
         self._made = True  # also where the answer to the next call is lost

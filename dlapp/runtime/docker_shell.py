@@ -214,7 +214,7 @@ class DockerShell:
             interactive=True,
             terminal=self._is_terminal,
             removed_at_end=True,
-            **containers.fences(self._docker, self._resources, self._settings.network, self._policy),
+            **containers.fences(self._docker, self._resources, self._settings.network, self._policy, as_submitter=True),
         )
 
     def _attach(self) -> None:

@@ -57,6 +57,7 @@ class Payload(Value, kw_only=True):
         mounts: in Docker only: paths of the host, and where in `workspace` each is seen instead of what is there;
             read-only.
         keep_fds: open descriptors that a plain payload inherits: locks that it holds by living.
+        as_submitter: in Docker only: the task runs as the user who submitted, and the payload gets that user's groups.
     """
 
     application_id: str
@@ -70,6 +71,7 @@ class Payload(Value, kw_only=True):
     gpus: tuple[PayloadDevice, ...] = ()
     mounts: tuple[tuple[str, str], ...] = ()
     keep_fds: tuple[int, ...] = ()
+    as_submitter: bool = False
 
     @property
     def workspace(self) -> str:

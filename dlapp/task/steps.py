@@ -23,7 +23,7 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -42,6 +42,7 @@ from dlapp.storage.api import DiskFull, Moved
 from dlapp.storage.open import open_location
 from dlapp.storage.tree import Pace, remove_tree
 from dlapp.system.clock import backoff_s
+from dlapp.system.owners import user_name
 from dlapp.system.text import human_size
 from dlapp.task.am_link import AmLink
 from dlapp.task.environment import payload_environment
@@ -62,8 +63,8 @@ RESULT_ON_A_CLUSTER_S = 7 * 86_400.0
 """There the next one may have to wait for its turn, and until it is there nobody else knows what this one did. Should
 there be none any more, YARN ends the container."""
 NODE_MANAGERS = "NM_HOST"
-"""A variable that a NodeManager sets for each container, whatever a client asks for. Source: Hadoop 2.6 to 3.4,
-ContainerLaunch.sanitizeEnv."""
+"""A variable that a NodeManager sets for each container, like USER, whatever a client asks for. Source: Hadoop 2.6 to
+3.4, ContainerLaunch.sanitizeEnv."""
 _STORE_AGAIN_S = 1.0, 30.0
 """Between two tries to store what cannot be stored just now: doubled from the first to the second."""
 _SERVICE_AGAIN_S = 1.0, 30.0
@@ -212,10 +213,13 @@ class Task:
 
         On one machine root is the submitter; on a node it only means that the NodeManager runs as root.
         """
-        on_a_cluster = NODE_MANAGERS in os.environ or self._launch.on_a_cluster
-        if os.getuid() == 0 and on_a_cluster and not self._policy.docker.root:
+        if os.getuid() == 0 and self._on_a_node and not self._policy.docker.root:
             where = "a payload in Docker" if self._assignment.docker_image is not None else "the program"
             raise StepFailed(Fault.NODE, f"{where} would be root on this node (docker.root of {NODE_FILE})")
+
+    @property
+    def _on_a_node(self) -> bool:
+        return NODE_MANAGERS in os.environ or self._launch.on_a_cluster
 
     def _collect_gpus(self) -> TaskResult:
         """Clear up this node's GPU ledger; what came of it is what would be the payload's standard output."""
@@ -447,6 +451,7 @@ class Task:
             if lease
             else (),
             keep_fds=(*self._keep_fds, *(lease.fds if lease else ())),
+            as_submitter=runs_as_submitter(os.environ, on_a_node=self._on_a_node),
         )
 
     def _wait(self) -> None:
@@ -759,6 +764,14 @@ class _AbsentOutput(NamedTuple):
     output: OutputSpec
     part: str
     text: str
+
+
+def runs_as_submitter(environ: Mapping[str, str], *, on_a_node: bool) -> bool:
+    """Return whether this task runs as the user who submitted.
+
+    On a node the container executor decides that. A NodeManager sets USER to the submitter.
+    """
+    return not on_a_node or user_name(os.getuid()) == environ.get("USER")
 
 
 def _changed(result: TaskResult, **changes: Any) -> TaskResult:

@@ -180,6 +180,23 @@ def test_the_container_is_gone_after_the_end(docker: Driven, dockerd: Dockerd) -
 # ---- what is refused ----
 
 
+@pytest.mark.parametrize(("as_submitter", "groups"), [(True, "0 60200"), (False, "0")])
+def test_a_payload_has_the_groups_of_its_submitter_but_not_the_one_of_dockers_socket(
+    docker: Driven, dockerd: Dockerd, as_submitter: bool, groups: str
+) -> None:
+    driven = Driven(docker.home, as_user=False)
+    driven.within = ["setpriv", "--groups=0,60200,60300"]
+    was = dockerd.socket.stat().st_gid
+    os.chown(dockerd.socket, 0, 60_300)
+    try:
+        driven.run("id -G", **docker.docker, as_submitter=as_submitter)
+        assert driven.end()["code"] == 0
+    finally:
+        os.chown(dockerd.socket, 0, was)
+        driven.close()
+    assert driven.out().decode().strip() == groups
+
+
 def test_an_image_without_a_shell_is_the_users_fault(docker: Driven, dockerd: Dockerd) -> None:
     docker.run("echo", **(docker.docker | {"image": BARE_IMAGE}))
     refused = docker.hear("refused")

@@ -242,6 +242,7 @@ def test_a_container_as_words_has_a_word_for_each_flag_with_its_value() -> None:
         gpus=GpuPart({"NVIDIA_DRIVER_CAPABILITIES": "utility"}),
         ulimits={"memlock": (-1, -1)},
         user="1:2",
+        groups=(60_200, 60_201),
     )
     words = container.as_words("/env")
     image = words.index("image:1")
@@ -250,5 +251,6 @@ def test_a_container_as_words_has_a_word_for_each_flag_with_its_value() -> None:
     assert '--mount=type=bind,"source=/a,""b",target=/workspace' in words
     assert "--mount=type=bind,source=/c,target=/d,readonly" in words
     assert "--ulimit=memlock=-1:-1" in words
+    assert [word for word in words if "group" in word] == ["--group-add=60200", "--group-add=60201"]
     assert container.lines_of_env() == "PLAIN=--privileged\nNVIDIA_DRIVER_CAPABILITIES=utility\n"
     assert container.odd_env() == {"LINES": "a\nb"}

@@ -21,6 +21,8 @@ from dlapp.gpuid.stores.machine import MachineLedger
 from dlapp.launch_spec import DockerSettings
 from dlapp.messages import Fault, Phase, Stop
 from dlapp.spec import InputSpec, OnFailure, OutputSpec, Resources
+from dlapp.system.owners import user_name
+from dlapp.task.steps import runs_as_submitter
 from dlapp.value import replace
 from tests.runtime.driver import USER, command_line, pids, wait_until
 from tests.services.dockerd import GPU_IMAGE, IMAGE, Dockerd
@@ -526,6 +528,14 @@ def payload_processes(am: FakeAm) -> list[int]:
 
 
 # ---- Docker ----
+
+
+def test_on_a_node_a_task_runs_as_the_submitter_only_if_the_node_manager_names_the_tasks_user() -> None:
+    me = user_name(os.getuid())
+    assert runs_as_submitter({}, on_a_node=False)
+    assert runs_as_submitter({"USER": me}, on_a_node=True)
+    assert not runs_as_submitter({"USER": f"{me}2"}, on_a_node=True)
+    assert not runs_as_submitter({}, on_a_node=True)
 
 
 def test_a_payload_in_docker_goes_through_the_same_steps(place: Path, dockerd: Dockerd) -> None:
