@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dlapp import __version__
 from dlapp.config import Config
 from dlapp.doctor.findings import Check, CheckContext, Finding, failed, passed, warned
+from dlapp.storage.tree import human_size
 from dlapp.system import locks
 
 LEAST_FREE_BYTES, ENOUGH_FREE_BYTES = 64 << 20, 1 << 30
@@ -74,7 +75,7 @@ def _state(config: Config) -> Iterator[Finding]:
 def _disk(path: str) -> Finding:
     there = os.statvfs(path)
     free, files = there.f_bavail * there.f_frsize, there.f_favail
-    words = f"{free >> 20} MiB free on the disk of {path}"
+    words = f"{human_size(free)} free on the disk of {path}"
     # Some file systems (btrfs) make files as they are needed and count none.
     few_files = there.f_files > 0 and files < LEAST_FREE_FILES
     if few_files:

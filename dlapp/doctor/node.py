@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlapp.doctor.findings import Check, CheckContext, Finding, failed, passed, run_checks, warned
 from dlapp.errors import DlappError
+from dlapp.storage.tree import human_size
 
 if TYPE_CHECKING:
     from dlapp.cluster.yarn.client.engine import YarnEngine
@@ -109,7 +110,7 @@ def _user() -> Iterator[Finding]:
 def _disk() -> Iterator[Finding]:
     there = os.statvfs(".")
     free = there.f_bavail * there.f_frsize
-    words = f"{free >> 20} MiB free for containers at {os.getcwd()}"
+    words = f"{human_size(free)} free for containers at {os.getcwd()}"
     if free < LEAST_FREE_BYTES:
         yield warned("node.disk", words, "make room under yarn.nodemanager.local-dirs")
     else:

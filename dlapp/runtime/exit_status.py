@@ -13,12 +13,11 @@ from typing import Any
 
 from dlapp.messages import Fault
 from dlapp.net.dockerd import Dockerd, DockerRefused, DockerSilent
-from dlapp.runtime.payload import Payload, PayloadError, PayloadExit, how_to_start
+from dlapp.runtime.payload import SIGNALS, Payload, PayloadError, PayloadExit, exited_with, how_to_start
 from dlapp.system.processes import all_processes
 
 SETTLED_S = 10.0
 """How long dockerd may take to learn of an end that we know of; usually milliseconds."""
-_SIGNALS = range(1, 65)
 _EXITED = re.compile(r"exited ([0-9]{1,3})", re.ASCII)
 _CODE_OF_SIGKILL = 128 + signal.SIGKILL
 _CODE_OF_UNSEEN_END = 255
@@ -95,7 +94,7 @@ class ContainerExit:
             if not sent and code == _CODE_OF_UNSEEN_END:
                 lost = f"Docker did not see how the container ended, and says exit code {code}"
                 return PayloadExit(None, None, Fault.NODE, lost, outage=True)
-            ended = ended_with_code(code, _SIGNALS)
+            ended = ended_with_code(code, SIGNALS)
         else:
             return PayloadExit(None, None, Fault.NODE, "the container is gone and left no exit code", outage=True)
         if self._ran_out_of_memory(state, ended, killed=signal.SIGKILL in sent):
@@ -174,6 +173,4 @@ def ended_with_code(code: int, signals: Container[int]) -> PayloadExit:
     number = code - 128
     if number in signals:
         return PayloadExit(None, number)
-    if number in _SIGNALS:
-        return PayloadExit(code, None, problem=f"exit code {code} (128 + {number}: often signal {number})")
-    return PayloadExit(code, None)
+    return exited_with(code)

@@ -12,6 +12,7 @@ from dlapp.value import Value
 
 BY_SHELL = "shell"
 AS_PROGRAM = "program"
+SIGNALS = range(1, 65)
 
 WRAPPER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "wrapper.sh")
 
@@ -215,7 +216,14 @@ def wrapper_arguments(
     return [mode, life, stdout, stderr, exit_file, how, script, *args]
 
 
-def ended_with(status: int, problem: str = "") -> PayloadExit:
+def ended_with(status: int) -> PayloadExit:
     """Read a wait status as os.waitpid gives it."""
     code = os.waitstatus_to_exitcode(status)
-    return PayloadExit(code, None, problem=problem) if code >= 0 else PayloadExit(None, -code, problem=problem)
+    return exited_with(code) if code >= 0 else PayloadExit(None, -code)
+
+
+def exited_with(code: int) -> PayloadExit:
+    """Return an exit with a code; of 128 + N it says that a shell may report signal N by it."""
+    number = code - 128
+    hint = f"exit code {code} (128 + {number}: often signal {number})" if number in SIGNALS else ""
+    return PayloadExit(code, None, problem=hint)

@@ -52,5 +52,6 @@ def test_what_is_no_script_is_the_users_fault(tmp_path: Path, name: str) -> None
 
 def test_a_wait_status_tells_codes_from_signals() -> None:
     assert ended_with(3 << 8) == PayloadExit(3, None)
+    assert ended_with(137 << 8) == PayloadExit(137, None, problem="exit code 137 (128 + 9: often signal 9)")
     assert ended_with(int(signal.SIGTERM)) == PayloadExit(None, signal.SIGTERM)
     assert ended_with(int(signal.SIGSEGV) | 0x80) == PayloadExit(None, signal.SIGSEGV)
