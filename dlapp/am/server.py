@@ -142,7 +142,7 @@ class ControlEndpoint:
                 try:
                     stop = from_json(StopRequest, request.json())
                 except (SpecError, ValueError, RecursionError) as error:
-                    refuse(f"not a request that can be understood: {str(error)[:500]}")
+                    refuse(f"not a valid request: {str(error)[:500]}")
                     return
                 self._put(ControlRequest(RequestKind(word), stop, request, self.server))
             case _:

@@ -458,7 +458,7 @@ class Client(Closeable):
 
             paths = shell_input.remembered(shell_input.records_below(self.state_path), spec)
             for one in paths:
-                note(f"{one} is not packed: dlapp-shell brought it, and the run brings its own")
+                note(f"{one} is not packed: dlapp-shell copied it, and the run fetches its own")
             return [shell_input.as_pattern(one) for one in paths]
 
         described: Snapshot | UnresolvedSpec | str

@@ -147,7 +147,7 @@ class Connection(Closeable):
         auth = next((one for one in offer.auths if one.method == "TOKEN" and one.mechanism == MECHANISM), None)
         if auth is None:
             offered = ", ".join(f"{one.method} {one.mechanism}".strip() for one in offer.auths) or "SIMPLE"
-            raise HadoopError(f"{self.name}: it offers {offered}; what dlapp speaks there is TOKEN {MECHANISM}")
+            raise HadoopError(f"{self.name}: it offers {offered}; dlapp supports only TOKEN {MECHANISM}")
         digest = DigestMd5(token)
         response = digest.respond(auth.challenge)
         # The server compares the choice with its offer field by field, an empty but present one included.
@@ -156,7 +156,7 @@ class Connection(Closeable):
         self._send_sasl(chosen, deadline)
         done = self._sasl_answer(deadline)
         if done.state != RpcSaslProto.SUCCESS:
-            raise NotHadoop(f"{self.name}: it goes on with the SASL exchange after its end")
+            raise NotHadoop(f"{self.name}: it continues the SASL exchange after its end")
         digest.finish(done.token)
         self._security = digest.security
 
@@ -252,7 +252,7 @@ def _parse(name: str, message: _M, data: bytes) -> _M:
         raise NotHadoop(f"{name}: an answer that cannot be read") from error
     # The C form of protobuf does not ask for required fields when it reads.
     if not message.IsInitialized():
-        raise NotHadoop(f"{name}: an answer that lacks what every answer has")
+        raise NotHadoop(f"{name}: an answer without a required field")
     if not has_only_text(message):
         raise NotHadoop(f"{name}: an answer with text that is not UTF-8")
     return message

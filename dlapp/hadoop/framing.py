@@ -144,5 +144,5 @@ def _what_begins_like(start: bytes, length: int, limit: int) -> str:
     if start[0] in (0x15, 0x16) and start[1] == 0x03:
         return "it answers TLS: this is a web port, not an RPC port"
     if start == b"\xff\xff\xff\xff":
-        return "it speaks a version of Hadoop RPC before 9 (Hadoop 1)"
+        return "it uses a version of Hadoop RPC before 9 (Hadoop 1)"
     return f"it announces a frame of {length} bytes, the maximum is {limit}"

@@ -302,7 +302,7 @@ class ControlServer:
         except BlockingIOError:
             return
         except h11.RemoteProtocolError as error:
-            self._refuse(peer, error.error_status_hint, "not a request that can be understood")
+            self._refuse(peer, error.error_status_hint, "not a valid request")
         except OSError:
             self._close(peer)
 
@@ -397,7 +397,7 @@ class ControlServer:
             if peer.out and not peer.authenticated:
                 self._bound_what_strangers_leave_unread(peer)
         except h11.RemoteProtocolError as error:
-            self._refuse(peer, error.error_status_hint, "not a request that can be understood")
+            self._refuse(peer, error.error_status_hint, "not a valid request")
         except (h11.ProtocolError, OSError):
             self._close(peer)
 

@@ -288,20 +288,20 @@ def _from_json(data: bytes) -> Any:
 
 def _object(found: Any) -> dict[str, Any]:
     if not isinstance(found, dict):
-        raise DockerSilent("an answer of another form than the API's")
+        raise DockerSilent("an answer that does not match the API")
     return found
 
 
 def _objects(found: Any) -> list[dict[str, Any]]:
     if not isinstance(found, list):
-        raise DockerSilent("an answer of another form than the API's")
+        raise DockerSilent("an answer that does not match the API")
     return [_object(one) for one in found]
 
 
 def _summary(found: dict[str, Any]) -> ContainerSummary:
     container_id, labels, names = found.get("Id"), found.get("Labels") or {}, found.get("Names") or [""]
     if not (isinstance(container_id, str) and isinstance(labels, dict) and isinstance(names, list) and container_id):
-        raise DockerSilent("an answer of another form than the API's")
+        raise DockerSilent("an answer that does not match the API")
     labels = {str(name): str(value) for name, value in labels.items()}
     return ContainerSummary(container_id, str(found.get("State", "")), labels, str(names[0]))
 

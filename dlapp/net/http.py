@@ -750,7 +750,7 @@ class _Body:
     def _place(self, more: int) -> int:
         assert self.sink is not None
         if self.count + more > self.sink.limit:
-            raise FramingError("more bytes than were asked for")
+            raise FramingError("more bytes than were requested")
         return self.sink.offset + self.count
 
     def _wrote(self, count: int) -> None:

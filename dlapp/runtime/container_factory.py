@@ -112,7 +112,7 @@ def make(
     if problem := missing_gpu_settings(
         container.gpus, docker.inspect(container.name)["HostConfig"], podman=facts.podman
     ):
-        raise PayloadError(Fault.NODE, f"the container was not made with its GPUs: {problem}")
+        raise PayloadError(Fault.NODE, f"the container was not created with its GPUs: {problem}")
 
 
 def account_binds(known: accounts.Accounts | None, directory: str) -> list[Bind]:

@@ -120,7 +120,7 @@ class DockerRun:
                 except DockerRefused as error:
                     if last or error.status != 404 or self._docker.image(self._payload.image or "") is not None:
                         raise
-                    self._note("the image was removed in this moment")
+                    self._note("the image was removed at this moment")
 
     def _make(self, image: Mapping[str, Any], part: GpuPart, facts: Facts) -> None:
         payload = self._payload

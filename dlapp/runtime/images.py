@@ -64,7 +64,7 @@ def make_sure_of_image(
                 _pull(docker, image, progress)
                 found = docker.image(image)
     if found is None:
-        raise PayloadError(Fault.NODE, f"image {image} is gone again right after it was pulled")
+        raise PayloadError(Fault.NODE, f"image {image} was removed right after it was pulled")
     note(f"image {image}: {digest_of(found)}")
     return found
 

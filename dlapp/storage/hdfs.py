@@ -276,9 +276,9 @@ class HdfsFiles:
             name, status = todo.pop()
             path = f"{top}/{name}".rstrip("/") or "/"
             if len(nodes) >= MOST_NODES or len(path) > MAX_PATH:
-                raise DlappError(f"{shown(self.place.location + top)} has more than {MOST_NODES} files, or no end")
+                raise DlappError(f"{shown(self.place.location + top)} has more than {MOST_NODES} files, or a loop")
             if status.link is not None:
-                raise DlappError(f"{shown(self.place.location + path)} is a symbolic link, which HDFS itself gave up")
+                raise DlappError(f"{shown(self.place.location + path)} is a symbolic link, which HDFS does not support")
             nodes.append(_node(self.place.location + path, name, status))
             if readable and not status.is_dir and not (status.mode & 0o004):
                 # Whether by its owner, its group or an ACL, only HDFS knows.

@@ -101,7 +101,7 @@ class RemoteFiles:
         while todo:
             name, location, info = todo.pop()
             if len(nodes) >= MOST_NODES or len(location) > MAX_PATH:
-                raise DlappError(f"{shown(entry.location)} has more than {MOST_NODES} files, or no end")
+                raise DlappError(f"{shown(entry.location)} has more than {MOST_NODES} files, or a loop")
             nodes.append(_node(location, name, info))
             if _is_dir(info):
                 inner = [
@@ -306,7 +306,7 @@ class RemoteFiles:
         if len(piece) == node.size_bytes != end - at:
             piece = piece[at:end]  # a server that does not know ranges
         if len(piece) != end - at:
-            raise OSError(f"{len(piece)} bytes came instead of {end - at}")
+            raise OSError(f"received {len(piece)} bytes instead of {end - at}")
         return piece
 
 

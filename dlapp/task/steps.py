@@ -177,7 +177,7 @@ class Task:
             import traceback
 
             self._log.note(traceback.format_exc(), "ERROR")
-            result = TaskResult(fault=Fault.NODE, message=f"the task failed by itself: {error!r} (see dlapp.log)")
+            result = TaskResult(fault=Fault.NODE, message=f"the task failed: {error!r} (see dlapp.log)")
         self._link.say(Phase.RELEASING, detail="removing the workspace")
         self._clean_up()
         return result
@@ -225,7 +225,7 @@ class Task:
         """Clear up this node's GPU ledger; what came of it is what would be the payload's standard output."""
         self._wait()
         self._say(Phase.RUNNING)
-        with self._step("the GPU ledger could not be cleared up", node=True):
+        with self._step("the GPU ledger could not be cleaned up", node=True):
             from dlapp.gpuid.factory import open_ledger
             from dlapp.gpuid.ledger import reclaim_all
 

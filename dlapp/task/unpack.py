@@ -185,7 +185,7 @@ class _Stream:
         self._block, self._at = b"", 0
         while rest or (rest := next(self._blocks, b"")):
             if rest.strip(b"\0"):
-                raise _damaged(self.path, "something follows its end")
+                raise _damaged(self.path, "there is data after its end")
             rest = b""
 
 
@@ -301,7 +301,7 @@ class _WorkspaceUnpacking:
             raise self._bad("a piece without a length")
         pieces = list(zip(numbers[::2], numbers[1::2], strict=True))
         if any(at + length > whole for at, length in pieces):
-            raise self._bad("a piece behind the end of its file")
+            raise self._bad("a piece after the end of its file")
         return pieces, whole
 
     def _check_links(self) -> None:

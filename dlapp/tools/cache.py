@@ -37,7 +37,7 @@ def cache(action: str, entries: tuple[str, ...], directory: str | None, as_json:
     if action == "list" and entries:
         raise UsageError("list takes no ENTRY")
     if action in ("pin", "unpin") and not entries:
-        raise UsageError(f"{action} what? dlapp-cache list shows the entries")
+        raise UsageError(f"{action} needs an ENTRY; dlapp-cache list shows them")
     from dlapp.client import Client
     from dlapp.client.input_cache import UserInputCache
 
@@ -107,7 +107,7 @@ def _clear(kept: UserInputCache, chosen: Sequence[View], *, named: bool, as_json
         if removed:
             say(*(f"{_name(one)}: removed, {human_size(one['size_bytes'])}" for one in removed))
         for left in stays:
-            note(f"{_name(left)}: stays, it is {left['why']}")
+            note(f"{_name(left)}: kept, it is {left['why']}")
     return EXIT_FAILED if named and stays else 0
 
 

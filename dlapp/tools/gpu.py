@@ -97,7 +97,7 @@ def gpu(
             else:
                 ledger.forget(words[0], by=caller())
                 done = {"host": words[0]}
-                lines = [f"{words[0]}: forgotten; it is known again as soon as it asks for a GPU"]
+                lines = [f"{words[0]}: forgotten; it is listed again when it requests a GPU"]
         print_json(done) if as_json else say(*lines)
         return 0
 

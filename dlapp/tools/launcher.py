@@ -76,7 +76,7 @@ def launch(
         The exit status.
     """
     if wait and print_spec:
-        raise UsageError("--print-spec submits nothing that --wait could wait for")
+        raise UsageError("--print-spec submits nothing, so --wait has nothing to wait for")
     if print_spec:
         print_json(client.print_spec(file, overrides))
         return 0

@@ -240,7 +240,7 @@ def test_a_kill_cuts_the_grace_after_a_failure_short() -> None:
     am.finished(2, result(Fault.USER, 3))
     am.do(events.SoftKill("tina"))
     assert (
-        am.of(events.AnswerStop)[0].answer.message == "it is ending already: container 0 (worker 0) failed: exit code 3"
+        am.of(events.AnswerStop)[0].answer.message == "it is already ending: container 0 (worker 0) failed: exit code 3"
     )
     am.do(events.Kill("tony"))
     assert am.stops(3) == [Stop.NOW]

@@ -205,7 +205,7 @@ def test_a_directory_that_gets_the_name_of_the_new_target_while_it_is_dropped_ge
         return rename(old, new, overwrite=overwrite)
 
     monkeypatch.setattr(victim.web, "rename", after_the_attacker)
-    with pytest.raises(DlappError, match=r"run\..*\.ready: is not what this commit put together there"):
+    with pytest.raises(DlappError, match=r"run\..*\.ready: was not created by this commit"):
         drop(f"{top}/run", APP, files=victim)
     assert admin.exists(f"{top}/run.{APP}.ready/images/1.png")
     monkeypatch.undo()

@@ -190,7 +190,7 @@ def test_a_tree_without_an_end_has_one(tmp_path: Path) -> None:
         def get(self, path: str, default: Any = None) -> Any:
             return [status("deeper" * 40, type="DIRECTORY")]
 
-    with namenode(Endless()) as place, pytest.raises(DlappError, match="or no end"):
+    with namenode(Endless()) as place, pytest.raises(DlappError, match="or a loop"):
         open_location("hdfs://nn:8020/in", place).tree(
             open_location("hdfs://nn:8020/in", place).matches("hdfs:///in")[0]
         )

@@ -126,7 +126,7 @@ def test_a_server_that_offers_other_mechanisms_is_refused_at_once_with_their_nam
         with pytest.raises(HadoopError) as caught:
             allocate(client)
         host, port = server.address
-        assert str(caught.value) == (f"{host}:{port}: it offers {named}; what dlapp speaks there is TOKEN DIGEST-MD5")
+        assert str(caught.value) == (f"{host}:{port}: it offers {named}; dlapp supports only TOKEN DIGEST-MD5")
         assert (server.connections, server.calls) == (1, 0)
 
 
@@ -235,7 +235,7 @@ def test_an_answer_that_always_has_another_byte_costs_no_more_either(monkeypatch
         (b"HTTP/1.1 404 Not Found\r\n\r\n", "answers HTTP"),
         (b"\x15\x03\x03\x00\x02\x02\x28", "answers TLS"),
         (b"\x00\x00\x00\x02\x05\x00", "message of 5 bytes"),
-        (b"\x00\x00\x00\x03\x02\x08\x01", "lacks what every answer has"),
+        (b"\x00\x00\x00\x03\x02\x08\x01", "without a required field"),
         (b"\xff" * 100, "before 9"),
     ],
 )

@@ -232,7 +232,7 @@ def test_an_archive_that_others_made_is_refused_and_not_half_understood(tmp_path
 
 
 def test_something_behind_the_end_is_damage(tmp_path: Path) -> None:
-    with pytest.raises(ArchiveDamaged, match="something follows its end"):
+    with pytest.raises(ArchiveDamaged, match="there is data after its end"):
         unpack(
             archive_of(tmp_path, file_member(b"a"), end=END + file_member(b"b")), str(tmp_path / "into"), digest=None
         )

@@ -98,8 +98,8 @@ def test_clear_spares_what_is_pinned_or_in_use_and_says_so(machine: Machine) -> 
     done = machine.run("clear")
     assert done.returncode == 0
     assert "hdfs://nn/data/test: removed, 10 bytes" in done.stdout
-    assert "train: stays, it is pinned" in done.stderr
-    assert "labels: stays, it is in use" in done.stderr
+    assert "train: kept, it is pinned" in done.stderr
+    assert "labels: kept, it is in use" in done.stderr
     assert machine.sources() == [SOURCES[0], SOURCES[2]]
     held.close()
 

@@ -313,7 +313,7 @@ def test_ctrl_c_while_waiting_detaches_and_says_how_to_return(engine: Engine, tm
         said = launcher.stderr.read()
     assert launcher.returncode == 130
     application = status("last")["application_id"]
-    for what in (f"Detached: {application} goes on", f"dlapp-logs -f {application}", f"dlapp-kill {application}"):
+    for what in (f"Detached: {application} continues", f"dlapp-logs -f {application}", f"dlapp-kill {application}"):
         assert what in said
     assert "Traceback" not in said
     assert status("last")["state"] == "RUNNING"

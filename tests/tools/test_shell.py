@@ -94,7 +94,7 @@ def test_dlapp_run_submits_the_workspace_as_it_is_now(engine: Engine, tmp_path: 
     assert lines[0] == "C3 DL Cluster Version check : ok"
     assert f"DL App ID = {application}" in lines
     assert [line for line in lines if line.startswith("code")] == ["code 0", "code 2", "code 2"]
-    assert "source is not packed: dlapp-shell brought it" in done.err
+    assert "source is not packed: dlapp-shell copied it" in done.err
     assert re.search(r"^succeeded after 0:00:\d\d$", done.out, re.MULTILINE)
     assert "Error: No such option" in done.err
     assert run("dlapp-logs", "--container", "0", "--stdout").out == f"from the source{application}\n"

@@ -146,7 +146,7 @@ class HdfsApplicationDir:
             return claim
         found = self.claimed()
         if found is None:
-            raise Superseded(f"{place} was there and is gone: the application has ended")
+            raise Superseded(f"{place} was removed: the application has ended")
         return found
 
     def claimed(self) -> CommitClaim | None:

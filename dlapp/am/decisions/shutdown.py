@@ -49,7 +49,7 @@ def take_stop(state: ApplicationState, event: SoftKill | Kill) -> None:
     else:
         text = state.ending.diagnostics if state.ending else ""
         stage = "already" if state.stage is Stage.CLOSING else "ended"
-        answer = StopAnswer(state=stage, message=f"it is ending already: {text}")
+        answer = StopAnswer(state=stage, message=f"it is already ending: {text}")
     state.do(AnswerStop(answer))
 
 

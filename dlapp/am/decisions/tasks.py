@@ -25,7 +25,7 @@ def take_hello(state: ApplicationState, hello: Hello) -> None:
         assignment.refuse(state, hello.container_id, "this container is not one of this application's")
         return
     if container.end is not None or container.result is not None:
-        assignment.refuse(state, hello.container_id, "this container's work is over")
+        assignment.refuse(state, hello.container_id, "this container has no more work")
         return
     container.hello, container.view = True, None
     container.heard_ms = state.awake_ms

@@ -74,7 +74,7 @@ class AmPlan(Value, kw_only=True):
             HadoopError: they carry none.
         """
         if ALIAS not in credentials.secrets:
-            raise HadoopError("the container's credentials have no plan: it was not dlapp-launcher that submitted this")
+            raise HadoopError("the container's credentials have no plan: this was not submitted by dlapp-launcher")
         try:
             return from_json(cls, parse_json(credentials.secrets[ALIAS]))
         except ValueError as error:

@@ -613,7 +613,7 @@ def test_a_soft_kill_of_one_that_waits_is_a_kill(engine: LocalEngine) -> None:
             {"state": "stopping", "left_s": 29.8},
             "is being stopped, its output will be committed; SIGKILL follows in 30 s",
         ),
-        ({"state": "already", "left_s": 3}, "is being stopped already; SIGKILL follows in 3 s at the latest"),
+        ({"state": "already", "left_s": 3}, "is already being stopped; SIGKILL follows in 3 s at the latest"),
         ({"state": "ended"}, "application_1_0001 had already ended"),
         ({"state": "new word", "message": "what the ApplicationMaster says"}, "what the ApplicationMaster says"),
     ],

@@ -307,7 +307,7 @@ def test_what_version_1_of_nvidia_docker_passes_over_in_silence_is_not_started(f
     fault, problem = first.refused(mode="nvidia-docker", gpus=OWN, image=IMAGE)
     assert fault == "node"
     assert problem == (
-        "the container was not made with its GPUs: nvidia-docker added no /dev/nvidia4 "
+        "the container was not created with its GPUs: nvidia-docker added no /dev/nvidia4 "
         "(version 1 needs the image's label com.nvidia.volumes.needed)"
     )
 

@@ -823,7 +823,7 @@ class LocalEngine(Closeable):
         url = self._control_url(home)
         secrets = read_json(os.path.join(home, "secrets.json"))
         if url is None or secrets is None:
-            raise Unreachable("its ApplicationMaster is not up")
+            raise Unreachable("its ApplicationMaster is not running")
         token = derive_token(str(secrets["control_secret"]), TOOLS)
         with ControlConnection(url, token) as connection:
             answer = connection.call("POST", f"/v1/{what}", {"user": by}, timeout_s=timeout_s)
@@ -839,7 +839,7 @@ def _stop_answer(application_id: str, answer: dict[str, Any]) -> str:
         case "ended":
             return f"{application_id} had already ended"
         case "already":
-            return f"{application_id} is being stopped already; {left}"
+            return f"{application_id} is already being stopped; {left}"
     return f"{application_id} is being stopped, its output will be committed; {left}"
 
 

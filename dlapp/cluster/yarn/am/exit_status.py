@@ -37,7 +37,7 @@ OURS = "dlapp: "
 OWN_FAULTS = {
     -103: "was ended for using too much virtual memory",
     -104: "was ended for using too much memory",
-    -105: "was ended on our order",
+    -105: "was ended by dlapp",
     -107: "was ended after the application",
     -109: "was ended for writing too much log",
 }

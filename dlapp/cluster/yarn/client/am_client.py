@@ -56,7 +56,7 @@ class AmClients:
     ) -> Any:
         address = str(report.raw.get("amRPCAddress") or "")
         if not address:
-            raise Unreachable(f"{report.application_id}: its ApplicationMaster is not up")
+            raise Unreachable(f"{report.application_id}: its ApplicationMaster is not running")
         connection, has_token = self._connection(report, address)
         if token_needed and not has_token:
             raise Unreachable(f"{report.application_id} was not submitted from here: {tools_tokens.directory()}")

@@ -57,7 +57,7 @@ class ApplicationKiller:
         if answer.state == "ended":
             return f"{application_id} had already ended"
         if answer.state == "already":
-            return f"{application_id} is being stopped already; {left}"
+            return f"{application_id} is already being stopped; {left}"
         return f"{application_id} is being stopped, its output will be committed; {left}"
 
     def kill(self, application_id: ApplicationId, by: str) -> str:

@@ -162,8 +162,8 @@ class ApplicationSubmitter:
             raise preflight.refusal(error.message, new.application_id, queue, user) from error
         except Unreachable as error:
             remember(str(new.application_id), submission.submitted_ms)
-            after = f"dlapp-status {new.application_id} will tell, dlapp-kill {new.application_id} end it"
-            raise Unreachable(f"{error}; the application may have been taken all the same: {after}") from error
+            after = f"dlapp-status {new.application_id} shows if it runs, dlapp-kill {new.application_id} ends it"
+            raise Unreachable(f"{error}; the application may have been accepted nevertheless: {after}") from error
         if refused is not None:
             tools_tokens.forget(new.application_id, login_user=user)
             raise preflight.refusal(refused, new.application_id, queue, user)

@@ -34,7 +34,7 @@ def status(code: int, told: str) -> ContainerStatus:
         (-104, MEMORY, False, "was ended for using too much memory: 607.8 MB of 256 MB; raise memory of its role$"),
         (-103, MEMORY.replace("PHYSICAL", "VIRTUAL"), False, "virtual memory: 613.5 MB of 537.6 MB; raise .*-ratio$"),
         (-104, "in other words", False, "too much memory: in other words; raise"),
-        (-105, "Container killed by the ApplicationMaster.", False, "on our order"),
+        (-105, "Container killed by the ApplicationMaster.", False, "by dlapp"),
         (-1000, "\n\nFile does not exist: hdfs://x/y", True, "could not be prepared on its node: File does not exist"),
     ],
 )

@@ -163,7 +163,7 @@ def test_who_is_left_in_doubt_of_a_submission_is_told_what_tells(
 
     monkeypatch.setattr(YarnRest, "submit", lose_answer)
     monkeypatch.setattr(submission, "IN_DOUBT_S", 0.0)
-    with pytest.raises(Unreachable, match=r"may have been taken all the same: dlapp-status application_\d+") as told:
+    with pytest.raises(Unreachable, match=r"may have been accepted nevertheless: dlapp-status application_\d+") as told:
         client.submit(properties(tmp_path, "true"))
     last = last_application()
     assert last is not None
