@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from dlapp.ids import ContainerId
 from dlapp.locations import HdfsPlace
+from dlapp.value import Value
 
 FILE_NAME = "launch.json"
 """The file in a container's directory that has the `LaunchSpec`; it holds secrets."""
@@ -13,7 +12,7 @@ MACHINE, ZOOKEEPER, NODE_MANAGER = "machine", "zookeeper", "nodemanager"
 """Kinds of GPU ledger: files of one machine, an ensemble, and YARN's own (``yarn.io/gpu``)."""
 
 
-class LedgerSettings(NamedTuple):
+class LedgerSettings(Value):
     """Location of a ledger of GPUs (`dlapp.gpuid.factory.open_ledger`).
 
     Args:
@@ -41,7 +40,7 @@ class LedgerSettings(NamedTuple):
     web: str = ""
 
 
-class DockerSettings(NamedTuple):
+class DockerSettings(Value):
     """Settings of Docker.
 
     Args:
@@ -57,7 +56,7 @@ class DockerSettings(NamedTuple):
     lock_dir: str = "/run/lock/dlapp"
 
 
-class CacheSettings(NamedTuple):
+class CacheSettings(Value):
     """The cache of input on a node.
 
     Args:
@@ -72,7 +71,7 @@ class CacheSettings(NamedTuple):
     directory: str = ""
 
 
-class LaunchSpec(NamedTuple):
+class LaunchSpec(Value):
     """All that a task is told when it starts; the rest its ApplicationMaster says (`dlapp.messages.Assignment`).
 
     Args:

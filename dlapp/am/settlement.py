@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 
 from dlapp.am.application_dir.interface import ApplicationDir
-from dlapp.am.model.events import ApplicationEnd, OutputsSettled, Part, Settlement, SettleOutputs
+from dlapp.am.model.events import ApplicationEnd, OutputsSettled, Part, Settlement, SettleOutputs, in_order
 from dlapp.errors import Unreachable
 from dlapp.ids import ApplicationId
 from dlapp.locations import shown
@@ -19,6 +19,7 @@ from dlapp.spec import OnFailure, OutputSpec, Submission
 from dlapp.storage import commit
 from dlapp.storage.settlement import ApplicationOutputs
 from dlapp.system import log
+from dlapp.value import replace
 
 AGAIN_S = 1.0
 """Between two tries while the file system does not answer."""
@@ -52,7 +53,7 @@ class OutputSettlement:
         if (earlier := self._app_dir.claimed()) is not None:
             # An attempt before us decided; whatever we know, what it claimed is neither dropped nor put aside.
             return self._finish_claim_of_another(earlier)
-        everything = tuple(sorted(wanted.parts + wanted.failed))
+        everything = in_order(wanted.parts + wanted.failed)
         problem = self._misplaced_part(everything) if wanted.how is Settlement.COMMIT else None
         if wanted.how is not Settlement.COMMIT or problem is not None:
             return OutputsSettled(self.leave(None if wanted.how is Settlement.DROP else everything), problem)
@@ -105,7 +106,7 @@ class OutputSettlement:
 
     def _finish_claim_of_another(self, claim: CommitClaim) -> OutputsSettled:
         settled = self.finish(claim, again=True, give_up=True)
-        return settled._replace(ended=ApplicationEnd(claim.final_status, claim.cause, claim.diagnostics))
+        return replace(settled, ended=ApplicationEnd(claim.final_status, claim.cause, claim.diagnostics))
 
     def _misplaced_part(self, parts: Sequence[Part]) -> str | None:
         """Return an error if a task reported a part at another place than its container's own."""

@@ -20,7 +20,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from dlapp.net.http_framing import (
     MAX_CHUNK_LINE_BYTES,
@@ -33,6 +33,7 @@ from dlapp.net.http_framing import (
     parse_chunk_line,
     parse_head,
 )
+from dlapp.value import Value
 
 MAX_INTERIM = 16
 """Interim responses (1xx) before a response."""
@@ -99,14 +100,14 @@ class SourceShrank(Exception):
     """A file that was being sent has fewer bytes than it had."""
 
 
-class RequestBody(NamedTuple):
+class RequestBody(Value):
     """A body to send: ``size`` bytes of an open file, from its beginning."""
 
     fd: int
     size: int
 
 
-class ResponseSink(NamedTuple):
+class ResponseSink(Value):
     """Destination of the body of a good answer.
 
     Args:
@@ -121,7 +122,7 @@ class ResponseSink(NamedTuple):
     tell: Callable[[int], None]
 
 
-class HttpResponse(NamedTuple):
+class HttpResponse(Value):
     """A server's answer; ``body`` is empty where it went to a file.
 
     Args:

@@ -51,6 +51,7 @@ from dlapp.task.interrupt import InterruptHandler, LifelineWatch, Stopped
 from dlapp.task.logs import LogCap, TaskLog
 from dlapp.task.unpack import unpack
 from dlapp.task.workspace_changes import WorkspaceChanges, closest, describe
+from dlapp.value import replace
 
 if TYPE_CHECKING:
     from dlapp.gpuid.ledger import Lease, Ledger
@@ -415,7 +416,7 @@ class Task:
         )
         policy, settings = self._policy.docker, self._launch.docker
         if one.network is not None:
-            settings = settings._replace(network=one.network)
+            settings = replace(settings, network=one.network)
         with self._step("the container could not be made", node=True):
             run = DockerRun(payload, settings, policy, self._note, self._teller())
             try:
@@ -775,8 +776,6 @@ def runs_as_submitter(environ: Mapping[str, str], *, on_a_node: bool) -> bool:
 
 
 def _changed(result: TaskResult, **changes: Any) -> TaskResult:
-    from dlapp.value import replace
-
     return replace(result, **changes)
 
 

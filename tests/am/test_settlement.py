@@ -22,6 +22,7 @@ from dlapp.serialization import to_json
 from dlapp.spec import AppSpec, OnFailure, OutputSpec, RoleSpec, Submission
 from dlapp.storage import commit as commit_module
 from dlapp.storage.commit import part_location
+from dlapp.value import replace
 
 APP = ApplicationId(1700000000000, 1)
 GOOD = ApplicationEnd(FinalStatus.SUCCEEDED, Cause.SUCCEEDED, "")
@@ -240,7 +241,7 @@ def test_a_part_that_a_task_reports_elsewhere_is_not_touched_and_nothing_is_comm
     world = World(tmp_path, instances=2)
     parts = f"{world.target}.{APP}.tmp"
     location = f"file://{place.format(target=world.target, parts=parts)}"
-    bad = world.parts[1]._replace(outputs=(StoredOutput(name="", part=location, files=1, size_bytes=1),))
+    bad = replace(world.parts[1], outputs=(StoredOutput(name="", part=location, files=1, size_bytes=1),))
     settled = world.settle(1, Settlement.COMMIT, GOOD, (world.parts[0], bad))
     assert settled.error is not None
     assert "reported its output at" in settled.error

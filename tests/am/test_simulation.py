@@ -22,6 +22,7 @@ from dlapp.cluster import Grant
 from dlapp.messages import Fault, TaskResult
 from dlapp.report import Cause, FinalStatus
 from dlapp.spec import RoleSpec, StartRule
+from dlapp.value import replace
 from tests.am.plan import Plan, Violation
 from tests.am.simulation import World
 
@@ -163,7 +164,7 @@ def tries_again_without_end(plant: Plant) -> None:
 
     def lose_freely(state: ApplicationState, instance: Instance, container: Container, judged: Verdict) -> None:
         fault = Fault.NODE if judged.fault is Fault.USER else judged.fault
-        lose(state, instance, container, judged._replace(free=judged.fault is not Fault.NONE, fault=fault))
+        lose(state, instance, container, replace(judged, free=judged.fault is not Fault.NONE, fault=fault))
 
     plant.setattr(failures, "lose", lose_freely)
 
@@ -254,7 +255,7 @@ def commits_what_failed_containers_left(plant: Plant) -> None:
     def settle_all(state: ApplicationState) -> None:
         settle(state)
         state.actions = [
-            one._replace(parts=one.parts + one.failed) if isinstance(one, SettleOutputs) else one
+            replace(one, parts=one.parts + one.failed) if isinstance(one, SettleOutputs) else one
             for one in state.actions
         ]
 

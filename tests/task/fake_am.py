@@ -110,7 +110,7 @@ class FakeAm:
             {"PATH": os.environ["PATH"], "HOME": str(self.home), "LANG": "C.UTF-8"},
             DockerSettings("unix:///nowhere", "none"),
         )
-        (self.home / FILE_NAME).write_text(json.dumps(to_json(spec._replace(**launch))))
+        (self.home / FILE_NAME).write_text(json.dumps(to_json(replace(spec, **launch))))
         read, self._lifeline = os.pipe2(os.O_CLOEXEC)
         become: list[str] = []
         python = sys.executable

@@ -92,7 +92,7 @@ def _judge_end(state: ApplicationState, container: Container, end: ContainerEnd)
     elif not judged.free and role.waiting:
         # It would have been somebody's: charged to the index that suffered least, so that it ends one day.
         victim = min((state.instances[n] for n in role.waiting_indexes()), key=lambda one: one.node_faults)
-        lose(state, victim, container, judged._replace(fault=Fault.NODE))
+        lose(state, victim, container, replace(judged, fault=Fault.NODE))
 
 
 def take_result(state: ApplicationState, container: Container, instance: Instance, result: TaskResult) -> None:
@@ -162,7 +162,7 @@ def lose(state: ApplicationState, instance: Instance, container: Container, judg
     if judged.avoid_node:
         state.avoided.add(container.grant.node, state.awake_ms)
     if judged.outage and state.single_node:
-        judged = judged._replace(free=True)
+        judged = replace(judged, free=True)
     if not judged.free:
         instance.user_faults += judged.fault is Fault.USER
         instance.node_faults += judged.fault in (Fault.NODE, Fault.STOPPED)

@@ -20,11 +20,13 @@ from dlapp.am.model.events import (
     Settlement,
     SettleOutputs,
     SoftKill,
+    in_order,
 )
 from dlapp.am.model.instance import Instance, Stage, StopReason
 from dlapp.am.model.state import ApplicationState
 from dlapp.messages import Stop, StopAnswer
 from dlapp.report import Cause, FinalStatus
+from dlapp.value import replace
 
 
 def take_stop(state: ApplicationState, event: SoftKill | Kill) -> None:
@@ -212,7 +214,7 @@ def settle(state: ApplicationState) -> None:
         case Settlement.COMMIT:
             state.do(SettleOutputs(state.settlement, state.ending, parts, failed))
         case Settlement.KEEP:
-            state.do(SettleOutputs(state.settlement, state.ending, tuple(sorted(parts + failed))))
+            state.do(SettleOutputs(state.settlement, state.ending, in_order(parts + failed)))
         case Settlement.DROP:
             state.do(SettleOutputs(state.settlement, state.ending, ()))
 
@@ -251,7 +253,7 @@ def _describe_soft_end(state: ApplicationState, text: str, parts: tuple[Part, ..
             text += f" but for {verdict.listed(names)}"
     if failure := _failure_text(state):
         text += f"; {failure}"
-    state.ending = state.ending._replace(diagnostics=text)
+    state.ending = replace(state.ending, diagnostics=text)
 
 
 def _all_came_to_a_good_end(state: ApplicationState) -> bool:
@@ -273,7 +275,7 @@ def take_settled(state: ApplicationState, event: OutputsSettled) -> None:
         text = f"{failure}; {event.error}" if failure else event.error
         state.ending = ApplicationEnd(FinalStatus.FAILED, Cause.FAILED, text)
     elif event.error is not None:
-        state.ending = state.ending._replace(diagnostics=f"{state.ending.diagnostics}; {event.error}")
+        state.ending = replace(state.ending, diagnostics=f"{state.ending.diagnostics}; {event.error}")
     state.note("settled", **journal.settled_record(state.ending, state.settlement, state.outputs))
     state.stage = Stage.LEAVING
     state.closing_until_ms = state.awake_ms + state.timing.end_ms
@@ -285,7 +287,7 @@ def _finish(state: ApplicationState) -> None:
         names = [f"{one.container_id} on {one.host}" for one in state.live.values()]
         end = "the end of " + verdict.listed(names) + " is not known"
         text = state.ending.diagnostics
-        state.ending = state.ending._replace(diagnostics=f"{text}; {end}" if text else end)
+        state.ending = replace(state.ending, diagnostics=f"{text}; {end}" if text else end)
     state.stage = Stage.ENDED
     state.finished_ms = state.now_ms
     state.note("finish")

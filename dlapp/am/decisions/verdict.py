@@ -16,10 +16,9 @@ by it that the application may go on later.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from dlapp.cluster import ContainerEnd
 from dlapp.messages import Fault, TaskResult
+from dlapp.value import Value
 
 NODE_RETRIES = 3
 """How often one index is tried again after faults that are not its program's."""
@@ -46,7 +45,7 @@ _WORDS = {
 """Source: org.apache.hadoop.yarn.api.records.ContainerExitStatus."""
 
 
-class Verdict(NamedTuple):
+class Verdict(Value):
     """One end, judged.
 
     Args:

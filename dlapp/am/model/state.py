@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any
 
 from dlapp.am.model import demand, journal
 from dlapp.am.model.events import Action, ApplicationEnd, Kill, SendOrders, Settlement, SoftKill, WriteJournal
@@ -18,12 +18,12 @@ from dlapp.cluster import ContainerEnd, Grant
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.report import OutputView
 from dlapp.spec import Submission
-from dlapp.value import replace
+from dlapp.value import Value, replace
 
 MAX_GAP_MS = 10_000
 
 
-class Timing(NamedTuple):
+class Timing(Value):
     """Time limits and intervals [ms of time awake, except `report_every_s`].
 
     Args:

@@ -16,6 +16,7 @@ from dlapp.hadoop.errors import HadoopError
 from dlapp.hadoop.tokens import read_container_credentials
 from dlapp.launch_spec import FILE_NAME, LaunchSpec
 from dlapp.serialization import from_json, parse_json, to_json
+from dlapp.value import replace
 
 TASK_SECRET = "dlapp.task"
 """Alias of the secret in a task's credentials that holds what it is told."""
@@ -57,15 +58,15 @@ def make_home(environ: Mapping[str, str] = os.environ) -> str:
         raise HadoopError("the container's credentials have nothing for a task in them")
     spec = from_json(LaunchSpec, parse_json(secrets[TASK_SECRET]))
     taken_over = {name: environ[name] for name in _TAKEN_OVER if name in environ}
-    spec = spec._replace(environment=taken_over | spec.environment)
+    spec = replace(spec, environment=taken_over | spec.environment)
     directory = user_directory(environ, os.getcwd())
-    spec = spec._replace(unstored=os.path.join(directory, UNSTORED))
+    spec = replace(spec, unstored=os.path.join(directory, UNSTORED))
     if spec.cache is not None:
-        spec = spec._replace(cache=spec.cache._replace(directory=os.path.join(directory, INPUT_CACHE)))
+        spec = replace(spec, cache=replace(spec.cache, directory=os.path.join(directory, INPUT_CACHE)))
     if spec.ledger is not None:
         # Of a ledger that the NodeManager keeps.
         web = f"{spec.ledger.web}{environ['NM_HOST']}:{environ['NM_HTTP_PORT']}"
-        spec = spec._replace(ledger=spec.ledger._replace(web=web))
+        spec = replace(spec, ledger=replace(spec.ledger, web=web))
     home = os.path.join(os.getcwd(), "task")
     os.mkdir(home, 0o700)
     logs = environ["LOG_DIRS"].split(",")[0]
