@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dlapp import __version__
 from dlapp.config import Config
 from dlapp.doctor.findings import Check, CheckContext, Finding, failed, passed, warned
-from dlapp.storage.tree import human_size
 from dlapp.system import locks
+from dlapp.system.text import human_size
 
 LEAST_FREE_BYTES, ENOUGH_FREE_BYTES = 64 << 20, 1 << 30
 LEAST_FREE_FILES = 1000

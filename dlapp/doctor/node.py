@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlapp.doctor.findings import Check, CheckContext, Finding, failed, passed, run_checks, warned
 from dlapp.errors import DlappError
-from dlapp.storage.tree import human_size
+from dlapp.system.text import human_size
 
 if TYPE_CHECKING:
     from dlapp.cluster.yarn.client.engine import YarnEngine
