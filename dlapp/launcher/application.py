@@ -664,8 +664,7 @@ class _Maker:
                 for source in one.sources:
                     if not source.startswith(system):
                         continue
-                    whole = _WILD.sub(r"\\\1", target)
-                    if output.overwrite and self._path(source) in (whole, f"{whole}/*"):
+                    if output.overwrite and _begins_at(self._path(source), target):
                         continue  # the output of an earlier run: it is copied before the new one replaces it
                     if overlap(target, self._path(source), links=system == FILE):
                         line = self.properties.line(f"from_hdfs {one.name}".strip(), "hdfs")
@@ -681,6 +680,12 @@ class _Maker:
                     line = self.properties.line(f"to_hdfs {other.name}".strip(), "hdfs")
                     what = f"and the target{of_line(line) or f' of [to_hdfs {other.name}]'} lie in each other"
                     self._fault(section, "hdfs", f"{_seen(target)} {what}")
+
+
+def _begins_at(pattern: str, target: str) -> bool:
+    """Return whether a pattern names a target, or something in it, by the target's own name and no wildcard."""
+    parts = _parts(target)
+    return all(list(components[: len(parts)]) == parts for components in split_pattern(pattern))
 
 
 def _script_hint(text: str, workspace: str) -> str:

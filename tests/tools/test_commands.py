@@ -199,7 +199,8 @@ def test_options_take_the_place_of_the_file_and_no_value_of_a_variable_is_kept(
 ) -> None:
     file = properties(
         tmp_path,
-        'echo "$LR $TOKEN $PASSED"; for word; do echo "<$word>"; done',
+        'echo "$LR $TOKEN $PASSED"; for word; do echo "<$word>"; done\n'
+        "grep -l hu[s]h-option /proc/[0-9]*/cmdline 2>/dev/null | wc -l",
         application={"user_shell_args": "of the file", "pass_env": "PASSED"},
     )
     options = ("--set", "resources.containers=2", "--env", "LR=0.1", "--env", "TOKEN")
@@ -214,7 +215,7 @@ def test_options_take_the_place_of_the_file_and_no_value_of_a_variable_is_kept(
     for index in (0, 1):
         assert run("dlapp-logs", "--container", str(index), "--stdout").out.splitlines() == [
             "0.1 hush-option hush-passed",
-            *(f"<--seed={index}>", "<two words>", "<>", "<'>", "<--debug>"),
+            *(f"<--seed={index}>", "<two words>", "<>", "<'>", "<--debug>", "0"),
         ]
     assert "hush" not in done.out + done.err + run("dlapp-status", "--json").out
     kept = [path for path in state_dir.rglob("*") if path.is_file() and path.name != "stdout"]
