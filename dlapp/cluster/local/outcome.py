@@ -108,11 +108,18 @@ def derive(home: str, row_boot_id: str, boot_id: str) -> Outcome | None:
 
 
 def why_it_died(home: str, row_boot_id: str, boot_id: str) -> str:
-    """A line on the death of an ApplicationMaster, with the last line of its traceback if it left one."""
+    """Return a line on the death of an ApplicationMaster: its signal, last traceback or exit code, and its log."""
     if row_boot_id != boot_id:
         return "the machine was restarted while it ran"
-    error = last_error(os.path.join(home, "am.log"))
-    return f"the ApplicationMaster died: {error}" if error else "the ApplicationMaster died"
+    path = os.path.join(home, "am.log")
+    status = _noted_death(home)[1]
+    if status is not None and status < 0:
+        why = f": killed by signal {-status}"
+    elif error := last_error(path):
+        why = f": {error}"
+    else:
+        why = "" if status is None else f": exit code {status}"
+    return f"the ApplicationMaster died{why}; its log is {path}"
 
 
 def last_error(path: str) -> str:
@@ -143,11 +150,26 @@ def _end_of(path: str) -> str:
         return ""
 
 
-def note_death(home: str, died_ms: int) -> None:
-    """Write down when an ApplicationMaster died, for all who tell of it, unless that is written already."""
+def note_death(home: str, died_ms: int, status: int | None = None) -> None:
+    """Write down when and how an ApplicationMaster died, for all who tell of it, unless that is written already.
+
+    Args:
+        home: the application's directory.
+        died_ms: when [ms since 1970].
+        status: its exit code, or minus the number of the signal that killed it; None: not known.
+    """
     path = os.path.join(home, "died")
     if not os.path.lexists(path):
-        state.write_whole(path, f"{died_ms}\n")
+        state.write_whole(path, f"{died_ms}\n" if status is None else f"{died_ms} {status}\n")
+
+
+def _noted_death(home: str) -> tuple[int | None, int | None]:
+    """Return when and how an ApplicationMaster died, as `note_death` wrote it down; None: not known."""
+    with contextlib.suppress(OSError, ValueError):
+        numbers = [int(word) for word in state.read_bytes(os.path.join(home, "died"), 100).split()]
+        if len(numbers) in (1, 2):
+            return numbers[0], numbers[1] if len(numbers) == 2 else None
+    return None, None
 
 
 def died_ms(home: str) -> int:
@@ -155,8 +177,9 @@ def died_ms(home: str) -> int:
 
     As its runner wrote it down; if none has yet, when the application last left a trace; now, if it left none.
     """
-    with contextlib.suppress(OSError, ValueError):
-        return int(state.read_bytes(os.path.join(home, "died"), 100))
+    noted_ms = _noted_death(home)[0]
+    if noted_ms is not None:
+        return noted_ms
     times = []
     for name in ("view.json", "am.json", "am.log", "journal-1.jsonl"):
         with contextlib.suppress(OSError):

@@ -329,7 +329,7 @@ def test_the_death_of_a_spare_application_master_fails_only_what_it_had_begun(en
         kill_am(engine, application_id)
     view = ended(engine, application_id)
     if when == "after":
-        assert (view.state, view.diagnostics) == (State.FAILED, "the ApplicationMaster died")
+        assert (view.state, view.diagnostics) == (State.FAILED, killed_by_signal_9(engine, application_id))
     else:
         assert view.final_status is FinalStatus.SUCCEEDED
         assert starts(engine, application_id) == ["1"]
@@ -344,20 +344,27 @@ def test_a_spare_application_master_ends_with_its_runner(engine: LocalEngine) ->
 # ---- deaths ----
 
 
+def killed_by_signal_9(engine: LocalEngine, application_id: ApplicationId) -> str:
+    """The diagnostics of an application whose ApplicationMaster was killed."""
+    return f"the ApplicationMaster died: killed by signal 9; its log is {home(engine, application_id) / 'am.log'}"
+
+
 def test_the_death_of_an_application_master_fails_its_application_and_the_queue_goes_on(engine: LocalEngine) -> None:
     first, second = submit(engine, "sleep", memory_mib=1000), submit(engine, "quick")
     running(engine, first)
     kill_am(engine, first)
     view = ended(engine, first)
     assert (view.state, view.final_status) == (State.FAILED, FinalStatus.FAILED)
-    assert view.diagnostics == "the ApplicationMaster died"
+    assert view.diagnostics == killed_by_signal_9(engine, first)
     assert starts(engine, first) == ["1", "2"]
     assert ended(engine, second).state is State.FINISHED
 
 
 def test_a_traceback_of_the_application_master_is_in_the_diagnostics(engine: LocalEngine) -> None:
-    view = ended(engine, submit(engine, "raise"))
-    assert view.diagnostics == "the ApplicationMaster died: RuntimeError: the roof is on fire"
+    view = ended(engine, application_id := submit(engine, "raise"))
+    log = home(engine, application_id) / "am.log"
+    assert view.diagnostics == f"the ApplicationMaster died: RuntimeError: the roof is on fire; its log is {log}"
+    assert "the roof is on fire" in log.read_text()
 
 
 def test_an_application_master_that_never_begins_is_tried_three_times(engine: LocalEngine) -> None:
@@ -411,12 +418,14 @@ def test_when_all_are_killed_the_next_look_sees_failed_and_the_next_command_goes
     kill_am(engine, first)
     wait_until(lambda: engine.view(first).state is State.FAILED)
     view = engine.view(first)
-    assert view.diagnostics == "the ApplicationMaster died"
+    # Its runner died before it, so nobody has seen how it ended.
+    died = f"the ApplicationMaster died; its log is {home(engine, first) / 'am.log'}"
+    assert view.diagnostics == died
     assert view.finished_ms is not None
     assert row_state(engine, first) == "running"
     assert engine.views()[0].state is State.FAILED
     engine.tend()
-    assert ended(engine, first).diagnostics == "the ApplicationMaster died"
+    assert ended(engine, first).diagnostics == died
     assert ended(engine, second).state is State.FINISHED
 
 
@@ -444,7 +453,7 @@ def test_the_time_of_a_death_is_the_same_before_and_after_what_it_left_is_cleare
     view = ended(engine, application_id)
     assert view.state is (State.KILLED if asked else State.FAILED)
     if has_runner:
-        assert view.finished_ms == int((home(engine, application_id) / "died").read_text())
+        assert view.finished_ms == int((home(engine, application_id) / "died").read_text().split()[0])
         assert view.finished_ms >= before_ms
 
 

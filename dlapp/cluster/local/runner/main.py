@@ -111,7 +111,8 @@ class Runner:
         self._poll = select.poll()
         self._watched: dict[int, int] = {}  # pidfd -> number of the row
         self._pidfds: dict[int, int] = {}  # number of the row -> pidfd
-        self._died: set[int] = set()  # numbers of rows whose ApplicationMaster has just ended
+        # Numbers of rows whose ApplicationMaster has just ended -> its exit code, or minus a signal's number, if known.
+        self._died: dict[int, int | None] = {}
         self._left: dict[int, OrphanReaper] = {}  # number of the row -> what its dead ApplicationMaster left
         self._pause_s = IDLE_S
         self._lingering_s = LINGERING_S[0]
@@ -205,12 +206,12 @@ class Runner:
         if os.path.lexists(home):
             check_directory(home, self._uid)  # nothing is written, or said to have ended, where a link leads
         if row.number in self._died and os.path.exists(os.path.join(home, "am.json")):
-            note_death(home, clock.now_ms())
+            note_death(home, clock.now_ms(), self._died[row.number])
         if is_locked(os.path.join(home, "alive")):
             self._watch(row, home)
             return
         self._left.pop(row.number, None)
-        self._died.discard(row.number)
+        self._died.pop(row.number, None)
         outcome = self._outcome(home)
         if outcome is None and not os.path.isdir(home):
             self._settle(row, failed(f"its directory {home} is gone", clock.now_ms()))
@@ -270,14 +271,15 @@ class Runner:
                     os.read(fd, 65536)
                 continue
             # A child of ours or of an earlier runner; only the first leaves something to be collected.
+            ended = None
             with contextlib.suppress(ChildProcessError):
-                os.waitid(os.P_PIDFD, fd, os.WEXITED | os.WNOHANG)
+                ended = os.waitid(os.P_PIDFD, fd, os.WEXITED | os.WNOHANG)
             self._poll.unregister(fd)
             if self._spare is not None and fd == self._spare[0]:
                 self._drop_spare()
             if fd in self._watched:
                 number = self._watched.pop(fd)
-                self._died.add(number)
+                self._died[number] = None if ended is None else _status_of(ended)
                 del self._pidfds[number]
             os.close(fd)
 
@@ -665,6 +667,11 @@ def _spec_of(home: str) -> dict[str, Any]:
 def _has_image(home: str) -> bool:
     spec = _spec_of(home)
     return any(one.get("docker_image") is not None for one in (spec, *spec.get("roles", ())))
+
+
+def _status_of(ended: os.waitid_result) -> int:
+    """Return a process's exit code, or minus the number of the signal that killed it."""
+    return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
 
 def _say_ended(row: ApplicationRow, pids: Sequence[int]) -> None:
