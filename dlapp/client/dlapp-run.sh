@@ -44,7 +44,7 @@ reply=$desk/reply.$number
 application=
 interrupted() {
     if [ -n "$application" ]; then
-        echo "Detached: $application goes on without this command (dlapp-status $application, dlapp-kill $application)" >&2
+        echo "Detached: $application continues without this command (dlapp-status $application, dlapp-kill $application)" >&2
     else
         echo "Interrupted while submitting (dlapp-list shows if the application is there)" >&2
     fi
