@@ -83,7 +83,7 @@ def test_ctrl_c_inside_interrupts_outside(ask: Ask, room: Path) -> None:
     one.send_signal(signal.SIGINT)
     _, err = one.communicate()
     assert one.returncode == 130
-    assert err.startswith("Detached: application_1_0001 goes on")
+    assert err.startswith("Detached: application_1_0001 continues")
     wait_for("the reply is cleared", lambda: sorted(os.listdir(room / "desk")) == ["ask", "bashrc", "bin"])
 
 
