@@ -27,7 +27,7 @@ class PublishedHolds(NamedTuple):
 
 
 class _LockedDevices(Closeable):
-    """Locked devices. Closeable lets go of this process's part; the devices are free when every process that inherited
+    """Locked devices. Closing lets go of this process's part; the devices are free when every process that inherited
     the descriptors has done so, or is gone."""
 
     def __init__(

@@ -80,7 +80,7 @@ class ZooKeeperSettings(NamedTuple):
 
 
 class ZooKeeperLease(Closeable):
-    """A lease on ZooKeeper. Closeable it frees nothing by itself."""
+    """A lease on ZooKeeper. Closing it frees nothing by itself."""
 
     def __init__(
         self, ledger: ZooKeeperLedger, record: LeaseRecord, devices: tuple[Device, ...], held: HeldDevices
