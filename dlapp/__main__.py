@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from dlapp.system.loading import loading
+from dlapp.system.processes.loading import loading
 
 
 def main(argv: Sequence[str]) -> int:

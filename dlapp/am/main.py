@@ -18,7 +18,7 @@ from dlapp.am.loop import Item, Loop
 from dlapp.errors import Unreachable, UsageError
 from dlapp.ids import ApplicationId
 from dlapp.system import log
-from dlapp.system.loading import loading
+from dlapp.system.processes.loading import loading
 
 if TYPE_CHECKING:
     from dlapp.cluster.local.am_engine import LocalAmEngine

@@ -21,9 +21,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
-from dlapp.system import kernel
-from dlapp.system.processes import command_line, descendants
-from dlapp.system.spawn import is_program
+from dlapp.system.processes import kernel
+from dlapp.system.processes.proc import command_line, descendants
+from dlapp.system.processes.spawn import is_program
 
 TERM_PATIENCE_S = 1.0
 """What is left when the shell closes has this time between SIGTERM and SIGKILL."""

@@ -28,7 +28,7 @@ from dlapp.ids import ApplicationId, ContainerId
 from dlapp.locations import HdfsPlace
 from dlapp.spec import AppSpec
 from dlapp.system import locks
-from dlapp.system.spawn import PYTHON
+from dlapp.system.processes.spawn import PYTHON
 
 if TYPE_CHECKING:
     from dlapp.client import Client

@@ -22,7 +22,7 @@ from dlapp.node_policy import DockerPolicy
 from dlapp.runtime.gpu.modes import GpuPart
 from dlapp.runtime.payload import PayloadError
 from dlapp.spec import Resources
-from dlapp.system.processes import status_words
+from dlapp.system.processes.proc import status_words
 from dlapp.value import Value, field
 
 UNLIMITED = -1

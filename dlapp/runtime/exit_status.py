@@ -14,7 +14,7 @@ from typing import Any
 from dlapp.messages import Fault
 from dlapp.net.dockerd import Dockerd, DockerRefused, DockerSilent
 from dlapp.runtime.payload import SIGNALS, Payload, PayloadError, PayloadExit, exited_with, how_to_start
-from dlapp.system.processes import all_processes
+from dlapp.system.processes.proc import all_processes
 
 SETTLED_S = 10.0
 """How long dockerd may take to learn of an end that we know of; usually milliseconds."""

@@ -36,8 +36,8 @@ import time
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from dlapp.system import kernel
-from dlapp.system.processes import descendants
+from dlapp.system.processes import kernel
+from dlapp.system.processes.proc import descendants
 
 MAX_KEPT_FDS = 253
 """The kernel passes no more descriptors in one message. Source: net/core/scm.c, SCM_MAX_FD."""

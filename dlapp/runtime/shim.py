@@ -12,7 +12,7 @@ import select
 from typing import Any
 
 from dlapp.runtime.lifeline import Lifeline
-from dlapp.system.processes import open_process, process_stat, real_uid
+from dlapp.system.processes.proc import open_process, process_stat, real_uid
 
 _SHIM = b"containerd-shim"
 """The first 15 bytes of its program's name. Source: containerd, containerd-shim-runc-v2."""

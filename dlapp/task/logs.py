@@ -9,7 +9,7 @@ import stat
 from types import TracebackType
 
 from dlapp.system import lock_files, locks, log
-from dlapp.system.kernel import watch_writes
+from dlapp.system.processes.kernel import watch_writes
 
 _LOOK_S = (0.02, 1.0)
 """The shortest and the longest time between two looks at what a payload prints."""

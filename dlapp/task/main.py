@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from dlapp.system.loading import loading
+from dlapp.system.processes.loading import loading
 
 
 def main(argv: Sequence[str]) -> int:

@@ -23,7 +23,7 @@ import os, sys
 from dlapp.cluster.local.client.engine import LocalEngine
 from dlapp.config import load_config
 from dlapp.errors import DlappError
-from dlapp.system import as_user
+from dlapp.system.processes import as_user
 
 become, found = as_user._become, sys.argv[1]
 

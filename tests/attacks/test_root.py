@@ -21,7 +21,7 @@ from dlapp.errors import Denied, TimedOut
 from dlapp.ids import ApplicationId
 from dlapp.runtime import images
 from dlapp.runtime.payload import PayloadError
-from dlapp.system import as_user
+from dlapp.system.processes import as_user
 from tests.attacks.identities import ATTACKER, MEMBER, ROOT, VICTIM, Identities, User
 from tests.attacks.local_state import engine_in, forge, make_application, plant
 from tests.attacks.snapshots import unchanged

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dlapp.errors import Denied, NotFound
-from dlapp.system import as_user
+from dlapp.system.processes import as_user
 
 NOBODY = 65534
 

@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from dlapp.system.loading import loading
+from dlapp.system.processes.loading import loading
 
 COUNT = """
 import gc
-from dlapp.system.loading import loading
+from dlapp.system.processes.loading import loading
 collections = []
 gc.callbacks.append(lambda phase, info: collections.append(phase))
 with loading():

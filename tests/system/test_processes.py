@@ -6,7 +6,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from dlapp.system.processes import (
+from dlapp.system.processes.proc import (
     all_processes,
     command_line,
     open_process,

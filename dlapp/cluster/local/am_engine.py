@@ -41,8 +41,8 @@ from dlapp.serialization import from_json, to_json
 from dlapp.spec import AppSpec, Resources, Submission
 from dlapp.system import clock, locks, log
 from dlapp.system.machine import boot_id
-from dlapp.system.processes import start_time
-from dlapp.system.spawn import FIRST_KEPT, spawn
+from dlapp.system.processes.proc import start_time
+from dlapp.system.processes.spawn import FIRST_KEPT, spawn
 
 TERM_GRACE_S = 2.0
 """Between SIGTERM and SIGKILL to a task that is to stop; its guardian clears the payload in any case."""

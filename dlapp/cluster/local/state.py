@@ -184,7 +184,7 @@ def open_state(
         shared: ``local.shared``.
         mountinfo: the kernel's table of mounts.
         of_others: root may look at another user's directory. The answer's ``uid`` says whose it is; what is to be done
-            there is done as that user (`dlapp.system.as_user`), and nothing is made or checked here.
+            there is done as that user (`dlapp.system.processes.as_user`), and nothing is made or checked here.
 
     Raises:
         ConfigError: it lies on a network file system, is not a directory, or has another mode than a shared one needs.

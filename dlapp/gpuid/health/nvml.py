@@ -19,7 +19,7 @@ from typing import Any
 from dlapp.errors import DlappError
 from dlapp.gpuid.devices import Device
 from dlapp.gpuid.health.readings import DeviceFault, GpuProcess, Reading, xid_fault
-from dlapp.system.processes import command_line
+from dlapp.system.processes.proc import command_line
 
 _LIBRARY = "libnvidia-ml.so.1"
 _NOT_IN_MIG_MODE = -1

@@ -45,7 +45,7 @@ from dlapp.gpuid.liveness.result import ALIVE, GONE, UNKNOWN, Liveness
 from dlapp.gpuid.stores.device_files import HELD, LEASED, Directory
 from dlapp.system import machine
 from dlapp.system.files import UntrustedFile, has_reader
-from dlapp.system.processes import process_stat, real_uid
+from dlapp.system.processes.proc import process_stat, real_uid
 from dlapp.system.shared_directory import open_shared_directory
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from dlapp.ids import ApplicationId
 from dlapp.report import ApplicationView, FinalStatus, State
 from dlapp.system import log
 from dlapp.system.owners import user_name, user_text
-from dlapp.system.processes import open_process
+from dlapp.system.processes.proc import open_process
 from tests.applications import open_files
 from tests.services import small_app
 from tests.services.nvml_stub import StubDevice, with_devices
@@ -695,7 +695,7 @@ def two_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     for name, value in with_devices(tmp_path, [StubDevice(uuid="GPU-a"), StubDevice(uuid="GPU-b")]).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("dlapp.system.spawn._KEPT_VARIABLES", ("PATH", "LD_LIBRARY_PATH", "NVML_STUB"))
+    monkeypatch.setattr("dlapp.system.processes.spawn._KEPT_VARIABLES", ("PATH", "LD_LIBRARY_PATH", "NVML_STUB"))
     monkeypatch.setattr(nvml, "library_is_there", lambda: True)
     seen = (Device("GPU-a", 0, 0), Device("GPU-b", 1, 1))
     monkeypatch.setattr("dlapp.gpuid.stores.machine.MachineLedger.devices", lambda self: seen)
@@ -728,7 +728,7 @@ def test_gpus_are_spread_where_an_application_asks_for_that(
         tmp_path, [StubDevice(uuid=f"GPU-{n}", pcie=row) for n, row in enumerate(links)]
     ).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("dlapp.system.spawn._KEPT_VARIABLES", ("PATH", "LD_LIBRARY_PATH", "NVML_STUB"))
+    monkeypatch.setattr("dlapp.system.processes.spawn._KEPT_VARIABLES", ("PATH", "LD_LIBRARY_PATH", "NVML_STUB"))
     engine, ledger = start_engine(local__gcores="4"), MachineLedger(f"{state_dir}-gpus")
     for spread, expected in ((True, {"GPU-0", "GPU-2"}), (False, {"GPU-0", "GPU-1"})):
         one = submit(engine, "sleep", gcores=2, spread=spread)

@@ -31,7 +31,7 @@ from dlapp.cluster.local.state import (
 from dlapp.config import load_config
 from dlapp.errors import ConfigError, DlappError, Unreachable
 from dlapp.system import locks
-from dlapp.system.spawn import PROGRAM, is_program, isolation, spawn
+from dlapp.system.processes.spawn import PROGRAM, is_program, isolation, spawn
 
 
 @pytest.fixture

@@ -48,8 +48,8 @@ from dlapp.system import clock
 from dlapp.system.clock import backoff_s
 from dlapp.system.machine import boot_id
 from dlapp.system.owners import user_name
-from dlapp.system.processes import open_process, status_words
-from dlapp.system.spawn import PROGRAM
+from dlapp.system.processes.proc import open_process, status_words
+from dlapp.system.processes.spawn import PROGRAM
 from dlapp.value import Closeable
 
 if TYPE_CHECKING:
@@ -75,7 +75,8 @@ class LocalEngine(Closeable):
     """The client's side of the embedded engine.
 
     Root may look at and end what is another user's. A child process that has become that user makes the changes in
-    that user's directories, with an engine of its own (`dlapp.system.as_user`); it starts no runner and no program.
+    that user's directories, with an engine of its own (`dlapp.system.processes.as_user`); it starts no runner and no
+    program.
 
     Args:
         config: the configuration.
@@ -125,7 +126,7 @@ class LocalEngine(Closeable):
         from dlapp.cluster.local.runner import history, main, orphans  # noqa: F401
         from dlapp.ids import ApplicationId
         from dlapp.net import control_client  # noqa: F401
-        from dlapp.system import as_user
+        from dlapp.system.processes import as_user
 
         is_change = what in ("kill", "soft_kill")
 

@@ -19,7 +19,7 @@ import stat
 from dlapp.cluster.local.settings import RunnerSettings
 from dlapp.cluster.local.state import StateDir, is_locked, open_lock, take_lock
 from dlapp.system import files, locks
-from dlapp.system.spawn import FIRST_KEPT, spawn
+from dlapp.system.processes.spawn import FIRST_KEPT, spawn
 
 
 def ensure_runner(state: StateDir, settings: RunnerSettings, *, wake: bool = True, stay: bool = False) -> None:

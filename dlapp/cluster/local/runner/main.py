@@ -52,8 +52,8 @@ from dlapp.system import clock, log
 from dlapp.system.files import check_own_directory
 from dlapp.system.machine import boot_id
 from dlapp.system.owners import user_name
-from dlapp.system.processes import open_process, start_time
-from dlapp.system.spawn import FIRST_KEPT, spawn
+from dlapp.system.processes.proc import open_process, start_time
+from dlapp.system.processes.spawn import FIRST_KEPT, spawn
 
 if TYPE_CHECKING:
     from dlapp.cluster.local.runner.orphans import OrphanReaper

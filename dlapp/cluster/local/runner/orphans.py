@@ -27,7 +27,7 @@ import signal
 import time
 from typing import NamedTuple
 
-from dlapp.system.processes import ProcessStat, all_processes, command_line, open_process, read_proc, real_uid
+from dlapp.system.processes.proc import ProcessStat, all_processes, command_line, open_process, read_proc, real_uid
 
 GRACE_S = 1.0
 """How long what is left may take to end, once no ApplicationMaster is there to be seen."""

@@ -17,7 +17,7 @@ import os
 import socket
 from collections.abc import Sequence
 
-from dlapp.system.spawn import FIRST_KEPT, spawn
+from dlapp.system.processes.spawn import FIRST_KEPT, spawn
 
 MOST_KEPT = 253
 """Descriptors in one message. Source: unix(7), SCM_RIGHTS."""

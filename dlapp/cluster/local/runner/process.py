@@ -18,8 +18,8 @@ from dlapp.cluster.local.settings import RunnerSettings
 from dlapp.cluster.local.state import StateDir
 from dlapp.errors import DlappError
 from dlapp.system import log
-from dlapp.system.loading import loading
-from dlapp.system.spawn import close_all_but
+from dlapp.system.processes.loading import loading
+from dlapp.system.processes.spawn import close_all_but
 
 MAX_LOG_BYTES = 1 << 20
 

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, NoReturn
 from dlapp import errors
 from dlapp.errors import Denied, DlappError, TimedOut, Unreachable
 from dlapp.system.owners import user_name
-from dlapp.system.spawn import close_all_but
+from dlapp.system.processes.spawn import close_all_but
 
 MAX_ANSWER_BYTES = 64 << 20
 MAX_MESSAGE = 4000
