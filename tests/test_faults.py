@@ -120,7 +120,7 @@ def test_what_is_killed_is_failed_with_a_reason_and_its_output_is_the_old(
 
 
 @pytest.mark.parametrize("victims", KILLS, ids="+".join)
-def test_what_is_killed_is_failed_with_a_reason_and_leaves_nothing_and_the_queue_goes_on(
+def test_what_is_killed_is_failed_with_a_reason_and_its_output_so_far_is_kept_and_the_queue_goes_on(
     victims: tuple[str, ...], directory: Path, state_dir: Path
 ) -> None:
     target = old_output(directory)
@@ -129,6 +129,8 @@ def test_what_is_killed_is_failed_with_a_reason_and_leaves_nothing_and_the_queue
     second = launch(properties(directory, "echo second", name="second"), **one_at_a_time)
     wait_for("its payload", lambda: is_running(first))
     assert status(second)["state"] == "ACCEPTED"
+    containers = application_dir(state_dir, first) / "containers"
+    wait_for("its output so far", lambda: [*containers.glob("*/workspace/output/b")])
     kill(processes(state_dir), *victims)
     seen = wait_for("FAILED", lambda: (s := status(first))["state"] in ("FAILED", "FINISHED") and s, 10)
     assert seen["final_status"] == "FAILED"
@@ -136,6 +138,24 @@ def test_what_is_killed_is_failed_with_a_reason_and_leaves_nothing_and_the_queue
     assert ended(second)["final_status"] == "SUCCEEDED"
     wait_for("no process of it", lambda: not processes(application_dir(state_dir, first)))
     assert content(target) == {"a": "old\n", "b": "old\n"}
+    partial = directory / f"result.{first}.partial"
+    wait_for("its output so far, kept", lambda: status(first)["outputs"][0]["partial"] == f"file://{partial}")
+    assert content(partial) == {"a": "new\n", "b": "new\n"}
+
+
+def test_a_kill_keeps_nothing_though_its_master_died(directory: Path, state_dir: Path) -> None:
+    target = old_output(directory)
+    application = launch(properties(directory, SLEEPER, to_hdfs=OUTPUT))
+    home = application_dir(state_dir, application)
+    wait_for("its output so far", lambda: [*home.glob("containers/*/workspace/output/b")])
+    found = processes(state_dir)
+    (home / "kill.json").write_text('{"by": "tony"}')  # the ApplicationMaster dies before it hears of it
+    kill(found, *EVERYTHING)
+    assert run("dlapp-list").code == 0
+    wait_for("KILLED", lambda: status(application)["state"] == "KILLED")
+    wait_for("no process of it", lambda: not processes(home))
+    wait_for("nothing of it", lambda: not [*home.glob("containers/*/workspace")])
+    assert [one.name for one in directory.glob("result*")] == [target.name]
 
 
 def test_a_killed_runner_is_no_matter_for_what_runs_and_the_next_command_starts_another(

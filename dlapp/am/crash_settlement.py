@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 
 from dlapp.am.application_dir.local import LocalApplicationDir
-from dlapp.am.model.events import ApplicationEnd, Part
+from dlapp.am.model.events import ApplicationEnd, Part, in_order
 from dlapp.am.model.journal import records, replay
 from dlapp.am.model.state import ApplicationState
 from dlapp.am.settlement import OutputSettlement
@@ -73,24 +73,29 @@ def decide(
         said = "; ".join(filter(None, (claim.diagnostics, note)))
         return ApplicationEnd(claim.final_status, claim.cause, said), settled.outputs
     if (by := app_dir.kill_request()) is not None:
-        return (
-            ApplicationEnd(FinalStatus.KILLED, Cause.KILLED, f"killed by {by}, no output kept"),
-            settlement.leave(None),
-        )
-    left = settlement.leave(_stored_parts(app_dir, submission))
-    return ApplicationEnd(FinalStatus.FAILED, Cause.FAILED, why), left
+        left = settlement.leave(None)
+        app_dir.clear_leftovers()
+        return ApplicationEnd(FinalStatus.KILLED, Cause.KILLED, f"killed by {by}, no output kept"), left
+    stored, lost = _parts(app_dir, submission)
+    salvaged, unsaved = settlement.salvage(lost)
+    left = settlement.leave(in_order((*stored, *salvaged)))
+    if not unsaved:
+        app_dir.clear_leftovers()
+    return ApplicationEnd(FinalStatus.FAILED, Cause.FAILED, "; ".join((why, *unsaved))), left
 
 
-def _stored_parts(app_dir: LocalApplicationDir, submission: Submission) -> list[Part]:
-    """Return the parts that the containers had stored by the journals, in the order of CONTAINER_INDEX."""
+def _parts(app_dir: LocalApplicationDir, submission: Submission) -> tuple[list[Part], list[Part]]:
+    """Return the last container of each index by the journals: those with stored output, and those without a result."""
     former = replay(records(app_dir.all_journal_lines()))
-    parts = []
-    for index, container_id in sorted(former.last.items()):
+    stored, lost = [], []
+    for index, container_id in former.last.items():
         result = former.containers[container_id].result
-        if result is not None and result.outputs:
-            role, role_index = submission.spec.role_of(index)
-            parts.append(Part(index, role.name, role_index, container_id, result.outputs))
-    return parts
+        role, role_index = submission.spec.role_of(index)
+        if result is None:
+            lost.append(Part(index, role.name, role_index, container_id, ()))
+        elif result.outputs:
+            stored.append(Part(index, role.name, role_index, container_id, result.outputs))
+    return stored, lost
 
 
 def _readable_view(app_dir: LocalApplicationDir) -> ApplicationView | None:

@@ -11,12 +11,14 @@ from collections.abc import Sequence
 
 from dlapp.am.application_dir.interface import ApplicationDir
 from dlapp.am.model.events import ApplicationEnd, OutputsSettled, Part, Settlement, SettleOutputs, in_order
-from dlapp.errors import Unreachable
+from dlapp.errors import DlappError, Unreachable
 from dlapp.ids import ApplicationId
 from dlapp.locations import shown
+from dlapp.messages import StoredOutput
 from dlapp.report import CommitClaim, OutputClaim, OutputView
 from dlapp.spec import OnFailure, OutputSpec, Submission
 from dlapp.storage import commit
+from dlapp.storage.open import open_location
 from dlapp.storage.settlement import ApplicationOutputs
 from dlapp.system import log
 from dlapp.value import replace
@@ -53,10 +55,13 @@ class OutputSettlement:
         if (earlier := self._app_dir.claimed()) is not None:
             # An attempt before us decided; whatever we know, what it claimed is neither dropped nor put aside.
             return self._finish_claim_of_another(earlier)
-        everything = in_order(wanted.parts + wanted.failed)
-        problem = self._misplaced_part(everything) if wanted.how is Settlement.COMMIT else None
+        problem = self._misplaced_part(wanted.parts + wanted.failed) if wanted.how is Settlement.COMMIT else None
+        salvaged, unsaved = self.salvage(wanted.lost)
         if wanted.how is not Settlement.COMMIT or problem is not None:
-            return OutputsSettled(self.leave(None if wanted.how is Settlement.DROP else everything), problem)
+            everything = in_order((*wanted.parts, *wanted.failed, *salvaged))
+            left = self.leave(None if wanted.how is Settlement.DROP else everything)
+            return OutputsSettled(left, "; ".join(filter(None, (problem, *unsaved))) or None)
+        wanted = replace(wanted, failed=in_order((*wanted.failed, *salvaged)))
         outputs = tuple(
             OutputClaim(
                 target=one.target,
@@ -99,6 +104,39 @@ class OutputSettlement:
             again = True
             time.sleep(AGAIN_S)
         return OutputsSettled(*self._outputs.commit(claim, again=again, wait=not give_up))
+
+    def salvage(self, lost: Sequence[Part]) -> tuple[tuple[Part, ...], list[str]]:
+        """Store what stood at the outputs' paths in containers whose tasks were killed.
+
+        Args:
+            lost: those containers, without outputs.
+
+        Returns:
+            Their parts, for `leave`: of each output that is kept on a failure, whether or not there is something; and
+            a text on each output that could not be stored and stays where it is.
+
+        Raises:
+            Unreachable: the target's file system does not answer.
+        """
+        kept = [output for output in self._spec.outputs if output.on_failure is OnFailure.KEEP]
+        parts, problems = [], []
+        for part in lost:
+            outputs = []
+            for output in kept:
+                # If its task was killed after it had stored the output, that is complete, and no more in the workspace.
+                location = commit.part_location(output.target, self._application_id, part.container_id)
+                if (path := self._app_dir.leftover(part.container_id, output.output_path)) is not None:
+                    try:
+                        files = open_location(location, self._app_dir.hdfs)
+                        files.store(path, location, move=len(self._spec.outputs) == 1, note=log.info)
+                    except Unreachable:
+                        raise
+                    except (DlappError, OSError) as error:
+                        problems.append(f"the output so far stays in {path}: {error}")
+                        continue
+                outputs.append(StoredOutput(name=output.name, part=location, files=0, size_bytes=0))
+            parts.append(replace(part, outputs=tuple(outputs)))
+        return tuple(parts), problems
 
     def leave(self, parts: Sequence[Part] | None) -> tuple[OutputView, ...]:
         """Keep what the containers stored as ``.partial``, or remove it; None: remove all."""

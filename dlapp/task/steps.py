@@ -110,6 +110,7 @@ class Task:
         self._inputs: Inputs | None = None
         self._ran_s = 0.0  # the payload
         self._changes: WorkspaceChanges | None = None
+        self._has_begun = False  # the payload
         self._stays: list[str] = []  # of the workspace, because it could not be brought to any other place
         self._link: AmLink
         self._launch: LaunchSpec
@@ -480,6 +481,7 @@ class Task:
             self._changes.begin()
         # Once it may have begun, a soft stop is for the payload, which has a grace time; it does not cut us off.
         with self._step("the payload could not be started", node=True, cut_by=Stop.NOW):
+            self._has_begun = True
             run.start()
         self._say(Phase.RUNNING)
         if self._inputs is not None:
@@ -684,7 +686,7 @@ class Task:
         if self._inputs is not None:
             self._inputs.close()
         for name in ("workspace", "home", "tmp"):
-            if name == "workspace" and self._stays:
+            if name == "workspace" and (self._stays or self._is_left_to_aftermath):
                 continue
             try:
                 remove_tree(os.path.join(self._home, name))
@@ -696,6 +698,11 @@ class Task:
             except FileNotFoundError:
                 continue
         self._give_back_gpus()
+
+    @property
+    def _is_left_to_aftermath(self) -> bool:
+        """True if a later process keeps the output so far, because the ApplicationMaster died."""
+        return self._stopper.am_gone and self._has_begun and bool(self._assignment.outputs)
 
     def _give_back_gpus(self) -> None:
         """Release the GPUs; nobody uses them any more. May be repeated."""

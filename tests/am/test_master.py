@@ -250,6 +250,24 @@ def test_a_kill_cuts_the_grace_after_a_failure_short() -> None:
     assert (am.ending().cause, am.words()) == (Cause.KILLED, "killed by tony, no output kept")
 
 
+def test_a_container_whose_task_died_while_its_payload_ran_is_named_for_what_it_left() -> None:
+    am = Driver(RoleSpec(instances=3))
+    am.granted(2, 3, 4)
+    for number in (2, 3, 4):
+        am.hello(number)
+    am.report(2, Phase.RUNNING)
+    am.report(3, Phase.RUNNING)
+    am.ended(2, -9)
+    am.finished(3, result(Fault.STOPPED, None))
+    am.ended(4, -9)  # its payload had not begun
+    wanted = am.settlement()
+    assert (wanted.how, [one.index for one in wanted.parts], [one.index for one in wanted.lost]) == (
+        Settlement.KEEP,
+        [1],
+        [0],
+    )
+
+
 def independent(count: int, **fields: Any) -> Driver:
     return Driver(RoleSpec(instances=count), on_container_failure=ContainerFailure.CONTINUE, **fields)
 

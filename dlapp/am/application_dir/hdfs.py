@@ -41,7 +41,7 @@ from dlapp.cluster.yarn.staging import (
     StagingPaths,
 )
 from dlapp.errors import DlappError, NotFound, Unreachable
-from dlapp.ids import ApplicationId
+from dlapp.ids import ApplicationId, ContainerId
 from dlapp.locations import HdfsPlace
 from dlapp.report import ApplicationView, CommitClaim
 from dlapp.serialization import from_json, parse_json, to_json
@@ -184,6 +184,13 @@ class HdfsApplicationDir:
         return lines
 
     # ---- the end ----
+
+    def leftover(self, _container_id: ContainerId, _path: str) -> str | None:
+        """Return None: the NodeManager removes a container's directory when it ends."""
+        return None
+
+    def clear_leftovers(self) -> None:
+        """Do nothing: the NodeManager removes a container's directory when it ends."""
 
     def commit_times(self, _target: str) -> list[int]:
         """Return nothing: on HDFS only an output's attribute counts (`dlapp.storage.commit.written`)."""

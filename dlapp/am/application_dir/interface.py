@@ -10,6 +10,7 @@ from dlapp.errors import DlappError
 if TYPE_CHECKING:
     from dlapp.am.model.events import Kill, Published, SoftKill
     from dlapp.cluster import Heartbeat
+    from dlapp.ids import ContainerId
     from dlapp.locations import HdfsPlace
     from dlapp.report import ApplicationView, CommitClaim
 
@@ -97,6 +98,17 @@ class ApplicationDir(Protocol):
 
     def claimed(self) -> CommitClaim | None:
         """Return the commit claim; None: nobody made one."""
+
+    def leftover(self, container_id: ContainerId, path: str) -> str | None:
+        """Return the path of what a container whose task was killed left in its workspace; None: nothing is there.
+
+        Args:
+            container_id: the container; its processes are gone.
+            path: relative to the workspace.
+        """
+
+    def clear_leftovers(self) -> None:
+        """Remove the workspaces of containers whose tasks were killed; no process of the application is left."""
 
     def commit_times(self, target: str) -> list[int]:
         """Return when applications of the user ended that committed to a target [ms since 1970], by the history. On

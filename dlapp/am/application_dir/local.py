@@ -22,10 +22,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from dlapp.am.application_dir.interface import MAX_JOURNAL_BYTES
 from dlapp.am.model.events import Published
 from dlapp.errors import DlappError, NotFound
+from dlapp.ids import ContainerId
 from dlapp.locations import HdfsPlace
 from dlapp.report import ApplicationView, CommitClaim
 from dlapp.serialization import from_json, to_json
 from dlapp.spec import Secrets, Submission
+from dlapp.storage.tree import remove_tree
 from dlapp.system import files
 from dlapp.system.files import UntrustedFile
 
@@ -105,6 +107,25 @@ class LocalApplicationDir:
             return str(self._object("kill.json")["by"])
         except FileNotFoundError:
             return None
+
+    def leftover(self, container_id: ContainerId, path: str) -> str | None:
+        """Return the path of what a container whose task was killed left in its workspace; None: nothing is there.
+
+        Args:
+            container_id, path: see `ApplicationDir`.
+        """
+        root = os.path.realpath(self._path(f"containers/{container_id}/workspace"))
+        found = os.path.realpath(os.path.join(root, path))
+        # A link may lead anywhere; what is not in the workspace is not lost with it.
+        return found if found.startswith(f"{root}/") and os.path.exists(found) else None
+
+    def clear_leftovers(self) -> None:
+        """Remove the workspaces of containers whose tasks were killed; no process of the application is left."""
+        above = self._path("containers")
+        with contextlib.suppress(FileNotFoundError):
+            for name in os.listdir(above):
+                with contextlib.suppress(DlappError, OSError):
+                    remove_tree(os.path.join(above, name, "workspace"))
 
     def commit_times(self, target: str) -> list[int]:
         """Return when applications of the user ended that committed to a target [ms since 1970], by their views."""

@@ -212,11 +212,22 @@ def settle(state: ApplicationState) -> None:
     state.stage = Stage.SETTLING
     match state.settlement:
         case Settlement.COMMIT:
-            state.do(SettleOutputs(state.settlement, state.ending, parts, failed))
+            lost = _lost_parts([one for one in state.instances if one.failed])
+            state.do(SettleOutputs(state.settlement, state.ending, parts, failed, lost))
         case Settlement.KEEP:
-            state.do(SettleOutputs(state.settlement, state.ending, in_order(parts + failed)))
+            everything = in_order(parts + failed)
+            state.do(SettleOutputs(state.settlement, state.ending, everything, (), _lost_parts(state.instances)))
         case Settlement.DROP:
             state.do(SettleOutputs(state.settlement, state.ending, ()))
+
+
+def _lost_parts(instances: list[Instance]) -> tuple[Part, ...]:
+    """Return the containers whose payload ran and whose task ended without a result, as parts without outputs."""
+    return tuple(
+        Part(one.index, one.role.name, one.role_index, one.last.container_id, ())
+        for one in instances
+        if one.last is not None and one.last.ran and one.last.result is None and one.last.end is not None
+    )
 
 
 def _parts_of(instances: list[Instance]) -> tuple[Part, ...]:

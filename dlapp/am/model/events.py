@@ -160,12 +160,14 @@ class SettleOutputs(Value):
         ending: how the application ends if this succeeds; the commit claim carries it.
         parts: in the order of CONTAINER_INDEX; what was stored beside them is removed.
         failed: with COMMIT, what containers stored that failed: it is put aside.
+        lost: containers whose task ended without a result after the payload ran; what they left is put aside, too.
     """
 
     how: Settlement
     ending: ApplicationEnd
     parts: tuple[Part, ...]
     failed: tuple[Part, ...] = ()
+    lost: tuple[Part, ...] = ()
 
 
 class Finish(Value):
