@@ -180,6 +180,13 @@ class TaskResult(Value, kw_only=True):
     outputs: tuple[StoredOutput, ...] = ()
     outage: bool = False
 
+    @property
+    def exit_text(self) -> str:
+        """Return the signal or exit code in words; empty if the payload ended with 0 or never ran."""
+        if self.signal is not None:
+            return f"killed by signal {self.signal}"
+        return f"exit code {self.exit_code}" if self.exit_code else ""
+
 
 class Report(Value, kw_only=True):
     """A task's news. Reports of one task are numbered from 1.

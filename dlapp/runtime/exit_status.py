@@ -99,9 +99,13 @@ class ContainerExit:
             return PayloadExit(None, None, Fault.NODE, "the container is gone and left no exit code", outage=True)
         if self._ran_out_of_memory(state, ended, killed=signal.SIGKILL in sent):
             limit = payload.resources.memory_mib
-            if ended.exit_code == _CODE_OF_SIGKILL:
-                ended = PayloadExit(None, signal.SIGKILL)
-            return ended._replace(problem=f"killed for memory: it used more than its {limit} MiB")
+            if signal.SIGKILL in (ended.signal, (ended.exit_code or 0) - 128):
+                problem = f"killed for memory: it used more than its {limit} MiB"
+                return PayloadExit(None, signal.SIGKILL, problem=problem)
+            # Docker tells of any process of the container, also of one whose end the script dealt with long ago.
+            end = f"exit code {ended.exit_code}" if ended.signal is None else f"killed by signal {ended.signal}"
+            earlier = f"earlier, a process in the container was killed for memory (limit {limit} MiB)"
+            return ended._replace(problem=f"{ended.problem or end}; {earlier}")
         if not sent and (number := _signal_in(ended)) is not None and self._docker_ended(state, began_ticks):
             return PayloadExit(
                 None,

@@ -587,7 +587,8 @@ class Task:
             is_stopped = result.fault is Fault.STOPPED
             if result.fault is Fault.NONE or (is_stopped and not absent):
                 return _changed(result, fault=error.fault, message=str(error), outputs=tuple(stored))
-            return _changed(result, message=f"{result.message}; {error}", outputs=tuple(stored))
+            message = f"{result.message or result.exit_text}; {error}"
+            return _changed(result, message=message, outputs=tuple(stored))
         except Stopped as error:
             return _changed(result, fault=Fault.STOPPED, message=str(error))
         return _changed(result, outputs=tuple(stored))

@@ -128,6 +128,13 @@ def test_memory_above_the_limit_is_reported_with_the_limit(docker: Driven) -> No
     assert end["problem"] == "killed for memory: it used more than its 64 MiB"
 
 
+def test_a_process_that_was_killed_for_memory_is_not_told_as_the_cause_of_another_end(docker: Driven) -> None:
+    docker.run("dd if=/dev/zero of=/dev/null bs=200M; exit 5", **docker.docker)
+    end = docker.end()
+    assert (end["code"], end["fault"]) == (5, "user")
+    assert end["problem"] == "exit code 5; earlier, a process in the container was killed for memory (limit 64 MiB)"
+
+
 # ---- how it ends ----
 
 

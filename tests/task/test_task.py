@@ -273,6 +273,17 @@ def test_what_found_no_room_in_time_stays_on_the_machine_and_is_not_computed_aga
         assert left(am) == LOGS
 
 
+def test_an_exit_code_stands_before_the_reason_that_the_output_could_not_be_stored(
+    place: Path, small_disk: Path
+) -> None:
+    script = "head -c 1000000 /dev/zero > output/model; exit 3"
+    with fake_am(place, script, {"output/.keep": ""}, output_patience_s=0, **output_of(small_disk)) as am:
+        am.start(unstored=str(place / "unstored"))
+        result = am.result()
+        assert result.exit_code == 3
+        assert result.message.startswith("exit code 3; the output could not be stored: ")
+
+
 def test_what_cannot_even_be_brought_elsewhere_stays_in_its_workspace(place: Path, small_disk: Path) -> None:
     script = "head -c 1000000 /dev/zero > output/model"
     with fake_am(place, script, {"output/.keep": ""}, output_patience_s=0, **output_of(small_disk)) as am:

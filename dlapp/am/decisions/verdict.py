@@ -64,13 +64,7 @@ class Verdict(Value):
 
 def of_result(result: TaskResult) -> Verdict:
     """Judge what a task said of its own end."""
-    words = result.message
-    if result.signal is not None:
-        code = f"killed by signal {result.signal}"
-    elif result.exit_code:
-        code = f"exit code {result.exit_code}"
-    else:
-        code = ""
+    words, code = result.message, result.exit_text
     if code and code not in words:
         words = f"{code}: {words}" if words else code
     if not words and result.fault is not Fault.NONE:
