@@ -197,7 +197,7 @@ def test_killed_at_any_moment_the_output_is_the_old_or_the_new_and_the_state_say
         wait_for(f"its output is settled; {where}", functools.partial(engine.is_settled, application))
         wait_for(
             f"what lay beside the target is gone; {where}",
-            lambda: {name.rpartition(".")[2] for name in engine.beside("result")} <= {"partial"},
+            lambda: all(name.endswith(".partial") or ".replaced." in name for name in engine.beside("result")),
         )
         seen = status(application)
         committed = any(one["committed"] for one in seen["outputs"])
@@ -205,9 +205,12 @@ def test_killed_at_any_moment_the_output_is_the_old_or_the_new_and_the_state_say
         assert committed == (seen["final_status"] == "SUCCEEDED") or (committed and engine.name == "yarn"), where
         wanted = "new\n" if committed else "old\n"
         assert engine.tree("result") == {"a": wanted, "b": wanted}, where
-        for partial in engine.beside("result"):
-            assert set(engine.tree(partial).values()) <= {"new\n"}, where
-            engine.remove(partial)
+        # dlapp did not write the old output, so it is never deleted.
+        replaced = [name for name in engine.beside("result") if ".replaced." in name]
+        assert [engine.tree(name) for name in replaced] == [{"a": "old\n", "b": "old\n"}] * committed, where
+        for name in engine.beside("result"):
+            assert name in replaced or set(engine.tree(name).values()) <= {"new\n"}, where
+            engine.remove(name)
 
 
 def test_closing_the_terminal_changes_nothing_for_what_runs(engine: Engine, tmp_path: Path) -> None:
