@@ -73,7 +73,8 @@ class CommandGroup(click.Group):
         if (found := self.get_command(context, word)) is None:
             from dlapp.system.text import nearest, shown
 
-            hint = nearest(word, self.list_commands(context))
+            renamed = [f"use {other}" for other, entry in COMMANDS.items() if entry.module == word]
+            hint = renamed[0] if renamed else nearest(word, self.list_commands(context))
             raise UsageError(f"{shown(word)} is not a command of dlapp: {hint} (dlapp help lists them)")
         return word, found, rest
 

@@ -67,6 +67,7 @@ def test_the_help_of_a_word_is_that_of_its_program(word: str) -> None:
     ("words", "said"),
     [
         (["sttus"], "'sttus' is not a command of dlapp: the nearest is status (dlapp help lists them)"),
+        (["launcher"], "'launcher' is not a command of dlapp: use submit (dlapp help lists them)"),
         (["status", "--jsno"], "(dlapp status --help shows the usage)"),
         (["help", "nope"], "'nope' is not one of 'submit', 'status'"),
         (["run"], "dlapp-run works inside dlapp-shell only"),
