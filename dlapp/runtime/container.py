@@ -9,7 +9,6 @@ It goes to dockerd as JSON (`as_json`), or as words of the host command ``nvidia
 
 from __future__ import annotations
 
-import contextlib
 import os
 import resource
 from collections.abc import Callable, Mapping
@@ -22,7 +21,7 @@ from dlapp.node_policy import DockerPolicy
 from dlapp.runtime.gpu.modes import GpuPart
 from dlapp.runtime.payload import PayloadError
 from dlapp.spec import Resources
-from dlapp.system.processes.proc import status_words
+from dlapp.system.processes.proc import read_proc, status_words
 from dlapp.value import Value, field
 
 UNLIMITED = -1
@@ -278,11 +277,10 @@ def _ulimits(docker: Dockerd) -> dict[str, tuple[int, int]]:
 def _hard_limits(pid: int) -> dict[str, int]:
     """Source: proc(5), /proc/pid/limits; unlike prlimit(2) it may be read of other users' processes."""
     found = {}
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/limits", encoding="ascii") as file:
-        for line in file:
-            # Max locked memory         8388608              8388608              bytes
-            name, hard = line[:26].strip().removeprefix("Max ").lower(), line[26:].split()[1]
-            found[name] = int(hard) if hard.isdigit() else UNLIMITED
+    for line in read_proc(pid, "limits").decode("ascii").splitlines():
+        # Max locked memory         8388608              8388608              bytes
+        name, hard = line[:26].strip().removeprefix("Max ").lower(), line[26:].split()[1]
+        found[name] = int(hard) if hard.isdigit() else UNLIMITED
     return {name: found[name] for name in ("locked memory", "stack size") if name in found}
 
 

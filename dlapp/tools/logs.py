@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from typing import TYPE_CHECKING
 
 import click
@@ -82,12 +81,13 @@ def logs(
     if not follow:
         return 0
     from dlapp.serialization import to_json
+    from dlapp.system import clock
     from dlapp.tools.display.status import end_line
 
     end = client.status(application_id)
     # Where stderr is a file with the bytes of one container's stderr, nothing else comes into it.
     if one is None or as_json or len(streams) == 1 or sys.stderr.isatty():
-        note(end_line(to_json(end), time.time_ns() // 1_000_000))
+        note(end_line(to_json(end), clock.now_ms()))
     return exit_code(end)
 
 

@@ -26,20 +26,21 @@ class PublishedHolds(NamedTuple):
     fd: int
 
 
+class Taken(NamedTuple):
+    """Locks of devices: the descriptors of their files, by name, and the records of that."""
+
+    lock_by_name: Mapping[str, int]
+    published: tuple[PublishedHolds, ...]
+
+
 class _LockedDevices(Closeable):
     """Locked devices. Closing lets go of this process's part; the devices are free when every process that inherited
     the descriptors has done so, or is gone."""
 
-    def __init__(
-        self,
-        devices: Sequence[Device],
-        lock_by_name: Mapping[str, int],
-        published: Sequence[PublishedHolds],
-        directory: str,
-    ) -> None:
+    def __init__(self, devices: Sequence[Device], taken: Taken, directory: str) -> None:
         self.devices = tuple(devices)
-        self._locks, self._published, self._directory = tuple(lock_by_name.values()), tuple(published), directory
-        self.fds = (*self._locks, *(one.fd for one in published))
+        self._locks, self._published, self._directory = tuple(taken.lock_by_name.values()), taken.published, directory
+        self.fds = (*self._locks, *(one.fd for one in self._published))
         self._open = True
 
     def close(self) -> None:
@@ -80,14 +81,9 @@ class MachineLease(_LockedDevices):
     """Devices that a container has; ``fds`` (not inherited unless passed on) hold them."""
 
     def __init__(
-        self,
-        devices: Sequence[Device],
-        lock_by_name: Mapping[str, int],
-        published: Sequence[PublishedHolds],
-        directory: str,
-        reservation: Reservation | None = None,
+        self, devices: Sequence[Device], taken: Taken, directory: str, reservation: Reservation | None = None
     ) -> None:
-        super().__init__(devices, lock_by_name, published, directory)
+        super().__init__(devices, taken, directory)
         self._reservation = reservation
         if reservation is not None:
             self.fds = (*self.fds, *reservation.fds)
@@ -114,15 +110,8 @@ class MachineLease(_LockedDevices):
 class HeldDevices(_LockedDevices):
     """Devices that are locked for a lease of a cluster's ledger; ``evidence``: where to look whether they still are."""
 
-    def __init__(
-        self,
-        devices: Sequence[Device],
-        lock_by_name: Mapping[str, int],
-        published: Sequence[PublishedHolds],
-        directory: str,
-        evidence: Record,
-    ) -> None:
-        super().__init__(devices, lock_by_name, published, directory)
+    def __init__(self, devices: Sequence[Device], taken: Taken, directory: str, evidence: Record) -> None:
+        super().__init__(devices, taken, directory)
         self.evidence = evidence
 
     def release(self) -> None:
@@ -130,13 +119,6 @@ class HeldDevices(_LockedDevices):
         if self._open:
             self._withdraw()
         self.close()
-
-
-class _Taken(NamedTuple):
-    """Devices that are locked, and the records of that."""
-
-    lock_by_name: dict[str, int]
-    published: tuple[PublishedHolds, ...]
 
 
 def take(
@@ -147,7 +129,7 @@ def take(
     still: IsStillFree,
     *,
     both: bool = False,
-) -> _Taken | None:
+) -> Taken | None:
     """Lock all ``devices`` and write whose they are; None: one could not be had, and none was kept.
 
     Args:
@@ -187,7 +169,7 @@ def take(
             if one.uid == os.geteuid() and not one.is_live and one.kind in against and liveness.is_over(one):
                 directory.remove(one.name)
         is_taken = True
-        return _Taken(lock_by_name, (published,))
+        return Taken(lock_by_name, (published,))
     finally:
         if not is_taken:
             if published is not None:

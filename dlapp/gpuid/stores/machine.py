@@ -59,6 +59,7 @@ from dlapp.gpuid.stores.locked_devices import (
     HeldDevices,
     MachineLease,
     Reservation,
+    Taken,
     is_free_of_leases,
     is_unused,
     take,
@@ -245,7 +246,7 @@ class MachineLedger:
             raise LedgerError(
                 f"{self.host}: a GPU that is reserved for {ask.application} was leased by another application"
             )
-        return MachineLease(reservation.devices, *taken, self.directory, reservation)
+        return MachineLease(reservation.devices, taken, self.directory, reservation)
 
     def reserve(
         self,
@@ -298,7 +299,7 @@ class MachineLedger:
                     reason = _in_the_way(count, free, [*map(str, held), *out])
                     raise NotEnough(self.host, reason, count, len(free), held)
                 if (taken := take(ledger, chosen, RESERVED, {"application": application}, is_unused)) is not None:
-                    return Reservation(chosen, *taken, self.directory)
+                    return Reservation(chosen, taken, self.directory)
                 # Another request took one of them after the read. Without malice each such round serves one request.
                 self._sleep(random.uniform(*_RETRY_S))
         raise NotEnough(self.host, f"needs {count} gcores, which others are taking", count, len(free), held)
@@ -332,7 +333,7 @@ class MachineLedger:
             LedgerError: the ledger is not what it must be.
         """
         if gcores == 0:
-            return MachineLease((), {}, (), self.directory)
+            return MachineLease((), Taken({}, ()), self.directory)
         deadline, clear_at = self._clock() + timeout_s, self._clock()
         devices = self.devices()
         extra: Reservation | None = None
@@ -348,7 +349,7 @@ class MachineLedger:
                             extra.close()  # a container before this one gave one back meanwhile
                             extra = None
                         kept.pop_all()
-                        return MachineLease(chosen, *taken, self.directory, extra)
+                        return MachineLease(chosen, taken, self.directory, extra)
                 elif ours.broken and extra is None:
                     count = min(len(ours.broken), gcores - len(free))
                     try:
@@ -395,7 +396,7 @@ class MachineLedger:
             inodes = {file_name(one.uuid): 0 for one in ordered}
             inodes |= {name: os.fstat(fd).st_ino for name, fd in taken.lock_by_name.items()}
         evidence = {"directory": self.directory, "token": token, "cards": inodes, "records": True}
-        return HeldDevices(devices, *taken, self.directory, evidence)
+        return HeldDevices(devices, taken, self.directory, evidence)
 
     def clear_gone(self, application: str) -> None:
         """End the leases of an application whose payloads are seen to be gone.
