@@ -281,7 +281,12 @@ def seen_of_the_host(about: dict[str, Any]) -> dict[str, bool]:
 @pytest.mark.parametrize(
     ("policy", "owner", "network", "said"),
     [
-        ("docker: {networks: [none]}", ROOT, "host", "is host: this node allows none (docker.networks of"),
+        (
+            "docker: {networks: [none]}",
+            ROOT,
+            "host",
+            "is host (runtime.docker.network): this node allows none (docker.networks of",
+        ),
         ("docker: {networks: [host]}", TONY, "none", "/etc/dlapp/node.yaml: must be a file of root that nobody else"),
         ("docker: {privileged: true}", ROOT, "none", "/etc/dlapp/node.yaml:1: docker.privileged: is not known"),
     ],
@@ -296,6 +301,14 @@ def test_what_the_operator_does_not_allow_is_refused_with_the_line_before_submis
     assert said in done.stderr
     assert "DL App ID" not in done.stdout
     assert node.daemon.containers("label=dlapp.app") == []
+
+
+def test_where_node_yaml_is_refused_a_plain_program_is_refused_before_submission_too(node: Node) -> None:
+    node.policy("docker: {privileged: true}\n", ROOT)
+    done = node.launcher(ROOT, properties(node.home(ROOT), "echo it ran"))
+    assert done.returncode == 2
+    assert "/etc/dlapp/node.yaml:1: docker.privileged: is not known" in done.stderr
+    assert "DL App ID" not in done.stdout
 
 
 def test_of_the_containers_of_two_users_one_pulls_the_image(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

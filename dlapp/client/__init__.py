@@ -560,17 +560,21 @@ class Client(Closeable):
         Raises:
             ConfigError: node.yaml of this machine is refused.
         """
-        if spec.network is None or spec.docker_image is None or self.config.cluster != "local":
+        if self.config.cluster != "local":
+            return ""
+        from dlapp.node_policy import node_policy
+
+        policy = node_policy()  # where it is refused no program runs, in Docker or not
+        if spec.network is None or spec.docker_image is None:
             return ""
         from dlapp.net.dockerd import Dockerd, DockerRefused, DockerSilent
-        from dlapp.node_policy import node_policy
         from dlapp.runtime.container import forbidden_network, missing_network
 
         try:
             missing = missing_network(Dockerd(self.config.runtime.docker.host, DOCKER_S), spec.network)
         except (DockerRefused, DockerSilent):
             missing = ""  # dockerd may answer by the time the application starts
-        return missing or forbidden_network(node_policy().docker, spec.network)
+        return missing or forbidden_network(policy.docker, spec.network)
 
     def _on(self, application_id: ApplicationId | str) -> Engine:
         """The engine that an application is on."""
