@@ -393,6 +393,6 @@ def test_logs_that_no_server_shows_are_read_from_hdfs(client_of: Make, tmp_path:
     assert lost == []
     # Where it is it is found, also by who submits elsewhere.
     with Client(load_config({"cluster": "local", "yarn.conf_dir": client.config.yarn.conf_dir or ""})) as here:
-        assert here.resolve("last") == application_id
+        assert str(here.resolve("last")) == str(application_id)
         assert here.status(application_id).state.value == "FINISHED"
         assert here.kill(application_id) == f"{application_id} had already ended: FINISHED, SUCCEEDED"
