@@ -65,6 +65,7 @@ KILL_ASK_S = 2.0
 """How long an ApplicationMaster may take to end by itself once dlapp-kill has asked it."""
 KILL_END_S = 20.0
 """How long processes may take to be gone after SIGKILL, and their outputs to be cleared."""
+_ENDED = ("FINISHED", "FAILED", "KILLED")
 SOFT_KILL_ASK_S = 5.0
 LOOK_AS_USER_S = 4.0
 """How long looking at a directory of another user's may take, as that user, whatever lies there."""
@@ -668,7 +669,7 @@ class LocalEngine(Closeable):
                 answer = self._ask(home, "softkill", by, max(0.1, deadline - time.monotonic()))
             except Unreachable:
                 ended = self.view_json(row.id)
-                if ended["state"] in ("FINISHED", "FAILED", "KILLED"):
+                if ended["state"] in _ENDED:
                     return f"{row.id} is {ended['state']}: {ended['diagnostics']}"
                 # It may only just be starting.
                 if time.monotonic() >= deadline:
@@ -726,6 +727,7 @@ class LocalEngine(Closeable):
             NotFound: it is not there.
             Denied: it is another user's.
             UsageError: it has not ended.
+            TimedOut: it has, but a process of it is still there.
         """
         self._removable(str(application_id))
 
@@ -747,7 +749,13 @@ class LocalEngine(Closeable):
         row = self._row(application_id)
         if row.state != DONE:
             state = self.view_json(application_id)["state"]
-            raise UsageError(f"{application_id} is {state}: only what has ended can be removed (dlapp-kill ends it)")
+            if state not in _ENDED:
+                raise UsageError(f"{application_id} is {state}: only what has ended can be removed (dlapp-kill ends it)")
+            # Its last processes end after it.
+            self._nudge_runner()
+            if not _wait_for(lambda: self._is_settled(row), time.monotonic() + KILL_END_S):
+                raise TimedOut(f"{application_id} is {state}, but its last processes have not ended in {KILL_END_S:g} s")
+            row = self._row(application_id)
         return row
 
     def _is_gone(self, row: ApplicationRow, home: str, left: OrphanReaper) -> bool:
