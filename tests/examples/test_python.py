@@ -14,7 +14,6 @@ import pytest
 from dlapp import Application, ApplicationId, AppSpec, Client, InputSpec, OutputSpec, Resources, RoleSpec, as_completed
 from dlapp.client.keywords import ApplicationFields
 from dlapp.errors import FileRefused, NotFound, TimedOut, UsageError
-from tests.applications import wait_for
 
 CODE = {"workspace": "code", "script": "start.sh"}
 PAGE = Path(__file__).parents[2] / "docs" / "python.md"
@@ -185,18 +184,9 @@ def test_text_names_an_application_everywhere(place: Path) -> None:
         assert client.log_files("last")[0].index == 0
         with pytest.raises(NotFound):
             client.application("application_1_0001")
-        # It counts as running until its last process is gone.
-        wait_for("its removal", lambda: removed(client, application))
+        client.remove([application.id])
         with pytest.raises(NotFound):
             application.status()
-
-
-def removed(client: Client, application: Application) -> bool:
-    try:
-        client.remove([application.id])
-    except UsageError:
-        return False
-    return True
 
 
 def test_an_application_says_little_of_itself_and_a_notebook_shows_its_state(place: Path) -> None:

@@ -750,11 +750,15 @@ class LocalEngine(Closeable):
         if row.state != DONE:
             state = self.view_json(application_id)["state"]
             if state not in _ENDED:
-                raise UsageError(f"{application_id} is {state}: only what has ended can be removed (dlapp-kill ends it)")
+                raise UsageError(
+                    f"{application_id} is {state}: only what has ended can be removed (dlapp-kill ends it)"
+                )
             # Its last processes end after it.
             self._nudge_runner()
             if not _wait_for(lambda: self._is_settled(row), time.monotonic() + KILL_END_S):
-                raise TimedOut(f"{application_id} is {state}, but its last processes have not ended in {KILL_END_S:g} s")
+                raise TimedOut(
+                    f"{application_id} is {state}, but its last processes have not ended in {KILL_END_S:g} s"
+                )
             row = self._row(application_id)
         return row
 
