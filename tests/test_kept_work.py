@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.applications import Done, launch, properties, run, status, wait_for
+from tests.applications import Done, launch, processes, properties, run, status, wait_for
 from tests.engines import Engine
 
 END_S = 120.0
@@ -100,7 +102,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 2 MiB, and nearly all of it taken by the file ``much``."""
     disk = tmp_path / "disk"
     disk.mkdir()
-    words = ["mount", "-t", "tmpfs", "-o", "size=2m,mode=777", "dlapp-test", str(disk)]
+    words = ["mount", "-t", "tmpfs", "-o", "size=2m,mode=700", "dlapp-test", str(disk)]
     if subprocess.run(words, capture_output=True).returncode:
         pytest.skip("root may mount a small file system; this user may not")
     (disk / "much").write_bytes(bytes(1_500_000))
@@ -138,3 +140,39 @@ def test_a_kill_ends_the_wait_for_room(small_disk: Path, tmp_path: Path) -> None
     wait_for("it waits", lambda: status(application)["phase"].startswith("storing: waits for "), END_S)
     assert run("dlapp-kill", application).code == 0
     assert status(application)["state"] == "KILLED"
+
+
+def fill(disk: Path) -> None:
+    with open(disk / "ballast", "wb", buffering=0) as ballast, contextlib.suppress(OSError):
+        while True:
+            ballast.write(bytes(512))
+
+
+def test_on_a_full_state_disk_a_kill_ends_the_application(
+    small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DLAPP_LOCAL_STATE_DIR", str(small_disk / "state"))
+    application = launch(properties(tmp_path, "exec sleep 300"))
+    wait_for("it runs", lambda: status(application)["phase"] == "running 1 of 1")
+    fill(small_disk)
+    done = run("dlapp-kill", application)
+    assert not [one for one in processes(small_disk / "state") if one.role in ("task", "payload")]
+    # Its end may have to wait for space; its processes do not.
+    gone = f"{application}: its processes are gone, but what it left was not cleared in 20 s; disk full: {small_disk}"
+    assert done.code == 0 or gone in done.err
+    (small_disk / "ballast").unlink()
+    wait_for("its end", lambda: status(application)["state"] in ("KILLED", "FAILED"))
+    wait_for("no process of the engine", lambda: not processes(small_disk / "state"))
+
+
+def test_a_workspace_that_the_state_disk_cannot_take_is_not_called_unreadable(
+    small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DLAPP_LOCAL_STATE_DIR", str(small_disk / "state"))
+    file = properties(tmp_path, "true")
+    (tmp_path / "test_workspace" / "model").write_bytes(os.urandom(1_000_000))
+    done = run("dlapp-launcher", file)
+    assert done.code == 1
+    assert f"{small_disk}/state" in done.err
+    assert "No space left on device" in done.err
+    assert "make it readable" not in done.err

@@ -203,6 +203,8 @@ class _Writer:
             after = os.fstat(descriptor)
             self.files += 1
         except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise  # of the archive, which is written here
             raise _unreadable(entry, error) from error
         finally:
             os.close(descriptor)

@@ -693,7 +693,7 @@ class LocalEngine(Closeable):
             return said
         home = self._state.application(row.id)
         deadline = time.monotonic() + KILL_ASK_S
-        self._write_kill_request(home, by)
+        full = self._write_kill_request(home, by)
         try:
             self._ask(home, "kill", by, KILL_ASK_S)
         except DlappError:
@@ -709,13 +709,20 @@ class LocalEngine(Closeable):
             raise TimedOut(
                 f"{row.id}: processes of it are still there {KILL_END_S:g} s after SIGKILL; its GPUs stay taken"
             )
+        if full:
+            full = self._write_kill_request(home, by)  # its processes may have given back some space
         # What it left is cleared, and its end is written, by the runner.
         self._nudge_runner()
         if not _wait_for(lambda: self._is_settled(row), deadline):
-            raise TimedOut(f"{row.id}: its processes are gone, but what it left was not cleared in {KILL_END_S:g} s")
+            why = f"; {full}" if full else ""
+            raise TimedOut(
+                f"{row.id}: its processes are gone, but what it left was not cleared in {KILL_END_S:g} s{why}"
+            )
         now = self.view_json(row.id)
         if now["state"] == "KILLED":
             return f"{row.id} was killed, no output kept"
+        if full:
+            return f"{row.id} was ended as {now['state']}, because the kill could not be recorded: {full}"
         return f"{row.id} had ended before the kill: {now['state']}, {now['diagnostics']}"
 
     # ---- removing ----
@@ -823,11 +830,22 @@ class LocalEngine(Closeable):
         self._nudge_runner()  # those behind it may fit now
         return True
 
-    def _write_kill_request(self, home: str, by: str) -> None:
+    def _write_kill_request(self, home: str, by: str) -> str:
+        """Record a kill for the process that clears what the application leaves.
+
+        Returns:
+            Why it could not be recorded, if the disk is full; the application is ended all the same. Otherwise empty.
+        """
         path = os.path.join(home, "kill.json")
         check_directory(home, self._uid)
-        if not os.path.exists(path):
-            write_whole(path, json.dumps({"by": by, "ms": clock.now_ms()}))
+        try:
+            if not os.path.exists(path):
+                write_whole(path, json.dumps({"by": by, "ms": clock.now_ms()}))
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            return f"disk full: {path}"
+        return ""
 
     def _ask(self, home: str, what: str, by: str, timeout_s: float) -> dict[str, Any]:
         from dlapp.messages import TOOLS, derive_token
