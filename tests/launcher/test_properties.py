@@ -330,20 +330,20 @@ LARGE = {
 
 @pytest.mark.parametrize("kind", GARBAGE)
 def test_ten_megabytes_of_garbage_are_refused_by_their_size(kind: str) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     assert refused(GARBAGE[kind]) == ["f:1: has more than 1 MiB; a properties file is a few lines of text"]
-    assert time.monotonic() - began < 1
+    assert time.process_time() - began < 1
 
 
 @pytest.mark.parametrize("kind", LARGE)
 def test_the_largest_files_are_read_in_no_more_than_seconds(kind: str) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     try:
         parse_properties(LARGE[kind], "f")
     except FileRefused as refusal:
         assert len(refusal.faults) <= 101  # noqa: PT017 - either end is right
         assert max(len(fault) for fault in refusal.faults) < 500  # noqa: PT017
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5
 
 
 def test_more_than_a_hundred_faults_are_counted() -> None:
