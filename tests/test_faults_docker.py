@@ -83,8 +83,9 @@ class Box:
                 os.kill(pid, number)
 
     def beside_the_target(self) -> set[str]:
-        """What kinds of things lie there for a while, or for who wants them."""
-        return {one.name.rpartition(".")[2] for one in self.directory.glob("result.*")}
+        """What kinds of things lie there for a while, or for who wants them; not the old output, which is kept."""
+        names = [one.name for one in self.directory.glob("result.*")]
+        return {name.rpartition(".")[2] for name in names if not name.startswith("result.replaced.")}
 
     def ledger(self) -> MachineLedger:
         """The ledger as the next who asks for a GPU sees it: where dockerd did not answer before, it is asked again."""
