@@ -162,10 +162,13 @@ class Run:
     def check_what_is_left(self) -> None:
         name = self.directory.name
 
+        # The old target is this test's, not dlapp's, so it is never deleted.
+        replaced = f"{name}.replaced.{self.application_id}"
+
         def beside() -> list[str]:
             return [one for one in self.files.names(f"{self.files.home}/results") if one.startswith(f"{name}.")]
 
-        until(lambda: not beside(), 60)
+        until(lambda: set(beside()) <= {replaced}, 60)
         # Who dies between its last word and its clean-up leaves that to the user's next command.
         self.client.engine.prepare()
         until(self.is_settled, 60)
