@@ -98,7 +98,7 @@ if FULL:
             assert done.code == 0, done.err
             done = run("dlapp-launcher", "--wait", properties(tmp_path, "true", resources={"gcores": 1}))
             assert done.code == 2, done.err
-            assert "asked for 1 gcore in one container, the maximum of the cluster is 0" in done.err
+            assert "asked for 1 gcores in one container, the maximum of the cluster is 0" in done.err
             (ledger,) = [one for one in run("dlapp-doctor").out.splitlines() if "gpu.ledger" in one]
             assert ledger.startswith("pass ")
         finally:
