@@ -17,7 +17,7 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dlapp.cluster import LOG_NAMES
@@ -420,6 +420,7 @@ class Client(Closeable):
 
         Raises:
             FileRefused: the file or spec has faults; all are named.
+            SpecError: a keyword, an argument or a variable has an impossible value.
             UsageError: the ask fits nowhere, args or overrides come with a spec, an output may not be replaced, or the
                 workspace is too large.
             NotFound: input is missing.
@@ -430,8 +431,10 @@ class Client(Closeable):
         from dlapp.launcher.submit import launch
         from dlapp.spec import AppSpec
 
-        if isinstance(args, str):
-            raise UsageError("args is a list of words, not text")
+        if env or args is not None:
+            from dlapp.client.keywords import check_words
+
+            check_words(args or (), env or {})
         if source is None:
             from dlapp.client.keywords import spec_of
 
@@ -529,8 +532,8 @@ class Client(Closeable):
         self._check_before_the_end(application_id, user)
         return self._on(application_id).kill(application_id, caller())
 
-    def remove(self, applications: Sequence[AnyApplication]) -> None:
-        """Remove applications that have ended from this machine's history, with their logs.
+    def remove(self, applications: AnyApplication | Iterable[AnyApplication]) -> None:
+        """Remove applications that have ended from this machine's history, with their logs: one, or several.
 
         All are checked before the first is removed.
 
@@ -539,6 +542,8 @@ class Client(Closeable):
             Denied: one is another user's.
             UsageError: one has not ended, or is on a cluster.
         """
+        if isinstance(applications, str) or not isinstance(applications, Iterable):
+            applications = [applications]
         ids = [self._id(one) for one in applications]
         for one in ids:
             self._on(one).check_removal(one)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from dlapp.errors import DlappError, NotFound, TimedOut
+from dlapp.errors import DlappError, NotFound, TimedOut, UsageError
 from dlapp.ids import ApplicationId
 from dlapp.locations import FILE, local_path
 
@@ -157,9 +157,15 @@ def as_completed(applications: Iterable[Application], timeout: float | None = No
         timeout: the most to wait for all of them [s]; None: no limit.
 
     Raises:
+        UsageError: one is not an `Application`: text has no client that could find it.
         TimedOut: some have not ended by then; they go on.
     """
+    if isinstance(applications, (str, Application)):
+        raise UsageError("as_completed takes several applications, such as a list of them")
     left = dict.fromkeys(applications)
+    for one in left:
+        if not isinstance(one, Application):
+            raise UsageError(f"as_completed takes applications, not {one!r}: client.application(...) returns one")
     deadline = None if timeout is None else time.monotonic() + timeout
     while left:
         ended = [one for one in left if one.status().state.ended]

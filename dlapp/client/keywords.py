@@ -3,26 +3,46 @@
 from __future__ import annotations
 
 import getpass
+import operator
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypedDict
 
 from dlapp.config import Config
 from dlapp.errors import SpecError, UsageError
-from dlapp.spec import DEFAULT_KILL_GRACE_S, AppSpec, InputSpec, OutputSpec, Placement, Resources, RoleSpec
-from dlapp.system.text import nearest, read_duration_s, read_memory_mib
+from dlapp.launcher.keys import SECTIONS
+from dlapp.spec import (
+    DEFAULT_KILL_GRACE_S,
+    DEFAULT_OUTPUT_PATIENCE_S,
+    AppSpec,
+    ContainerFailure,
+    InputSpec,
+    OutputSpec,
+    Placement,
+    Resources,
+    RoleSpec,
+)
+from dlapp.system.text import nearest, read_duration_s
 
 Path = str | os.PathLike[str]
+
+_OTHER_WAYS = {
+    **dict.fromkeys(("pass_env", "env_file"), 'env={"NAME": os.environ["NAME"]}'),
+    **dict.fromkeys(("archive", "mode", "shard", "optional"), "inputs=[InputSpec(...)]"),
+    "on_failure": "outputs=[OutputSpec(...)]",
+}
+"""Keys of a file that are no keywords -> what has their effect."""
 
 
 class ApplicationFields(TypedDict, total=False):
     """The keywords of `Client.submit`, named as the keys of a file; what is not given is as in a file without the key.
 
-    ``workspace`` and ``script`` are required. ``appname`` is the script's name if not given. ``memory`` is text with a
-    unit or a number of MiB, durations are text or seconds, ``gcores`` None is auto. ``inputs`` has input_path -> source
-    or sources, ``outputs`` has output_path -> target; ``overwrite`` is for all of them. With several inputs or outputs
-    each gets its path as name, with ``_`` for what a name cannot have.
+    ``workspace`` and ``script`` are required. ``appname`` is the script's name if not given. Amounts and durations are
+    numbers (MiB, seconds) or text as in a file; ``gcores`` None is auto. ``inputs`` has input_path -> source or
+    sources, ``outputs`` has output_path -> target; ``overwrite`` is for all of them. With several inputs or outputs
+    each gets its path as name, with ``_`` for what a name cannot have. Sequences of `InputSpec` and `OutputSpec` are
+    used as they are.
     """
 
     workspace: Path
@@ -33,22 +53,24 @@ class ApplicationFields(TypedDict, total=False):
     network: str
     exclude: str | Sequence[str]
     exclude_defaults: bool
-    containers: int
+    containers: int | str
     memory: str | int
-    vcores: int
-    gcores: int | None
-    retries: int
+    vcores: int | str
+    gcores: int | str | None
+    retries: int | str
     placement: str
     nodes: str | Sequence[str]
     exclude_nodes: str | Sequence[str]
     node_label: str
-    inputs: Mapping[str, Path | Sequence[Path]]
-    outputs: Mapping[str, Path]
+    inputs: Mapping[str, Path | Sequence[Path]] | Sequence[InputSpec]
+    outputs: Mapping[str, Path] | Sequence[OutputSpec]
     overwrite: bool
     max_runtime: str | float
     kill_grace: str | float
+    output_patience: str | float
+    on_container_failure: str
     queue: str
-    priority: int
+    priority: int | str
     project: str
     tags: str | Sequence[str]
 
@@ -66,90 +88,173 @@ def spec_of(
         env: variables of the program; the spec has their names.
 
     Raises:
-        UsageError: a keyword is not known, a required one is missing, or a value is not possible.
+        UsageError: a keyword is not known or a required one is missing.
+        SpecError: a value is not possible.
     """
     known = ApplicationFields.__annotations__
     if unknown := next((name for name in fields if name not in known), None):
-        raise UsageError(f"{unknown}: is not a keyword of an application, {nearest(unknown, known)}")
+        way = _OTHER_WAYS.get(unknown)
+        hint = f"use {way}" if way else nearest(unknown, known)
+        raise UsageError(f"{unknown}: is not a keyword of an application, {hint}")
     if missing := [name for name in ("workspace", "script") if not fields.get(name)]:
         raise UsageError(f"{missing[0]}: is missing; give a properties file, an AppSpec, or workspace and script")
     given = {name: value for name, value in fields.items() if value is not None}
-    get, defaults = given.get, config.defaults
-    gcores = given.get("gcores", None if "gcores" in fields else defaults.gcores)
-    memory = get("memory", defaults.memory_mib)
-    overwrite = get("overwrite", False)
-    inputs, outputs = get("inputs", {}), get("outputs", {})
+    defaults = config.defaults
+    gcores = _amount(given, "gcores", None if "gcores" in fields else defaults.gcores)
+    placement = _text(given, "placement", "pack")
+    failure = _text(given, "on_container_failure", ContainerFailure.STOP.value)
+    script = _path("script", given["script"])
     return AppSpec(
-        username=get("username") or getpass.getuser(),
-        appname=get("appname") or os.path.basename(given["script"]),
-        workspace=os.fspath(given["workspace"]),
-        script=os.fspath(given["script"]),
+        username=_text(given, "username") or getpass.getuser(),
+        appname=_text(given, "appname") or os.path.basename(script),
+        workspace=_path("workspace", given["workspace"]),
+        script=script,
         args=tuple(args),
-        docker_image=get("docker_image"),
-        network=get("network"),
-        exclude=_texts(get("exclude", ())),
-        exclude_defaults=get("exclude_defaults", True),
-        queue=get("queue"),
-        priority=get("priority"),
-        project=get("project"),
-        tags=_texts(get("tags", ())),
-        max_runtime_s=_seconds("max_runtime", get("max_runtime")),
-        kill_grace_s=DEFAULT_KILL_GRACE_S if get("kill_grace") is None else _seconds("kill_grace", given["kill_grace"]),
+        docker_image=_text(given, "docker_image"),
+        network=_text(given, "network"),
+        exclude=_paths("exclude", given.get("exclude", ())),
+        exclude_defaults=_flag(given, "exclude_defaults", default=True),
+        queue=_text(given, "queue"),
+        priority=_amount(given, "priority", None, "application"),
+        project=_text(given, "project"),
+        tags=_paths("tags", given.get("tags", ())),
+        max_runtime_s=_seconds(given, "max_runtime", None),
+        kill_grace_s=_seconds(given, "kill_grace", DEFAULT_KILL_GRACE_S),
+        output_patience_s=_seconds(given, "output_patience", DEFAULT_OUTPUT_PATIENCE_S),
+        on_container_failure=ContainerFailure(
+            _read("on_container_failure", SECTIONS["application"]["on_container_failure"].read, failure)
+        ),
         env=tuple(env),
         placement=Placement(
-            nodes=_texts(get("nodes", ())),
-            exclude_nodes=_texts(get("exclude_nodes", ())),
-            node_label=get("node_label"),
-            spread=_is_spread(get("placement", "pack")),
+            nodes=_paths("nodes", given.get("nodes", ())),
+            exclude_nodes=_paths("exclude_nodes", given.get("exclude_nodes", ())),
+            node_label=_text(given, "node_label"),
+            spread=_read("placement", SECTIONS["resources"]["placement"].read, placement) == "spread",
         ),
-        inputs=tuple(
-            InputSpec(
-                name=_name(path, inputs),
-                sources=_texts(sources),
-                input_path=path,
-            )
-            for path, sources in inputs.items()
-        ),
-        outputs=tuple(
-            OutputSpec(name=_name(path, outputs), output_path=path, target=os.fspath(target), overwrite=overwrite)
-            for path, target in outputs.items()
-        ),
+        inputs=_inputs(given.get("inputs", {})),
+        outputs=_outputs(given.get("outputs", {}), overwrite=_flag(given, "overwrite", default=False)),
         roles=(
             RoleSpec(
-                instances=get("containers", defaults.containers),
+                instances=_amount(given, "containers", defaults.containers),
                 resources=Resources(
-                    memory_mib=memory if isinstance(memory, int) else _read("memory", read_memory_mib, memory),
-                    vcores=get("vcores", defaults.vcores),
+                    memory_mib=_amount(given, "memory", defaults.memory_mib),
+                    vcores=_amount(given, "vcores", defaults.vcores),
                     gcores=int(has_gpus) if gcores is None else gcores,
                 ),
-                retries=get("retries", 0),
+                retries=_amount(given, "retries", 0),
             ),
         ),
     )
 
 
-def _texts(value: Path | Sequence[Path]) -> tuple[str, ...]:
+def check_words(args: Sequence[str], env: Mapping[str, str]) -> None:
+    """Refuse arguments and variables that are not text; values of variables are not shown.
+
+    Raises:
+        SpecError: one is not.
+    """
+    if isinstance(args, (str, bytes)) or not isinstance(args, Sequence):
+        raise SpecError("args", "is not a list of words")
+    for place, word in enumerate(args):
+        if not isinstance(word, str):
+            raise SpecError(f"args[{place}]", f"is {word!r}, it must be text (str)")
+    if not isinstance(env, Mapping):
+        raise SpecError("env", "is not a mapping of names to values")
+    for name, value in env.items():
+        if not isinstance(name, str):
+            raise SpecError("env", f"the name {name!r} must be text (str)")
+        if not isinstance(value, str):
+            raise SpecError(f"env.{name}", f"is of type {type(value).__name__}, it must be text (str)")
+
+
+def _text(given: Mapping[str, Any], name: str, default: str | None = None) -> Any:
+    value = given.get(name, default)
+    if not isinstance(value, (str, type(None))):
+        raise SpecError(name, f"is {value!r}, it must be text (str)")
+    return value
+
+
+def _flag(given: Mapping[str, Any], name: str, *, default: bool) -> bool:
+    value = given.get(name, default)
+    if not isinstance(value, bool):
+        raise SpecError(name, f"is {value!r}, allowed are True, False")
+    return value
+
+
+def _amount(given: Mapping[str, Any], name: str, default: int | None, section: str = "resources") -> Any:
+    """Return a whole number; text is read as in a file."""
+    value = given.get(name, default)
+    if isinstance(value, str):
+        return _read(name, SECTIONS[section][name].read, value)
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return None if value is None else operator.index(value)
+    except TypeError:
+        problem = f"is {value!r}, it must be a whole number or text as in a properties file"
+        raise SpecError(name, problem) from None
+
+
+def _seconds(given: Mapping[str, Any], name: str, default: float | None) -> Any:
+    value = given.get(name, default)
+    if isinstance(value, str):
+        return _read(name, read_duration_s, value)
+    if isinstance(value, bool) or not isinstance(value, (int, float, type(None))):
+        raise SpecError(name, f"is {value!r}, it must be a number of seconds or text such as '1h30m'")
+    return value
+
+
+def _path(name: str, value: object) -> str:
+    if not isinstance(value, (str, os.PathLike)) or not isinstance(path := os.fspath(value), str):
+        raise SpecError(name, f"is {value!r}, it must be text (str) or a path")
+    return path
+
+
+def _paths(name: str, value: object) -> tuple[str, ...]:
     """Return the texts of a list, or of one value in place of a list."""
-    return tuple(os.fspath(one) for one in ([value] if isinstance(value, (str, os.PathLike)) else value))
+    if isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping)):
+        return tuple(_path(name, one) for one in value)
+    return (_path(name, value),)
 
 
-def _seconds(name: str, value: str | float | None) -> Any:
-    return _read(name, read_duration_s, value) if isinstance(value, str) else value
+def _inputs(value: object) -> tuple[InputSpec, ...]:
+    if isinstance(value, Mapping):
+        return tuple(
+            InputSpec(name=_name("inputs", path, value), sources=_paths("inputs", sources), input_path=path)
+            for path, sources in value.items()
+        )
+    if not isinstance(value, (list, tuple)) or not all(isinstance(one, InputSpec) for one in value):
+        raise SpecError("inputs", "is neither a mapping of input_path to sources nor a list of InputSpec")
+    return tuple(value)
 
 
-def _read(name: str, read: Any, text: str) -> Any:
+def _outputs(value: object, *, overwrite: bool) -> tuple[OutputSpec, ...]:
+    if isinstance(value, Mapping):
+        return tuple(
+            OutputSpec(
+                name=_name("outputs", path, value),
+                output_path=path,
+                target=_path("outputs", target),
+                overwrite=overwrite,
+            )
+            for path, target in value.items()
+        )
+    if not isinstance(value, (list, tuple)) or not all(isinstance(one, OutputSpec) for one in value):
+        raise SpecError("outputs", "is neither a mapping of output_path to target nor a list of OutputSpec")
+    if overwrite:
+        raise SpecError("overwrite", "is for a mapping; give OutputSpec(..., overwrite=True)")
+    return tuple(value)
+
+
+def _read(name: str, read: Callable[[str], Any], text: str) -> Any:
     try:
         return read(text)
     except ValueError as problem:
         raise SpecError(name, str(problem)) from None
 
 
-def _is_spread(text: str) -> bool:
-    if text not in ("pack", "spread"):
-        raise SpecError("placement", f"is {text!r}, allowed are pack, spread")
-    return text == "spread"
-
-
-def _name(path: str, paths: Mapping[str, Any]) -> str:
+def _name(field: str, path: object, paths: Mapping[Any, Any]) -> str:
     """Return the name of one of several sections: its path, as far as a name can have it."""
+    if not isinstance(path, str):
+        raise SpecError(field, f"the path {path!r} must be text (str)")
     return re.sub(r"[^A-Za-z0-9_-]", "_", path).strip("_")[:31] if len(paths) > 1 else ""

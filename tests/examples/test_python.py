@@ -13,7 +13,7 @@ import pytest
 
 from dlapp import Application, ApplicationId, AppSpec, Client, InputSpec, OutputSpec, Resources, RoleSpec, as_completed
 from dlapp.client.keywords import ApplicationFields
-from dlapp.errors import FileRefused, NotFound, TimedOut, UsageError
+from dlapp.errors import FileRefused, NotFound, SpecError, TimedOut, UsageError
 
 CODE = {"workspace": "code", "script": "start.sh"}
 PAGE = Path(__file__).parents[2] / "docs" / "python.md"
@@ -119,11 +119,13 @@ def test_a_file_can_be_changed_for_one_submission(place: Path) -> None:
     [
         ({"source": "spec", "overrides": {"resources.vcores": 1}}, "overrides are for a file"),
         ({"source": "spec", "args": ["x"]}, "args and overrides are for a file"),
-        ({"source": "dl_app.properties", "args": "x y"}, "args is a list of words, not text"),
+        ({"source": "dl_app.properties", "args": "x y"}, "args: is not a list of words"),
         ({"source": "dl_app.properties", "containers": 2}, "containers: keywords describe an application without"),
         ({}, "workspace: is missing; give a properties file, an AppSpec, or workspace and script"),
         ({"workspace": "code"}, "script: is missing"),
         ({**CODE, "contaners": 2}, "contaners: is not a keyword of an application, the nearest is containers"),
+        ({**CODE, "pass_env": "HOME"}, r'pass_env: is not a keyword of an application, use env={"NAME": os.environ'),
+        ({**CODE, "optional": True}, r"optional: is not a keyword of an application, use inputs=\[InputSpec"),
         ({**CODE, "memory": "4x"}, "memory: '4x' is not an amount of memory"),
         ({**CODE, "max_runtime": "soon"}, "max_runtime: 'soon' is not a duration"),
         ({**CODE, "containers": 0}, "resources.containers: is 0, allowed are 1 to 100000"),
@@ -137,6 +139,76 @@ def test_what_does_not_describe_an_application_is_refused(place: Path, given: di
         given = {**given, "source": spec()}
     with Client() as client, pytest.raises(UsageError, match=said):
         client.submit(**given)
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"args": [1, 2]}, "args[0]"),
+        ({"args": 1}, "args"),
+        ({"env": {"A": 1}}, "env.A"),
+        ({"env": {1: "A"}}, "env"),
+        ({"env": ["A"]}, "env"),
+        ({"gcores": "many"}, "gcores"),
+        ({"gcores": 0.5}, "gcores"),
+        ({"containers": [2]}, "containers"),
+        ({"priority": "high"}, "priority"),
+        ({"exclude_defaults": "no"}, "exclude_defaults"),
+        ({"max_runtime": [1]}, "max_runtime"),
+        ({"docker_image": 5}, "docker_image"),
+        ({"script": 5}, "script"),
+        ({"tags": [1]}, "tags"),
+        ({"on_container_failure": "go"}, "on_container_failure"),
+        ({"inputs": {"in": 1}}, "inputs"),
+        ({"inputs": "data"}, "inputs"),
+        ({"outputs": {1: "target"}}, "outputs"),
+        ({"outputs": ["target"]}, "outputs"),
+        ({"outputs": [OutputSpec(output_path="o", target="t")], "overwrite": True}, "overwrite"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_with_its_keyword(place: Path, given: dict[str, Any], field: str) -> None:
+    with Client() as client, pytest.raises(SpecError) as refused:
+        client.submit(**{**CODE, **given})
+    assert refused.value.field == field
+    if field == "env.A":
+        assert refused.value.problem == "is of type int, it must be text (str)"
+
+
+def test_a_file_is_not_given_arguments_or_variables_that_are_no_text(place: Path) -> None:
+    with Client() as client:
+        for given in ({"args": [1]}, {"env": {"A": 1}}):
+            with pytest.raises(SpecError, match="must be text"):
+                client.submit("dl_app.properties", **given)
+
+
+def test_keywords_take_the_words_of_a_file_and_specs_of_input(place: Path) -> None:
+    with Client() as client:
+        application = client.submit(
+            workspace="code",
+            script="start.sh",
+            args=["x"],
+            containers="2",
+            memory="64m",
+            gcores="auto",
+            output_patience="1m",
+            on_container_failure="continue",
+            inputs=[InputSpec(sources=("none/*",), input_path="old", optional=True)],
+            outputs=[OutputSpec(output_path="output", target="results")],
+        )
+        application.wait(60)
+        submitted = client.engine.submission(application.application_id).spec
+    has_gpus = client.engine.info().has_gpus
+    assert submitted.roles[0].instances == 2
+    assert submitted.roles[0].resources == Resources(memory_mib=64, vcores=1, gcores=int(has_gpus))
+    assert (submitted.output_patience_s, submitted.on_container_failure.value) == (60.0, "continue")
+    assert submitted.inputs[0].optional
+    assert (place / "results/1/result").read_text() == "x\n"
+
+
+def test_as_completed_refuses_what_is_no_application() -> None:
+    for wrong in (["last"], "last"):
+        with pytest.raises(UsageError, match="as_completed takes"):
+            next(as_completed(wrong))  # type: ignore[arg-type]
 
 
 def test_keywords_are_what_a_file_would_say(place: Path) -> None:
@@ -184,9 +256,14 @@ def test_text_names_an_application_everywhere(place: Path) -> None:
         assert client.log_files("last")[0].index == 0
         with pytest.raises(NotFound):
             client.application("application_1_0001")
-        client.remove([application.id])
-        with pytest.raises(NotFound):
-            application.status()
+        others = [client.submit("dl_app.properties") for _ in range(2)]
+        for one in as_completed(others, timeout=60):
+            assert one.status().state.ended
+        client.remove(application)
+        client.remove([others[0].id, others[1].application_id])
+        for one in (application, *others):
+            with pytest.raises(NotFound):
+                one.status()
 
 
 def test_an_application_says_little_of_itself_and_a_notebook_shows_its_state(place: Path) -> None:
