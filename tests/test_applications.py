@@ -147,6 +147,7 @@ def test_a_run_may_begin_with_the_output_of_the_one_before(engine: Engine, tmp_p
     first = waited(file)
     assert first.code == 0, first.err
     assert "matches nothing now; it is optional" in first.err
+    assert first.err.startswith("note: ")
     assert printed("--container", "0", "--stdout", id_of(first)) == []
     assert engine.tree("result") == {"count": "none\nmore\n"}
     second = waited(file)

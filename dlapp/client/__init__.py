@@ -114,7 +114,7 @@ class Client(Closeable):
     # ---- naming an application ----
 
     def resolve(self, text: str, *, user: str | None = None) -> ApplicationId:
-        """Find the application that ``text`` names: ``last``, a whole id, or the ending of just one.
+        """Find the application that ``text`` names: ``last``, a whole id, its number, or the ending of just one.
 
         Args:
             user: whose application it must be; None: the caller's, or anybody's whose ending is given.
@@ -163,11 +163,13 @@ class Client(Closeable):
         return mine[-1]
 
     def _ending_with(self, text: str) -> list[str]:
-        """The caller's own ids that end so; where there is none, everybody's."""
+        """The caller's own ids that end so; where there is none, everybody's. Those of exactly this number come first,
+        alone."""
         for everybody in (False, True):
             engines = self._engines.used()
             if found := [one for each in engines for one in each.ids(everybody=everybody) if one.endswith(text)]:
-                return found
+                exact = [one for one in found if text.isdecimal() and int(one.rpartition("_")[2]) == int(text)]
+                return exact or found
         return []
 
     def _ids_of(self, user: str) -> list[str]:

@@ -44,7 +44,8 @@ reply=$desk/reply.$number
 application=
 interrupted() {
     if [ -n "$application" ]; then
-        echo "Detached: $application continues without this command (dlapp-status $application, dlapp-kill $application)" >&2
+        echo "Detached: $application continues without this command (dlapp-status $application shows it;" \
+            "dlapp-softkill $application ends it and keeps its output, dlapp-kill $application discards it)" >&2
     else
         echo "Interrupted while submitting (dlapp-list shows if the application is there)" >&2
     fi

@@ -5,6 +5,7 @@ Each check notes what it finds, so that a user learns all of it at once.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import posixpath
 import stat
@@ -89,16 +90,16 @@ class WorldCheck:
                 first = script.readline(256)
         except OSError:
             return  # it has its own fault, or packing will say so
-        name = shown(self.spec.script)
+        name, own = shown(self.spec.script), _from_here(os.path.join(self.spec.workspace, self.spec.script))
         words = first.removeprefix(b"#!").split()
         if first.startswith(b"#!") and words and not os.stat(path).st_mode & 0o100:
             if os.path.basename(words[-1]) in (b"sh", b"bash"):
                 return
             said = os.fsdecode(b" ".join(words))
-            self.note(f"{name} has no x bit, so bash runs it and not {shown(said)}: chmod +x {name}")
+            self.note(f"{name} has no x bit, so bash runs it and not {shown(said)}: chmod +x {own}")
         elif not first.startswith(b"#!") and name.endswith(".py"):
             self.note(
-                f"{name} has no #! line, so bash runs it: begin it with #!/usr/bin/env python3, and chmod +x {name}"
+                f"{name} has no #! line, so bash runs it: begin it with #!/usr/bin/env python3, and chmod +x {own}"
             )
 
     def input(self, one: InputSpec, packed: dict[str, bool], landed: dict[str, MatchedEntry]) -> None:
@@ -209,6 +210,16 @@ class WorldCheck:
 
     def _is_dir(self, name: str, mode: int) -> bool:
         return stat.S_ISDIR(mode) or (stat.S_ISLNK(mode) and os.path.isdir(f"{self.scan.root}/{name}"))
+
+
+def _from_here(path: str) -> str:
+    """Return a path as a command takes it that is typed in the working directory."""
+    import shlex  # only on the way to a note
+
+    with contextlib.suppress(OSError):  # the working directory was removed
+        if not (near := os.path.relpath(path)).startswith("../"):
+            path = near
+    return shlex.quote(path)
 
 
 def _path(location: str) -> str:

@@ -209,6 +209,7 @@ def _say_where(application_id: ApplicationId, engine: Engine, say: Say) -> None:
     running, completed = engine.dashboard_urls(application_id, wait_s=PAGE_S)
     say("DL App Dashboard")
     say(f"* While app is running , check : {running}")
-    say(f"* After app is completed, check : {completed}")
+    if completed != running:
+        say(f"* After app is completed, check : {completed}")
     say("DL App Status and stdout/stderr Log URLs")
     say(f"* dlapp-status {application_id}")

@@ -189,7 +189,7 @@ def how_to_start(workspace: str, script: str) -> str:
         raise PayloadError(
             Fault.USER,
             f"{script}: its first line ends with a carriage return (Windows line ends), so there is no such "
-            f"interpreter; convert it, for example with: sed -i 's/\\r$//' {script}",
+            f"interpreter; convert it in the workspace, for example with: sed -i 's/\\r$//' {script}",
         )
     words = line.split()
     if not words:

@@ -104,9 +104,12 @@ def _submit(client: Client, file: str | Snapshot, overrides: Overrides, as_json:
             submitted = line.removeprefix(ID_LINE)
         (note if as_json else say)(line)
 
+    def remark(line: str) -> None:
+        note(f"note: {line}")
+
     try:
         with copying_bar("packing") as progress:
-            return client.submit(file, overrides=overrides, say=tell, note=note, progress=progress).application_id
+            return client.submit(file, overrides=overrides, say=tell, note=remark, progress=progress).application_id
     except KeyboardInterrupt:
         if submitted:
             say_how_to_return(submitted)
@@ -146,7 +149,8 @@ def say_how_to_return(application_id: str) -> None:
     note(f"Detached: {application_id} continues without this command.")
     note(f"* dlapp-logs -f {application_id}   to follow it again")
     note(f"* dlapp-status {application_id}   to see where it is")
-    note(f"* dlapp-kill {application_id}   to end it")
+    note(f"* dlapp-softkill {application_id}   to end it and keep its output")
+    note(f"* dlapp-kill {application_id}   to end it and discard its output")
 
 
 def main() -> None:

@@ -72,8 +72,21 @@ def list_(
         raise silent[0]  # what there is was shown, and that something is missing is said
     if not views and not as_json and not is_cut:
         note("there are no " + ("such " if wanted else "") + "applications" + (f" of {user}" if user else ""))
+        if user and not _is_user(user):
+            note(f"this machine has no user {user}")
     elif is_cut and sys.stdout.isatty():
         note(f"earlier ones are not shown (-n {max(2 * most, 20)} shows more)")
+
+
+def _is_user(name: str) -> bool:
+    """Return whether this machine has a user; an owner without a name is shown by number."""
+    import pwd
+
+    try:
+        pwd.getpwnam(name)
+    except (KeyError, ValueError):
+        return name.isdecimal()
+    return True
 
 
 def _lines(views: Any, now_ms: int, *, users: bool) -> list[str]:

@@ -44,6 +44,15 @@ COMMANDS = {
 """All commands, by their word, in the order of the help."""
 
 
+def find_word(name: str) -> str | None:
+    """Return the word of a command from the word, its program's name or the end of that (``dlapp-launcher``,
+    ``launcher``); None: there is no such command."""
+    if name in COMMANDS:
+        return name
+    programs = {entry.program: word for word, entry in COMMANDS.items()}
+    return programs.get(name) or programs.get(f"dlapp-{name}")
+
+
 def load_command(word: str) -> click.Command:
     """Import a command."""
     entry = COMMANDS[word]
@@ -73,8 +82,8 @@ class CommandGroup(click.Group):
         if (found := self.get_command(context, word)) is None:
             from dlapp.system.text import nearest, shown
 
-            renamed = [f"use {other}" for other, entry in COMMANDS.items() if entry.module == word]
-            hint = renamed[0] if renamed else nearest(word, self.list_commands(context))
+            right = find_word(word)
+            hint = f"use {right}" if right else nearest(word.removeprefix("dlapp-"), self.list_commands(context))
             raise UsageError(f"{shown(word)} is not a command of dlapp: {hint} (dlapp help lists them)")
         return word, found, rest
 
@@ -96,8 +105,16 @@ def dlapp() -> None:
         click.echo(context.get_help())
 
 
+class CommandName(click.Choice[str]):
+    """The word of a command, or the name of its program."""
+
+    def convert(self, value: str, param: click.Parameter | None, context: click.Context | None) -> str:
+        """Return the word."""
+        return super().convert(find_word(value) or value, param, context)
+
+
 @command("help", example="dlapp help logs")
-@click.argument("word", metavar="[COMMAND]", type=click.Choice(list(COMMANDS)), required=False)
+@click.argument("word", metavar="[COMMAND]", type=CommandName(list(COMMANDS)), required=False)
 def help_(word: str | None) -> None:
     """Show the commands, or the options of one."""
     context: Any = click.get_current_context().parent

@@ -82,8 +82,16 @@ def test_an_application_is_named_by_last_by_its_id_or_by_a_unique_ending(text: s
 
 
 def test_an_ending_of_several_is_refused_with_all_their_names() -> None:
-    with pytest.raises(UsageError, match=r"2 applications end with '2': .*_0002, .*_0042"):
-        client(view(2), view(42)).resolve("2")
+    with pytest.raises(UsageError, match=r"2 applications end with '2': .*_0012, .*_0042"):
+        client(view(12), view(42)).resolve("2")
+
+
+@pytest.mark.parametrize("text", ["5", "05", "0005"])
+def test_the_number_of_an_application_names_it_where_others_end_so_too(text: str) -> None:
+    there = client(view(5), view(15), view(10005), view(42))
+    assert there.resolve(text).number == 5
+    assert there.resolve("15").number == 15
+    assert client(view(15)).resolve("5").number == 15
 
 
 def test_an_ending_is_looked_for_among_ones_own_first() -> None:
@@ -147,7 +155,7 @@ def test_what_has_the_form_of_an_id_is_one_and_another_first_word_the_user(
     [
         ([], UsageError, "which application"),
         (["tony"], UsageError, "a user's name alone ends nothing"),
-        (["42", "2"], UsageError, r"2 applications end with '2': .*_0002, .*_0042"),
+        (["42", "2"], UsageError, r"2 applications end with '2': .*_0012, .*_0042"),
         (["42", "tony"], UsageError, "'tony' is neither 'last'"),
         (["42", "99"], NotFound, "'99'"),
         (["42", "application_1700000000000_0099"], NotFound, "is not known"),
@@ -155,7 +163,7 @@ def test_what_has_the_form_of_an_id_is_one_and_another_first_word_the_user(
     ],
 )
 def test_one_word_that_names_no_application_refuses_all(words: list[str], error: type[Exception], said: str) -> None:
-    there = client(view(2, State.RUNNING), view(42, State.RUNNING), view(44, submitter="kim"))
+    there = client(view(12, State.RUNNING), view(42, State.RUNNING), view(44, submitter="kim"))
     with pytest.raises(error, match=said):
         targets(there, words, "dlapp-kill")
 

@@ -84,6 +84,7 @@ def test_ctrl_c_inside_interrupts_outside(ask: Ask, room: Path) -> None:
     _, err = one.communicate()
     assert one.returncode == 130
     assert err.startswith("Detached: application_1_0001 continues")
+    assert err.index("dlapp-softkill application_1_0001") < err.index("dlapp-kill application_1_0001")
     wait_for("the reply is cleared", lambda: sorted(os.listdir(room / "desk")) == ["ask", "bashrc", "bin"])
 
 

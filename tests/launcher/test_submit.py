@@ -217,6 +217,29 @@ def test_a_script_that_bash_will_run_against_its_own_first_line_is_noted(
     assert (launched.noted[0].startswith(noted) if noted else launched.noted == []) is True
 
 
+def test_the_script_that_needs_an_x_bit_is_named_as_seen_from_here(
+    launched: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (launched.workspace / "dl_app_start.sh").write_text("#!/usr/bin/env python3\n")
+    for here, seen in (
+        (launched.place, "user_dev_workspace/dl_app_start.sh"),
+        (launched.workspace, "dl_app_start.sh"),
+        (launched.root, f"{launched.workspace}/dl_app_start.sh"),
+    ):
+        monkeypatch.chdir(here)
+        launched.noted.clear()
+        launched()
+        assert launched.noted[0].endswith(f": chmod +x {seen}")
+
+
+def test_one_address_for_before_and_after_the_end_is_printed_once(
+    launched: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launched.engine, "dashboard_urls", lambda _id, *, wait_s: ("file:///v", "file:///v"))
+    launched()
+    assert [line for line in launched.said if "file:///v" in line] == ["* While app is running , check : file:///v"]
+
+
 def test_an_output_that_the_next_run_would_pack_is_noted(launched: Launch) -> None:
     launched.text = ORIGINAL.replace("/user/tony/caffe_mnist_example_output", "user_dev_workspace/results")
     launched()

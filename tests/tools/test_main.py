@@ -56,7 +56,7 @@ def test_the_help_names_every_command_and_loads_none() -> None:
 @pytest.mark.parametrize("word", COMMANDS)
 def test_the_help_of_a_word_is_that_of_its_program(word: str) -> None:
     alone = run(COMMANDS[word].program, "--help").out
-    for words in ((word, "--help"), ("help", word)):
+    for words in ((word, "--help"), ("help", word), ("help", COMMANDS[word].program), ("help", COMMANDS[word].module)):
         found = run("dlapp", *words)
         assert found.code == 0
         assert found.out.partition("\n\n")[2] == alone.partition("\n\n")[2]
@@ -68,6 +68,9 @@ def test_the_help_of_a_word_is_that_of_its_program(word: str) -> None:
     [
         (["sttus"], "'sttus' is not a command of dlapp: the nearest is status (dlapp help lists them)"),
         (["launcher"], "'launcher' is not a command of dlapp: use submit (dlapp help lists them)"),
+        (["dlapp-launcher"], "'dlapp-launcher' is not a command of dlapp: use submit (dlapp help lists them)"),
+        (["dlapp-logs"], "'dlapp-logs' is not a command of dlapp: use logs (dlapp help lists them)"),
+        (["dlapp-sttus"], "'dlapp-sttus' is not a command of dlapp: the nearest is status (dlapp help lists them)"),
         (["status", "--jsno"], "(dlapp status --help shows the usage)"),
         (["help", "nope"], "'nope' is not one of 'submit', 'status'"),
         (["run"], "dlapp-run works inside dlapp-shell only"),

@@ -603,7 +603,7 @@ def test_a_kill_without_a_runner_works_as_well(engine: LocalEngine) -> None:
 def test_ending_one_that_has_ended_says_how_it_had(engine: LocalEngine) -> None:
     application_id = submit(engine, "quick")
     ended(engine, application_id)
-    said = f"{application_id} had already ended: FINISHED, SUCCEEDED"
+    said = f"{application_id} had already ended: succeeded"
     assert engine.kill(application_id, "tony") == said
     assert engine.soft_kill(application_id, "tony") == said
 

@@ -328,7 +328,7 @@ def test_what_the_resourcemanager_forgot_the_timeline_server_knows(
     seen = later.status(end.application_id)
     assert (seen.state, seen.final_status, seen.appname) == (end.state, end.final_status, end.appname)
     assert [one.exit_code for one in seen.containers] == [0]
-    assert later.kill(end.application_id) == f"{end.application_id} had already ended: FINISHED, SUCCEEDED"
+    assert later.kill(end.application_id) == f"{end.application_id} had already ended: succeeded"
     assert "is not known to YARN, nor to its timeline server" in not_found(later)
     for listed in (later.list(), later.list(everybody=True)):
         (one,) = [one for one in listed if one.application_id == end.application_id]
@@ -395,4 +395,4 @@ def test_logs_that_no_server_shows_are_read_from_hdfs(client_of: Make, tmp_path:
     with Client(load_config({"cluster": "local", "yarn.conf_dir": client.config.yarn.conf_dir or ""})) as here:
         assert str(here.resolve("last")) == str(application_id)
         assert here.status(application_id).state.value == "FINISHED"
-        assert here.kill(application_id) == f"{application_id} had already ended: FINISHED, SUCCEEDED"
+        assert here.kill(application_id) == f"{application_id} had already ended: succeeded"

@@ -758,7 +758,8 @@ class LocalEngine(Closeable):
             state = self.view_json(application_id)["state"]
             if state not in _ENDED:
                 raise UsageError(
-                    f"{application_id} is {state}: only what has ended can be removed (dlapp-kill ends it)"
+                    f"{application_id} is {state}: only what has ended can be removed (dlapp-softkill ends it and "
+                    "keeps its output, dlapp-kill discards it)"
                 )
             # Its last processes end after it.
             self._nudge_runner()
@@ -876,7 +877,7 @@ def _stop_answer(application_id: str, answer: dict[str, Any]) -> str:
 
 def _over(row: ApplicationRow) -> str:
     outcome = json.loads(row.outcome)
-    return f"{row.id} had already ended: {outcome['state']}, {outcome['final_status']}"
+    return f"{row.id} had already ended: {outcome['cause'] or outcome['final_status'].lower()}"
 
 
 def _umask() -> int:

@@ -140,4 +140,4 @@ class ApplicationKiller:
 
 
 def _over(report: AppReport) -> str:
-    return f"{report.application_id} had already ended: {report.state.value}, {report.final_status.value}"
+    return f"{report.application_id} had already ended: {report.final_status.value.lower()}"
