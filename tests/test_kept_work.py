@@ -74,7 +74,7 @@ def test_independent_containers_finish_and_their_output_is_committed(engine: Eng
     assert engine.tree("kept/result") == {"0/x": "0\n", "2/x": "2\n"}
     assert engine.tree(f"kept/result.{application}.failed") == {"1/x": "1\n"}
     shown = run("dlapp-status", application).out
-    assert f"partial : kept at {seen['outputs'][0]['partial']}" in shown
+    assert f"failed : output of failed containers kept at {seen['outputs'][0]['partial']}" in shown
 
 
 def test_a_mistake_in_output_path_costs_nobody_their_work(engine: Engine, tmp_path: Path) -> None:
@@ -133,6 +133,12 @@ def test_output_that_found_no_room_in_time_is_kept_and_the_status_says_where(sma
     where = Path(seen["diagnostics"].rpartition(" in ")[2])
     assert (where / "model").stat().st_size == 1_000_000
     assert (tmp_path / "starts").read_text() == "start\n"
+    said = f"unstored : {where.parent}"
+    assert seen["unstored"] == [str(where.parent)]
+    assert said in done.out.splitlines()
+    assert said in run("dlapp-status").out.splitlines()
+    assert run("dlapp-rm", "last").out.splitlines()[1:] == [said]
+    assert (where / "model").stat().st_size == 1_000_000
 
 
 def test_a_kill_ends_the_wait_for_room(small_disk: Path, tmp_path: Path) -> None:

@@ -250,6 +250,16 @@ class Client(Closeable):
             if one["log_url"]
         ]
 
+    def unstored(self, view: Mapping[str, Any]) -> Sequence[str]:
+        """Return the directories of this machine with output of an application that could not be stored.
+
+        Nothing removes them.
+
+        Args:
+            view: of the application, in its JSON form.
+        """
+        return self._on(str(view["application_id"])).unstored(view)
+
     def dashboard_urls(self, application_id: AnyApplication) -> tuple[str, str]:
         """Return where a browser finds the application: while it runs, and after it is completed."""
         application_id = self._id(application_id)

@@ -6,7 +6,7 @@ of their ends. Above this line nobody knows which engine it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dlapp.ids import ApplicationId, ContainerId
@@ -142,6 +142,13 @@ class Engine(Protocol):
 
     def remove(self, application_id: ApplicationId) -> None:
         """Remove an application that has ended from the history. Raises as `check_removal`."""
+
+    def unstored(self, view: Mapping[str, Any]) -> list[str]:
+        """Return the directories of this machine with output of the caller's application that could not be stored.
+
+        Args:
+            view: of the application, in its JSON form.
+        """
 
     def logs(self, application_id: ApplicationId, try_number: int | None = None) -> list[LogFiles]:
         """The logs of all containers that ran, in CONTAINER_INDEX order, the last attempt of each.

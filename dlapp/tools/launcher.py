@@ -134,11 +134,12 @@ def _wait(client: Client, application_id: ApplicationId, as_json: bool) -> int:
         say_how_to_return(str(application_id))
         return EXIT_INTERRUPTED
     now_ms, view = clock.now_ms(), to_json(end)
-    answer = answer_lines(view, now_ms, read_error_tail(client, view))
+    unstored = client.unstored(view)
+    answer = answer_lines(view, now_ms, read_error_tail(client, view), unstored)
     if as_json:
         for line in answer:
             note(line)
-        print_json({**view, **derived(view, now_ms), "logs": client.log_urls(view)})
+        print_json({**view, **derived(view, now_ms), "logs": client.log_urls(view), "unstored": unstored})
     else:
         say(*answer)
     return exit_code(end)

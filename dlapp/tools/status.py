@@ -25,13 +25,14 @@ def status(application: str, all_logs: bool, as_json: bool) -> None:
     client = Client()
     view = client.status_json(client.resolve_text(application))
     logs = client.log_urls(view)
-    now_ms = clock.now_ms()
+    now_ms, unstored = clock.now_ms(), client.unstored(view)
     if as_json:
-        print_json({**whole(view), **derived(view, now_ms), "logs": logs})
+        print_json({**whole(view), **derived(view, now_ms), "logs": logs, "unstored": unstored})
     else:
         from dlapp.tools.display.status import read_error_tail, status_lines
 
-        say(*status_lines(view, logs, now_ms, tail=read_error_tail(client, view), all_logs=all_logs))
+        tail = read_error_tail(client, view)
+        say(*status_lines(view, logs, now_ms, tail=tail, unstored=unstored, all_logs=all_logs))
 
 
 def main() -> None:

@@ -516,7 +516,10 @@ def test_what_has_ended_is_removed_from_the_history_and_nothing_else(state_dir: 
     assert [one.name for one in state_dir.glob("*/applications/*")] == [running]
     assert (tmp_path / "kept" / "x").read_text() == "x\n"
     assert run("dlapp-kill", running).code == 0
-    assert json.loads(run("dlapp-rm", "--json", "last").out) == {"removed": [running]}
+    assert json.loads(run("dlapp-rm", "--json", "last").out) == {
+        "removed": [running],
+        "kept": {"partial": [], "unstored": []},
+    }
 
 
 @pytest.mark.hadoop

@@ -17,7 +17,7 @@ from dlapp.messages import Fault, Phase, TaskResult
 from dlapp.report import ApplicationView, Cause, ContainerView, FinalStatus, OutputView, State
 from dlapp.serialization import to_json
 from dlapp.tools.display.progress import PlainLines, picture_lines
-from dlapp.tools.display.status import ErrorTail, answer_lines, status_lines
+from dlapp.tools.display.status import ErrorTail, answer_lines, kept_lines, status_lines
 from dlapp.tools.display.view import (
     derived,
     elapsed,
@@ -31,6 +31,7 @@ from dlapp.tools.display.view import (
     width,
 )
 from dlapp.tools.list import STATES
+from dlapp.value import replace
 
 APP = ApplicationId(1474893803111, 42)
 START_MS = 1474899851575
@@ -229,6 +230,20 @@ def test_a_committed_output_and_one_that_is_still_to_come_are_told_apart() -> No
     assert "output model : committed to file:///m" in status_lines(done, [], END_MS)
     running = view(state=State.RUNNING, cause=None, outputs=(OutputView(name="", target="file:///m"),))
     assert "output : goes to file:///m" in status_lines(running, [], END_MS)
+
+
+def test_output_of_failed_containers_is_told_from_that_of_a_failed_application() -> None:
+    kept = OutputView(name="model", target="file:///m", partial="file:///m.app.failed", replaced="file:///m.old")
+    failed = failed_view(outputs=(kept, replace(kept, name="", committed=True)))
+    assert kept_lines(failed, ["/u/c1"]) == [
+        "partial model : kept at file:///m.app.failed",
+        "replaced model : not written by dlapp, kept at file:///m.old",
+        "failed : output of failed containers kept at file:///m.app.failed",
+        "replaced : not written by dlapp, kept at file:///m.old",
+        "unstored : /u/c1",
+    ]
+    assert status_lines(failed, [], END_MS, unstored=["/u/c1"]).count("unstored : /u/c1") == 1
+    assert kept_lines(view(), []) == []
 
 
 def test_a_soft_kill_under_way_shows_the_time_that_is_left() -> None:

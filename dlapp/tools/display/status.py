@@ -63,6 +63,7 @@ def status_lines(
     now_ms: int,
     *,
     tail: ErrorTail | None = None,
+    unstored: Sequence[str] = (),
     all_logs: bool = False,
 ) -> list[str]:
     """Return all that ``dlapp-status`` prints of an application.
@@ -75,6 +76,7 @@ def status_lines(
         logs: where the logs of its containers are, in CONTAINER_INDEX order.
         now_ms: the time [ms since 1970].
         tail: the last lines of stderr of the container that failed.
+        unstored: directories with output that could not be stored.
         all_logs: show the URLs of all containers, not only of the failed one or the first.
     """
     lines = [
@@ -85,7 +87,7 @@ def status_lines(
         f"startTime : {local_time(view['submitted_ms'])}",
         f"finishTime : {local_time(view['finished_ms'])}",
         f"elapsedTime : {elapsed_of(view, now_ms)}",
-        *answer_lines(view, now_ms, tail),
+        *answer_lines(view, now_ms, tail, unstored),
         *_container_lines(view),
         f"finalStatus : {view['final_status']}",
     ]
@@ -102,13 +104,14 @@ def status_lines(
     return lines
 
 
-def answer_lines(view: View, now_ms: int, tail: ErrorTail | None = None) -> list[str]:
+def answer_lines(view: View, now_ms: int, tail: ErrorTail | None = None, unstored: Sequence[str] = ()) -> list[str]:
     """Return how an application is or ended, why, what to type next, and where its output is.
 
     Args:
         view: of the application.
         now_ms: the time [ms since 1970].
         tail: the last lines of stderr of the container that failed.
+        unstored: directories with output that could not be stored.
     """
     lines = [headline(view, now_ms)]
     if view["phase"] and not ended(view):
@@ -127,11 +130,33 @@ def answer_lines(view: View, now_ms: int, tail: ErrorTail | None = None) -> list
     for output in view["outputs"]:
         name = f" {output['name']}".rstrip()
         lines.append(f"output{name} : {_output_text(output['committed'], ended(view))} {output['target']}")
-        if output["partial"]:
-            lines.append(f"partial{name} : kept at {output['partial']}")
-        if output.get("replaced"):
-            lines.append(f"replaced{name} : not written by dlapp, kept at {output['replaced']}")
+        lines += _kept_beside(output)
+    return [*lines, *_unstored_lines(unstored)]
+
+
+def kept_lines(view: View, unstored: Sequence[str]) -> list[str]:
+    """Return where the output of an application is that its targets do not have, and what they had before.
+
+    Args:
+        view: of the application.
+        unstored: directories with output that could not be stored.
+    """
+    return [*(line for output in view["outputs"] for line in _kept_beside(output)), *_unstored_lines(unstored)]
+
+
+def _kept_beside(output: Mapping[str, Any]) -> list[str]:
+    name, lines = f" {output['name']}".rstrip(), []
+    if output["partial"]:
+        # Of an output that is committed, this is what containers left that failed while the others went on.
+        what = f"failed{name} : output of failed containers" if output["committed"] else f"partial{name} :"
+        lines.append(f"{what} kept at {output['partial']}")
+    if output.get("replaced"):
+        lines.append(f"replaced{name} : not written by dlapp, kept at {output['replaced']}")
     return lines
+
+
+def _unstored_lines(unstored: Sequence[str]) -> list[str]:
+    return [f"unstored : {path}" for path in unstored]
 
 
 def headline(view: View, now_ms: int) -> str:

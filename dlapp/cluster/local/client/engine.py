@@ -10,7 +10,7 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -726,6 +726,22 @@ class LocalEngine(Closeable):
         return f"{row.id} had ended before the kill: {now['state']}, {now['diagnostics']}"
 
     # ---- removing ----
+
+    def unstored(self, view: Mapping[str, Any]) -> list[str]:
+        """Return the directories with output of the caller's application that could not be stored.
+
+        Args:
+            view: of the application, in its JSON form.
+        """
+        if self._is_others or self._is_foreign(str(view["application_id"])):
+            return []
+        above = self._state.unstored(self._uid)
+        try:
+            kept = os.listdir(above)
+        except FileNotFoundError:
+            return []
+        containers = {str(two["container_id"]) for one in view["containers"] for two in (one, *one.get("earlier", ()))}
+        return [os.path.join(above, name) for name in sorted(containers.intersection(kept))]
 
     def check_removal(self, application_id: ApplicationId) -> None:
         """Refuse what `remove` would refuse.

@@ -227,6 +227,10 @@ class YarnEngine(Closeable):
         """
         return self._ender.kill(application_id, by)
 
+    def unstored(self, view: Mapping[str, Any]) -> list[str]:
+        """Return nothing: such output is on the node of its container, which the diagnostics name."""
+        return []
+
     def check_removal(self, application_id: ApplicationId) -> None:
         """Refuse: the ResourceManager keeps the list of applications. Raises UsageError."""
         raise UsageError(
