@@ -654,7 +654,8 @@ class World:
         no_commit = (Cause.KILLED,) if goes_on else (Cause.KILLED, Cause.FAILED)
         if ending.cause in no_commit and self.swapped is not None and not plan.commit_fails:
             self.violated(f"{ending.diagnostics}, and its output was committed")
-        if ending.cause is Cause.FAILED and goes_on:
+        # A commit that fails after a soft stop makes it FAILED, too.
+        if ending.cause is Cause.FAILED and goes_on and self.master.state.soft_text is None:
             self.check_others_went_on(deciding or list(range(self.total)))
         view = view_of(self.master.state, "")
         if not view.state.ended or view.cause is not ending.cause:

@@ -397,7 +397,7 @@ def test_tls_where_plain_is_spoken_is_one_line_with_the_setting(hadoop: Hadoop) 
     url = hadoop.rm_url.replace("http:", "https:")
     with (
         YarnRest([url], Login("u"), timeout_s=5) as wrong,
-        pytest.raises(Unreachable, match=r"plain HTTP, and not TLS; set yarn\.http\.policy"),
+        pytest.raises(Unreachable, match=r"plain HTTP, not TLS; set yarn\.http\.policy"),
     ):
         wrong.info()
 
