@@ -92,7 +92,10 @@ class WorldCheck:
             return  # it has its own fault, or packing will say so
         name, own = shown(self.spec.script), _from_here(os.path.join(self.spec.workspace, self.spec.script))
         words = first.removeprefix(b"#!").split()
-        if first.startswith(b"#!") and words and not os.stat(path).st_mode & 0o100:
+        is_executable = os.stat(path).st_mode & 0o100
+        if first.startswith(b"#!") and first.endswith(b"\r\n") and is_executable:
+            self.note(f"{name} has Windows line ends, so it cannot be started: sed -i 's/\\r$//' {own}")
+        if first.startswith(b"#!") and words and not is_executable:
             if os.path.basename(words[-1]) in (b"sh", b"bash"):
                 return
             said = os.fsdecode(b" ".join(words))

@@ -232,6 +232,19 @@ def test_the_script_that_needs_an_x_bit_is_named_as_seen_from_here(
         assert launched.noted[0].endswith(f": chmod +x {seen}")
 
 
+def test_a_script_with_windows_line_ends_is_noted_with_the_command_that_converts_it(
+    launched: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(launched.place)
+    (launched.workspace / "dl_app_start.sh").write_bytes(b"#!/bin/sh\r\necho\r\n")
+    (launched.workspace / "dl_app_start.sh").chmod(0o755)
+    launched()
+    assert launched.noted == [
+        "dl_app_start.sh has Windows line ends, so it cannot be started: "
+        r"sed -i 's/\r$//' user_dev_workspace/dl_app_start.sh"
+    ]
+
+
 def test_one_address_for_before_and_after_the_end_is_printed_once(
     launched: Launch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
