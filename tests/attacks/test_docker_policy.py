@@ -82,7 +82,7 @@ def test_several_containers_that_name_no_network_are_told_that_the_default_is_an
     assert done.code == 0, done.err
     lines = [line for line in done.err.splitlines() if "network=host" in line]
     assert len(lines) == told
-    assert all(line.startswith(f"the 2 containers are in Docker's network {configured} and ") for line in lines)
+    assert all(line.startswith(f"note: the 2 containers are in Docker's network {configured} and ") for line in lines)
 
 
 @pytest.mark.docker
