@@ -159,10 +159,16 @@ class Engine:
         return rf"{server}/({nodes})/{container}/{container}/{getpass.getuser()}/{stream}/\?start=-4096"
 
     def is_settled(self, application: str) -> bool:
-        """Whether what is left of an application that has ended was looked after; on YARN who looks at it does that."""
+        """Whether the outputs of an application that has ended are settled; on YARN who looks at it does that.
+
+        An ApplicationMaster that is killed when it has written the history leaves its staging directory to the user's
+        next submission.
+        """
         if self.hadoop is None:
             return True
-        return bool(status(application)) and application not in self._files.names(f"{self._files.home}/.dlapp/staging")
+        home = f"{self._files.home}/.dlapp"
+        is_staged = bool(status(application)) and application in self._files.names(f"{home}/staging")
+        return not is_staged or f"{application}.json" in self._files.names(f"{home}/history")
 
     def control(self, application: str) -> Control:
         """Where its ApplicationMaster listens, and its secret: on YARN that is in its credentials alone."""
