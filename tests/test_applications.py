@@ -105,7 +105,7 @@ def test_every_container_is_given_its_place_its_arguments_and_environment(engine
     assert any("ended: " in line for line in own)
     shown = run("dlapp-status", application)
     assert shown.out.splitlines()[0] == f"DL App {application} is FINISHED"
-    assert "red" not in json.dumps(status(application))
+    assert "$blue" not in json.dumps(status(application))
 
 
 def test_output_of_all_containers_replaces_the_old_at_once(engine: Engine, tmp_path: Path) -> None:
