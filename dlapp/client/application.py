@@ -81,12 +81,11 @@ class Application:
             NotFound: there is no such container.
         """
         streams = ("stdout", "stderr") if stream is None else (stream,)
-        data: dict[tuple[int, str], bytes] = {}
+        data: dict[tuple[int, str], bytearray] = {}
         for piece in self._client.logs(
             self.application_id, container=container, streams=streams, last_lines=last_lines
         ):
-            key = (piece.log.index, piece.stream)
-            data[key] = data.get(key, b"") + piece.data
+            data.setdefault((piece.log.index, piece.stream), bytearray()).extend(piece.data)
         texts = {
             key: data[key].decode(errors="replace")
             for key in sorted(data, key=lambda key: (key[0], streams.index(key[1])))

@@ -34,7 +34,7 @@ HUGE = 8 << 30
 
 @dataclass(frozen=True)
 class Bait:
-    """What lies outside, with links to it: nothing of dlapp may change it.
+    """Files outside, with links to them: nothing of dlapp may change them.
 
     Attributes:
         top: the directory to compare before and after; `file` and `directory` lie in it.

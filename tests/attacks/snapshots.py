@@ -16,7 +16,7 @@ _READ_AT_MOST = 16 << 20
 
 @dataclass(frozen=True)
 class Entry:
-    """What can be seen of one name."""
+    """The visible state of one name."""
 
     type: str
     inode: int
@@ -84,7 +84,7 @@ def unchanged(*tops: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def contents_unchanged(top: Path) -> Iterator[None]:
-    """As `unchanged`, but for the number of names that a file has: a hard link to it may be removed."""
+    """Compare as `unchanged`, but for the number of names that a file has: a hard link to it may be removed."""
     before = snapshot(top)
     yield
     found = [line for line in changes(before, snapshot(top)) if ": links " not in line]

@@ -46,7 +46,7 @@ def marker_of_version_1(parts: list[tuple[str, str]], inode: int = 1) -> bytes:
 
 
 def store_and_commit(place: Path) -> str:
-    """What the victim's task and ApplicationMaster do: the error of it, empty if it went well."""
+    """Store and commit as the victim's task and ApplicationMaster do. Return the error, empty if there is none."""
     output = Path.home() / "output"
     output.mkdir(exist_ok=True)
     (output / "model").write_text("weights")
@@ -75,7 +75,7 @@ def settle_by_force(place: Path) -> list[str]:
 
 @contextlib.contextmanager
 def contents_unchanged(bait: Bait) -> Iterator[None]:
-    """As `unchanged`, but for the number of names that a file has."""
+    """Compare as `unchanged`, but for the number of names that a file has."""
     before = snapshot(bait.top)
     yield
     assert [line for line in changes(before, snapshot(bait.top)) if ": links " not in line] == []

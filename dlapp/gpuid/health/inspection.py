@@ -215,7 +215,7 @@ class Inspector:
     """
 
     WELL_LAST_S, ILL_LAST_S = 1.0, 10.0
-    """How long what was seen of a GPU is good: a wait for devices must not open NVML at each turn, nor wait anew for
+    """Age limit of what was seen of a GPU: a wait for devices must not open NVML at each turn, nor wait anew for
     something that does not pass, when what it noted could not be written."""
 
     def __init__(
