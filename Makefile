@@ -7,10 +7,12 @@
 #   make demo-caffe        examples/caffe_mnist in Docker, image and all from Debian's packages (root; a minute or two)
 #   make images [NAME=]    build the Docker images, or one of them, and try each (needs a registry)
 #   make test-images       the images' package sets and programs, on Debian where no registry is needed (root; long)
-#   make test              the tests; installs what they need when root, else says what is skipped
-#   make test-quick        those that need no server
-#   make test-hadoop, test-zookeeper, test-docker    those that need one
-#   make test-faults       all of them with every fault injected, more cases
+#   make test              the tests but the slow ones; installs what they need when root, else says what is skipped
+#   make test-quick        those that need neither a server nor root
+#   make test-users        those that need root alone, most to become other users
+#   make test-hadoop, test-zookeeper, test-docker    those that need a server
+#   make test-faults       all tests with every fault injected, the slow ones and all cases of those marked sampled
+#   make test-federation   HDFS with an observer NameNode, and with a KMS, from Maven Central (minutes)
 #   make test-oldest       the tests with the oldest libraries that pyproject.toml allows
 #   make soak NAME=ledger  one part under faults for an hour, or yarn; ARGS="--seconds 300 --seed 1"
 #   make fuzz [CASES=]     100,000 changed inputs for each parser of what others wrote (hours; ARGS="-k hadoop")
@@ -18,9 +20,9 @@
 #   make fix               format, and repair what the linter can
 #   make check             format, lint, types (of the tests too), import rules, dead code
 #   make dead-code         what nothing uses (pyproject.toml, tool.vulture, has what is used from elsewhere)
-#   make coverage [ARGS=]  branches of dlapp that the quick tests take: the total, and the 20 worst modules
+#   make coverage [ARGS=]  branches of dlapp that tests without a server take: the total, and the 20 worst modules
 #   make dist              wheel and sdist; each is installed into an empty environment and tried
-#   make bench NAME=cli    measure (or data, ledger, pack, am_memory); results also go to bench/results/
+#   make bench NAME=cli    measure (or data, ledger, pack, am_memory, scale); results also go to bench/results/
 #   make clean             remove what the above made
 #
 # Tests run on WORKERS processes (make test WORKERS=2), more than there are cores: half of their time they wait for
@@ -35,11 +37,14 @@ WORKERS ?= 4
 # A worker that dies is not replaced: a test that hangs ends the run, and the servers of its group are lost.
 PYTEST = PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup \
 	--no-loadscope-reorder --max-worker-restart=0
+# In a new clone one process compiles the tests, and not each worker all of them; what fails here fails there, too.
+COMPILE = ls tests/__pycache__/conftest.*-pytest-*.pyc >/dev/null 2>&1 || \
+	$(BIN)/python -m pytest -qq --collect-only >/dev/null || true
 # Compiled modules are kept: the tests start some thousand processes, and each would compile dlapp again.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help demo yarn-up yarn-down demo-yarn demo-caffe images test-images test test-quick test-hadoop \
-	test-zookeeper test-docker test-faults test-oldest soak fuzz scale fix check \
+.PHONY: help demo yarn-up yarn-down demo-yarn demo-caffe images test-images test test-quick test-users test-hadoop \
+	test-zookeeper test-docker test-faults test-federation test-oldest soak fuzz scale fix check \
 	dead-code coverage dist bench clean
 
 help:
@@ -63,24 +68,30 @@ demo-yarn:
 
 demo-caffe:
 	@.ci/venv $(VENV) $(TESTED)
-	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m tests.services.with_dockerd examples/caffe_mnist/demo.sh
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m tests.services.containers.with_dockerd examples/caffe_mnist/demo.sh
 
 images:
 	@docker/build.sh $(NAME)
 
 test-images:
 	@.ci/venv $(VENV) $(TESTED) images
-	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m tests.services.with_dockerd \
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m tests.services.containers.with_dockerd \
 		$(BIN)/python -m pytest -o faulthandler_timeout=3600 tests/images/in_containers.py $(ARGS)
 
 test:
 	@.ci/venv $(VENV) $(TESTED)
 	@$(BIN)/python -m tests.services.install
+	@$(COMPILE)
 	@$(PYTEST) $(ARGS)
 
 test-quick:
 	@.ci/venv $(VENV) $(TESTED)
-	@$(PYTEST) -m "not hadoop and not zookeeper and not docker" $(ARGS)
+	@$(COMPILE)
+	@$(PYTEST) -m "not hadoop and not zookeeper and not docker and not root" $(ARGS)
+
+test-users:
+	@.ci/venv $(VENV) $(TESTED)
+	@$(PYTEST) -m "root and not hadoop and not zookeeper and not docker" $(ARGS)
 
 # A test that needs several servers runs with the first of them.
 test-hadoop:
@@ -102,6 +113,11 @@ test-faults:
 	@.ci/venv $(VENV) $(TESTED)
 	@$(BIN)/python -m tests.services.install
 	@DLAPP_FAULTS=full $(PYTEST) $(ARGS)
+
+test-federation:
+	@.ci/venv $(VENV) $(TESTED)
+	@$(BIN)/python -m tests.services.install
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest tests/storage/in_federation.py $(ARGS)
 
 test-oldest:
 	@PIP_CONSTRAINT=$$(.ci/oldest) .ci/venv $(VENV)-oldest $(TESTED)

@@ -9,7 +9,7 @@
 - ``end-after-kill``: seconds from the SIGKILL of everything of the application but its payload until no process of the
   payload's container is there. ``end-after-kill-dead``: the same where dockerd and its containerd were killed before.
 
-dockerd is one of our own (`tests.services.dockerd`) with an image of busybox; it needs root.
+dockerd is one of our own (`tests.services.containers.dockerd`) with an image of busybox; it needs root.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ from statistics import median
 from bench import Row, alternately, median_ratio
 from bench._throwaway import DEADLINE_S, command, own_state
 from bench.am_memory import empty_python_kib, resident_kib
+from dlapp.gpuid.rules import LeaseRequest
 from dlapp.launch_spec import DockerSettings
 from dlapp.node_policy import node_policy
 from dlapp.runtime.docker import DockerRun
 from dlapp.runtime.payload import Payload, PayloadDevice
 from dlapp.spec import Resources
 from tests.applications import processes
-from tests.services.dockerd import GPU_IMAGE, IMAGE, Dockerd, own_daemon, why_not
-from tests.services.gpu_programs import hooks
+from tests.services.containers.dockerd import GPU_IMAGE, IMAGE, Dockerd, own_daemon, why_not
+from tests.services.containers.gpu_programs import hooks
 from tests.services.install import install
 
 ROUNDS = int(os.environ.get("DLAPP_BENCH_ROUNDS", "15"))
@@ -142,8 +143,8 @@ def leased(root: Path, gcores: int) -> Iterator[tuple[PayloadDevice, ...]]:
     device = _device(0)
     ledger = MachineLedger(str(root / "gpus"), discover=lambda: (Device(device.uuid, 0, 0),))
     with (
-        ledger.reserve("bench", "bench", gcores),
-        ledger.lease(application="bench", container="bench", user="bench", gcores=gcores) as lease,
+        ledger.reserve("bench", gcores),
+        ledger.lease(LeaseRequest("bench", "bench", "bench", gcores)) as lease,
     ):
         yield (device,)
         lease.release()

@@ -23,10 +23,10 @@ from bench import Row
 from dlapp.gpuid.devices import Device
 from dlapp.gpuid.record_json import to_bytes
 from dlapp.gpuid.rules import DeviceRecord, HostRecord, LeaseRecord, LeaseRequest
-from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger, ZooKeeperSettings
+from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger
 from dlapp.value import replace
 from tests.services.install import ZOOKEEPER_JAR
-from tests.services.zookeeper import ZooKeeper
+from tests.services.zookeeper import ZooKeeper, ledger_settings
 
 NEEDS = ("java", ZOOKEEPER_JAR)
 SECONDS = 3.0
@@ -119,7 +119,7 @@ def _until(ready: Any, seconds: float, done: Any, step: Callable[[], None]) -> N
 
 def _ours(place: int, ensemble: str, scratch: str, hosts: int, ready: Any, seconds: float, done: Any) -> None:
     host = f"node{place % hosts}"
-    settings = ZooKeeperSettings(ensemble, "/ours", "dlapp:secret", lock_dir=f"{scratch}/{host}")
+    settings = ledger_settings(ensemble, "/ours", "dlapp:secret", lock_dir=f"{scratch}/{host}")
     there = tuple(Device(f"GPU-{number}", number, number) for number in range(_devices(ready.parties - 1, hosts)))
     with ZooKeeperLedger(settings, host=host, discover=lambda: there, machine="bench") as ledger:
         ask = LeaseRequest("application_1700000000000_0001", f"container_{place}", "tony", 1)
@@ -185,7 +185,7 @@ def _acquire_p99(ensemble: str, scratch: str) -> Row:
     client.start()
     client.ensure_path("/raw/p99")
     data = to_bytes(_record("node0"))
-    settings = ZooKeeperSettings(ensemble, "/p99", "dlapp:secret", lock_dir=f"{scratch}/p99")
+    settings = ledger_settings(ensemble, "/p99", "dlapp:secret", lock_dir=f"{scratch}/p99")
     acquire, write = [], []
     with ZooKeeperLedger(settings, host="node0", discover=lambda: CARDS, machine="bench") as ledger:
         ask = LeaseRequest("application_1700000000000_0001", "container_1", "tony", 2)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dlapp.errors import DlappError
     from dlapp.ids import ApplicationId
     from dlapp.report import ApplicationView, Cause, FinalStatus, State
-    from dlapp.spec import AppSpec, InputSpec, OnFailure, OutputSpec, Placement, Resources, RoleSpec
+    from dlapp.spec import AppSpec, InputSpec, OnFailure, OutputSpec, PayloadCache, Placement, Resources, RoleSpec
     from dlapp.value import replace
 
 __version__ = "0.1.0"
@@ -31,6 +31,7 @@ __all__ = [
     "LogPiece",
     "OnFailure",
     "OutputSpec",
+    "PayloadCache",
     "Placement",
     "Resources",
     "RoleSpec",

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from dlapp.system.processes.loading import loading
+
+if TYPE_CHECKING:
+    from dlapp.launch_spec import LaunchSpec
 
 
 def main(argv: Sequence[str]) -> int:
@@ -16,7 +20,7 @@ def main(argv: Sequence[str]) -> int:
             case "am":
                 from dlapp.am.main import main as run
             case "task":
-                from dlapp.task.main import main as run
+                run = _task
             case "runner":
                 from dlapp.cluster.local.runner.process import main as run
             case "sweep":
@@ -26,22 +30,30 @@ def main(argv: Sequence[str]) -> int:
             case other:
                 print(f"Error: dlapp {other!r}: what is there are am, task, runner, sweep and doctor", file=sys.stderr)
                 return 2
-    if list(argv) == ["task", "--engine", "yarn"]:
-        return _task_on_yarn()
     return run(argv[1:])
 
 
-def _task_on_yarn() -> int:
+def _task(argv: Sequence[str]) -> int:
+    with loading():
+        from dlapp.task.main import main as run
+
+    if list(argv) != ["--engine", "yarn"]:
+        return run(argv, _check_node)
     from dlapp.cluster.yarn.task_container import make_home
     from dlapp.errors import DlappError
-    from dlapp.task.main import main as run
 
     try:
         home = make_home()
     except (DlappError, OSError) as error:
         print(f"dlapp: {error}", file=sys.stderr)
         return 1
-    return run(["--engine", "yarn", "--home", home])
+    return run(["--engine", "yarn", "--home", home], _check_node)
+
+
+def _check_node(texts: Mapping[str, str], launch: LaunchSpec) -> Mapping[str, Any]:
+    from dlapp.doctor.node import findings_of_task
+
+    return {"findings": [one._asdict() for one in findings_of_task(texts, launch)]}
 
 
 if __name__ == "__main__":

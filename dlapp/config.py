@@ -21,6 +21,7 @@ from dlapp.system.text import (
     read_choice,
     read_count,
     read_duration_s,
+    read_limit_bytes,
     read_memory_mib,
     read_size_bytes,
     shown,
@@ -69,6 +70,7 @@ class LocalConfig(NamedTuple):
     memory_mib: int | None
     vcores: int | None
     gcores: int | None
+    am_attempts: int
 
 
 NO_CREDENTIALS = (
@@ -81,8 +83,10 @@ class ZooKeeperConfig(NamedTuple):
     """The ledger of GPUs of a cluster; without an ``ensemble`` there is none."""
 
     ensemble: str | None
-    root: str
+    root: str | None
     credentials: str | None
+    ca: str | None
+    certificate: str | None
     session_timeout_s: float
 
 
@@ -117,6 +121,7 @@ class StorageConfig(NamedTuple):
     workspace_limit_bytes: int
     cache_limit_bytes: int
     cache_age_s: float
+    payload_cache_limit_bytes: int
 
 
 class HistoryConfig(NamedTuple):
@@ -189,6 +194,10 @@ def _read_directory(text: str) -> str:
 
 def _read_credentials(text: str) -> str:
     return text if text == "none" else _read_directory(text)
+
+
+def _read_ca(text: str) -> str:
+    return text if text == "system" else _read_directory(text)
 
 
 def _read_docker_host(text: str) -> str:
@@ -294,6 +303,14 @@ KEYS: tuple[Key, ...] = (
     Key("local.vcores", "vcores", _read_cores, "", "count", "virtual cores for all applications together"),
     Key("local.gcores", "gcores", read_count, "", "count", "maximum number of GPUs for all applications together"),
     Key(
+        "local.am_attempts",
+        "am_attempts",
+        _read_attempts,
+        "2",
+        "count",
+        "maximum number of ApplicationMasters of an application, one after the other",
+    ),
+    Key(
         "gpuid.lock_dir",
         "lock_dir",
         _read_directory,
@@ -325,7 +342,15 @@ KEYS: tuple[Key, ...] = (
         "host:port,…",
         "the ZooKeeper servers with the GPU ledger of a cluster",
     ),
-    Key("gpuid.zookeeper.root", "root", _read_znode, "/dlapp", "path", "the znode of that ledger"),
+    Key(
+        "gpuid.zookeeper.root",
+        "root",
+        _read_znode,
+        "",
+        "path",
+        "the znode of that ledger; if not set, `/dlapp/CLUSTER`, by `yarn.resourcemanager.cluster-id` or "
+        "`fs.defaultFS`",
+    ),
     Key(
         "gpuid.zookeeper.credentials",
         "credentials",
@@ -334,6 +359,22 @@ KEYS: tuple[Key, ...] = (
         "file or `none`",
         "a file of mode 0600 with `user:password`, which is required to write that ledger; `none` lets everybody write "
         "it. If not set, no GPUs are leased",
+    ),
+    Key(
+        "gpuid.zookeeper.ca",
+        "ca",
+        _read_ca,
+        "",
+        "file or `system`",
+        "use TLS with these servers, which have certificates of the CAs in this file (PEM), or of the system's",
+    ),
+    Key(
+        "gpuid.zookeeper.certificate",
+        "certificate",
+        _read_directory,
+        "",
+        "file",
+        "a file of mode 0600 with a certificate and its key (PEM), for servers that require one of clients",
     ),
     Key(
         "gpuid.zookeeper.session_timeout",
@@ -405,7 +446,15 @@ KEYS: tuple[Key, ...] = (
         read_duration_s,
         "30d",
         "duration",
-        "how long an unused workspace or input is kept",
+        "how long an unused workspace, input or cache of programs is kept",
+    ),
+    Key(
+        "storage.payload_cache_limit",
+        "payload_cache_limit_bytes",
+        read_limit_bytes,
+        "50g",
+        "size",
+        "maximum size of a user's caches of programs (`cache.NAME`) on a node; 0: there are none",
     ),
     Key(
         "history.age",

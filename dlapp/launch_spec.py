@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dlapp.ids import ContainerId
 from dlapp.locations import HdfsPlace
+from dlapp.login import Login
 from dlapp.value import Value
 
 FILE_NAME = "launch.json"
@@ -22,9 +23,16 @@ class LedgerSettings(Value):
         application: of `MACHINE`: leases come from what its ApplicationMaster reserved; empty: nothing is reserved.
         ensemble: of `ZOOKEEPER`: ``zk1:2181,zk2:2181,zk3:2181``.
         root: path of the ledger's znodes.
+        former_root: where a host's record is read that is not there yet; empty: nowhere.
         credentials: ``user:password`` of ZooKeeper's digest scheme; empty: the znodes are open to everybody.
         session_timeout_s: of the session with the ensemble.
+        tls: whether the ensemble is connected to by TLS.
+        certificates: of the CAs that its servers' certificates are of (PEM); empty: those of the system.
+        client_certificate: with its key (PEM), for servers that require one; empty: none.
         host: this host's name in the ledger; empty: the kernel's.
+        full_name: its name with the domain; empty: not known.
+        resource_managers: web addresses of the cluster's ResourceManagers, ``http://rm1:8088``.
+        login: for these; None: no proof is needed.
         web: of `NODE_MANAGER`: its web address, ``http://node7:8042``; before its container runs only ``http://``.
     """
 
@@ -34,9 +42,16 @@ class LedgerSettings(Value):
     application: str = ""
     ensemble: str = ""
     root: str = "/dlapp"
+    former_root: str = ""
     credentials: str = ""
     session_timeout_s: float = 10.0
+    tls: bool = False
+    certificates: str = ""
+    client_certificate: str = ""
     host: str = ""
+    full_name: str = ""
+    resource_managers: tuple[str, ...] = ()
+    login: Login | None = None
     web: str = ""
 
 
@@ -57,18 +72,21 @@ class DockerSettings(Value):
 
 
 class CacheSettings(Value):
-    """The cache of input on a node.
+    """The cache of input on a node, and the caches of payloads.
 
     Args:
         limit_bytes, age_s: what is above, or was not used for so long, is removed.
         keep_free: share of the disk that stays free.
         directory: where it is; empty: the node says where.
+        payload_limit_bytes, payload_directory: the same for the caches of payloads.
     """
 
     limit_bytes: int
     age_s: float
     keep_free: float = 0.0
     directory: str = ""
+    payload_limit_bytes: int = 0
+    payload_directory: str = ""
 
 
 class LaunchSpec(Value):
@@ -83,8 +101,10 @@ class LaunchSpec(Value):
         ledger: None: there is none.
         cache: None: there is none.
         hdfs: None: the application has to do with none.
-        am_file: on a cluster, the location where the next ApplicationMaster leaves its address; empty: there is none,
-            for the task ends with the one that started it.
+        am_file: where the next ApplicationMaster leaves its address: a location on HDFS, or a path of this machine;
+            empty: nowhere.
+        resource_managers: web address of each ResourceManager, ``http://host:8088``; on one machine none.
+        alone_s: how long the payload runs on while no ApplicationMaster is there; on one machine.
         unstored: a directory of this machine for outputs that cannot be stored where they belong; it outlives the
             container. Empty: there is none.
         lease_timeout_s: how long GPUs that were granted are waited for: what is left of a payload before ends by then.
@@ -100,10 +120,12 @@ class LaunchSpec(Value):
     cache: CacheSettings | None = None
     hdfs: HdfsPlace | None = None
     am_file: str = ""
+    alone_s: float = 60.0
     unstored: str = ""
     lease_timeout_s: float = 30.0
+    resource_managers: tuple[str, ...] = ()
 
     @property
     def on_a_cluster(self) -> bool:
-        """True if the task outlives the ApplicationMaster that started it."""
-        return bool(self.am_file)
+        """True if YARN runs the task, and ends it."""
+        return bool(self.am_file) and not self.am_file.startswith("/")

@@ -1,10 +1,14 @@
 """Locations, as text with a scheme, and where an HDFS is and as whom it is used: one value, handed to all who need it.
 
-`dlapp.storage` says what a location is.
+`dlapp.storage` says what a location is. A cluster may have several HDFS (nameservices), and mount tables (viewfs) that
+give parts of them one tree of names. Mount tables are known to clients only: what a client submits, and what its nodes
+get, are locations of an HDFS.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from dlapp.errors import UsageError
@@ -12,11 +16,93 @@ from dlapp.login import Login
 
 FILE = "file://"
 HDFS = "hdfs://"
+VIEWFS = "viewfs:"
+_WILDCARD = re.compile(r"[*?\[\]{}\\]")
 
 
 def shown(name: str) -> str:
     """A name as a message can show it on one line, whatever bytes are in it."""
     return name if name.isprintable() else repr(name)
+
+
+class FileInfo(NamedTuple):
+    """A file: its size [bytes], when it was last changed [ms since 1970], its owner and permissions.
+
+    ``encrypted``: it is in an encryption zone. ``is_file`` is false for directories and symbolic links. ``inode_id``
+    is another one where the file was replaced; 0: the server does not say.
+    """
+
+    size_bytes: int
+    modified_ms: int
+    owner: str
+    mode: int
+    is_file: bool
+    encrypted: bool = False
+    inode_id: int = 0
+
+
+class HdfsService(NamedTuple):
+    """A nameservice of the configuration.
+
+    Args:
+        location: see `HdfsPlace`.
+        web: see `HdfsPlace`.
+        names: see `HdfsPlace`.
+    """
+
+    location: str
+    web: tuple[str, ...]
+    names: tuple[str, ...] = ()
+
+
+class MountTable(NamedTuple):
+    """Mount table of viewfs.
+
+    Args:
+        name: what stands after ``viewfs://``.
+        links: path in the table -> the location that it stands for. ``/`` is for paths under no other link.
+        unsupported: path -> setting, for links of a kind that is not followed; one of the path ``/`` may be any path.
+        homes: path of the directory with all home directories.
+    """
+
+    name: str
+    links: dict[str, str]
+    unsupported: dict[str, str]
+    homes: str = "/user"
+
+    def target(self, path: str) -> str:
+        """Return the location that a path, or a pattern, of the table stands for.
+
+        Raises:
+            UsageError: it is under no link, it has links under it, or a wildcard stands where a link may be.
+
+        Source: org.apache.hadoop.fs.viewfs.InodeTree (3.4: the longest link; before, links may not be nested).
+        """
+        parts = plain_parts(path)
+        name = shown(f"viewfs://{self.name}/{'/'.join(parts)}")
+        found, length = "", -1
+        for link, target in (self.links | self.unsupported).items():
+            above = plain_parts(link)
+            if parts[: len(above)] == above:
+                if link in self.unsupported:
+                    raise UsageError(
+                        f"{name}: dlapp does not follow {self.unsupported[link]}; write the hdfs:// location"
+                    )
+                if len(above) > length:
+                    found, length = target, len(above)
+            elif above[: len(parts)] == parts:
+                raise UsageError(f"{name} has mount points in it, such as {link}; name what is in one of them")
+            else:
+                one, other = next(pair for pair in zip(parts, above, strict=False) if pair[0] != pair[1])
+                begin, *wild = _WILDCARD.split(one, maxsplit=1)
+                if wild and other.startswith(begin):
+                    raise UsageError(
+                        f"{name}: a wildcard stands for names below a mount point only; write {link} itself, or its "
+                        "hdfs:// location"
+                    )
+        if length < 0:
+            raise UsageError(f"{name} is below no mount point (fs.viewfs.mounttable.{self.name}.link)")
+        return "/".join((found.rstrip("/"), *parts[length:]))
 
 
 class HdfsPlace(NamedTuple):
@@ -27,26 +113,104 @@ class HdfsPlace(NamedTuple):
         web: the web address of each NameNode: ``http://namenode:9870``.
         login: the Hadoop user, whose home relative paths begin at, with the proof.
         ca: file of the certificates that sign those of NameNodes and DataNodes (``https://``); None: what OpenSSL has.
+        certificates: of CAs that are trusted besides, for all servers of the cluster (PEM).
+        umask: permissions that new directories do not get (``fs.permissions.umask-mode``).
+        protected: directories that may not be replaced (``fs.protected.directories``).
+        homes: path of the directory with all home directories (``dfs.user.home.dir.prefix``).
+        names: what else may stand after ``hdfs://``: the nameservice, ``host:port`` of its NameNodes.
+        others: the other nameservices of the configuration.
+        mounts: the mount tables of the configuration.
+        view: the mount table that paths without a scheme are in (``fs.defaultFS`` is viewfs); empty: they are here.
     """
 
     location: str
     web: tuple[str, ...]
     login: Login
     ca: str | None = None
+    certificates: str = ""
+    umask: int = 0o022
+    protected: tuple[str, ...] = ()
+    homes: str = "/user"
+    names: tuple[str, ...] = ()
+    others: tuple[HdfsService, ...] = ()
+    mounts: tuple[MountTable, ...] = ()
+    view: str = ""
 
     @property
     def home(self) -> str:
         """The location of the user's home directory."""
-        return f"{self.location}/user/{self.login.user}"
+        return self._default(f"{self.homes}/{self.login.user}")
 
     def resolve(self, path: str) -> str:
-        """The location of a path as HDFS takes it: absolute, or relative to the home; one with a scheme stays."""
-        if path.startswith((FILE, HDFS)) and not path.startswith(HDFS + "/"):
+        """Return the location of a path as Hadoop takes it: absolute, relative to the home, or with a scheme.
+
+        Raises:
+            UsageError: it is on an HDFS, or under a mount point, that the configuration does not have.
+        """
+        if path.startswith(FILE):
             return path
+        if path.startswith(VIEWFS + "/"):
+            return self._of_view(path.removeprefix(VIEWFS))
+        if path.startswith(HDFS) and not path.startswith(HDFS + "/"):
+            _, slash, rest = path.removeprefix(HDFS).partition("/")
+            return self.of(path).location + slash + rest if slash else path
         for prefix in (HDFS, "hdfs:"):
             if path.startswith(prefix + "/"):
-                return self.location + path.removeprefix(prefix)
-        return self.location + path if path.startswith("/") else f"{self.home}/{path}"
+                return self._default(path.removeprefix(prefix))
+        return self._default(path if path.startswith("/") else f"{self.homes}/{self.login.user}/{path}")
+
+    def _default(self, path: str) -> str:
+        """Return the location of an absolute path on the default file system."""
+        return self._of_view(f"//{self.view}{path}") if self.view else self.location + path
+
+    def _of_view(self, text: str) -> str:
+        """Return the location for ``//table/path``, or ``/path`` of the default table."""
+        named, _, path = text[2:].partition("/") if text.startswith("//") else ("", "", text)
+        name = named or self.view or "default"
+        table = next((one for one in self.mounts if one.name == name), None)
+        if table is None:
+            raise UsageError(
+                f"{shown(VIEWFS + text)}: the Hadoop configuration has no mount table {shown(name)} "
+                f"(fs.viewfs.mounttable.{shown(name)}.link)"
+            )
+        found = table.target(path)
+        if not found.startswith(HDFS) or found.startswith(HDFS + "/"):
+            raise UsageError(f"{shown(VIEWFS + text)} stands for {shown(found)}, which is not on hdfs://NAMESERVICE")
+        return self.resolve(found)
+
+    def of(self, location: str) -> HdfsPlace:
+        """Return this place, or the one of the other nameservice that a location is on.
+
+        Raises:
+            UsageError: the configuration does not say where it is.
+        """
+        authority = location.removeprefix(HDFS).partition("/")[0]
+        if not location.startswith(HDFS) or self._is_here(authority):
+            return self
+        for one in self.others:
+            place = self._replace(location=one.location, web=one.web, names=one.names)
+            if place._is_here(authority):
+                return place
+        host, colon, _ = authority.partition(":")
+        kind = "https" if self.web[:1] and self.web[0].startswith("https:") else "http"
+        settings = f"dfs.ha.namenodes.{host} and dfs.namenode.{kind}-address.{host}.NAMENODE"
+        if colon:
+            settings = f"dfs.namenode.rpc-address.NAME ({authority}) and dfs.namenode.{kind}-address.NAME"
+        raise UsageError(
+            f"{shown(location)}: the HDFS that is configured is {self.location}; for another one hdfs-site.xml must "
+            f"have its name in dfs.nameservices, {shown(settings)}"
+        )
+
+    def for_locations(self, locations: Iterable[str]) -> HdfsPlace:
+        """Return this place with those of the other nameservices that the locations are on, for nodes."""
+        used = {self.of(one).location for one in locations} - {self.location}
+        others = tuple(one for one in self.others if one.location in used)
+        return self._replace(others=others, mounts=(), view="")
+
+    def _is_here(self, authority: str) -> bool:
+        """Return whether this is the HDFS that has a name; empty: the default one."""
+        known = (self.location.removeprefix(HDFS), *self.names)
+        return not authority or authority.removesuffix(":8020") in [one.removesuffix(":8020") for one in known]
 
     def path(self, location: str) -> str:
         """The absolute path that a location names here.
@@ -57,20 +221,25 @@ class HdfsPlace(NamedTuple):
         authority, slash, rest = location.removeprefix(HDFS).partition("/")
         if not location.startswith(HDFS) or not slash:
             raise UsageError(f"{shown(location)}: is not a location on HDFS, such as {self.home}")
-        if authority and authority.removesuffix(":8020") != self.location.removeprefix(HDFS).removesuffix(":8020"):
+        if not self._is_here(authority):
             raise UsageError(f"{shown(location)}: the HDFS that is configured is {self.location}")
         if not rest.isascii():
             try:
                 rest.encode()
             except UnicodeEncodeError:
                 raise UsageError(f"{shown(location)}: names on HDFS are UTF-8, and this one is not") from None
-        kept: list[str] = []
-        for part in rest.split("/"):
-            if part == "..":
-                del kept[-1:]
-            elif part not in ("", "."):
-                kept.append(part)
-        return "/" + "/".join(kept)
+        return "/" + "/".join(plain_parts(rest))
+
+
+def plain_parts(path: str) -> list[str]:
+    """Return the names in a path, without ``.`` and ``..``."""
+    kept: list[str] = []
+    for part in path.split("/"):
+        if part == "..":
+            del kept[-1:]
+        elif part not in ("", "."):
+            kept.append(part)
+    return kept
 
 
 def local_path(location: str) -> str:

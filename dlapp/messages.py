@@ -21,7 +21,7 @@ import os
 from enum import Enum
 
 from dlapp.ids import ApplicationId, ContainerId
-from dlapp.spec import InputSpec, OutputSpec, Resources
+from dlapp.spec import InputSpec, OutputSpec, PayloadCache, Resources
 from dlapp.value import Value, field
 
 TOOLS = "tools"
@@ -57,10 +57,10 @@ class Phase(Enum):
     """Phases of a task, in their order."""
 
     STARTING = "starting"
+    PULLING = "pulling"
     LEASING = "leasing"
     UNPACKING = "unpacking"
     FETCHING = "fetching"
-    PULLING = "pulling"
     WAITING = "waiting"
     """Ready, at the gate of its role's start rule."""
     RUNNING = "running"
@@ -77,6 +77,8 @@ class Fault(Enum):
     """The payload's exit code, or a script that cannot run: counted against the role's retries."""
     NODE = "node"
     """A GPU, the disk, Docker or the host: tried elsewhere, not counted."""
+    SERVICE = "service"
+    """A service that all nodes use is away (ZooKeeper, HDFS, a registry): waited for, counted against nothing."""
     DATA = "data"
     """Missing or unreadable input, an output that cannot be written: not tried again."""
     STOPPED = "stopped"
@@ -117,7 +119,7 @@ class Assignment(Value, kw_only=True):
         workspace_archive: location of the packed workspace.
         parts: for each output, in order, the location of the directory that takes this container's part.
         spread: `Placement.spread`.
-        collect_gpus: `AppSpec.collect_gpus`.
+        collect_gpus, check_node: of `AppSpec`.
         network: `AppSpec.network`.
     """
 
@@ -145,7 +147,9 @@ class Assignment(Value, kw_only=True):
     log_limit_bytes: int = 1 << 30
     spread: bool = False
     collect_gpus: bool = False
+    check_node: bool = False
     network: str | None = None
+    caches: tuple[PayloadCache, ...] = ()
 
 
 class StoredOutput(Value, kw_only=True):
@@ -170,7 +174,10 @@ class TaskResult(Value, kw_only=True):
         exit_code: the payload's; None: it never ran or died by a signal.
         signal: the signal that ended the payload.
         message: one line for the user; empty when all is well.
-        outage: with NODE: what the node lacks comes back without a change of its setup (Docker, a registry).
+        service: with SERVICE the service that is away, for users; with NODE one of this node alone, such as Docker,
+            which comes back without a change of its setup.
+        lost: with NODE: the node removed the container's directories. It counts as what YARN takes away.
+        unstored: the directories of this machine with output that could not be stored.
     """
 
     fault: Fault
@@ -178,7 +185,9 @@ class TaskResult(Value, kw_only=True):
     signal: int | None = None
     message: str = ""
     outputs: tuple[StoredOutput, ...] = ()
-    outage: bool = False
+    service: str = ""
+    lost: bool = False
+    unstored: tuple[str, ...] = ()
 
     @property
     def exit_text(self) -> str:
@@ -197,6 +206,7 @@ class Report(Value, kw_only=True):
         detail: a few words on the phase.
         gpus: indices of the devices it holds, in NVML's PCI order.
         image: which image its payload runs in, for good: the digest at its registry, or its id.
+        waits_for: the service that is away, without which this phase cannot go on; empty: it goes on.
         result: how it ended; with it the phase is ENDED and no report follows.
         seen: the number of the orders that the task has; the answer is held back while there are no newer ones.
         wait_s: how long the answer may be held back.
@@ -211,6 +221,7 @@ class Report(Value, kw_only=True):
     gpus: tuple[int, ...] = ()
     address: str | None = None
     image: str = ""
+    waits_for: str = ""
     result: TaskResult | None = None
     seen: int = 0
     wait_s: float = 0.0

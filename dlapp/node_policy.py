@@ -15,7 +15,15 @@ from typing import Any, NamedTuple
 
 from dlapp.errors import ConfigError
 from dlapp.system.files import is_inside
-from dlapp.system.text import read_boolean, read_choice, read_count, read_duration_s, read_size_bytes, shown
+from dlapp.system.text import (
+    read_boolean,
+    read_choice,
+    read_count,
+    read_duration_s,
+    read_limit_bytes,
+    read_size_bytes,
+    shown,
+)
 from dlapp.system.yaml_keys import Key, YamlValue, yaml_values
 
 FILE = "/etc/dlapp/node.yaml"
@@ -63,6 +71,7 @@ class NodePolicy(NamedTuple):
     kill_grace_max_s: float | None
     log_limit_bytes: int | None
     cache_dir: str | None
+    payload_cache_limit_bytes: int | None
     docker: DockerPolicy
 
 
@@ -191,7 +200,15 @@ KEYS: tuple[Key, ...] = (
         "size",
         "maximum size of a payload's stdout, and of its stderr",
     ),
-    Key("cache_dir", "cache_dir", _one(_read_directory), "", "directory", "the directory of the input caches"),
+    Key("cache_dir", "cache_dir", _one(_read_directory), "", "directory", "the directory of all caches"),
+    Key(
+        "payload_cache_limit",
+        "payload_cache_limit_bytes",
+        _one(read_limit_bytes),
+        "",
+        "size",
+        "maximum size of a user's caches of programs (`cache.NAME`); 0 forbids them",
+    ),
     Key(
         "docker.gpu_modes",
         "gpu_modes",

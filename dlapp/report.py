@@ -12,7 +12,7 @@ from typing import Any
 
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.messages import Phase
-from dlapp.value import Value, field, replace
+from dlapp.value import Value, field, fields, replace
 
 
 class State(Enum):
@@ -73,7 +73,11 @@ class TryView(Value, kw_only=True):
     signal: int | None = None
     message: str = ""
     log_url: str = ""
+    unstored: tuple[str, ...] = ()
     unknown: Mapping[str, Any] = field(default_factory=dict)
+
+
+_OF_TRY = tuple(name for name in fields(TryView) if name != "unknown")
 
 
 class ContainerView(Value, kw_only=True):
@@ -86,6 +90,7 @@ class ContainerView(Value, kw_only=True):
         image: in Docker the digest of its image at the registry, or its id where it comes from none.
         exit_code: the payload's; None while it runs, or where a signal ended it.
         log_url: directory or page under which its stdout and stderr are found.
+        unstored: directories on ``host`` with output that could not be stored.
         earlier: the containers that the index had before, the latest of them, oldest first.
     """
 
@@ -106,6 +111,7 @@ class ContainerView(Value, kw_only=True):
     signal: int | None = None
     message: str = ""
     log_url: str = ""
+    unstored: tuple[str, ...] = ()
     earlier: tuple[TryView, ...] = ()
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
@@ -116,19 +122,11 @@ class ContainerView(Value, kw_only=True):
         found = next((one for one in self.earlier if one.attempt == number), None)
         if found is None:
             return None
-        return replace(
-            self,
-            container_id=found.container_id,
-            attempt=found.attempt,
-            host=found.host,
-            phase=Phase.ENDED,
-            finished_ms=found.finished_ms,
-            exit_code=found.exit_code,
-            signal=found.signal,
-            message=found.message,
-            log_url=found.log_url,
-            earlier=(),
-        )
+        return replace(self, **{name: getattr(found, name) for name in _OF_TRY}, phase=Phase.ENDED, earlier=())
+
+    def as_try(self) -> TryView:
+        """Return what is kept of this container once the index has another."""
+        return TryView(**{name: getattr(self, name) for name in _OF_TRY})
 
 
 class OutputView(Value, kw_only=True):
@@ -138,6 +136,7 @@ class OutputView(Value, kw_only=True):
         committed: it is complete under ``target``.
         partial: where the output of an application or of containers that failed is kept.
         replaced: where that is kept which was at ``target`` before and was not written by dlapp.
+        previous: the same for a former output of dlapp's own.
     """
 
     name: str
@@ -145,6 +144,7 @@ class OutputView(Value, kw_only=True):
     committed: bool = False
     partial: str | None = None
     replaced: str | None = None
+    previous: str | None = None
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -154,12 +154,14 @@ class OutputClaim(Value, kw_only=True):
     Args:
         parts: name within the target ("" for the target itself) -> location of what a container stored.
         failed: the same for containers that failed while the others went on: kept beside the target.
+        keep_previous: as in `dlapp.spec.OutputSpec`.
     """
 
     target: str
     overwrite: bool
     parts: dict[str, str]
     failed: dict[str, str] = field(default_factory=dict)
+    keep_previous: int = 0
 
 
 class CommitClaim(Value, kw_only=True):
@@ -188,6 +190,8 @@ class ApplicationView(Value, kw_only=True):
         cause: why it ended; None while it runs.
         diagnostics: one line on the end, or on what it waits for.
         soft_kill_ends_ms: when the grace time of a soft-kill is over [ms since 1970].
+        as_of_ms: when this was written, where the ApplicationMaster could not be asked [ms since 1970]; None: it is of
+            now, or of the end.
         network: Docker's network mode of its containers; empty: it is not in Docker.
         containers: the last one of each index, in the order of CONTAINER_INDEX.
         min_version: the least format version that may write this.
@@ -219,6 +223,7 @@ class ApplicationView(Value, kw_only=True):
     tracking_url: str = ""
     soft_kill_by: str = ""
     soft_kill_ends_ms: int | None = None
+    as_of_ms: int | None = None
     containers: tuple[ContainerView, ...] = ()
     outputs: tuple[OutputView, ...] = ()
     min_version: int = 1

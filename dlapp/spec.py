@@ -18,12 +18,19 @@ MAX_AMOUNT = 2**31 - 1
 """Hadoop's ResourceProto carries memory as int64 but cores and counts as int32; the smaller limit holds for all."""
 
 MAX_RETRIES = 1000
+MAX_PREVIOUS = 1000
 DEFAULT_KILL_GRACE_S = 30.0
 DEFAULT_OUTPUT_PATIENCE_S = 86_400.0
 """A NameNode with much to read is in safe mode for an hour, and a night may pass until somebody sees that it is down or
 that a disk is full."""
+DEFAULT_SERVICE_PATIENCE_S = 3_600.0
+"""Containers that wait hold memory and GPUs; who restarts a service has done so in less."""
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_CACHE_NAME = re.compile("[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
+_NOT_FOR_CACHES = ("/dev", "/dlapp", "/etc", "/proc", "/sys", "/workspace")
+_PROGRAMS = ("/bin", "/lib", "/lib32", "/lib64", "/sbin", "/usr", "/usr/bin", "/usr/lib", "/usr/lib64", "/usr/sbin")
+"""What a cache at these paths would hide from the payload: devices, what dlapp mounts, the programs of the image."""
 _ROLE_NAME = re.compile(r"[a-z][a-z0-9_-]{0,30}", re.ASCII)
 RESERVED_ENV = (
     "CUDA_VISIBLE_DEVICES",
@@ -179,6 +186,7 @@ class OutputSpec(Value, kw_only=True):
         output_path: what is taken, relative to the workspace.
         target: a location with a scheme (``file:///results/run1``).
         overwrite: replace what is there.
+        keep_previous: with ``overwrite``, how many former outputs of dlapp's own are kept beside the target.
         on_failure: keep or drop what a failed application leaves.
     """
 
@@ -187,9 +195,37 @@ class OutputSpec(Value, kw_only=True):
     target: str
     overwrite: bool = False
     on_failure: OnFailure = OnFailure.KEEP
+    keep_previous: int = 0
 
     def __post_init__(self) -> None:
-        check_inside_workspace(f"{f'to_hdfs {self.name}'.strip()}.output_path", self.output_path)
+        section = f"to_hdfs {self.name}".strip()
+        check_inside_workspace(f"{section}.output_path", self.output_path)
+        if not isinstance(self.keep_previous, int) or not 0 <= self.keep_previous <= MAX_PREVIOUS:
+            raise SpecError(f"{section}.keep_previous", f"is {self.keep_previous!r}, allowed are 0 to {MAX_PREVIOUS}")
+        if self.keep_previous and not self.overwrite:
+            raise SpecError(f"{section}.keep_previous", "has no effect without overwrite=true")
+
+
+class PayloadCache(Value):
+    """A directory that a user's payloads keep on a node between runs.
+
+    Args:
+        name: of the cache; one for all of the user's applications.
+        path: where a payload in Docker finds it, absolute.
+    """
+
+    name: str
+    path: str
+
+    def __post_init__(self) -> None:
+        where = f"application.cache.{self.name}"
+        check_cache_name(where, self.name)
+        check_cache_path(where, self.path)
+
+    @property
+    def variable(self) -> str:
+        """Name of the variable that has its path."""
+        return "DLAPP_CACHE_" + self.name.upper().replace("-", "_")
 
 
 class AppSpec(Value, kw_only=True):
@@ -209,9 +245,12 @@ class AppSpec(Value, kw_only=True):
         max_runtime_s: seconds from the application's start to its soft-kill; None: no limit.
         kill_grace_s: seconds between SIGTERM and SIGKILL.
         output_patience_s: how long output waits for a file system that does not answer, takes no changes or is full.
+        service_patience_s: how long a container waits for a service that is away before it has failed.
         on_container_failure: what becomes of the other containers when one has failed and is not tried again.
+        caches: directories that stay on a node between runs.
         roles: in the order of the file.
         collect_gpus: there is no payload; what its task does is to clear up the GPU ledger of its node.
+        check_node: there is no payload; its task checks its node for dlapp-doctor, with the configuration in ``args``.
     """
 
     username: str
@@ -230,15 +269,19 @@ class AppSpec(Value, kw_only=True):
     max_runtime_s: float | None = None
     kill_grace_s: float = DEFAULT_KILL_GRACE_S
     output_patience_s: float = DEFAULT_OUTPUT_PATIENCE_S
+    service_patience_s: float = DEFAULT_SERVICE_PATIENCE_S
     on_container_failure: ContainerFailure = ContainerFailure.STOP
     env: tuple[str, ...] = ()
     placement: Placement = field(default_factory=Placement)
     inputs: tuple[InputSpec, ...] = ()
     outputs: tuple[OutputSpec, ...] = ()
+    caches: tuple[PayloadCache, ...] = ()
     roles: tuple[RoleSpec, ...] = field(default_factory=lambda: (RoleSpec(),))
     collect_gpus: bool = False
+    check_node: bool = False
 
     def __post_init__(self) -> None:
+        self._check_types()
         for name, text in (("username", self.username), ("appname", self.appname)):
             if not text:
                 raise SpecError(f"application.{name}", "is empty")
@@ -256,8 +299,12 @@ class AppSpec(Value, kw_only=True):
             raise SpecError("application.max_runtime", f"is {self.max_runtime_s:g} s, it must be above 0")
         if self.kill_grace_s < 0:
             raise SpecError("application.kill_grace", f"is {self.kill_grace_s:g} s, the minimum is 0")
-        if self.output_patience_s < 0:
-            raise SpecError("application.output_patience", f"is {self.output_patience_s:g} s, the minimum is 0")
+        for key, seconds in (
+            ("output_patience", self.output_patience_s),
+            ("service_patience", self.service_patience_s),
+        ):
+            if seconds < 0:
+                raise SpecError(f"application.{key}", f"is {seconds:g} s, the minimum is 0")
         if not self.roles:
             raise SpecError("roles", "is empty")
         gangs = [role.name for role in self.roles if role.start is StartRule.GANG]
@@ -273,6 +320,29 @@ class AppSpec(Value, kw_only=True):
             if len(set(names)) != len(names):
                 twice = next(name for name in names if names.count(name) > 1)
                 raise SpecError(what, f"{twice!r} appears twice")
+        for place, one in enumerate(self.caches):
+            where = f"application.cache.{one.name}"
+            for other in self.caches[:place]:
+                if one.variable == other.variable:
+                    raise SpecError(where, f"{one.variable} is the variable of cache.{other.name} already")
+            for other in (*self.caches[:place], *self.caches[place + 1 :]):
+                if f"{one.path}/".startswith(f"{other.path}/"):
+                    raise SpecError(where, f"{one.path} is in that of cache.{other.name}")
+
+    def _check_types(self) -> None:
+        """Refuse values of another type: a program may make a spec, and no checker may have seen it."""
+        for name in ("username", "appname", "workspace", "script", "docker_image", "network", "queue", "project"):
+            if not isinstance(value := getattr(self, name), (str, type(None))):
+                raise SpecError(name, f"is {value!r}, it must be text (str)")
+        for name in ("args", "exclude", "tags", "env"):
+            if not isinstance(words := getattr(self, name), (tuple, list)):
+                raise SpecError(name, f"is {words!r}, it must be a tuple of texts")
+            for place, word in enumerate(words):
+                if not isinstance(word, str):
+                    raise SpecError(f"{name}[{place}]", f"is {word!r}, it must be text (str)")
+        for name in ("max_runtime_s", "kill_grace_s", "output_patience_s", "service_patience_s"):
+            if not isinstance(value := getattr(self, name), (int, float, type(None))):
+                raise SpecError(name, f"is {value!r}, it must be a number of seconds")
 
     @property
     def containers(self) -> int:
@@ -341,6 +411,23 @@ def check_inside_workspace(where: str, path: str) -> None:
         raise SpecError(where, f"{path!r} is absolute; it is taken from the workspace's root")
     if posixpath.normpath(path).split("/", 1)[0] == "..":
         raise SpecError(where, f"{path!r} leads out of the workspace")
+
+
+def check_cache_name(where: str, name: str) -> None:
+    """Refuse a name that no cache can have. Raises SpecError; the message names ``where``."""
+    if not isinstance(name, str) or not _CACHE_NAME.fullmatch(name):
+        raise SpecError(where, f"{name!r} is not a name: at most 32 of A-Z, a-z, 0-9, _ and -, no _ or - first")
+
+
+def check_cache_path(where: str, path: str) -> None:
+    """Refuse a path at which no cache can be mounted. Raises SpecError; the message names ``where``."""
+    if not isinstance(path, str) or not path.startswith("/") or path.startswith("//"):
+        raise SpecError(where, f"{path!r} is not an absolute path")
+    if posixpath.normpath(path) != path or not path.isprintable():
+        raise SpecError(where, f"{path!r}: write it without a slash at its end, //, . and .., and control characters")
+    closed = next((one for one in _NOT_FOR_CACHES if f"{path}/".startswith(f"{one}/")), None)
+    if path == "/" or path in _PROGRAMS or closed is not None:
+        raise SpecError(where, f"{path}: a cache cannot be mounted {'there' if closed is None else f'in {closed}'}")
 
 
 def check_env_name(where: str, name: str) -> None:

@@ -13,11 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from dlapp.client import Client
+from dlapp.system import clock
+from dlapp.tools.common import whole
+from dlapp.tools.display.view import derived
+
 T = TypeVar("T")
 BIN = Path(sys.executable).parent
 
 
-def wait_for(what: str, look: Callable[[], T | Literal[False] | None], timeout_s: float = 30.0) -> T:
+def wait_for(what: str, look: Callable[[], T | Literal[False] | None], timeout_s: float = 60.0) -> T:
     """Look again and again until there is something to see; it is returned."""
     deadline = time.monotonic() + timeout_s
     while True:
@@ -29,7 +34,7 @@ def wait_for(what: str, look: Callable[[], T | Literal[False] | None], timeout_s
 
 @dataclass(frozen=True)
 class Done:
-    """What a command printed, and its exit code."""
+    """Output of a command, and its exit code."""
 
     code: int
     out: str
@@ -81,10 +86,11 @@ def launch(file: Path, **env: str) -> str:
 
 
 def status(application: str) -> dict[str, Any]:
-    """What ``dlapp-status --json`` says of it."""
-    done = run("dlapp-status", "--json", application)
-    assert done.code == 0, done.err
-    return dict(json.loads(done.out))
+    """Return what ``dlapp-status --json`` says of it, without a process: tests look many times while they wait."""
+    with contextlib.closing(Client()) as client:
+        view = client.status_json(client.resolve_text(application))
+        beside = {"logs": client.log_urls(view), "unstored": client.unstored(view)}
+    return dict(json.loads(json.dumps({**whole(view), **derived(view, clock.now_ms()), **beside})))
 
 
 def ended(application: str, timeout_s: float = 120.0) -> dict[str, Any]:
@@ -98,7 +104,7 @@ def ended(application: str, timeout_s: float = 120.0) -> dict[str, Any]:
 
 
 def application_dir(state_dir: Path, application: str) -> Path:
-    """Where the embedded engine keeps it."""
+    """Return where the embedded engine keeps it."""
     (found,) = state_dir.glob(f"*/applications/{application}")
     return found
 
@@ -125,7 +131,7 @@ def processes_of(application: str) -> list[Process]:
 
 
 def open_files(pid: int) -> list[str]:
-    """What a process has open; it may close some meanwhile."""
+    """Return what a process has open; it may close some meanwhile."""
     found = []
     for one in os.listdir(f"/proc/{pid}/fd"):
         with contextlib.suppress(FileNotFoundError):

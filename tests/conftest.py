@@ -1,11 +1,14 @@
-"""What holds for every test: an environment of its own, complete runs where they are required, nothing left running."""
+"""Rules for every test: an environment of its own, complete runs where they are required, nothing left running."""
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import getpass
+import itertools
 import os
 import platform
+import re
 import shutil
 import signal
 import subprocess
@@ -18,8 +21,8 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
-from tests.services import needs
-from tests.services.dockerd import dockerd
+from tests.services import needs, users
+from tests.services.containers.dockerd import dockerd
 from tests.services.install import SEARCH, nvidia_devices, required
 
 if TYPE_CHECKING:
@@ -29,9 +32,11 @@ if TYPE_CHECKING:
 
 __all__ = ["dockerd"]
 
-hypothesis.settings.register_profile("quick", deadline=None, print_blob=True)
+FULL = os.environ.get("DLAPP_FAULTS") == "full"
+
+hypothesis.settings.register_profile("quick", deadline=None, print_blob=True, max_examples=40)
 hypothesis.settings.register_profile("full", deadline=None, print_blob=True, max_examples=500)
-hypothesis.settings.load_profile("full" if os.environ.get("DLAPP_FAULTS") == "full" else "quick")
+hypothesis.settings.load_profile("full" if FULL else "quick")
 
 KEPT = ("DLAPP_REQUIRE",)
 """What a test still sees of the caller's DLAPP_*; the rest steers the run as a whole or would change what it tests."""
@@ -43,6 +48,9 @@ MOST_OF_A_NAME = 200
 """Characters of a parameter's value that name a test."""
 
 INTERNAL_ERRORS: list[str] = []
+
+NUMBERS = itertools.count()
+"""Numbers of directories of tests: for each that it numbers, pytest itself lists all that there are."""
 
 SERVERS = pytest.StashKey[needs.Servers]()
 
@@ -69,6 +77,9 @@ def pytest_report_header() -> list[str]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None]:
     """Set the marks before any plugin chooses by them, and the order of the workers when all have chosen."""
     needs.mark(items)
+    if not FULL and (left_out := needs.left_out(items, by_group=_is_worker(config))):
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=list(left_out))
     if _is_worker(config):
         needs.mark_groups(items)
     yield
@@ -83,7 +94,11 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Count what each server is needed for."""
+    """Count what each server is needed for, and leave what was collected out of the sight of the garbage collector.
+
+    Thousands of items would be looked through again and again, and copied into each child that is forked.
+    """
+    gc.freeze()
     session.stash[SERVERS] = needs.Servers(session.items, by_group=_is_worker(session.config))
 
 
@@ -109,7 +124,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
 
 
 def _is_worker(config: pytest.Config) -> bool:
-    """Whether this is one of several processes that share the tests."""
+    """Return whether this is one of several processes that share the tests."""
     return hasattr(config, "workerinput")
 
 
@@ -136,8 +151,15 @@ def zookeeper() -> Iterator[ZooKeeper]:
 
 @pytest.fixture(scope="session")
 def travel_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the archive of dlapp lies that goes to the nodes; to make it anew for each test would take a second."""
+    """Directory of dlapp's archive for the nodes; to make it anew for each test would take a second."""
     return tmp_path_factory.mktemp("travel")
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a directory of this test alone, with its name."""
+    name = re.sub(r"\W", "_", request.node.name)[:30]
+    return tmp_path_factory.mktemp(f"{next(NUMBERS)}_{name}", numbered=False)
 
 
 @pytest.fixture(autouse=True)
@@ -145,7 +167,7 @@ def _own_environment(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> Path:
     """A home, a state directory and a GPU ledger of this test alone, and no configuration of the caller."""
-    home = tmp_path_factory.mktemp("home")
+    home = tmp_path_factory.mktemp(f"{next(NUMBERS)}_home", numbered=False)
     if "hadoop" in request.fixturenames:
         (home / ".cache" / "dlapp").mkdir(parents=True)
         (home / ".cache" / "dlapp" / "travel").symlink_to(request.getfixturevalue("travel_cache"))
@@ -160,7 +182,7 @@ def _own_environment(
 
 @pytest.fixture
 def state_dir(_own_environment: Path) -> Path:
-    """Where the embedded engine keeps this test's applications; not made yet."""
+    """Return where the embedded engine keeps this test's applications; not made yet."""
     return _own_environment / "state"
 
 
@@ -188,7 +210,7 @@ def engine(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Where the run must be complete, a test that was skipped has failed, with the reason of the skip.
+    """Return where the run must be complete, a test that was skipped has failed, with the reason of the skip.
 
     What was printed and logged is made text that can be sent: a worker ends at a name of a file that is not UTF-8.
     """
@@ -219,10 +241,11 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Nothing of ours outlives the tests: a process that still works under their temporary directory is a fault.
+    """Look for processes that outlived the tests: one that still works under their temporary directory is a fault.
 
     Workers have theirs in that of the process that started them, which looks when all of them have ended.
     """
+    users.remove_interpreter()
     factory = getattr(session.config, "_tmp_path_factory", None)
     if factory is None or _is_worker(session.config):
         return

@@ -29,7 +29,7 @@ on_yarn_when_full = pytest.mark.parametrize(
 
 
 class Control(NamedTuple):
-    """Where an ApplicationMaster listens, and the secret that its tokens are made of."""
+    """Address of an ApplicationMaster, and the secret that its tokens are made of."""
 
     url: str
     secret: str
@@ -159,7 +159,7 @@ class Engine:
         return rf"{server}/({nodes})/{container}/{container}/{getpass.getuser()}/{stream}/\?start=-4096"
 
     def is_settled(self, application: str) -> bool:
-        """Whether the outputs of an application that has ended are settled; on YARN who looks at it does that.
+        """Return whether the outputs of an application that has ended are settled; on YARN who looks at it does that.
 
         An ApplicationMaster that is killed when it has written the history leaves its staging directory to the user's
         next submission.
@@ -171,7 +171,7 @@ class Engine:
         return not is_staged or f"{application}.json" in self._files.names(f"{home}/history")
 
     def control(self, application: str) -> Control:
-        """Where its ApplicationMaster listens, and its secret: on YARN that is in its credentials alone."""
+        """Return where its ApplicationMaster listens, and its secret: on YARN that is in its credentials alone."""
         if self.hadoop is None:
             home = application_dir(self.state_dir, application)
             url = json.loads((home / "am.json").read_text())["control_url"]

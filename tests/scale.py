@@ -29,7 +29,7 @@ from typing import IO
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.messages import Phase, Report, derive_token
 from dlapp.serialization import to_json
-from tests.services.control_process import SECRET
+from tests.services.processes.control_process import SECRET
 
 TASKS = 10_000
 HELPERS = 4
@@ -49,7 +49,7 @@ ROOT = Path(__file__).parents[1]
 def main() -> int:
     """Run it once and print the figures; 1: a task was not served."""
     with contextlib.ExitStack() as stack:
-        server = stack.enter_context(_process("tests.services.control_process", limit=2 * TASKS + BESIDES))
+        server = stack.enter_context(_process("tests.services.processes.control_process", limit=2 * TASKS + BESIDES))
         port, pid = int(_line(server)), server.pid
         limit = resource.prlimit(pid, resource.RLIMIT_NOFILE)[0]
         twice = min(TASKS, limit - TASKS - BESIDES)

@@ -1,4 +1,4 @@
-"""As whom a cluster is used."""
+"""Test as whom a cluster is used."""
 
 from __future__ import annotations
 

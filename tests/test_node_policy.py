@@ -23,6 +23,7 @@ def policy_of(directory: Path, text: str, mode: int = 0o644) -> object:
 def test_without_a_file_the_strict_defaults_hold(tmp_path: Path) -> None:
     policy = node_policy(str(tmp_path / "node.yaml"))
     assert (policy.kill_grace_max_s, policy.log_limit_bytes, policy.cache_dir) == (None, None, None)
+    assert policy.payload_cache_limit_bytes is None
     assert policy.docker == (GPU_MODES, ("host", "bridge", "none"), (), False, 16384, 50)
 
 
@@ -31,6 +32,7 @@ def test_a_file_says_what_is_allowed(tmp_path: Path) -> None:
 kill_grace_max: 10m
 log_limit: 100m
 cache_dir: /var/cache/dlapp
+payload_cache_limit: 0
 docker:
   gpu_modes: cdi
   networks: [host]
@@ -43,7 +45,7 @@ docker:
 """
     policy = policy_of(tmp_path, text)
     mounts = (Mount("/data/sets", False), Mount("/scratch", True))
-    assert policy == (600.0, 100 << 20, "/var/cache/dlapp", (("cdi",), ("host",), mounts, True, 100, 90))
+    assert policy == (600.0, 100 << 20, "/var/cache/dlapp", 0, (("cdi",), ("host",), mounts, True, 100, 90))
 
 
 @pytest.mark.parametrize("text", ["", "docker:\n", "docker: {mounts: []}\n", "docker:\n  root: false\n"])
@@ -108,6 +110,6 @@ def test_the_documentation_has_the_table_of_keys() -> None:
 def test_the_example_is_a_file_that_is_taken(tmp_path: Path) -> None:
     text = (DOCS / "node.yaml").read_text()
     policy = policy_of(tmp_path, text)
-    assert policy == (3600.0, 1 << 30, None, (("cdi", "gpus"), ("bridge", "none"), (), False, 16384, 50))
+    assert policy == (3600.0, 1 << 30, None, 50 << 30, (("cdi", "gpus"), ("bridge", "none"), (), False, 16384, 50))
     for key in KEYS:
         assert f"{key.name.rpartition('.')[2]}:" in text

@@ -10,7 +10,7 @@ import json
 
 from dlapp.am.application_dir.local import LocalApplicationDir
 from dlapp.am.model.events import ApplicationEnd, Part, in_order
-from dlapp.am.model.journal import records, replay
+from dlapp.am.model.journal import done, records, replay
 from dlapp.am.model.state import ApplicationState
 from dlapp.am.settlement import OutputSettlement
 from dlapp.am.view import of as view_of
@@ -52,8 +52,8 @@ def decide(
 ) -> tuple[ApplicationEnd, tuple[OutputView, ...]]:
     """Return how the application has ended, and where its outputs are after this.
 
-    A commit that was begun is finished: that decision had been made. Otherwise what was stored is put aside, or
-    removed where somebody had asked for a kill.
+    A commit that was begun is finished: that decision had been made. Where it cannot be, the output is put aside, also
+    after a kill. Otherwise what was stored is put aside, or removed where somebody had asked for a kill.
 
     Args:
         app_dir: the files of the application, its commit claim among them.
@@ -67,6 +67,9 @@ def decide(
     settlement = OutputSettlement(app_dir, submission, application_id)
     if (claim := app_dir.claimed()) is not None:
         settled = settlement.finish(claim, again=True, give_up=False)
+        if settled.error is not None and (by := app_dir.kill_request()) is not None:
+            said = f"killed by {by}; {settled.error}"
+            return ApplicationEnd(FinalStatus.KILLED, Cause.KILLED, said), settled.outputs
         if settled.error is not None:
             return ApplicationEnd(FinalStatus.FAILED, Cause.FAILED, settled.error), settled.outputs
         note = "the ApplicationMaster died while it committed the output; the commit was finished after it"
@@ -85,16 +88,24 @@ def decide(
 
 
 def _parts(app_dir: LocalApplicationDir, submission: Submission) -> tuple[list[Part], list[Part]]:
-    """Return the last container of each index by the journals: those with stored output, and those without a result."""
+    """Return the containers by the journals that stored output, and those without a result.
+
+    Of an index that succeeded only its last container counts. Of another one an earlier try may have stored what the
+    last one did not.
+    """
     former = replay(records(app_dir.all_journal_lines()))
+    succeeded = set(done(former))
     stored, lost = [], []
-    for index, container_id in former.last.items():
-        result = former.containers[container_id].result
-        role, role_index = submission.spec.role_of(index)
-        if result is None:
-            lost.append(Part(index, role.name, role_index, container_id, ()))
-        elif result.outputs:
-            stored.append(Part(index, role.name, role_index, container_id, result.outputs))
+    for container_id, known in former.containers.items():
+        if known.index is None:
+            continue
+        if known.index in succeeded and former.last[known.index] != container_id:
+            continue
+        role, role_index = submission.spec.role_of(known.index)
+        if known.result is not None and any(one.files for one in known.result.outputs):
+            stored.append(Part(known.index, role.name, role_index, container_id, known.result.outputs))
+        elif known.result is None:
+            lost.append(Part(known.index, role.name, role_index, container_id, ()))
     return stored, lost
 
 

@@ -85,7 +85,7 @@ class DeviceCountReader:
         found = {}
         ledger = open_cluster_ledger(self._settings)
         try:
-            for host, record in ledger.hosts(timeout_s=ANSWER_S):
+            for host, record in ledger.short_hosts(timeout_s=ANSWER_S):
                 if isinstance(record, DlappError):
                     continue  # one that cannot be read says nothing against its host
                 if (count := usable(record, clock.now_ms())) is not None:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from dlapp.am.application_dir.interface import ApplicationDir, Superseded
 from dlapp.am.decisions.master import Master
 from dlapp.am.model import events
-from dlapp.am.model.journal import line, records, replay
+from dlapp.am.model.journal import RecoveredState, line, records, replay
 from dlapp.am.model.state import ApplicationState
 from dlapp.am.page import page
 from dlapp.am.server import ControlEndpoint, ControlRequest, RequestKind
@@ -41,6 +41,7 @@ from dlapp.serialization import to_json
 from dlapp.spec import Secrets, Submission
 from dlapp.storage.commit import part_location
 from dlapp.system import log
+from dlapp.value import replace
 
 if TYPE_CHECKING:
     from dlapp.am.device_counts import DeviceCountReader
@@ -52,6 +53,8 @@ DISK_AGAIN_S = 1.0
 """Between two tries to write while the disk is full."""
 SETTLING_S = 300.0
 """How long an attempt that was told to end lets its outputs be settled; what it leaves undone the next one does."""
+SILENT_S = 5.0
+"""So long the start of an attempt may take before those who look are shown what it waits for."""
 VIEW_EVERY_S = 0.2
 """The least time between two views written while containers report progress."""
 OPEN_ANSWER_EVERY_S = 1.0
@@ -64,6 +67,7 @@ Item = (
     | events.Kill
     | events.SoftKill
     | events.OutputsSettled
+    | events.SettlementWaits
     | events.DeviceCountsRead
     | events.Published
     | None
@@ -115,7 +119,6 @@ class Loop:
             submission,
             application_id,
             attempt,
-            former=replay(records(app_dir.all_journal_lines())) if attempt > 1 else None,
             parts_of=lambda one: tuple(part_location(output.target, application_id, one) for output in outputs),
             devices_wait_ms=devices_wait_ms,
         )
@@ -142,7 +145,12 @@ class Loop:
         """Run until the application has ended and all of that is written down."""
         with self._control.server:
             self._app_dir.open(self._control.url, self._queue.put)
-            self._handle(self._engine.register(self._control.url))
+            registered = self._engine.register(self._control.url)
+            if self._attempt > 1:
+                # Not before: an engine gives up an attempt that does not register, and a file system may be away.
+                self._recall()
+            if not self._over():
+                self._handle(registered)
             heartbeat_at = 0.0
             while not self._over():
                 now = time.monotonic()
@@ -179,6 +187,51 @@ class Loop:
 
     # ---- what comes in ----
 
+    def _recall(self) -> None:
+        """Read the journals of earlier attempts. A file system may be away for hours: what comes in waits, of who
+        repeats a request the last one, and who looks sees after some seconds why.
+        """
+        read: list[RecoveredState | Exception] = []
+
+        def work() -> None:
+            try:
+                read.append(replay(records(self._app_dir.all_journal_lines())))
+            except Exception as error:
+                read.append(error)
+            self._queue.put(WAKE)
+
+        self._state.lack = "the journal of the attempt before is read"
+        threading.Thread(target=work, name="am-journal", daemon=True).start()
+        shown_at = time.monotonic() + SILENT_S
+        waiting: dict[object, Item] = {}
+        lookers: list[ControlRequest] = []
+        while not read:
+            item = None
+            with contextlib.suppress(Empty):
+                item = self._queue.get(timeout=1.0)
+            match item:
+                case ControlRequest(message=None):
+                    lookers.append(item)
+                case ControlRequest(message=Hello() | Report() as message):
+                    is_held = isinstance(message, Report) and message.wait_s > 0
+                    waiting[item.kind, message.container_id, is_held] = item
+                case Heartbeat():
+                    self._handle(item)
+                    if self._over():
+                        return
+                case _ if item is not WAKE:
+                    waiting[len(waiting), None] = item
+            if time.monotonic() >= shown_at:
+                for looker in lookers:
+                    self._on_call(looker)
+                lookers.clear()
+        if isinstance(read[0], Exception):
+            raise read[0]
+        self._state.lack = ""
+        self._state.recall(read[0])
+        for later in (*waiting.values(), *lookers):
+            self._queue.put(later)
+
     def _take(self, timeout_s: float) -> bool:
         """Handle all that waits, at least one thing if it comes in time; whether a heartbeat is due at once."""
         woken = False
@@ -205,18 +258,9 @@ class Loop:
         if self._devices is not None:
             self._devices.look_for(asks)
         answer = self._engine.heartbeat(asks, self._master.releases(), self._master.progress())
-        if answer.resync:
-            self._handle(self._engine.register(self._control.url))
         if self._start_failed:
             failed, self._start_failed = tuple(self._start_failed), []
-            answer = Heartbeat(
-                granted=answer.granted,
-                ended=answer.ended,
-                start_failed=(*answer.start_failed, *failed),
-                ending=answer.ending,
-                shut_down=answer.shut_down,
-                refused=answer.refused,
-            )
+            answer = replace(answer, start_failed=(*answer.start_failed, *failed))
         self._handle(answer)
         self._handle(events.Tick())
 
@@ -298,7 +342,7 @@ class Loop:
     def _is_news(self, event: events.Event) -> bool:
         """Return True if an event may change the view. A task without news sends its last report again."""
         if not isinstance(event, Report):
-            return isinstance(event, Hello)
+            return isinstance(event, (Hello, events.SettlementWaits))
         known = self._reported.get(event.container_id, 0)
         self._reported[event.container_id] = max(known, event.number)
         return event.number > known
@@ -325,6 +369,8 @@ class Loop:
                     self._queue.put(WAKE)
             case events.StopContainer(container_id):
                 self._engine.stop(container_id)
+            case events.CheckStart(container_id):
+                self._engine.check_start(container_id)
             case events.Assign(container_id, assignment):
                 for call in self._hellos.pop(container_id, ()):
                     call.answer(to_json(assignment))
@@ -360,7 +406,10 @@ class Loop:
             log.error(f"the journal cannot be written: {error}")
 
     def _settle(self, wanted: events.SettleOutputs) -> None:
-        settlement = OutputSettlement(self._app_dir, self._submission, self._application_id)
+        def tell(lack: str) -> None:
+            self._queue.put(events.SettlementWaits(lack))
+
+        settlement = OutputSettlement(self._app_dir, self._submission, self._application_id, tell)
 
         def work() -> None:
             settled: Item

@@ -84,7 +84,14 @@ def _engine(options: dict[str, str], attempt: int, wakes: SimpleQueue[Item]) -> 
 
     check_own_directory(options["home"])  # commands in it are executed
     holds = tuple(int(fd) for fd in options.get("hold-fds", "").split(",") if fd)
-    return LocalAmEngine(options["home"], attempt, int(options["alive-fd"]), holds, lambda: wakes.put(None))
+    return LocalAmEngine(
+        options["home"],
+        attempt,
+        int(options["alive-fd"]),
+        holds,
+        lambda: wakes.put(None),
+        is_aftermath="aftermath" in options,
+    )
 
 
 def _application_dir(directory: str, engine: LocalAmEngine, *, is_aftermath: bool) -> LocalApplicationDir:

@@ -6,10 +6,14 @@ ApplicationMaster that dies in between leaves a plan, not a riddle.
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
 
 from dlapp.am.application_dir.interface import ApplicationDir
+from dlapp.am.decisions import verdict
 from dlapp.am.model.events import ApplicationEnd, OutputsSettled, Part, Settlement, SettleOutputs, in_order
 from dlapp.errors import DlappError, Unreachable
 from dlapp.ids import ApplicationId
@@ -18,11 +22,15 @@ from dlapp.messages import StoredOutput
 from dlapp.report import CommitClaim, OutputClaim, OutputView
 from dlapp.spec import OnFailure, OutputSpec, Submission
 from dlapp.storage import commit
-from dlapp.storage.open import open_location
-from dlapp.storage.settlement import ApplicationOutputs
+from dlapp.storage.api import DiskFull, Moved
+from dlapp.storage.open import open_output
+from dlapp.storage.settlement import ApplicationOutputs, Waits
+from dlapp.storage.tree import remove_tree
 from dlapp.system import log
+from dlapp.system.clock import date_and_time
 from dlapp.value import replace
 
+T = TypeVar("T")
 AGAIN_S = 1.0
 """Between two tries while the file system does not answer."""
 
@@ -34,12 +42,24 @@ class OutputSettlement:
         app_dir: the files of the application, where the claim is made.
         submission: the outputs and their targets.
         application_id: of the application.
+        tell: told what a commit waits for.
     """
 
-    def __init__(self, app_dir: ApplicationDir, submission: Submission, application_id: ApplicationId) -> None:
+    def __init__(
+        self,
+        app_dir: ApplicationDir,
+        submission: Submission,
+        application_id: ApplicationId,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._tell = tell
         self._app_dir, self._spec, self._application_id = app_dir, submission.spec, application_id
         self._outputs = ApplicationOutputs(
-            application_id, self._spec.outputs, app_dir.hdfs, note=log.error, commit_times=app_dir.commit_times
+            application_id,
+            self._spec.outputs,
+            partial(open_output, hdfs=app_dir.hdfs),
+            note=log.error,
+            commit_times=app_dir.commit_times,
         )
 
     def settle(self, attempt: int, wanted: SettleOutputs) -> OutputsSettled:
@@ -56,54 +76,94 @@ class OutputSettlement:
             # An attempt before us decided; whatever we know, what it claimed is neither dropped nor put aside.
             return self._finish_claim_of_another(earlier)
         problem = self._misplaced_part(wanted.parts + wanted.failed) if wanted.how is Settlement.COMMIT else None
-        salvaged, unsaved = self.salvage(wanted.lost)
+        if wanted.how is Settlement.DROP:
+            return OutputsSettled(self.leave(None))  # who kills does not want to wait
+        salvaged, unsaved = self._patiently(lambda _: self.salvage(wanted.lost), give_up=True)
         if wanted.how is not Settlement.COMMIT or problem is not None:
             everything = in_order((*wanted.parts, *wanted.failed, *salvaged))
-            left = self.leave(None if wanted.how is Settlement.DROP else everything)
+            left = self._patiently(lambda _: self.leave(everything), give_up=True)
             return OutputsSettled(left, "; ".join(filter(None, (problem, *unsaved))) or None)
-        wanted = replace(wanted, failed=in_order((*wanted.failed, *salvaged)))
+        ending = wanted.ending
+        if unsaved:
+            ending = replace(ending, diagnostics="; ".join(filter(None, (ending.diagnostics, *unsaved))))
+        wanted = replace(wanted, ending=ending, failed=in_order((*wanted.failed, *salvaged)))
         outputs = tuple(
             OutputClaim(
                 target=one.target,
                 overwrite=one.overwrite,
+                keep_previous=one.keep_previous,
                 parts=dict(self._named_parts(wanted.parts, one, stray=False)),
                 failed=dict(self._kept_beside(wanted, one)) if one.on_failure is OnFailure.KEEP else {},
             )
             for one in self._spec.outputs
         )
-        claim = self._app_dir.claim(
-            CommitClaim(
-                attempt=attempt,
-                final_status=wanted.ending.final_status,
-                cause=wanted.ending.cause,
-                diagnostics=wanted.ending.diagnostics,
-                outputs=outputs,
-            )
+        ours = CommitClaim(
+            attempt=attempt,
+            final_status=wanted.ending.final_status,
+            cause=wanted.ending.cause,
+            diagnostics=wanted.ending.diagnostics,
+            outputs=outputs,
         )
+        try:
+            claim = self._patiently(lambda _: self._app_dir.claim(ours), give_up=True)
+        except DiskFull as error:
+            left = self.leave(in_order((*wanted.parts, *wanted.failed)))
+            return OutputsSettled(left, f"the output could not be committed: {error}")
         if claim.attempt != attempt:
             return self._finish_claim_of_another(claim)
-        return self.finish(claim, again=False, give_up=True)
+        settled = self.finish(claim, again=False, give_up=True)
+        if not unsaved:
+            return settled
+        if settled.error is None:
+            return replace(settled, ended=ending)
+        return replace(settled, error="; ".join((settled.error, *unsaved)))
 
     def finish(self, claim: CommitClaim, *, again: bool, give_up: bool) -> OutputsSettled:
-        """Carry out a commit claim; retry while the file system does not answer and the directory has patience.
+        """Carry out a commit claim; retry while the file system does not answer and the directory has patience, or, for
+        an ApplicationMaster, while it is full.
 
         Args:
             claim: the decision.
             again: an earlier process may have done a part of it.
-            give_up: a file system that does not answer even then counts as a commit that failed.
+            give_up: a file system that does not answer even then counts as a commit that failed. Without it, one that
+                is full does so at once: others wait for this process.
 
         Raises:
             Unreachable: it does not answer even then, and without ``give_up``: a later process retries.
         """
-        deadline = time.monotonic() + min(self._app_dir.patience_s, self._spec.output_patience_s)
-        while time.monotonic() < deadline:
+        begun = again
+
+        def commit_all(wait: Waits) -> OutputsSettled:
+            nonlocal begun
+            is_again, begun = begun, True
+            return OutputsSettled(*self._outputs.commit(claim, again=is_again, wait=wait))
+
+        return self._patiently(commit_all, give_up=give_up)
+
+    def _patiently(self, work: Callable[[Waits], T], *, give_up: bool) -> T:
+        """Do it, again and again while a file system does not answer or is full.
+
+        Args:
+            work: told which errors it is to raise, because it is called again then.
+            give_up: as of `finish`.
+        """
+        began, since = time.monotonic(), date_and_time()
+        patience_s = {
+            Unreachable: min(self._app_dir.patience_s, self._spec.output_patience_s),
+            DiskFull: self._spec.output_patience_s if give_up else 0.0,
+        }
+        while wait := tuple(kind for kind, longest_s in patience_s.items() if time.monotonic() < began + longest_s):
             try:
-                return OutputsSettled(*self._outputs.commit(claim, again=again, wait=True))
-            except Unreachable as error:
+                return work(wait)
+            except (Unreachable, DiskFull) as error:
+                if not isinstance(error, wait):
+                    raise
+                left_s = began + patience_s[DiskFull if isinstance(error, DiskFull) else Unreachable] - time.monotonic()
+                what, why = (f" for {error.lack}", "") if isinstance(error, DiskFull) else ("", f": {error}")
+                self._tell(f"waits{what} since {since}, until {date_and_time(left_s)}{why}")
                 log.warning(f"the output: {error}; it is tried again")
-            again = True
             time.sleep(AGAIN_S)
-        return OutputsSettled(*self._outputs.commit(claim, again=again, wait=not give_up))
+        return work(() if give_up else (Unreachable,))
 
     def salvage(self, lost: Sequence[Part]) -> tuple[tuple[Part, ...], list[str]]:
         """Store what stood at the outputs' paths in containers whose tasks were killed.
@@ -112,30 +172,47 @@ class OutputSettlement:
             lost: those containers, without outputs.
 
         Returns:
-            Their parts, for `leave`: of each output that is kept on a failure, whether or not there is something; and
-            a text on each output that could not be stored and stays where it is.
+            Their parts, for `leave`: of each output that is kept on a failure, if there is a file; and a text on each
+            output that could not be stored and stays where it is, and one on all that were deleted.
 
         Raises:
             Unreachable: the target's file system does not answer.
         """
         kept = [output for output in self._spec.outputs if output.on_failure is OnFailure.KEEP]
-        parts, problems = [], []
+        parts, problems, gone = [], [], dict[str, None]()
         for part in lost:
-            outputs = []
+            outputs, stored = [], []
             for output in kept:
-                # If its task was killed after it had stored the output, that is complete, and no more in the workspace.
                 location = commit.part_location(output.target, self._application_id, part.container_id)
-                if (path := self._app_dir.leftover(part.container_id, output.output_path)) is not None:
-                    try:
-                        files = open_location(location, self._app_dir.hdfs)
-                        files.store(path, location, move=len(self._spec.outputs) == 1, note=log.info)
-                    except Unreachable:
-                        raise
-                    except (DlappError, OSError) as error:
-                        problems.append(f"the output so far stays in {path}: {error}")
-                        continue
-                outputs.append(StoredOutput(name=output.name, part=location, files=0, size_bytes=0))
+                path = self._app_dir.leftover(part.container_id, output.output_path)
+                try:
+                    files = open_output(location, self._app_dir.hdfs)
+                    if path is not None:
+                        moved = files.store(path, location, move=len(self._spec.outputs) == 1, note=log.info)
+                        stored.append(path)
+                    else:
+                        # If its task was killed after it had stored the output, that is complete.
+                        moved = Moved(int(files.exists(location)), 0)
+                        if not moved.files and self._app_dir.loses_leftovers:
+                            gone[verdict.container_name(part.index, part.role, part.role_index)] = None
+                except Unreachable:
+                    raise
+                except (DlappError, OSError) as error:
+                    where = path or location
+                    problems.append(f"the output so far stays in {where}: {error}")
+                    continue
+                if moved.files:
+                    outputs.append(StoredOutput(name=output.name, part=location, files=moved.files, size_bytes=0))
+            # After the last one: an output may be in another. What is still there has been stored nowhere else.
+            for path in stored:
+                with contextlib.suppress(DlappError, OSError):
+                    remove_tree(path)
             parts.append(replace(part, outputs=tuple(outputs)))
+        if gone:
+            names = verdict.listed([*gone])
+            problems.append(
+                f"what {names} had not stored is gone: YARN deletes a container's directory with the container"
+            )
         return tuple(parts), problems
 
     def leave(self, parts: Sequence[Part] | None) -> tuple[OutputView, ...]:
@@ -169,14 +246,15 @@ class OutputSettlement:
     ) -> list[tuple[str, str]]:
         """Return the path of each part and its name within the target: empty for the only one, else by index or role.
 
-        The path of a part is derived from its container; a report with another path is ignored.
+        The path of a part is derived from its container; a report with another path is ignored. Of several containers
+        of one index the last one counts.
 
         Args:
-            parts: of all containers.
+            parts: of all containers, `in_order`.
             output: whose parts are wanted.
             stray: only those with this `StoredOutput.stray`; None: all.
         """
-        named = []
+        named = {}
         for part in parts:
             location = commit.part_location(output.target, self._application_id, part.container_id)
             if any(
@@ -189,5 +267,5 @@ class OutputSettlement:
                     name = str(part.index)
                 else:
                     name = f"{part.role}_{part.role_index}"
-                named.append((name, location))
-        return named
+                named[name] = location
+        return list(named.items())

@@ -12,9 +12,9 @@ from dlapp.am.decisions.verdict import of_end, of_result
 from dlapp.am.model.instance import Container, Instance, Stage
 from dlapp.am.model.state import ApplicationState
 from dlapp.messages import Phase
-from dlapp.report import ApplicationView, ContainerView, FinalStatus, State, TryView
+from dlapp.report import ApplicationView, ContainerView, FinalStatus, State
 
-_ON_THE_WAY = (Phase.STARTING, Phase.LEASING, Phase.UNPACKING, Phase.FETCHING, Phase.PULLING)
+_ON_THE_WAY = (Phase.STARTING, Phase.PULLING, Phase.LEASING, Phase.UNPACKING, Phase.FETCHING)
 
 
 def of(state: ApplicationState, tracking_url: str) -> ApplicationView:
@@ -62,11 +62,14 @@ def phase_of(state: ApplicationState) -> str:
     """A few words on where it is: ``running 3 of 4, waiting for 1 container``."""
     match state.stage:
         case Stage.STARTING:
-            return "starting"
+            return f"starting: {state.lack}" if state.lack else "starting"
         case Stage.SETTLING | Stage.LEAVING:
-            return "committing" if state.commits else "ending"
+            what = "committing" if state.commits else "ending"
+            return f"{what}: {state.lack}" if state.lack else what
         case _:
             pass
+    if state.stage is Stage.ACTIVE and state.open and all(one.unvouched for one in state.open.values()):
+        return "restarting"
     counts = _counts(state)
     total = len(state.instances)
     storing = counts.get(Phase.STORING, 0) + counts.get(Phase.RELEASING, 0)
@@ -85,9 +88,10 @@ def phase_of(state: ApplicationState) -> str:
     for phase in reversed(_ON_THE_WAY):
         if count := counts.get(phase, 0):
             words.append(phase.value if count == total else f"{count} {phase.value}")
+    words += _service_waits(state)
     paused = [until_ms for role in state.roles for until_ms in role.paused.values()]
     if paused:
-        at = time.strftime("%H:%M:%S", time.localtime((state.now_ms + min(paused) - state.awake_ms) / 1000))
+        at = _wall_time(state, min(paused))
         words.append(f"{len(paused)} container{'s' if len(paused) > 1 else ''} tried again at {at}")
     if (waiting := counts.get(None, 0) - len(paused)) > 0:
         words.append(f"waiting for {waiting} container{'s' if waiting > 1 else ''}")
@@ -95,6 +99,23 @@ def phase_of(state: ApplicationState) -> str:
         failed = sum(bool(one.failed) for one in state.instances)
         words += [f"{count} {what}" for count, what in ((over - failed, "done"), (failed, "failed")) if count]
     return ", ".join(words) or "ending"
+
+
+def _service_waits(state: ApplicationState) -> list[str]:
+    """Return for each service that is away how many containers wait for it, since when, and until when they do."""
+    since_ms: dict[str, list[int]] = {}
+    for index, service in state.service_waits.items():
+        since_ms.setdefault(service, []).append(state.instances[index].waits_since_ms[service])
+    patience_ms = int(state.spec.service_patience_s * 1000)
+    return [
+        f"{len(times)} waiting for {service} since {_wall_time(state, min(times))}, "
+        f"until {_wall_time(state, min(times) + patience_ms)}"
+        for service, times in since_ms.items()
+    ]
+
+
+def _wall_time(state: ApplicationState, awake_ms: int) -> str:
+    return time.strftime("%H:%M:%S", time.localtime((state.now_ms + awake_ms - state.awake_ms) / 1000))
 
 
 def _obstacle(state: ApplicationState) -> str:
@@ -158,21 +179,9 @@ def _container(instance: Instance, container: Container) -> ContainerView:
         signal=signal,
         message=message,
         log_url=container.grant.log_url,
+        unstored=() if result is None else result.unstored,
         earlier=()
         if container is not instance.last
-        else tuple(_try(_container(instance, one)) for one in instance.earlier),
+        else tuple(_container(instance, one).as_try() for one in instance.earlier),
     )
     return container.view
-
-
-def _try(view: ContainerView) -> TryView:
-    return TryView(
-        container_id=view.container_id,
-        attempt=view.attempt,
-        host=view.host,
-        finished_ms=view.finished_ms,
-        exit_code=view.exit_code,
-        signal=view.signal,
-        message=view.message,
-        log_url=view.log_url,
-    )

@@ -13,7 +13,9 @@ from dlapp.cluster.yarn.am_plan import WORKSPACE, AmPlan
 from dlapp.errors import DlappError
 from dlapp.hadoop.tokens import read_container_credentials
 from dlapp.ids import ContainerId
+from dlapp.net.control import most_connections
 from dlapp.storage.hdfs_staging import HdfsStagingFiles
+from dlapp.system import log
 from dlapp.value import replace
 
 
@@ -27,11 +29,16 @@ def run() -> None:
 
 
 def _run() -> None:
-    # Each task keeps two connections; nothing is started here that would inherit this.
+    # Each task keeps a connection; nothing is started here that would inherit this.
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     credentials = read_container_credentials()
     plan = AmPlan.from_credentials(credentials)
+    if (most := most_connections()) < plan.submission.spec.containers:
+        log.warning(
+            f"this node's limit of open files ({hard}) lets {most} of {plan.submission.spec.containers} tasks connect: "
+            "raise its NodeManager's hard limit (LimitNOFILE, nofile)"
+        )
     own = ContainerId.from_text(os.environ["CONTAINER_ID"])
     app_dir = HdfsApplicationDir(
         HdfsStagingFiles(plan.hdfs),
@@ -41,7 +48,14 @@ def _run() -> None:
         plan.hdfs,
     )
     wakes: SimpleQueue[Item] = SimpleQueue()
-    engine = YarnAmEngine(plan.cluster, credentials, own.attempt, plan.program(), lambda: wakes.put(None))
+    engine = YarnAmEngine(
+        plan.cluster,
+        credentials,
+        own.attempt,
+        plan.program(),
+        lambda: wakes.put(None),
+        application_id=own.application,
+    )
     loop = Loop(
         app_dir=app_dir,
         # YARN brings it to a task's own directory.

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from dlapp.cluster import Engine, LogFiles
     from dlapp.config import Config
     from dlapp.ids import ApplicationId, ContainerId
-    from dlapp.launcher.application import ResolvedApplication, Snapshot
+    from dlapp.launcher.application import Snapshot
     from dlapp.launcher.overrides import Overrides
     from dlapp.report import ApplicationView
     from dlapp.spec import AppSpec
@@ -75,6 +75,7 @@ class Client(Closeable):
         cluster: the engine to submit to, in place of the one that the configuration names. What was submitted is
             found wherever it is.
         engine: one that already exists, for everything; None: made as configured.
+        note: told once of what keeps applications from going on: the full disk of this machine's state.
 
     Raises:
         ConfigError: the configuration is refused.
@@ -87,6 +88,7 @@ class Client(Closeable):
         *,
         cluster: str | None = None,
         engine: Engine | None = None,
+        note: Callable[[str], None] = lambda _: None,
     ) -> None:
         if config is None or cluster is not None:
             from dlapp.config import load_config
@@ -98,6 +100,7 @@ class Client(Closeable):
         self._engines = Engines(config, engine)
         self.config, self.engine = config, self._engines.configured
         self._tended_at: dict[int, float] = {}
+        self._note, self._noted = note, ""
 
     def close(self) -> None:
         """Close the connections to a cluster."""
@@ -251,9 +254,10 @@ class Client(Closeable):
         ]
 
     def unstored(self, view: Mapping[str, Any]) -> Sequence[str]:
-        """Return the directories of this machine with output of an application that could not be stored.
+        """Return the directories with output of an application that could not be stored.
 
-        Nothing removes them.
+        They are on this machine, and nothing removes them. On a cluster each is ``host:path``, on the node of its
+        container, and a NodeManager that starts without recovery removes it.
 
         Args:
             view: of the application, in its JSON form.
@@ -278,11 +282,12 @@ class Client(Closeable):
         try_number: int | None = None,
         streams: Sequence[str] = ("stdout", "stderr"),
         last_lines: int | None = None,
+        times: bool = False,
         follow: bool = False,
         on_change: Callable[[ApplicationView], None] = lambda _: None,
         missing: Callable[[str], None] = lambda _: None,
     ) -> Iterator[LogPiece]:
-        """Yield what the payloads print, as bytes.
+        """Yield what the payloads print, as bytes; stdout and stderr of a container in the order of time.
 
         Args:
             application_id: of the application.
@@ -290,9 +295,11 @@ class Client(Closeable):
             try_number: the try of each index, from 1; None: the last one, or that of the container's id.
             streams: of ``stdout``, ``stderr`` and ``dlapp.log`` (our own words on the container).
             last_lines: begin with so many lines of each stream; None: with all.
+            times: say of each piece of stdout or stderr when it was written; of both together that is always said.
             follow: go on until the application has ended.
             on_change: told of every new view while following.
-            missing: told of each log of an ended application that is nowhere any more, a line each.
+            missing: told of each log of an ended application that is nowhere any more, a line each; and of each that
+                cannot be read now while its application runs, which is tried again.
 
         Raises:
             NotFound: there is no such application, or (it can be known) no such container or try.
@@ -305,13 +312,20 @@ class Client(Closeable):
 
         def look() -> tuple[bool, Sequence[LogFiles]]:
             nonlocal latest
-            logs = engine.logs(application_id, _try_of(container, latest, try_number))
+            logs: Sequence[LogFiles] | None = None
+            try:
+                logs = engine.logs(application_id, _try_of(container, latest, try_number))
+            except Unreachable:
+                if not follow:
+                    raise
             seen, latest = latest, self.status(application_id)
             if latest != seen:
                 on_change(latest)
             if latest.state.ended:
                 # Where they are now may be another place than before the end, and the last container may be new.
                 logs = engine.logs(application_id, _try_of(container, latest, try_number))
+            if logs is None:
+                return False, ()
             _check_container(container, latest, logs)
             if try_number is not None and not (follow and not latest.state.ended):
                 _check_try(try_number, latest, [log for log in logs if wanted is None or wanted(log)])
@@ -328,6 +342,7 @@ class Client(Closeable):
                 lambda: _collected_in_s(latest),
                 lambda: self._engines.login,
             ),
+            times=times,
             follow=follow,
             pause=lambda: time.sleep(LOOK_EVERY_S),
             missing=missing,
@@ -378,31 +393,6 @@ class Client(Closeable):
         return bytes(data[:TAIL_BYTES])
 
     # ---- doing ----
-
-    def print_spec(self, source: str | Snapshot, overrides: Overrides | None = None) -> dict[str, Any]:
-        """A properties file and the spec that it stands for here, both in their JSON form, values of env masked.
-
-        Raises:
-            FileRefused: the file has faults; all are named.
-        """
-        from dlapp.launcher.overrides import NO_OVERRIDES
-        from dlapp.launcher.submit import print_spec
-
-        return print_spec(source, self.config, self.engine, overrides or NO_OVERRIDES)
-
-    def read(self, source: str | Snapshot, *, script_may_be_missing: bool = False) -> ResolvedApplication:
-        """Read a properties file: the spec that it stands for here, defaults resolved, and the variables that it sets.
-
-        Args:
-            source: the file.
-            script_may_be_missing: it is to be written yet.
-
-        Raises:
-            FileRefused: the file has faults; all are named.
-        """
-        from dlapp.launcher.application import read_application
-
-        return read_application(source, self.config, self.engine.info(), script_may_be_missing=script_may_be_missing)
 
     def submit(
         self,
@@ -600,7 +590,10 @@ class Client(Closeable):
     def _tend(self, engine: Engine) -> None:
         now = time.monotonic()
         if now - self._tended_at.get(id(engine), float("-inf")) >= TEND_EVERY_S:
-            engine.tend()
+            obstacle = engine.tend()
+            if obstacle and obstacle.partition(";")[0] != self._noted.partition(";")[0]:
+                self._note(obstacle)
+                self._noted = obstacle
             self._tended_at[id(engine)] = now
 
     def _check_before_the_end(self, application_id: ApplicationId, user: str | None) -> None:

@@ -37,12 +37,15 @@ def matching(incomplete: str, *, unfinished: bool) -> list[KnownApplication]:
         incomplete: the beginning of an id, or of its last number without zeros.
         unfinished: only those that wait or run.
     """
-    found = []
+    found: list[KnownApplication] = []
     # A shell has no place for an error.
     with contextlib.suppress(DlappError, OSError, sqlite3.Error):
+        from dlapp.cluster.yarn.client import tools_tokens
         from dlapp.config import load_config
 
-        found = [*on_this_machine(load_config().local, unfinished=unfinished), *_on_a_cluster()]
+        found = on_this_machine(load_config().local, unfinished=unfinished)
+        # As far as is known here, these have not ended.
+        found += [KnownApplication(one, "on the cluster") for one in tools_tokens.known_ids()]
     found.sort(key=lambda one: tuple(map(int, one.application_id.split("_")[1:])), reverse=True)
     number = incomplete.lstrip("0") if incomplete.isdecimal() else None
     matches = [
@@ -75,10 +78,3 @@ def on_this_machine(local: LocalConfig, *, unfinished: bool) -> list[KnownApplic
     with contextlib.closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True, timeout=BUSY_S)) as connection:
         rows = connection.execute(f"SELECT id, state, appname FROM applications {where} ORDER BY number DESC LIMIT 500")
         return [KnownApplication(one, f"{state}, {appname}") for one, state, appname in rows if is_application_id(one)]
-
-
-def _on_a_cluster() -> list[KnownApplication]:
-    """Return what was submitted to a cluster from here and, as far as is known here, has not ended."""
-    from dlapp.cluster.yarn.client import tools_tokens
-
-    return [KnownApplication(one, "on the cluster") for one in tools_tokens.known_ids()]

@@ -16,19 +16,21 @@ A device has the fields of `dlapp.gpuid.devices.Device`, and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from dlapp.errors import NotFound, UsageError
+from dlapp.errors import Denied, NotFound, UsageError
 from dlapp.gpuid import rules
 from dlapp.gpuid.factory import configured, open_cluster_ledger, open_ledger
 from dlapp.gpuid.ledger import reclaim_all
+from dlapp.gpuid.liveness.result import UNKNOWN
 from dlapp.gpuid.record_json import quarantine_to_json
 from dlapp.gpuid.rules import HostRecord, LedgerError
 from dlapp.gpuid.selection import choose
 from dlapp.launch_spec import ZOOKEEPER
 from dlapp.system import clock
 from dlapp.system.text import counted
+from dlapp.value import Closeable
 
 if TYPE_CHECKING:
     from dlapp.config import Config
@@ -36,11 +38,13 @@ if TYPE_CHECKING:
     from dlapp.gpuid.health.readings import Reading
     from dlapp.gpuid.ledger import ClusterLedger, Ledger
 
+ENDED_S = 3600.0
+"""How long an application must have ended before its lease may be released without force."""
 MOST_HOSTS_NAMED = 20
 """How many hosts `GpuLedger.why` speaks of when none can meet the ask."""
 
 
-class GpuLedger:
+class GpuLedger(Closeable):
     """The GPU ledger that a configuration names. Use it in a with block."""
 
     def __init__(self, config: Config) -> None:
@@ -50,10 +54,8 @@ class GpuLedger:
             self._cluster = open_cluster_ledger(settings)
         self._ledger: Ledger = self._cluster or open_ledger(settings)
 
-    def __enter__(self) -> GpuLedger:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Close the connection to ZooKeeper, if there is one."""
         self._ledger.close()
 
     @property
@@ -175,6 +177,52 @@ class GpuLedger:
     def heal(self, device: str, *, host: str | None) -> None:
         """Give a GPU out again, and forget how often it was ill. Raises NotFound."""
         self._ledger.heal(device, host=host)
+
+    def release(
+        self,
+        device: str,
+        *,
+        host: str | None,
+        by: str,
+        ended_ms: Callable[[str], int | None] | None,
+    ) -> dict[str, Any]:
+        """End the lease of a GPU without proof that its payload is gone.
+
+        Args:
+            device: uuid, ``gpu0`` or PCI bus id; the container loses all its GPUs.
+            host: its name; None: this one.
+            by: the operator; the ledger keeps who it was.
+            ended_ms: returns when an application ended, by its engine's word, None: it has not [ms since 1970]; it must
+                be `ENDED_S` ago. None: nobody is asked.
+
+        Returns:
+            ``host``, ``container``, ``application``, ``devices`` (labels).
+
+        Raises:
+            NotFound: there is no such GPU, or nobody holds it.
+            Denied: its payload is running, or nothing says that its application ended long ago.
+            UsageError: the ledger is this machine's.
+        """
+        if self._cluster is None:
+            raise UsageError(
+                "release is for the ledger of a cluster; on one machine the lease's owner or root removes "
+                "its file, which dlapp-gpu gc names"
+            )
+        name = host or self.here
+        lease = self._cluster.record_of(name).lease_on(device)
+        if name == self.here:
+            for one in self._cluster.reclaim():
+                if one.container == lease.container and one.state != UNKNOWN:
+                    raise Denied(f"{name}: {device} is not released by force: {one.why or 'it is free now'}")
+        if ended_ms is not None:
+            at_ms = ended_ms(lease.application)
+            if at_ms is None or clock.now_ms() - at_ms < ENDED_S * 1000:
+                when = "has not ended" if at_ms is None else "ended less than an hour ago"
+                raise Denied(f"{name}: {device} is held by {lease.application}, which {when} (--force releases it)")
+        self._cluster.force_release(device, token=lease.token, by=by, host=name)
+        label = {one.uuid: one.device.label for one in self._cluster.record_of(name).devices}
+        devices = [label.get(uuid, uuid) for uuid in lease.devices]
+        return {"host": name, "container": lease.container, "application": lease.application, "devices": devices}
 
     def forget(self, host: str, *, by: str) -> None:
         """Mark a host that does not come back: it is listed no more.

@@ -15,10 +15,12 @@ from dlapp.launcher.keys import SECTIONS
 from dlapp.spec import (
     DEFAULT_KILL_GRACE_S,
     DEFAULT_OUTPUT_PATIENCE_S,
+    DEFAULT_SERVICE_PATIENCE_S,
     AppSpec,
     ContainerFailure,
     InputSpec,
     OutputSpec,
+    PayloadCache,
     Placement,
     Resources,
     RoleSpec,
@@ -30,7 +32,7 @@ Path = str | os.PathLike[str]
 _OTHER_WAYS = {
     **dict.fromkeys(("pass_env", "env_file"), 'env={"NAME": os.environ["NAME"]}'),
     **dict.fromkeys(("archive", "mode", "shard", "optional"), "inputs=[InputSpec(...)]"),
-    "on_failure": "outputs=[OutputSpec(...)]",
+    **dict.fromkeys(("keep_previous", "on_failure"), "outputs=[OutputSpec(...)]"),
 }
 """Keys of a file that are no keywords -> what has their effect."""
 
@@ -42,7 +44,7 @@ class ApplicationFields(TypedDict, total=False):
     numbers (MiB, seconds) or text as in a file; ``gcores`` None is auto. ``inputs`` has input_path -> source or
     sources, ``outputs`` has output_path -> target; ``overwrite`` is for all of them. With several inputs or outputs
     each gets its path as name, with ``_`` for what a name cannot have. Sequences of `InputSpec` and `OutputSpec` are
-    used as they are.
+    used as they are. ``caches`` has name -> path.
     """
 
     workspace: Path
@@ -65,9 +67,11 @@ class ApplicationFields(TypedDict, total=False):
     inputs: Mapping[str, Path | Sequence[Path]] | Sequence[InputSpec]
     outputs: Mapping[str, Path] | Sequence[OutputSpec]
     overwrite: bool
+    caches: Mapping[str, Path]
     max_runtime: str | float
     kill_grace: str | float
     output_patience: str | float
+    service_patience: str | float
     on_container_failure: str
     queue: str
     priority: int | str
@@ -121,6 +125,7 @@ def spec_of(
         max_runtime_s=_seconds(given, "max_runtime", None),
         kill_grace_s=_seconds(given, "kill_grace", DEFAULT_KILL_GRACE_S),
         output_patience_s=_seconds(given, "output_patience", DEFAULT_OUTPUT_PATIENCE_S),
+        service_patience_s=_seconds(given, "service_patience", DEFAULT_SERVICE_PATIENCE_S),
         on_container_failure=ContainerFailure(
             _read("on_container_failure", SECTIONS["application"]["on_container_failure"].read, failure)
         ),
@@ -133,6 +138,7 @@ def spec_of(
         ),
         inputs=_inputs(given.get("inputs", {})),
         outputs=_outputs(given.get("outputs", {}), overwrite=_flag(given, "overwrite", default=False)),
+        caches=_caches(given.get("caches", {})),
         roles=(
             RoleSpec(
                 instances=_amount(given, "containers", defaults.containers),
@@ -226,6 +232,12 @@ def _inputs(value: object) -> tuple[InputSpec, ...]:
     if not isinstance(value, (list, tuple)) or not all(isinstance(one, InputSpec) for one in value):
         raise SpecError("inputs", "is neither a mapping of input_path to sources nor a list of InputSpec")
     return tuple(value)
+
+
+def _caches(value: object) -> tuple[PayloadCache, ...]:
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise SpecError("caches", "is not a mapping of names to paths")
+    return tuple(PayloadCache(name, _path("caches", path)) for name, path in value.items())
 
 
 def _outputs(value: object, *, overwrite: bool) -> tuple[OutputSpec, ...]:

@@ -6,19 +6,26 @@ ended. No file is held open between two looks, so thousands of containers can be
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import IO, TYPE_CHECKING, NamedTuple, Protocol
+from itertools import chain
+from typing import IO, TYPE_CHECKING, NamedTuple
 
+from dlapp.client.log_order import TimedData, in_time_order
 from dlapp.cluster import LogFiles
-from dlapp.errors import DlappError, NotFound, UsageError
+from dlapp.errors import DlappError, NotFound, Unreachable, UsageError
 from dlapp.ids import ContainerId
 from dlapp.login import Login, own_login
-from dlapp.system import files
+from dlapp.system import files, log_times
 from dlapp.system.files import UntrustedFile
+from dlapp.system.log_times import LogTimes
 
 if TYPE_CHECKING:
+    from dlapp.cluster.yarn.logs.pages import GrowingPage
     from dlapp.hadoop.web import Web
+
 
 STREAMS = ("stdout", "stderr")
 PIECE_BYTES = 1 << 18
@@ -27,64 +34,82 @@ HELD_LINE_BYTES = 1 << 20
 
 
 class LogPiece(NamedTuple):
-    """Some bytes of one stream of one container; none: the stream has ended."""
+    """Some bytes of one stream of one container; none: the stream has ended.
+
+    ``time_ms``: when they had been written, approximately; None: it is not known, or was not asked for.
+    """
 
     log: LogFiles
     stream: str
     data: bytes
+    time_ms: int | None = None
 
 
 class GrowingFile:
-    """A file that somebody else appends to, or will create."""
+    """A file that somebody else appends to, or will create; ``offset`` is where the last piece ends."""
 
     def __init__(self, path: str, *, last_lines: int | None = None, last_bytes: int | None = None) -> None:
-        self.path, self._offset, self._last_lines, self._last_bytes = path, 0, last_lines, last_bytes
+        self.path, self._last_lines, self._last_bytes = path, last_lines, last_bytes
+        self.offset = 0
 
     def moved(self, url: str) -> None:
-        """See `Growing.moved`."""
+        """Take the new place of the file: a node gives its logs away when the application has ended."""
         self.path = path_of(url)
 
     def pieces(self, *, ended: bool = False) -> Iterator[bytes]:
         """Yield what has been added since the last call; nothing while there is no file."""
-        try:
-            # A program can replace its log by something else.
-            descriptor = _open_log(self.path)
-        except FileNotFoundError:
+        if (descriptor := _open_log(self.path)) is None:
             return
-        except UntrustedFile as error:
-            raise NotFound(str(error)) from error
-        try:
+        with files.closing_fd(descriptor):
             size = os.fstat(descriptor).st_size
-            if size <= self._offset:
+            if size <= self.offset:
                 return
             if self._last_lines is not None:
                 least = 0 if self._last_bytes is None else max(0, size - self._last_bytes)
-                self._offset = offset_of_last_lines(descriptor, size, self._last_lines, least)
+                self.offset = offset_of_last_lines(descriptor, size, self._last_lines, least)
                 self._last_lines = None
-            while data := os.pread(descriptor, PIECE_BYTES, self._offset):
-                self._offset += len(data)
+            while data := os.pread(descriptor, PIECE_BYTES, self.offset):
+                self.offset += len(data)
                 yield data
-        finally:
-            os.close(descriptor)
+
+    def tail(self, most_bytes: int, *, ended: bool = False) -> bytes | None:
+        """Return its last bytes, as it is now, apart from what `pieces` returns; None: it is not there.
+
+        Raises:
+            NotFound: something else is there.
+        """
+        if (descriptor := _open_log(self.path)) is None:
+            return None
+        with open(descriptor, "rb", buffering=0) as file:
+            file.seek(max(0, os.fstat(descriptor).st_size - most_bytes))
+            return read_at_most(iter(lambda: file.read(PIECE_BYTES), b""), most_bytes)
 
 
-def _open_log(path: str) -> int:
+def _open_log(path: str) -> int | None:
     """Open a log of a container: a plain file that is its application's owner's, as are the directories around it.
 
+    Returns:
+        A descriptor; None: it is not there.
+
     Raises:
-        FileNotFoundError: it is not there.
-        UntrustedFile: something else was put in its place, which another user's application may do.
+        NotFound: something else was put in its place, which a program, or another user's application, may do.
     """
     container, name = os.path.split(path)
     containers, container = os.path.split(container)
     application, containers = os.path.split(containers)
-    with files.directory(application) as top:
-        owners = {os.fstat(top).st_uid}
-        with (
-            files.directory(containers, dir_fd=top, path=f"{application}/{containers}", owners=owners) as middle,
-            files.directory(container, dir_fd=middle, path=os.path.dirname(path), owners=owners) as inner,
-        ):
-            return files.open_file(name, dir_fd=inner, path=path, owners=owners)
+    try:
+        with contextlib.ExitStack() as stack:
+            fd = stack.enter_context(files.closing_fd(files.open_directory(application)))
+            owners, above = {os.fstat(fd).st_uid}, application
+            for one in (containers, container):
+                above = os.path.join(above, one)
+                opened = files.open_directory(one, dir_fd=fd, path=above, owners=owners)
+                fd = stack.enter_context(files.closing_fd(opened))
+            return files.open_file(name, dir_fd=fd, path=path, owners=owners)
+    except FileNotFoundError:
+        return None
+    except UntrustedFile as error:
+        raise NotFound(str(error)) from error
 
 
 def offset_of_last_lines(descriptor: int, size: int, lines: int, least: int = 0) -> int:
@@ -113,23 +138,6 @@ def offset_of_last_lines(descriptor: int, size: int, lines: int, least: int = 0)
     return least
 
 
-class Growing(Protocol):
-    """A log that may grow."""
-
-    def moved(self, url: str) -> None:
-        """Take the new place of the file: a node gives its logs away when the application has ended."""
-
-    def pieces(self, *, ended: bool = False) -> Iterator[bytes]:
-        """Return what has been added since the last call.
-
-        Args:
-            ended: its application has ended, so it must be somewhere.
-
-        Raises:
-            NotFound: it has ended, and the log is nowhere.
-        """
-
-
 class Logs:
     """Opens logs by their URLs: files of this machine, and pages of containers on YARN, which share connections.
 
@@ -155,7 +163,7 @@ class Logs:
         self._login = login
         self._web: Web | None = None
 
-    def open(self, log: LogFiles, stream: str) -> Growing:
+    def open(self, log: LogFiles, stream: str) -> GrowingFile | GrowingPage:
         """Open one log of a container."""
         url = log.files[stream]
         if not log.problem and not url.startswith(("http://", "https://")):
@@ -191,17 +199,130 @@ def path_of(url: str) -> str:
     return os.fsdecode(unquote_to_bytes(rest))
 
 
+class _ContainerLogs:
+    """The logs of one container, of which what is new is read again and again.
+
+    Args:
+        opened: opens them.
+        streams: names of those that are read.
+        timed: in the order of time, each piece with its time.
+        missing: told of each log that is nowhere, once.
+    """
+
+    def __init__(
+        self, log: LogFiles, opened: Logs, streams: Sequence[str], timed: bool, missing: Callable[[str], None]
+    ) -> None:
+        self._log, self._opened, self._missing = log, opened, missing
+        self._names = (*streams, log_times.NAME) if timed else tuple(streams)
+        self._timed = timed
+        self._growing: dict[str, GrowingFile | GrowingPage] = {}
+        self._told: set[str] = set()
+        self._has_read_times = False
+        self._held: dict[str, tuple[int, bytes]] = {}
+        self._held_until: dict[str, int] = {}
+
+    def found(self, log: LogFiles) -> None:
+        """Take what the engine says of the logs now."""
+        known, self._log = self._log, log
+        for name in self._names:
+            if name not in log.files:
+                continue
+            if name not in self._growing or known.problem != log.problem:
+                self._growing[name] = self._opened.open(log, name)
+            elif known.files[name] != log.files[name]:
+                self._growing[name].moved(log.files[name])
+
+    def pieces(self, *, ended: bool, last: bool) -> Iterator[LogPiece]:
+        """Yield what is new.
+
+        Args:
+            ended: the application has ended.
+            last: nothing is read after this; the ends of the streams are told.
+        """
+        streams = [name for name in self._growing if name != log_times.NAME]
+        if not self._timed:
+            for stream in streams:
+                for _, data in self._news(stream, ended, last):
+                    yield LogPiece(self._log, stream, data)
+                if last:
+                    yield LogPiece(self._log, stream, b"")
+            return
+        sources = {stream: chain(self._pop_held(stream), self._news(stream, ended, last)) for stream in streams}
+        for part in in_time_order(sources, lambda: self._read_times(ended, last)):
+            if not last and (not part.data or self._hold(part)):
+                continue
+            for _, data in self._pop_held(part.stream):
+                yield LogPiece(self._log, part.stream, data)
+            yield LogPiece(self._log, part.stream, part.data, part.time_ms)
+
+    def _news(self, stream: str, ended: bool, last: bool) -> Iterator[tuple[int, bytes]]:
+        growing = self._growing[stream]
+        try:
+            for data in growing.pieces(ended=ended):
+                if data:  # none: the last lines are no lines
+                    yield growing.offset - len(data), data
+        except (NotFound, files.UntrustedFile) as error:
+            self._tell(stream, str(error))
+        except Unreachable as error:
+            if last:
+                raise
+            self._tell(stream, f"{error}; it is tried again")
+        else:
+            self._told.discard(stream)
+
+    def _tell(self, stream: str, problem: str) -> None:
+        if stream not in self._told:
+            self._told.add(stream)
+            self._missing(f"{stream} of container {self._log.index}: {problem}")
+
+    def _hold(self, part: TimedData) -> bool:
+        """Keep what is newer than the index until the next look, once."""
+        offset, held = self._held.get(part.stream, (part.offset, b""))
+        if (
+            part.time_ms is not None
+            or not self._has_read_times
+            or part.offset < self._held_until.get(part.stream, 0)
+            or len(held) + len(part.data) > PIECE_BYTES
+        ):
+            return False
+        self._held[part.stream] = offset, held + part.data
+        return True
+
+    def _pop_held(self, stream: str) -> list[tuple[int, bytes]]:
+        held = self._held.pop(stream, None)
+        if held is None:
+            return []
+        self._held_until[stream] = held[0] + len(held[1])
+        return [held]
+
+    def _read_times(self, ended: bool, last: bool) -> LogTimes | None:
+        """Read the index: whole for the first time, then its end, for only what is new is compared with it."""
+        most = log_times.TAIL_BYTES if self._has_read_times else log_times.MAX_BYTES
+        times = self._growing.get(log_times.NAME)
+        try:
+            data = None if times is None else times.tail(most, ended=ended)
+        except NotFound:
+            data = None  # the program has put something else there
+        except Unreachable:
+            if last:
+                raise
+            data = None
+        self._has_read_times = data is not None
+        return None if data is None else LogTimes(data)
+
+
 def read_logs(
     look: Callable[[], tuple[bool, Sequence[LogFiles]]],
     *,
     streams: Sequence[str] = STREAMS,
     wanted: Callable[[LogFiles], bool] = lambda _: True,
     opened: Logs | None = None,
+    times: bool = False,
     follow: bool = False,
     pause: Callable[[], None] = lambda: None,
     missing: Callable[[str], None] = lambda _: None,
 ) -> Iterator[LogPiece]:
-    """Read all logs that there are.
+    """Read all logs that there are; stdout and stderr of a container in the order in which they were written.
 
     Args:
         look: says if the application has ended (asked first, so that nothing is written after a yes) and where the
@@ -209,40 +330,25 @@ def read_logs(
         streams: names of the logs that are read.
         wanted: says of a container's logs whether they are read.
         opened: opens them, and is closed at the end; None: all of each is read, from where it is.
+        times: say of each piece when it was written; of both streams together that is always said.
         follow: go on until the application has ended.
         pause: called before each further look.
-        missing: told of each log of an application that has ended which is nowhere, a line each.
+        missing: told of each log of an application that has ended which is nowhere, a line each; and of each that
+            cannot be read now while its application runs, which is tried again.
     """
-    known_logs: dict[tuple[ContainerId, str], tuple[LogFiles, Growing]] = {}
-    told: set[tuple[ContainerId, str]] = set()
+    known_logs: dict[ContainerId, _ContainerLogs] = {}
+    timed = set(streams) == set(STREAMS) or (times and set(streams) <= set(STREAMS))
     opened = opened or Logs()
     while True:
         ended, logs = look()
         for log in filter(wanted, logs):
-            for stream in streams:
-                if (log.container_id, stream) not in known_logs and stream in log.files:
-                    growing = opened.open(log, stream)
-                    known_logs[log.container_id, stream] = (log, growing)
-                elif stream in log.files:
-                    known, growing = known_logs[log.container_id, stream]
-                    if known.problem != log.problem:
-                        growing = opened.open(log, stream)
-                        known_logs[log.container_id, stream] = (log, growing)
-                    elif known.files[stream] != log.files[stream]:
-                        growing.moved(log.files[stream])
-                        known_logs[log.container_id, stream] = (log, growing)
-        for (_, stream), (log, growing) in known_logs.items():
-            try:
-                for data in growing.pieces(ended=ended):
-                    yield LogPiece(log, stream, data)
-            except (NotFound, files.UntrustedFile) as error:
-                if (log.container_id, stream) in told:
-                    continue
-                told.add((log.container_id, stream))
-                missing(f"{stream} of container {log.index}: {error}")
-            if ended or not follow:
-                yield LogPiece(log, stream, b"")
-        if ended or not follow:
+            if log.container_id not in known_logs:
+                known_logs[log.container_id] = _ContainerLogs(log, opened, streams, timed, missing)
+            known_logs[log.container_id].found(log)
+        last = ended or not follow
+        for one in known_logs.values():
+            yield from one.pieces(ended=ended, last=last)
+        if last:
             opened.close()
             return
         pause()
@@ -266,18 +372,19 @@ class LineMerger:
                 lines[0] = begin.read() + lines[0]
         return lines
 
-    def merged(self, pieces: Iterable[LogPiece]) -> Iterator[bytes]:
-        """The lines of ``pieces``, each with its prefix and its end."""
+    def merged(self, pieces: Iterable[LogPiece], prefix: Callable[[LogPiece], bytes] | None = None) -> Iterator[bytes]:
+        """The lines of ``pieces``, each with its prefix (None: `prefix_of`) and its end."""
+        prefix = prefix or prefix_of
         for piece in pieces:
-            prefix = prefix_of(piece)
+            begin_of_line = prefix(piece)
             begin, lines = self._split(piece)
             if begin is not None:
                 with begin:
-                    yield prefix
+                    yield begin_of_line
                     while data := begin.read(PIECE_BYTES):
                         yield data
                     yield lines.pop(0) + b"\n"
-            if text := b"".join(prefix + line + b"\n" for line in lines):
+            if text := b"".join(begin_of_line + line + b"\n" for line in lines):
                 yield text
 
     def _split(self, piece: LogPiece) -> tuple[IO[bytes] | None, list[bytes]]:
@@ -320,3 +427,26 @@ def prefix_of(piece: LogPiece) -> bytes:
     """``[0] `` for what container 0 printed, ``[0 err] `` for its stderr, ``[0 dlapp] `` for our own log of it."""
     stream = {"stdout": "", "stderr": " err"}.get(piece.stream, " " + piece.stream.removesuffix(".log"))
     return f"[{piece.log.index}{stream}] ".encode()
+
+
+def timed_prefix_of(piece: LogPiece) -> bytes:
+    """``[0] 2025-03-04 17:02:11.3 ``: with the local time at which a line was complete; ``-`` where it is not known."""
+    return prefix_of(piece) + time_text(piece.time_ms)
+
+
+def time_text(time_ms: int | None) -> bytes:
+    """Return a time as `timed_prefix_of` shows it."""
+    if time_ms is None:
+        return b"- "
+    stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time_ms // 1000))
+    return f"{stamp}.{time_ms % 1000 // 100} ".encode()
+
+
+def read_at_most(pieces: Iterator[bytes], most_bytes: int) -> bytes:
+    """Return the first so many bytes of what comes in pieces."""
+    data = bytearray()
+    for piece in pieces:
+        data += piece
+        if len(data) >= most_bytes:
+            break
+    return bytes(data[:most_bytes])

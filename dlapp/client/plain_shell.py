@@ -41,29 +41,33 @@ class PlainShell:
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], cwd: str, kept_fds: Sequence[int] = ()) -> None:
         self._argv, self._env, self._cwd, self._kept_fds = list(argv), dict(env), cwd, tuple(kept_fds)
-        self._keeper: int | None = None
-        self._life: int | None = None
         self._status: int | None = None
-        self._terminal = _Terminal()
+        self._opened = contextlib.ExitStack()
+        self._opened.callback(_Terminal().restore)
 
     def start(self) -> None:
         """Fork the keeper, and it the shell; to be called while the process has one thread."""
         kernel.become_subreaper()
         sys.stdout.flush()
         sys.stderr.flush()
-        theirs, self._life = os.pipe2(os.O_CLOEXEC)
+        theirs, life = os.pipe2(os.O_CLOEXEC)
         self._status, tell = os.pipe2(os.O_CLOEXEC)
-        self._keeper = os.fork()
-        if self._keeper == 0:
+        keeper = os.fork()
+        if keeper == 0:
             # Whatever goes wrong in here, the code above must never go on in this copy of it.
             try:
-                os.close(self._life)
+                os.close(life)
                 os.close(self._status)
                 self._be_keeper(theirs, tell)
             finally:
                 os._exit(70)
         os.close(theirs)
         os.close(tell)
+        # The last of these is done first when it closes: the keeper ends because its lifeline does.
+        self._opened.callback(os.close, self._status)
+        self._opened.callback(end_descendants, patience_s=0)
+        self._opened.callback(os.waitpid, keeper, 0)
+        self._opened.callback(os.close, life)
 
     def wait(self) -> int:
         """Wait until the shell ends: its exit code, 128 and more for a signal, as a shell counts."""
@@ -76,17 +80,7 @@ class PlainShell:
 
     def close(self) -> None:
         """Leave nothing of it, and the terminal as it was. May be repeated."""
-        if self._life is not None:
-            os.close(self._life)
-            self._life = None
-        if self._keeper is not None:
-            os.waitpid(self._keeper, 0)
-            self._keeper = None
-            end_descendants(patience_s=0)
-        if self._status is not None:
-            os.close(self._status)
-            self._status = None
-        self._terminal.restore()
+        self._opened.close()
 
     def _be_keeper(self, life: int, tell: int) -> NoReturn:
         kernel.become_subreaper()

@@ -25,6 +25,7 @@ from dlapp.client.shell_start import write_start
 from dlapp.cluster.local.state import is_locked, open_lock, open_state
 from dlapp.errors import NotFound, UsageError
 from dlapp.ids import ApplicationId, ContainerId
+from dlapp.launcher.application import read_application
 from dlapp.locations import HdfsPlace
 from dlapp.spec import AppSpec
 from dlapp.system import locks
@@ -83,7 +84,7 @@ def open_shell(
         NotFound: the workspace or input is missing, or there is no shell.
         UsageError: a container would see, in the workspace, what dlapp trusts on this machine.
     """
-    application = client.read(path, script_may_be_missing=True)
+    application = read_application(path, client.config, client.engine.info(), script_may_be_missing=True)
     spec, user_env = application.spec, application.env
     wanted = spec.roles[0].resources.gcores if gcores is None else gcores
     image = spec.roles[0].docker_image or spec.docker_image
@@ -107,7 +108,7 @@ def open_shell(
                 )
             shell_input.remember(shell_input.records_below(client.state_path), spec.workspace, now)
         note(_greeting(spec, devices, image))
-        command = [*PYTHON, "-m", "dlapp.tools.run"]
+        command = [*PYTHON, "-m", "dlapp.tools", "run"]
         desk_env = {**os.environ, START_VARIABLE: write_start(directory, application.snapshot, client.config)}
         if image:
             from dlapp.launch_spec import DockerSettings
@@ -332,8 +333,7 @@ def leased(
     from dlapp.gpuid.rules import LeaseRequest
     from dlapp.task.gpu_health import LeasedDevices
 
-    ledger = open_ledger(configured(config), inspect=Inspector())
-    try:
+    with contextlib.closing(open_ledger(configured(config), inspect=Inspector())) as ledger:
         lease = ledger.acquire(LeaseRequest(name, name, caller(), gcores, evidence=evidence or {}))
         # Its threads, if it has any, must not be there when the shell is forked; a release connects anew.
         ledger.close()
@@ -343,8 +343,6 @@ def leased(
             # Its terminal may be gone: what is found stands in the ledger.
             LeasedDevices(ledger, lease.devices, lambda line: None, lambda line: None).look_after()
             lease.release()
-    finally:
-        ledger.close()
 
 
 def _evidence_of_docker(config: Config, directory: str) -> dict[str, Any]:

@@ -125,13 +125,12 @@ def _bring(
         fresh = os.path.join(found, os.path.basename(into)) if one.as_list else found
         planned.bring(fresh, partial(fetch, progress=progress), os.path.join(staging, "archives"), progress)
         names = sorted(os.listdir(found))
-        with files.directory(os.path.realpath(workspace)) as root_fd:
-            fd = _open_below(root_fd, _inside(directory, workspace), workspace)
-            try:
-                _sweep(fd, directory)
-                _place(found, names, fd, directory)
-            finally:
-                os.close(fd)
+        with (
+            files.closing_fd(files.open_directory(os.path.realpath(workspace))) as root_fd,
+            files.closing_fd(_open_below(root_fd, _inside(directory, workspace), workspace)) as fd,
+        ):
+            _sweep(fd, directory)
+            _place(found, names, fd, directory)
         return [posixpath.normpath(os.path.relpath(os.path.join(directory, name), workspace)) for name in names]
     finally:
         remove_tree(staging)
@@ -175,7 +174,7 @@ def _place(found: str, names: Sequence[str], fd: int, directory: str) -> None:
         directory: the path of that, for messages.
     """
     try:
-        with files.directory(found) as found_fd:
+        with files.closing_fd(files.open_directory(found)) as found_fd:
             _rename(names, found_fd, fd, directory)
         return
     except OSError as error:
@@ -188,7 +187,7 @@ def _place(found: str, names: Sequence[str], fd: int, directory: str) -> None:
     except OSError as error:
         raise explained(error, path, "made") from error
     try:
-        with files.directory(staging, dir_fd=fd, path=path) as staging_fd:
+        with files.closing_fd(files.open_directory(staging, dir_fd=fd, path=path)) as staging_fd:
             _lock(staging_fd)
             _copy(found, staging_fd, path)
             _rename(names, staging_fd, fd, directory)
@@ -233,21 +232,15 @@ def _copy(found: str, fd: int, directory: str) -> None:
     nodes = nodes_to_fetch(found)[1:]
     for node in nodes:
         above, name = os.path.split(node.name)
-        at = _open_below(fd, node.name if node.is_dir else above, directory)
-        try:
+        with files.closing_fd(_open_below(fd, node.name if node.is_dir else above, directory)) as at:
             if not node.is_dir:
                 # By a descriptor and one name, which both kinds are made anew under: no link is followed.
                 copy_nodes([node._replace(name=name)], f"/proc/self/fd/{at}", done=lambda count: None)
-        finally:
-            os.close(at)
     for node in reversed(nodes):
         if node.is_dir:
-            at = _open_below(fd, node.name, directory)
-            try:
+            with files.closing_fd(_open_below(fd, node.name, directory)) as at:
                 os.fchmod(at, node.mode & 0o777)
                 os.utime(at, ns=(node.mtime_ns, node.mtime_ns))
-            finally:
-                os.close(at)
 
 
 def _sweep(fd: int, directory: str) -> None:
@@ -255,7 +248,10 @@ def _sweep(fd: int, directory: str) -> None:
     for name in os.listdir(fd):
         if name.startswith(STAGING):
             path = os.path.join(directory, name)
-            with contextlib.suppress(OSError, DlappError), files.directory(name, dir_fd=fd, path=path) as left:
+            with (
+                contextlib.suppress(OSError, DlappError),
+                files.closing_fd(files.open_directory(name, dir_fd=fd, path=path)) as left,
+            ):
                 if _lock(left):
                     remove_tree(path, dir_fd=fd, name=name)
 

@@ -22,10 +22,10 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from types import TracebackType
 from urllib.parse import unquote_to_bytes
 
 from dlapp.system import files
+from dlapp.value import Closeable
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 SCRIPT, RC_SCRIPT = os.path.join(_HERE, "dlapp-run.sh"), os.path.join(_HERE, "shell-rc.sh")
@@ -61,7 +61,7 @@ def install(session: str) -> None:
     os.mkfifo(os.path.join(directory, ASK), 0o600)
 
 
-class ShellRequestServer:
+class ShellRequestServer(Closeable):
     """Answers the requests of one session, from a thread that the ``with`` block ends.
 
     Args:
@@ -86,9 +86,7 @@ class ShellRequestServer:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         """End: what is being submitted is interrupted, as by Ctrl-C."""
         os.close(self._close)
         self._thread.join()
@@ -129,11 +127,10 @@ class ShellRequestServer:
         os.mkfifo(name, 0o600, dir_fd=self._private)
         try:
             # Opening a FIFO for writing needs a reader, so keep one open for this moment.
-            both = files.open_file(name, dir_fd=self._private, owners=(os.geteuid(),), write=True, kind=stat.S_IFIFO)
-            try:
+            with files.closing_fd(
+                files.open_file(name, dir_fd=self._private, owners=(os.geteuid(),), write=True, kind=stat.S_IFIFO)
+            ) as both:
                 reply = os.open(f"/proc/self/fd/{both}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            finally:
-                os.close(both)
             try:
                 # Replaces the FIFO of a killed request with the same number.
                 os.rename(name, name, src_dir_fd=self._private, dst_dir_fd=self._seen)

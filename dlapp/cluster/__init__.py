@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dlapp.cluster.engine import (
+        STATUS_UNKNOWN,
         AmEngine,
         ContainerEnd,
         ContainerRequest,
@@ -25,10 +26,11 @@ if TYPE_CHECKING:
         Wake,
     )
 
-LOG_NAMES = ("stdout", "stderr", "dlapp.log")
-"""The logs of a container: of its payload, and of its task."""
+LOG_NAMES = ("stdout", "stderr", "dlapp.log", "dlapp.times")
+"""The logs of a container: of its payload, of its task, and the times of the payload's (`dlapp.system.log_times`)."""
 
 __all__ = [
+    "STATUS_UNKNOWN",
     "AmEngine",
     "ContainerEnd",
     "ContainerRequest",

@@ -80,8 +80,12 @@ class Engine(Protocol):
     def node_names(self) -> tuple[str, ...]:
         """The names of the nodes that containers can be placed on by name now; none: on one machine."""
 
-    def tend(self) -> None:
-        """Replace what serves the caller's applications on this machine, should it have died; else do nothing."""
+    def tend(self) -> str:
+        """Replace what serves the caller's applications on this machine, should it have died; else do nothing.
+
+        Returns:
+            What keeps applications from going on: the full disk of this machine's state. Otherwise empty.
+        """
 
     def close(self) -> None:
         """Close connections and files. Applications go on."""
@@ -144,7 +148,9 @@ class Engine(Protocol):
         """Remove an application that has ended from the history. Raises as `check_removal`."""
 
     def unstored(self, view: Mapping[str, Any]) -> list[str]:
-        """Return the directories of this machine with output of the caller's application that could not be stored.
+        """Return the directories with output of the caller's application that could not be stored.
+
+        They are on this machine; on a cluster each is ``host:path``.
 
         Args:
             view: of the application, in its JSON form.
@@ -187,11 +193,13 @@ class Registered(Value, kw_only=True):
 
     Args:
         live: the containers that an earlier attempt left running.
+        is_complete: ``live`` has all of them: what it does not name is gone.
         single_node: all containers run on this machine.
     """
 
     limits: ResourceLimits
     live: tuple[Grant, ...] = ()
+    is_complete: bool = False
     single_node: bool = False
 
 
@@ -223,13 +231,23 @@ class Grant(Value, kw_only=True):
     log_url: str = ""
 
 
+STATUS_UNKNOWN = -200
+"""Exit status of a container of an earlier attempt, where only its parent would know it."""
+
+
+NODE_MANAGER = "the NodeManager on "
+"""How the name of a service begins that one node alone has."""
+
+
 class ContainerEnd(Value, kw_only=True):
     """A container's processes are gone, or it was taken away before it had any.
 
     Args:
-        exit_status: the task's exit code, or minus a signal's number; YARN's own codes where the node says so.
+        exit_status: the task's exit code, or minus a signal's number; YARN's own codes where the node says so;
+            `STATUS_UNKNOWN`.
         node_fault: the engine knows that the node, not the task, is to blame (lost, disk, preempted).
         presumed: its node is lost, and nobody has seen its processes end: they may run on.
+        service: what of its node does not answer, though it may in a moment (`NODE_MANAGER`); empty: that is no reason.
     """
 
     container_id: ContainerId
@@ -237,24 +255,31 @@ class ContainerEnd(Value, kw_only=True):
     diagnostics: str = ""
     node_fault: bool = False
     presumed: bool = False
+    service: str = ""
 
 
 class Heartbeat(Value, kw_only=True):
     """Events since the last heartbeat.
 
     Args:
+        started: containers whose node has taken their tasks, and brings what they need.
+        preparing: of those asked for with `AmEngine.check_start`, the ones whose node still brings what they need.
         ending: containers that the engine is taking away; each one's end follows, and until then it may run.
-        resync: the engine forgot us (a ResourceManager's restart): register and ask again.
+        resync: the engine was restarted, and has taken us again: what nodes refused before says nothing against them.
         shut_down: the engine wants this attempt to end at once, with the reason.
+        killed_in_s: the engine is going to kill the application then [s]; infinity: at no time; None: no news.
         refused: asks that no node can ever meet, by request id, with the reason.
     """
 
     granted: tuple[Grant, ...] = ()
+    started: tuple[ContainerId, ...] = ()
+    preparing: tuple[ContainerId, ...] = ()
     ended: tuple[ContainerEnd, ...] = ()
     start_failed: tuple[ContainerEnd, ...] = ()
     ending: tuple[ContainerId, ...] = ()
     resync: bool = False
     shut_down: str | None = None
+    killed_in_s: float | None = None
     refused: tuple[tuple[int, str], ...] = ()
 
 
@@ -290,7 +315,11 @@ class AmEngine(Protocol):
         """
 
     def start(self, grant: Grant, launch: TaskLaunch) -> None:
-        """Start a task in a container; a failure comes with a later heartbeat as ``start_failed``."""
+        """Start a task in a container; a later heartbeat has it among ``started`` or ``start_failed``."""
+
+    def check_start(self, container_id: ContainerId) -> None:
+        """Find out whether the node of a container still brings what its task needs; the answer comes by heartbeat,
+        where it does."""
 
     def stop(self, container_id: ContainerId) -> None:
         """End a container, whatever runs in it; its end comes by heartbeat. May be repeated."""

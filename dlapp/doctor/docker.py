@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import os
 import shutil
 from collections.abc import Iterator
@@ -42,9 +41,6 @@ def _docker(host: str) -> Iterator[Finding]:
             f"{socket}: permission denied",
             f"let this user use it (it is root on this machine): the group docker; {needed}",
         )
-        return
-    if importlib.util.find_spec("docker") is None:
-        yield failed("docker", "the Python package docker is not installed", "pip install docker")
         return
     from dlapp.net.dockerd import Dockerd, DockerError
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from dlapp.locations import HdfsPlace
 
 PASS, WARN, FAIL = "pass", "warn", "fail"
+CLOCKS_APART_S = 30.0
+"""Times of two machines are compared to the minute at the most; Kerberos gives up at five minutes."""
 ASK_S = 10.0
 """How long a server may take to answer one question of the doctor's."""
 
@@ -30,12 +32,14 @@ class Finding(NamedTuple):
         subject: what was looked at, a word or two with dots: ``hdfs.write``.
         found: what was seen, one line.
         repair: what to do about it; empty for a pass.
+        node: of the cluster, where all of them were checked; empty: this machine, or some node.
     """
 
     verdict: str
     subject: str
     found: str
     repair: str = ""
+    node: str = ""
 
 
 class CheckContext(NamedTuple):
@@ -74,6 +78,21 @@ def warned(subject: str, found: str, repair: str) -> Finding:
 def failed(subject: str, found: str, repair: str = "") -> Finding:
     """Return the finding that a requirement is not met; without ``repair`` the message itself says what to do."""
     return Finding(FAIL, subject, found, repair)
+
+
+def clock_finding(subject: str, whose: str, theirs_s: float, began_s: float, ended_s: float) -> Finding:
+    """Return whether a server's clock goes as this machine's.
+
+    Args:
+        subject: of the finding.
+        whose: the server.
+        theirs_s: what its clock showed between two moments of ours [s since 1970].
+        began_s, ended_s: those moments [s since 1970].
+    """
+    apart_s = max(began_s - theirs_s, theirs_s - ended_s, 0.0)
+    if apart_s > CLOCKS_APART_S:
+        return warned(subject, f"{whose} clock is {apart_s:.0f} s from this machine's", "run NTP on both")
+    return passed(subject, f"{whose} clock is within {apart_s + ended_s - began_s:.1f} s of this machine's")
 
 
 def run_checks(checks: Sequence[Check]) -> Iterator[Finding]:

@@ -85,11 +85,6 @@ def _zookeeper(ground: CheckContext) -> Iterator[Finding]:
 
     zookeeper = ground.config.gpuid.zookeeper
     setting = "gpuid.zookeeper.ensemble"
-    try:
-        import kazoo  # noqa: F401
-    except ImportError:
-        yield failed("gpu.ledger", "the Python package kazoo is not installed", "pip install kazoo")
-        return
     if zookeeper.credentials is None and ground.ledger is None:
         yield failed("gpu.ledger.access", "gpuid.zookeeper.credentials is not set", NO_CREDENTIALS)
         return
@@ -99,7 +94,8 @@ def _zookeeper(ground: CheckContext) -> Iterator[Finding]:
             "the ledger is not protected: whoever reaches ZooKeeper can write it",
             "set gpuid.zookeeper.credentials to a file with user:password",
         )
-    ledger = open_cluster_ledger(ground.ledger or configured(ground.config))
+    settings = ground.ledger or configured(ground.config)
+    ledger = open_cluster_ledger(settings)
     try:
         records = list(ledger.hosts(timeout_s=ASK_S))
     except Exception as error:
@@ -113,6 +109,6 @@ def _zookeeper(ground: CheckContext) -> Iterator[Finding]:
             yield failed("gpu.ledger.record", f"{name}: {record}")
     devices = sum(one.present for record in good if not record.forgotten_ms for one in record.devices)
     ill = sum(one.quarantine is not None for record in good if not record.forgotten_ms for one in record.devices)
-    yield passed("gpu.ledger", f"{zookeeper.ensemble}{zookeeper.root}: {len(good)} hosts, {devices} GPUs")
+    yield passed("gpu.ledger", f"{settings.ensemble}{settings.root}: {len(good)} hosts, {devices} GPUs")
     if ill:
         yield warned("gpu.quarantine", f"{ill} GPUs are in quarantine", "dlapp-gpu list says why")

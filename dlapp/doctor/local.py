@@ -10,6 +10,7 @@ from dlapp import __version__
 from dlapp.config import Config
 from dlapp.doctor.findings import Check, CheckContext, Finding, failed, passed, warned
 from dlapp.system import locks
+from dlapp.system.files import closing_fd
 from dlapp.system.text import human_size
 
 LEAST_FREE_BYTES, ENOUGH_FREE_BYTES = 64 << 20, 1 << 30
@@ -50,11 +51,8 @@ def _state(config: Config) -> Iterator[Finding]:
     path = os.path.join(state.path, f".doctor-{os.getpid()}")
     mine = open_lock(path)
     try:
-        other = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        try:
+        with closing_fd(os.open(path, os.O_RDWR | os.O_CLOEXEC)) as other:
             works = locks.try_lock(mine) and not locks.try_lock(other) and is_locked(path)
-        finally:
-            os.close(other)
     finally:
         os.close(mine)
         os.unlink(path)

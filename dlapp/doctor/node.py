@@ -1,13 +1,15 @@
-"""The part of dlapp-doctor that runs on a node of a cluster, in a container as an application's.
+"""The part of dlapp-doctor that runs on nodes of a cluster, in containers as an application's.
 
-It is an ApplicationMaster that does nothing but look around: it registers, which is the first thing to try, and what it
-found is what it says at its end. YARN hands that on in the application's diagnostics.
+On some node it is an ApplicationMaster that does nothing but look around: it registers, which is the first thing to
+try, and what it found is what it says at its end. YARN hands that on in the application's diagnostics. On all nodes it
+is a task of an application on each (`dlapp.client.node_runs`).
 """
 
 from __future__ import annotations
 
 import json
 import os
+import resource
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,12 +21,16 @@ from dlapp.system.text import human_size
 if TYPE_CHECKING:
     from dlapp.cluster.yarn.client.engine import YarnEngine
     from dlapp.config import Config
+    from dlapp.launch_spec import LaunchSpec, LedgerSettings
+    from dlapp.locations import HdfsPlace
 
 SECRET = "dlapp.doctor"
 TIMEOUT_S = 120.0
 """From the submission to the last word: a container is granted in a second where there is room."""
 REGISTER_S = 20.0
 LEAST_FREE_BYTES = 1 << 30
+MOST_CONTAINERS = 10_000
+"""Of an application that a node's limit of open files is to suffice for."""
 _MOST_SAID = 60_000
 """The ResourceManager keeps 64 KiB. Source: yarn-default.xml, yarn.app.attempt.diagnostics.limit.kc."""
 
@@ -42,7 +48,7 @@ def on_a_node(config: Config, engine: YarnEngine) -> Iterator[Finding]:
     from dlapp.serialization import to_json
 
     told = {
-        "texts": {name: config.texts[name] for name in config.texts if config.origins[name] != "default"},
+        "texts": _texts(config),
         "ledger": to_json(configured(config) if config.gpuid.zookeeper.ensemble else None),
     }
     said = engine.run_on_a_node("doctor", SECRET, told, timeout_s=TIMEOUT_S)
@@ -52,6 +58,30 @@ def on_a_node(config: Config, engine: YarnEngine) -> Iterator[Finding]:
         yield failed("node", said or "the check in the container printed nothing")
         return
     yield from found
+
+
+def on_all_nodes(config: Config) -> Iterator[Finding]:
+    """Yield the findings on each running node of the cluster, a node's together.
+
+    Raises:
+        Unreachable: the cluster does not answer.
+    """
+    from dlapp.client import Client
+    from dlapp.client.node_runs import check_on
+
+    with Client(config) as client:
+        for one in check_on(client, client.engine.node_names(), _texts(config), timeout_s=TIMEOUT_S):
+            host = one["host"]
+            if one["error"]:
+                yield failed("node", one["error"])._replace(node=host)
+            try:
+                yield from [Finding(**found)._replace(node=host) for found in one["findings"]]
+            except TypeError as error:
+                yield failed("node", f"its findings cannot be read: {error}")._replace(node=host)
+
+
+def _texts(config: Config) -> dict[str, str]:
+    return {name: config.texts[name] for name in config.texts if config.origins[name] != "default"}
 
 
 # ---- what runs there ----
@@ -73,20 +103,43 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
+def findings_of_task(texts: Mapping[str, str], launch: LaunchSpec) -> list[Finding]:
+    """Return the findings of a task on its node.
+
+    Args:
+        texts: the submitter's configuration, as far as it is not the default.
+        launch: the task's launch specification.
+    """
+    from dlapp.launch_spec import ZOOKEEPER
+
+    ledger = launch.ledger if launch.ledger is not None and launch.ledger.kind == ZOOKEEPER else None
+    began = passed("node", f"{os.uname().nodename}: a container was granted, and the ApplicationMaster reached")
+    return [began, *run_checks(_checks(texts, launch.hdfs, ledger))]
+
+
 def checks(told: Mapping[str, Any]) -> list[Check]:
     """Return the checks of a node."""
-    from dlapp.config import load_config
-    from dlapp.doctor import docker as runtime
-    from dlapp.doctor import gpu as gpuid
-    from dlapp.doctor import hdfs as storage
     from dlapp.launch_spec import LedgerSettings
     from dlapp.locations import HdfsPlace
     from dlapp.serialization import from_json
 
     ledger = None if told["ledger"] is None else from_json(LedgerSettings, told["ledger"])
-    hdfs = from_json(HdfsPlace, told["hdfs"])
-    ground = CheckContext(load_config(told["texts"]), on_node=True, hdfs=hdfs, ledger=ledger)
-    own = [Check("node.python", _python), Check("node.user", _user), Check("node.disk", _disk)]
+    return _checks(told["texts"], from_json(HdfsPlace, told["hdfs"]), ledger)
+
+
+def _checks(texts: Mapping[str, str], hdfs: HdfsPlace | None, ledger: LedgerSettings | None) -> list[Check]:
+    from dlapp.config import load_config
+    from dlapp.doctor import docker as runtime
+    from dlapp.doctor import gpu as gpuid
+    from dlapp.doctor import hdfs as storage
+
+    ground = CheckContext(load_config(dict(texts)), on_node=True, hdfs=hdfs, ledger=ledger)
+    own = [
+        Check("node.python", _python),
+        Check("node.user", _user),
+        Check("node.disk", _disk),
+        Check("node.files", _files),
+    ]
     return [*own, *storage.checks(ground), *gpuid.checks(ground), *runtime.checks(ground)]
 
 
@@ -115,6 +168,20 @@ def _disk() -> Iterator[Finding]:
         yield warned("node.disk", words, "make room under yarn.nodemanager.local-dirs")
     else:
         yield passed("node.disk", words)
+
+
+def _files() -> Iterator[Finding]:
+    from dlapp.net.control import OWN_DESCRIPTORS
+
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if hard != resource.RLIM_INFINITY and hard < MOST_CONTAINERS + OWN_DESCRIPTORS:
+        yield warned(
+            "node.files",
+            f"a process may open {hard} files: an ApplicationMaster here serves {max(0, hard - OWN_DESCRIPTORS)} tasks",
+            "raise the hard limit of open files of the NodeManagers (LimitNOFILE of their service, or nofile)",
+        )
+    else:
+        yield passed("node.files", f"a process may open {'any number of' if hard < 0 else hard} files")
 
 
 def _in_json(found: Sequence[Finding]) -> str:

@@ -15,13 +15,17 @@ if TYPE_CHECKING:
     from dlapp.locations import HdfsPlace
 
 
-def diagnosis(*, cluster: str | None = None, defaults: bool = False, node: bool = False) -> Iterator[Finding]:
+ANY, ALL = "any", "all"
+
+
+def diagnosis(*, cluster: str | None = None, defaults: bool = False, node: str = "") -> Iterator[Finding]:
     """All findings for the configuration of this process, each when it is known.
 
     Args:
         cluster: the engine, in place of the configured one.
         defaults: also say which keys have their defaults.
-        node: also look around in a container on a node of the cluster; this machine is its own only node.
+        node: also look around in a container on `ANY` node of the cluster, or on `ALL`; empty: on none. This machine is
+            its own only node.
     """
     from dlapp.config import load_config
 
@@ -34,7 +38,17 @@ def diagnosis(*, cluster: str | None = None, defaults: bool = False, node: bool 
     yield from _configuration(config, defaults)
     yield from run_checks(checks(config))
     if node and config.cluster == "yarn":
-        yield from run_checks([Check("node", lambda: _on_a_node(config))])
+        yield from run_checks([Check("node", lambda: _on_nodes(config) if node == ALL else _on_a_node(config))])
+
+
+def _on_nodes(config: Config) -> Iterator[Finding]:
+    from dlapp.doctor.node import on_all_nodes
+
+    yield from map(_of_a_node, on_all_nodes(config))
+
+
+def _of_a_node(one: Finding) -> Finding:
+    return one if one.subject.startswith("node") else one._replace(subject=f"node.{one.subject}")
 
 
 def _on_a_node(config: Config) -> Iterator[Finding]:
@@ -43,9 +57,7 @@ def _on_a_node(config: Config) -> Iterator[Finding]:
     from dlapp.login import own_login
 
     with open_yarn(config, own_login()) as engine:
-        for one in on_a_node(config, engine):
-            subject = one.subject if one.subject.startswith("node") else f"node.{one.subject}"
-            yield one._replace(subject=subject)
+        yield from map(_of_a_node, on_a_node(config, engine))
 
 
 def checks(config: Config) -> Sequence[Check]:
@@ -71,21 +83,21 @@ def checks(config: Config) -> Sequence[Check]:
 
 def _input_cache(config: Config) -> Iterator[Finding]:
     """Yield whether input can be kept here, and whether there is room for as much as may be kept."""
-    from dlapp.client.input_cache import UserInputCache
+    from dlapp.client.input_cache import open_input_cache
     from dlapp.cluster.local.state import open_state
     from dlapp.system.text import human_size
 
     subject = "storage.cache"
     state = open_state(config.local.state_dir, shared=config.local.shared)
     try:
-        kept = UserInputCache(config, state.path)
+        kept = open_input_cache(config, state.path)
     except ConfigError:
         return  # the check of the operator's file reports it
-    entries = kept.entries()
-    taken = sum(one["room_bytes"] for one in entries)
-    found = f"{len(entries)} entries, {human_size(taken)} of {human_size(kept.limit_bytes)}, in {kept.directory}"
-    space = os.statvfs(kept.directory)
-    if (free := space.f_bavail * space.f_frsize) + taken < kept.limit_bytes:
+    place, entries = kept.place, kept.entries()
+    taken = sum(one.room_bytes for one in entries)
+    found = f"{len(entries)} entries, {human_size(taken)} of {human_size(place.limit_bytes)}, in {place.directory}"
+    space = os.statvfs(place.directory)
+    if (free := space.f_bavail * space.f_frsize) + taken < place.limit_bytes:
         repair = "lower storage.cache_limit, or what is not in use goes whenever the disk is full (dlapp-cache clear)"
         yield warned(subject, f"{found}; {human_size(free)} are free there", repair)
     else:

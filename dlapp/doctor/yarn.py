@@ -11,14 +11,13 @@ from collections.abc import Generator, Iterator, Sequence
 from dlapp.cluster.yarn.client.rest import NodeInfo, QueueInfo, YarnRest, version_of
 from dlapp.cluster.yarn.dialect import FIELD3_LIMIT, FIELD3_SETTINGS, SETTING, Dialect, choose_dialect
 from dlapp.config import Config
-from dlapp.doctor.findings import ASK_S, Check, CheckContext, Finding, failed, passed, warned
+from dlapp.doctor.findings import ASK_S, Check, CheckContext, Finding, clock_finding, failed, passed, warned
 from dlapp.errors import ConfigError, DlappError, Unreachable
 from dlapp.hadoop.configuration import HadoopConfiguration, read_configuration
 from dlapp.hadoop.web import NoAddress, Web
 from dlapp.login import USER_VARIABLE, own_login
 
 LEAST_VERSION = (2, 7)
-CLOCKS_APART_S = 30.0
 _CALCULATOR = "yarn.scheduler.capacity.resource-calculator"
 _DOMINANT = "DominantResourceCalculator"
 
@@ -53,23 +52,14 @@ def _resource_manager(config: Config, rest: YarnRest) -> Iterator[Finding]:
         return
     yield passed("yarn", f"Hadoop {version} at {rest.active_url()}, {str(info.get('haState') or 'active').lower()}")
     if (server_time_s := rest.server_time_s) is not None:
-        yield _clock(server_time_s, began, ended)
+        # What stands in a header is cut to whole seconds.
+        yield clock_finding("clock.yarn", "the ResourceManager's", server_time_s, began - 1, ended)
     new = rest.new_application()
     dialect = yield from _gpus(config, rest, set(new.largest))
     yield from _largest(config, rest, new.largest)
     yield from _nodes(rest.nodes(), dialect)
     yield from _queues(rest.queues())
     yield from _recovery(config, rest)
-
-
-def _clock(theirs_s: float, began_s: float, ended_s: float) -> Finding:
-    # What stands in a header is cut to whole seconds.
-    apart = max(began_s - theirs_s - 1, theirs_s - ended_s, 0.0)
-    if apart > CLOCKS_APART_S:
-        return warned(
-            "clock.yarn", f"the ResourceManager's clock is {apart:.0f} s from this machine's", "run NTP on both"
-        )
-    return passed("clock.yarn", f"the ResourceManager's clock is within {apart + 1:.0f} s of this machine's")
 
 
 def _gpus(config: Config, rest: YarnRest, types: set[str]) -> Generator[Finding, None, Dialect | None]:

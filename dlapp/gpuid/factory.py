@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from dlapp.config import NO_CREDENTIALS
@@ -10,10 +11,20 @@ from dlapp.errors import ConfigError
 from dlapp.gpuid.ledger import ClusterLedger, Inspect, Ledger, uninspected
 from dlapp.gpuid.rules import LedgerError
 from dlapp.launch_spec import MACHINE, NODE_MANAGER, ZOOKEEPER, LedgerSettings
+from dlapp.login import own_login
+from dlapp.system import machine
+from dlapp.system.processes.proc import command_line
+from dlapp.value import replace
 
 if TYPE_CHECKING:
     from dlapp.config import Config
+    from dlapp.hadoop.configuration import HadoopConfiguration
 
+FORMER_ROOT = "/dlapp"
+"""Where the ledgers of all clusters were together; the default root of each is below it now."""
+MOST_CERTIFICATES = 64 << 10
+SYSTEM = "system"
+"""What the operator writes in the place of a file of CAs for those of the system."""
 OPEN = "none"
 """What the operator writes in the place of the credentials' file for a ledger that everybody may write."""
 
@@ -30,28 +41,99 @@ def configured(config: Config) -> LedgerSettings:
         return LedgerSettings(MACHINE, gpuid.lock_dir, docker_host)
     if zookeeper.credentials is None:
         raise ConfigError(NO_CREDENTIALS)
+    site = _site(config)
     return LedgerSettings(
         ZOOKEEPER,
         gpuid.lock_dir,
         docker_host,
         ensemble=zookeeper.ensemble,
-        root=zookeeper.root,
+        root=zookeeper.root or _root_of(site),
+        former_root="" if zookeeper.root else FORMER_ROOT,
+        resource_managers=_resource_managers(site),
+        login=None if site is None else own_login(),
         credentials="" if zookeeper.credentials == OPEN else read_credentials(zookeeper.credentials),
         session_timeout_s=zookeeper.session_timeout_s,
+        tls=zookeeper.ca is not None,
+        certificates=_certificates(zookeeper.ca),
+        client_certificate=_client_certificate(zookeeper.certificate, zookeeper.ca),
     )
+
+
+def _site(config: Config) -> HadoopConfiguration | None:
+    """Return the configuration of the cluster; None: there is none here, or none that is needed and can be read."""
+    from dlapp.hadoop.configuration import VARIABLE, read_configuration
+
+    if config.yarn.conf_dir is None and not os.environ.get(VARIABLE):
+        return None
+    try:
+        return read_configuration(config.yarn.conf_dir)
+    except ConfigError:
+        if config.gpuid.zookeeper.root is None:
+            raise
+        return None
+
+
+def _root_of(site: HadoopConfiguration | None) -> str:
+    if site is None:
+        raise ConfigError(
+            "gpuid.zookeeper.root is not set, and no configuration of Hadoop names the cluster whose GPU ledger it is: "
+            "set yarn.conf_dir, or HADOOP_CONF_DIR"
+        )
+    try:
+        name = site.cluster_name
+    except ConfigError as error:
+        raise ConfigError(f"{error}, or gpuid.zookeeper.root") from error
+    if name in ("hosts", "short"):
+        raise ConfigError(f"gpuid.zookeeper.root is not set, and a cluster named {name} needs one of its own")
+    return f"{FORMER_ROOT}/{name}"
+
+
+def _resource_managers(site: HadoopConfiguration | None) -> tuple[str, ...]:
+    try:
+        return () if site is None else tuple(site.web_urls())
+    except ConfigError:
+        return ()  # it is one of HDFS alone
+
+
+def _certificates(ca: str | None) -> str:
+    """Return the CAs in the operator's file, which goes with each container; empty: those of the system."""
+    from dlapp.hadoop.truststore import read_certificates
+
+    key = "gpuid.zookeeper.ca"
+    text = "" if ca in (None, SYSTEM) else read_certificates(ca, key)
+    if len(text) > MOST_CERTIFICATES:
+        raise ConfigError(f"{key}: {ca} has {len(text) >> 10} KiB, {MOST_CERTIFICATES >> 10} KiB are the maximum")
+    return text
+
+
+def _client_certificate(path: str | None, ca: str | None) -> str:
+    key = "gpuid.zookeeper.certificate"
+    if path is None:
+        return ""
+    if ca is None:
+        raise ConfigError(f"{key} is set, and gpuid.zookeeper.ca is not: without it there is no TLS")
+    text = _read_secret(path, key, MOST_CERTIFICATES)
+    if "-----BEGIN CERTIFICATE-----" not in text or "PRIVATE KEY-----" not in text:
+        raise ConfigError(f"{key}: {path} is not a certificate with its key, both as PEM")
+    return text
+
+
+def _read_secret(path: str, key: str, most: int) -> str:
+    """A file that nobody else may read. Raises ConfigError."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            if os.fstat(file.fileno()).st_mode & 0o077:
+                raise ConfigError(f"{key}: {path} may be read by others; chmod 600 {path}")
+            return file.read(most).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        what = error.strerror if isinstance(error, OSError) else "is not UTF-8"
+        raise ConfigError(f"{key}: {path}: {what}") from error
 
 
 def read_credentials(path: str) -> str:
     """``user:password`` from a file that nobody else may read. Raises ConfigError."""
     key = "gpuid.zookeeper.credentials"
-    try:
-        with open(path, encoding="utf-8") as file:
-            if os.fstat(file.fileno()).st_mode & 0o077:
-                raise ConfigError(f"{key}: {path} may be read by others; chmod 600 {path}")
-            text = file.read(4096).strip()
-    except (OSError, UnicodeDecodeError) as error:
-        what = error.strerror if isinstance(error, OSError) else "is not UTF-8"
-        raise ConfigError(f"{key}: {path}: {what}") from error
+    text = _read_secret(path, key, 4096)
     user, _, password = text.partition(":")
     if not user or not password or "\n" in text:
         raise ConfigError(f"{key}: {path} is not one line user:password")
@@ -62,7 +144,7 @@ def open_ledger(settings: LedgerSettings, *, inspect: Inspect = uninspected) -> 
     """Open a ledger.
 
     Raises:
-        LedgerError: it is of a kind that this dlapp does not know.
+        LedgerError: it is of a kind that this dlapp does not know, or `host_of_task` refuses this container.
     """
     if settings.kind == MACHINE:
         from dlapp.gpuid.stores.machine import MachineLedger
@@ -74,7 +156,54 @@ def open_ledger(settings: LedgerSettings, *, inspect: Inspect = uninspected) -> 
         from dlapp.gpuid.stores.node_manager import NodeManagerGpuLedger
 
         return NodeManagerGpuLedger(settings.web, settings.lock_dir, docker_host=settings.docker_host)
-    return open_cluster_ledger(settings, inspect=inspect)
+    host = settings.host or host_of_task(settings.lock_dir)
+    full_name = settings.full_name or full_name_of(host or os.uname().nodename)
+    return open_cluster_ledger(replace(settings, host=host, full_name=full_name), inspect=inspect)
+
+
+def host_of_task(lock_dir: str, environ: Mapping[str, str] = os.environ) -> str:
+    """Return the name of a task's host in the ledger of a cluster; empty: the kernel's name of this machine.
+
+    A container of YARN can have namespaces of its own. Then the kernel's name is the container's, and a GPU of the host
+    is locked in the host's directory only if that is mounted.
+
+    Args:
+        lock_dir: the directory of the machine's ledger.
+        environ: what the NodeManager has set.
+
+    Raises:
+        LedgerError: other containers of this host could not see which GPUs this one holds.
+    """
+    node = environ.get("NM_HOST", "")
+    pids, names = machine.namespaces_of_its_own() if node else (False, False)
+    is_apart = names and os.uname().nodename.partition(".")[0] != node.partition(".")[0]
+    if not is_apart and not (pids and not _is_running(_NODE_MANAGER)):
+        return ""
+    if not machine.is_mounted_apart(lock_dir):
+        raise LedgerError(
+            f"{node}: this container has namespaces of its own, and {lock_dir} of its host is not mounted: other "
+            "containers could not see which GPUs it holds; mount it (gpuid.lock_dir) or run tasks without YARN's Docker"
+        )
+    return node
+
+
+def full_name_of(host: str, environ: Mapping[str, str] = os.environ) -> str:
+    """Return a host's name with its domain, as its NodeManager has it; empty: there is none.
+
+    Args:
+        host: its name in the ledger.
+        environ: what the NodeManager has set.
+    """
+    node = environ.get("NM_HOST", "")
+    return node if "." in node and node.partition(".")[0] == host.partition(".")[0] else ""
+
+
+_NODE_MANAGER = b"org.apache.hadoop.yarn.server.nodemanager.NodeManager"
+
+
+def _is_running(program: bytes) -> bool:
+    """Return whether a process of this pid namespace has a word in its command line."""
+    return any(program in command_line(int(name)) for name in os.listdir("/proc") if name.isdigit())
 
 
 def open_cluster_ledger(settings: LedgerSettings, *, inspect: Inspect = uninspected) -> ClusterLedger:
@@ -85,8 +214,6 @@ def open_cluster_ledger(settings: LedgerSettings, *, inspect: Inspect = uninspec
     """
     if settings.kind != ZOOKEEPER:
         raise LedgerError(f"a GPU ledger of kind {settings.kind!r} is not known to this dlapp")
-    from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger, ZooKeeperSettings
+    from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger
 
-    names = ZooKeeperSettings._fields
-    own = ZooKeeperSettings(**{name: getattr(settings, name) for name in names})
-    return ZooKeeperLedger(own, host=settings.host or None, inspect=inspect)
+    return ZooKeeperLedger(settings, host=settings.host or None, inspect=inspect)

@@ -79,6 +79,9 @@ class Ledger(Protocol):
     def problems(self) -> Mapping[str, str]:
         """Problems and remarks that the last look at this machine's files found, by path."""
 
+    def reach(self, *, timeout_s: float) -> None:
+        """Return once the store can be asked. Raises Unreachable: it cannot within ``timeout_s``."""
+
     def acquire(self, ask: LeaseRequest, *, timeout_s: float = 0.0) -> Lease:
         """Lease all that ``ask`` wants, or nothing; wait up to ``timeout_s`` for devices that are held now.
 
@@ -100,15 +103,7 @@ class Ledger(Protocol):
     def reclaim(self) -> list[LeaseStatus]:
         """End every lease of this host whose payload is gone, and say what is known of the others."""
 
-    def quarantine(
-        self,
-        name: str,
-        *,
-        cause: str,
-        detail: str = "",
-        by: str = "",
-        host: str | None = None,
-    ) -> None:
+    def quarantine(self, name: str, *, cause: str, detail: str = "", by: str = "", host: str | None = None) -> None:
         """Give a device out no more. Raises NotFound.
 
         Args:
@@ -124,7 +119,7 @@ class Ledger(Protocol):
         """Give a device out again. Raises NotFound."""
 
     def close(self) -> None:
-        """Let go of connections. Leases stay."""
+        """Let go of connections; a later call connects anew. Leases stay."""
 
 
 class ClusterLedger(Ledger, Protocol):
@@ -133,11 +128,27 @@ class ClusterLedger(Ledger, Protocol):
     def hosts(self, *, timeout_s: float = 30.0) -> Iterator[tuple[str, HostRecord | LedgerError]]:
         """Return all hosts by name, one by one; in the place of a record, why it cannot be read. Raises Unreachable."""
 
+    def short_hosts(self, *, timeout_s: float = 30.0) -> Iterator[tuple[str, HostRecord | LedgerError]]:
+        """Return the hosts with a GPU in quarantine, as `hosts` does: as far as they are known, and quickly.
+
+        Nothing may depend on it: a host may be missing until a request there gets too few GPUs.
+        """
+
     def record_of(self, host: str) -> HostRecord:
         """Return what is known of a host; of one that the ledger does not know, an empty record."""
 
     def elsewhere(self) -> Mapping[str, Holder]:
         """Return who holds devices of this host that its record does not name: uuid -> holder."""
+
+    def force_release(self, name: str, *, token: str, by: str, host: str | None = None) -> None:
+        """End the lease of a device on an operator's word. Raises NotFound, LedgerError.
+
+        Args:
+            name: uuid, ``gpu0`` or PCI bus id.
+            token: the lease's; another one is not ended.
+            by: the operator; the record keeps who it was, and when.
+            host: its host; None: this one.
+        """
 
     def forget(self, host: str, *, by: str) -> None:
         """Mark a host that does not come back. Raises NotFound."""

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import functools
 import json
-from typing import Any
+from typing import Any, TypeVar
 
-from dlapp.errors import DlappError
 from dlapp.gpuid.devices import Device
-from dlapp.gpuid.rules import FORMAT, DeviceRecord, HostRecord, LeaseRecord, LedgerError, Quarantine
-from dlapp.serialization import from_json, to_json
-from dlapp.value import fields
+from dlapp.gpuid.rules import FORMAT, DeviceRecord, ForcedRelease, HostRecord, LeaseRecord, LedgerError, Quarantine
+from dlapp.serialization import to_json
+from dlapp.value import Value, fields
 
+V = TypeVar("V", bound=Value)
 MOST_BYTES = 512 << 10
 """The longest record: a ZooKeeper server takes 1 MiB for a whole request (jute.maxbuffer)."""
-_DEVICE_FIELDS = tuple(fields(Device))
 
 
 def to_bytes(record: HostRecord) -> bytes:
@@ -37,8 +36,12 @@ def to_bytes(record: HostRecord) -> bytes:
         "boot_id": record.boot_id,
         "seen_ms": record.seen_ms,
     }
+    if record.full_name:
+        whole["full_name"] = record.full_name
     if record.forgotten_ms:
         whole |= {"forgotten_ms": record.forgotten_ms, "forgotten_by": record.forgotten_by}
+    if record.releases:
+        whole["releases"] = [_plain(one) for one in record.releases]
     leases = ",".join(map(_lease_text, record.leases))
     data = f'{_compact(whole)[:-1]},"leases":[{leases}]'.encode() + _end_of(record.devices)
     if len(data) > MOST_BYTES:
@@ -60,21 +63,14 @@ def from_bytes(data: bytes, host: str) -> HostRecord:
         whole = json.loads(data[: -len(end)] + b"}" if is_known else data)
         if not isinstance(whole, dict):
             raise ValueError("is not an object")
-        devices = kept if is_known else tuple(_device_from_json(one) for one in _take(whole, "devices", list, []))
-        return HostRecord(
-            host=host,
-            devices=devices,
-            leases=tuple(_lease_from_json(one) for one in _take(whole, "leases", list, [])),
-            machine=_take(whole, "machine", str, ""),
-            boot_id=_take(whole, "boot_id", str, ""),
-            seen_ms=_take(whole, "seen_ms", int, 0),
-            forgotten_ms=_take(whole, "forgotten_ms", int, 0),
-            forgotten_by=_take(whole, "forgotten_by", str, ""),
-            format=_take(whole, "format", int, None),
-            least_writer=_take(whole, "least_writer", int, None),
-            unknown={key: value for key, value in whole.items() if key != "host"},
-        )
-    except (ValueError, TypeError, RecursionError, DlappError) as error:
+        whole["host"] = host
+        for name in ("format", "least_writer"):
+            whole.setdefault(name)
+        devices = kept if is_known else tuple(map(_device_from_json, _list(whole, "devices")))
+        leases = tuple(_value_from_json(LeaseRecord, "a lease", one) for one in _list(whole, "leases"))
+        releases = tuple(_value_from_json(ForcedRelease, "a release", one) for one in _list(whole, "releases"))
+        return HostRecord(devices=devices, leases=leases, releases=releases, **_take(HostRecord, whole), unknown=whole)
+    except (ValueError, TypeError, RecursionError) as error:
         raise LedgerError(f"{host}: its record in the GPU ledger cannot be read: {error}") from error
 
 
@@ -107,39 +103,55 @@ def _lease_text(one: LeaseRecord) -> str:
 _MOST_TEXTS = 256
 
 
-def _take(whole: dict[str, Any], name: str, kind: type, default: Any) -> Any:
-    """Take a field out of ``whole``, so that what is left is what we do not know."""
-    value = whole.pop(name, default)
-    if type(value) is not kind:
+_TYPES: dict[str, type] = {"str": str, "int": int, "bool": bool, "tuple[str, ...]": list, "Mapping[str, Any]": dict}
+"""Of the fields that are read by `_take`, as they come out of JSON, by how they are declared."""
+_PLAIN: dict[type[Value], list[tuple[str, type, bool]]] = {
+    kind: [(name, _TYPES[text], fields(kind)[name].required) for name, text in declared.items() if text in _TYPES]
+    for kind in (HostRecord, DeviceRecord, Device, LeaseRecord, ForcedRelease, Quarantine)
+    if (declared := kind.__annotations__)
+}
+_MISSING: Any = object()
+
+
+def _take(kind: type[Value], whole: dict[str, Any], what: str = "it") -> dict[str, Any]:
+    """Take the fields of a value out of ``whole``, so that what is left is what we do not know."""
+    found: dict[str, Any] = {}
+    for name, type_, is_required in _PLAIN[kind]:
+        value = whole.pop(name, _MISSING)
+        if type(value) is type_:
+            found[name] = value if type_ is not list else _texts(name, value, what)
+        elif value is None or (value is _MISSING and is_required):
+            raise ValueError(f"{what} has no {name}")
+        elif value is not _MISSING:
+            raise ValueError(f"{name} is {value!r:.40}")
+    return found
+
+
+def _texts(name: str, value: Any, what: str) -> tuple[str, ...]:
+    for one in value:
+        if type(one) is not str:
+            raise ValueError(f"{name} of {what} are {value!r:.60}")
+    return tuple(value)
+
+
+def _list(whole: dict[str, Any], name: str) -> list[Any]:
+    value = whole.pop(name, [])
+    if type(value) is not list:
         raise ValueError(f"{name} is {value!r:.40}" if value is not None else f"it has no {name}")
     return value
 
 
-def _plain(one: LeaseRecord | Quarantine) -> dict[str, Any]:
-    """The fields of a value that says something, and what it did not know."""
-    names = _LEASE_FIELDS if isinstance(one, LeaseRecord) else _QUARANTINE_FIELDS
-    return {**one.unknown, **{name: value for name in names if (value := getattr(one, name))}}
-
-
-def _lease_from_json(data: Any) -> LeaseRecord:
+def _value_from_json(kind: type[V], what: str, data: Any) -> V:
     if not isinstance(data, dict):
-        raise ValueError(f"a lease is {data!r:.40}")
+        raise ValueError(f"{what} is {data!r:.40}")
     whole = dict(data)
-    uuids = _take(whole, "devices", list, None)
-    if not all(type(one) is str for one in uuids):
-        raise ValueError(f"devices of a lease are {uuids!r:.60}")
-    return LeaseRecord(
-        container=_take(whole, "container", str, None),
-        application=_take(whole, "application", str, None),
-        user=_take(whole, "user", str, ""),
-        devices=tuple(uuids),
-        since_ms=_take(whole, "since_ms", int, 0),
-        token=_take(whole, "token", str, ""),
-        boot_id=_take(whole, "boot_id", str, ""),
-        evidence=_take(whole, "evidence", dict, {}),
-        doubt=_take(whole, "doubt", str, ""),
-        unknown=whole,
-    )
+    return kind(**_take(kind, whole, what), unknown=whole)
+
+
+def _plain(one: LeaseRecord | ForcedRelease | Quarantine) -> dict[str, Any]:
+    """The fields of a value that says something, and what it did not know."""
+    said = {name: value for name, _, _ in _PLAIN[type(one)] if (value := getattr(one, name))}
+    return {**one.unknown, **said}
 
 
 def quarantine_to_json(one: Quarantine) -> dict[str, Any]:
@@ -149,18 +161,7 @@ def quarantine_to_json(one: Quarantine) -> dict[str, Any]:
 
 def quarantine_from_json(data: Any) -> Quarantine:
     """Read it. Raises ValueError where it is none."""
-    if not isinstance(data, dict):
-        raise ValueError(f"a quarantine is {data!r:.40}")
-    whole = dict(data)
-    return Quarantine(
-        cause=_take(whole, "cause", str, None),
-        detail=_take(whole, "detail", str, ""),
-        since_ms=_take(whole, "since_ms", int, 0),
-        count=_take(whole, "count", int, 1),
-        probe_at_ms=_take(whole, "probe_at_ms", int, 0),
-        by=_take(whole, "by", str, ""),
-        unknown=whole,
-    )
+    return _value_from_json(Quarantine, "a quarantine", data)
 
 
 def _device_text(one: DeviceRecord) -> str:
@@ -187,29 +188,10 @@ def _device_from_json(data: Any) -> DeviceRecord:
     if not isinstance(data, dict):
         raise ValueError(f"a device is {data!r:.40}")
     whole = dict(data)
-    present = _take(whole, "present", bool, True)
-    failures = _take(whole, "failures", int, 0)
     quarantine = whole.pop("quarantine", None)
-    if not whole.keys() >= _NEEDED:
-        raise ValueError(f"a device has no {', '.join(sorted(_NEEDED - whole.keys()))}")
-    # What is simply text or a number is checked here: a list of all hosts has a hundred thousand devices.
-    simple = {name: whole.pop(name) for name, kind in _SIMPLE.items() if type(whole.get(name)) is kind}
-    others = {name: whole.pop(name) for name in _DEVICE_FIELDS if name in whole}
-    if type(links := others.get("links")) is list and all(type(one) is str for one in links):
-        simple["links"] = tuple(others.pop("links"))
-    device = from_json(Device, {**simple, **others}) if others else Device(**simple)
     return DeviceRecord(
-        device=device,
-        present=present,
-        failures=failures,
+        Device(**_take(Device, whole, "a device")),
+        **_take(DeviceRecord, whole),
         quarantine=None if quarantine is None else quarantine_from_json(quarantine),
         unknown=whole,
     )
-
-
-_SIMPLE: dict[str, type] = {
-    name: kind for name, text in Device.__annotations__.items() for kind in (str, int) if text == kind.__name__
-}
-_NEEDED = {name for name, one in fields(Device).items() if one.required}
-_LEASE_FIELDS = tuple(name for name in fields(LeaseRecord) if name != "unknown")
-_QUARANTINE_FIELDS = tuple(name for name in fields(Quarantine) if name != "unknown")

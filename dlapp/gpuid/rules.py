@@ -25,6 +25,7 @@ from dlapp.value import Value, field, replace
 
 FORMAT = 1
 """The format that this version writes."""
+MOST_RELEASES = 16
 PROBE_FIRST_S, PROBE_LAST_S = 60.0, 6 * 3600.0
 """Between two looks at a GPU in quarantine, at least and at most."""
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?", re.ASCII)
@@ -37,6 +38,11 @@ enough."""
 
 class LedgerError(DlappError):
     """The ledger, or a record in it, is not what it must be; nothing is leased through it."""
+
+
+class OtherMachine(LedgerError):
+    """A machine uses the name of another one that has leases. To each of the two the other's leases would look as if
+    from before a reboot."""
 
 
 class NotEnough(DlappError):
@@ -119,6 +125,23 @@ class LeaseRecord(Value):
     unknown: Unknown = field(default_factory=dict)
 
 
+class ForcedRelease(Value):
+    """A lease that an operator ended: nobody has seen that its payload is gone.
+
+    Args:
+        devices: uuids.
+        by: the operator.
+        at_ms: when [ms since 1970].
+    """
+
+    container: str
+    application: str
+    devices: tuple[str, ...]
+    by: str
+    at_ms: int
+    unknown: Unknown = field(default_factory=dict)
+
+
 class HostRecord(Value):
     """All that the ledger knows of one host.
 
@@ -128,6 +151,8 @@ class HostRecord(Value):
         boot_id: of the host when it looked last, ``seen_ms`` [ms since 1970].
         forgotten_ms: when an operator said that the host does not come back, 0: never. Its leases stay written: if it
             does come back, evidence decides on them.
+        releases: leases that operators ended, the last `MOST_RELEASES` of them.
+        full_name: with its domain, as YARN calls it; empty: not known.
         least_writer: the least format whose versions may write this record.
     """
 
@@ -139,6 +164,8 @@ class HostRecord(Value):
     seen_ms: int = 0
     forgotten_ms: int = 0
     forgotten_by: str = ""
+    releases: tuple[ForcedRelease, ...] = ()
+    full_name: str = ""
     format: int = FORMAT
     least_writer: int = 1
     unknown: Unknown = field(default_factory=dict)
@@ -154,6 +181,14 @@ class HostRecord(Value):
     def lease_of(self, container: str) -> LeaseRecord | None:
         """The lease of a container."""
         return next((one for one in self.leases if one.container == container), None)
+
+    def lease_on(self, name: str) -> LeaseRecord:
+        """The lease of a device by uuid, index or PCI bus id. Raises NotFound."""
+        device = self.device(name).device
+        for one in self.leases:
+            if device.uuid in one.devices:
+                return one
+        raise NotFound(f"{self.host}: nobody holds {device.label}")
 
     def holder_by_uuid(self) -> dict[str, Holder]:
         """Return who holds what; a device that is not named is not leased."""
@@ -201,7 +236,32 @@ class LeaseRequest(Value):
 # ---- changes ----
 
 
-def seen(record: HostRecord, found: Sequence[Device], *, boot_id: str, now_ms: int, machine: str = "") -> HostRecord:
+def is_of_other_machine(record: HostRecord, *, boot_id: str, machine: str, full_name: str = "") -> bool:
+    """Return whether a record is that of another machine with this host's name.
+
+    Cloned machines have one machine id, and hosts of two domains can have one short name.
+
+    Args:
+        record: of the host.
+        boot_id: of this host's kernel; the same kernel is the same machine.
+        machine: id of this machine; empty: not known.
+        full_name: of this host, with its domain; empty: not known.
+    """
+    if record.forgotten_ms or (boot_id and record.boot_id == boot_id):
+        return False
+    pairs = ((record.machine, machine), (record.full_name, full_name))
+    return any(one and other and one != other for one, other in pairs)
+
+
+def seen(
+    record: HostRecord,
+    found: Sequence[Device],
+    *,
+    boot_id: str,
+    now_ms: int,
+    machine: str = "",
+    full_name: str = "",
+) -> HostRecord:
     """Take in what the host sees of its devices now. Whoever sees itself is not forgotten.
 
     A device that is not seen stays in the record while somebody holds it or it is in quarantine, and is not given out.
@@ -212,17 +272,17 @@ def seen(record: HostRecord, found: Sequence[Device], *, boot_id: str, now_ms: i
         boot_id: of its kernel.
         now_ms: the time [ms since 1970].
         machine: its machine id; empty: not known.
+        full_name: its name with its domain; empty: not known.
 
     Raises:
-        LedgerError: another machine of this name is at it. To each of the two the other's leases would look as if
-            from before a reboot.
+        OtherMachine: another machine of this name has leases. Without leases the host was installed anew.
     """
-    if _is_as_seen(record, found, boot_id, machine):
+    if _is_as_seen(record, found, boot_id, full_name):
         return record
-    if record.machine and machine and record.machine != machine and not record.forgotten_ms:
-        raise LedgerError(
-            f"{record.host}: the GPU ledger knows another machine of this name; give one another name, or if it "
-            f"was installed anew: dlapp-gpu forget {record.host}"
+    if record.leases and is_of_other_machine(record, boot_id=boot_id, machine=machine, full_name=full_name):
+        raise OtherMachine(
+            f"{record.host}: the GPU ledger knows another machine of this name, with leases; give one another name, or "
+            f"if it was installed anew: dlapp-gpu release GPU --host {record.host}"
         )
     known = {one.uuid: one for one in record.devices}
     held = {uuid for one in record.leases for uuid in one.devices}
@@ -242,7 +302,9 @@ def seen(record: HostRecord, found: Sequence[Device], *, boot_id: str, now_ms: i
     changed = replace(
         record,
         devices=(*now, *gone),
-        machine=machine or record.machine,
+        # In a container of the same host it is the image's.
+        machine=(record.boot_id == boot_id and record.machine) or machine or record.machine,
+        full_name=full_name or record.full_name,
         boot_id=boot_id,
         forgotten_ms=0,
         forgotten_by="",
@@ -251,11 +313,11 @@ def seen(record: HostRecord, found: Sequence[Device], *, boot_id: str, now_ms: i
     return record if changed == record else replace(changed, seen_ms=now_ms)
 
 
-def _is_as_seen(record: HostRecord, found: Sequence[Device], boot_id: str, machine: str) -> bool:
+def _is_as_seen(record: HostRecord, found: Sequence[Device], boot_id: str, full_name: str) -> bool:
     """Return True if nothing is new: nearly always so, and quickly told where the values are the same objects."""
     return (
         record.boot_id == boot_id
-        and record.machine == (machine or record.machine)
+        and record.full_name == (full_name or record.full_name)
         and not record.forgotten_ms
         and len(record.devices) == len(found)
         and all(
@@ -343,6 +405,27 @@ def release(record: HostRecord, container: str, *, application: str, token: str 
     return replace(record, leases=tuple(one for one in record.leases if one is not mine))
 
 
+def force_release(record: HostRecord, name: str, *, by: str, now_ms: int) -> HostRecord:
+    """End the lease of a device on an operator's word, and write down whose word it was.
+
+    Args:
+        record: of the host.
+        name: uuid, ``gpu0`` or PCI bus id of one of its devices; the lease ends with all of them.
+        by: the operator.
+        now_ms: the time [ms since 1970].
+
+    Raises:
+        NotFound: there is no such device, or nobody holds it.
+    """
+    one = record.lease_on(name)
+    noted = ForcedRelease(one.container, one.application, one.devices, by, now_ms)
+    return replace(
+        record,
+        leases=tuple(other for other in record.leases if other is not one),
+        releases=(*record.releases, noted)[-MOST_RELEASES:],
+    )
+
+
 def adopt(record: HostRecord, container: str, *, token: str, evidence: Mapping[str, Any]) -> HostRecord:
     """Make a container's lease one of ``token`` and ``evidence``: the task that took it is the one that asks again, or
     is seen to be gone.
@@ -389,15 +472,7 @@ def reclaim(record: HostRecord, gone: Collection[tuple[str, str]], doubts: Mappi
     return record
 
 
-def quarantine(
-    record: HostRecord,
-    name: str,
-    *,
-    cause: str,
-    detail: str = "",
-    now_ms: int,
-    by: str = "",
-) -> HostRecord:
+def quarantine(record: HostRecord, name: str, *, cause: str, detail: str = "", now_ms: int, by: str = "") -> HostRecord:
     """Give a device out no more; who holds it keeps it. One that is in quarantine keeps its time and its count, and an
     operator's word stands before what dlapp itself finds.
 

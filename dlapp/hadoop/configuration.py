@@ -2,27 +2,35 @@
 
 Read are core-site.xml, hdfs-site.xml and yarn-site.xml of one directory, later over earlier, with Hadoop's own
 defaults under them for the few properties that matter here. ``${name}`` stands for another property, and
-``${env.NAME}`` for a variable, as in Hadoop.
+``${env.NAME}`` for a variable, and ``xi:include`` for the properties of another file, as in Hadoop.
 
 Source: org.apache.hadoop.conf.Configuration; yarn-default.xml and hdfs-default.xml of 3.4.2.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from dlapp.errors import ConfigError
-from dlapp.locations import HdfsPlace
+from dlapp.errors import ConfigError, UsageError
+from dlapp.locations import HDFS, HdfsPlace, HdfsService, MountTable
 from dlapp.login import Login
 
 FILES = ("core-site.xml", "hdfs-site.xml", "yarn-site.xml")
+_SSL_CLIENT = "ssl-client.xml"
+"""Where Hadoop's own clients read which CAs they trust. It can have passwords in it, and be closed to users."""
 VARIABLE = "HADOOP_CONF_DIR"
+_CLUSTER_ID = "yarn.resourcemanager.cluster-id"
+_CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
+_CA, _TRUSTSTORE = "SSL_CERT_FILE", "ssl.client.truststore.location"
 _MOST_BYTES = 16 << 20
 _REFERENCE = re.compile(r"\$\{([^${}]+)\}")
 _MOST_ROUNDS = 20
+_MOST_INCLUDES = 10
+"""Files that include one another."""
 _MOST_TEXT = 1 << 16
 """Characters of a value when its references are resolved; a value with each twice doubles in each round."""
 _DEFAULTS = {
@@ -36,6 +44,13 @@ _DEFAULTS = {
     "yarn.timeline-service.webapp.https.address": "${yarn.timeline-service.hostname}:8190",
     "yarn.http.policy": "HTTP_ONLY",
 }
+_MOUNT_TABLE = "fs.viewfs.mounttable."
+_MOUNT = re.compile(
+    r"(.+?)\.(?:(link)\.(/.*)|(linkFallback|linkMergeSlash|homedir)|(link(?:Merge|Nfly|Regex)\b.*))", re.DOTALL
+)
+"""What follows that in the name of a property; a table's name may have dots in it."""
+_DEFAULT_TABLE = f"{_MOUNT_TABLE}default.name.key"
+_OVERLOADED = (".ViewFileSystemOverloadScheme", ".ViewDistributedFileSystem")
 _PORTS = {"address": "8032", "scheduler.address": "8030", "webapp.address": "8088", "webapp.https.address": "8090"}
 
 
@@ -76,7 +91,7 @@ class HadoopConfiguration(NamedTuple):
         Raises:
             ConfigError: the files name none.
         """
-        ids = [one.strip() for one in (self.get("yarn.resourcemanager.ha.rm-ids") or "").split(",") if one.strip()]
+        ids = self._list("yarn.resourcemanager.ha.rm-ids")
         if not self.is_on("yarn.resourcemanager.ha.enabled") or not ids:
             ids = [""]
         return [self._resource_manager(what, f".{one}" if one else "") for one in ids]
@@ -94,9 +109,39 @@ class HadoopConfiguration(NamedTuple):
         return found
 
     @property
+    def cluster_name(self) -> str:
+        """Name that tells this cluster from others: its id, else the host or nameservice of its default file system.
+
+        Raises:
+            ConfigError: the files have neither, or it is not of letters, digits, dots, dashes and underscores.
+        """
+        place = (self.get("fs.defaultFS") or self.get("fs.default.name") or "").partition("://")[2]
+        found = self.get(_CLUSTER_ID) or place.partition("/")[0].partition(":")[0]
+        if not _CLUSTER_NAME.fullmatch(found):
+            raise ConfigError(
+                f"{self.origin}: the cluster has no name that a path can have ({found!r}): set {_CLUSTER_ID}"
+            )
+        return found
+
+    @property
     def web_scheme(self) -> str:
         """Scheme of the web addresses of YARN's servers: ``http`` or ``https``."""
         return "https" if self.get("yarn.http.policy") == "HTTPS_ONLY" else "http"
+
+    def certificates(self, environ: Mapping[str, str] = os.environ) -> str:
+        """Return the CAs of this cluster's web servers, as PEM; empty: those that OpenSSL has.
+
+        Raises:
+            ConfigError: their file cannot be read.
+        """
+        if "HTTPS_ONLY" not in (self.get("yarn.http.policy"), self.get("dfs.http.policy")):
+            return ""
+        for setting, path in ((_CA, environ.get(_CA)), (_TRUSTSTORE, self.get(_TRUSTSTORE))):
+            if path:
+                from dlapp.hadoop.truststore import read_certificates
+
+                return read_certificates(path, setting)
+        return ""
 
     def web_urls(self) -> list[str]:
         """The web address of each ResourceManager."""
@@ -110,26 +155,117 @@ class HadoopConfiguration(NamedTuple):
             ConfigError: it is not an HDFS, or the files do not say.
         """
         location = (self.get("fs.defaultFS") or self.get("fs.default.name") or "").rstrip("/")
-        scheme, _, place = location.partition("://")
-        if scheme != "hdfs" or not place:
+        scheme, _, name = location.partition("://")
+        if scheme not in ("hdfs", "viewfs") or not name:
             raise ConfigError(f"{self.origin}: fs.defaultFS is {location or 'not set'}; it must be hdfs://…")
-        return HdfsPlace(location, tuple(self._namenodes(place)), login)
+        services, mounts = self._services(), self._mount_tables()
+        tables = [one.name for one in mounts]
+        if (
+            scheme == "hdfs"
+            and name.partition(":")[0] in tables
+            and (self.get("fs.hdfs.impl") or "").endswith(_OVERLOADED)
+        ):
+            raise ConfigError(
+                f"{self.origin}: by fs.hdfs.impl {location} is a mount table, which dlapp follows as viewfs:// only; "
+                "give it a copy of the files without fs.hdfs.impl (yarn.conf_dir)"
+            )
+        protected = [one.rstrip("/") for one in self._list("fs.protected.directories")]
+        place = HdfsPlace(
+            location,
+            (),
+            login,
+            certificates=self.certificates(),
+            umask=self._umask(),
+            protected=tuple(filter(None, protected)),
+            homes=(self.get("dfs.user.home.dir.prefix") or "/user").rstrip("/"),
+            others=services,
+            mounts=mounts,
+        )
+        if scheme == "viewfs":
+            # What is the user's is where the user's home is.
+            homes = next((one.homes for one in mounts if one.name == name), "/user")
+            place = place._replace(view=name, homes=homes)
+            try:
+                return place.of(place.home)
+            except UsageError as error:
+                raise ConfigError(f"{self.origin}: {error}") from error
+        of = next((one for one in services if name in (*one.names, one.location.removeprefix(HDFS))), None)
+        if of is not None:
+            return place._replace(web=of.web, names=(*of.names, of.location.removeprefix(HDFS)))
+        return place._replace(web=tuple(self._namenodes(name)))
+
+    def _services(self) -> tuple[HdfsService, ...]:
+        """Return the nameservices; one without the address of a NameNode is missing, which matters to who names it."""
+        found = []
+        for name in self._list("dfs.nameservices"):
+            ids = self._list(f"dfs.ha.namenodes.{name}")
+            rpc = [self.get(f"dfs.namenode.rpc-address.{name}{one}") for one in [f".{one}" for one in ids] or [""]]
+            known = [one for one in rpc if one]
+            # Only one with several NameNodes has a name that Hadoop's clients know, too.
+            location = f"{HDFS}{name if ids or not known else known[0]}"
+            with contextlib.suppress(ConfigError):
+                found.append(HdfsService(location, tuple(self._namenodes(name)), (name, *known)))
+        return tuple(found)
+
+    def _mount_tables(self) -> tuple[MountTable, ...]:
+        tables: dict[str, MountTable] = {}
+        for key in self.properties:
+            if not key.startswith(_MOUNT_TABLE) or not (found := _MOUNT.fullmatch(key, len(_MOUNT_TABLE))):
+                continue
+            name, link, path, one, other = found.groups()
+            value = self.get(key) or ""
+            table = tables.setdefault(name, MountTable(name, {}, {}))
+            if link:
+                table.links[path] = value
+            elif one == "homedir":
+                tables[name] = table._replace(homes=value.rstrip("/"))
+            elif one:
+                table.links["/"] = value
+            else:
+                is_regex = other.startswith("linkRegex")
+                table.unsupported["/" if is_regex else f"/{other.partition('/')[2]}"] = key
+        if (named := self.get(_DEFAULT_TABLE)) and named in tables:
+            tables["default"] = tables[named]._replace(name="default")
+        return tuple(tables.values())
+
+    def _list(self, name: str) -> list[str]:
+        return [one.strip() for one in (self.get(name) or "").split(",") if one.strip()]
+
+    def _umask(self) -> int:
+        """Return ``fs.permissions.umask-mode``, which is octal or symbolic (``u=rwx,g=rx,o=``)."""
+        text = self.get("fs.permissions.umask-mode") or "022"
+        if re.fullmatch("[0-7]{1,4}", text):
+            return int(text, 8) & 0o777
+        umask = 0o777
+        for clause in text.split(","):
+            match = re.fullmatch("([ugoa]*)=([rwx]*)", clause.strip())
+            if match is None:
+                raise ConfigError(
+                    f"{self.origin}: fs.permissions.umask-mode is {text!r}, neither 027 nor u=rwx,g=rx,o="
+                )
+            allowed = sum(4 >> "rwx".index(one) for one in set(match[2]))
+            for shift, who in ((6, "u"), (3, "g"), (0, "o")):
+                if not match[1] or who in match[1] or "a" in match[1]:
+                    umask = umask & ~(7 << shift) | (7 & ~allowed) << shift
+        return umask
 
     def _namenodes(self, place: str) -> list[str]:
+        """Return the web addresses of the NameNodes of a nameservice, or of ``host:port``.
+
+        Source: DFSUtil.getInfoServer (the default is the usual port of the host that serves RPC).
+        """
         https = self.get("dfs.http.policy") == "HTTPS_ONLY"
         name, scheme = ("dfs.namenode.https-address", "https") if https else ("dfs.namenode.http-address", "http")
-        if ids := self.get(f"dfs.ha.namenodes.{place}"):
-            suffixes = [f".{place}.{one.strip()}" for one in ids.split(",")]
-        else:
-            suffixes = [""]
-        host = place.partition(":")[0]
+        ids = self._list(f"dfs.ha.namenodes.{place}")
+        is_service = bool(ids) or place in self._list("dfs.nameservices")
         found = []
-        for suffix in suffixes:
-            address = self.get(name + suffix)
-            if address is None and suffix:
+        for suffix in [f".{place}.{one}" for one in ids] or ([f".{place}"] if is_service else [""]):
+            rpc = self.get(f"dfs.namenode.rpc-address{suffix}") if is_service else place
+            host = (rpc or "").partition(":")[0]
+            address = self.get(name + suffix) or (f"{host}:{9871 if https else 9870}" if host else None)
+            if address is None:
                 raise ConfigError(f"{self.origin}: {name}{suffix} is not set")
-            bound = address or f"{host}:{9871 if https else 9870}"
-            found.append(f"{scheme}://{bound.replace('0.0.0.0', host) if not suffix else bound}")
+            found.append(f"{scheme}://{address.replace('0.0.0.0', host or '0.0.0.0')}")
         return found
 
     def timeline_url(self) -> str | None:
@@ -155,7 +291,7 @@ def read_configuration(directory: str | None, environ: Mapping[str, str] = os.en
     origin = f"yarn.conf_dir ({named})" if directory else f"{VARIABLE} ({named})"
     properties: dict[str, str] = {}
     found = []
-    for name in FILES:
+    for name in (_SSL_CLIENT, *FILES):
         path = os.path.join(named, name)
         try:
             with open(path, "rb") as file:
@@ -163,37 +299,58 @@ def read_configuration(directory: str | None, environ: Mapping[str, str] = os.en
         except FileNotFoundError:
             continue
         except OSError as error:
+            if name == _SSL_CLIENT:
+                continue
             raise ConfigError(f"{path}: {error.strerror}") from error
         properties.update(parse_properties(data, path))
-        found.append(name)
+        if name != _SSL_CLIENT:
+            found.append(name)
     if not found:
         raise ConfigError(f"{origin}: there is none of {', '.join(FILES)}")
     return HadoopConfiguration(properties, origin, tuple(found))
 
 
-def parse_properties(data: bytes, path: str) -> dict[str, str]:
-    """The properties of one file.
+def parse_properties(data: bytes, path: str, depth: int = 0) -> dict[str, str]:
+    """The properties of one file, with those of files that it includes.
+
+    Args:
+        data: its content.
+        path: where it lies; names of included files are relative to its directory.
+        depth: how many files include it, one the other.
 
     Raises:
-        ConfigError: it is not XML.
+        ConfigError: it is not XML, or includes what is not there and has no fallback for it.
+
+    Source: org.apache.hadoop.conf.Configuration, Parser.handleInclude.
     """
     # The parser alone takes 1 ms to load, ElementTree 15.
     from xml.parsers import expat
 
     found: dict[str, str] = {}
     texts: dict[str, list[str]] = {}
-    inside = ""
+    inside = missing = ""
+    is_included = False  # so its fallback does not count
 
-    def start(tag: str, _: object) -> None:
-        nonlocal inside
+    def start(tag: str, attributes: dict[str, str]) -> None:
+        nonlocal inside, missing, is_included
         if tag == "property":
             texts.clear()
+        elif tag.rpartition(":")[2] == "include" and (href := attributes.get("href")):
+            more = _included(href, f"{path}:{parser.CurrentLineNumber}", os.path.dirname(path), depth)
+            missing, is_included = href if more is None else "", more is not None
+            found.update(more or {})
+        elif tag.rpartition(":")[2] == "fallback":
+            missing = ""
         inside = tag
 
     def end(tag: str) -> None:
-        nonlocal inside
-        if tag == "property" and (name := "".join(texts.get("name", ())).strip()):
+        nonlocal inside, is_included
+        if tag == "property" and not is_included and (name := "".join(texts.get("name", ())).strip()):
             found[name] = "".join(texts.get("value", ())).strip()
+        elif tag.rpartition(":")[2] == "include":
+            if missing:
+                raise ConfigError(f"{path}:{parser.CurrentLineNumber}: includes {missing}, which is not there")
+            is_included = False
         inside = ""
 
     def character_data(text: str) -> None:
@@ -214,3 +371,27 @@ def parse_properties(data: bytes, path: str) -> dict[str, str]:
     except expat.ExpatError as error:
         raise ConfigError(f"{path}:{error.lineno}: is not XML: {expat.errors.messages[error.code]}") from error
     return found
+
+
+def _included(href: str, where: str, directory: str, depth: int) -> dict[str, str] | None:
+    """Return the properties of a file that another one includes; None: it is not there.
+
+    Args:
+        href: what the other one says.
+        where: file and line of that, for messages.
+        directory: of the other one.
+        depth: how many files include that one, one the other.
+    """
+    if depth >= _MOST_INCLUDES:
+        raise ConfigError(f"{where}: includes {href}, the {depth + 1}th file that includes another one")
+    name = href.removeprefix("file://")
+    if "://" in name:
+        raise ConfigError(f"{where}: includes {href}; dlapp reads files only, so copy it beside this one")
+    path = os.path.join(directory, name)
+    try:
+        with open(path, "rb") as file:
+            return parse_properties(file.read(_MOST_BYTES), path, depth + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ConfigError(f"{where}: includes {path}: {error.strerror}") from error

@@ -87,7 +87,8 @@ class Connection(Closeable):
         try:
             self._socket = socket.create_connection(address, timeout=_left(deadline))
         except OSError as error:
-            raise ConnectionLost(f"{self.name}: {_reason(error)}", sent=False) from error
+            refused = isinstance(error, ConnectionRefusedError)
+            raise ConnectionLost(f"{self.name}: {_reason(error)}", sent=False, refused=refused) from error
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._open(proof, deadline)

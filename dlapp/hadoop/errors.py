@@ -24,11 +24,14 @@ class HadoopError(DlappError):
 
 
 class ConnectionLost(HadoopError, Unreachable):
-    """A call without an answer; ``sent`` is False if the server cannot have carried it out."""
+    """A call without an answer; ``sent`` is False if the server cannot have carried it out.
 
-    def __init__(self, message: str, *, sent: bool) -> None:
+    ``refused``: its host answers, and no process listens on its port.
+    """
+
+    def __init__(self, message: str, *, sent: bool, refused: bool = False) -> None:
         super().__init__(message)
-        self.sent = sent
+        self.sent, self.refused = sent, refused
 
 
 class NotHadoop(HadoopError, Unreachable):

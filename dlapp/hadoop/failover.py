@@ -9,7 +9,7 @@ from typing import TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from dlapp.hadoop.connection import Connection, has_only_text
-from dlapp.hadoop.errors import ConnectionLost, HadoopError, NotHadoop, TryAgain
+from dlapp.hadoop.errors import ConnectionLost, HadoopError, NotHadoop, TokenRefused, TryAgain
 from dlapp.hadoop.tokens import Token
 from dlapp.login import Login
 from dlapp.system.clock import backoff_s
@@ -30,6 +30,7 @@ class RpcClient(Closeable):
         addresses: of servers of which one serves at a time.
         proof: of who we are: a token, or the login by whose name alone SIMPLE goes.
         try_s: the longest that one server is waited for in one try.
+        connect_s: the longest for a connection and its handshake alone; None: ``try_s``.
     """
 
     def __init__(
@@ -40,18 +41,24 @@ class RpcClient(Closeable):
         proof: Token | Login,
         *,
         try_s: float = 10.0,
+        connect_s: float | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._what, self._addresses, self._protocol = what, list(addresses), protocol
-        self._proof, self._try_s = proof, try_s
+        self._proofs, self._try_s = [proof], try_s
+        self._connect_s = try_s if connect_s is None else connect_s
         self._clock, self._sleep = clock, sleep
         self._connection: Connection | None = None
         self._turn = 0
 
     def use_token(self, token: Token) -> None:
-        """Use a token from the next connection on; the one in use stays what it is."""
-        self._proof = token
+        """Use a token from the next connection on; the one in use stays what it is.
+
+        A server that takes over may know only the token before this one, so that one is tried, too.
+        """
+        if token not in self._proofs:
+            self._proofs = [token, self._proofs[0]]
 
     def close(self) -> None:
         """Close the connection. May be repeated; a later call opens another one."""
@@ -84,10 +91,7 @@ class RpcClient(Closeable):
         sent = False
         while True:
             try:
-                found = self._once(method, data, answer, deadline, self._try_s if answer_s is None else answer_s)
-                if not has_only_text(found):
-                    raise NotHadoop(f"{self._what}: an answer to {method} with text that is not UTF-8")
-                return found
+                return self._once(method, data, answer, deadline, self._try_s if answer_s is None else answer_s)
             except (ConnectionLost, TryAgain, NotHadoop) as error:
                 self.close()
                 self._turn += 1
@@ -97,14 +101,30 @@ class RpcClient(Closeable):
                 if self._clock() + pause_s >= deadline:
                     if len(failed) == 1 and isinstance(error, NotHadoop):
                         raise
-                    raise ConnectionLost(self._in_words(method, failed, timeout_s), sent=sent) from error
+                    refused = isinstance(error, ConnectionLost) and error.refused
+                    words = self._in_words(method, failed, timeout_s)
+                    raise ConnectionLost(words, sent=sent, refused=refused) from error
                 self._sleep(pause_s)
+
+    def call_once(self, method: str, request: Message, answer: type[_M], *, answer_s: float) -> _M:
+        """Call a method in one try.
+
+        Args:
+            method: its name in the protocol.
+            request: its message.
+            answer: the type of the answer.
+            answer_s: the longest that the answer is waited for, once there is a connection [s].
+
+        Raises:
+            ConnectionLost, TryAgain, NotHadoop: as it came; the call may be made again.
+            RemoteError: the method threw.
+        """
+        deadline = self._clock() + self._connect_s + answer_s
+        return self._once(method, request.SerializeToString(), answer, deadline, answer_s)
 
     def _once(self, method: str, data: bytes, answer: type[_M], deadline: float, answer_s: float) -> _M:
         if self._connection is None:
-            address = self._addresses[self._turn % len(self._addresses)]
-            until = min(deadline, self._clock() + self._try_s)
-            self._connection = Connection(address, self._protocol, proof=self._proof, deadline=until)
+            self._connection = self._connect(deadline)
         try:
             body = self._connection.call(method, data, min(deadline, self._clock() + answer_s))
         except HadoopError:
@@ -112,9 +132,25 @@ class RpcClient(Closeable):
                 self._connection = None
             raise
         try:
-            return answer.FromString(body)
+            found = answer.FromString(body)
         except (DecodeError, ValueError, RecursionError) as error:
             raise NotHadoop(f"{self._connection.name}: an answer to {method} that cannot be read") from error
+        if not has_only_text(found):
+            raise NotHadoop(f"{self._what}: an answer to {method} with text that is not UTF-8")
+        return found
+
+    def _connect(self, deadline: float) -> Connection:
+        address = self._addresses[self._turn % len(self._addresses)]
+        refused: TokenRefused | None = None
+        for proof in list(self._proofs):
+            until = min(deadline, self._clock() + self._connect_s)
+            try:
+                return Connection(address, self._protocol, proof=proof, deadline=until)
+            except TokenRefused as error:
+                refused = refused or error
+                self._proofs = [*self._proofs[1:], self._proofs[0]]
+        assert refused is not None
+        raise refused
 
     def _in_words(self, method: str, failed: dict[str, int], timeout_s: float) -> str:
         tries = ", ".join(f"{error} ({count} times)" if count > 1 else error for error, count in failed.items())

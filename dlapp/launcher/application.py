@@ -17,18 +17,20 @@ from typing import Any
 from dlapp.cluster import EngineInfo
 from dlapp.config import Config
 from dlapp.errors import SpecError, UsageError
-from dlapp.launcher.keys import ENV, MOST_ARGUMENT_BYTES, NOT_BUILT, check_variable
+from dlapp.launcher.keys import CACHE, ENV, MOST_ARGUMENT_BYTES, NOT_BUILT, check_variable
 from dlapp.launcher.overrides import NO_OVERRIDES, Overrides
 from dlapp.launcher.properties import MOST_BYTES, Faults, Line, Properties, Setting, read_properties
 from dlapp.locations import FILE, HDFS, HdfsPlace, file_location, local_path
 from dlapp.spec import (
     DEFAULT_KILL_GRACE_S,
     DEFAULT_OUTPUT_PATIENCE_S,
+    DEFAULT_SERVICE_PATIENCE_S,
     AppSpec,
     ContainerFailure,
     InputSpec,
     OnFailure,
     OutputSpec,
+    PayloadCache,
     Placement,
     Resources,
     RoleSpec,
@@ -41,6 +43,7 @@ from dlapp.system.owners import user_name
 from dlapp.system.text import shown
 from dlapp.value import Value, replace
 
+WARNING = "warning: "
 SMALL_MIB = 64
 """A bare number below it is often meant as GiB."""
 
@@ -115,6 +118,7 @@ class _SpecProperties(Properties):
             # The default holds only where the operator allows as much.
             "kill_grace": spec.kill_grace_s if spec.kill_grace_s != DEFAULT_KILL_GRACE_S else None,
             **{f"{ENV}{name}": value for name, value in source.env.items()},
+            **{f"{CACHE}{one.name}": one.path for one in spec.caches},
         }
         values: dict[str, dict[str, Any]] = {"application": application}
         for one in spec.inputs:
@@ -132,6 +136,7 @@ class _SpecProperties(Properties):
                 "hdfs": output.target,
                 "overwrite": output.overwrite,
                 "on_failure": output.on_failure.value,
+                "keep_previous": output.keep_previous,
             }
         sections = {section: {key: Setting("", 0) for key in keys} for section, keys in values.items()}
         super().__init__(path="AppSpec", sections=sections, headers=dict.fromkeys(sections, 0))
@@ -196,12 +201,12 @@ def read_application(
 
 
 def _notes(properties: Properties) -> tuple[str, ...]:
-    """Return what is allowed and yet often a slip."""
+    """Return what is allowed and yet often a slip: warnings, told from hints by their first word."""
     memory = properties.sections.get("resources", {}).get("memory")
     if memory is None or not memory.value.isdecimal() or int(memory.value) >= SMALL_MIB:
         return ()
     where = f"{properties.place('resources', 'memory')}: resources.memory"
-    return (f"{where}: {memory.value} is {memory.value} MiB; for GiB write {memory.value}g",)
+    return (f"{WARNING}{where}: {memory.value} is {memory.value} MiB; did you mean {memory.value}g?",)
 
 
 def _resolve(source: UnresolvedSpec, config: Config, engine: EngineInfo) -> ResolvedApplication:
@@ -281,7 +286,7 @@ def _refuse_references(text: str) -> None:
         ValueError: it has one; the message is the problem.
     """
     scheme = _SCHEME.match(text)
-    if (found := _REFERENCE.search(text)) and (scheme is None or scheme[1].lower() in ("file", "hdfs")):
+    if (found := _REFERENCE.search(text)) and (scheme is None or scheme[1].lower() in ("file", "hdfs", "viewfs")):
         raise ValueError(
             f"{shown(text)} has {found[0]}, and variables are not replaced here; write the path itself (~ is the home "
             "directory)"
@@ -327,7 +332,7 @@ def _with_scheme(scheme: str, text: str, *, pattern: bool) -> str:
         if path.startswith("//") and not path.startswith("///"):
             raise ValueError(f"{shown(text)} names a host; write file:/// and the path")
         return file_location(os.path.normpath("/" + path.lstrip("/")))
-    if scheme in ("webhdfs", "viewfs", "har"):
+    if scheme in ("webhdfs", "har"):
         raise ValueError(f"there is no storage for {scheme}://, it can be a path, file:// or hdfs://")
     return _for_input(scheme, text, "a path, file:// or hdfs://", pattern=pattern)
 
@@ -413,6 +418,7 @@ class _Maker:
                 max_runtime_s=get("max_runtime"),
                 kill_grace_s=grace_s,
                 output_patience_s=get("output_patience", DEFAULT_OUTPUT_PATIENCE_S),
+                service_patience_s=get("service_patience", DEFAULT_SERVICE_PATIENCE_S),
                 on_container_failure=ContainerFailure(get("on_container_failure", "stop")),
                 env=tuple(env),
                 placement=Placement(
@@ -423,6 +429,7 @@ class _Maker:
                 ),
                 inputs=tuple(inputs),
                 outputs=tuple(outputs),
+                caches=self._caches(),
                 roles=(RoleSpec(instances=self._containers(), resources=resources, retries=retries),),
             )
         except SpecError as refused:
@@ -504,6 +511,20 @@ class _Maker:
                     self._overrides.names.env, name, refused.problem if isinstance(refused, SpecError) else refused
                 )
         return env
+
+    def _caches(self) -> tuple[PayloadCache, ...]:
+        caches = []
+        for key in self.properties.sections.get("application", {}):
+            if not key.startswith(CACHE):
+                continue
+            one = PayloadCache(key.removeprefix(CACHE), self._application(key))
+            if not self.config.storage.payload_cache_limit_bytes:
+                self._fault("application", key, "is not possible here: storage.payload_cache_limit is 0")
+            if self._application("docker_image") is None:
+                problem = f"without docker_image nothing is mounted at {one.path}; {one.variable} has the directory"
+                self.notes.append(f"{key}: {problem}")
+            caches.append(one)
+        return tuple(caches)
 
     def _pass_env(self, env: dict[str, str]) -> None:
         """Add the variables that the file passes on from the submitter's environment."""
@@ -611,12 +632,17 @@ class _Maker:
             self._fault(section, "output_path", f"{_seen(os.path.normpath(there))}: is not a directory")
         if target is None:
             return None
+        previous, overwrite = get(section, "keep_previous", 0), get(section, "overwrite", False)
+        if previous and not overwrite:
+            self._fault(section, "keep_previous", "has no effect without overwrite=true")
+            return None
         return OutputSpec(
             name=_name_of(section),
             output_path=os.path.normpath(path),
             target=target,
-            overwrite=get(section, "overwrite", False),
+            overwrite=overwrite,
             on_failure=OnFailure(get(section, "on_failure", "keep")),
+            keep_previous=previous,
         )
 
     def _location(self, text: str, *, pattern: bool) -> str:
@@ -624,12 +650,12 @@ class _Maker:
         ValueError."""
         match = _SCHEME.match(text)
         scheme = match[1].lower() if match else ""
-        if scheme != "hdfs" and not self.engine.paths_on_hdfs:
+        if scheme not in ("hdfs", "viewfs") and not self.engine.paths_on_hdfs:
             return resolve_location(text, self.directory, self.config.local.fs_root, pattern=pattern)
         if scheme == "file":
             raise ValueError("there is no storage for file:// on a cluster, it can be a path or hdfs://")
         _refuse_references(text)
-        if scheme not in ("", "hdfs"):
+        if scheme not in ("", "hdfs", "viewfs"):
             return _for_input(scheme, text, "a path or hdfs://", pattern=pattern)
         if self.hdfs is None:
             raise ValueError(f"{_seen(text)} is on HDFS, and {self.engine.no_hdfs}")
@@ -638,12 +664,20 @@ class _Maker:
                 raise ValueError(f"{shown(text)}: on HDFS only ~/ is known, your home directory there; write the path")
             text = text[2:]
         location = self.hdfs.resolve(scheme + text[len(scheme) :])
-        self.hdfs.path(location)
+        self.hdfs.of(location).path(location)
         return location
 
     def _path(self, location: str) -> str:
         """The path of a location on its file system."""
-        return local_path(location) if self.hdfs is None or location.startswith(FILE) else self.hdfs.path(location)
+        if self.hdfs is None or location.startswith(FILE):
+            return local_path(location)
+        return self.hdfs.of(location).path(location)
+
+    def _system(self, location: str) -> str:
+        """Return what stands before a path on the file system that a location is on."""
+        if self.hdfs is None or not location.startswith(HDFS):
+            return location.partition("://")[0] + "://"
+        return self.hdfs.of(location).location
 
     def _is_inside_workspace(self, section: str, key: str, path: str) -> bool:
         try:
@@ -659,10 +693,10 @@ class _Maker:
         for place, output in enumerate(outputs):
             section = f"to_hdfs {output.name}".strip()
             target = self._path(output.target)
-            system = FILE if output.target.startswith(FILE) else HDFS
+            system = self._system(output.target)
             for one in inputs:
                 for source in one.sources:
-                    if not source.startswith(system):
+                    if self._system(source) != system:
                         continue
                     if output.overwrite and _begins_at(self._path(source), target):
                         continue  # the output of an earlier run: it is copied before the new one replaces it
@@ -674,7 +708,7 @@ class _Maker:
                 if kept and system == FILE and is_inside(os.path.realpath(kept), os.path.realpath(target)):
                     self._fault(section, "hdfs", f"{_seen(target)} would overwrite {what}")
             for other in outputs[:place]:
-                if not other.target.startswith(system):
+                if self._system(other.target) != system:
                     continue
                 if overlap(target, _WILD.sub(r"\\\1", self._path(other.target)), links=system == FILE):
                     line = self.properties.line(f"to_hdfs {other.name}".strip(), "hdfs")

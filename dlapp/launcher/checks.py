@@ -19,7 +19,7 @@ from dlapp.locations import FILE, last_name, local_path, shown
 from dlapp.spec import InputSpec, OutputSpec
 from dlapp.storage.api import MatchedEntry
 from dlapp.storage.commit import finish_interrupted
-from dlapp.storage.open import open_location
+from dlapp.storage.open import open_location, open_output
 from dlapp.system.files import is_inside
 
 Note = Callable[[str], None]
@@ -190,12 +190,13 @@ class WorldCheck:
             ]
             for what in settled:
                 self.note(f"{path}: {what}")
-            storage = open_location(output.target, self.hdfs)
+            storage = open_output(output.target, self.hdfs)
             if not output.overwrite and storage.exists(output.target):
                 why = f" ({settled[-1]})" if settled else ""
                 self._fault(section, "hdfs", f"{path} already exists{why}; name another, or set overwrite=true")
                 return
-            storage.check_writable(output.target)
+            for lack in storage.check_writable(output.target, overwrite=output.overwrite):
+                self.note(f"{path}: {lack}")
             root = os.path.realpath(self.scan.root)
             if output.target.startswith(FILE) and is_inside(os.path.realpath(local_path(output.target)), root):
                 kept = any(

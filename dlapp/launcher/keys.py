@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 
 from dlapp.errors import SpecError
 from dlapp.launcher.shell_words import split_words
-from dlapp.spec import MAX_RETRIES, check_env_name
+from dlapp.spec import MAX_PREVIOUS, MAX_RETRIES, check_cache_path, check_env_name
 from dlapp.system.text import nearest, read_boolean, read_choice, read_count, read_duration_s, read_memory_mib, shown
 
 NOT_BUILT = "is not built yet"
 ENV = "env."
+CACHE = "cache."
 """Keys of ``[application]`` that begin so set a variable each."""
 
 MOST_ARGUMENT_BYTES = 131_071
@@ -137,6 +138,15 @@ def _retries(text: str) -> int:
     return read_count(text, 0, MAX_RETRIES)
 
 
+def _previous(text: str) -> int:
+    return read_count(text, 0, MAX_PREVIOUS)
+
+
+def _cache_path(text: str) -> str:
+    check_cache_path("", text)
+    return text
+
+
 def _max_runtime_s(text: str) -> float:
     if (seconds := read_duration_s(text)) <= 0:
         raise ValueError("is 0, it must be more")
@@ -200,6 +210,7 @@ SECTIONS: Mapping[str, Mapping[str, PropertyKey]] = {
         "max_runtime": PropertyKey(_max_runtime_s),
         "kill_grace": PropertyKey(read_duration_s),
         "output_patience": PropertyKey(read_duration_s),
+        "service_patience": PropertyKey(read_duration_s),
         "on_container_failure": PropertyKey(_on_container_failure),
         "env_file": PropertyKey(_text),
         "pass_env": PropertyKey(_variables, lines=True),
@@ -232,6 +243,7 @@ SECTIONS: Mapping[str, Mapping[str, PropertyKey]] = {
         "hdfs": PropertyKey(_text, required=True),
         "overwrite": PropertyKey(read_boolean),
         "on_failure": PropertyKey(_on_failure),
+        "keep_previous": PropertyKey(_previous),
     },
 }
 
@@ -250,6 +262,7 @@ SYNONYMS = {
         ("application.max_runtime", "timeout timelimit walltime maxtime runtime maxduration deadline time"),
         ("application.kill_grace", "grace graceperiod terminationgraceperiod killtimeout"),
         ("application.env.NAME", "env environment envvars variables"),
+        ("application.cache.NAME", "cache caches cachedir volume volumes"),
         ("application.tags", "labels tag"),
         ("application.username", "user owner"),
         ("resources.containers", "instances replicas workers tasks ntasks numcontainers count parallelism"),
@@ -279,6 +292,7 @@ NAMED = ("from_hdfs", "to_hdfs")
 
 REQUIRED_SECTIONS = ("application",)
 ENV_KEY = PropertyKey(check_variable, lines=True, may_be_empty=True)
+CACHE_KEY = PropertyKey(_cache_path)
 
 
 def key_of(section: str, name: str) -> PropertyKey | None:
@@ -286,6 +300,8 @@ def key_of(section: str, name: str) -> PropertyKey | None:
     kind = section.partition(" ")[0]
     if kind == "application" and name.startswith(ENV):
         return ENV_KEY
+    if kind == "application" and name.startswith(CACHE):
+        return CACHE_KEY
     return SECTIONS[kind].get(name)
 
 
@@ -293,7 +309,7 @@ def names_of(section: str) -> list[str]:
     """The keys that a section may have, those that are not built yet left out."""
     kind = section.partition(" ")[0]
     names = [name for name, key in SECTIONS[kind].items() if key is not _UNBUILT]
-    return [*names, f"{ENV}NAME"] if kind == "application" else names
+    return [*names, f"{ENV}NAME", f"{CACHE}NAME"] if kind == "application" else names
 
 
 def nearest_section(kind: str) -> str:
@@ -311,6 +327,8 @@ def nearest_key(section: str, name: str) -> str:
         name: of the key.
     """
     kind = section.partition(" ")[0]
+    if f"{name.lower()}s" in SECTIONS.get(kind, {}):
+        return f"the nearest is {name.lower()}s"  # as container in [resources], which elsewhere is an image
     folded = re.sub(r"[\s_.-]", "", name[:100].lower())
     if (right := SYNONYMS.get(folded)) is not None:
         of, _, key = right.partition(".")

@@ -23,6 +23,7 @@ from dlapp.launcher.scan import SPARSE_FROM, Scan, ScanEntry, scan_workspace, to
 from dlapp.launcher.tar import BLOCK, DIRECTORY, END, LINK, MOST_PIECES, header, padding, sparse_header
 from dlapp.locations import shown
 from dlapp.storage.tree import explained
+from dlapp.system.disk_space import FULL
 from dlapp.value import Value
 
 __all__ = ["Packed", "Scan", "ScanEntry", "pack", "scan_workspace"]
@@ -203,7 +204,7 @@ class _Writer:
             after = os.fstat(descriptor)
             self.files += 1
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno in FULL:
                 raise  # of the archive, which is written here
             raise _unreadable(entry, error) from error
         finally:

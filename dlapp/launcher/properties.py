@@ -17,6 +17,8 @@ from typing import Any
 
 from dlapp.errors import FileRefused, SpecError
 from dlapp.launcher.keys import (
+    CACHE,
+    CACHE_KEY,
     ENV,
     ENV_KEY,
     NAMED,
@@ -31,7 +33,7 @@ from dlapp.launcher.keys import (
 )
 from dlapp.launcher.overrides import NO_OVERRIDES, Overrides, quoted_words
 from dlapp.serialization import from_json, to_json
-from dlapp.spec import check_env_name
+from dlapp.spec import check_cache_name, check_env_name
 from dlapp.system.text import shown
 from dlapp.value import Value, field, replace
 
@@ -349,6 +351,8 @@ def _checked(properties: Properties, faults: Faults) -> Properties:
             try:
                 if key is ENV_KEY:
                     check_env_name(where, name.removeprefix(ENV))
+                elif key is CACHE_KEY:
+                    check_cache_name(where, name.removeprefix(CACHE))
                 read_value(key, setting.value)
                 good[name] = setting
             except SpecError as refused:

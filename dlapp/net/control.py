@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import resource
 import selectors
 import socket
 import threading
@@ -36,7 +37,10 @@ SEND_DEADLINE_S = 60.0
 """How long the asker may take to read an answer."""
 IDLE_DEADLINE_S = 300.0
 MAX_CONNECTIONS = 32_000
-"""Each of 10,000 tasks keeps two; one that turns to a new ApplicationMaster leaves two to their deadline."""
+"""Each of 10,000 tasks keeps one, and for some seconds after its news two; one that turns to a new ApplicationMaster
+leaves them to their deadline."""
+OWN_DESCRIPTORS = 256
+"""Of the process's limit, what connections leave to its other files and sockets; of a low limit a quarter."""
 MAX_STRANGERS_OF_AN_ADDRESS, MAX_STRANGERS = 64, 256
 """Connections that never had a valid token. Each takes up to 25 KiB. The limits hold for the moment between a task's
 connection and its first request, so any number of tasks of one address gets through."""
@@ -150,6 +154,7 @@ class ControlServer:
         self._strangers: dict[_Peer, None] = {}
         self._strangers_of: dict[str, dict[_Peer, None]] = {}
         self._stopping = self._deaf = False
+        self._most = most_connections()
         self._thread = threading.Thread(target=self._run, name="am-control", daemon=True)
 
     def __enter__(self) -> ControlServer:
@@ -232,7 +237,7 @@ class ControlServer:
                     self._selector.unregister(self._listener)
                     self._deaf = True
                 return
-            if len(self._peers) >= MAX_CONNECTIONS:
+            if len(self._peers) >= self._most and not self._evict(self._strangers):
                 sock.close()
                 continue
             sock.setblocking(False)
@@ -438,6 +443,14 @@ class ControlServer:
                 peer.http.start_next_cycle()
                 self._next_request(peer)
         self._watch(peer)
+
+
+def most_connections() -> int:
+    """Return how many connections this process's limit of open files lets a server have."""
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if soft == resource.RLIM_INFINITY:
+        return MAX_CONNECTIONS
+    return min(MAX_CONNECTIONS, soft - min(OWN_DESCRIPTORS, soft // 4))
 
 
 def _read_head(head: h11.Request) -> tuple[str, str, str]:

@@ -85,6 +85,10 @@ class ControlConnection(Closeable):
         kind = {401: Denied, 403: Denied, 404: NotFound}.get(answer.status, DlappError)
         raise kind(message or f"ApplicationMaster at {self.url}: HTTP {answer.status}")
 
+    def rest(self) -> None:
+        """Close the connection if it is not in use; the next call opens another one."""
+        self._client.close()
+
     def close(self) -> None:
         """End the connection; a call in progress elsewhere fails with Unreachable, and so does every later one."""
         self._client.end()

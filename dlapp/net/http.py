@@ -405,13 +405,25 @@ class HttpClient:
 
         if self._tls is None:
             try:
-                self._tls = ssl.create_default_context(cafile=self._ca)
+                tls = ssl.create_default_context(cafile=self._ca)
+                for pem in _trusted:
+                    tls.load_verify_locations(cadata=pem)
             except OSError as error:
                 raise IncompleteResponse(
                     f"cannot be trusted: {self._ca}: {_words(error)}", sent=False, lasting=True
                 ) from error
+            self._tls = tls
         secured: socket.socket = self._tls.wrap_socket(sock, server_hostname=host)
         return secured
+
+
+_trusted: set[str] = set()
+
+
+def trust(certificates: str) -> None:
+    """Trust servers of these CAs (PEM) from now on, besides those of OpenSSL: all connections of this process."""
+    if certificates:
+        _trusted.add(certificates)
 
 
 def split_url(url: str) -> tuple[str, str, str]:

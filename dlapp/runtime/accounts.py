@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from dlapp.net.dockerd import Dockerd
-from dlapp.system.files import read_json_object
+from dlapp.system.files import closing_fd, read_json_object
 from dlapp.system.shared_directory import open_shared_directory
 
 _PASSWD, _GROUP = "/etc/passwd", "/etc/group"
@@ -52,13 +52,10 @@ class Accounts(NamedTuple):
 def recall(directory: str, image_id: str) -> Accounts | None:
     """Return what was remembered of an image; None: nothing. A file of another user there is ignored."""
     try:
-        fd = open_shared_directory(directory)
-        try:
+        with closing_fd(open_shared_directory(directory)) as fd:
             found = read_json_object(
                 _name_in(image_id), dir_fd=fd, owners=[os.getuid()], max_bytes=_MOST_REMEMBERED_BYTES
             )
-        finally:
-            os.close(fd)
         known = Accounts(**found)
     except (OSError, TypeError):
         return None
@@ -69,18 +66,14 @@ def remember(directory: str, image_id: str, accounts: Accounts) -> None:
     """Keep it for the next one of this user; it does not matter if that cannot be done."""
     name = _name_in(image_id)
     fresh = f".{name}.{os.urandom(8).hex()}"
-    with contextlib.suppress(OSError):
-        where = open_shared_directory(directory, make=True)
+    with contextlib.suppress(OSError), closing_fd(open_shared_directory(directory, make=True)) as where:
+        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=where)
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
+            json.dump(accounts._asdict(), file)
         try:
-            fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=where)
-            with os.fdopen(fd, "w", encoding="utf-8") as file:
-                json.dump(accounts._asdict(), file)
-            try:
-                os.rename(fresh, name, src_dir_fd=where, dst_dir_fd=where)
-            except OSError:  # the name is another user's
-                os.unlink(fresh, dir_fd=where)
-        finally:
-            os.close(where)
+            os.rename(fresh, name, src_dir_fd=where, dst_dir_fd=where)
+        except OSError:  # the name is another user's
+            os.unlink(fresh, dir_fd=where)
 
 
 def of_container(docker: Dockerd, name: str) -> Accounts:

@@ -47,12 +47,17 @@ def explained(host: str, what: str) -> Iterator[None]:
         yield
     except DockerRefused as error:
         is_outage = error.status >= 500 and any(sign in str(error).lower() for sign in _SIGNS_OF_A_RESTART)
-        raise PayloadError(Fault.NODE, f"Docker refused {what}: {error}", outage=is_outage) from error
+        raise PayloadError(
+            Fault.NODE, f"Docker refused {what}: {error}", service=f"Docker at {host}" if is_outage else ""
+        ) from error
     except DockerSilent as error:
         if error.denied:
             raise PayloadError(Fault.NODE, f"Docker at {host} does not allow this user to connect: {error}") from error
         raise ServiceAway(
-            f"Docker at {host}", str(error), f"Docker at {host} does not answer: {error}; does dockerd run?"
+            f"Docker at {host}",
+            str(error),
+            f"Docker at {host} does not answer: {error}; does dockerd run?",
+            Fault.NODE,
         ) from error
 
 

@@ -51,7 +51,7 @@ from dlapp.runtime.gpu.modes import Facts, GpuPart, part_for
 from dlapp.runtime.images import digest_of, make_sure_of_image
 from dlapp.runtime.labels import LABEL_APP, LABEL_IMAGE, labels_of, remove_what_is_left
 from dlapp.runtime.lifeline import Lifeline
-from dlapp.runtime.payload import Payload, PayloadError, PayloadExit, how_to_start, wrapper_arguments
+from dlapp.runtime.payload import Payload, PayloadError, PayloadExit, how_to_start
 from dlapp.runtime.shim import ShimWatch
 
 _WRAPPER = "/dlapp/wrapper.sh"
@@ -134,7 +134,6 @@ class DockerRun:
             self._lifeline = Lifeline(payload.life)
         out, err, exit_file = f"{_LOG}/stdout", f"{_LOG}/stderr", f"{_LOG}/exit"
         mode = "look" if payload.gpus else "wait"
-        words = wrapper_arguments(mode, LIFE, out, err, exit_file, how, payload.script, payload.args)
         # Docker's init then passes SIGTERM (docker stop, the host's shutdown) on to the payload, not only to its shell.
         env = {"HOME": HOME, "TMPDIR": TMP, **payload.env, "TINI_KILL_PROCESS_GROUP": "1"}
         known = accounts.recall(self._settings.lock_dir, str(image["Id"]))
@@ -142,7 +141,7 @@ class DockerRun:
             name=self._name,
             image=payload.image or "",
             entrypoint=("/bin/sh", _WRAPPER),
-            command=tuple(words),
+            command=(mode, LIFE, out, err, exit_file, how, payload.script, *payload.args),  # see wrapper.sh
             env=env,
             labels={
                 **labels_of(payload.container_id, payload.directory, payload.gpus),
@@ -161,6 +160,7 @@ class DockerRun:
                 Bind(payload.life, LIFE, read_only=True),
                 Bind(payload.wrapper, _WRAPPER, read_only=True),
                 *account_binds(known, payload.directory),
+                *(Bind(source, target) for source, target in payload.caches),
                 *containers.operators_binds(self._policy, self._note),
             ),
             gpus=part,
@@ -239,7 +239,9 @@ class DockerRun:
                     self._result = self._read_end()
             elif self._kill_help_at is not None and now >= self._kill_help_at:
                 self._kill_help_at = now + _KILL_HELP_AFTER_S
-                self._kill_by_docker()
+                self._note(f"container {self._name} does not end by itself: asking Docker to kill it")
+                with contextlib.suppress(DockerRefused, DockerSilent):
+                    self._docker.kill(self._name)
         return self._result
 
     def soft_stop(self) -> None:
@@ -264,11 +266,6 @@ class DockerRun:
             began_ticks=self._began_ticks,
             shim_died=self._shim.died_first,
         )
-
-    def _kill_by_docker(self) -> None:
-        self._note(f"container {self._name} does not end by itself: asking Docker to kill it")
-        with contextlib.suppress(DockerRefused, DockerSilent):
-            self._docker.kill(self._name)
 
     def close(self) -> None:
         """See `Running.close`."""

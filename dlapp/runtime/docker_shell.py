@@ -9,15 +9,7 @@ to be written; the lifeline and dlapp-run's part, which are read-only (a FIFO ca
 that it can make, rename or remove lies where dlapp opens a name.
 
 Bytes of the terminal pass through this process. Docker joins the container's streams into frames where there is no
-terminal:
-
-    +--------------------------------------------------------------+
-    | uint8 stream (1 stdout, 2 stderr), 3 zero bytes, uint32 size |
-    +--------------------------------------------------------------+
-    | size bytes                                                   |
-    +--------------------------------------------------------------+
-
-Source: Docker Engine API, ContainerAttach, "Stream format".
+terminal; the docker package takes them apart.
 """
 
 from __future__ import annotations
@@ -27,7 +19,6 @@ import os
 import select
 import signal
 import socket
-import struct
 import termios
 import threading
 import time
@@ -61,13 +52,13 @@ from dlapp.runtime.labels import LABEL_IMAGE, labels_of, remove_what_is_left
 from dlapp.runtime.lifeline import Lifeline
 from dlapp.runtime.payload import PayloadDevice, PayloadError
 from dlapp.spec import Resources
+from dlapp.system.files import write_all
 
 SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "shell.sh")
 DESK = "/dlapp/shell"
 _SIGHT = "/dlapp/sight"
 _SIGHT_BYTES = 65536
 _SCRIPT = "/dlapp/shell.sh"
-_HEADER = struct.Struct(">BxxxI")
 _CALL_TIMEOUT_S = 60.0
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -104,6 +95,7 @@ class DockerShell:
         self._docker = open_docker(settings.host, _CALL_TIMEOUT_S)
         self._workspace, self._session_dir, self._resources = workspace, session_dir, resources
         self._desk_dir = desk_dir
+        self._opened = contextlib.ExitStack()
         self._sight = -1
         self._env, self._devices, self._note, self._progress = dict(env), tuple(devices), note, progress
         self._name = f"dlapp-{os.path.basename(session_dir)}"
@@ -142,7 +134,10 @@ class DockerShell:
 
     def wait(self) -> int:
         """Pass the terminal's bytes both ways until the shell ends: its exit code."""
-        with _raw_terminal(self._is_terminal), self._size_followed():
+        with contextlib.ExitStack() as stack:
+            if self._is_terminal:
+                stack.enter_context(_raw_terminal())
+                stack.enter_context(self._size_followed())
             self._pass_bytes()
         assert self._waiter is not None
         self._waiter.join(_CALL_TIMEOUT_S)
@@ -152,21 +147,12 @@ class DockerShell:
 
     def close(self) -> None:
         """Leave nothing of it. May be repeated."""
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
-        if self._lifeline is not None:
-            self._lifeline.close()
-            self._lifeline = None
-            # Gone by itself, or dockerd is; the lifeline has ended it anyway.
-            with contextlib.suppress(DockerRefused, DockerSilent):
-                self._docker.remove(self._name)
-        if self._api is not None:
-            self._api.close()
-            self._api = None
-        if self._sight >= 0:
-            os.close(self._sight)
-            self._sight = -1
+        self._opened.close()
+
+    def _remove(self) -> None:
+        # Gone by itself, or dockerd is; the lifeline has ended it anyway.
+        with contextlib.suppress(DockerRefused, DockerSilent):
+            self._docker.remove(self._name)
 
     # ---- before the start ----
 
@@ -179,7 +165,10 @@ class DockerShell:
         if self._devices:
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             self._sight = os.open(own["sight"], flags, 0o600)
+            self._opened.callback(os.close, self._sight)
+        self._opened.callback(self._remove)
         self._lifeline = Lifeline(own["life"])
+        self._opened.callback(self._lifeline.close)
         path = {**containers.image_env(image), **self._env}.get("PATH") or _PATH
         return containers.ContainerSpec(
             name=self._name,
@@ -223,7 +212,9 @@ class DockerShell:
 
         try:
             self._api = docker.APIClient(base_url=self._settings.host, version="auto", timeout=_CALL_TIMEOUT_S)
+            self._opened.callback(self._api.close)
             self._stream = self._api.attach_socket(self._name, {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1})
+            self._opened.callback(self._stream.close)
         except (docker.errors.DockerException, OSError) as error:
             raise DockerSilent(str(error)) from error
         # Asked before the start: Docker removes the container, and with it the exit code, at its end.
@@ -272,9 +263,11 @@ class DockerShell:
     # ---- while it runs ----
 
     def _pass_bytes(self) -> None:
+        from docker.utils.socket import frames_iter
+
         connection: socket.socket = self._stream._sock
         connection.setblocking(True)
-        frames = _Frames()
+        pieces = frames_iter(connection, self._is_terminal)
         listening = [connection.fileno(), 0]
         while True:
             ready, _, _ = select.select(listening, [], [])
@@ -287,17 +280,12 @@ class DockerShell:
                     with contextlib.suppress(OSError):
                         connection.shutdown(socket.SHUT_WR)
             if connection.fileno() in ready:
-                if not (data := connection.recv(65536)):
+                if (piece := next(pieces, None)) is None:
                     return
-                for stream, piece in [(1, data)] if self._is_terminal else frames.feed(data):
-                    _write_all(stream, piece)
+                write_all(2 if piece[0] == 2 else 1, piece[1])
 
     @contextlib.contextmanager
     def _size_followed(self) -> Iterator[None]:
-        if not self._is_terminal:
-            yield
-            return
-
         def tell(*_: object) -> None:
             size = os.get_terminal_size(0)
             with contextlib.suppress(Exception):  # it ended in the same moment
@@ -311,36 +299,9 @@ class DockerShell:
             signal.signal(signal.SIGWINCH, before)
 
 
-class _Frames:
-    """Docker's frames, from bytes that are cut anywhere."""
-
-    def __init__(self) -> None:
-        self._heard = b""
-
-    def feed(self, data: bytes) -> list[tuple[int, bytes]]:
-        """The whole frames that ``data`` completes: stream (1 or 2) and bytes."""
-        self._heard += data
-        found = []
-        while len(self._heard) >= _HEADER.size:
-            stream, size = _HEADER.unpack_from(self._heard)
-            if len(self._heard) < _HEADER.size + size:
-                break
-            found.append((2 if stream == 2 else 1, self._heard[_HEADER.size : _HEADER.size + size]))
-            self._heard = self._heard[_HEADER.size + size :]
-        return found
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(fd, data) :]
-
-
 @contextlib.contextmanager
-def _raw_terminal(is_terminal: bool) -> Iterator[None]:
+def _raw_terminal() -> Iterator[None]:
     """Every key goes to the container as it is, Ctrl-C too."""
-    if not is_terminal:
-        yield
-        return
     before = termios.tcgetattr(0)
     tty.setraw(0)
     try:

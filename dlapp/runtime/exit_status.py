@@ -20,6 +20,7 @@ SETTLED_S = 10.0
 """How long dockerd may take to learn of an end that we know of; usually milliseconds."""
 _EXITED = re.compile(r"exited ([0-9]{1,3})", re.ASCII)
 _CODE_OF_SIGKILL = 128 + signal.SIGKILL
+_DOCKER = "Docker"
 _CODE_OF_UNSEEN_END = 255
 """What dockerd says of a container that ended while it was away. Source: moby, containerd's UnknownExitStatus. The
 wrapper leaves a word where a payload ends with this code."""
@@ -90,13 +91,13 @@ class ContainerExit:
             # and one whose end nobody saw has 255.
             code = state["ExitCode"]
             if not sent and shim_died:
-                return PayloadExit(None, None, Fault.NODE, "Docker's shim of the container was killed", outage=True)
+                return PayloadExit(None, None, Fault.NODE, "Docker's shim of the container was killed", service=_DOCKER)
             if not sent and code == _CODE_OF_UNSEEN_END:
                 lost = f"Docker did not see how the container ended, and says exit code {code}"
-                return PayloadExit(None, None, Fault.NODE, lost, outage=True)
+                return PayloadExit(None, None, Fault.NODE, lost, service=_DOCKER)
             ended = ended_with_code(code, SIGNALS)
         else:
-            return PayloadExit(None, None, Fault.NODE, "the container is gone and left no exit code", outage=True)
+            return PayloadExit(None, None, Fault.NODE, "the container is gone and left no exit code", service=_DOCKER)
         if self._ran_out_of_memory(state, ended, killed=signal.SIGKILL in sent):
             limit = payload.resources.memory_mib
             if signal.SIGKILL in (ended.signal, (ended.exit_code or 0) - 128):
@@ -113,7 +114,7 @@ class ContainerExit:
                 Fault.NODE,
                 "Docker was stopped or restarted under the payload, and ended it (signal "
                 f"{number}); with live-restore it would have gone on",
-                outage=True,
+                service=_DOCKER,
             )
         return ended
 
@@ -148,7 +149,7 @@ class ContainerExit:
             return PayloadError(Fault.USER, f"image {image} has no /bin/sh, which dlapp needs in it")
         why = state.get("Error") or f"exit code {code}"
         message = f"the container of image {image} ended before the payload began: {why}"
-        return PayloadError(Fault.NODE, message, outage=self._docker_ended(state, began_ticks))
+        return PayloadError(Fault.NODE, message, service=_DOCKER if self._docker_ended(state, began_ticks) else "")
 
 
 def _signal_in(ended: PayloadExit) -> int | None:

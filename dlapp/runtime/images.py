@@ -19,7 +19,7 @@ from dlapp.messages import Fault
 from dlapp.net.dockerd import Dockerd, DockerRefused
 from dlapp.runtime.payload import PayloadError, ServiceAway
 from dlapp.system import locks
-from dlapp.system.files import UntrustedFile, open_file
+from dlapp.system.files import UntrustedFile, closing_fd, open_file
 from dlapp.system.owners import refuse_place_of_others
 from dlapp.system.shared_directory import create_shared_file, open_shared_directory
 
@@ -84,7 +84,7 @@ def _turn(lock_dir: str, host: str, image: str, note: Callable[[str], None]) -> 
         note(f"image {image}: pulled without waiting for other tasks: {error}")
         yield
         return
-    try:
+    with closing_fd(fd):
         deadline, told = time.monotonic() + _LONGEST_WAIT_S, False
         while not _try_lock(fd) and time.monotonic() < deadline:
             if not told:
@@ -92,14 +92,11 @@ def _turn(lock_dir: str, host: str, image: str, note: Callable[[str], None]) -> 
                 told = True
             time.sleep(_LOOK_EVERY_S)
         yield
-    finally:
-        os.close(fd)
 
 
 def _open_shared(lock_dir: str, name: str) -> int:
     """Open a file that anybody may lock. Raises OSError: it is none."""
-    directory = open_shared_directory(lock_dir, make=True)
-    try:
+    with closing_fd(open_shared_directory(lock_dir, make=True)) as directory:
         path = os.path.join(lock_dir, name)
         try:
             fd = open_file(name, dir_fd=directory, path=path, write=True)
@@ -110,8 +107,6 @@ def _open_shared(lock_dir: str, name: str) -> int:
             os.close(fd)
             raise UntrustedFile(path, f"has mode {mode:o}, not 666")
         return fd
-    finally:
-        os.close(directory)
 
 
 def _try_lock(fd: int) -> bool:
@@ -174,12 +169,23 @@ def _credentials(name: str) -> dict[str, str]:
 _DISK_FULL = "Docker's disk is full"
 _REGISTRY_AWAY = (
     "its registry cannot be reached",
-    ("no such host", "timeout", "connection refused", "connection reset", "network is unreachable", "no route to"),
+    (
+        "timeout",
+        "connection refused",
+        "connection reset",
+        "network is unreachable",
+        "no route to",
+        "server misbehaving",
+        "temporary failure in name resolution",
+        "unexpected http status: 5",
+    ),
 )
 _REGISTRY_BUSY = ("its registry limits the rate of requests", ("toomanyrequests", "too many requests"))
 _SIGNS = (
     # In this order: a disk that is full may say so about a layer that is "not found" then.
     (Fault.NODE, _DISK_FULL, ("no space left on device", "disk quota exceeded")),
+    # The name servers answer that the name does not exist; one that is away is another text.
+    (Fault.USER, "the host of its registry does not exist", ("no such host",)),
     (Fault.NODE, *_REGISTRY_AWAY),
     (Fault.NODE, *_REGISTRY_BUSY),
     (
@@ -200,5 +206,5 @@ def pull_error(image: str, why: str) -> PayloadError:
             message = f"image {image} cannot be pulled: {words}: {why}"
             if words in (_REGISTRY_AWAY[0], _REGISTRY_BUSY[0]):
                 return ServiceAway(f"the registry of image {image}", why, message)
-            return PayloadError(fault, message, outage=words == _DISK_FULL)
+            return PayloadError(fault, message, service="space for images" if words == _DISK_FULL else "")
     return PayloadError(Fault.NODE, f"image {image} cannot be pulled: {why}")

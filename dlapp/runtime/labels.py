@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dlapp.net.dockerd import Dockerd, DockerRefused
 from dlapp.runtime.payload import PayloadDevice
 from dlapp.system import locks
+from dlapp.system.files import closing_fd
 
 LABEL_APP = "dlapp.app"
 LABEL_CONTAINER = "dlapp.container"
@@ -62,7 +63,5 @@ def task_is_gone(directory: str) -> bool:
         return True
     except OSError:
         return False
-    try:
+    with closing_fd(fd):
         return not locks.is_write_locked(fd)
-    finally:
-        os.close(fd)

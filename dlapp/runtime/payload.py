@@ -18,11 +18,11 @@ WRAPPER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "wrapper.sh")
 
 
 class PayloadError(DlappError):
-    """A payload could not be run; ``fault`` says whose fault that is, ``outage`` whether it ends by itself."""
+    """A payload could not be run; ``fault`` says whose fault that is; ``service`` as in `TaskResult`."""
 
-    def __init__(self, fault: Fault, message: str, *, outage: bool = False) -> None:
+    def __init__(self, fault: Fault, message: str, *, service: str = "") -> None:
         super().__init__(message)
-        self.fault, self.outage = fault, outage
+        self.fault, self.service = fault, service
 
 
 class ServiceAway(PayloadError):
@@ -31,11 +31,12 @@ class ServiceAway(PayloadError):
     Args:
         service: its name for users, with its address where that is known.
         why: what came in place of an answer.
+        fault: NODE where each node has its own.
     """
 
-    def __init__(self, service: str, why: str, message: str) -> None:
-        super().__init__(Fault.NODE, message, outage=True)
-        self.service, self.why = service, why
+    def __init__(self, service: str, why: str, message: str, fault: Fault = Fault.SERVICE) -> None:
+        super().__init__(fault, message, service=service)
+        self.why = why
 
 
 class PayloadDevice(Value):
@@ -45,6 +46,16 @@ class PayloadDevice(Value):
     index: int
     minor: int = -1
     mig: int = -1
+
+
+class _Inside:
+    """Path of a file in a container's directory on this host."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, payload: Payload, _class: type[Payload]) -> str:
+        return os.path.join(payload.directory, self._name)
 
 
 class Payload(Value, kw_only=True):
@@ -57,6 +68,7 @@ class Payload(Value, kw_only=True):
         image: None: a plain process.
         mounts: in Docker only: paths of the host, and where in `workspace` each is seen instead of what is there;
             read-only.
+        caches: in Docker only: paths of the host, and where each is seen.
         keep_fds: open descriptors that a plain payload inherits: locks that it holds by living.
         as_submitter: in Docker only: the task runs as the user who submitted, and the payload gets that user's groups.
     """
@@ -71,13 +83,24 @@ class Payload(Value, kw_only=True):
     image: str | None = None
     gpus: tuple[PayloadDevice, ...] = ()
     mounts: tuple[tuple[str, str], ...] = ()
+    caches: tuple[tuple[str, str], ...] = ()
     keep_fds: tuple[int, ...] = ()
     as_submitter: bool = False
 
-    @property
-    def workspace(self) -> str:
-        """The payload's working directory, on the host."""
-        return os.path.join(self.directory, "workspace")
+    workspace = _Inside("workspace")
+    """The payload's working directory, on the host."""
+    home = _Inside("home")
+    """HOME of a payload in Docker, on the host."""
+    tmp = _Inside("tmp")
+    """TMPDIR, on the host."""
+    stdout = _Inside("stdout")
+    """File of its standard output, unchanged."""
+    stderr = _Inside("stderr")
+    """File of its standard error, unchanged."""
+    exit_file = _Inside("exit")
+    """File in which the wrapper writes how it ended."""
+    life = _Inside("life")
+    """The FIFO of its lifeline."""
 
     @property
     def wrapper(self) -> str:
@@ -90,49 +113,19 @@ class Payload(Value, kw_only=True):
                 file.write(__loader__.get_data(WRAPPER))  # type: ignore[name-defined]
         return path
 
-    @property
-    def home(self) -> str:
-        """HOME of a payload in Docker, on the host."""
-        return os.path.join(self.directory, "home")
-
-    @property
-    def tmp(self) -> str:
-        """TMPDIR, on the host."""
-        return os.path.join(self.directory, "tmp")
-
-    @property
-    def stdout(self) -> str:
-        """File of its standard output, unchanged."""
-        return os.path.join(self.directory, "stdout")
-
-    @property
-    def stderr(self) -> str:
-        """File of its standard error, unchanged."""
-        return os.path.join(self.directory, "stderr")
-
-    @property
-    def exit_file(self) -> str:
-        """File in which the wrapper writes how it ended."""
-        return os.path.join(self.directory, "exit")
-
-    @property
-    def life(self) -> str:
-        """The FIFO of its lifeline."""
-        return os.path.join(self.directory, "life")
-
 
 class PayloadExit(NamedTuple):
     """End of a payload: an exit code, or a signal.
 
     ``problem`` says what else there is to say (out of memory, the guardian is gone), and ``fault`` whose fault that
-    is; USER with an exit code of 0 is no fault at all. ``outage`` as in `PayloadError`.
+    is; USER with an exit code of 0 is no fault at all. ``service`` as in `TaskResult`.
     """
 
     exit_code: int | None
     signal: int | None
     fault: Fault = Fault.USER
     problem: str = ""
-    outage: bool = False
+    service: str = ""
 
 
 class Running(Protocol):
@@ -197,23 +190,6 @@ def how_to_start(workspace: str, script: str) -> str:
     interpreter = os.fsdecode(words[0])
     # A relative one is the kernel's affair: it starts from the working directory.
     return interpreter if interpreter.startswith("/") else AS_PROGRAM
-
-
-def wrapper_arguments(
-    mode: str, life: str, stdout: str, stderr: str, exit_file: str, how: str, script: str, args: tuple[str, ...]
-) -> list[str]:
-    """Return what ``sh`` is given after its own name and the wrapper's path.
-
-    Args:
-        mode: ``exec`` for a plain process; ``wait``, or ``look`` at its GPUs first, in a container.
-        life: path of the lifeline.
-        stdout, stderr: paths of the files for what is printed.
-        exit_file: path of the file for the exit code.
-        how: what `how_to_start` says of the script.
-        script: path of the user's script.
-        args: its arguments.
-    """
-    return [mode, life, stdout, stderr, exit_file, how, script, *args]
 
 
 def ended_with(status: int) -> PayloadExit:

@@ -14,7 +14,7 @@ from typing import Any
 from dlapp.messages import Fault
 from dlapp.runtime.guardian import kill_descendants
 from dlapp.runtime.lifeline import Lifeline
-from dlapp.runtime.payload import Payload, PayloadError, PayloadExit, ended_with, how_to_start, wrapper_arguments
+from dlapp.runtime.payload import Payload, PayloadError, PayloadExit, ended_with, how_to_start
 
 SHELL = "/bin/sh"
 _PATIENCE_S = 2.0
@@ -117,13 +117,11 @@ class PlainRun:
         if how.startswith("/") and not os.access(how, os.X_OK):
             raise PayloadError(Fault.USER, f"{payload.script}: its interpreter {how} is not there")
         self._lifeline = Lifeline(payload.life)
-        words = wrapper_arguments(
-            "exec", payload.life, payload.stdout, payload.stderr, payload.exit_file, how, payload.script, payload.args
-        )
+        # See wrapper.sh.
+        files = payload.life, payload.stdout, payload.stderr, payload.exit_file
+        argv = [SHELL, payload.wrapper, "exec", *files, how, payload.script, *payload.args]
         try:
-            self._guardian.order(
-                "start", payload.keep_fds, argv=[SHELL, payload.wrapper, *words], env=payload.env, cwd=payload.workspace
-            )
+            self._guardian.order("start", payload.keep_fds, argv=argv, env=payload.env, cwd=payload.workspace)
         except OSError as error:
             raise PayloadError(Fault.NODE, f"the payload's guardian is gone: {error}") from error
 

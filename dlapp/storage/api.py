@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from dlapp.errors import DlappError
+from dlapp.system.text import human_size
 
 if TYPE_CHECKING:
     from dlapp.storage.commit.marker import OutputCommit
@@ -20,13 +21,32 @@ class DiskFull(DlappError):
     """Lack of room, or quota, where something was to be written; another machine may have it.
 
     Attributes:
-        missing_bytes: how much more room it takes; None: not known.
-        place: the mount point of the disk; empty: not known, or a quota of HDFS.
+        lack: what is missing, and where: ``4.1 MiB on /data``, ``3 names in the name quota of /user/ann``.
+        is_too_small: even the empty disk would be too small.
     """
 
-    def __init__(self, text: str, *, missing_bytes: int | None = None, place: str = "") -> None:
+    def __init__(
+        self,
+        text: str,
+        *,
+        missing_bytes: int | None = None,
+        place: str = "",
+        lack: str = "",
+        is_too_small: bool = False,
+    ) -> None:
+        """Make the error.
+
+        Args:
+            text: the message.
+            missing_bytes: how much more room it takes; None: not known.
+            place: the mount point of the disk; empty: not known.
+            lack: what is missing, in place of both.
+            is_too_small: even the empty disk would be too small.
+        """
         super().__init__(text)
-        self.missing_bytes, self.place = missing_bytes, place
+        self.is_too_small = is_too_small
+        amount = "space" if missing_bytes is None else human_size(missing_bytes)
+        self.lack = lack or (f"{amount} on {place}" if place else f"{amount}: {text}")
 
 
 class MatchedEntry(NamedTuple):
@@ -45,7 +65,7 @@ class Moved(NamedTuple):
 
 
 class FileSystem(Protocol):
-    """File system, as far as dlapp needs it. Every call but `fetch` may be repeated."""
+    """File system, as far as input needs it. Every call may be repeated."""
 
     def matches(self, pattern: str) -> list[MatchedEntry]:
         """Return what ``pattern`` matches, sorted by location; nothing is an empty list.
@@ -60,18 +80,6 @@ class FileSystem(Protocol):
 
     def exists(self, location: str) -> bool:
         """Return whether something is there."""
-
-    def fetch(self, entries: Sequence[MatchedEntry], into: str, *, progress: Progress | None = None) -> Moved:
-        """Bring entries into the directory ``into``, each under its own last name, directories with all they hold.
-
-        Nothing is written before it is known that all of it has room and that nothing is in its way. Permissions and
-        modification times are kept, but what is fetched can always be read and written by its new owner.
-
-        Raises:
-            NotFound: an entry, or something in it, is gone.
-            DlappError: a file stands where one would land, or changed while it was read; it names the file.
-            DiskFull: there is not enough room.
-        """
 
     def tree(self, entry: MatchedEntry) -> list[TreeNode]:
         """Return all that is in an entry, the entry itself first (its ``name`` is empty), parents before what is in
@@ -92,6 +100,10 @@ class FileSystem(Protocol):
             NotFound, DlappError, DiskFull: as `fetch`.
         """
 
+
+class OutputFileSystem(FileSystem, Protocol):
+    """File system that output can go to. Every call may be repeated."""
+
     def store(
         self,
         local: str,
@@ -99,6 +111,7 @@ class FileSystem(Protocol):
         *,
         move: bool = False,
         seen_as: Sequence[str] = (),
+        replaces: str = "",
         note: Callable[[str], None] | None = None,
     ) -> Moved:
         """Put the local file or directory ``local`` under ``location``, in place of what a try before left there.
@@ -108,6 +121,8 @@ class FileSystem(Protocol):
             location: what it becomes.
             move: ``local`` is not needed any more, so it may be renamed instead of copied.
             seen_as: other absolute paths under which a payload saw ``local``; links that name it so stay right.
+            replaces: location of a directory that the output will replace, if there is one: what is stored has its
+                storage policies from the start, where the file system has such.
             note: told, in a line each, what is not stored: sockets and the like, links that lead out of ``local``.
 
         Raises:
@@ -116,8 +131,15 @@ class FileSystem(Protocol):
             DiskFull: there is not enough room.
         """
 
-    def check_writable(self, target: str) -> None:
+    def check_writable(self, target: str, *, overwrite: bool = True) -> Sequence[str]:
         """Refuse a target that output could never be committed to. Leaves nothing behind.
+
+        Args:
+            target: its location.
+            overwrite: what is there when the output is committed is to be replaced.
+
+        Returns:
+            What a new target would not have of the one that is there, in words.
 
         Raises:
             Denied: it may not be written.
@@ -128,7 +150,7 @@ class FileSystem(Protocol):
         """Remove a file or a directory with all that it holds; that nothing is there is no error."""
 
     def output_commit(self, target: str, app: str) -> OutputCommit:
-        """The commit of an application's output to ``target``. Raises UsageError: output cannot be here."""
+        """The commit of an application's output to ``target``."""
 
     def marked(self, target: str) -> list[str]:
         """The applications whose commit to ``target`` has a marker."""

@@ -10,15 +10,19 @@ Between the first and the last a caller may take out what it has already (`Fetch
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import NamedTuple, TypeVar
 
 from dlapp.errors import DlappError, UsageError
 from dlapp.locations import FILE, last_name, shown
 from dlapp.storage.api import DiskFull, FileSystem, MatchedEntry, Moved, Progress
-from dlapp.storage.tree import TreeNode, free_bytes, make_directories, room_at
+from dlapp.storage.tree import TreeNode, make_directories
+from dlapp.system.disk_space import free_bytes, mount_point, room_at, size_bytes
 from dlapp.system.files import is_plain_name
 from dlapp.system.text import human_size
+
+T = TypeVar("T")
 
 
 class FetchTarget(NamedTuple):
@@ -105,14 +109,26 @@ class FetchPlan(NamedTuple):
 
     def check_room(self) -> None:
         """Raises DiskFull: it is more than there is room for."""
-        total = self.moved.size_bytes
-        if total > free_bytes(self.into):
+        total, free = self.moved.size_bytes, free_bytes(self.into)
+        if total > free:
             raise DiskFull(
-                f"the input has {human_size(total)}, more than {shown(self.into)} can take; {room_at(self.into)}"
+                f"the input has {human_size(total)}, more than {shown(self.into)} can take; {room_at(self.into)}",
+                missing_bytes=total - free,
+                place=mount_point(self.into),
+                is_too_small=total > size_bytes(self.into),
             )
 
     def fetch(self, progress: Progress | None = None) -> Moved:
-        """Bring it. Raises what `FileSystem.fetch` raises."""
+        """Bring it, each entry under its own last name, directories with all they hold.
+
+        Nothing is written before it is known that all of it has room and that nothing is in its way. Permissions and
+        modification times are kept, but what is fetched can always be read and written by its new owner.
+
+        Raises:
+            NotFound: an entry, or something in it, is gone.
+            DlappError: a file stands where one would land, or changed while it was read; it names the file.
+            DiskFull: there is not enough room.
+        """
         self.check_free_names()
         self.check_room()
         make_directories(self.into)
@@ -124,18 +140,6 @@ class FetchPlan(NamedTuple):
         for system, landings in by_system.values():
             system.bring(landings, done)
         return moved
-
-
-def fetch_all(system: FileSystem, entries: Sequence[MatchedEntry], into: str, progress: Progress | None) -> Moved:
-    """Plan the fetch of entries of one file system, and carry it out.
-
-    Args:
-        system: the file system.
-        entries: what to fetch.
-        into: the directory that they land in.
-        progress: told the bytes that are done and those in all.
-    """
-    return plan_entries([(system, entry) for entry in entries], into.rstrip("/") or "/").fetch(progress)
 
 
 def plan_entries(
@@ -179,3 +183,80 @@ def counter(total: int, progress: Progress | None) -> Callable[[int], None]:
             progress(min(count, total), total)
 
     return done
+
+
+def all_at_once(
+    work: Callable[[T, Callable[[int], None]], None],
+    items: Sequence[T],
+    done: Callable[[int], None],
+    *,
+    at_once: int,
+    cut_off: Callable[[Collection[int]], AbstractContextManager[Callable[[], None]]] = lambda _: nullcontext(_nothing),
+) -> None:
+    """Do ``work`` with every item, several at a time. After the first failure, which is raised, all are cut off.
+
+    Args:
+        work: does one item, and calls its second argument with the bytes that are done.
+        items: what to do.
+        done: hears, in the caller's thread, what the workers tell.
+        at_once: how many at a time.
+        cut_off: ends the calls of threads; see `WebHdfs.cut_off`. Without it each ends when it tells next.
+    """
+    import queue
+    import threading
+
+    todo: queue.SimpleQueue[T] = queue.SimpleQueue()
+    heard: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+    failures: list[BaseException] = []
+    for item in items:
+        todo.put(item)
+
+    def tell(count: int) -> None:
+        if failures:
+            raise _CutOff
+        if count:
+            heard.put(count)
+
+    def run() -> None:
+        try:
+            while not failures:
+                work(todo.get_nowait(), tell)
+        except queue.Empty:
+            pass
+        except BaseException as error:
+            failures.append(error)
+        finally:
+            heard.put(None)
+
+    threads = [threading.Thread(target=run, name=f"file-{number}") for number in range(min(at_once, len(items)))]
+    for thread in threads:
+        thread.start()
+    try:
+        running = len(threads)
+        while running and not failures:
+            told = heard.get()
+            if told is None:
+                running -= 1
+            else:
+                done(told)
+    except BaseException as error:
+        failures.insert(0, error)
+        raise
+    finally:
+        if failures:
+            with cut_off([thread.ident or 0 for thread in threads]) as cut:
+                while any(thread.is_alive() for thread in threads):
+                    cut()
+                    threads[0].join(0.05)
+        for thread in threads:
+            thread.join()
+    if failures:
+        raise failures[0]
+
+
+class _CutOff(Exception):
+    """Somebody else's failure ends this, too."""
+
+
+def _nothing() -> None:
+    pass

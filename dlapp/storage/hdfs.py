@@ -13,18 +13,18 @@ import re
 import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from dlapp.errors import Denied, DlappError, NotFound, UsageError
 from dlapp.locations import HdfsPlace, shown
 from dlapp.net.http import RequestBody
-from dlapp.storage.api import MatchedEntry, Moved, Progress
-from dlapp.storage.fetch_plan import FetchTarget, fetch_all
+from dlapp.storage.api import MatchedEntry, Moved
+from dlapp.storage.fetch_plan import FetchTarget, all_at_once
 from dlapp.storage.glob import split_pattern
 from dlapp.storage.links import TooManyLinks, link_target
-from dlapp.storage.tree import OpenTree, TreeNode, explained, make_directories, nodes_to_store
-from dlapp.storage.webhdfs import INODES, FileStatus, WebHdfs
-from dlapp.system.files import UntrustedFile, is_plain_name
+from dlapp.storage.tree import OpenTree, TreeNode, explaining, make_directories, nodes_to_store
+from dlapp.storage.webhdfs import INODES, FileStatus, HdfsRefused, WebHdfs, WrongAnswer
+from dlapp.system.files import UntrustedFile, closing_fd, is_plain_name
 
 if TYPE_CHECKING:
     from dlapp.storage.commit.marker import OutputCommit
@@ -40,10 +40,10 @@ RANGE_BYTES = 128 << 20
 """What is fetched in one go: HDFS' usual block, so that ranges come from different DataNodes."""
 MOST_NODES = 1 << 22
 """Files and directories in one tree that is read."""
+_REPLICATION = "REPLICATION"
+"""The erasure coding policy of a directory that has none in one that has. Source: ErasureCodeConstants."""
 MAX_PATH = 8000
 """The longest path [characters]. Source: org.apache.hadoop.hdfs.protocol.HdfsConstants, MAX_PATH_LENGTH."""
-
-T = TypeVar("T")
 
 
 class HdfsFiles:
@@ -73,10 +73,6 @@ class HdfsFiles:
         """See `FileSystem.exists`."""
         return self.web.status(self.place.path(location)) is not None
 
-    def fetch(self, entries: Sequence[MatchedEntry], into: str, *, progress: Progress | None = None) -> Moved:
-        """See `FileSystem.fetch`."""
-        return fetch_all(self, entries, into, progress)
-
     def tree(self, entry: MatchedEntry) -> list[TreeNode]:
         """See `FileSystem.tree`."""
         return self._nodes(self.place.path(entry.location), readable=True)
@@ -88,7 +84,7 @@ class HdfsFiles:
         for _, path in directories:
             make_directories(path)
         jobs = [job for node, path in files for job in self._jobs(node, path)]
-        self._all_at_once(lambda job, tell: job.run(tell), jobs, done)
+        all_at_once(lambda job, tell: job.run(tell), jobs, done, at_once=AT_ONCE, cut_off=self.web.cut_off)
         self._check_unchanged(landings)
         for node, path in reversed(directories):
             os.chmod(path, node.mode & 0o777 | 0o700)
@@ -101,32 +97,41 @@ class HdfsFiles:
         *,
         move: bool = False,
         seen_as: Sequence[str] = (),
+        replaces: str = "",
         note: Callable[[str], None] | None = None,
     ) -> Moved:
         """Store a file or a tree; see `FileSystem.store`. Permissions, modification times and empty directories are
         kept.
 
         HDFS has no links: one to a file becomes a copy of it, one to a directory or to nothing is noted. ``move`` makes
-        no difference: all of it is sent.
+        no difference: all of it is sent. HDFS codes and places a file by the policies of its directory at the time when
+        it is written, so those of ``replaces`` are taken over before.
 
         Args:
-            local, location, move, seen_as, note: as there.
+            local, location, move, seen_as, replaces, note: as there.
         """
-        top, note = self.place.path(location), note or _nothing
+        top, note = self.place.path(location), note or _ignore
         if not os.path.exists(local):
             raise NotFound(f"{shown(local)}: there is no such file or directory to store")
         with contextlib.closing(OpenTree(local)) as tree:
             nodes = _without_links(nodes_to_store(tree, seen_as=seen_as, note=note)[0], note)
             _check_names(nodes, top)
             with self._held_in_place(top) as place:
+                if replaces:
+                    for lack in self.pass_on_policies(self.place.path(replaces), place.rpartition("/")[0] or "/"):
+                        note(f"{shown(replaces)}: {lack}")
                 self._remove(place, self.web.clear)
                 directories = [(node, f"{place}/{node.name}".rstrip("/")) for node in nodes if node.is_dir]
                 files = [(node, f"{place}/{node.name}".rstrip("/")) for node in nodes if node.is_file]
                 # One at a time and parents first: no directory gets the permissions of a parent made on the way.
                 for _, path in directories:
                     self.web.make_directory(path, 0o700)
-                self._all_at_once(
-                    lambda one, tell: self._store_file(tree, *one, tell), files, _ignore, at_once=WRITES_AT_ONCE
+                all_at_once(
+                    lambda one, tell: self._store_file(tree, *one, tell),
+                    files,
+                    _ignore,
+                    at_once=WRITES_AT_ONCE,
+                    cut_off=self.web.cut_off,
                 )
                 self._check_stored(place, files)
                 for node, path in reversed(directories):
@@ -138,16 +143,16 @@ class HdfsFiles:
     def _held_in_place(self, top: str) -> Iterator[str]:
         """Yield the path by which to reach ``top`` in a directory that only the user may write, made if needed.
 
-        The directory is named by its number: others may be able to give its name to another one. Only a router serves
-        no numbers, as is seen here; then it is the name.
+        The directory is named by its number, where there are: others may be able to give its name to another one.
 
         Raises:
             UntrustedFile: others own or may write the directory.
         """
         above, _, name = top.rpartition("/")
         self.web.make_directory(above or "/", 0o700)
-        numbered = f"{INODES}/{self.check_own_directory(above or '/').inode_id}"
-        place = f"{numbered}/{name}" if self.web.status(numbered) is not None else top
+        found = self.check_own_directory(above or "/")
+        numbered = f"{INODES}/{found.inode_id}"
+        place = f"{numbered}/{name}" if self.web.has_numbers() and self.web.status(numbered) == found else top
         try:
             yield place
         except DlappError as error:
@@ -173,7 +178,29 @@ class HdfsFiles:
             raise UntrustedFile(where, "others may write there; remove it, or chmod go-w it if all in it is yours")
         return status
 
-    def check_writable(self, target: str) -> None:
+    def pass_on_policies(self, path: str, to: str) -> list[str]:
+        """Give a directory the storage policy and the erasure coding policy that are in force in another one.
+
+        Returns:
+            Those that ``to`` does not get, in words; none if one of both is no directory.
+        """
+        old, new = self.web.status(path), self.web.status(to)
+        if old is None or new is None or not (old.is_dir and new.is_dir):
+            return []
+        steps: list[tuple[str, Callable[[], None]]] = []
+        if old.storage_policy not in (0, new.storage_policy):
+            steps.append(("storage policy", lambda: self.web.copy_storage_policy(path, to)))
+        if (name := old.ec_policy or _REPLICATION) != (new.ec_policy or _REPLICATION):
+            steps.append((f"erasure coding policy {name}", lambda: self.web.set_ec_policy(to, name)))
+        lacks = []
+        for what, step in steps:
+            try:
+                step()
+            except (HdfsRefused, Denied, WrongAnswer) as error:
+                lacks.append(f"what replaces it does not get its {what}: {error}")
+        return lacks
+
+    def check_writable(self, target: str, *, overwrite: bool = True) -> list[str]:
         """See `FileSystem.check_writable`. It tries, in the nearest directory above the target that is there."""
         path = self.place.path(target)
         if path == "/":
@@ -185,14 +212,55 @@ class HdfsFiles:
             found = self.web.status(above)
         if not found.is_dir:
             raise UsageError(f"{shown(target)} cannot be made: {shown(self.place.location + above)} is not a directory")
-        probe = f"{above.rstrip('/')}/.dlapp-probe-{os.urandom(6).hex()}"
+        if overwrite and (problem := self._why_never_replaced(path)):
+            raise UsageError(f"{shown(target)} {problem}")
+        probe, lacks = f"{above.rstrip('/')}/.dlapp-probe-{os.urandom(6).hex()}", list[str]()
+        there = self.web.status(path)
         try:
             self.web.make_directory(probe, 0o700)
+            if there and there.is_dir:
+                lacks = self.pass_on_policies(path, probe)
         finally:
             self.web.delete_if_empty(probe)
-        there = self.web.status(path)
         if there and found.mode & stat.S_ISVTX and self.place.login.user not in (there.owner, found.owner):
             raise Denied(f"{shown(target)} belongs to {there.owner}, and {shown(above)} lets only owners replace")
+        if (
+            there
+            and there.is_dir
+            and (problem := self._why_not_replaced(path, encrypted=there.encrypted, around=found))
+        ):
+            raise UsageError(f"{shown(target)} {problem}, so it cannot be replaced; name a directory in it")
+        return lacks
+
+    def _why_never_replaced(self, path: str) -> str:
+        """Return why a router cannot replace a directory in one step, whatever is there; empty: it can.
+
+        Below a mount point of several destinations a directory has an inode in each.
+        """
+        mounts = self.web.mounts()
+        above = [one for one in mounts if f"{path}/".startswith(f"{one.rstrip('/')}/")]
+        mount = max(above, key=len, default="")
+        if mount == path:
+            return "is a mount point of the HDFS Router, so it cannot be replaced; name a directory in it"
+        if mounts.get(mount, 1) > 1:
+            return (
+                f"is below the mount point {shown(mount)} of {mounts[mount]} destinations, where overwrite=true is not "
+                "supported; leave it out, or name a directory elsewhere"
+            )
+        return ""
+
+    def _why_not_replaced(self, path: str, *, encrypted: bool, around: FileStatus) -> str:
+        """Return why a directory must keep its inode, which a replacement has not; empty: it need not.
+
+        Source: FSDirRenameOp.validateRenameSource; EncryptionZoneManager; core-default.xml.
+        """
+        if encrypted and not around.encrypted:
+            return "is the root of an encryption zone"
+        if path in self.place.protected:
+            return "is one of fs.protected.directories"
+        if snapshots := self.web.with_snapshots(path):
+            return "has snapshots" if snapshots == path else f"holds {shown(snapshots)}, which has snapshots"
+        return "has a quota of its own" if self.web.has_quota(path) else ""
 
     def remove(self, location: str) -> None:
         """See `FileSystem.remove`."""
@@ -295,68 +363,6 @@ class HdfsFiles:
         edges = [min(number * RANGE_BYTES, node.size_bytes) for number in range(count + 1)]
         return [_Range(self, node, path, start, end, left) for start, end in itertools.pairwise(edges)]
 
-    def _all_at_once(
-        self,
-        work: Callable[[T, Callable[[int], None]], None],
-        items: Sequence[T],
-        done: Callable[[int], None],
-        *,
-        at_once: int = AT_ONCE,
-    ) -> None:
-        """Do ``work`` with every item, ``at_once`` at a time; after the first failure all of them are cut off.
-
-        ``done`` hears, in the caller's thread, what the workers tell.
-        """
-        import queue
-
-        todo: queue.SimpleQueue[T] = queue.SimpleQueue()
-        heard: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-        failures: list[BaseException] = []
-        for item in items:
-            todo.put(item)
-
-        def tell(count: int) -> None:
-            if failures:
-                raise _CutOff
-            if count:
-                heard.put(count)
-
-        def run() -> None:
-            try:
-                while not failures:
-                    work(todo.get_nowait(), tell)
-            except queue.Empty:
-                pass
-            except BaseException as error:
-                failures.append(error)
-            finally:
-                heard.put(None)
-
-        threads = [threading.Thread(target=run, name=f"hdfs-{number}") for number in range(min(at_once, len(items)))]
-        for thread in threads:
-            thread.start()
-        try:
-            running = len(threads)
-            while running and not failures:
-                told = heard.get()
-                if told is None:
-                    running -= 1
-                else:
-                    done(told)
-        except BaseException as error:
-            failures.insert(0, error)
-            raise
-        finally:
-            if failures:
-                with self.web.cut_off([thread.ident or 0 for thread in threads]) as cut:
-                    while any(thread.is_alive() for thread in threads):
-                        cut()
-                        threads[0].join(0.05)
-            for thread in threads:
-                thread.join()
-        if failures:
-            raise failures[0]
-
     def _check_unchanged(self, landings: Sequence[FetchTarget]) -> None:
         for landing in landings:
             now = {node.source: node for node in self._nodes(self.place.path(landing.entry.location))}
@@ -366,19 +372,15 @@ class HdfsFiles:
 
     def _store_file(self, tree: OpenTree, node: TreeNode, path: str, tell: Callable[[int], None]) -> None:
         mode, direct_to_datanode = node.mode & 0o777, node.size_bytes <= SMALL_BYTES
-        try:
+        with explaining(node.source, "read"):
             file = tree.open(node.source)
-        except OSError as error:
-            raise explained(error, node.source, "read") from error
-        try:
+        with closing_fd(file):
             source = RequestBody(file, node.size_bytes) if node.size_bytes else b""
             # Its directory is there; a try that comes late does not bring back one that was renamed since.
             self.web.write(path, source, mode, parents=False, direct_to_datanode=direct_to_datanode, tell=tell)
             now = os.fstat(file)
             if (now.st_size, now.st_mtime_ns) != (node.size_bytes, node.mtime_ns):
                 raise DlappError(f"{shown(node.source)} changed while it was stored: it had {node.size_bytes} bytes")
-        finally:
-            os.close(file)
         self.web.set_mtime(path, node.mtime_ns // 1_000_000)
 
     def _check_stored(self, top: str, files: Sequence[tuple[TreeNode, str]]) -> None:
@@ -497,12 +499,10 @@ class _Range:
     def run(self, tell: Callable[[int], None]) -> None:
         """Fetch it."""
         files, node = self._files, self._node
-        try:
+        with explaining(self._path, "written"):
             flags = os.O_EXCL if self._alone else 0
             target = os.open(self._path, os.O_WRONLY | os.O_CREAT | flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise explained(error, self._path, "written") from error
-        try:
+        with closing_fd(target), explaining(self._path, "written"):
             source = files.place.path(node.source)
             direct_to_datanode = node.size_bytes <= SMALL_BYTES
             files.web.fetch(source, target, self._start, self._end, tell, direct_to_datanode=direct_to_datanode)
@@ -512,21 +512,7 @@ class _Range:
             if last:
                 os.fchmod(target, node.mode & 0o777 | 0o600)
                 os.utime(target, ns=(node.mtime_ns, node.mtime_ns))
-        except DlappError:
-            raise
-        except OSError as error:
-            raise explained(error, self._path, "written") from error
-        finally:
-            os.close(target)
 
 
-class _CutOff(Exception):
-    """Somebody else's failure ends this, too."""
-
-
-def _nothing(_line: str) -> None:
-    pass
-
-
-def _ignore(_count: int) -> None:
+def _ignore(_what: object) -> None:
     pass

@@ -1,39 +1,28 @@
 """Small files on HDFS: what an application's client and ApplicationMaster keep beside it.
 
+They are on the default file system; a location on another nameservice of the configuration is read there.
 Every file is written under another name first and then renamed, so a reader sees it whole or not at all.
 """
 
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
 
-from dlapp.errors import NotFound
+from dlapp.errors import NotFound, Unreachable
 from dlapp.ids import ApplicationId
-from dlapp.locations import HdfsPlace, shown
+from dlapp.locations import FileInfo, HdfsPlace, shown
 from dlapp.net.http import RequestBody
 from dlapp.report import CommitClaim, OutputView
 from dlapp.spec import OutputSpec
 from dlapp.storage.hdfs import HdfsFiles
-from dlapp.storage.tree import explained
+from dlapp.storage.tree import explaining
 from dlapp.storage.webhdfs import PATIENCE_S, WebHdfs
-
-
-class StagedFileInfo(NamedTuple):
-    """A file: its size [bytes], when it was last changed [ms since 1970], its owner and permissions.
-
-    ``is_file`` is false for directories and symbolic links.
-    """
-
-    size_bytes: int
-    modified_ms: int
-    owner: str
-    mode: int
-    is_file: bool
+from dlapp.system.clock import now_ms
+from dlapp.system.files import closing_fd
 
 
 class HdfsStagingFiles:
-    """One user's view of one HDFS. Any thread may call.
+    """One user's view of the HDFS of a cluster. Any thread may call.
 
     Args:
         place: where it is, and as whom it is used.
@@ -45,55 +34,83 @@ class HdfsStagingFiles:
         self, place: HdfsPlace, patience_s: float = PATIENCE_S, first_contact_timeout_s: float | None = None
     ) -> None:
         self._place = place
-        self._web = WebHdfs(self._place, patience_s=patience_s, first_contact_timeout_s=first_contact_timeout_s)
-        self._files = HdfsFiles(self._place, self._web)
+        self._patience_s, self._first_contact_timeout_s = patience_s, first_contact_timeout_s
+        self._files: dict[str, HdfsFiles] = {}
 
     def close(self) -> None:
         """Close the connections that are not in use."""
-        self._web.close()
+        for files in self._files.copy().values():
+            files.web.close()
+
+    def _at(self, location: str) -> HdfsFiles:
+        """Return the HDFS that a location is on."""
+        place = self._place.of(location)
+        if (files := self._files.get(place.location)) is None:
+            web = WebHdfs(place, patience_s=self._patience_s, first_contact_timeout_s=self._first_contact_timeout_s)
+            files = self._files.setdefault(place.location, HdfsFiles(place, web))
+        return files
+
+    def _path_at(self, location: str) -> tuple[WebHdfs, str]:
+        files = self._at(location)
+        return files.web, files.place.path(location)
 
     @property
     def home(self) -> str:
         """The user's home directory."""
         return self._place.home
 
-    def look(self, location: str) -> StagedFileInfo | None:
+    def home_by_server(self) -> str:
+        """Return the path of the user's home directory as the NameNode has it; under viewfs, as the mount table."""
+        files = self._at(self.home)
+        return files.place.path(self.home) if self._place.view else files.web.home()
+
+    def look(self, location: str) -> FileInfo | None:
         """Return what is there; None: nothing."""
-        status = self._web.status(self._place.path(location))
-        if status is None:
+        web, path = self._path_at(location)
+        if (status := web.status(path)) is None:
             return None
         is_file = not status.is_dir and status.link is None
-        return StagedFileInfo(status.size_bytes, status.mtime_ms, status.owner, status.mode, is_file)
+        return FileInfo(
+            status.size_bytes,
+            status.mtime_ms,
+            status.owner,
+            status.mode,
+            is_file,
+            status.encrypted,
+            status.inode_id,
+        )
+
+    def lacks(self, location: str) -> bool | None:
+        """Return whether there is nothing of this name, as surely as `WebHdfs.lacks`; None: it is not known."""
+        web, path = self._path_at(location)
+        return web.lacks(path)
 
     def names(self, location: str) -> list[str]:
         """The names in a directory, sorted; none where there is no directory."""
         try:
-            return self._files.names(location)
+            return self._at(location).names(location)
         except NotFound:
             return []
 
     def entries(self, location: str) -> list[tuple[str, int, int]]:
         """Name, size [bytes] and last change [ms since 1970] of all in a directory; nothing where there is none."""
         try:
-            found = self._web.children(self._place.path(location))
+            web, path = self._path_at(location)
+            found = web.children(path)
         except NotFound:
             return []
         return [(one.name, one.size_bytes, one.mtime_ms) for one in found]
 
     def make(self, location: str, mode: int) -> None:
         """Make a directory, with those above it; one that is there stays as it is."""
-        self._files.make_directory(location, mode)
+        self._at(location).make_directory(location, mode)
 
-    def send(self, path: str, location: str, mode: int) -> StagedFileInfo:
+    def send(self, path: str, location: str, mode: int) -> FileInfo:
         """Put a local file there, whole or not at all; one that already exists stays, untouched."""
-        try:
+        with explaining(path, "read"):
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise explained(error, path, "read") from error
-        try:
-            self._files.create_exclusive(location, RequestBody(file, os.fstat(file).st_size), mode)
-        finally:
-            os.close(file)
+        with closing_fd(file):
+            self._at(location).create_exclusive(location, RequestBody(file, os.fstat(file).st_size), mode)
         found = self.look(location)
         if found is None:
             raise NotFound(f"{shown(location)} was removed just after it was written")
@@ -106,26 +123,27 @@ class HdfsStagingFiles:
             location, data, mode, once: as there.
         """
         if once:
-            return self._files.create_exclusive(location, data, mode)
-        self._files.write_atomic(location, data, mode)
+            return self._at(location).create_exclusive(location, data, mode)
+        self._at(location).write_atomic(location, data, mode)
         return True
 
     def read(self, location: str, *, max_bytes: int) -> bytes:
         """Return all of a small file. Raises NotFound; DlappError if it is larger than ``max_bytes``."""
-        return self._files.read_bytes(location, max_bytes)
+        return self._at(location).read_bytes(location, max_bytes)
 
     def read_part(self, location: str, offset: int, count: int) -> bytes:
         """Return ``count`` bytes of a file, which must have them. Raises NotFound."""
-        memory = os.memfd_create("dlapp-part", os.MFD_CLOEXEC)
-        try:
-            self._web.fetch(self._place.path(location), memory, offset, offset + count, lambda _: None)
-            return os.pread(memory, count, offset)
-        finally:
-            os.close(memory)
+        web, path = self._path_at(location)
+        return web.read_part(path, offset, count)
+
+    def touch(self, location: str) -> None:
+        """Set the time of a file's last change to now, by our clock. Raises NotFound."""
+        web, path = self._path_at(location)
+        web.set_mtime(path, now_ms())
 
     def remove(self, location: str) -> None:
         """Remove a file, or a directory with all in it; nothing there is no error."""
-        self._files.remove(location)
+        self._at(location).remove(location)
 
     def settle_outputs(
         self, application_id: ApplicationId, outputs: tuple[OutputSpec, ...], claim: CommitClaim | None, *, keep: bool
@@ -139,9 +157,9 @@ class HdfsStagingFiles:
         from dlapp.storage.commit.marker import is_container
         from dlapp.storage.settlement import ApplicationOutputs
 
-        settled = ApplicationOutputs(application_id, outputs, files=self._files)
+        settled = ApplicationOutputs(application_id, outputs, open_files=self._at)
         if claim is not None:
-            return settled.commit(claim, again=True, wait=True)[0]
+            return settled.commit(claim, again=True, wait=(Unreachable,))[0]
 
         def parts_of(output: OutputSpec) -> list[tuple[str, str]]:
             above = parts_location(output.target, application_id)

@@ -18,7 +18,7 @@ from dlapp.spec import InputSpec
 from dlapp.storage.api import Moved, Progress
 from dlapp.storage.fetch_plan import FetchPlan
 from dlapp.storage.open import plan_fetch
-from dlapp.storage.tree import explained, make_directories, remove_tree
+from dlapp.storage.tree import explaining, make_directories, remove_tree
 
 CarryOut = Callable[[FetchPlan], Moved]
 """Carries a plan out, by way of a cache or not."""
@@ -59,11 +59,8 @@ class PlannedInput(NamedTuple):
     def _list(self, path: str) -> Moved:
         lines = "".join(f"{one}\n" for one in self.plan.listed()).encode(errors="surrogateescape")
         make_directories(os.path.dirname(path))
-        try:
-            with open(path, "xb") as file:
-                file.write(lines)
-        except OSError as error:
-            raise explained(error, path, "written") from error
+        with explaining(path, "written"), open(path, "xb") as file:
+            file.write(lines)
         return Moved(1, len(lines))
 
 
@@ -112,10 +109,8 @@ def _unpack_all(plan: FetchPlan, into: str, progress: Progress | None) -> Moved:
     for path, target, source in _archives(plan, into):
         unpacked = unpack_archive(path, target, name=source, done=done)
         files, size = files + unpacked.files, size + unpacked.size_bytes
-        try:
+        with explaining(path, "removed"):
             os.unlink(path)  # its room is wanted
-        except OSError as error:
-            raise explained(error, path, "removed") from error
     make_directories(into)
     return Moved(files, size)
 

@@ -12,24 +12,21 @@ from typing import TYPE_CHECKING
 
 from dlapp.errors import Denied, NotFound, UsageError
 from dlapp.locations import file_location, local_path, shown
-from dlapp.storage.api import DiskFull, MatchedEntry, Moved, Progress
-from dlapp.storage.fetch_plan import FetchTarget, fetch_all
+from dlapp.storage.api import DiskFull, MatchedEntry, Moved
+from dlapp.storage.fetch_plan import FetchTarget
 from dlapp.storage.glob import split_pattern
 from dlapp.storage.tree import (
     OpenTree,
     TreeNode,
     copy_nodes,
-    existing_above,
     explained,
-    free_bytes,
     make_own_directory,
-    mount_point,
     nodes_to_fetch,
     nodes_to_store,
     remove_tree,
-    room_at,
 )
-from dlapp.system.files import UntrustedFile, own_directory
+from dlapp.system.disk_space import existing_above, free_bytes, mount_point, room_at
+from dlapp.system.files import UntrustedFile, closing_fd, open_own_directory
 from dlapp.system.text import human_size
 
 if TYPE_CHECKING:
@@ -53,12 +50,8 @@ class LocalFiles:
         """See `FileSystem.exists`; a link counts, wherever it leads."""
         return os.path.lexists(local_path(location))
 
-    def fetch(self, entries: Sequence[MatchedEntry], into: str, *, progress: Progress | None = None) -> Moved:
-        """See `FileSystem.fetch`. A link out of an entry is replaced by what it leads to."""
-        return fetch_all(self, entries, into, progress)
-
     def tree(self, entry: MatchedEntry) -> list[TreeNode]:
-        """See `FileSystem.tree`."""
+        """See `FileSystem.tree`. A link out of an entry is replaced by what it leads to."""
         nodes = nodes_to_fetch(local_path(entry.location))
         for node in nodes:
             if node.is_file and not os.access(node.source, os.R_OK, effective_ids=True):
@@ -77,6 +70,7 @@ class LocalFiles:
         *,
         move: bool = False,
         seen_as: Sequence[str] = (),
+        replaces: str = "",
         note: Callable[[str], None] | None = None,
     ) -> Moved:
         """Store a file or a tree; see `FileSystem.store`. Permissions, modification times, empty directories and links
@@ -86,7 +80,7 @@ class LocalFiles:
         that it is stored in is made 0700, and must be one that only the caller may write.
 
         Args:
-            local, location, move, seen_as, note: as there.
+            local, location, move, seen_as, replaces, note: as there; a directory here has no storage policy.
         """
         target = local_path(location).rstrip("/")
         if not os.path.exists(local):
@@ -96,7 +90,7 @@ class LocalFiles:
             stored = Moved(sum(node.is_file for node in nodes), sum(node.size_bytes for node in nodes if node.is_file))
             above, name = os.path.split(target)
             make_own_directory(above)
-            with own_directory(above) as above_fd:
+            with closing_fd(open_own_directory(above)) as above_fd:
                 # In the directory that was checked: others may give its name to another one meanwhile.
                 remove_tree(target, dir_fd=above_fd, name=name)
                 inside = f"/proc/self/fd/{above_fd}/{name}"
@@ -113,7 +107,7 @@ class LocalFiles:
                 _make_movable(inside)
         return stored
 
-    def check_writable(self, target: str) -> None:
+    def check_writable(self, target: str, *, overwrite: bool = True) -> Sequence[str]:
         """See `FileSystem.check_writable`. It tries, beside the target or in the nearest directory above it.
 
         Raises:
@@ -129,12 +123,13 @@ class LocalFiles:
 
         check_exchange(above)
         if not os.path.lexists(path):
-            return
+            return ()
         # The one that is there has to give way: in a sticky directory only its owner may move it.
         status, around = os.lstat(path), os.stat(above)
         me = os.geteuid()
         if around.st_mode & stat.S_ISVTX and me not in (0, status.st_uid, around.st_uid):
             raise Denied(f"{shown(target)} belongs to somebody else, and {shown(above)} lets only owners replace")
+        return ()
 
     def remove(self, location: str) -> None:
         """See `FileSystem.remove`."""

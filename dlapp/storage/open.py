@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dlapp.errors import NotFound
+from dlapp.errors import NotFound, UsageError
 from dlapp.locations import FILE, HDFS, HdfsPlace, local_path, shown
-from dlapp.storage.api import FileSystem, MatchedEntry
+from dlapp.storage.api import FileSystem, MatchedEntry, OutputFileSystem
 from dlapp.storage.fetch_plan import FetchPlan, plan_entries
 
 
@@ -19,20 +19,43 @@ def open_location(location: str, hdfs: HdfsPlace | None = None) -> FileSystem:
     Raises:
         UsageError: no scheme, or one that we have no storage for.
     """
-    if hdfs is not None and location.startswith(HDFS):
-        hdfs.path(location)
-        from dlapp.storage.hdfs import HdfsFiles
-
-        return HdfsFiles(hdfs)
-    scheme, colon, _ = location.partition("://")
-    if colon and not location.startswith((FILE, HDFS)) and scheme.replace("+", "").isalnum():
+    if scheme := _remote_scheme(location):
         from dlapp.storage.remote import RemoteFiles
 
         return RemoteFiles(scheme)
+    return open_output(location, hdfs)
+
+
+def open_output(location: str, hdfs: HdfsPlace | None = None) -> OutputFileSystem:
+    """The file system that ``location`` is on, for output.
+
+    Args:
+        hdfs: the HDFS that is configured, if one is.
+
+    Raises:
+        UsageError: output cannot be there.
+    """
+    if scheme := _remote_scheme(location):
+        raise UsageError(
+            f"{shown(location)}: output goes to hdfs:// and file:// only, as {scheme.lower()}:// cannot replace a "
+            "directory in one step"
+        )
+    if hdfs is not None and location.startswith(HDFS):
+        place = hdfs.of(location)
+        place.path(location)
+        from dlapp.storage.hdfs import HdfsFiles
+
+        return HdfsFiles(place)
     local_path(location)
     from dlapp.storage.local import LocalFiles
 
     return LocalFiles()
+
+
+def _remote_scheme(location: str) -> str:
+    """Return the scheme of a location that fsspec has to know; empty: it is another."""
+    scheme, colon, _ = location.partition("://")
+    return scheme if colon and not location.startswith((FILE, HDFS)) and scheme.replace("+", "").isalnum() else ""
 
 
 def plan_fetch(
@@ -61,9 +84,9 @@ def plan_fetch(
     systems: dict[str, FileSystem] = {}
     found: dict[str, tuple[FileSystem, MatchedEntry]] = {}
     for source in sources:
-        scheme = source.partition("://")[0]
-        system = systems.get(scheme) or open_location(source, hdfs)
-        systems[scheme] = system
+        which = hdfs.of(source).location if hdfs and source.startswith(HDFS) else source.partition("://")[0]
+        system = systems.get(which) or open_location(source, hdfs)
+        systems[which] = system
         entries = system.matches(source)
         if not entries and not may_be_missing:
             raise NotFound(f"{shown(source)}: nothing is there")

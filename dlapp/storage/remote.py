@@ -4,7 +4,7 @@ The names below a bucket are taken as they are, nothing in them is escaped, and 
 web address is one file, and its ``?``, ``*`` and ``%`` are the address's own.
 
 An object store keeps no permissions, and not every one a time: files get the usual ones, and the time of their coming.
-Output does not go there: none of them can replace a directory in one step.
+Output does not go there (`dlapp.storage.open.open_output`): none of them can replace a directory in one step.
 
 Credentials are fsspec's affair: they are found, on the machine that fetches, where its libraries look for them.
 
@@ -16,22 +16,21 @@ from __future__ import annotations
 
 import math
 import os
-import queue
 import re
 import stat
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from dlapp.errors import Denied, DlappError, NotFound, Unreachable, UsageError
 from dlapp.locations import shown
-from dlapp.storage.api import MatchedEntry, Moved, Progress
-from dlapp.storage.fetch_plan import FetchTarget, fetch_all
+from dlapp.storage.api import MatchedEntry
+from dlapp.storage.fetch_plan import FetchTarget, all_at_once
 from dlapp.storage.glob import split_pattern
-from dlapp.storage.tree import TreeNode, explained, make_directories
+from dlapp.storage.tree import TreeNode, explaining, make_directories
 from dlapp.system.clock import backoff_s
-from dlapp.system.files import is_plain_name
+from dlapp.system.files import closing_fd, is_plain_name, write_all
 
 AT_ONCE = 8
 RANGE_BYTES = 16 << 20
@@ -41,11 +40,6 @@ MOST_NODES, MAX_PATH, MAX_LENGTH = 1 << 22, 8000, 1 << 50
 TRIES, FIRST_PAUSE_S = 5, 0.2
 _WEB = frozenset({"http", "https"})
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
-
-
-def scheme_of(location: str) -> str:
-    """The scheme of a location, in small letters."""
-    return location.partition("://")[0].lower()
 
 
 class RemoteFiles:
@@ -87,10 +81,6 @@ class RemoteFiles:
         """See `FileSystem.exists`."""
         return self._info(location) is not None
 
-    def fetch(self, entries: Sequence[MatchedEntry], into: str, *, progress: Progress | None = None) -> Moved:
-        """See `FileSystem.fetch`."""
-        return fetch_all(self, entries, into, progress)
-
     def tree(self, entry: MatchedEntry) -> list[TreeNode]:
         """See `FileSystem.tree`. A time that is not known is 0."""
         info = self._info(entry.location)
@@ -116,42 +106,11 @@ class RemoteFiles:
         directories = [(node, path) for node, path in places if node.is_dir]
         for _, path in directories:
             make_directories(path)
-        self._all_at_once([(node, path) for node, path in places if node.is_file], done)
+        files = [(node, path) for node, path in places if node.is_file]
+        all_at_once(lambda one, tell: self._bring_file(*one, tell), files, done, at_once=AT_ONCE)
         for node, path in reversed(directories):
             if node.mtime_ns:
                 os.utime(path, ns=(node.mtime_ns, node.mtime_ns))
-
-    def store(
-        self,
-        local: str,
-        location: str,
-        *,
-        move: bool = False,
-        seen_as: Sequence[str] = (),
-        note: Callable[[str], None] | None = None,
-    ) -> NoReturn:
-        """Refuse output with a UsageError: it cannot be here.
-
-        Args:
-            local, location, move, seen_as, note: as of `FileSystem.store`.
-        """
-        raise _for_input_only(location)
-
-    def check_writable(self, target: str) -> NoReturn:
-        """Raises UsageError: this is no place for output."""
-        raise _for_input_only(target)
-
-    def remove(self, location: str) -> NoReturn:
-        """Raises UsageError: this is no place for output."""
-        raise _for_input_only(location)
-
-    def output_commit(self, target: str, app: str) -> NoReturn:
-        """Raises UsageError: this is no place for output."""
-        raise _for_input_only(target)
-
-    def marked(self, target: str) -> NoReturn:
-        """Raises UsageError: this is no place for output."""
-        raise _for_input_only(target)
 
     # ---- looking ----
 
@@ -239,56 +198,15 @@ class RemoteFiles:
 
     # ---- bringing ----
 
-    def _all_at_once(self, files: Sequence[tuple[TreeNode, str]], done: Callable[[int], None]) -> None:
-        todo: queue.SimpleQueue[tuple[TreeNode, str]] = queue.SimpleQueue()
-        heard: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-        failures: list[BaseException] = []
-        for one in files:
-            todo.put(one)
-
-        def run() -> None:
-            try:
-                while not failures:
-                    self._bring_file(*todo.get_nowait(), heard.put, failures)
-            except queue.Empty:
-                self._own.options = None
-            except BaseException as error:
-                failures.append(error)
-            finally:
-                heard.put(None)
-
-        threads = [threading.Thread(target=run, name=f"fetch-{number}") for number in range(min(AT_ONCE, len(files)))]
-        for thread in threads:
-            thread.start()
-        try:
-            running = len(threads)
-            while running:
-                told = heard.get()
-                if told is None:
-                    running -= 1
-                else:
-                    done(told)
-        except BaseException as error:
-            failures.insert(0, error)
-            raise
-        finally:
-            for thread in threads:
-                thread.join()
-        if failures:
-            raise failures[0]
-
-    def _bring_file(
-        self, node: TreeNode, path: str, tell: Callable[[int], None], failures: list[BaseException]
-    ) -> None:
+    def _bring_file(self, node: TreeNode, path: str, tell: Callable[[int], None]) -> None:
         location, at = node.source, 0
-        try:
+        with explaining(path, "written"):
             target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise explained(error, path, "written") from error
-        try:
-            while at < node.size_bytes and not failures:
+        with closing_fd(target):
+            while at < node.size_bytes:
                 piece = self._asked(location, lambda fs: self._piece(fs, node, at))  # noqa: B023
-                _write_all(target, piece, path)
+                with explaining(path, "written"):
+                    write_all(target, piece)
                 at += len(piece)
                 tell(len(piece))
             now = self._info(location)
@@ -297,8 +215,6 @@ class RemoteFiles:
             os.fchmod(target, node.mode & 0o777)
             if node.mtime_ns:
                 os.utime(target, ns=(node.mtime_ns, node.mtime_ns))
-        finally:
-            os.close(target)
 
     def _piece(self, fs: Any, node: TreeNode, at: int) -> bytes:
         end = min(at + RANGE_BYTES, node.size_bytes)
@@ -308,13 +224,6 @@ class RemoteFiles:
         if len(piece) != end - at:
             raise OSError(f"received {len(piece)} bytes instead of {end - at}")
         return piece
-
-
-def _for_input_only(location: str) -> UsageError:
-    return UsageError(
-        f"{shown(location)}: output goes to hdfs:// and file:// only, as {scheme_of(location)}:// cannot replace a "
-        "directory in one step"
-    )
 
 
 def _entry(location: str, info: Mapping[str, Any]) -> MatchedEntry:
@@ -356,15 +265,6 @@ def _mtime_ns(info: Mapping[str, Any]) -> int:
         if isinstance(value, (int, float)) and 0 <= value < 1 << 40:
             return int(value * 1000) * 1_000_000
     return 0
-
-
-def _write_all(target: int, piece: bytes, path: str) -> None:
-    left = memoryview(piece)
-    try:
-        while left:
-            left = left[os.write(target, left) :]
-    except OSError as error:
-        raise explained(error, path, "written") from error
 
 
 def _line(error: BaseException) -> str:

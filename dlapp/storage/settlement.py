@@ -12,15 +12,18 @@ from typing import NamedTuple, TypeVar
 
 from dlapp.errors import DlappError, Unreachable
 from dlapp.ids import ApplicationId
-from dlapp.locations import HdfsPlace
+from dlapp.locations import local_path, shown
 from dlapp.report import CommitClaim, OutputClaim, OutputView
 from dlapp.spec import OnFailure, OutputSpec
 from dlapp.storage import commit
-from dlapp.storage.api import FileSystem
-from dlapp.storage.commit.marker import Parts
+from dlapp.storage.api import DiskFull, OutputFileSystem
+from dlapp.storage.commit.marker import OutputCommit, Parts
+from dlapp.storage.open import open_output
+from dlapp.system.disk_space import FULL, mount_point, room_at
 from dlapp.system.files import UntrustedFile
 
 T = TypeVar("T")
+Waits = tuple[type[Unreachable | DiskFull], ...]
 
 
 class ApplicationOutputs(NamedTuple):
@@ -29,26 +32,24 @@ class ApplicationOutputs(NamedTuple):
     Args:
         application_id: of the application.
         specs: the outputs, as submitted.
-        hdfs: the configured HDFS, if any.
-        files: the file system of all targets, if it is open already.
+        open_files: returns the file system that a target is on.
         note: takes a line about parts that stay where they are.
         commit_times: returns when applications of the user ended that committed to a target [ms since 1970].
     """
 
     application_id: ApplicationId
     specs: tuple[OutputSpec, ...]
-    hdfs: HdfsPlace | None = None
-    files: FileSystem | None = None
+    open_files: Callable[[str], OutputFileSystem] = open_output
     note: Callable[[str], None] = lambda _: None
     commit_times: Callable[[str], Iterable[int]] = lambda _: ()
 
-    def commit(self, claim: CommitClaim, *, again: bool, wait: bool) -> tuple[tuple[OutputView, ...], str | None]:
+    def commit(self, claim: CommitClaim, *, again: bool, wait: Waits) -> tuple[tuple[OutputView, ...], str | None]:
         """Carry out a commit claim. An output that cannot be committed is kept as ``.partial``.
 
         Args:
             claim: the decision, with the parts of each output in the order of ``specs``.
             again: an earlier call may have done a part of it.
-            wait: raise Unreachable, because the caller retries; else it counts as a commit that failed.
+            wait: the errors that are raised, because the caller retries; others count as a commit that failed.
 
         Returns:
             The outputs, and the first error.
@@ -63,25 +64,35 @@ class ApplicationOutputs(NamedTuple):
             parts, failed, aside = list(output.parts.items()), list(output.failed.items()), None
             try:
                 if failed:
-                    aside = commit.keep_failed(
-                        output.target, self.application_id, failed, hdfs=self.hdfs, files=self.files
-                    )
-                replaced = commit.commit(
+                    aside = self._commit_of(output.target).keep_failed(failed)
+                if not parts:
+                    self._commit_of(output.target).drop()
+                    return OutputView(name=name, target=output.target, partial=aside)
+                old = commit.commit(
                     output.target,
                     self.application_id,
                     parts,
                     overwrite=output.overwrite,
+                    keep_previous=output.keep_previous,
                     again=again,
                     commit_times=partial(self.commit_times, output.target),
-                    hdfs=self.hdfs,
-                    files=self.files,
+                    files=self.open_files(output.target),
                 )
-            except (DlappError, OSError) as problem:
-                if wait and isinstance(problem, Unreachable):
-                    raise
+            except (DlappError, OSError) as error:
+                problem = _full_disk(error, output.target) or error
+                if isinstance(problem, wait):
+                    raise problem from error
                 errors.append(f"output {output.target} could not be committed: {problem}")
                 return OutputView(name=name, target=output.target, partial=self._kept(output.target, parts + failed))
-            return OutputView(name=name, target=output.target, committed=True, partial=aside, replaced=replaced)
+            was_own = old is not None and commit.is_previous(old, output.target)
+            return OutputView(
+                name=name,
+                target=output.target,
+                committed=True,
+                partial=aside,
+                replaced=None if was_own else old,
+                previous=old if was_own else None,
+            )
 
         views = _each(settle, zip(self.specs, claim.outputs, strict=True))
         return views, next(iter(errors), None)
@@ -101,19 +112,33 @@ class ApplicationOutputs(NamedTuple):
             if parts_of is not None and output.on_failure is OnFailure.KEEP:
                 kept = self._kept(output.target, parts_of(output))
             else:
-                commit.drop(output.target, self.application_id, hdfs=self.hdfs, files=self.files)
+                self._commit_of(output.target).drop()
             return OutputView(name=output.name, target=output.target, partial=kept)
 
         return _each(settle, self.specs)
 
     def _kept(self, target: str, parts: Parts) -> str | None:
-        """Call `commit.keep_partial`; leave the parts where they are if a file of another user is in the way."""
+        """Call `OutputCommit.keep_partial`; leave the parts where they are if a file of another user is in the way, or
+        if there is no space even for that."""
         try:
-            return commit.keep_partial(target, self.application_id, parts, hdfs=self.hdfs, files=self.files)
-        except UntrustedFile as error:
+            return self._commit_of(target).keep_partial(parts)
+        except (DlappError, OSError) as error:
+            if not isinstance(error, UntrustedFile) and _full_disk(error, target) is None:
+                raise
             where = commit.parts_location(target, self.application_id)
             self.note(f"the output of {target} cannot be put aside and stays in {where}: {error}")
             return where
+
+    def _commit_of(self, target: str) -> OutputCommit:
+        return commit.output_commit(target, self.application_id, files=self.open_files(target))
+
+
+def _full_disk(error: DlappError | OSError, target: str) -> DiskFull | None:
+    """Return the error as DiskFull if it is that, whoever found it; otherwise None."""
+    if isinstance(error, DlappError) or error.errno not in FULL:
+        return error if isinstance(error, DiskFull) else None
+    place = mount_point(local_path(target))
+    return DiskFull(f"disk full: {shown(target)} cannot be written; {room_at(place)}", place=place)
 
 
 def _each(settle: Callable[[T], OutputView], outputs: Iterable[T]) -> tuple[OutputView, ...]:

@@ -6,14 +6,15 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from dlapp.errors import Denied, DlappError, NotFound
 from dlapp.locations import shown
 from dlapp.storage.api import DiskFull
 from dlapp.storage.links import link_kept_inside, link_reader
-from dlapp.system.files import UntrustedFile, check_own_directory, open_file, shown_path
+from dlapp.system.disk_space import FULL, mount_point, room_at
+from dlapp.system.files import UntrustedFile, check_own_directory, closing_fd, open_file, shown_path
 from dlapp.system.text import human_size
 from dlapp.value import Record, field
 
@@ -57,9 +58,10 @@ class TreeNode(NamedTuple):
 
 def explained(error: OSError, path: str, doing: str) -> DlappError:
     """The error of ours that says what became of ``path``."""
-    line = f"{shown(shown_path(path))} cannot be {doing}: {error.strerror}"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return DiskFull(f"{line}; {room_at(path)}", place=mount_point(path))
+    name = shown(shown_path(path))
+    line = f"{name} cannot be {doing}: {error.strerror}"
+    if error.errno in FULL:
+        return DiskFull(f"disk full: {name} cannot be {doing}; {room_at(path)}", place=mount_point(path))
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
         return NotFound(line)
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
@@ -67,31 +69,15 @@ def explained(error: OSError, path: str, doing: str) -> DlappError:
     return DlappError(line)
 
 
-def room_at(path: str) -> str:
-    """Return how much is free where ``path`` is or would be, in words."""
-    return f"{human_size(free_bytes(path))} are free there"
-
-
-def free_bytes(path: str) -> int:
-    """Bytes that may still be written where ``path`` is or would be."""
-    there = existing_above(path)
-    room = os.statvfs(there)
-    return room.f_bavail * room.f_frsize
-
-
-def mount_point(path: str) -> str:
-    """Return where the disk is mounted that ``path`` is or would be on."""
-    there = os.path.realpath(existing_above(path))
-    while there != "/" and os.lstat(os.path.dirname(there)).st_dev == os.lstat(there).st_dev:
-        there = os.path.dirname(there)
-    return there
-
-
-def existing_above(path: str) -> str:
-    """``path`` or the nearest directory above it that is there."""
-    while not os.path.exists(path):
-        path = os.path.dirname(path)
-    return path
+@contextlib.contextmanager
+def explaining(path: str, doing: str) -> Iterator[None]:
+    """Raise what `explained` makes of an error of the kernel; others pass as they are."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, DlappError) or error.errno is None:  # the kernel's have a number
+            raise
+        raise explained(error, path, doing) from error
 
 
 class Pace:
@@ -125,10 +111,8 @@ def _duration(seconds: float) -> str:
 
 def make_directories(path: str) -> None:
     """Make a directory with those above it, where they are missing. Raises DlappError."""
-    try:
+    with explaining(path, "made"):
         os.makedirs(path, exist_ok=True)
-    except OSError as error:
-        raise explained(error, path, "made") from error
 
 
 def make_own_directory(path: str) -> None:
@@ -138,15 +122,11 @@ def make_own_directory(path: str) -> None:
         UntrustedFile: something else has that name, or others own or may write it.
         DlappError: it cannot be made.
     """
-    try:
+    with explaining(path, "made"):
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with contextlib.suppress(FileExistsError):
             os.mkdir(path, 0o700)
         check_own_directory(path)
-    except UntrustedFile:
-        raise
-    except OSError as error:
-        raise explained(error, path, "made") from error
 
 
 class OpenTree:
@@ -166,10 +146,8 @@ class OpenTree:
 
         self.top = top
         self._lock = threading.Lock()
-        try:
+        with explaining(top, "read"):
             self.fd = os.open(top, _READ)
-        except OSError as error:
-            raise explained(error, top, "read") from error
         real = os.readlink(f"/proc/self/fd/{self.fd}")
         if real != os.path.abspath(top):
             os.close(self.fd)
@@ -199,19 +177,16 @@ class OpenTree:
 
     def children(self, node: TreeNode) -> list[TreeNode]:
         """Return the entries of a directory, sorted by name. Raises NotFound, Denied."""
-        try:
-            with self._lock, os.scandir(self._directory(node.name)) as found:
-                entries = sorted(found, key=lambda entry: entry.name)
-                return [
-                    _node(
-                        f"{node.source}/{entry.name}",
-                        f"{node.name}/{entry.name}" if node.name else entry.name,
-                        entry.stat(follow_symlinks=False),
-                    )
-                    for entry in entries
-                ]
-        except OSError as error:
-            raise explained(error, node.source, "read") from error
+        with explaining(node.source, "read"), self._lock, os.scandir(self._directory(node.name)) as found:
+            entries = sorted(found, key=lambda entry: entry.name)
+            return [
+                _node(
+                    f"{node.source}/{entry.name}",
+                    f"{node.name}/{entry.name}" if node.name else entry.name,
+                    entry.stat(follow_symlinks=False),
+                )
+                for entry in entries
+            ]
 
     def read_link(self, name: str) -> str:
         """Return the target of a link. Raises OSError."""
@@ -270,10 +245,8 @@ def nodes_to_store(tree: OpenTree, *, seen_as: Sequence[str] = (), note: Note) -
         if len(node.name) > _MAX_NAME:
             raise DlappError(f"{shown(top)} cannot be stored: it has directories in directories without end")
         if stat.S_ISLNK(node.mode):
-            try:
+            with explaining(node.source, "read"):
                 text = tree.read_link(node.name)
-            except OSError as error:
-                raise explained(error, node.source, "read") from error
             kept = link_kept_inside(node.name, text, roots, read_link)
             if kept is None:
                 note(f"{shown(node.source)} is not stored: it is a link out of the output, to {shown(text)}")
@@ -315,10 +288,8 @@ def nodes_to_fetch(top: str) -> list[TreeNode]:
     todo: list[tuple[str, str, tuple[tuple[int, int], ...]]] = [(top, "", ())]
     while todo:
         start, prefix, around = todo.pop()
-        try:
+        with explaining(start, "read"):
             status = os.stat(start)
-        except OSError as error:
-            raise explained(error, start, "read") from error
         if not stat.S_ISDIR(status.st_mode):
             nodes.append(_fetchable(_node(start, prefix, status)))
             continue
@@ -356,15 +327,13 @@ def _node(source: str, name: str, status: os.stat_result) -> TreeNode:
 
 
 def _children(node: TreeNode) -> list[TreeNode]:
-    try:
+    with explaining(node.source, "read"):
         with os.scandir(node.source) as found:
             entries = sorted(found, key=lambda entry: entry.name)
         return [
             _node(entry.path, f"{node.name}/{entry.name}".lstrip("/"), entry.stat(follow_symlinks=False))
             for entry in entries
         ]
-    except OSError as error:
-        raise explained(error, node.source, "read") from error
 
 
 def kind_in_words(mode: int) -> str:
@@ -445,35 +414,25 @@ def copy_file(
     Raises:
         DlappError: its size changed, or ``path`` already exists.
     """
-    try:
+    with explaining(node.source, "read"):
         # O_NONBLOCK: a FIFO that took the file's place does not hold us up.
         source = tree.open(node.source) if tree is not None else os.open(node.source, _READ)
-    except OSError as error:
-        raise explained(error, node.source, "read") from error
-    try:
-        target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    except FileExistsError:
-        os.close(source)
-        raise DlappError(f"{shown(shown_path(path))} already exists") from None
-    except OSError as error:
-        os.close(source)
-        raise explained(error, path, "written") from error
-    try:
-        status = os.fstat(source)
-        size = node.size_bytes
-        if stat.S_ISREG(status.st_mode) and status.st_size == size:
-            copied = _copy_data(source, target, size, sparse=status.st_blocks * 512 < size, done=done)
-        else:
-            copied = -1
-        if copied != size or os.fstat(source).st_size != size:
-            raise DlappError(f"{shown(node.source)} changed while it was copied: it had {size} bytes")
-        os.fchmod(target, mode)
-        os.utime(target, ns=(node.mtime_ns, node.mtime_ns))
-    except OSError as error:
-        raise explained(error, path, "written") from error
-    finally:
-        os.close(source)
-        os.close(target)
+    with closing_fd(source), explaining(path, "written"):
+        try:
+            target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except FileExistsError:
+            raise DlappError(f"{shown(shown_path(path))} already exists") from None
+        with closing_fd(target):
+            status = os.fstat(source)
+            size = node.size_bytes
+            if stat.S_ISREG(status.st_mode) and status.st_size == size:
+                copied = _copy_data(source, target, size, sparse=status.st_blocks * 512 < size, done=done)
+            else:
+                copied = -1
+            if copied != size or os.fstat(source).st_size != size:
+                raise DlappError(f"{shown(node.source)} changed while it was copied: it had {size} bytes")
+            os.fchmod(target, mode)
+            os.utime(target, ns=(node.mtime_ns, node.mtime_ns))
 
 
 def _copy_data(source: int, target: int, size: int, *, sparse: bool, done: Callable[[int], None]) -> int:
@@ -532,19 +491,16 @@ def remove_tree(path: str, *, dir_fd: int | None = None, name: str = "", number:
         Denied, DlappError: something cannot be removed; it is named.
     """
     name = name or path
-    try:
-        found = os.lstat(name, dir_fd=dir_fd)
-        if number not in (None, found.st_ino):
-            raise UntrustedFile(path, "is not what was to be removed")
-        if not stat.S_ISDIR(found.st_mode):
-            os.unlink(name, dir_fd=dir_fd)
+    with explaining(path, "removed"):
+        try:
+            found = os.lstat(name, dir_fd=dir_fd)
+            if number not in (None, found.st_ino):
+                raise UntrustedFile(path, "is not what was to be removed")
+            if not stat.S_ISDIR(found.st_mode):
+                os.unlink(name, dir_fd=dir_fd)
+                return
+        except FileNotFoundError:
             return
-    except FileNotFoundError:
-        return
-    except UntrustedFile:
-        raise
-    except OSError as error:
-        raise explained(error, path, "removed") from error
     stack: list[_Emptied] = []
     try:
         _enter(stack, _Emptied(dir_fd, name, path, number=number))
@@ -560,12 +516,8 @@ def remove_tree(path: str, *, dir_fd: int | None = None, name: str = "", number:
                 continue
             stack.pop()
             os.close(here.fd)
-            try:
+            with explaining(here.path, "removed"), contextlib.suppress(FileNotFoundError):
                 os.rmdir(here.name, dir_fd=here.above)
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                raise explained(error, here.path, "removed") from error
     finally:
         for one in stack:
             os.close(one.fd)
@@ -589,7 +541,7 @@ class _Emptied(Record):
 
 def _enter(stack: list[_Emptied], one: _Emptied) -> None:
     """Remove all from a directory but directories, and put it on the stack; gone is fine."""
-    try:
+    with explaining(one.path, "removed"), contextlib.suppress(FileNotFoundError):
         one.fd = _open_for_removal(one)
         stack.append(one)
         if one.number not in (None, os.fstat(one.fd).st_ino):
@@ -601,12 +553,6 @@ def _enter(stack: list[_Emptied], one: _Emptied) -> None:
                 else:
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(entry.name, dir_fd=one.fd)
-    except FileNotFoundError:
-        return
-    except UntrustedFile:
-        raise
-    except OSError as error:
-        raise explained(error, one.path, "removed") from error
 
 
 def _open_for_removal(one: _Emptied) -> int:
@@ -615,12 +561,9 @@ def _open_for_removal(one: _Emptied) -> int:
         fd = os.open(one.name, os.O_RDONLY | flags, dir_fd=one.above)
     except PermissionError:
         # Its owner may change that, by way of a descriptor that needs no permission.
-        handle = os.open(one.name, os.O_PATH | flags, dir_fd=one.above)
-        try:
+        with closing_fd(os.open(one.name, os.O_PATH | flags, dir_fd=one.above)) as handle:
             os.chmod(f"/proc/self/fd/{handle}", 0o700)
             return os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        finally:
-            os.close(handle)
     try:
         if os.fstat(fd).st_mode & 0o700 != 0o700:
             os.fchmod(fd, 0o700)
@@ -633,11 +576,7 @@ def _open_for_removal(one: _Emptied) -> int:
 def _hoist(top: _Emptied, one: _Emptied) -> None:
     """Move a directory that lies too deep into the outermost one, to be removed there."""
     new = f".dlapp-remove-{os.urandom(8).hex()}"
-    try:
+    with explaining(one.path, "removed"), contextlib.suppress(FileNotFoundError):
         os.close(_open_for_removal(one))  # makes it writable, which moving a directory requires
         os.rename(one.name, new, src_dir_fd=one.above, dst_dir_fd=top.fd)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise explained(error, one.path, "removed") from error
-    top.inner.append(new)
+        top.inner.append(new)

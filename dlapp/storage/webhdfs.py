@@ -8,18 +8,27 @@ Which failures are worth another try depends on what may have happened:
     refused with another exception              no call: it is the answer
 
 Paths are absolute and nothing in them is escaped. Where a path was looked at before, ``/.reserved/.inodes/<id>`` names
-exactly what was seen, whatever it is called by now.
+exactly what was seen, whatever it is called by now. That holds at a NameNode. A router of several nameservices takes
+such a path to its default one, where the number is of something else, and a gateway may do anything. So numbers are
+used only where the server says of itself that it is a NameNode (`WebHdfs.has_numbers`); elsewhere names are.
+
+Of several NameNodes only the active one is read: an observer, and with ``dfs.ha.allow.stale.reads`` one on standby,
+answers with what may be old. Each is asked what it is (``/jmx``, else ``/isActive``) before it is read, after each
+failure, and where its word is older than `_ROLE_HOLDS_S`; one that says nothing is read.
 
 Content goes by way of a DataNode that the NameNode names. Any DataNode serves any file, as it asks the NameNode itself:
 so small files, of which there are many, go straight to DataNodes that were named before, each call to the NameNode
 saved; and where one fails that the NameNode still trusts, another one is asked.
 
-Source: Hadoop's WebHDFS.md, FSDirRenameOp, WebHdfsHandler (of a DataNode); answers of 3.4.2.
+Source: Hadoop's WebHDFS.md, FSDirRenameOp, WebHdfsHandler (of a DataNode), MountTableResolver.lookupLocation,
+NameNode.allowStaleReads, IsActiveServlet, NamenodeBeanMetrics (a router's copy of the NameNode's bean), RBFMetrics;
+answers of 3.4.2.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import re
@@ -41,10 +50,12 @@ from dlapp.net.http import (
     ResponseSink,
     SourceShrank,
     split_url,
+    trust,
 )
 from dlapp.storage.api import DiskFull
 from dlapp.system.clock import backoff_s
 from dlapp.system.files import UntrustedFile, is_plain_name, json_object
+from dlapp.system.text import human_size
 
 CONNECT_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 60.0
@@ -56,11 +67,20 @@ DIRECT_AFTER = 16
 """So many redirections are followed before small files go straight to DataNodes: by then some are known."""
 INODES = "/.reserved/.inodes"
 """Where HDFS has each file and directory by its number."""
+_STATUS_OF_NAMENODE = "/jmx?qry=Hadoop:service=NameNode,name=NameNodeStatus"
+_STATE_OF_NAMESYSTEM = "/jmx?qry=Hadoop:service=NameNode,name=FSNamesystemState"
+_NAMENODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
+"""The class behind that bean at a NameNode; a router has such a bean of another class, and a gateway has none."""
+_MOUNTS = "/jmx?get=Hadoop:service=Router,name=FederationState::MountTable"
+_IS_ACTIVE = "/isActive"
+_ROLE_HOLDS_S = 5.0
+"""How old the word of one of several NameNodes on what it is may be: the connection tells nothing of a failover."""
 MOST_JSON = 1 << 20
 """An answer that is no listing [bytes]."""
 _MOST_LENGTH = 1 << 50
 """More than any file has; the lengths of an input are added up, and cut into ranges."""
 _MODE = re.compile("[0-7]{1,4}")
+_RIGHTS = ("---", "--x", "-w-", "-wx", "r--", "r-x", "rw-", "rwx")
 _PLAIN = re.compile(r"[A-Za-z0-9_.~/-]*")
 _MOST_KNOWN = 64
 _MOST_DEAD_ENDS = 4
@@ -69,8 +89,18 @@ _NO_NODE = "No active nodes contain this block"
 _NO_NODE_YET = re.compile(r"Failed to find datanode\b.*\bexcludeDatanodes=null")
 """What a NameNode says that has just taken over, or started, and that no DataNode has told of itself; of one that was
 told to leave DataNodes out it means those. Source: NamenodeWebHdfsMethods.redirectURI."""
-_AGAIN = frozenset({"StandbyException", "RetriableException"})
+_NOT_ACTIVE = {"StandbyException": "is on standby", "ObserverRetryOnActiveException": "is an observer"}
+"""What a NameNode throws that is not the active one, in words; the second one where it is to write."""
+_NOT_REACHED = frozenset(
+    {"ConnectException", "ConnectTimeoutException", "NoRouteToHostException", "SocketTimeoutException"}
+)
+"""What a server throws that needs another one: of an encryption zone the KMS, behind a router a NameNode."""
 _DENIED = frozenset({"AccessControlException", "SecurityException", "AuthorizationException"})
+_QUOTA = re.compile(
+    r"The (NameSpace|DiskSpace) quota (?:\(directories and files\) )?of (?:directory )?(\S{1,1000}) is exceeded: "
+    r"quota ?= ?(\d{1,20})\b.{0,60}?(?:file count|diskspace consumed) ?= ?(\d{1,20})\b"
+)
+"""Source: Hadoop 2.6 to 3.4, NSQuotaExceededException and DSQuotaExceededException.getMessage."""
 _NO_ROOM = ("QuotaExceededException", "DSQuotaExceededException", "NSQuotaExceededException")
 
 
@@ -98,6 +128,18 @@ class WrongAnswer(DlappError):
     """A NameNode's answer is not one that HDFS gives; nothing of it is used."""
 
 
+class ServerRole(NamedTuple):
+    """Role of a server in its own words; without an answer that can be read it is unknown.
+
+    Args:
+        is_namenode: it is a NameNode, and no router or gateway in front of one.
+        state: ``active``, ``standby``, ``observer`` or another one; empty: not known.
+    """
+
+    is_namenode: bool = False
+    state: str = ""
+
+
 class FileStatus(NamedTuple):
     """Status of a file or directory on HDFS.
 
@@ -107,6 +149,12 @@ class FileStatus(NamedTuple):
         mode: permission bits.
         mtime_ms: last change of the content, in milliseconds since 1970.
         link: where a symbolic link leads; None: it is none.
+        group: empty: the server does not say.
+        encrypted: it is in an encryption zone.
+        has_acl: it has an access control list.
+        storage_policy: id of the storage policy that is in force there; 0: none is set.
+        ec_policy: name of the erasure coding policy that is in force there; empty: none; ``?``: one that the server
+            does not name.
     """
 
     name: str
@@ -117,6 +165,11 @@ class FileStatus(NamedTuple):
     mtime_ms: int
     owner: str
     link: str | None = None
+    group: str = ""
+    encrypted: bool = False
+    has_acl: bool = False
+    storage_policy: int = 0
+    ec_policy: str = ""
 
 
 class WebHdfs:
@@ -143,8 +196,11 @@ class WebHdfs:
         self._first_contact_timeout_s = patience_s if first_contact_timeout_s is None else first_contact_timeout_s
         self._answered = False
         self._clock, self._sleep = clock, sleep
+        trust(place.certificates)
         self._connections = HttpClient(*timeout_s, place.ca)
         self._first = 0  # the NameNode that served last
+        # Of web addresses that have said it since they last failed, with the time.
+        self._roles: dict[str, tuple[float, ServerRole]] = {}
         self._lock = threading.Lock()
         self._datanodes: list[str] = []  # addresses that redirections led to
         self._namenode_rpc = ""  # what a DataNode is told of where its NameNode is
@@ -189,6 +245,38 @@ class WebHdfs:
         """Raises Denied: the user may not read the file. NotFound: it is gone."""
         self._call("CHECKACCESS", path, {"fsaction": "r--"})
 
+    def lacks(self, path: str) -> bool | None:
+        """Return whether a directory that the user can read has no ``path``, by the word of the active NameNode.
+
+        None: it is not known. No other server is asked: one on standby, an observer or a router. One that is in safe
+        mode may not know of all that there is.
+
+        Raises:
+            DlappError: the NameNode denies it, does not answer, or there is no directory either.
+        """
+        for number in self._order():
+            web = self.place.web[number]
+            self._roles.pop(web, None)  # it may have been active
+            with contextlib.suppress(HdfsUnreachable):
+                if self._role(web) != ServerRole(is_namenode=True, state="active"):
+                    continue
+                answer = self._asked("GET", web, _STATE_OF_NAMESYSTEM, MOST_JSON)
+                if not (answer.good and is_operational(answer.body)):
+                    return None
+                self._first = number
+                if self.status(path) is not None:
+                    return False
+                self._call("CHECKACCESS", path.rpartition("/")[0] or "/", {"fsaction": "r-x"})
+                return True
+        return None
+
+    def home(self) -> str:
+        """Return the path of the user's home directory."""
+        path = self._json("GETHOMEDIRECTORY", "/").get("Path")
+        if not isinstance(path, str):
+            raise WrongAnswer(f"{self.place.location}: the NameNode sent no home directory")
+        return path
+
     def free_bytes(self, path: str) -> int | None:
         """Return what the space quota of the directory ``path`` leaves; None: it has none. Raises NotFound."""
         said = self._json("GETCONTENTSUMMARY", path).get("ContentSummary")
@@ -199,6 +287,43 @@ class WebHdfs:
         return None if quota < 0 else max(0, quota - consumed)
 
     # ---- changing; each may be repeated ----
+
+    def has_numbers(self) -> bool:
+        """Return whether a number below `INODES` names what has it in a listing: the server is a NameNode."""
+        for number in self._order():
+            with contextlib.suppress(HdfsUnreachable):
+                return self._role(self.place.web[number]).is_namenode
+        return False
+
+    def _role(self, web: str) -> ServerRole:
+        """Return what a server says that it is, as it said since it last failed. Raises HdfsUnreachable."""
+        several = len(self.place.web) > 1
+        asked, role = self._roles.get(web, (0.0, None))
+        if role is None or (several and self._clock() - asked > _ROLE_HOLDS_S):
+            asked = self._clock()
+            answer = self._asked("GET", web, _STATUS_OF_NAMENODE, MOST_JSON)
+            role = parse_role(answer.body) if answer.good else ServerRole()
+            if several and not role.state:
+                status = self._asked("GET", web, _IS_ACTIVE, MOST_JSON).status
+                role = role._replace(state={200: "active", 405: "not active"}.get(status, ""))
+            self._answered = self._answered or role.is_namenode
+            self._roles[web] = asked, role
+        return role
+
+    def _check_active(self, web: str) -> None:
+        """Raises HdfsUnreachable: the server is one of several, and says that it is not the active one."""
+        if len(self.place.web) > 1 and (state := self._role(web).state) not in ("active", ""):
+            words = {"observer": "an observer, whose answers may be old", "standby": "on standby"}.get(state, state)
+            raise HdfsUnreachable(f"{web.partition('://')[2]} is {words}")
+
+    def mounts(self) -> dict[str, int]:
+        """Return the mount points of a router with the number of places that each leads to; of a NameNode none."""
+        if not self.has_numbers():
+            for number in self._order():
+                with contextlib.suppress(HdfsUnreachable):
+                    answer = self._asked("GET", self.place.web[number], _MOUNTS, MOST_BODY)
+                    return parse_mounts(answer.body) if answer.good else {}
+        return {}
 
     def make_directory(self, path: str, mode: int = 0o755) -> None:
         """Make a directory with those above it; one that is there stays as it is. Raises AlreadyThere: a file is."""
@@ -211,7 +336,8 @@ class WebHdfs:
     def clear(self, path: str, *, file: bool = False) -> None:
         """Delete what has this name, which is one that nobody renames, so that it can be written anew.
 
-        It goes by its number: a call that was given up, and comes late, does not take what was written since.
+        It goes by its number, where there are: a call that was given up, and comes late, does not take what was written
+        since.
 
         Args:
             file: only a file is to go. Raises DlappError: a directory is there.
@@ -220,12 +346,14 @@ class WebHdfs:
         if found is not None and found.is_dir and file:
             raise DlappError(f"{shown(self.place.location + path)} cannot be written: it is a directory")
         if found is not None:
-            self._delete_found(found, path)
+            self.delete_found(found, path)
 
-    def _delete_found(self, found: FileStatus, path: str, *, recursive: bool = True) -> None:
-        if self._delete(f"{INODES}/{found.inode_id}", path, recursive=recursive):
+    def delete_found(self, found: FileStatus, path: str, *, recursive: bool = True) -> None:
+        """Delete what was found at a path; by its number only what is the same in all that is known of it."""
+        numbered = f"{INODES}/{found.inode_id}"
+        if self.has_numbers() and self.status(numbered) == found and self._delete(numbered, path, recursive=recursive):
             return
-        # One that is still there has a number that is not served, as behind a router.
+        # Numbers are not served, or it has changed since.
         if (still := self.status(path)) and still.inode_id == found.inode_id:
             self._delete(path, path, recursive=recursive)
 
@@ -246,7 +374,7 @@ class WebHdfs:
         if not found.is_dir:
             return False
         try:
-            self._delete_found(found, path, recursive=False)
+            self.delete_found(found, path, recursive=False)
         except HdfsRefused:
             return False
         return True
@@ -254,6 +382,61 @@ class WebHdfs:
     def set_mode(self, path: str, mode: int) -> None:
         """Set permission bits."""
         self._call("SETPERMISSION", path, {"permission": f"{mode:o}"}, method="PUT")
+
+    def set_group(self, path: str, group: str) -> None:
+        """Set the group. Raises Denied: the user is not in it."""
+        self._call("SETOWNER", path, {"group": group}, method="PUT")
+
+    def copy_acl(self, path: str, to: str) -> None:
+        """Give ``to`` the permissions and the access control list of ``path``, which has one.
+
+        Source: AclStatus (its entries lack those that the permissions stand for), FileSystem.setAcl.
+        """
+        said = self._json("GETACLSTATUS", path).get("AclStatus")
+        entries = said.get("entries") if isinstance(said, dict) else None
+        mode = self.status(path)
+        if not isinstance(entries, list) or not all(isinstance(one, str) for one in entries) or mode is None:
+            raise WrongAnswer(f"{shown(self.place.location + path)}: the NameNode sent no access control list")
+        names = ("user::", "mask::", "other::")
+        base = [name + _RIGHTS[mode.mode >> shift & 7] for name, shift in zip(names, (6, 3, 0), strict=True)]
+        self._call("SETACL", to, {"aclspec": ",".join([*base, *entries])}, method="PUT")
+
+    def copy_storage_policy(self, path: str, to: str) -> None:
+        """Give ``to`` the storage policy that is in force at ``path``."""
+        said = self._json("GETSTORAGEPOLICY", path).get("BlockStoragePolicy")
+        name = said.get("name") if isinstance(said, dict) else None
+        if not isinstance(name, str):
+            raise WrongAnswer(f"{shown(self.place.location + path)}: the NameNode sent no storage policy")
+        self._call("SETSTORAGEPOLICY", to, {"storagepolicy": name}, method="PUT")
+
+    def set_ec_policy(self, path: str, name: str) -> None:
+        """Set the erasure coding policy of what is written in a directory from now on."""
+        self._call("SETECPOLICY", path, {"ecpolicy": name}, method="PUT")
+
+    def has_quota(self, path: str) -> bool:
+        """Return whether a directory has a quota of its own, of names or of space, also of one kind of storage."""
+        try:
+            said = self._json("GETQUOTAUSAGE", path).get("QuotaUsage")
+        except HdfsRefused:  # before 3.0
+            said = self._json("GETCONTENTSUMMARY", path).get("ContentSummary")
+        if not isinstance(said, dict):
+            return False
+        return any(said.get(key, -1) != -1 for key in ("quota", "spaceQuota")) or bool(said.get("typeQuota"))
+
+    def with_snapshots(self, path: str) -> str:
+        """Return a directory at or below ``path`` of which there are snapshots; empty: none is known.
+
+        Who is no superuser is told of their own directories; before 3.1 of none but ``path``.
+        """
+        with contextlib.suppress(NotFound, HdfsRefused):
+            if self.children(f"{path}/.snapshot"):
+                return path
+        with contextlib.suppress(HdfsRefused):
+            said = self._json("GETSNAPSHOTTABLEDIRECTORYLIST", "/", most=MOST_BODY)
+            for one in parse_snapshottable(said):
+                if one.startswith(f"{path}/"):
+                    return one
+        return ""
 
     def set_attribute(self, path: str, name: str, value: bytes) -> None:
         """Set an extended attribute (``user.NAME``). Source: FileSystem.setXAttr, XAttrCodec (``0x``: hex digits)."""
@@ -276,12 +459,17 @@ class WebHdfs:
 
         With ``overwrite`` a file, or an empty directory, that has the name gives way.
 
-        The NameNode looks and renames in one step, so nothing is moved inside an existing directory. ``old`` is the
-        caller's alone: that it is gone after a lost answer tells that the call got through.
+        The NameNode looks and renames in one step, so nothing is moved inside an existing directory. A gateway that
+        ignores the options (HttpFS) would do so; there ``new`` is looked at first, and ``old`` afterwards, as such a
+        rename may do nothing without an exception. ``old`` is the caller's alone: that it is gone after a lost answer
+        tells that the call got through.
 
         Raises:
             NotFound: there is no ``old``, or no directory for ``new``.
+            HdfsRefused: a gateway did nothing.
         """
+        if not overwrite and not self.has_numbers() and self.status(new) is not None:
+            return False
         doubtful, options = False, "OVERWRITE" if overwrite else "NONE"
         for again in self._rounds(f"{shown(old)} cannot be renamed to {shown(new)}"):
             try:
@@ -289,6 +477,8 @@ class WebHdfs:
                 self._call(
                     "RENAME", old, {"destination": new, "renameoptions": options}, method="PUT", repeatable=False
                 )
+                if not self.has_numbers() and self.status(old) is not None:
+                    raise HdfsRefused(f"{shown(self.place.location + old)} was not renamed to {shown(new)}", "")
                 return True
             except HdfsUnreachable as error:
                 doubtful = doubtful or error.doubtful
@@ -382,33 +572,29 @@ class WebHdfs:
                 return b""
             # By its name it could be another one by now, of which so many bytes are not all. In a snapshot it cannot,
             # and there the number leads to what has the name today.
-            numbered = path if "/.snapshot/" in path else f"{INODES}/{status.inode_id}"
-            try:
-                return self._bytes_of(numbered, status.size_bytes)
-            except NotFound:
-                pass
-            except Denied:
-                self.check_readable(path)  # to say it of the name
-                raise
-            # One that was replaced is gone. One that has its name still has a number that is not served, as behind a
-            # router. No number is used twice: who has the name before and after had it in between.
-            if self.status(path) == status:
+            if "/.snapshot/" not in path and self.has_numbers():
+                try:
+                    return self.read_part(f"{INODES}/{status.inode_id}", 0, status.size_bytes)
+                except NotFound:
+                    pass  # it was replaced
+                except Denied:
+                    self.check_readable(path)  # to say it of the name
+                    raise
+            else:
+                # No number is used twice: who has the name before and after had it in between.
                 with contextlib.suppress(NotFound):
-                    content = self._bytes_of(path, status.size_bytes)
+                    content = self.read_part(path, 0, status.size_bytes)
                     if self.status(path) == status:
                         return content
             again(HdfsUnreachable("it is another file each time"))
         raise AssertionError
 
-    def _bytes_of(self, path: str, size_bytes: int) -> bytes:
-        memory = os.memfd_create("dlapp-hdfs", os.MFD_CLOEXEC)
-        try:
-            self.fetch(path, memory, 0, size_bytes, _ignore)
-            with open(memory, "rb", closefd=False) as file:
-                file.seek(0)
-                return file.read()
-        finally:
-            os.close(memory)
+    def read_part(self, path: str, offset: int, count: int) -> bytes:
+        """Return ``count`` bytes of a file, which must have them. Raises NotFound."""
+        with open(os.memfd_create("dlapp-hdfs", os.MFD_CLOEXEC), "rb") as memory:
+            self.fetch(path, memory.fileno(), offset, offset + count, _ignore)
+            memory.seek(offset)
+            return memory.read()
 
     def write(
         self,
@@ -527,7 +713,8 @@ class WebHdfs:
         if isinstance(refused, (HdfsRefused, HdfsUnreachable)) or (
             isinstance(refused, DiskFull) and not _is_quota(refused)
         ):
-            raise _DataNodeFailed(where.server, f"{host}: {refused}", answered=True, refused=refused) from refused
+            answered = not isinstance(refused, HdfsUnreachable)
+            raise _DataNodeFailed(where.server, f"{host}: {refused}", answered=answered, refused=refused) from refused
         raise refused
 
     def _check_length(self, path: str, end: int) -> None:
@@ -571,6 +758,8 @@ class WebHdfs:
             for number in self._order():
                 web = self.place.web[number]
                 try:
+                    if method == "GET":
+                        self._check_active(web)
                     answer = self._asked(method, web, target, most)
                     if not (answer.good or (redirected and answer.status == 307)):
                         raise self._refusal(answer, name or path, web)
@@ -578,6 +767,7 @@ class WebHdfs:
                     self._first, self._answered = number, True
                     return found
                 except HdfsUnreachable as error:
+                    self._roles.pop(web, None)
                     if error.doubtful and not repeatable:
                         raise
                     said.append(str(error))
@@ -706,12 +896,28 @@ def _is_quota(refused: DiskFull) -> bool:
     return "quota" in str(refused).lower()
 
 
+def _lack(line: str, where: str) -> str:
+    """Return what is missing where a NameNode refuses a write for want of space, in words.
+
+    Args:
+        line: its message.
+        where: what cannot be written.
+    """
+    if (found := _QUOTA.search(line)) is None:
+        return f"space on the DataNodes for {where}"
+    name, directory, quota, used = found.groups()
+    more = max(0, int(used) - int(quota))
+    amount = human_size(more) if name == "DiskSpace" else f"{more} name{'' if more == 1 else 's'}"
+    return f"{amount} in the {'space' if name == 'DiskSpace' else 'name'} quota of {directory}"
+
+
 def _ours(kind: str, message: str, where: str, server: str) -> DlappError:
     line, kind = shown(message.partition("\n")[0][:500]), shown(kind)
-    if kind in _AGAIN:
-        return HdfsUnreachable(
-            f"{server.partition('://')[2]} {'is on standby' if kind == 'StandbyException' else line}"
-        )
+    if kind in _NOT_ACTIVE or kind == "RetriableException":
+        return HdfsUnreachable(f"{server.partition('://')[2]} {_NOT_ACTIVE.get(kind, line)}")
+    if kind in _NOT_REACHED:
+        needs = "cannot reach a server that it needs (as the KMS of an encryption zone)"
+        return HdfsUnreachable(f"{server.partition('://')[2]} {needs}: {line}", doubtful=True)
     if _NO_NODE_YET.match(line):
         return HdfsUnreachable(f"{server.partition('://')[2]} knows of no DataNode that lives")
     if kind == "FileNotFoundException":
@@ -719,12 +925,64 @@ def _ours(kind: str, message: str, where: str, server: str) -> DlappError:
     if kind in _DENIED:
         return Denied(f"{where}: {line}")
     if kind in _NO_ROOM or "could only be written to 0 of" in line:
-        return DiskFull(f"{where} cannot be written: {line}")
+        return DiskFull(f"{where} cannot be written: {line}", lack=_lack(line, where))
     if kind == "SafeModeException":
         return _Unreachable(f"{where}: HDFS is in safe mode and takes no changes until it leaves it")
     if kind in ("FileAlreadyExistsException", "AlreadyBeingCreatedException"):
         return AlreadyThere(f"{where}: {line}", kind)
     return HdfsRefused(f"{where}: {line} ({kind})", kind)
+
+
+def parse_role(data: bytes) -> ServerRole:
+    """Return what a server's answer to `_STATUS_OF_NAMENODE` says; what is no such answer says nothing."""
+    bean = _bean(data)
+    if bean.get("modelerType") != _NAMENODE:
+        return ServerRole()
+    return ServerRole(True, str(bean.get("State", "")))
+
+
+def is_operational(data: bytes) -> bool:
+    """Return whether a NameNode's answer to `_STATE_OF_NAMESYSTEM` says that it is not in safe mode."""
+    return _bean(data).get("FSState") == "Operational"
+
+
+def _bean(data: bytes) -> dict[str, Any]:
+    """Return the one bean in an answer of ``/jmx``; empty: it is no such answer."""
+    try:
+        beans = json_object(data, path="").get("beans")
+    except UntrustedFile:
+        return {}
+    bean = beans[0] if isinstance(beans, list) and len(beans) == 1 else None
+    return bean if isinstance(bean, dict) else {}
+
+
+def parse_mounts(data: bytes) -> dict[str, int]:
+    """Return what `_MOUNTS` answers: path -> number of destinations; what is no such answer has no mount points."""
+    found: dict[str, set[str]] = {}
+    try:
+        for one in json.loads(json_object(data, path="")["beans"][0]["MountTable"]):
+            # Older ones have an entry for each destination.
+            where = one.get("destinations") or [f"{name}->{one['path']}" for name in one["nameserviceId"].split(",")]
+            found.setdefault(str(one["sourcePath"]), set()).update(map(str, where))
+    except (UntrustedFile, ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
+        return {}
+    return {path: len(where) for path, where in found.items()}
+
+
+def parse_snapshottable(said: Mapping[str, Any]) -> list[str]:
+    """Return the paths of the directories with snapshots in an answer to GETSNAPSHOTTABLEDIRECTORYLIST.
+
+    Raises:
+        WrongAnswer: it is not one.
+    """
+    try:
+        return [
+            f"{one['parentFullPath'].rstrip('/')}/{one['dirStatus']['pathSuffix']}"
+            for one in said["SnapshottableDirectoryList"] or ()
+            if one["snapshotNumber"]
+        ]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise WrongAnswer("the NameNode sent no list of snapshottable directories") from error
 
 
 def parse_listing(said: Mapping[str, Any]) -> list[FileStatus]:
@@ -765,12 +1023,26 @@ def parse_status(said: object) -> FileStatus:
         name=name,
         is_dir=kind == "DIRECTORY",
         size_bytes=_amount(said, "length", _MOST_LENGTH),
-        inode_id=_amount(said, "fileId", 1 << 63),
+        inode_id=_file_id(said),
         mode=int(mode, 8),
         mtime_ms=_amount(said, "modificationTime", 1 << 53),
         owner=owner,
         link=link if kind != "SYMLINK" else link or "",
+        group=group if isinstance(group := said.get("group"), str) else "",
+        encrypted=said.get("encBit") is True,
+        has_acl=said.get("aclBit") is True,
+        storage_policy=_amount(said, "storagePolicy", 1 << 8) if "storagePolicy" in said else 0,
+        ec_policy=policy if isinstance(policy := said.get("ecPolicy"), str) else "?" * (said.get("ecBit") is True),
     )
+
+
+def _file_id(said: Mapping[str, Any]) -> int:
+    if "fileId" not in said:
+        raise WrongAnswer(
+            "the answer has no fileId, as that of HttpFS; dlapp needs WebHDFS of the NameNodes "
+            "(dfs.namenode.http-address)"
+        )
+    return _amount(said, "fileId", 1 << 63)
 
 
 def _amount(said: Mapping[str, Any], key: str, limit: int) -> int:

@@ -12,6 +12,11 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def date_and_time(in_s: float = 0.0) -> str:
+    """Return the time of day so many seconds from now, for users, with its date: ``2025-03-04 17:02:11``."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time.time() + in_s))
+
+
 def backoff_s(first_s: float, longest_s: float) -> Iterator[float]:
     """Yield the pauses [s] before each further try, without end.
 
@@ -23,6 +28,11 @@ def backoff_s(first_s: float, longest_s: float) -> Iterator[float]:
         longest_s: the bound that the doubling reaches.
     """
     while True:
-        # Not the module random: it takes 5 ms to load, and a command waits for its first try in that time.
-        yield first_s * (0.5 + int.from_bytes(os.urandom(2), "big") / 131_070)
+        yield random_s(first_s / 2, first_s)
         first_s = min(2 * first_s, longest_s)
+
+
+def random_s(least_s: float, most_s: float) -> float:
+    """Return a time between two [s], at random."""
+    # Not the module random: it takes 5 ms to load, and a command waits for its first try in that time.
+    return least_s + (most_s - least_s) * int.from_bytes(os.urandom(2), "big") / 65_535

@@ -84,6 +84,19 @@ def sync_file_system(fd: int) -> None:
         raise OSError(number, os.strerror(number))
 
 
+def sync_directory(path: str) -> None:
+    """Bring a directory's names to the disk."""
+    with closing_fd(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
+        os.fsync(fd)
+
+
+def write_all(fd: int, data: bytes | memoryview) -> None:
+    """Write all of it: one call may take a part only, as on a disk that is just full."""
+    left = memoryview(data)
+    while left:
+        left = left[os.write(fd, left) :]
+
+
 def open_directory(
     name: str, *, dir_fd: int | None = None, path: str = "", owners: Collection[int] | None = None
 ) -> int:
@@ -143,8 +156,7 @@ def open_file(
     """
     where = path or name
     # O_PATH first: opening a device or a FIFO can itself have an effect (a tape rewinds, a reader sees a writer).
-    handle = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dir_fd)
-    try:
+    with closing_fd(os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dir_fd)) as handle:
         found = os.fstat(handle)
         if stat.S_IFMT(found.st_mode) != kind:
             raise UntrustedFile(where, f"is {_kind(found.st_mode)}, not {_kind(kind)}")
@@ -158,8 +170,6 @@ def open_file(
         except OSError as error:
             error.filename = where
             raise
-    finally:
-        os.close(handle)
 
 
 def has_reader(name: str, *, dir_fd: int | None = None, path: str = "", owners: Collection[int] | None = None) -> bool:
@@ -171,8 +181,7 @@ def has_reader(name: str, *, dir_fd: int | None = None, path: str = "", owners: 
     Raises:
         UntrustedFile: also when it is not a FIFO.
     """
-    handle = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dir_fd)
-    try:
+    with closing_fd(os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dir_fd)) as handle:
         found = os.fstat(handle)
         if not stat.S_ISFIFO(found.st_mode):
             raise UntrustedFile(path or name, f"is {_kind(found.st_mode)}, not a FIFO")
@@ -184,8 +193,6 @@ def has_reader(name: str, *, dir_fd: int | None = None, path: str = "", owners: 
                 return False
             raise
         return True
-    finally:
-        os.close(handle)
 
 
 def read_file(
@@ -253,15 +260,8 @@ def list_names(dir_fd: int, *, limit: int) -> list[str]:
 
 
 @contextlib.contextmanager
-def directory(
-    name: str, *, dir_fd: int | None = None, path: str = "", owners: Collection[int] | None = None
-) -> Iterator[int]:
-    """Open a directory as `open_directory` does and close it at the end.
-
-    Args:
-        name, dir_fd, path, owners: as of `open_file`.
-    """
-    fd = open_directory(name, dir_fd=dir_fd, path=path, owners=owners)
+def closing_fd(fd: int) -> Iterator[int]:
+    """Yield an open descriptor, and close it at the end."""
     try:
         yield fd
     finally:
@@ -283,21 +283,6 @@ def open_own_directory(name: str, *, dir_fd: int | None = None, path: str = "", 
         os.close(fd)
         raise UntrustedFile(path or name, "others may write there; remove it, or chmod go-w it if all in it is yours")
     return fd
-
-
-@contextlib.contextmanager
-def own_directory(name: str, *, dir_fd: int | None = None, path: str = "", uid: int | None = None) -> Iterator[int]:
-    """Open a directory as `open_own_directory` does and close it at the end.
-
-    Args:
-        name, dir_fd, path: as of `open_file`.
-        uid: whose it must be; None: this process's.
-    """
-    fd = open_own_directory(name, dir_fd=dir_fd, path=path, uid=uid)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
 
 
 def check_own_directory(path: str, uid: int | None = None) -> None:

@@ -11,7 +11,7 @@ import os
 
 from dlapp.errors import Denied
 from dlapp.system import locks
-from dlapp.system.files import UntrustedFile, open_file
+from dlapp.system.files import UntrustedFile, closing_fd, open_file, write_all
 
 _MAKE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
@@ -88,8 +88,7 @@ def replace_locked(path: str, mode: int, content: bytes = b"") -> int:
     fd = os.open(temporary, _MAKE | os.O_NOFOLLOW | os.O_APPEND, 0o600)
     try:
         locks.try_lock(fd)
-        while content:
-            content = content[os.write(fd, content) :]
+        write_all(fd, content)
         os.fchmod(fd, mode)
         os.rename(temporary, path)
     except BaseException:
@@ -104,10 +103,8 @@ def kind_held(path: str) -> str:
         fd = _open(path)
     except FileNotFoundError:
         return ""
-    try:
+    with closing_fd(fd):
         return locks.held(fd)
-    finally:
-        os.close(fd)
 
 
 def _open(path: str, *, write: bool = False) -> int:

@@ -29,6 +29,57 @@ def boot_id() -> str:
         return ""
 
 
+def cgroup_directories(root: str, controller: str) -> list[str]:
+    """Return the directories with limits of ``controller`` on this process, version 1 or 2: its cgroup and all above
+    it.
+
+    A container often sees its own cgroup mounted as the top while /proc/self/cgroup names it as the host does; the
+    mount's root says what to leave off, and where that does not fit, the mount itself is the cgroup.
+
+    Source: cgroups(7); proc(5), /proc/pid/mountinfo.
+    """
+    own: dict[str, str] = {}
+    for line in _lines(os.path.join(root, "proc/self/cgroup")):
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0" and not controllers:
+            own["cgroup2"] = path
+        elif controller in controllers.split(","):
+            own["cgroup"] = path
+    found = []
+    for line in _lines(os.path.join(root, "proc/self/mountinfo")):
+        before, _, after = line.partition(" - ")
+        words, rest_words = before.split(" "), after.split(" ")
+        kind = rest_words[0]
+        if kind not in own or len(words) < 5 or len(rest_words) < 3:
+            continue
+        if kind == "cgroup" and controller not in rest_words[2].split(","):
+            continue
+        top, point = words[3].rstrip("/"), os.path.join(root, words[4].lstrip("/"))
+        below = own[kind][len(top) :] if (own[kind] + "/").startswith(top + "/") else ""
+        parts = [part for part in below.split("/") if part not in ("", "..")]
+        found += [os.path.join(point, *parts[:depth]) for depth in range(len(parts), -1, -1)]
+    return found
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read().splitlines()
+    except OSError:
+        return []
+
+
+_HOST_PID, _HOST_UTS = 0xEFFFFFFC, 0xEFFFFFFE
+"""Inodes of the namespaces that a kernel starts with. Source: include/linux/proc_ns.h (PROC_PID_INIT_INO)."""
+
+
+def namespaces_of_its_own() -> tuple[bool, bool]:
+    """Return whether this process is outside of the kernel's first pid namespace, and of its first uts namespace."""
+    pids, names = (os.stat(f"/proc/self/ns/{kind}").st_ino for kind in ("pid", "uts"))
+    return pids != _HOST_PID, names != _HOST_UTS
+
+
 def file_system_of(path: str, mountinfo: str = "/proc/self/mountinfo") -> tuple[str, str]:
     """Return kind and source of the file system that ``path`` lies on; empty texts if that cannot be told.
 
@@ -38,20 +89,31 @@ def file_system_of(path: str, mountinfo: str = "/proc/self/mountinfo") -> tuple[
 
     Source: proc(5): ``36 35 98:0 /root /mount/point options optional... - type source superoptions``.
     """
-    real, best, found = os.path.realpath(path), -1, ("", "")
-    try:
-        with open(mountinfo, encoding="utf-8", errors="surrogateescape") as file:
-            lines = file.read().splitlines()
-    except OSError:
-        return found
-    for line in lines:
+    return _mount_of(path, mountinfo)[2:]
+
+
+def is_mounted_apart(path: str, mountinfo: str = "/proc/self/mountinfo") -> bool:
+    """Return whether a directory is a mount of its own, or lies in one that shows a part of another file system.
+
+    Args:
+        path: absolute.
+        mountinfo: the file to read.
+    """
+    point, root, _, _ = _mount_of(path, mountinfo)
+    return point == os.path.realpath(path) or root not in ("", "/")
+
+
+def _mount_of(path: str, mountinfo: str) -> tuple[str, str, str, str]:
+    """The mount that a path lies on: its place, what of its file system it shows, kind and source."""
+    real, best, found = os.path.realpath(path), -1, ("", "", "", "")
+    for line in _lines(mountinfo):
         before, _, after = line.partition(" - ")
         words, rest = before.split(" "), after.split(" ")
         if len(words) < 5 or len(rest) < 2:
             continue
         point = _unescape(words[4])
         if (real == point or real.startswith(point.rstrip("/") + "/")) and len(point) >= best:
-            best, found = len(point), (rest[0], _unescape(rest[1]))
+            best, found = len(point), (point, _unescape(words[3]), rest[0], _unescape(rest[1]))
     return found
 
 

@@ -66,6 +66,11 @@ def read_size_bytes(text: str) -> int:
     return size_bytes
 
 
+def read_limit_bytes(text: str) -> int:
+    """A size [bytes] as of `read_size_bytes`, or ``0``: nothing is allowed."""
+    return 0 if text == "0" else read_size_bytes(text)
+
+
 def _size_bytes(text: str, *, bare: str) -> int | None:
     """Read a number with a unit of a power of 1024.
 

@@ -1,10 +1,12 @@
 """Talking to the ApplicationMaster, without a step ever waiting for it.
 
-Two threads, each with a connection: one brings news as they come, in their order; the other always has a report
-outstanding that the ApplicationMaster answers when it has new orders, so they arrive at once. It repeats the last
-news under their number, so they count once, and older ones that come after them count no more. An ApplicationMaster
-that does not answer is asked again, with growing pauses, as long as the task lives; only the lifeline says that it is
-gone.
+Two threads: one brings news as they come, in their order, and closes its connection when there are none; the other
+always has a report outstanding that the ApplicationMaster answers when it has new orders, so they arrive at once. It
+repeats the last news under their number, so they count once, and older ones that come after them count no more. An
+ApplicationMaster that does not answer is asked again, with growing pauses, as long as the task lives. Where its file
+names the next one, that is asked. On one machine the file also shows whether its process lives: a task that sees none
+for some time stops. On a cluster a third thread looks for proof that the application is over
+(`dlapp.task.application_end`), as long as no ApplicationMaster answers.
 """
 
 from __future__ import annotations
@@ -14,20 +16,33 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dlapp.errors import Denied, DlappError, NotFound, SpecError, Unreachable
 from dlapp.ids import ContainerId
 from dlapp.messages import Assignment, Hello, Orders, Phase, Report, Stop, TaskResult
 from dlapp.net.control_client import ControlConnection
 from dlapp.serialization import from_json, to_json
+from dlapp.system.clock import backoff_s, date_and_time
+from dlapp.task.am_address import Find
 from dlapp.task.interrupt import InterruptHandler
 from dlapp.value import replace
 
+if TYPE_CHECKING:
+    from dlapp.task.application_end import ApplicationEndWatch
+
 HELLO_TIMEOUT_S = 5.0
 CALL_TIMEOUT_S = 10.0
-_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 5.0
+_PAUSES_S = 0.05, 5.0
+"""Between two tries while the ApplicationMaster does not answer: doubled from the first to the second."""
+NEWS_IDLE_S = 5.0
+"""After so long without news their connection is closed: an ApplicationMaster has a file for each."""
 _FIND_EVERY_S = 1.0
+_LOOK_FOR_END_EVERY_S = 1.0
+"""Most often nothing is due then."""
+_SAID_FOR_S = 60.0
+"""So long each report that was not delivered has a line in dlapp.log, and after that one an hour."""
+_SAID_EVERY_S = 3600.0
 _MAX_ANSWER_BYTES = 4 << 20
 """Orders are small; an assignment names each input, some 300 bytes, of which there may be thousands."""
 
@@ -39,6 +54,8 @@ class AmLink:
         stopper: told of orders to stop.
         warn: takes lines for dlapp's own log.
         find: asked where the ApplicationMaster is now when it does not answer; None: it stays where it is.
+        alone_s: how long the payload runs on while ``find`` finds none [s]; None: for ever.
+        end: looks for proof that the application is over; None: nobody needs to.
     """
 
     def __init__(
@@ -48,10 +65,17 @@ class AmLink:
         container_id: ContainerId,
         stopper: InterruptHandler,
         warn: Callable[[str], None],
-        find: Callable[[], str | None] | None = None,
+        find: Find | None = None,
+        alone_s: float | None = None,
+        end: ApplicationEndWatch | None = None,
     ) -> None:
-        self._url, self._token, self._find = url, token, find
+        self._url, self._token, self._find, self._alone_s, self._end = url, token, find, alone_s, end
+        self._end_thread: threading.Thread | None = None
+        self._over = ""
+        self._unheard_at: float | None = None
+        self._unheard_since, self._said_at = "", 0.0
         self._found_at = float("-inf")
+        self._alone_since: float | None = None
         self._container_id, self._stopper, self._warn = container_id, stopper, warn
         self._news_connection = ControlConnection(url, token, max_answer_bytes=_MAX_ANSWER_BYTES)
         self._poll_connection = ControlConnection(url, token, max_answer_bytes=_MAX_ANSWER_BYTES)
@@ -76,8 +100,8 @@ class AmLink:
             self._changed.notify_all()
         self._news_connection.close()
         self._poll_connection.close()
-        for thread in self._threads:
-            if thread.ident is not None:
+        for thread in (*self._threads, self._end_thread):
+            if thread is not None and thread.ident is not None:
                 thread.join()
 
     # ---- the first word ----
@@ -89,20 +113,22 @@ class AmLink:
             DlappError: the ApplicationMaster has no work for this container, or does not know it.
         """
         hello = Hello(container_id=self._container_id, host=os.uname().nodename, pid=os.getpid())
-        pause = _Pause()
-        while True:
+        has_warned = False
+        for pause_s in backoff_s(*_PAUSES_S):
             try:
                 answer = self._call(self._news_connection, "hello", hello, HELLO_TIMEOUT_S)
                 assignment = from_json(Assignment, answer)
             except Unreachable as error:
-                if pause.count == 0:
+                if not has_warned:
                     self._warn(f"no work yet: {error}")
+                    has_warned = True
                 self._look_for_another()
-                time.sleep(pause.next_s())
+                time.sleep(pause_s)
                 continue
-            break
-        self._attempt = assignment.attempt
-        return assignment
+            self._attempt = assignment.attempt
+            self._hear()
+            return assignment
+        raise AssertionError
 
     def begin(self, index: int) -> None:
         """Report from now on, as CONTAINER_INDEX ``index``."""
@@ -118,11 +144,18 @@ class AmLink:
         return self._last.phase if self._last else Phase.STARTING
 
     def say(self, phase: Phase, **details: Any) -> None:
-        """Report a phase and what there is to say of it; ``progress`` and ``detail`` are forgotten with each call."""
+        """Report a phase and what there is to say of it; each call forgets ``progress``, ``detail``, ``waits_for``."""
         with self._changed:
             assert self._last is not None
             self._number += 1
-            fields = {"number": self._number, "phase": phase, "progress": None, "detail": "", **details}
+            fields = {
+                "number": self._number,
+                "phase": phase,
+                "progress": None,
+                "detail": "",
+                "waits_for": "",
+                **details,
+            }
             self._last = replace(self._last, **fields)
             # Of one phase only the latest news count.
             if self._unsent and self._unsent[-1].phase is phase:
@@ -141,48 +174,82 @@ class AmLink:
         self.say(Phase.ENDED, result=result)
         with self._changed:
             until = time.monotonic() + deadline_s
-            while self._unsent and not self._stopper.am_gone and (left := until - time.monotonic()) > 0:
+            while self._unsent and not self.is_alone and not self._over and (left := until - time.monotonic()) > 0:
                 self._changed.wait(min(left, 0.1))
             return not self._unsent
+
+    # ---- whether there is an ApplicationMaster ----
+
+    @property
+    def is_alone(self) -> bool:
+        """True if there has been no ApplicationMaster for so long that the payload was ended."""
+        since = self._alone_since
+        return self._alone_s is not None and since is not None and time.monotonic() - since >= self._alone_s
+
+    @property
+    def why_over(self) -> str:
+        """Reason why the application is over, if this task had to find that out; empty: it is not, as far as known."""
+        return self._over
+
+    def has_master(self) -> bool:
+        """Return whether an ApplicationMaster is there now, as far as can be seen."""
+        return self._alone_s is None or self._find is None or self._find.look() is not None
+
+    def _notice(self, *, is_there: bool) -> None:
+        with self._changed:
+            if is_there:
+                self._alone_since = None
+            elif self._alone_since is None:
+                self._alone_since = time.monotonic()
+        if self.is_alone:
+            self._stopper.order(Stop.SOFT, f"there was no ApplicationMaster for {self._alone_s:g} s")
 
     # ---- the threads ----
 
     def _send_news(self) -> None:
-        pause = _Pause()
+        pauses_s = backoff_s(*_PAUSES_S)
         while True:
             with self._changed:
+                idle_s: float | None = NEWS_IDLE_S
                 while not self._unsent and not self._closing:
-                    self._changed.wait()
+                    if not self._changed.wait(idle_s):
+                        self._news_connection.rest()
+                        idle_s = None
                 if self._closing:
                     return
-                news = self._unsent[0]
+                news, url = self._unsent[0], self._url
             answer = self._report(self._news_connection, news, wait_s=0.0)
             with self._changed:
                 if answer:
-                    pause = _Pause()
+                    pauses_s = backoff_s(*_PAUSES_S)
                     # Newer news of the same phase may have taken its place.
                     if self._unsent and self._unsent[0] is news:
                         self._unsent.popleft()
                         self._changed.notify_all()
                 else:
-                    self._changed.wait_for(lambda: self._closing, pause.next_s())
+                    self._wait_to_repeat(url, next(pauses_s))
 
     def _poll_orders(self) -> None:
-        pause = _Pause()
+        pauses_s = backoff_s(*_PAUSES_S)
         while True:
             with self._changed:
                 if self._closing:
                     return
                 assert self._last is not None
-                last = self._last
+                last, url = self._last, self._url
                 wait_s = self._orders.report_every_s if self._orders else 10.0
                 if last.result is not None:
+                    self._poll_connection.rest()
                     return  # said by the other thread, once; no report follows it
             if self._report(self._poll_connection, last, wait_s=wait_s):
-                pause = _Pause()
+                pauses_s = backoff_s(*_PAUSES_S)
             else:
                 with self._changed:
-                    self._changed.wait_for(lambda: self._closing, pause.next_s())
+                    self._wait_to_repeat(url, next(pauses_s))
+
+    def _wait_to_repeat(self, url: str, pause_s: float) -> None:
+        """Wait before a report is sent again, unless the ApplicationMaster is elsewhere by now."""
+        self._changed.wait_for(lambda: self._closing or self._url != url, pause_s)
 
     def _report(self, connection: ControlConnection, news: Report, wait_s: float) -> bool:
         """Send one report; False: nobody answered, so it is to be sent again."""
@@ -193,7 +260,7 @@ class AmLink:
             orders = from_json(Orders, self._call(connection, "report", report, wait_s + CALL_TIMEOUT_S))
         except Unreachable as error:
             if not self._closing:
-                self._warn(f"report not delivered: {error}")
+                self._say_undelivered(error, has_result=news.result is not None)
                 self._look_for_another()
             return False
         except (Denied, NotFound) as error:
@@ -203,18 +270,48 @@ class AmLink:
         except DlappError as error:
             self._warn(f"report refused: {error}")
             return isinstance(error, SpecError)
+        self._notice(is_there=True)
+        self._hear()
         self._take(orders)
         return True
 
+    def _say_undelivered(self, error: Unreachable, *, has_result: bool) -> None:
+        """Write down that nobody answers: each time at first, and then once an hour."""
+        now = time.monotonic()
+        with self._changed:
+            if self._unheard_at is None:
+                self._unheard_at, self._unheard_since = now, date_and_time()
+            for_s = now - self._unheard_at
+            if for_s >= _SAID_FOR_S and now - self._said_at < _SAID_EVERY_S:
+                return
+            self._said_at = now
+        text = "report not delivered"
+        if for_s >= _SAID_FOR_S:
+            what = "the result waits for" if has_result else "there is no answer of"
+            text = f"{what} an ApplicationMaster since {self._unheard_since}"
+        self._warn(f"{text}: {error}")
+
+    def _hear(self) -> None:
+        """Take note that the ApplicationMaster has answered."""
+        with self._changed:
+            self._unheard_at = None
+        if self._find is not None:
+            self._find.heard()
+
     def _look_for_another(self) -> None:
-        """Turn to the next ApplicationMaster, if there is one by now; from either thread."""
+        """Turn to the next ApplicationMaster, if there is one by now; by a thread to which it does not answer."""
         if self._find is None:
             return
+        self._begin_to_look_for_end()
+        self._turn_to_another(self._find)
+
+    def _turn_to_another(self, find: Find) -> None:
         with self._changed:
             if time.monotonic() - self._found_at < _FIND_EVERY_S:
                 return
             self._found_at = time.monotonic()
-        url = self._find()
+        url = find.look()
+        self._notice(is_there=url is not None)
         with self._changed:
             if url is None or url == self._url or self._closing:
                 return
@@ -223,8 +320,41 @@ class AmLink:
             self._url = url
             self._news_connection = ControlConnection(url, self._token, max_answer_bytes=_MAX_ANSWER_BYTES)
             self._poll_connection = ControlConnection(url, self._token, max_answer_bytes=_MAX_ANSWER_BYTES)
+            self._changed.notify_all()
         for connection in old:
             connection.close()
+
+    def _begin_to_look_for_end(self) -> None:
+        with self._changed:
+            if self._unheard_at is None:
+                self._unheard_at, self._unheard_since = time.monotonic(), date_and_time()
+            if self._end is None or self._end_thread is not None or self._closing:
+                return
+            self._end_thread = threading.Thread(target=self._look_for_end, name="task-end", daemon=True)
+            self._end_thread.start()
+
+    def _look_for_end(self) -> None:
+        """Look for proof that the application is over until there is an answer of an ApplicationMaster."""
+        assert self._end is not None
+        self._end.begin()
+        while True:
+            over = self._end.look()
+            with self._changed:
+                if self._closing or (self._unheard_at is None and not self._over):
+                    self._end_thread = None
+                    return
+                if over and not self._over:
+                    self._over = over
+                    self._warn(over)
+                    self._changed.notify_all()
+            if self._find is not None:
+                # The other threads may wait for a host that is gone: this frees them.
+                self._turn_to_another(self._find)
+            if self._over:
+                # The payload has its grace time; whatever else goes on is for nobody.
+                self._stopper.order(Stop.SOFT if self.phase is Phase.RUNNING else Stop.NOW, self._over)
+            with self._changed:
+                self._changed.wait_for(lambda: self._closing, _LOOK_FOR_END_EVERY_S)
 
     def _take(self, orders: Orders) -> None:
         with self._changed:
@@ -242,15 +372,3 @@ class AmLink:
     def _call(self, connection: ControlConnection, word: str, message: Hello | Report, timeout_s: float) -> Any:
         path = f"/v1/tasks/{self._container_id}/{word}"
         return connection.call("POST", path, to_json(message), timeout_s=timeout_s)
-
-
-class _Pause:
-    """Growing pauses between tries, each shortened by chance so that a thousand tasks do not come at once."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def next_s(self) -> float:
-        """Return how long to wait now [s]."""
-        self.count += 1
-        return min(_LONGEST_PAUSE_S, _PAUSE_S * 2.0 ** (self.count - 1)) * (0.5 + os.urandom(1)[0] / 512)

@@ -21,6 +21,7 @@ def payload_environment(
     user: Mapping[str, str],
     gpu_indices: Sequence[int] = (),
     gpu_uuids: Sequence[str] = (),
+    caches: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """Return the whole environment of a plain payload, or what is set on top of an image's.
 
@@ -36,6 +37,7 @@ def payload_environment(
         submitter: what a plain process takes over from the submitter's shell; None: the payload runs in Docker.
         user: the variables of the properties file.
         gpu_indices, gpu_uuids: the devices that it holds, in the same order.
+        caches: name of the variable -> path of a cache, as the payload sees it.
     """
     plain = submitter is not None
     # A Python program's prints are in the log at once, and not lost if it is killed.
@@ -63,6 +65,7 @@ def payload_environment(
     elif not gpu_indices:
         # Many images say "all"; whatever Docker's default runtime is, no ask means no GPU.
         env["NVIDIA_VISIBLE_DEVICES"] = "void"
+    env |= caches or {}
     _add_places(env, "DLAPP_INPUT", workspace, [(one.name, one.input_path) for one in assignment.inputs])
     _add_places(env, "DLAPP_OUTPUT", workspace, [(one.name, one.output_path) for one in assignment.outputs])
     return env

@@ -1,8 +1,8 @@
 """Interrupts of a task: an order to stop reaches it whatever it is doing.
 
-Orders come on other threads, the death of the ApplicationMaster by the lifeline, SIGTERM from whoever runs the
-container. All of them are written down here, and the main thread is woken by a signal: in the middle of a step that may
-be cut off (`InterruptHandler.interruptible`) it raises `Stopped`, and where it polls its poll returns.
+Orders come on other threads, and one of these learns that no ApplicationMaster is there; SIGTERM comes from whoever
+runs the container. All of them are written down here, and the main thread is woken by a signal: in the middle of a step
+that may be cut off (`InterruptHandler.interruptible`) it raises `Stopped`, and where it polls its poll returns.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ class InterruptHandler:
         self.wanted = Stop.NO
         self.why = ""
         self.grace_s: float | None = None
-        self.am_gone = False
         self.from_outside = False
         """Somebody else than the ApplicationMaster stopped this task, by SIGTERM."""
         self._lock = threading.Lock()
@@ -54,11 +53,6 @@ class InterruptHandler:
     def wake(self) -> None:
         """Make the main thread's poll return; for any thread."""
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
-
-    def lose_am(self) -> None:
-        """The ApplicationMaster is gone: stop, and report to nobody."""
-        self.am_gone = True
-        self.order(Stop.NOW, "the ApplicationMaster is gone")
 
     @contextlib.contextmanager
     def interruptible(self, by: Stop = Stop.SOFT) -> Iterator[None]:
@@ -90,35 +84,3 @@ class InterruptHandler:
             self.wanted, self.why, self.grace_s = Stop.NOW, "the container was stopped", None
             self.from_outside = True
         self._cut()
-
-
-class LifelineWatch:
-    """A thread that waits for the lifeline's end: a pipe whose only writer is the ApplicationMaster."""
-
-    def __init__(self, fd: int, stopper: InterruptHandler) -> None:
-        self._fd, self._stopper = fd, stopper
-        self._quit, self._tell = os.pipe2(os.O_CLOEXEC)
-        self._thread = threading.Thread(target=self._run, name="task-lifeline", daemon=True)
-
-    def __enter__(self) -> LifelineWatch:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._tell)
-        self._thread.join()
-        os.close(self._quit)
-
-    def _run(self) -> None:
-        import select
-
-        poll = select.poll()
-        poll.register(self._fd, select.POLLIN)
-        poll.register(self._quit, select.POLLIN)
-        while True:
-            ready = dict(poll.poll())
-            if self._quit in ready:
-                return
-            if not os.read(self._fd, 4096):
-                self._stopper.lose_am()
-                return

@@ -6,13 +6,18 @@ import contextlib
 import errno
 import os
 import stat
+import time
+from collections.abc import Callable
 from types import TracebackType
 
 from dlapp.system import lock_files, locks, log
+from dlapp.system.log_times import LogTimesWriter
 from dlapp.system.processes.kernel import watch_writes
 
 _LOOK_S = (0.02, 1.0)
 """The shortest and the longest time between two looks at what a payload prints."""
+_TIMES_EVERY_S = 0.1
+"""While it prints and times are kept."""
 _FASTEST = 4 << 30
 """Bytes/s that a payload may be expected to write at most, into memory."""
 _KEPT_BYTES = 1 << 20
@@ -80,10 +85,24 @@ class LogCap:
     write, and the files are looked at once a second.
 
     Used in a ``with`` block, once the files are there.
+
+    Args:
+        paths: of stdout and stderr.
+        limit_bytes: for each.
+        times: where to note how long they are; None: nowhere.
+        warn: told once if that is not possible; it is tried again at the next growth.
     """
 
-    def __init__(self, paths: tuple[str, ...], limit_bytes: int) -> None:
+    def __init__(
+        self,
+        paths: tuple[str, ...],
+        limit_bytes: int,
+        times: LogTimesWriter | None = None,
+        warn: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self._paths, self._limit = paths, limit_bytes
+        self._times, self._warn = times, warn
+        self._warned = False
         self._sizes = dict.fromkeys(paths, 0)
         self._grew = True
         try:
@@ -101,6 +120,8 @@ class LogCap:
         if self._writes is not None:
             os.close(self._writes)
             self._writes = None
+        if self._times is not None:
+            self._times.close()
 
     @property
     def wake_fd(self) -> int | None:
@@ -128,9 +149,20 @@ class LogCap:
             self._sizes[path] = size
             room = min(room, self._limit - size)
         shortest, longest = _LOOK_S
+        if self._grew and self._times is not None:
+            self._note_times(self._times)
+            longest = _TIMES_EVERY_S
         if self.wake_fd is not None:
             return longest
         return min(longest, max(shortest, room / _FASTEST))
+
+    def _note_times(self, times: LogTimesWriter) -> None:
+        try:
+            times.note(time.time_ns() // 1_000_000, [self._sizes[path] for path in self._paths])
+        except OSError as error:
+            if not self._warned:
+                self._warn(f"the times of what is printed cannot be written: {error}")
+            self._warned = True
 
     @property
     def told(self) -> str:

@@ -1,4 +1,4 @@
-"""The process of one task: ``python -I -m dlapp task --engine local --home DIR --lifeline-fd L --keep-fds A,B``.
+"""The process of one task: ``python -I -m dlapp task --engine local --home DIR --keep-fds A,B``.
 
 With ``--loading-fd N`` it closes that descriptor when all that it needs is loaded.
 
@@ -10,25 +10,32 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from dlapp.system.processes.loading import loading
 
+if TYPE_CHECKING:
+    from dlapp.task.steps import CheckNode
 
-def main(argv: Sequence[str]) -> int:
-    """Run one container's task to its end."""
+
+def main(argv: Sequence[str], check_node: CheckNode | None = None) -> int:
+    """Run one container's task to its end.
+
+    Args:
+        argv: its options.
+        check_node: as of `dlapp.task.steps.Task`.
+    """
     options = dict(zip(argv[::2], argv[1::2], strict=False))
     try:
         home = options["--home"]
-        # On YARN a task outlives its ApplicationMaster; the NodeManager ends it.
-        lifeline_fd = int(options["--lifeline-fd"]) if options["--engine"] != "yarn" else _never_ending()
         keep_fds = tuple(int(fd) for fd in options.get("--keep-fds", "").split(",") if fd)
         loading_fds = tuple(int(fd) for fd in options.get("--loading-fd", "").split(",") if fd)
     except (KeyError, ValueError):
-        print("Error: dlapp task: needs --home DIR --lifeline-fd N, and perhaps --keep-fds N,N", file=sys.stderr)
+        print("Error: dlapp task: needs --home DIR, and perhaps --keep-fds N,N", file=sys.stderr)
         return 2
     _inherit(options)
     # What a payload is to inherit is passed on by name; nothing else may reach it.
-    for fd in (lifeline_fd, *keep_fds, *loading_fds):
+    for fd in (*keep_fds, *loading_fds):
         os.set_inheritable(fd, False)
     # Forked before all else is loaded: it stays as small as this process is now.
     with loading():
@@ -39,13 +46,7 @@ def main(argv: Sequence[str]) -> int:
 
     for fd in loading_fds:
         os.close(fd)  # the next task may load
-    return Task(home, lifeline_fd, keep_fds, outer, channel).run()
-
-
-def _never_ending() -> int:
-    """The reading end of a pipe that this process itself holds open for writing, to its end."""
-    reading, _ = os.pipe()
-    return reading
+    return Task(home, keep_fds, outer, channel, check_node).run()
 
 
 def _inherit(options: dict[str, str]) -> None:

@@ -1,10 +1,10 @@
 """The steps of one container, in their order, and how each of them may fail.
 
     STARTING   hello, what there is to do, and whether its input is there
+    PULLING    the image (Docker only)
     LEASING    GPUs from the ledger, where the container has any
     UNPACKING  the workspace
-    FETCHING   input, into the workspace
-    PULLING    the image, and the container made (Docker only)
+    FETCHING   input, into the workspace; the container is made
     WAITING    for the gate of the role's start rule
     RUNNING    the payload
     STORING    output, under a temporary name beside its target
@@ -26,11 +26,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from dlapp.errors import Denied, DlappError, NotFound, Unreachable, UsageError
 from dlapp.launch_spec import FILE_NAME, LaunchSpec, LedgerSettings
-from dlapp.locations import shown
+from dlapp.locations import HDFS, HdfsPlace, shown
 from dlapp.messages import Assignment, Fault, Phase, Stop, StoredOutput, TaskResult
 from dlapp.node_policy import FILE as NODE_FILE
 from dlapp.node_policy import NodePolicy, node_policy
@@ -39,15 +39,18 @@ from dlapp.runtime.process import Guardian, PlainRun
 from dlapp.serialization import from_json
 from dlapp.spec import OnFailure, OutputSpec
 from dlapp.storage.api import DiskFull, Moved
-from dlapp.storage.open import open_location
+from dlapp.storage.open import open_output
 from dlapp.storage.tree import Pace, remove_tree
-from dlapp.system.clock import backoff_s
+from dlapp.system import log_times
+from dlapp.system.clock import backoff_s, date_and_time
+from dlapp.system.disk_space import FULL, mount_point
+from dlapp.system.log_times import LogTimesWriter
 from dlapp.system.owners import user_name
-from dlapp.system.text import human_size
+from dlapp.task.am_address import finder
 from dlapp.task.am_link import AmLink
 from dlapp.task.environment import payload_environment
 from dlapp.task.inputs import Inputs
-from dlapp.task.interrupt import InterruptHandler, LifelineWatch, Stopped
+from dlapp.task.interrupt import InterruptHandler, Stopped
 from dlapp.task.logs import LogCap, TaskLog
 from dlapp.task.unpack import unpack
 from dlapp.task.workspace_changes import WorkspaceChanges, closest, describe
@@ -55,11 +58,12 @@ from dlapp.value import replace
 
 if TYPE_CHECKING:
     from dlapp.gpuid.ledger import Lease, Ledger
+    from dlapp.storage.cache.payload import PayloadCaches
     from dlapp.storage.inputs import PlannedInput
     from dlapp.task.gpu_health import LeasedDevices
 
 RESULT_DEADLINE_S = 60.0
-"""How long the result is tried to be brought to an ApplicationMaster that lives but does not answer."""
+"""How long the result is tried to be brought to an ApplicationMaster that does not answer, or to the next one."""
 RESULT_ON_A_CLUSTER_S = 7 * 86_400.0
 """There the next one may have to wait for its turn, and until it is there nobody else knows what this one did. Should
 there be none any more, YARN ends the container."""
@@ -68,21 +72,26 @@ NODE_MANAGERS = "NM_HOST"
 3.4, ContainerLaunch.sanitizeEnv."""
 _STORE_AGAIN_S = 1.0, 30.0
 """Between two tries to store what cannot be stored just now: doubled from the first to the second."""
-_SERVICE_AGAIN_S = 1.0, 30.0
+_SERVICE_AGAIN_S = 1.0, 5.0
 """The same for a service that the payload needs to start."""
-_DOCKER_ANSWER_S = 10.0
-_MAX_ADDRESS_BYTES = 4096
-"""Of the file with the next ApplicationMaster's address, which has two short fields."""
+_REACH_S = 2.0
+"""How long ZooKeeper or a NameNode may take to answer before it counts as away."""
+T = TypeVar("T")
+_HOME_GONE = "the directory of the container was removed from its node: its NodeManager was restarted without recovery"
+_DOCKER_ANSWER_S = 60.0
 _PROGRESS_EVERY_S = 0.5
 _TAKEN_EVERY_S = 0.005
 
 
 class StepFailed(Exception):
-    """A step failed, with the fault and the line for the user; ``outage`` as in `TaskResult`."""
+    """A step failed, with the fault and the line for the user; ``service`` as in `TaskResult`."""
 
-    def __init__(self, fault: Fault, message: str, *, outage: bool = False) -> None:
+    def __init__(self, fault: Fault, message: str, *, service: str = "") -> None:
         super().__init__(message)
-        self.fault, self.outage = fault, outage
+        self.fault, self.service = fault, service
+
+
+CheckNode = Callable[[Mapping[str, str], LaunchSpec], Mapping[str, Any]]
 
 
 class Task:
@@ -90,15 +99,21 @@ class Task:
 
     Args:
         home: the container's directory.
-        lifeline_fd: reading end of a pipe whose only writer is the ApplicationMaster.
         keep_fds: descriptors that the payload inherits.
         outer, channel: the guardian's.
+        check_node: checks this node by a configuration, for dlapp-doctor; None: it is not there.
     """
 
     def __init__(
-        self, home: str, lifeline_fd: int, keep_fds: tuple[int, ...], outer: int, channel: socket.socket
+        self,
+        home: str,
+        keep_fds: tuple[int, ...],
+        outer: int,
+        channel: socket.socket,
+        check_node: CheckNode | None = None,
     ) -> None:
-        self._home, self._lifeline_fd, self._keep_fds = home, lifeline_fd, keep_fds
+        self._check_node = check_node
+        self._home, self._keep_fds = home, keep_fds
         self._guardian = Guardian(outer, channel)
         self._stopper = InterruptHandler()
         self._log = TaskLog(os.path.join(home, "dlapp.log"))
@@ -108,10 +123,15 @@ class Task:
         self._devices: LeasedDevices | None = None
         self._planned: list[PlannedInput] = []
         self._inputs: Inputs | None = None
+        self._caches: PayloadCaches | None = None
+        self._cache_paths: dict[str, str] = {}  # of the host
         self._ran_s = 0.0  # the payload
         self._changes: WorkspaceChanges | None = None
         self._has_begun = False  # the payload
+        self._home_id = _identity(home)
         self._stays: list[str] = []  # of the workspace, because it could not be brought to any other place
+        self._waits_for = ""  # it is tried again, and this is what it waited for
+        self._unstored: list[str] = []  # directories with such output
         self._link: AmLink
         self._launch: LaunchSpec
         self._assignment: Assignment
@@ -121,12 +141,25 @@ class Task:
         """All steps. Returns the exit code: 0 when the ApplicationMaster has the result."""
         with open(os.path.join(self._home, FILE_NAME), encoding="utf-8") as file:
             self._launch = launch = from_json(LaunchSpec, json.load(file))
-        with (
-            LifelineWatch(self._lifeline_fd, self._stopper),
-            AmLink(
-                launch.control_url, launch.token, launch.container_id, self._stopper, self._log.warn, self._finder()
-            ) as link,
-        ):
+        if launch.hdfs is not None and launch.hdfs.certificates:
+            from dlapp.net.http import trust
+
+            trust(launch.hdfs.certificates)  # its NodeManager, too
+        find, alone_s, end = finder(launch, self._log.warn), None if launch.on_a_cluster else launch.alone_s, None
+        if launch.on_a_cluster:
+            from dlapp.task.application_end import end_watch
+
+            end = end_watch(launch, find)
+        with AmLink(
+            launch.control_url,
+            launch.token,
+            launch.container_id,
+            self._stopper,
+            self._log.warn,
+            find,
+            alone_s,
+            end,
+        ) as link:
             self._link = link
             try:
                 with self._stopper.interruptible():
@@ -140,38 +173,23 @@ class Task:
             link.begin(one.index)
             result = self._all_steps()
             self._note(f"ended: {_words_on(result)}")
-            if self._stopper.am_gone:
-                return 1
-            if launch.on_a_cluster and self._stopper.from_outside and result.fault is Fault.STOPPED:
-                # The node ended this container. Why (its memory, a preemption) YARN says, and the index is judged by
-                # that; a word of ours would only come first.
-                return 128 + signal.SIGTERM
+            if self._stopper.from_outside and result.fault is Fault.STOPPED:
+                if launch.on_a_cluster:
+                    # The node ended this container. Why (its memory, a preemption) YARN says, and the index is judged
+                    # by that; a word of ours would only come first.
+                    return 128 + signal.SIGTERM
+                if not link.has_master():
+                    return 1  # and there will be none: this task was ended in place of one
+            if link.why_over:
+                return 1  # nobody is left to be told
             deadline_s = RESULT_ON_A_CLUSTER_S if launch.on_a_cluster else RESULT_DEADLINE_S
             return 0 if link.finish(result, deadline_s) else 1
-
-    def _finder(self) -> Callable[[], str | None] | None:
-        """Return what finds the address of the next ApplicationMaster, which leaves it in a file on a cluster."""
-        location, hdfs = self._launch.am_file, self._launch.hdfs
-        if not location or hdfs is None:
-            return None
-        from dlapp.storage.hdfs_staging import HdfsStagingFiles
-
-        files = HdfsStagingFiles(hdfs, patience_s=2.0)  # the caller asks again
-
-        def find() -> str | None:
-            try:
-                return str(json.loads(files.read(location, max_bytes=_MAX_ADDRESS_BYTES))["control_url"])
-            except (DlappError, ValueError, LookupError, TypeError, RecursionError) as error:
-                self._log.warn(f"no address of an ApplicationMaster: {error}")
-                return None
-
-        return find
 
     def _all_steps(self) -> TaskResult:
         try:
             result = self._work()
         except StepFailed as error:
-            result = TaskResult(fault=error.fault, message=str(error), outage=error.outage)
+            result = TaskResult(fault=error.fault, message=str(error), service=error.service)
         except Stopped as error:
             result = TaskResult(fault=Fault.STOPPED, message=str(error))
         except Exception as error:
@@ -180,6 +198,10 @@ class Task:
 
             self._log.note(traceback.format_exc(), "ERROR")
             result = TaskResult(fault=Fault.NODE, message=f"the task failed: {error!r} (see dlapp.log)")
+        if self._is_home_gone and result.fault is not Fault.STOPPED:
+            result = TaskResult(fault=Fault.NODE, message=_HOME_GONE, lost=True)
+        if self._unstored:
+            result = replace(result, unstored=tuple(self._unstored))
         self._link.say(Phase.RELEASING, detail="removing the workspace")
         self._clean_up()
         return result
@@ -188,13 +210,15 @@ class Task:
         with self._step("this node's rules cannot be read", node=True):
             self._policy = node_policy()
         if self._assignment.collect_gpus:
-            return self._collect_gpus()
+            return self._work_without_payload("the GPU ledger could not be cleaned up", self._collected_gpus)
+        if self._assignment.check_node:
+            return self._work_without_payload("the node could not be checked", self._checked_node)
         self._refuse_root()
-        self._wait_for_docker()
         self._look_at_inputs()
+        self._get_image()
+        self._hold_caches()
         self._lease_gpus()
-        self._unpack()
-        self._fetch()
+        self._fill_workspace()
         run = self._made_ready()
         try:
             self._wait()
@@ -206,9 +230,17 @@ class Task:
         finally:
             run.close()
         result = self._result_of(ended, soft, cut, device)
-        if self._stopper.wanted is Stop.NOW:
+        if self._stopper.wanted is Stop.NOW or self._is_home_gone or self._link.why_over:
             return result
         return self._with_outputs(result)
+
+    @property
+    def _is_home_gone(self) -> bool:
+        """True if the container's directory was removed under it, as by a NodeManager that starts without recovery.
+
+        The payload may have failed by that, or ended well without its output; so what it says of its end is no result.
+        """
+        return self._launch.on_a_cluster and _identity(self._home) != self._home_id
 
     def _refuse_root(self) -> None:
         """Refuse to run a program as root on a cluster, in Docker or not, unless the node's operator allows it.
@@ -223,52 +255,81 @@ class Task:
     def _on_a_node(self) -> bool:
         return NODE_MANAGERS in os.environ or self._launch.on_a_cluster
 
-    def _collect_gpus(self) -> TaskResult:
-        """Clear up this node's GPU ledger; what came of it is what would be the payload's standard output."""
+    def _work_without_payload(self, problem: str, work: Callable[[], Mapping[str, Any]]) -> TaskResult:
+        """Do something on this node; what came of it is what would be the payload's standard output.
+
+        Args:
+            problem: begins the message if it fails.
+            work: returns what is written, as JSON.
+        """
         self._wait()
         self._say(Phase.RUNNING)
-        with self._step("the GPU ledger could not be cleaned up", node=True):
-            from dlapp.gpuid.factory import open_ledger
-            from dlapp.gpuid.ledger import reclaim_all
-
-            ledger = open_ledger(self._ledger_settings)
-            try:
-                found = {"host": ledger.host, "leases": reclaim_all(ledger)}
-            finally:
-                ledger.close()
-            for name, text in (("stdout", json.dumps(found) + "\n"), ("stderr", "")):
+        with self._step(problem, node=True):
+            for name, text in (("stdout", json.dumps(work()) + "\n"), ("stderr", "")):
                 with open(os.path.join(self._home, name), "w", encoding="utf-8") as file:
                     file.write(text)
         return TaskResult(fault=Fault.NONE, exit_code=0)
 
+    def _collected_gpus(self) -> Mapping[str, Any]:
+        from dlapp.gpuid.factory import open_ledger
+        from dlapp.gpuid.ledger import reclaim_all
+
+        ledger = open_ledger(self._ledger_settings)
+        try:
+            return {"host": ledger.host, "leases": reclaim_all(ledger)}
+        finally:
+            ledger.close()
+
+    def _checked_node(self) -> Mapping[str, Any]:
+        if self._check_node is None:
+            raise UsageError("this task has no checks of its node")
+        return self._check_node(json.loads(self._assignment.args[0]), self._launch)
+
     # ---- before the payload ----
 
-    def _wait_for_docker(self) -> None:
-        """Wait on a single node until Docker answers, before a GPU is taken."""
-        if self._assignment.docker_image is None or self._launch.on_a_cluster:
+    def _get_image(self) -> None:
+        """Have Docker and the image before a GPU is taken: a pull takes long, or has to wait for its registry."""
+        image = self._assignment.docker_image
+        if image is None:
             return
         from dlapp.runtime.container_factory import explained, open_docker
+        from dlapp.runtime.images import make_sure_of_image
 
         def ask() -> None:
-            with explained(host, "its version"):
-                docker.version()
+            with explained(settings.host, f"image {image}"):
+                make_sure_of_image(docker, image, settings.lock_dir, self._note, self._teller())
 
-        host = self._launch.docker.host
-        with self._step("Docker could not be asked", node=True):
-            docker = open_docker(host, _DOCKER_ANSWER_S)
-            self._wait_out(ask, Phase.STARTING)
+        settings = self._launch.docker
+        self._say(Phase.PULLING, detail=image)
+        with self._step("the image could not be pulled", node=True):
+            docker = open_docker(settings.host, _DOCKER_ANSWER_S)
+            self._wait_out(ask, Phase.PULLING)
 
-    def _wait_out(self, ask: Callable[[], None], phase: Phase) -> None:
-        """Do what needs Docker and perhaps a registry. On a single node one that is away is waited for."""
-        since = time.strftime("%Y-%m-%d %H:%M:%S")
+    def _wait_out(self, ask: Callable[[], T], phase: Phase, service: str = "") -> T:
+        """Do what needs a service, again until it is there: the ApplicationMaster ends us when that takes too long.
+
+        Docker, which each node has for itself, is waited for on a single node alone.
+
+        Args:
+            ask: does it; nothing is left of a call that fails.
+            phase: reported meanwhile.
+            service: the one that is away where ``ask`` raises Unreachable; empty: that is raised.
+        """
+        since = date_and_time()
         for pause_s in backoff_s(*_SERVICE_AGAIN_S):
             try:
                 return ask()
             except ServiceAway as error:
-                if self._launch.on_a_cluster:
+                if error.fault is Fault.NODE and self._launch.on_a_cluster:
                     raise
-                self._say(phase, detail=f"waits for {error.service} since {since}: {error.why}")
+                away, why = error.service, error.why
+            except Unreachable as error:
+                if not service:
+                    raise
+                away, why = service, str(error)
+            self._say(phase, detail=f"waits for {away} since {since}: {why}", waits_for=away)
             time.sleep(pause_s)
+        raise AssertionError
 
     def _look_at_inputs(self) -> None:
         """Check the input before a GPU is taken."""
@@ -283,7 +344,22 @@ class Task:
         for each in one.inputs:
             with self._step(f"input {each.input_path} could not be fetched"):
                 into = os.path.join(workspace, each.input_path)
-                self._planned.append(plan_input(each, into, one.index, one.total, hdfs=self._launch.hdfs))
+                plan = partial(plan_input, each, into, one.index, one.total, hdfs=self._launch.hdfs)
+                service = _file_system(each.sources)
+                if service.startswith(HDFS) and self._launch.hdfs is not None:
+                    self._wait_out(partial(_reach_hdfs, self._launch.hdfs.of(each.sources[0])), Phase.STARTING, service)
+                self._planned.append(self._wait_out(plan, Phase.STARTING, service))
+
+    def _hold_caches(self) -> None:
+        if not self._assignment.caches:
+            return
+        from dlapp.task.payload_caches import open_caches
+
+        # What this node does not allow another may; on a single machine a retry cannot help.
+        with self._step("the caches cannot be used", node=self._launch.on_a_cluster):
+            self._caches = open_caches(self._assignment, self._launch.cache, self._policy, self._note)
+            for one in self._assignment.caches:
+                self._cache_paths[one.name] = self._caches.hold(one.name)
 
     def _lease_gpus(self) -> None:
         gcores = self._assignment.resources.gcores
@@ -304,13 +380,23 @@ class Task:
         from dlapp.gpuid.rules import LeaseRequest
 
         one = self._assignment
-        self._ledger = open_ledger(self._ledger_settings, inspect=Inspector())
+        settings = self._ledger_settings
+        self._ledger = ledger = open_ledger(settings, inspect=Inspector())
         # A plain payload inherits the lease's descriptors; one in Docker cannot.
         evidence = self._evidence_of_docker() if one.docker_image else {}
         ask = LeaseRequest(
             str(one.application_id), str(one.container_id), one.username, gcores, (), evidence, one.spread
         )
-        return self._ledger.acquire(ask, timeout_s=self._launch.lease_timeout_s)
+
+        def lease() -> Lease:
+            ledger.reach(timeout_s=_REACH_S)
+            return ledger.acquire(ask, timeout_s=self._launch.lease_timeout_s)
+
+        leased = self._wait_out(lease, Phase.LEASING, f"ZooKeeper at {settings.ensemble}" if settings.ensemble else "")
+        # A payload runs for days. With a session for each, an ensemble that restarts gets all of them back at once; a
+        # release connects anew.
+        ledger.close()
+        return leased
 
     @property
     def _ledger_settings(self) -> LedgerSettings:
@@ -334,6 +420,27 @@ class Task:
     def _gpus(self) -> tuple[int, ...]:
         return tuple(device.index for device in self._lease.devices) if self._lease else ()
 
+    def _fill_workspace(self) -> None:
+        """Unpack the workspace and fetch the input. On a single node a full disk is waited for, like a service: the
+        ApplicationMaster ends us when that takes too long."""
+        since = date_and_time()
+        for pause_s in backoff_s(*_SERVICE_AGAIN_S):
+            try:
+                self._unpack()
+                self._fetch()
+                self._waits_for = ""
+                return
+            except StepFailed as error:
+                if self._launch.on_a_cluster or (lack := _lack(error.__cause__, self._home)) is None:
+                    raise
+                why = str(error)
+            self._waits_for = f"space on {mount_point(self._home)}"
+            with self._step("there is no space", node=True):
+                self._say(self._link.phase, detail=f"waits for {lack} since {since}: {why}")
+                if self._inputs is not None:
+                    self._inputs.close()
+                time.sleep(pause_s)
+
     def _unpack(self) -> None:
         self._say(Phase.UNPACKING)
         workspace = os.path.join(self._home, "workspace")
@@ -356,7 +463,7 @@ class Task:
         temporary = os.path.join(self._home, "tmp", "archives")
         for planned in self._planned:
             one = planned.section
-            with self._step(f"input {one.input_path} could not be fetched"):
+            with self._step(f"input {one.input_path} could not be fetched", service=_file_system(one.sources)):
                 into = self._inside_workspace(one.input_path)
                 # What is mounted is not there for whoever stores the output, and cannot be written.
                 may_mount = in_docker and not one.unpack and not any(f"{into}/".startswith(f"{p}/") for p in outputs)
@@ -408,7 +515,8 @@ class Task:
         from dlapp.runtime.docker import DockerRun
 
         self._guardian.close()  # a container has its own init, and its lifeline
-        self._say(Phase.PULLING, detail=one.docker_image)
+        phase = self._link.phase
+        self._say(phase, detail="making the container")
         payload = self._payload(
             workspace=container_factory.WORKSPACE,
             home=container_factory.HOME,
@@ -421,8 +529,8 @@ class Task:
         with self._step("the container could not be made", node=True):
             run = DockerRun(payload, settings, policy, self._note, self._teller())
             try:
-                self._wait_out(run.prepare, Phase.PULLING)
-                self._link.say(Phase.PULLING, gpus=self._gpus, image=run.image_digest)
+                self._wait_out(run.prepare, phase)
+                self._link.say(phase, gpus=self._gpus, image=run.image_digest)
             except BaseException:
                 run.close()
                 raise
@@ -445,14 +553,23 @@ class Task:
                 user=self._launch.env,
                 gpu_indices=self._gpus,
                 gpu_uuids=[device.uuid for device in lease.devices] if lease else [],
+                caches={
+                    cache.variable: self._cache_paths[cache.name] if one.docker_image is None else cache.path
+                    for cache in one.caches
+                },
             ),
             resources=one.resources,
             image=one.docker_image,
             mounts=tuple(self._inputs.mounts) if self._inputs else (),
+            caches=tuple((self._cache_paths[cache.name], cache.path) for cache in one.caches),
             gpus=tuple(PayloadDevice(one.uuid, one.index, one.minor, one.mig) for one in lease.devices)
             if lease
             else (),
-            keep_fds=(*self._keep_fds, *(lease.fds if lease else ())),
+            keep_fds=(
+                *self._keep_fds,
+                *(lease.fds if lease else ()),
+                *(self._caches.lock_fds if self._caches else ()),
+            ),
             as_submitter=runs_as_submitter(os.environ, on_a_node=self._on_a_node),
         )
 
@@ -469,7 +586,8 @@ class Task:
         for path in files:
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
         limit_bytes, most = self._assignment.log_limit_bytes, self._policy.log_limit_bytes
-        with LogCap(files, limit_bytes if most is None else min(limit_bytes, most)) as cap:
+        times = LogTimesWriter(os.path.join(self._home, log_times.NAME))
+        with LogCap(files, limit_bytes if most is None else min(limit_bytes, most), times, self._log.warn) as cap:
             ended, soft = self._run_under(cap, run)
             cap.check()
         if cap.told:
@@ -493,9 +611,10 @@ class Task:
                 if (ended := run.ended()) is not None:
                     break
             except PayloadError as error:
-                raise StepFailed(error.fault, str(error), outage=error.outage) from error
+                raise StepFailed(error.fault, str(error), service=error.service) from error
             now = time.monotonic()
-            if self._stopper.wanted is Stop.NOW or (self._devices is not None and self._devices.failed):
+            is_lost = self._is_home_gone or (self._devices is not None and self._devices.failed)
+            if self._stopper.wanted is Stop.NOW or is_lost:
                 run.kill()
             elif self._stopper.wanted is Stop.SOFT and kill_at is None:
                 grace_s = self._assignment.kill_grace_s if self._stopper.grace_s is None else self._stopper.grace_s
@@ -543,7 +662,7 @@ class Task:
             fault = Fault.NONE
         message = "; ".join(part for part in (message, cut) if part)
         return TaskResult(
-            fault=fault, exit_code=ended.exit_code, signal=ended.signal, message=message, outage=ended.outage
+            fault=fault, exit_code=ended.exit_code, signal=ended.signal, message=message, service=ended.service
         )
 
     # ---- after it ----
@@ -554,6 +673,8 @@ class Task:
         if not one.outputs:
             return result
         self._say(Phase.STORING)
+        if self._link.why_over:  # who found that out before this phase began ended the payload alone
+            return result
         stored: list[StoredOutput] = []
         absent: list[_AbsentOutput] = []
         problems: list[StepFailed] = []
@@ -581,35 +702,36 @@ class Task:
                     problems.append(error)  # the others may fit where they belong
             if problems:
                 raise StepFailed(problems[0].fault, "; ".join(map(str, problems)))
-            if absent and result.exit_code == 0:  # else it did not come so far
-                raise StepFailed(Fault.DATA, self._keep_changes(absent, stored))
+            if absent and (text := self._keep_changes(absent, stored, must_exist=result.exit_code == 0)):
+                raise StepFailed(Fault.DATA, text)
         except StepFailed as error:
             is_stopped = result.fault is Fault.STOPPED
             if result.fault is Fault.NONE or (is_stopped and not absent):
-                return _changed(result, fault=error.fault, message=str(error), outputs=tuple(stored))
+                return replace(result, fault=error.fault, message=str(error), outputs=tuple(stored))
             message = f"{result.message or result.exit_text}; {error}"
-            return _changed(result, message=message, outputs=tuple(stored))
+            return replace(result, message=message, outputs=tuple(stored))
         except Stopped as error:
-            return _changed(result, fault=Fault.STOPPED, message=str(error))
-        return _changed(result, outputs=tuple(stored))
+            return replace(result, fault=Fault.STOPPED, message=str(error))
+        return replace(result, outputs=tuple(stored))
 
     def _stored_output(
         self, output: OutputSpec, local: str, path: str, part: str, *, stray: bool = False
     ) -> StoredOutput:
         with self._step("the output could not be stored", cut_by=Stop.NOW):
-            moved = self._stored(local, path, part)
+            moved = self._stored(local, path, part, output.target if output.overwrite else "")
         self._note(f"output {path}: {moved.files} files, {moved.size_bytes} bytes at {part}")
         return StoredOutput(name=output.name, part=part, files=moved.files, size_bytes=moved.size_bytes, stray=stray)
 
-    def _keep_changes(self, absent: list[_AbsentOutput], stored: list[StoredOutput]) -> str:
+    def _keep_changes(self, absent: list[_AbsentOutput], stored: list[StoredOutput], *, must_exist: bool) -> str:
         """Store what is new or changed in the workspace in place of outputs that the script did not make.
 
         Args:
             absent: those outputs; not empty.
             stored: the others; what is stored is added.
+            must_exist: the script came to its end, so that they are missing.
 
         Returns:
-            What became of it, for the user.
+            What became of it, for the user; empty if it did not come so far and nothing is to be kept.
         """
         assert self._changes is not None
         root = os.path.join(self._home, "workspace")
@@ -619,11 +741,13 @@ class Task:
             # Docker makes their mount points.
             elsewhere += [os.path.relpath(path, root) for _, path in self._inputs.mounts]
         left = self._changes.keep_only(elsewhere)
+        keeping = next((one for one in absent if one.output.on_failure is OnFailure.KEEP), None)
+        if not must_exist and (keeping is None or all(path.endswith("/") for path in left)):
+            return ""
         texts = ["; ".join(one.text for one in absent)]
         texts.append(f"new or changed there: {describe(left)}" if left else "nothing is new or changed there")
         if (near := closest(absent[0].output.output_path, left)) is not None:
             texts.append(f"the nearest name is {near!r}")
-        keeping = next((one for one in absent if one.output.on_failure is OnFailure.KEEP), None)
         if left and keeping is not None:
             try:
                 stored.append(self._stored_output(keeping.output, root, ".", keeping.part, stray=True))
@@ -632,26 +756,26 @@ class Task:
                 texts.append(str(error))
         return "; ".join(texts)
 
-    def _stored(self, local: str, path: str, part: str) -> Moved:
+    def _stored(self, local: str, path: str, part: str, replaces: str) -> Moved:
         """Store one output. A file system that is away, takes no changes or is full is waited for; after that, and
         where the output is refused, it stays on this machine: it is never computed again.
 
         Raises:
-            StepFailed: it stays here; the text says where.
+            StepFailed: it is not stored; the text says where it is, or that YARN deletes it.
         """
-        move = len(self._assignment.outputs) == 1
+        move, since = len(self._assignment.outputs) == 1, date_and_time()
         for pause_s in backoff_s(*_STORE_AGAIN_S):
             try:
-                files = open_location(part, self._launch.hdfs)
-                return files.store(local, part, move=move, seen_as=self._seen_as(path), note=self._note)
+                files = open_output(part, self._launch.hdfs)
+                return files.store(
+                    local, part, move=move, seen_as=self._seen_as(path), replaces=replaces, note=self._note
+                )
             except (Unreachable, DiskFull) as error:
-                if time.monotonic() + pause_s >= self._store_until[isinstance(error, Unreachable)]:
+                left_s = self._store_until[isinstance(error, Unreachable)] - time.monotonic()
+                if self._link.is_alone or pause_s >= left_s:
                     raise self._stays_here(local, path, error) from error
-                detail = f"it is tried again: {error}"
-                if isinstance(error, DiskFull):
-                    room = "space" if error.missing_bytes is None else human_size(error.missing_bytes)
-                    detail = f"waits for {room} on {error.place}" if error.place else f"waits for space: {error}"
-                self._say(Phase.STORING, detail=detail)
+                what, why = (f" for {error.lack}", "") if isinstance(error, DiskFull) else ("", f": {error}")
+                self._say(Phase.STORING, detail=f"waits{what} since {since}, until {date_and_time(left_s)}{why}")
                 self._give_back_gpus()
             except DlappError as error:
                 raise self._stays_here(local, path, error) from error
@@ -659,7 +783,7 @@ class Task:
         raise AssertionError
 
     def _stays_here(self, local: str, path: str, error: DlappError) -> StepFailed:
-        """Bring an output that cannot be stored to where it outlives the container; the failure that says so."""
+        """Bring an output that cannot be stored to where it outlives the container; the failure that says whether."""
         above = os.path.join(self._launch.unstored, str(self._assignment.container_id))
         place = os.path.join(above, "workspace" if path == "." else path)
         try:
@@ -668,8 +792,14 @@ class Task:
             os.makedirs(os.path.dirname(place), 0o700, exist_ok=True)
             os.rename(local, place)
         except OSError as problem:
-            self._note(f"{shown(local)} cannot be renamed to {shown(place)} and stays: {problem}")
-            self._stays.append(place := local)
+            self._note(f"{shown(local)} cannot be renamed to {shown(place)}: {problem}")
+            self._stays.append(local)
+            if self._launch.on_a_cluster:
+                lost = f"it could not be renamed to {place} ({problem.strerror}): YARN deletes it with its container"
+                return StepFailed(Fault.DATA, f"the output could not be stored: {error}; {lost}")
+            above = place = local
+        if above not in self._unstored:
+            self._unstored.append(above)
         return StepFailed(
             Fault.DATA, f"the output could not be stored: {error}; it stays on {socket.gethostname()} in {place}"
         )
@@ -686,6 +816,8 @@ class Task:
         self._guardian.close()
         if self._inputs is not None:
             self._inputs.close()
+        if self._caches is not None:
+            self._caches.close()
         for name in ("workspace", "home", "tmp"):
             if name == "workspace" and (self._stays or self._is_left_to_aftermath):
                 continue
@@ -702,8 +834,9 @@ class Task:
 
     @property
     def _is_left_to_aftermath(self) -> bool:
-        """True if a later process keeps the output so far, because the ApplicationMaster died."""
-        return self._stopper.am_gone and self._has_begun and bool(self._assignment.outputs)
+        """True if a later process keeps the output so far, because the last ApplicationMaster died."""
+        is_ended = self._stopper.from_outside and not self._launch.on_a_cluster
+        return is_ended and self._has_begun and bool(self._assignment.outputs) and not self._link.has_master()
 
     def _give_back_gpus(self) -> None:
         """Release the GPUs; nobody uses them any more. May be repeated."""
@@ -722,7 +855,7 @@ class Task:
 
     def _say(self, phase: Phase, **details: Any) -> None:
         self._note(" ".join(filter(None, (phase.value, str(details.get("detail", ""))))))
-        self._link.say(phase, gpus=self._gpus, **{key: value for key, value in details.items() if key != "gpus"})
+        self._link.say(phase, **{"gpus": self._gpus, "waits_for": self._waits_for, **details})
 
     def _teller(self, *, with_rate: bool = False) -> Callable[[int, int], None]:
         """Return the function that a step calls with bytes done and bytes in all; it reports twice a second.
@@ -738,16 +871,19 @@ class Task:
             if (now := time.monotonic()) >= next_at:
                 next_at = now + _PROGRESS_EVERY_S
                 share = min(1.0, done / total) if total else None
-                link.say(phase, progress=share, gpus=self._gpus, detail=pace.text(done, total) if pace else "")
+                detail = pace.text(done, total) if pace else ""
+                link.say(phase, progress=share, gpus=self._gpus, detail=detail, waits_for=self._waits_for)
 
         return tell
 
     @contextmanager
-    def _step(self, what: str, *, node: bool = False, cut_by: Stop = Stop.SOFT) -> Iterator[None]:
+    def _step(self, what: str, *, node: bool = False, service: str = "", cut_by: Stop = Stop.SOFT) -> Iterator[None]:
         """A step that an order to stop may cut off; its errors become `StepFailed`.
 
         Args:
+            what: what has failed then, for users.
             node: what is no error of the input or output is the node's fault, not the data's.
+            service: the one that is away where a server does not answer.
             cut_by: the weakest order that cuts it off.
         """
         try:
@@ -756,9 +892,11 @@ class Task:
         except PayloadError as error:
             if self._stopper.wanted is Stop.NOW:
                 raise Stopped(self._stopper.why) from error  # what it needs is being ended, too
-            raise StepFailed(error.fault, str(error), outage=error.outage) from error
+            raise StepFailed(error.fault, str(error), service=error.service) from error
         except (NotFound, Denied, UsageError) as error:
             raise StepFailed(Fault.NODE if node else Fault.DATA, f"{what}: {error}") from error
+        except Unreachable as error:
+            raise StepFailed(Fault.SERVICE if service else Fault.NODE, f"{what}: {error}", service=service) from error
         except (DiskFull, ConnectionError, TimeoutError) as error:
             raise StepFailed(Fault.NODE, f"{what}: {error}") from error
         except DlappError as error:
@@ -783,8 +921,44 @@ def runs_as_submitter(environ: Mapping[str, str], *, on_a_node: bool) -> bool:
     return not on_a_node or user_name(os.getuid()) == environ.get("USER")
 
 
-def _changed(result: TaskResult, **changes: Any) -> TaskResult:
-    return replace(result, **changes)
+def _identity(path: str) -> tuple[int, int] | None:
+    """Return device and inode of a directory; None: it is not there."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _lack(error: BaseException | None, path: str) -> str | None:
+    """Return what is missing if an error is that of a full disk, in words; otherwise None.
+
+    Args:
+        error: what made a step fail.
+        path: the directory that it wrote in.
+    """
+    if isinstance(error, DiskFull):
+        return None if error.is_too_small else error.lack
+    if isinstance(error, OSError) and not isinstance(error, DlappError) and error.errno in FULL:
+        return f"space on {mount_point(path)}"
+    return None
+
+
+def _reach_hdfs(hdfs: HdfsPlace) -> None:
+    """Return if a NameNode serves, or raise Unreachable soon: a plan tries for a minute, of which nobody is told."""
+    from dlapp.storage.hdfs_staging import HdfsStagingFiles
+
+    files = HdfsStagingFiles(hdfs, patience_s=_REACH_S)
+    try:
+        files.look(f"{hdfs.location}/")
+    finally:
+        files.close()
+
+
+def _file_system(sources: tuple[str, ...]) -> str:
+    """Return the file system of the sources of an input, for users: ``hdfs://nn:8020``; empty: this machine's."""
+    scheme, _, rest = sources[0].partition("://")
+    return "" if scheme == "file" else f"{scheme}://{rest.partition('/')[0]}"
 
 
 def _words_on(result: TaskResult) -> str:

@@ -21,6 +21,7 @@ from dlapp.errors import DlappError, NotFound
 from dlapp.locations import FILE, local_path, shown
 from dlapp.storage.links import link_kept_inside, link_reader
 from dlapp.storage.tree import explained, make_directories
+from dlapp.system.files import write_all
 
 _BLOCK = 512
 _READ = 256 << 10
@@ -274,8 +275,7 @@ class _WorkspaceUnpacking:
                 if at:
                     os.lseek(descriptor, at, os.SEEK_SET)
                 for piece in self._stream.pieces(length):
-                    while piece:
-                        piece = piece[os.write(descriptor, piece) :]
+                    write_all(descriptor, piece)
             if kind == b"S":
                 os.ftruncate(descriptor, whole)
             os.fchmod(descriptor, mode)

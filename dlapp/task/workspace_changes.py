@@ -14,6 +14,8 @@ from collections.abc import Collection
 
 _MOST_NAMES = 5
 _MOST_CANDIDATES = 1000
+_PYTHON_CACHE = "__pycache__"
+"""Python writes it for each module that a script imports from the workspace."""
 
 
 class WorkspaceChanges:
@@ -33,7 +35,7 @@ class WorkspaceChanges:
         self._until_ns = _clock_ns(self._scratch, _clock_ns(self._scratch, 0))
 
     def keep_only(self, without: Collection[str]) -> list[str]:
-        """Remove what the script did not change. Its processes must be gone.
+        """Remove what the script did not change, and Python's caches. Its processes must be gone.
 
         Args:
             without: paths in the workspace, relative to it, to remove as well.
@@ -44,6 +46,7 @@ class WorkspaceChanges:
         left: list[str] = []
         unwanted = tuple(f"{os.path.normpath(path)}/" for path in without)
         for directory, names, files in os.walk(self._workspace, topdown=False):
+            is_cache = os.path.basename(directory) == _PYTHON_CACHE
             for name in (*files, *names):
                 path = os.path.join(directory, name)
                 relative = os.path.relpath(path, self._workspace)
@@ -52,7 +55,7 @@ class WorkspaceChanges:
                 with contextlib.suppress(OSError):
                     if is_directory:
                         os.rmdir(path)  # fails if something in it is to stay
-                    elif f"{relative}/".startswith(unwanted) or self._is_unchanged(path):
+                    elif is_cache or f"{relative}/".startswith(unwanted) or self._is_unchanged(path):
                         os.unlink(path)
                 if os.path.lexists(path):
                     left.append(f"{relative}/" if is_directory else relative)

@@ -34,7 +34,15 @@ _COLLECT_AFTER = 10_000
 Body = Callable[..., int | None]
 
 
-class ProgramCommand(click.Command):
+class Command(click.Command):
+    """A command that is a process of its own if it is called, as console scripts do."""
+
+    def __call__(self, *_args: Any, **_settings: Any) -> NoReturn:
+        """Run it with the arguments of the process."""
+        run(self)
+
+
+class ProgramCommand(Command):
     """A command after whose ``--`` come the arguments of the user's program: the parameter ``program_args``, None
     without a ``--``."""
 
@@ -56,7 +64,7 @@ def _before_program_args(args: Sequence[str]) -> tuple[list[str], bool, list[str
     return list(args[:at]), at < len(args), list(args[at + 1 :])
 
 
-def command(name: str, *, example: str, kind: type[click.Command] = click.Command) -> Callable[[Body], click.Command]:
+def command(name: str, *, example: str, kind: type[click.Command] = Command) -> Callable[[Body], click.Command]:
     """Make a command of a function; its docstring and ``example`` are the help."""
 
     def declare(body: Body) -> click.Command:
@@ -65,24 +73,13 @@ def command(name: str, *, example: str, kind: type[click.Command] = click.Comman
         declared = click.command(name, cls=kind, epilog=epilog, context_settings=settings)(body)
         declared.params += [
             click.Option(["--debug"], is_flag=True, expose_value=False, help="Show tracebacks of errors."),
-            click.Option(
-                ["--version"],
-                is_flag=True,
-                expose_value=False,
-                is_eager=True,
-                callback=_version,
-                help="Show the version.",
-            ),
         ]
-        return declared
+        version = click.version_option(
+            __version__, prog_name=name, message="%(prog)s %(version)s", help="Show the version."
+        )
+        return version(declared)
 
     return declare
-
-
-def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
-    if wanted:
-        click.echo(f"{context.command.name} {__version__}")
-        context.exit()
 
 
 def json_option(help: str) -> Callable[[Body], Body]:
@@ -118,13 +115,6 @@ def complete_id(*, unfinished: bool = False) -> Callable[..., list[Any]]:
         return [CompletionItem(one.application_id, help=one_line(one.text)) for one in found]
 
     return complete
-
-
-def complete_file(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[Any]:
-    """Let the shell complete a file's name."""
-    from click.shell_completion import CompletionItem
-
-    return [CompletionItem(incomplete, type="file")]
 
 
 def run(declared: click.Command, argv: Sequence[str] | None = None) -> NoReturn:
@@ -202,6 +192,10 @@ def explain(error: Exception, name: str) -> tuple[list[str], int]:
         case OSError() if error.strerror:
             if error.errno == errno.ENOENT and error.filename is None and not _has_working_directory():
                 return ["Error: the working directory was removed; change to one that exists"], EXIT_FAILED
+            if error.errno in (errno.ENOSPC, errno.EDQUOT) and isinstance(error.filename, str):
+                from dlapp.system.disk_space import disk_full
+
+                return [f"Error: {one_line(disk_full(error.filename))}"], EXIT_FAILED
             # Denied is also a PermissionError, but came above with its own words.
             code = EXIT_DENIED if error.errno in (errno.EACCES, errno.EPERM) else EXIT_FAILED
             where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, (str, bytes)) else ""

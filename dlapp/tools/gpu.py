@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from dlapp.errors import EXIT_FAILED, EXIT_UNREACHABLE, UsageError
-from dlapp.tools.common import command, json_option, note, print_json, run, say
+from dlapp.tools.common import command, json_option, note, print_json, say
 
 if TYPE_CHECKING:
     from dlapp.client.gpu_ledger import GpuLedger
@@ -23,6 +24,7 @@ _WORDS = {
     "gc": (0, 100_000, "[HOST]..."),
     "quarantine": (1, 1, "GPU"),
     "heal": (1, 1, "GPU"),
+    "release": (1, 1, "GPU"),
     "forget": (1, 1, "HOST"),
     "why": (1, 1, "N"),
 }
@@ -31,7 +33,8 @@ _WORDS = {
 @command("dlapp-gpu", example="dlapp-gpu list")
 @click.argument("action", metavar="ACTION", type=click.Choice(list(_WORDS)))
 @click.argument("words", metavar="[WORD]...", nargs=-1)
-@click.option("--host", help="quarantine, heal: the GPU's host; by default this host.")
+@click.option("--host", help="quarantine, heal, release: the GPU's host; by default this host.")
+@click.option("--force", is_flag=True, help="release: also if the application has not ended.")
 @click.option("--reason", default="", help="quarantine: the reason, shown by list.")
 @click.option(
     "--timeout",
@@ -42,10 +45,11 @@ _WORDS = {
 @click.option("--forgotten", is_flag=True, help="list: also hosts that were forgotten.")
 @click.option("--original", is_flag=True, help='list: print {"host01": {"gpu0": "application_..."}}.')
 @json_option("Print the answer as JSON.")
-def gpu(
+def main(
     action: str,
     words: tuple[str, ...],
     host: str | None,
+    force: bool,
     reason: str,
     timeout_s: float | None,
     forgotten: bool,
@@ -60,12 +64,15 @@ def gpu(
                        by an application of one container on each
     quarantine GPU     stop leasing a GPU; its holder keeps it
     heal GPU           lease it again
+    release GPU        end the lease of a container whose application ended over an hour ago,
+                       where nothing shows that its program is gone; --force: of any
     forget HOST        no longer list a host that was removed from the cluster
     why N              where N GPUs are free for one container; if nowhere, why
 
     GPU is an index (2, gpu2), a uuid or a PCI bus id.
     """
-    _check(action, words, host=host, reason=reason, timeout=timeout_s, forgotten=forgotten, original=original)
+    options = {"host": host, "force": force, "reason": reason, "timeout": timeout_s}
+    _check(action, words, **options, forgotten=forgotten, original=original)
     from dlapp.client import caller
     from dlapp.client.gpu_ledger import GpuLedger
     from dlapp.config import load_config
@@ -94,12 +101,25 @@ def gpu(
             elif action == "heal":
                 ledger.heal(words[0], host=host)
                 lines = [f"{done['host']}: {words[0]} is not in quarantine"]
+            elif action == "release":
+                ended_ms = None if force else partial(_ended_ms, config)
+                done = ledger.release(words[0], host=host, by=caller(), ended_ms=ended_ms)
+                what = f"{done['host']}: {', '.join(done['devices'])} of {done['container']}"
+                lines = [f"{what}: released; if its program still runs: dlapp-kill {done['application']}"]
             else:
                 ledger.forget(words[0], by=caller())
                 done = {"host": words[0]}
                 lines = [f"{words[0]}: forgotten; it is listed again when it requests a GPU"]
         print_json(done) if as_json else say(*lines)
         return 0
+
+
+def _ended_ms(config: Config, application: str) -> int | None:
+    from dlapp.client import Client
+    from dlapp.ids import ApplicationId
+
+    with Client(config) as client:
+        return client.status(ApplicationId.from_text(application)).finished_ms
 
 
 def _list(ledger: GpuLedger, host: str | None, *, forgotten: bool, original: bool, as_json: bool) -> int:
@@ -163,6 +183,7 @@ def _check(action: str, words: tuple[str, ...], **options: Any) -> None:
         "gc": ("timeout",) if words else (),
         "quarantine": ("host", "reason"),
         "heal": ("host",),
+        "release": ("host", "force"),
     }
     for name, value in options.items():
         if value and name not in allowed.get(action, ()):
@@ -171,7 +192,7 @@ def _check(action: str, words: tuple[str, ...], **options: Any) -> None:
 
 def _collect_on(config: Config, ledger: GpuLedger, hosts: Sequence[str], *, timeout_s: float, as_json: bool) -> int:
     from dlapp.client import Client
-    from dlapp.client.remote_gc import reclaim_on
+    from dlapp.client.node_runs import reclaim_on
     from dlapp.tools.display import gpu as show
 
     def all_of_them() -> Iterator[dict[str, Any]]:
@@ -200,12 +221,3 @@ def _number(text: str) -> int:
         return int(text)
     except ValueError:
         raise UsageError(f"why takes a number of GPUs, not {text!r}") from None
-
-
-def main() -> None:
-    """The console script."""
-    run(gpu)
-
-
-if __name__ == "__main__":
-    main()

@@ -12,12 +12,10 @@ from dlapp.errors import EXIT_INTERRUPTED, UsageError
 from dlapp.tools.common import (
     ProgramCommand,
     command,
-    complete_file,
     json_option,
     note,
     override_options,
     print_json,
-    run,
     say,
 )
 
@@ -31,13 +29,13 @@ ID_LINE = "DL App ID = "
 
 
 @command("dlapp-launcher", example="dlapp-launcher --wait dl_app.properties", kind=ProgramCommand)
-@click.argument("file", metavar="FILE", shell_complete=complete_file)
+@click.argument("file", metavar="FILE", type=click.Path())
 @click.option("--wait", is_flag=True, help="Show the progress until the application ends, and exit with its code.")
 @click.option("--print-spec", is_flag=True, help="Print the specification with all defaults as JSON; submit nothing.")
 @click.option("--cluster", metavar="NAME", help="Submit to this engine instead of the configured one.")
 @override_options("a key")
 @json_option("Print the result as JSON; the lines for people go to stderr.")
-def launcher(
+def main(
     file: str,
     wait: bool,
     print_spec: bool,
@@ -56,7 +54,9 @@ def launcher(
     from dlapp.launcher.overrides import Overrides, read_env_options, read_set_options
 
     overrides = Overrides(read_set_options(settings), read_env_options(variables, os.environ), program_args)
-    return launch(Client(cluster=cluster), file, overrides, wait=wait, print_spec=print_spec, as_json=as_json)
+    return launch(
+        Client(cluster=cluster, note=note), file, overrides, wait=wait, print_spec=print_spec, as_json=as_json
+    )
 
 
 def launch(
@@ -78,7 +78,9 @@ def launch(
     if wait and print_spec:
         raise UsageError("--print-spec submits nothing, so --wait has nothing to wait for")
     if print_spec:
-        print_json(client.print_spec(file, overrides))
+        from dlapp.launcher import submit
+
+        print_json(submit.print_spec(file, client.config, client.engine, overrides))
         return 0
     application_id = _submit(client, file, overrides, as_json)
     if application_id is None:
@@ -105,7 +107,9 @@ def _submit(client: Client, file: str | Snapshot, overrides: Overrides, as_json:
         (note if as_json else say)(line)
 
     def remark(line: str) -> None:
-        note(f"note: {line}")
+        from dlapp.launcher.application import WARNING
+
+        note(line if line.startswith(WARNING) else f"note: {line}")
 
     try:
         with copying_bar("packing") as progress:
@@ -152,12 +156,3 @@ def say_how_to_return(application_id: str) -> None:
     note(f"* dlapp-status {application_id}   to see where it is")
     note(f"* dlapp-softkill {application_id}   to end it and keep its output")
     note(f"* dlapp-kill {application_id}   to end it and discard its output")
-
-
-def main() -> None:
-    """The console script."""
-    run(launcher)
-
-
-if __name__ == "__main__":
-    main()

@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from dlapp.errors import Unreachable, UsageError
-from dlapp.tools.common import command, json_option, note, print_json, run, say, whole
+from dlapp.errors import NotFound, Unreachable, UsageError
+from dlapp.tools.common import command, json_option, note, print_json, say, whole
 
 STATES = ("waiting", "running", "finished", "succeeded", "failed", "timed-out", "soft-killed", "killed")
 
@@ -33,7 +33,7 @@ STATES = ("waiting", "running", "finished", "succeeded", "failed", "timed-out", 
 @click.option("--name", metavar="TEXT", help="Only those whose name contains TEXT, in upper or lower case.")
 @click.option("--since", metavar="TIME", help="Only those submitted since: 30m, 2h, 7d, 2023-11-14, 2023-11-14T22:00.")
 @json_option("Print the views as JSON.")
-def list_(
+def main(
     user: str | None,
     everybody: bool,
     most: int,
@@ -49,7 +49,7 @@ def list_(
     """
     from dlapp.client import Client
     from dlapp.system import clock
-    from dlapp.tools.display.view import derived, ended
+    from dlapp.tools.display.view import derived, ended, fitted_list_lines, list_lines
 
     if user is not None and everybody:
         raise UsageError("-a lists everybody's applications, USER one user's: give one of them")
@@ -57,44 +57,51 @@ def list_(
     wanted = _filter(states, name, None if since is None else _since_ms(since, now_ms))
     silent: list[Unreachable] = []
     # One more than is shown tells if there are more.
-    views = Client().list_json(
+    views = Client(note=note).list_json(
         user=user, everybody=everybody, finished=most + 1, wanted=wanted, unanswered=silent.append
     )
+    if user and not views and not silent:
+        _check_user(user, lambda: bool(wanted and Client().list_json(user=user, finished=1)))
     finished = [place for place, view in enumerate(views) if ended(view)]
     is_cut = len(finished) > most
     if is_cut:
         views = [view for place, view in enumerate(views) if place != finished[0]]
     if as_json:
         print_json({"applications": [{**whole(view), **derived(view, now_ms)} for view in views]})
+    elif sys.stdout.isatty():
+        columns = os.get_terminal_size(sys.stdout.fileno()).columns or 80
+        say(*fitted_list_lines(views, now_ms, columns, users=everybody or user is not None))
     else:
-        say(*_lines(views, now_ms, users=everybody or user is not None))
+        say(*list_lines(views, now_ms))
     if silent:
         raise silent[0]  # what there is was shown, and that something is missing is said
     if not views and not as_json and not is_cut:
         note("there are no " + ("such " if wanted else "") + "applications" + (f" of {user}" if user else ""))
-        if user and not _is_user(user):
-            note(f"this machine has no user {user}")
     elif is_cut and sys.stdout.isatty():
         note(f"earlier ones are not shown (-n {max(2 * most, 20)} shows more)")
 
 
-def _is_user(name: str) -> bool:
-    """Return whether this machine has a user; an owner without a name is shown by number."""
+def _check_user(name: str, has_applications: Callable[[], bool]) -> None:
+    """Refuse a name of which there are no applications, if this machine has no such user either.
+
+    Args:
+        name: of the user; the number of an owner without a name passes.
+        has_applications: asked for a name that is no user's.
+
+    Raises:
+        NotFound: there is no such user.
+    """
     import pwd
 
     try:
         pwd.getpwnam(name)
     except (KeyError, ValueError):
-        return name.isdecimal()
-    return True
+        if not name.isdecimal() and not has_applications():
+            import difflib
 
-
-def _lines(views: Any, now_ms: int, *, users: bool) -> list[str]:
-    from dlapp.tools.display.view import fitted_list_lines, list_lines
-
-    if not sys.stdout.isatty():
-        return list_lines(views, now_ms)
-    return fitted_list_lines(views, now_ms, os.get_terminal_size(sys.stdout.fileno()).columns or 80, users=users)
+            close = difflib.get_close_matches(name, [user.pw_name for user in pwd.getpwall()], n=1)
+            hint = f"; the nearest is {close[0]}" if close else ""
+            raise NotFound(f"there is no user {name} on this machine, and no application of {name}{hint}") from None
 
 
 def _filter(
@@ -129,12 +136,3 @@ def _since_ms(text: str, now_ms: int) -> int:
         raise UsageError(
             f"--since: {shown(text)} is neither a time before now nor a date, such as {examples}"
         ) from error
-
-
-def main() -> None:
-    """The console script."""
-    run(list_)
-
-
-if __name__ == "__main__":
-    main()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dlapp.errors import UsageError
-from dlapp.tools.common import command, complete_id, json_option, note, run
+from dlapp.tools.common import command, complete_id, json_option, note
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -31,9 +31,10 @@ if TYPE_CHECKING:
 @click.option(
     "-n", "--lines", type=click.IntRange(min=0), metavar="N", help="Begin with the last N lines of each stream."
 )
+@click.option("--timestamps", is_flag=True, help="Begin each line with its time, which is approximate.")
 @click.option("--raw", is_flag=True, help="Print every byte also to a terminal, including control sequences.")
 @json_option("Print a JSON object for each line.")
-def logs(
+def main(
     application: str,
     follow: bool,
     container: str | None,
@@ -42,18 +43,21 @@ def logs(
     only_stderr: bool,
     own: bool,
     lines: int | None,
+    timestamps: bool,
     raw: bool,
     as_json: bool,
 ) -> int:
     """Show what an application's containers print.
 
     All of them are merged, with "[0] " before a line that container 0 printed and "[0 err] " before one of its
-    stderr. ID is an application's id, a unique ending of it, or 'last' (the default). On a terminal
-    colours are shown, and other control sequences left out.
+    stderr; those of a container are in the order in which they were printed. ID is an application's id, a unique
+    ending of it, or 'last' (the default). On a terminal colours are shown, and other control sequences left out.
     """
     from dlapp.client import Client, exit_code
 
     streams = _streams(only_stdout, only_stderr, own)
+    if timestamps and own:
+        raise UsageError("--timestamps and --own exclude each other: lines of dlapp's own log begin with their time")
     one = None if container is None else _container(container)
     client = Client()
     application_id = client.resolve(application)
@@ -64,6 +68,7 @@ def logs(
         try_number=try_number,
         streams=streams,
         last_lines=lines,
+        times=timestamps or as_json,
         follow=follow,
         on_change=waiting.look,
         missing=note,
@@ -71,13 +76,13 @@ def logs(
     if as_json:
         _write(_json_lines(pieces))
     elif one is None and sys.stdout.isatty() and not raw:
-        _write_to_terminal(pieces, follow=follow)
+        _write_to_terminal(pieces, follow=follow, timestamps=timestamps)
     elif one is None:
-        from dlapp.client.logs import LineMerger
+        from dlapp.client.logs import LineMerger, prefix_of, timed_prefix_of
 
-        _write(LineMerger().merged(pieces))
+        _write(LineMerger().merged(pieces, timed_prefix_of if timestamps else prefix_of))
     else:
-        _write_one(pieces, both=len(streams) > 1, raw=raw)
+        _write_one(_timed_lines(pieces) if timestamps else pieces, both=len(streams) > 1, raw=raw)
     if not follow:
         return 0
     from dlapp.serialization import to_json
@@ -130,14 +135,14 @@ def _write(texts: Iterable[bytes]) -> None:
         sys.stdout.buffer.flush()
 
 
-def _write_to_terminal(pieces: Iterable[LogPiece], *, follow: bool) -> None:
-    from dlapp.client.logs import LineMerger, prefix_of
+def _write_to_terminal(pieces: Iterable[LogPiece], *, follow: bool, timestamps: bool) -> None:
+    from dlapp.client.logs import LineMerger, prefix_of, timed_prefix_of
     from dlapp.tools.display.progress_lines import ProgressLines
     from dlapp.tools.display.terminal import terminal_line
 
     merger = ProgressLines() if follow else LineMerger()
     for piece in pieces:
-        prefix = prefix_of(piece).decode()
+        prefix = (timed_prefix_of if timestamps else prefix_of)(piece).decode()
         for line in merger.lines(piece):
             sys.stdout.write(f"{prefix}{terminal_line(line)}\n")
         sys.stdout.flush()
@@ -157,6 +162,19 @@ def _write_one(pieces: Iterable[LogPiece], *, both: bool, raw: bool) -> None:
         stream.flush()
 
 
+def _timed_lines(pieces: Iterable[LogPiece]) -> Iterator[LogPiece]:
+    """Yield whole lines, each with its time before it."""
+    from dlapp.client.logs import LineMerger, time_text
+
+    merger = LineMerger()
+    for piece in pieces:
+        prefix = time_text(piece.time_ms)
+        if text := b"".join(prefix + line + b"\n" for line in merger.lines(piece)):
+            yield piece._replace(data=text)
+        if not piece.data:
+            yield piece
+
+
 def _json_lines(pieces: Iterable[LogPiece]) -> Iterator[bytes]:
     import json
 
@@ -173,15 +191,7 @@ def _json_lines(pieces: Iterable[LogPiece]) -> Iterator[bytes]:
                 "role": piece.log.role,
                 "role_index": piece.log.role_index,
                 "stream": piece.stream,
+                "time_ms": piece.time_ms,
                 "line": text,
             }
             yield json.dumps(entry).encode() + b"\n"
-
-
-def main() -> None:
-    """The console script."""
-    run(logs)
-
-
-if __name__ == "__main__":
-    main()

@@ -11,14 +11,13 @@ from typing import Any, NamedTuple
 import click
 
 from dlapp.errors import UsageError
-from dlapp.tools.common import command, run
+from dlapp.tools.common import Command, command
 
 
 class CommandEntry(NamedTuple):
-    """A command: its module in `dlapp.tools`, its name there, and its purpose."""
+    """A command: its module in `dlapp.tools`, which has it as ``main``, and its purpose."""
 
     module: str
-    attribute: str
     summary: str
 
     @property
@@ -28,18 +27,18 @@ class CommandEntry(NamedTuple):
 
 
 COMMANDS = {
-    "submit": CommandEntry("launcher", "launcher", "Check, pack and submit an application."),
-    "status": CommandEntry("status", "status", "Show how an application is or ended, and why."),
-    "list": CommandEntry("list", "list_", "List applications."),
-    "logs": CommandEntry("logs", "logs", "Show what an application's containers print."),
-    "softkill": CommandEntry("softkill", "softkill", "End applications early, with their output."),
-    "kill": CommandEntry("kill", "kill", "Kill applications at once, without output."),
-    "rm": CommandEntry("rm", "rm", "Remove ended applications from the history."),
-    "shell": CommandEntry("shell", "shell", "Open a shell in a program's environment."),
-    "run": CommandEntry("run", "run_", "Inside dlapp-shell: submit its application."),
-    "gpu": CommandEntry("gpu", "gpu", "Show and change which GPU belongs to whom."),
-    "cache": CommandEntry("cache", "cache", "Show and change the cached input."),
-    "doctor": CommandEntry("doctor", "doctor", "Check what dlapp needs here."),
+    "submit": CommandEntry("launcher", "Check, pack and submit an application."),
+    "status": CommandEntry("status", "Show how an application is or ended, and why."),
+    "list": CommandEntry("list", "List applications."),
+    "logs": CommandEntry("logs", "Show what an application's containers print."),
+    "softkill": CommandEntry("softkill", "End applications early, with their output."),
+    "kill": CommandEntry("kill", "Kill applications at once, without output."),
+    "rm": CommandEntry("rm", "Remove ended applications from the history."),
+    "shell": CommandEntry("shell", "Open a shell in a program's environment."),
+    "run": CommandEntry("run", "Inside dlapp-shell: submit its application."),
+    "gpu": CommandEntry("gpu", "Show and change which GPU belongs to whom."),
+    "cache": CommandEntry("cache", "Show and change the cached input."),
+    "doctor": CommandEntry("doctor", "Check what dlapp needs here."),
 }
 """All commands, by their word, in the order of the help."""
 
@@ -56,11 +55,11 @@ def find_word(name: str) -> str | None:
 def load_command(word: str) -> click.Command:
     """Import a command."""
     entry = COMMANDS[word]
-    found: click.Command = getattr(importlib.import_module(f"dlapp.tools.{entry.module}"), entry.attribute)
+    found: click.Command = importlib.import_module(f"dlapp.tools.{entry.module}").main
     return found
 
 
-class CommandGroup(click.Group):
+class CommandGroup(Command, click.Group):
     """The words after ``dlapp``."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
@@ -94,7 +93,7 @@ class CommandGroup(click.Group):
 
 
 @command("dlapp", example="dlapp submit --wait dl_app.properties", kind=CommandGroup)
-def dlapp() -> None:
+def main() -> None:
     """Run deep-learning programs on shared GPUs.
 
     Every command is also a program of its own: 'dlapp status' is dlapp-status, and 'dlapp submit' is
@@ -124,12 +123,3 @@ def help_(word: str | None) -> None:
     found = load_command(word)
     with click.Context(found, info_name=word, parent=context, **found.context_settings) as one:
         click.echo(found.get_help(one))
-
-
-def main() -> None:
-    """The console script."""
-    run(dlapp)
-
-
-if __name__ == "__main__":
-    main()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from dlapp.tools.common import command, complete_id, json_option, print_json, run, say
+from dlapp.tools.common import command, complete_id, json_option, print_json, say
 
 
 @command("dlapp-rm", example="dlapp-rm 41 42")
 @click.argument("words", metavar="ID...", nargs=-1, required=True, shell_complete=complete_id(unfinished=False))
 @json_option("Print the ids of what was removed as JSON.")
-def rm(words: tuple[str, ...], as_json: bool) -> None:
+def main(words: tuple[str, ...], as_json: bool) -> None:
     """Remove applications that have ended from this machine's history, with their logs.
 
     ID is an application's id, a unique ending of it, or 'last'. All are checked before the first is removed; they
@@ -32,12 +32,3 @@ def rm(words: tuple[str, ...], as_json: bool) -> None:
         return
     for one, view, paths in zip(applications, views, unstored, strict=True):
         say(f"{one} was removed from the history", *kept_lines(view, paths))
-
-
-def main() -> None:
-    """The console script."""
-    run(rm)
-
-
-if __name__ == "__main__":
-    main()

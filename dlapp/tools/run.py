@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dlapp.errors import UsageError
-from dlapp.tools.common import ProgramCommand, command, json_option, override_options, run
+from dlapp.tools.common import ProgramCommand, command, json_option, override_options
 
 if TYPE_CHECKING:
     from dlapp.launcher.overrides import Overrides
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option("--cluster", metavar="NAME", help="Submit to this engine instead of the configured one.")
 @override_options("a key of [resources]")
 @json_option("Print the result as JSON; the lines for people go to stderr.")
-def run_(
+def main(
     wait: bool,
     print_spec: bool,
     cluster: str | None,
@@ -73,12 +73,3 @@ def _overrides(settings: Sequence[str], variables: Sequence[str], program_args: 
             f"--set {other}: inside dlapp-shell only keys of [resources] can be set (outside: dlapp-launcher)"
         )
     return Overrides(found, read_env_options(variables, {}), program_args)
-
-
-def main() -> None:
-    """The console script."""
-    run(run_)
-
-
-if __name__ == "__main__":
-    main()

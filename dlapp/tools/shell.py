@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import click
 
-from dlapp.tools.common import command, complete_file, json_option, note, run
+from dlapp.tools.common import command, json_option, note
 
 
 @command("dlapp-shell", example="dlapp-shell --gcores 1 dl_app.properties")
-@click.argument("file", metavar="FILE", shell_complete=complete_file)
+@click.argument("file", metavar="FILE", type=click.Path())
 @click.option(
     "--gcores", type=click.IntRange(min=0), metavar="N", help="Lease N GPUs instead of the number in the file."
 )
 @click.option("--no-input", is_flag=True, help="Do not copy the input into the workspace.")
 @json_option("Print how it ended as JSON, as the last line, once it is closed.")
-def shell(file: str, gcores: int | None, no_input: bool, as_json: bool) -> int:
+def main(file: str, gcores: int | None, no_input: bool, as_json: bool) -> int:
     """Open a shell in the environment that FILE's program runs in.
 
     It is the same image, or a plain process; the workspace is your own, so edits stay; the input is brought into it
@@ -39,12 +39,3 @@ def shell(file: str, gcores: int | None, no_input: bool, as_json: bool) -> int:
         # What was printed inside is before it and may end without a line end: a line of its own can be told from that.
         click.echo(f'\n{{"exit_code": {code}}}')
     return code
-
-
-def main() -> None:
-    """The console script."""
-    run(shell)
-
-
-if __name__ == "__main__":
-    main()

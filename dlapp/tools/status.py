@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import click
 
-from dlapp.tools.common import command, complete_id, json_option, print_json, run, say, whole
+from dlapp.tools.common import command, complete_id, json_option, note, print_json, say, whole
 
 
 @command("dlapp-status", example="dlapp-status application_1700000000000_0042")
 @click.argument("application", metavar="[ID]", default="last", shell_complete=complete_id())
 @click.option("--logs", "all_logs", is_flag=True, help="Show the log URLs of all containers.")
 @json_option("Print the view and the log URLs as JSON.")
-def status(application: str, all_logs: bool, as_json: bool) -> None:
+def main(application: str, all_logs: bool, as_json: bool) -> None:
     """Show how an application is or ended, why, and what to do next.
 
     Of an application that failed, the last lines of stderr of the container that failed first are shown.
@@ -22,7 +22,7 @@ def status(application: str, all_logs: bool, as_json: bool) -> None:
     from dlapp.system import clock
     from dlapp.tools.display.view import derived
 
-    client = Client()
+    client = Client(note=note)
     view = client.status_json(client.resolve_text(application))
     logs = client.log_urls(view)
     now_ms, unstored = clock.now_ms(), client.unstored(view)
@@ -33,12 +33,3 @@ def status(application: str, all_logs: bool, as_json: bool) -> None:
 
         tail = read_error_tail(client, view)
         say(*status_lines(view, logs, now_ms, tail=tail, unstored=unstored, all_logs=all_logs))
-
-
-def main() -> None:
-    """The console script."""
-    run(status)
-
-
-if __name__ == "__main__":
-    main()

@@ -51,6 +51,7 @@ class Driver:
         timing: Timing = Timing(),  # noqa: B008 - a tuple
         published: bool = True,
         single_node: bool = False,
+        is_complete: bool = False,
         **fields: Any,
     ) -> None:
         wanted = submission(*(roles or (RoleSpec(),)), **fields)
@@ -62,7 +63,7 @@ class Driver:
         self.last: list[events.Action] = []
         self._numbers: dict[int, int] = {}
         if registered:
-            self.do(Registered(limits=ResourceLimits(), live=live, single_node=single_node))
+            self.do(Registered(limits=ResourceLimits(), live=live, is_complete=is_complete, single_node=single_node))
         if published:
             assert self.master.handle(events.Published(), self.now_ms) == []
 
@@ -83,7 +84,9 @@ class Driver:
         return Grant(container_id=self.id(number, attempt), request_id=request_id, node=node, resources=role.resources)
 
     def granted(self, *numbers: int, request_id: int = 1, node: str = "node1") -> list[events.Action]:
-        return self.do(Heartbeat(granted=tuple(self.grant(number, request_id, node) for number in numbers)))
+        """Containers come, and their nodes take them."""
+        grants = tuple(self.grant(number, request_id, node) for number in numbers)
+        return self.do(Heartbeat(granted=grants, started=tuple(one.container_id for one in grants)))
 
     def ended(self, number: int, status: int = 0, attempt: int | None = None, **fields: Any) -> list[events.Action]:
         end = ContainerEnd(container_id=self.id(number, attempt), exit_status=status, **fields)
@@ -166,7 +169,7 @@ class Driver:
         return [ask.count for ask in self.master.asks()]
 
     def ending(self) -> events.ApplicationEnd:
-        """How it ended; it must have."""
+        """Return how it ended; it must have."""
         (finish,) = self.of(events.Finish, self.all)
         return finish.ending
 
@@ -174,7 +177,7 @@ class Driver:
         return self.ending().diagnostics
 
     def settlement(self) -> events.SettleOutputs:
-        """What was to become of the outputs; asked for exactly once."""
+        """Return what was to become of the outputs; asked for exactly once."""
         (wanted,) = self.of(events.SettleOutputs, self.all)
         return wanted
 
@@ -185,6 +188,6 @@ class Driver:
         return phase_of(self.state)
 
     def journal(self) -> journal.RecoveredState:
-        """What a next attempt makes of all that was written so far."""
+        """Return what a next attempt makes of all that was written so far."""
         lines = [journal.line(one.record) for one in self.of(events.WriteJournal, self.all)]
         return journal.replay(journal.records(lines))

@@ -1,4 +1,4 @@
-"""What goes wrong in one run of the `simulation`: everything, at some seed."""
+"""Plans of what goes wrong in one run of the `simulation`: everything, at some seed."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ EPOCH_MS = 1_700_000_000_000
 PHASES = (Phase.LEASING, Phase.UNPACKING, Phase.FETCHING, Phase.WAITING)
 TIMING = Timing(
     hello_ms=30_000,
+    check_ms=3_000,
+    prepare_ms=60_000,
     silence_ms=15_000,
     recovery_ms=10_000,
     stop_ms=3_000,
@@ -34,7 +36,7 @@ class Violation(AssertionError):
 
 @dataclass
 class Plan:
-    """What happens at one seed; tests set fields to ask for something."""
+    """Events of one seed; tests set fields to ask for something."""
 
     seed: int
     roles: tuple[RoleSpec, ...] = (RoleSpec(instances=3),)
@@ -48,6 +50,8 @@ class Plan:
     task_killed: float = 0.0
     task_hangs: float = 0.0
     task_late: float = 0.0
+    slow_files: float = 0.0
+    """Share of the containers whose files take longer than a task may."""
     node_deaths: tuple[float, ...] = ()
     node_losses: tuple[float, ...] = ()
     """When the engine loses a node on which all runs on, and reaches the ApplicationMaster."""
@@ -114,11 +118,12 @@ class Plan:
         plan.unpublished_s = chance.choice((0.0, 0.0, 0.5, 20.0))
         if chance.random() < 0.4 and all(role.start is StartRule.AS_GRANTED for role in roles):
             plan.on_container_failure = ContainerFailure.CONTINUE
+        plan.slow_files = chance.choice((0.0, 0.0, 0.1))
         return plan
 
     @property
     def submission(self) -> Submission:
-        """What the ApplicationMaster gets."""
+        """Return what the ApplicationMaster gets."""
         outputs = (OutputSpec(output_path="output", target="file:///results/run"),) if self.outputs else ()
         spec = AppSpec(
             username="tony",

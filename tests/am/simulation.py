@@ -56,6 +56,7 @@ class Box:
         self.told = False
         self.released = self.started = self.ended = False
         self.on_lost_node = False
+        self.prepared_at = 0.0
         self.hangs = self.talking = False
         self.index: int | None = None
         self.phase = Phase.STARTING
@@ -75,7 +76,7 @@ class Box:
 
     @property
     def storing_now(self) -> bool:
-        """Whether its task is between its payload's end and its result."""
+        """Return whether its task is between its payload's end and its result."""
         return self.phase is Phase.STORING
 
 
@@ -98,6 +99,8 @@ class World:
         self.wanted: dict[int, int] = {}
         self.granted_since: dict[int, int] = {}
         self.news_granted: list[Grant] = []
+        self.news_started: list[ContainerId] = []
+        self.news_preparing: list[ContainerId] = []
         self.news_ended: list[ContainerEnd] = []
         self.news_ending: list[ContainerId] = []
         self.news_failed: list[ContainerEnd] = []
@@ -190,7 +193,7 @@ class World:
         for box in self.boxes.values():
             if not box.started and not box.ended:
                 box.ended = True  # never started: the engine takes it back with its attempt
-        self.news_granted, self.wanted = [], {}
+        self.news_granted, self.news_started, self.news_preparing, self.wanted = [], [], [], {}
         self.handle(Registered(limits=ResourceLimits(), live=live, single_node=self.plan.seed % 2 == 1))
         mine = self.attempt
         self.at(0.05, lambda: self.beat(mine))
@@ -235,6 +238,9 @@ class World:
                 self.check_stop(container_id)
                 if not self.is_lost() and not box.on_lost_node:
                     self.at(self.latency(), lambda: self.end_box(box, -105))
+            case events.CheckStart(container_id):
+                if self.now < self.boxes[container_id].prepared_at and not self.is_lost():
+                    self.at(self.latency(), lambda: self.news_preparing.append(container_id))
             case events.Assign(container_id, assignment):
                 self.message(lambda: self.on_assign(self.boxes[container_id], assignment))
             case events.Refuse(container_id, _):
@@ -349,12 +355,16 @@ class World:
                 box.released = True
                 self.at(self.latency(), partial(self.end_box, box, -100))
         granted, self.news_granted = tuple(self.news_granted), []
+        started, self.news_started = tuple(self.news_started), []
+        preparing, self.news_preparing = tuple(self.news_preparing), []
         ended, self.news_ended = tuple(self.news_ended), []
         failed, self.news_failed = tuple(self.news_failed), []
         ending, self.news_ending = tuple(self.news_ending), []
         mine = self.attempt
         self.at(self.latency(), lambda: self.grant_some(mine))
-        return Heartbeat(granted=granted, ended=ended, start_failed=failed, ending=ending)
+        return Heartbeat(
+            granted=granted, started=started, preparing=preparing, ended=ended, start_failed=failed, ending=ending
+        )
 
     def grant_some(self, attempt: int) -> None:
         if self.master is None or self.attempt != attempt or self.ending is not None:
@@ -428,9 +438,14 @@ class World:
             self.news_failed.append(ContainerEnd(container_id=box.grant.container_id, exit_status=1))
             return
         box.started = True
+        if box.grant.container_id.attempt == self.attempt:
+            self.at(0.02, lambda: self.news_started.append(box.grant.container_id))
         wait = self.chance.uniform(0.05, 0.4)
         if self.plan.task_late and self.chance.random() < self.plan.task_late:
             wait = self.chance.uniform(20, 60)
+        if self.plan.slow_files and self.chance.random() < self.plan.slow_files:
+            wait = self.chance.uniform(40, 80)
+            box.prepared_at = self.now + wait
         if self.plan.task_killed and self.chance.random() < self.plan.task_killed:
             self.at(self.chance.uniform(0, 10), lambda: self.kill_task(box))
         if self.plan.task_hangs and self.chance.random() < self.plan.task_hangs:

@@ -6,19 +6,20 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 import pytest
 
-from dlapp.am.application_dir import hdfs
+from dlapp.am.application_dir import hdfs, hdfs_journal
 from dlapp.am.application_dir.hdfs import HdfsApplicationDir
 from dlapp.am.application_dir.interface import Superseded
 from dlapp.am.model import events
 from dlapp.cluster import Heartbeat
 from dlapp.cluster.yarn.client.cleanup import EndedApplication, settle
 from dlapp.cluster.yarn.staging import AM, KILL, SOFT_KILL, VIEW, StagingPaths
+from dlapp.cluster.yarn.staging import SUBMISSION as SUBMISSION_FILE
 from dlapp.errors import DlappError, NotFound, Unreachable
 from dlapp.ids import ApplicationId
+from dlapp.locations import FileInfo
 from dlapp.report import Cause, CommitClaim, FinalStatus, OutputView, State
 from dlapp.spec import AppSpec, OutputSpec, Submission
 from dlapp.value import replace
@@ -34,12 +35,7 @@ SUBMISSION = Submission(
 )
 
 
-class Look(NamedTuple):
-    size_bytes: int = 0
-    modified_ms: int = 0
-    owner: str = "tony"
-    mode: int = 0o600
-    is_file: bool = True
+A_FILE = FileInfo(size_bytes=0, modified_ms=0, owner="tony", mode=0o600, is_file=True)
 
 
 class FilesInMemory:
@@ -48,6 +44,9 @@ class FilesInMemory:
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
+        self.touched: dict[str, int] = {}
+        self.inodes: dict[str, int] = {}
+        self.reads: list[str] = []
         self.away = 0
         self.before_write: Callable[[str], None] = lambda _place: None
         self.before_read: Callable[[str], None] = lambda _place: None
@@ -56,6 +55,9 @@ class FilesInMemory:
 
     home = "hdfs://nn/user/tony"
 
+    def home_by_server(self) -> str:
+        return "/user/tony"
+
     def close(self) -> None: ...
 
     def _answer(self) -> None:
@@ -63,9 +65,11 @@ class FilesInMemory:
             self.away -= 1
             raise Unreachable("the NameNode is away")
 
-    def look(self, location: str) -> Look | None:
+    def look(self, location: str) -> FileInfo | None:
         self._answer()
-        return Look() if any(f"{one}/".startswith(f"{location}/") for one in self.files) else None
+        if not any(f"{one}/".startswith(f"{location}/") for one in self.files):
+            return None
+        return A_FILE._replace(inode_id=self.inodes.get(location, 0), size_bytes=len(self.files.get(location, b"")))
 
     def names(self, location: str) -> list[str]:
         self._answer()
@@ -74,11 +78,15 @@ class FilesInMemory:
     def make(self, location: str, mode: int) -> None:
         self._answer()
 
-    def send(self, path: str, location: str, mode: int) -> Look:
+    def send(self, path: str, location: str, mode: int) -> FileInfo:
         raise NotImplementedError
 
     def entries(self, location: str) -> list[tuple[str, int, int]]:
-        raise NotImplementedError
+        places = [(name, f"{location}/{name}") for name in self.names(location)]
+        return [(name, len(self.files.get(place, b"")), self.touched.get(place, 0)) for name, place in places]
+
+    def touch(self, location: str) -> None:
+        self.touched[location] = self.touched.get(location, 0) + 1
 
     def read_part(self, location: str, offset: int, count: int) -> bytes:
         raise NotImplementedError
@@ -95,11 +103,13 @@ class FilesInMemory:
             if once and location in self.files:
                 return False
             self.files[location] = data
+            self.inodes[location] = max(self.inodes.values(), default=0) + 1
             return True
 
     def read(self, location: str, *, max_bytes: int) -> bytes:
         self._answer()
         self.before_read(location)
+        self.reads.append(location)
         if location not in self.files:
             raise NotFound(location)
         if len(self.files[location]) > max_bytes:
@@ -130,6 +140,7 @@ class Attempt:
     def __init__(self, files: FilesInMemory, number: int, *, awake: bool = True) -> None:
         self.home = HdfsApplicationDir(files, APP, number, SUBMISSION)
         self.number = number
+        self.shown = ""
         self.told = threading.Event()
         files.attempts.append(self)
         self.others: list[str] = []
@@ -294,6 +305,18 @@ def test_a_file_system_that_is_away_for_a_while_is_waited_for(files: FilesInMemo
     assert f"{files.home}/.dlapp/history/{APP}.json" in files.files
 
 
+def test_whose_the_application_is_costs_a_status_where_nothing_changed(files: FilesInMemory) -> None:
+    first = Attempt(files, 1).begun()
+    assert first.home.is_ours()
+    files.reads.clear()
+    for _ in range(3):
+        assert first.home.is_ours()
+    assert files.reads == []
+    second = files.files[f"{first.home.directory}/{AM}"].replace(b'"attempt":1', b'"attempt":2')
+    files.write(f"{first.home.directory}/{AM}", second, 0o600)
+    assert not first.home.is_ours()
+
+
 def test_a_doubt_about_other_attempts_is_none(files: FilesInMemory, capsys: pytest.CaptureFixture[str]) -> None:
     first = Attempt(files, 1).begun()
     files.away = 1
@@ -312,10 +335,26 @@ def test_a_line_counts_as_written_when_its_group_is_there_and_who_waits_is_told(
     assert first.home.all_journal_lines() == ["{}"]
 
 
+def test_results_that_come_shortly_after_a_group_are_written_together(
+    files: FilesInMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hdfs, "GROUP_EVERY_S", 1000.0)
+    monkeypatch.setattr(hdfs, "RESULTS_EVERY_S", 1000.0)
+    first = Attempt(files, 1).begun()
+    journal = first.home.journal(1)
+    for line in ('"a"', '"b"', '"c"'):
+        journal.add(line)
+        journal.hurry()
+        until(lambda: journal.written)
+    first.home.close()
+    groups = {name.rpartition("/")[2]: data for name, data in files.files.items() if "journal" in name}
+    assert groups == {"journal-1-000000.jsonl": b'"a"\n', "journal-1-000001.jsonl": b'"b"\n"c"\n'}
+
+
 def test_what_waited_long_is_written_in_groups_that_a_next_attempt_reads(
     files: FilesInMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hdfs, "MAX_GROUP_BYTES", 20)
+    monkeypatch.setattr(hdfs_journal, "MAX_GROUP_BYTES", 20)
     first = Attempt(files, 1).begun()
     journal, write, taken = first.home.journal(1), files.write, list[str]()
 
@@ -342,8 +381,8 @@ def test_journals_that_are_too_large_together_are_refused(
     for number in range(3):
         files.files[f"{first.home.directory}/journal-1-{number:06d}.jsonl"] = b"{}\n"
     assert first.home.all_journal_lines() == ["{}"] * 3
-    monkeypatch.setattr(hdfs, "MAX_JOURNAL_BYTES", 8)
-    with pytest.raises(DlappError, match=r"journal-1-000002\.jsonl is larger than 2 bytes"):
+    monkeypatch.setattr(hdfs_journal, "MAX_JOURNAL_BYTES", 8)
+    with pytest.raises(DlappError, match=r"has 9 bytes, at most 8 are read: submit the application again"):
         first.home.all_journal_lines()
 
 
@@ -443,3 +482,49 @@ def test_who_is_to_find_it_can_when_its_file_is_there_and_not_before(files: File
     files.before_write = lambda _: None
     assert first.published.wait(10)
     assert f"{first.home.directory}/{AM}" in files.files
+
+
+def written_views(files: FilesInMemory, monkeypatch: pytest.MonkeyPatch) -> tuple[Attempt, list[str]]:
+    """Return an attempt whose views wait a second for another state and for ever else, and the phases written."""
+    monkeypatch.setattr(hdfs, "VIEW_SOON_S", 0.0)
+    monkeypatch.setattr(hdfs, "VIEW_EVERY_S", 1e9)
+    first, phases = Attempt(files, 1).begun(), list[str]()
+
+    def note(place: str) -> None:
+        if place.endswith(VIEW):
+            phases.append(first.shown)
+
+    files.before_write = note
+    return first, phases
+
+
+def show(one: Attempt, phase: str) -> None:
+    one.shown = phase
+    one.home.write_view(replace(Driver().view(), attempt=1, phase=phase))
+
+
+def test_a_view_of_another_state_is_written_soon_and_others_seldom(
+    files: FilesInMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, phases = written_views(files, monkeypatch)
+    show(first, "running 1 of 3")
+    until(lambda: phases == ["running 1 of 3"])
+    show(first, "running 2 of 3")
+    first.home.journal(1).add("{}")
+    until(lambda: first.home.journal(1).written)
+    assert phases == ["running 1 of 3"]
+    show(first, "storing")
+    until(lambda: phases == ["running 1 of 3", "storing"])
+
+
+def test_views_are_written_often_while_somebody_reads_them(
+    files: FilesInMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, phases = written_views(files, monkeypatch)
+    show(first, "running 1 of 3")
+    until(lambda: first.home._asked_ms is not None)
+    files.touch(f"{first.home.directory}/{SUBMISSION_FILE}")
+    show(first, "running 2 of 3")
+    until(lambda: phases[-1:] == ["running 2 of 3"])
+    show(first, "running 3 of 3")
+    until(lambda: phases[-1:] == ["running 3 of 3"])

@@ -1,4 +1,4 @@
-"""What an ApplicationMaster learns of the hosts' GPUs, from a real ZooKeeper."""
+"""Test what an ApplicationMaster learns of the hosts' GPUs, from a real ZooKeeper."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from dlapp.am.device_counts import DeviceCountReader
 from dlapp.am.model.events import DeviceCountsRead
 from dlapp.cluster import ContainerRequest
 from dlapp.gpuid.devices import Device
-from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger, ZooKeeperSettings
-from dlapp.launch_spec import MACHINE, NODE_MANAGER, ZOOKEEPER, LedgerSettings
+from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger
+from dlapp.launch_spec import MACHINE, NODE_MANAGER, LedgerSettings
 from dlapp.spec import Resources
-from tests.services.zookeeper import ZooKeeper
+from tests.services.zookeeper import ZooKeeper, ledger_settings
 
 DEVICES = tuple(Device(f"GPU-{place}", place, place) for place in range(4))
 WAITS = (ContainerRequest(request_id=1, count=1, resources=Resources(memory_mib=1, gcores=1)),)
@@ -40,17 +40,13 @@ class Reader:
         return True
 
 
-def at(settings: ZooKeeperSettings) -> LedgerSettings:
-    return LedgerSettings(ZOOKEEPER, **settings._asdict())
-
-
 def test_hosts_with_devices_in_quarantine_are_told_and_the_ledger_is_read_seldom(
     zookeeper: ZooKeeper, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    settings = ZooKeeperSettings(
+    settings = ledger_settings(
         zookeeper.ensemble, f"/{tmp_path.name}", credentials="dlapp:secret", lock_dir=str(tmp_path)
     )
-    reader = Reader(at(settings))
+    reader = Reader(settings)
     reader.devices.look()
     assert reader.next() == {}
     for host in ("node1", "node2"):
@@ -73,7 +69,7 @@ def test_an_ensemble_that_does_not_answer_is_a_line_and_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(module, "ANSWER_S", 0.3)
-    reader = Reader(at(ZooKeeperSettings("127.0.0.1:1", "/cards", lock_dir=str(tmp_path))))
+    reader = Reader(ledger_settings("127.0.0.1:1", "/cards", lock_dir=str(tmp_path)))
     reader.devices.look()
     assert reader.next() == {}
     assert "which hosts have healthy GPUs is not known: no ZooKeeper answered" in capfd.readouterr().out

@@ -1,4 +1,4 @@
-"""When payloads may go, and what is asked for."""
+"""Test when payloads may go, and what is asked for."""
 
 from __future__ import annotations
 
@@ -63,13 +63,32 @@ def test_an_ask_that_is_met_or_not_wanted_any_more_is_taken_back() -> None:
     assert [ask.count for ask in asks([role], Placement(), wanted=True)] == [0]
 
 
-def test_a_node_is_avoided_for_a_time() -> None:
+def test_a_node_is_avoided_for_a_time_after_its_second_failure() -> None:
     avoided = AvoidedNodes(avoid_ms=1000)
-    avoided.add("node2", now_ms=0)
-    avoided.add("node1", now_ms=500)
-    assert avoided.names(999) == ("node1", "node2")
-    assert avoided.names(1000) == ("node1",)
+    avoided.add("node2", "GPU 1 is ill", now_ms=0)
+    avoided.add("node1", "no disk", now_ms=300)
+    assert avoided.names(300) == ()
+    avoided.add("node2", "no disk", now_ms=400)
+    avoided.add("node1", "GPU 0 is ill", now_ms=500)
+    assert avoided.names(1399) == ("node2", "node1"), "the one that failed last is at the end"
+    assert avoided.names(1400) == ("node1",)
     assert avoided.names(1500) == ()
+    avoided.add("node1", "no disk", now_ms=1600)
+    assert avoided.names(1600) == (), "its failures are forgotten"
+
+
+def test_a_reason_that_three_nodes_have_is_none_of_theirs() -> None:
+    avoided = AvoidedNodes(avoid_ms=600_000)
+    for now_ms, node in enumerate(("node1", "node2", "node1", "node2")):
+        avoided.add(node, f"{node}: the archive of 10{now_ms} bytes cannot be read", now_ms)
+    assert avoided.names(4) == ("node1", "node2")
+    avoided.add("node3", "node3: the archive of 77 bytes cannot be read", 5)
+    assert avoided.names(5) == ()
+    avoided.add("node1", "no disk", 6)
+    avoided.add("node1", "no disk", 7)
+    assert avoided.names(7) == ("node1",)
+    avoided.clear()
+    assert avoided.names(7) == ()
 
 
 def of_gcores(*gcores: int) -> list[Role]:

@@ -1,4 +1,4 @@
-"""What a next attempt makes of a journal."""
+"""Test what a next attempt makes of a journal."""
 
 from __future__ import annotations
 

@@ -14,9 +14,11 @@ import pytest
 from dlapp.am import loop as loop_module
 from dlapp.am.application_dir.local import LocalApplicationDir
 from dlapp.am.loop import WAKE, Item, Loop
+from dlapp.am.server import ControlRequest, RequestKind
 from dlapp.cluster.engine import ContainerRequest, Grant, Heartbeat, Registered, ResourceLimits, TaskLaunch
+from dlapp.errors import DlappError
 from dlapp.ids import ApplicationId, ContainerId
-from dlapp.messages import Assignment, Hello, Orders, Phase, Report, derive_token
+from dlapp.messages import TOOLS, Assignment, Hello, Orders, Phase, Report, derive_token
 from dlapp.net.control_client import ControlConnection
 from dlapp.report import ApplicationView, Cause, FinalStatus
 from dlapp.serialization import from_json, to_json
@@ -28,6 +30,19 @@ SECRET = "ab" * 32
 TASKS = 10
 QUIET_S = 30.0
 """Between two heartbeats that nobody asks for: longer than a test."""
+SUBMISSION = Submission(
+    spec=AppSpec(
+        username="tony",
+        appname="a",
+        workspace="/w",
+        script="run.sh",
+        roles=(RoleSpec(name="worker", instances=TASKS, resources=Resources(memory_mib=1)),),
+    ),
+    submitter="tony",
+    submitted_ms=1,
+    workspace_archive="/w.tar.gz",
+    workspace_digest="0",
+)
 
 
 class Engine:
@@ -61,6 +76,9 @@ class Engine:
         return Heartbeat(granted=granted)
 
     def start(self, grant: Grant, launch: TaskLaunch) -> None:
+        pass
+
+    def check_start(self, container_id: ContainerId) -> None:
         pass
 
     def stop(self, container_id: ContainerId) -> None:
@@ -110,16 +128,11 @@ class World:
     """A loop whose heart beats when the test says so, and the tasks of its application."""
 
     def __init__(self, home: Watched) -> None:
-        role = RoleSpec(name="worker", instances=TASKS, resources=Resources(memory_mib=1))
-        spec = AppSpec(username="tony", appname="a", workspace="/w", script="run.sh", roles=(role,))
-        submission = Submission(
-            spec=spec, submitter="tony", submitted_ms=1, workspace_archive="/w.tar.gz", workspace_digest="0"
-        )
         self.home, self.engine = home, Engine()
         self.wakes: SimpleQueue[Item] = SimpleQueue()
         self.loop = Loop(
             app_dir=home,
-            submission=submission,
+            submission=SUBMISSION,
             secrets=Secrets(control_secret=SECRET),
             application_id=APP,
             attempt=1,
@@ -143,13 +156,13 @@ class World:
         assert not self.thread.is_alive()
 
     def held(self) -> int:
-        """How many tasks wait for news."""
+        """Return how many tasks wait for news."""
         return len(self.loop._held)
 
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    """Its tasks run, each has said so once, and the view that shows it is written."""
+    """Wait until its tasks run, each has said so once, and the view that shows it is written."""
     monkeypatch.setattr(loop_module, "QUIET_HEARTBEAT_S", QUIET_S)
     monkeypatch.setattr(loop_module, "VIEW_EVERY_S", 0.0)
     made = World(Watched(str(tmp_path)))
@@ -233,3 +246,128 @@ def test_who_is_to_end_at_once_writes_no_last_view(world: World) -> None:
     before = len(world.home.views)
     world.shut_down()
     assert len(world.home.views) == before
+
+
+class Next:
+    """The second attempt of the application, and what it does; its journal is read when ``readable`` is set."""
+
+    def __init__(self, directory: Path) -> None:
+        (directory / "journal-1.jsonl").write_text('{"kind":"begin","t":1,"attempt":1,"started_ms":77}\n')
+        self.done: list[str] = []
+        self.readable = threading.Event()
+        done, readable = self.done, self.readable
+
+        class Registering(Engine):
+            def register(self, control_url: str) -> Registered:
+                done.append("register")
+                return super().register(control_url)
+
+        class Reading(LocalApplicationDir):
+            def all_journal_lines(self) -> list[str]:
+                assert readable.wait(20)
+                done.append("read")
+                return super().all_journal_lines()
+
+        self.engine = Registering()
+        self.wakes: SimpleQueue[Item] = SimpleQueue()
+        self.loop = Loop(
+            app_dir=Reading(str(directory)),
+            submission=SUBMISSION,
+            secrets=Secrets(control_secret=SECRET),
+            application_id=APP,
+            attempt=2,
+            engine=self.engine,
+            wakes=self.wakes,
+        )
+        self.thread = threading.Thread(target=self.loop.run)
+        self.thread.start()
+
+    def end(self) -> None:
+        self.readable.set()
+        self.engine.over = True
+        self.wakes.put(WAKE)
+        self.thread.join(20)
+        assert not self.thread.is_alive()
+
+    def phase(self) -> str:
+        with ControlConnection(self.loop.control_url, derive_token(SECRET, TOOLS)) as link:
+            return str(link.call("GET", "/v1/view", timeout_s=20)["phase"])
+
+
+@pytest.fixture
+def second(tmp_path: Path) -> Iterator[Next]:
+    made = Next(tmp_path)
+    yield made
+    made.end()
+
+
+def test_a_next_attempt_registers_before_it_reads_the_journal(second: Next) -> None:
+    until(lambda: second.done == ["register"])
+    second.readable.set()
+    until(lambda: second.loop._state.started_ms == 77)
+    assert second.done == ["register", "read"]
+
+
+def test_while_the_journal_cannot_be_read_those_who_look_see_why_and_tasks_wait(
+    second: Next, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_module, "SILENT_S", 0.0)
+    until(lambda: second.done)
+    assert second.phase() == "starting: the journal of the attempt before is read"
+    container_id = ContainerId(APP, 1, 2)
+    told: list[Orders] = []
+
+    def report(number: int) -> None:
+        said = Report(container_id=container_id, number=number, index=0, phase=Phase.RUNNING)
+        with ControlConnection(second.loop.control_url, derive_token(SECRET, str(container_id))) as link:
+            answer = link.call("POST", f"/v1/tasks/{container_id}/report", to_json(said), timeout_s=20)
+            told.append(from_json(Orders, answer))
+
+    task = threading.Thread(target=report, args=(3,))
+    task.start()
+    until(lambda: second.loop._control.server._peers and second.loop._queue.empty())
+    assert told == []
+    second.readable.set()
+    task.join(20)
+    assert [one.attempt for one in told] == [2]
+    assert "journal" not in second.phase()
+
+
+def test_of_a_task_that_repeats_its_report_meanwhile_the_last_is_answered(second: Next) -> None:
+    answered: list[str] = []
+
+    class Answers:
+        def reply(self, request: str, _status: int, _body: object) -> None:
+            answered.append(request)
+
+    container_id = ContainerId(APP, 1, 2)
+    for name, wait_s in (("old", 0.0), ("old poll", 10.0), ("new", 0.0), ("new poll", 10.0)):
+        said = Report(container_id=container_id, number=3, index=0, phase=Phase.RUNNING, wait_s=wait_s)
+        second.wakes.put(ControlRequest(RequestKind.REPORT, said, name, Answers()))  # type: ignore[arg-type]
+    until(second.wakes.empty)
+    second.readable.set()
+    until(lambda: len(answered) >= 2)
+    second.end()
+    assert sorted(answered) == ["new", "new poll"]
+
+
+def test_an_attempt_that_is_superseded_while_it_reads_the_journal_ends(second: Next) -> None:
+    second.wakes.put(Heartbeat(shut_down="attempt 3 has the application now"))
+    second.thread.join(20)
+    assert not second.thread.is_alive()
+    assert second.loop._state.started_ms is None
+
+
+def test_an_attempt_whose_journal_cannot_be_read_ends_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "journal-1.jsonl").mkdir()
+    loop = Loop(
+        app_dir=LocalApplicationDir(str(tmp_path)),
+        submission=SUBMISSION,
+        secrets=Secrets(control_secret=SECRET),
+        application_id=APP,
+        attempt=2,
+        engine=Engine(),
+        wakes=SimpleQueue(),
+    )
+    with pytest.raises(DlappError, match=r"journal-1\.jsonl cannot be read"):
+        loop.run()

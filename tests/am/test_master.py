@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
@@ -10,11 +11,12 @@ import pytest
 from dlapp.am.decisions.verdict import NODE_RETRIES
 from dlapp.am.model import events
 from dlapp.am.model.events import Settlement
+from dlapp.am.model.instance import StopReason
 from dlapp.am.model.state import Timing
 from dlapp.cluster import ContainerEnd, Heartbeat, Registered, ResourceLimits
 from dlapp.messages import Fault, Phase, Stop, StoredOutput, TaskResult
 from dlapp.report import Cause, FinalStatus, State
-from dlapp.spec import ContainerFailure, Placement, RoleSpec, StartRule
+from dlapp.spec import ContainerFailure, OutputSpec, Placement, RoleSpec, StartRule
 from tests.am.driving import START_MS, Driver, result
 
 GANG = RoleSpec(instances=3, start=StartRule.GANG)
@@ -97,9 +99,57 @@ def test_a_report_that_comes_late_changes_nothing() -> None:
 def test_a_task_that_never_speaks_is_stopped_and_its_place_is_filled_when_it_is_gone() -> None:
     am = Driver(RoleSpec(instances=1), timing=Timing(hello_ms=20_000))
     am.granted(2)
-    assert am.stopped(am.wait(21)) == [2]
+    assert am.stopped(am.wait(31)) == [2]
     am.ended(2, -105)
+    am.wait(1)
     assert am.asked() == [1]
+
+
+def test_a_task_has_time_to_come_up_from_when_its_node_has_it() -> None:
+    am = Driver(RoleSpec(instances=1), timing=Timing(hello_ms=20_000))
+    am.do(Heartbeat(granted=(am.grant(2),)))
+    assert am.stopped(am.wait(600)) == []
+    am.do(Heartbeat(started=(am.id(2),)))
+    assert am.stopped(am.wait(29)) == []
+    assert am.stopped(am.wait(2)) == [2]
+
+
+def test_a_container_whose_files_are_still_fetched_is_not_late_for_an_hour() -> None:
+    am = Driver(RoleSpec(instances=1))
+    am.granted(2)
+    checked = 0
+    while not am.stopped(am.all):
+        if am.of(events.CheckStart, am.wait(1)):
+            am.do(Heartbeat(preparing=(am.id(2),)))
+            checked += 1
+        assert am.now_ms - START_MS < 5_000_000
+    assert am.now_ms - START_MS > 3_600_000
+    assert checked == 12
+
+
+def test_a_container_that_was_prepared_and_does_not_come_up_is_late() -> None:
+    am = Driver(RoleSpec(instances=1), timing=Timing(hello_ms=20_000))
+    am.granted(2)
+    am.wait(21)
+    am.do(Heartbeat(preparing=(am.id(2),)))
+    assert am.stopped(am.wait(30)) == []
+    assert am.stopped(am.wait(10)) == [2]
+
+
+def test_for_each_index_a_container_may_come_up_late_once() -> None:
+    am = Driver(RoleSpec(instances=3), timing=Timing(hello_ms=20_000))
+    faults = []
+    for turn in range(3):
+        numbers = range(3 * turn + 2, 3 * turn + 5)
+        am.wait(61)
+        assert am.asked() == [3]
+        am.granted(*numbers, node=f"node{turn}")
+        am.wait(31)
+        for number in numbers:
+            assert am.state.containers[am.id(number)].stop_reason is StopReason.LATE
+            am.ended(number, -105)
+        faults.append([one.node_faults for one in am.state.instances])
+    assert faults == [[0, 0, 0], [1, 1, 1], [2, 2, 2]]
 
 
 def test_a_silent_task_is_stopped_and_its_index_waits_for_the_end_of_its_container() -> None:
@@ -389,8 +439,11 @@ def test_missing_data_is_not_tried_again() -> None:
 
 def test_a_fault_of_the_node_is_tried_elsewhere_and_is_not_the_programs() -> None:
     am = Driver(RoleSpec())
-    am.running(2)
-    am.finished(2, result(Fault.NODE, None, None, message="GPU 0 is held by another program"))
+    for number in (2, 3):
+        am.running(number)
+        (ask,) = am.master.asks()
+        assert ask.avoid == (), "once is not enough"
+        am.finished(number, result(Fault.NODE, None, None, message="GPU 0 is held by another program"))
     (ask,) = am.master.asks()
     assert (ask.count, ask.placement, ask.avoid) == (1, Placement(), ("node1",))
 
@@ -418,7 +471,7 @@ def test_containers_that_cannot_be_started_end_it_one_day() -> None:
     assert am.words().endswith("the last time: fork: Resource unavailable")
 
 
-DOCKER_AWAY = result(Fault.NODE, None, None, message="Docker does not answer", outage=True)
+DOCKER_AWAY = result(Fault.NODE, None, None, message="Docker does not answer", service="Docker")
 
 
 def pause_s(am: Driver) -> int:
@@ -437,7 +490,7 @@ def test_on_a_single_node_an_index_waits_out_an_outage_with_growing_pauses_howev
         am.running(number)
         am.finished(number, DOCKER_AWAY)
         pauses.append(pause_s(am))
-    assert pauses == [1, 2, 4, 8, 16, 30, 30, 30, 30, 30]
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60, 60]
     am.running(12)
     am.finished(12)
     am.settled()
@@ -481,8 +534,10 @@ def test_a_pause_holds_up_no_other_index_and_the_phase_says_until_when_it_lasts(
     am.running(2)
     am.finished(2, DOCKER_AWAY)
     assert am.asked() == [1]
-    at = time.strftime("%H:%M:%S", time.localtime(am.now_ms / 1000 + 0.98))
-    assert am.phase() == f"1 container tried again at {at}, waiting for 1 container"
+    times = (am.now_ms / 1000 - 0.02, am.now_ms / 1000 + 3599.98, am.now_ms / 1000 + 0.98)
+    since, until, at = (time.strftime("%H:%M:%S", time.localtime(one)) for one in times)
+    waits = f"1 waiting for Docker since {since}, until {until}"
+    assert am.phase() == f"{waits}, 1 container tried again at {at}, waiting for 1 container"
     am.running(3)
     instance = am.state.containers[am.id(3)].instance
     assert instance is not None
@@ -507,12 +562,298 @@ def test_a_gang_on_a_single_node_begins_anew_when_the_pause_of_its_lost_member_i
     assert am.asked() == [2]
 
 
-def test_preemption_is_counted_against_nobody() -> None:
+@pytest.mark.parametrize("status", [-100, -101, -102, -106, -108])
+def test_what_yarn_takes_away_is_counted_against_nobody_and_comes_again_after_growing_pauses(status: int) -> None:
+    am = Driver(RoleSpec())
+    pauses = []
+    for number in range(2, 12):
+        am.running(number)
+        am.ended(number, status, node_fault=True)
+        pauses.append(pause_s(am))
+        assert am.state.avoided.names(am.state.awake_ms) == ()
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60, 60]
+    assert am.asked() == [1]
+
+
+def test_pauses_begin_anew_after_a_container_that_ran_well_for_ten_minutes() -> None:
+    am = Driver(RoleSpec(), timing=PATIENT)
+    pauses = []
+    for number in range(2, 6):
+        am.running(number)
+        am.wait(601 if number == 4 else 1)
+        am.ended(number, -100, node_fault=True)
+        pauses.append(pause_s(am))
+    assert pauses == [1, 2, 1, 2]
+
+
+def test_containers_that_are_refused_before_they_run_for_an_index_pause_too() -> None:
+    am = Driver(RoleSpec())
+    for number in range(2, 30):
+        am.granted(number)
+        end = ContainerEnd(container_id=am.id(number), exit_status=-100, diagnostics="a previous RM", node_fault=True)
+        am.do(Heartbeat(start_failed=(end,)))
+        assert pause_s(am) >= 1
+    assert am.state.avoided.names(am.state.awake_ms) == ()
+
+
+def test_a_fault_of_the_node_is_forgiven_for_each_hour_that_a_container_ran() -> None:
+    am = Driver(RoleSpec(), timing=PATIENT)
+    for number in range(2, 12):
+        am.running(number)
+        am.wait(3600)
+        am.finished(number, result(Fault.NODE, None, None, message="the GPU fell off the bus"))
+        assert am.asked() == [1]
+        assert am.state.instances[0].node_faults == 1
+
+
+def test_a_container_that_its_node_removed_is_counted_against_nobody() -> None:
     am = Driver(RoleSpec())
     for number in range(2, 12):
         am.running(number)
-        am.ended(number, -102, node_fault=True)
+        am.finished(number, result(Fault.NODE, None, None, message="its directory was removed", lost=True))
+        assert pause_s(am) >= 1
+        assert am.state.avoided.names(am.state.awake_ms) == ()
+    assert am.state.instances[0].node_faults == 0
+
+
+PATIENT = Timing(silence_ms=10**9)
+AWAY = result(Fault.SERVICE, None, None, message="no ZooKeeper answered", service="ZooKeeper at zk1")
+
+
+def test_a_service_that_is_away_is_waited_for_with_pauses_and_nothing_is_counted() -> None:
+    am = Driver(RoleSpec())
+    for number in range(2, 12):
+        am.running(number)
+        am.finished(number, AWAY)
+        assert pause_s(am) >= 1
+    instance = am.state.instances[0]
+    assert (instance.user_faults, instance.node_faults) == (0, 0)
+    assert am.state.avoided.names(am.state.awake_ms) == ()
+
+
+def test_the_phase_says_for_which_service_containers_wait_since_when_and_until_when() -> None:
+    am = Driver(RoleSpec(instances=2))
+    am.granted(2, 3)
+    am.hello(2)
+    am.hello(3)
+    am.report(2, Phase.LEASING, waits_for="ZooKeeper at zk1")
+    since_ms = am.now_ms
+    am.wait(30)
+    am.report(3, Phase.LEASING, waits_for="ZooKeeper at zk1")
+    since, until = (time.strftime("%H:%M:%S", time.localtime(ms / 1000)) for ms in (since_ms, since_ms + 3_600_000))
+    assert am.phase() == f"leasing, 2 waiting for ZooKeeper at zk1 since {since}, until {until}"
+    am.report(2, Phase.UNPACKING)
+    am.report(3, Phase.UNPACKING)
+    assert am.phase() == "unpacking"
+
+
+def waits(am: Driver, number: int, seconds: int) -> None:
+    """A task waits for a service, and reports that it does."""
+    for _ in range(seconds // 10):
+        am.report(number, Phase.LEASING, waits_for="ZooKeeper at zk1")
+        am.wait(10)
+
+
+def test_a_container_that_waits_for_a_service_is_given_back_after_ten_minutes_and_not_counted() -> None:
+    am = Driver(RoleSpec())
+    am.granted(2)
+    am.hello(2)
+    waits(am, 2, 590)
+    assert am.stops(2) == [Stop.NO]
+    waits(am, 2, 20)
+    assert am.stops(2) == [Stop.NOW]
+    am.finished(2, result(Fault.STOPPED, None, None))
+    assert am.asked() == [0]
+    assert "1 waiting for ZooKeeper at zk1 since" in am.phase()
+    assert pause_s(am) == 1
+    assert am.state.instances[0].node_faults == 0
+
+
+def test_on_a_single_node_a_container_that_waits_for_a_service_keeps_its_resources() -> None:
+    am = Driver(RoleSpec(), single_node=True)
+    am.granted(2)
+    am.hello(2)
+    waits(am, 2, 3_500)
+    assert am.stops(2) == [Stop.NO]
+    waits(am, 2, 110)
+    assert am.stops(2) == [Stop.NOW]
+    am.finished(2, result(Fault.STOPPED, None, None))
+    am.settled()
+    assert (
+        am.words()
+        == "container 0 (worker 0) failed: waited 3600 s (service_patience) for ZooKeeper at zk1: it does not answer"
+    )
+
+
+def test_an_application_fails_when_its_patience_with_a_service_is_over_however_many_containers_waited() -> None:
+    am = Driver(RoleSpec(), service_patience_s=120.0)
+    number = 2
+    while am.asked() != [0] or pause_s(am) < 200:
+        am.running(number)
+        am.finished(number, AWAY)
+        if am.state.ending is not None:
+            break
+        pause_s(am)
+        number += 1
+    am.settled()
+    assert (
+        am.words()
+        == "container 0 (worker 0) failed: waited 120 s (service_patience) for ZooKeeper at zk1: no ZooKeeper answered"
+    )
+    assert am.ending().final_status is FinalStatus.FAILED
+
+
+def test_the_patience_with_a_service_begins_anew_after_ten_good_minutes() -> None:
+    am = Driver(RoleSpec(), timing=PATIENT, service_patience_s=120.0)
+    for number in range(2, 6):
+        am.running(number)
+        am.wait(601)
+        am.finished(number, AWAY)
+        pause_s(am)
+    assert am.state.instances[0].waits_since_ms.keys() == {"ZooKeeper at zk1"}
     assert am.asked() == [1]
+
+
+def test_each_service_is_waited_for_with_a_patience_of_its_own() -> None:
+    am = Driver(RoleSpec(), service_patience_s=120.0)
+    am.granted(2)
+    am.hello(2)
+    waits(am, 2, 100)
+    for _ in range(10):
+        am.report(2, Phase.UNPACKING, waits_for="HDFS")
+        am.wait(10)
+    assert am.stops(2) == [Stop.NO]
+    waits(am, 2, 10)
+    assert am.stops(2) == [Stop.NOW]
+    am.finished(2, result(Fault.STOPPED, None, None))
+    am.settled()
+    assert am.words().startswith("container 0 (worker 0) failed: waited 120 s (service_patience) for ZooKeeper at zk1")
+
+
+def test_max_runtime_counts_on_while_a_service_is_waited_for() -> None:
+    am = Driver(RoleSpec(), max_runtime_s=300.0)
+    am.granted(2)
+    am.hello(2)
+    waits(am, 2, 310)
+    am.finished(2, result(Fault.STOPPED, None, None))
+    am.settled()
+    assert am.words() == "timed out after 300 s before a payload ran"
+
+
+def next_attempt(am: Driver) -> Driver:
+    """Return the next attempt, at the same moment."""
+    later = Driver(
+        RoleSpec(),
+        attempt=2,
+        former=am.journal(),
+        registered=False,
+        published=False,
+        service_patience_s=am.state.spec.service_patience_s,
+    )
+    later.now_ms = am.now_ms
+    later.do(Registered(limits=ResourceLimits(), live=(am.grant(2),)))
+    return later
+
+
+@pytest.mark.parametrize("lasts_s", [90, 130])
+def test_the_next_attempt_goes_on_with_the_patience_with_a_service(lasts_s: int) -> None:
+    am = Driver(RoleSpec(), service_patience_s=120.0)
+    am.granted(2)
+    am.hello(2)
+    waits(am, 2, 60)
+    later = next_attempt(am)
+    later.hello(2, index=0, phase=Phase.LEASING, attempt=1)
+    assert later.phase().partition(", ")[2] == am.phase().partition(", ")[2]
+    for _ in range(60, lasts_s, 10):
+        later.report(2, Phase.LEASING, waits_for="ZooKeeper at zk1", attempt=1)
+        later.wait(10)
+    assert later.orders(2, 1).stop is (Stop.NO if lasts_s < 120 else Stop.NOW)
+
+
+def test_the_next_attempt_knows_of_good_minutes_after_a_wait() -> None:
+    am = Driver(RoleSpec(), timing=PATIENT, service_patience_s=120.0)
+    am.granted(2)
+    am.hello(2)
+    waits(am, 2, 110)
+    am.report(2, Phase.RUNNING)
+    am.wait(601)
+    later = next_attempt(am)
+    later.hello(2, index=0, phase=Phase.RUNNING, attempt=1)
+    later.report(2, Phase.ENDED, AWAY, attempt=1)
+    later.ended(2, attempt=1)
+    assert pause_s(later) == 1
+    assert later.state.ending is None
+
+
+NOT_LISTENING: dict[str, Any] = {
+    "node_fault": True,
+    "diagnostics": "node1:8041: refused",
+    "service": "the NodeManager on node1",
+}
+
+
+def not_started(am: Driver, number: int) -> None:
+    am.granted(number)
+    am.do(Heartbeat(start_failed=(ContainerEnd(container_id=am.id(number), exit_status=-1, **NOT_LISTENING),)))
+
+
+def test_a_nodemanager_that_does_not_listen_is_a_service_that_is_away() -> None:
+    am = Driver(RoleSpec())
+    not_started(am, 2)
+    assert "1 waiting for the NodeManager on node1 since" in am.phase()
+    assert pause_s(am) == 1
+    not_started(am, 3)
+    pause_s(am)
+    not_started(am, 4)
+    pause_s(am)
+    assert am.state.avoided.names(am.state.awake_ms) == ()
+    instance = am.state.instances[0]
+    assert (instance.user_faults, instance.node_faults) == (0, 0)
+    am.running(5)
+    assert am.phase() == "running 1 of 1"
+    am.finished(5)
+    am.settled()
+    assert am.ending().final_status is FinalStatus.SUCCEEDED
+
+
+def test_a_nodemanager_that_never_listens_again_fails_the_application_when_its_patience_is_over() -> None:
+    am = Driver(RoleSpec(), service_patience_s=120.0)
+    for number in range(2, 20):
+        not_started(am, number)
+        if am.state.ending is not None:
+            break
+        pause_s(am)
+    am.settled()
+    said = "waited 120 s (service_patience) for the NodeManager on node1: node1:8041: refused"
+    assert am.words() == f"container 0 (worker 0) failed: {said}"
+
+
+def test_a_task_that_never_speaks_is_late_however_long_a_service_is_away() -> None:
+    am = Driver(RoleSpec(instances=2), single_node=True, service_patience_s=10_000.0)
+    am.granted(2, 3)
+    am.hello(2)
+    waits(am, 2, 9_900)
+    assert am.state.containers[am.id(3)].stop_reason is None
+    am = Driver(RoleSpec(), timing=PATIENT, service_patience_s=120.0)
+    am.running(2)
+    am.finished(2, AWAY)
+    pause_s(am)
+    am.granted(3)
+    am.wait(400)
+    assert am.state.containers[am.id(3)].stop_reason is None
+    am.wait(30)
+    assert am.state.containers[am.id(3)].stop_reason is StopReason.LATE
+
+
+def test_no_task_is_late_while_others_wait_for_a_service() -> None:
+    am = Driver(RoleSpec(instances=2))
+    am.granted(2, 3)
+    am.hello(2)
+    waits(am, 2, 400)
+    assert am.state.containers[am.id(3)].stop_reason is None
+    am.report(2, Phase.UNPACKING)
+    am.wait(16)
+    assert am.state.containers[am.id(3)].stop_reason is StopReason.LATE
 
 
 def test_an_ask_that_can_never_be_met_fails_it_at_once() -> None:
@@ -575,6 +916,7 @@ def test_a_member_lost_before_the_gate_opens_is_replaced_and_nobody_else_notices
     am.report(3, Phase.WAITING)
     am.ended(3, -100, node_fault=True)
     assert am.stops(2) == [Stop.NO]
+    assert pause_s(am) == 1
     am.granted(5)
     am.hello(5)
     am.report(4, Phase.WAITING)
@@ -706,6 +1048,112 @@ def test_a_soft_kill_without_anything_stored_does_not_replace_older_output() -> 
     assert am.words() == "soft-killed by tina, there was no output to commit"
 
 
+def empty(name: str = "") -> StoredOutput:
+    return StoredOutput(name=name, part="part", files=0, size_bytes=0)
+
+
+def test_a_soft_kill_before_anything_was_written_does_not_replace_older_output() -> None:
+    am = Driver(RoleSpec())
+    am.running(2)
+    am.do(events.SoftKill("tina"))
+    am.finished(2, TaskResult(fault=Fault.STOPPED, outputs=(empty(),)))
+    assert am.settlement().how is Settlement.DROP
+    am.settled()
+    assert am.words() == "soft-killed by tina, there was no output to commit"
+
+
+def test_of_several_outputs_a_soft_kill_commits_those_that_have_a_file() -> None:
+    outputs = tuple(OutputSpec(name=name, output_path=name, target=f"file:///{name}") for name in ("model", "logs"))
+    am = Driver(RoleSpec(), outputs=outputs)
+    am.running(2)
+    am.do(events.SoftKill("tina"))
+    model = StoredOutput(name="model", part="part", files=1, size_bytes=1)
+    am.finished(2, TaskResult(fault=Fault.STOPPED, outputs=(model, empty("logs"))))
+    assert [part.outputs for part in am.settlement().parts] == [(model,)]
+    am.settled()
+    assert am.words() == "soft-killed by tina, output committed; there was none for file:///logs"
+
+
+def test_an_empty_output_of_a_script_that_ended_well_is_committed() -> None:
+    am = Driver(RoleSpec())
+    am.running(2)
+    am.finished(2, TaskResult(fault=Fault.NONE, exit_code=0, outputs=(empty(),)))
+    assert am.settlement().how is Settlement.COMMIT
+    assert [part.outputs for part in am.settlement().parts] == [(empty(),)]
+
+
+# ---- output of earlier tries ----
+
+
+def kept(am: Driver) -> list[int]:
+    return [part.container_id.number for part in am.settlement().parts]
+
+
+def test_what_an_earlier_try_stored_is_kept_if_the_last_one_has_no_file() -> None:
+    am = Driver(RoleSpec(retries=2))
+    for number, outputs in ((2, result().outputs), (3, (empty(),)), (4, ())):
+        am.running(number)
+        am.finished(number, TaskResult(fault=Fault.USER, exit_code=3, outputs=outputs))
+    assert (am.settlement().how, kept(am)) == (Settlement.KEEP, [2])
+
+
+def test_what_an_earlier_try_stored_does_not_count_once_one_succeeded() -> None:
+    am = Driver(RoleSpec(retries=1))
+    am.running(2)
+    am.finished(2, result(Fault.USER, 3))
+    am.running(3)
+    am.finished(3, TaskResult(fault=Fault.NONE, exit_code=0, outputs=(empty(),)))
+    assert (am.settlement().how, kept(am), am.settlement().failed) == (Settlement.COMMIT, [3], ())
+
+
+def test_a_soft_kill_puts_aside_what_an_earlier_try_stored() -> None:
+    am = Driver(RoleSpec(instances=2, retries=1))
+    am.running(2, 3)
+    am.finished(2)
+    am.finished(3, result(Fault.USER, 3))
+    am.running(4)
+    am.do(events.SoftKill("tina"))
+    am.finished(4, result(Fault.STOPPED, None, None))
+    assert (am.settlement().how, kept(am)) == (Settlement.COMMIT, [2])
+    assert [part.container_id.number for part in am.settlement().failed] == [3]
+
+
+def test_a_try_whose_task_died_is_looked_through_if_no_later_one_stored_a_file() -> None:
+    am = Driver(RoleSpec(retries=3))
+    for number, ending in ((2, result(Fault.USER, 3)), (3, None), (4, result(Fault.USER, 3, None))):
+        am.running(number)
+        if ending is None:
+            am.ended(number, -9)
+        else:
+            am.finished(number, ending)
+    am.running(5)
+    am.finished(5, TaskResult(fault=Fault.DATA))
+    assert kept(am) == [2]
+    assert [part.container_id.number for part in am.settlement().lost] == [3]
+
+
+def test_the_next_attempt_knows_what_earlier_tries_stored() -> None:
+    am = Driver(RoleSpec(retries=1))
+    am.running(2)
+    am.finished(2, result(Fault.USER, 3))
+    am.running(3)
+    next_one = second(am, 3, roles=(RoleSpec(retries=1),))
+    next_one.report(3, Phase.RUNNING, index=0, attempt=1)
+    next_one.report(3, Phase.ENDED, result(Fault.USER, 3, None), attempt=1)
+    next_one.ended(3, attempt=1)
+    assert kept(next_one) == [2]
+
+
+def test_among_many_tries_one_that_stored_output_is_not_forgotten() -> None:
+    am = Driver(RoleSpec(retries=100))
+    for number in range(2, 40):
+        am.running(number)
+        am.finished(number, result(Fault.USER, 3, "part" if number == 5 else None))
+    am.running(40)
+    am.finished(40, TaskResult(fault=Fault.DATA))
+    assert kept(am) == [5]
+
+
 def test_a_soft_kill_keeps_what_a_script_left_elsewhere_and_commits_none_of_it() -> None:
     am = Driver(RoleSpec())
     am.running(2)
@@ -739,6 +1187,68 @@ def test_when_time_is_up_the_output_of_a_script_that_did_not_end_well_is_kept_as
     assert am.settlement().how is events.Settlement.KEEP
     am.settled()
     assert am.words().startswith("timed out after 30 s, output kept as partial: ")
+
+
+def lived(am: Driver, killed_in_s: float, most_s: int = 3_600) -> int:
+    """Let an application run whose engine says when it is going to kill it; return when payloads are stopped [s]."""
+    am.running(2)
+    am.do(Heartbeat(killed_in_s=killed_in_s))
+    seconds = 0
+    while am.stops(2) == [Stop.NO] and seconds < most_s:
+        am.wait(1)
+        seconds += 1
+    return seconds
+
+
+@pytest.mark.parametrize(
+    ("killed_in_s", "kill_grace_s", "stopped_s", "grace_s"),
+    [
+        (7200.0, 30.0, 6570, 30),  # 10 min for the output at the most
+        (600.0, 30.0, 510, 30),  # else a tenth
+        (60.0, 5.0, 45, 5),  # 10 s at the least
+        (20.0, 3600.0, 10, 5),  # half of it is the payload's
+        (math.inf, 30.0, 3_600, None),
+    ],
+)
+def test_before_the_engine_kills_it_an_application_ends_softly_and_has_time_to_store(
+    killed_in_s: float, kill_grace_s: float, stopped_s: int, grace_s: int | None
+) -> None:
+    am = Driver(RoleSpec(), timing=PATIENT, kill_grace_s=kill_grace_s)
+    assert lived(am, killed_in_s, most_s=7200 if grace_s else 3600) == pytest.approx(stopped_s, abs=2)
+    if grace_s is None:
+        return
+    assert am.orders(2).grace_s == pytest.approx(grace_s, abs=1)
+    am.finished(2, result(Fault.STOPPED, 0))
+    am.settled()
+    said = "timed out: lifetime limit of the queue or application in YARN, output committed"
+    assert am.ending() == events.ApplicationEnd(FinalStatus.KILLED, Cause.TIMED_OUT, said)
+
+
+def test_of_max_runtime_and_the_lifetime_of_the_engine_the_shorter_counts_and_the_latter_may_change() -> None:
+    am = Driver(RoleSpec(), timing=PATIENT, max_runtime_s=300.0)
+    assert lived(am, 3600.0) == pytest.approx(300, abs=2)
+    am.finished(2, result(Fault.STOPPED, 0))
+    am.settled()
+    assert am.words() == "timed out after 300 s, output committed"
+    am = Driver(RoleSpec(), timing=PATIENT)
+    assert lived(am, 3600.0, 100) == 100
+    am.do(Heartbeat(killed_in_s=math.inf))
+    am.wait(3600)
+    assert am.stops(2) == [Stop.NO]
+    am.do(Heartbeat(killed_in_s=20.0))
+    assert am.stops(2) == [Stop.SOFT]
+
+
+def test_the_next_attempt_knows_for_which_limit_an_application_was_being_stopped() -> None:
+    am = Driver(RoleSpec(), timing=PATIENT)
+    lived(am, 60.0)
+    later = Driver(RoleSpec(), attempt=2, former=am.journal(), live=(am.grant(2),))
+    later.hello(2, index=0, phase=Phase.RUNNING, attempt=1)
+    assert later.view().soft_kill_by == "lifetime limit of the queue or application in YARN"
+    later.report(2, Phase.ENDED, result(Fault.STOPPED, 0), attempt=1)
+    later.settled()
+    later.ended(2, attempt=1)
+    assert later.words().startswith("timed out: lifetime limit of the queue")
 
 
 def test_a_kill_stops_all_at_once_and_keeps_nothing() -> None:
@@ -799,6 +1309,33 @@ def second(first: Driver, *live: int, roles: tuple[RoleSpec, ...] = (), **fields
     return next_one
 
 
+def test_a_container_that_an_engine_which_knows_all_does_not_list_is_gone() -> None:
+    first = Driver(RoleSpec(instances=3), kill_grace_s=0)
+    first.running(2, 3)
+    first.granted(4)
+    first.hello(4)  # its payload has not begun
+    am = Driver(
+        RoleSpec(instances=3),
+        kill_grace_s=0,
+        attempt=2,
+        former=first.journal(),
+        live=(first.grant(2), first.grant(3)),
+        is_complete=True,
+    )
+    am.do(events.Tick(), 2)  # after a pause
+    assert am.asked() == [1]
+    again = Driver(RoleSpec(), attempt=2, former=running_alone().journal(), is_complete=True)
+    assert again.state.ending is not None
+    assert again.state.ending.diagnostics.endswith("killed, or ended without a result, under an earlier attempt")
+
+
+def running_alone() -> Driver:
+    """Return an attempt whose only container runs."""
+    first = Driver(RoleSpec())
+    first.running(2)
+    return first
+
+
 def test_a_next_attempt_takes_over_tasks_and_results() -> None:
     first = Driver(RoleSpec(instances=3))
     first.running(2, 3, 4)
@@ -820,7 +1357,7 @@ def test_a_container_that_nobody_vouches_for_is_stopped_before_its_index_runs_ag
     first.running(2)
     am = second(first, 2)
     assert am.asked() == [0]
-    assert 2 in am.stopped(am.wait(61))
+    assert 2 in am.stopped(am.wait(121))
     assert am.asked() == [0]
     am.ended(2, -105, attempt=1)
     assert am.asked() == [1]
@@ -857,7 +1394,7 @@ def test_a_task_on_a_node_that_the_engine_has_lost_is_told_to_end_while_it_can_h
     assert am.orders(2).stop is Stop.NOW
     assert am.asked() == [0]
     am.ended(2, -100, node_fault=True)
-    assert am.asked() == [1]
+    assert pause_s(am) == 1
 
 
 def lost(am: Driver, number: int, attempt: int | None = None) -> list[events.Action]:
@@ -906,7 +1443,7 @@ def test_a_container_of_a_lost_node_that_runs_nothing_is_not_waited_for() -> Non
     am = Driver(RoleSpec())
     am.granted(2)
     lost(am, 2)
-    assert am.asked() == [1]
+    assert pause_s(am) == 1
 
 
 def test_a_next_attempt_waits_for_the_task_of_a_lost_node_as_for_every_other() -> None:
@@ -924,7 +1461,7 @@ def test_a_next_attempt_waits_for_the_task_of_a_lost_node_as_for_every_other() -
     assert am.asked() == [1]
     never_heard = Driver(RoleSpec(), attempt=2, former=first.journal())
     lost(never_heard, 2, attempt=1)
-    never_heard.wait(59)
+    never_heard.wait(119)
     assert never_heard.asked() == [0]
     never_heard.wait(2)
     assert never_heard.asked() == [1]
@@ -941,15 +1478,16 @@ def test_a_container_of_a_lost_node_of_which_no_journal_tells_may_run_any_index_
         am.report(3, Phase.RUNNING, index=0, attempt=1, nth=5)
         given = {one.container_id: one.assignment.index for one in am.of(events.Assign, am.all)}
         assert given == {am.id(2): 1, am.id(4): 2}
-        am.wait(55)
-        am.report(3, Phase.RUNNING, index=0, attempt=1, nth=6)
-        am.wait(10)
+        for number in (6, 7):
+            am.wait(55)
+            am.report(3, Phase.RUNNING, index=0, attempt=1, nth=number)
+        am.wait(15)
         assert am.orders(3, attempt=1).stop is Stop.NOW
         assert am.asked() == [0, 0]
-        am.report(3, Phase.ENDED, result(Fault.STOPPED, None), index=0, attempt=1, nth=7)
+        am.report(3, Phase.ENDED, result(Fault.STOPPED, None), index=0, attempt=1, nth=8)
         assert am.asked() == [1, 0]
     else:
-        am.wait(61)
+        am.wait(121)
         given = {one.container_id: one.assignment.index for one in am.of(events.Assign, am.all)}
         assert given == {am.id(2): 0, am.id(4): 2}
 
@@ -964,7 +1502,7 @@ def test_one_that_the_journal_knows_keeps_its_index_alone() -> None:
     assert given.assignment.index == 1
     assert am.asked() == [0]
     am.ended(2, -100, attempt=1, node_fault=True)
-    assert am.asked() == [1]
+    assert pause_s(am) == 1
     am.granted(3)
     (given,) = am.of(events.Assign, am.hello(3))
     assert given.assignment.index == 0
@@ -1040,7 +1578,7 @@ def test_a_container_that_only_a_journal_tells_of_is_presumed_gone_after_a_while
     first.running(2)
     am = second(first)
     assert am.asked() == [0]
-    am.wait(61)
+    am.wait(121)
     assert am.asked() == [1]
 
 
@@ -1060,7 +1598,9 @@ def test_who_cannot_be_found_yet_waits_for_the_tasks_of_the_earlier_attempt() ->
     am.hello(2, index=0, phase=Phase.RUNNING, attempt=1)
     am.do(events.Published())
     assert am.stopped(am.all) == []
-    am.wait(11)
+    for number in (51, 52):
+        am.report(2, Phase.RUNNING, index=0, attempt=1, nth=number, seen=1)
+        am.wait(36)
     assert am.stopped() == []
     assert am.stopped(am.all)[:1] == [3]
     assert am.orders(2, attempt=1).stop is Stop.NO

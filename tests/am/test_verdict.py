@@ -1,4 +1,4 @@
-"""Whose fault an end was, and the words for it."""
+"""Test whose fault an end was, and the words for it."""
 
 from __future__ import annotations
 
@@ -62,10 +62,19 @@ def test_an_end_without_a_last_word_is_judged_by_what_the_engine_says(
     assert (judged.fault, judged.reason) == (fault, words)
 
 
-def test_what_is_lost_or_preempted_says_nothing_against_its_node() -> None:
-    for status, avoid in ((-100, False), (-102, False), (-101, True), (1, True)):
+def test_what_yarn_takes_away_is_not_counted_and_says_nothing_against_its_node() -> None:
+    for status, free in (
+        (-100, True),
+        (-101, True),
+        (-102, True),
+        (-106, True),
+        (-108, True),
+        (-1000, False),
+        (1, False),
+    ):
         end = ContainerEnd(container_id=CONTAINER, exit_status=status, node_fault=True)
-        assert verdict.of_end(end).avoid_node is avoid
+        judged = verdict.of_end(end)
+        assert (judged.free, judged.avoid_node) == (free, not free)
 
 
 @given(st.integers(0, 9), st.integers(0, 9), st.integers(0, 5), st.sampled_from(Fault))

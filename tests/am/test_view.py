@@ -1,4 +1,4 @@
-"""What tools are shown."""
+"""Test what tools are shown."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def identities(place: Path) -> Identities:
     """Run functions (``call``) and commands (``run``) as another user, with a deadline and a clean environment."""
     if not can_have_namespaces():
         pytest.skip("root may not make mount namespaces here, so users without an entry in passwd have none")
-    return Identities(place, interpreter_for_everybody(place))
+    return Identities(place, interpreter_for_everybody())
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What another user may have put where dlapp looks for a file or a directory of its own."""
+"""Hostile files: all that another user may have put where dlapp looks for a file or a directory of its own."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import functools
 import os
 import pickle
 import select
@@ -148,9 +149,7 @@ class Identities:
             cwd: where; the user's home if None.
             deadline_s: when it counts as hanging [s]: the test then fails with the stacks of its threads.
         """
-        argv = (
-            [command] if "/" in command else [str(self.python), "-m", f"dlapp.tools.{command.removeprefix('dlapp-')}"]
-        )
+        argv = [command] if "/" in command else [str(self.python), "-m", "dlapp.tools", command]
         argv += map(str, args)
         with contextlib.ExitStack() as files:
             # Files and no pipes: what the command leaves running in the background would keep a pipe open.
@@ -293,6 +292,7 @@ def _checked(result: int, what: str) -> None:
         raise OSError(number, f"{what}: {os.strerror(number)}")
 
 
+@functools.cache
 def can_have_namespaces() -> bool:
     """Return whether this process may make mount namespaces, as root in a container often may not."""
     unshare = shutil.which("unshare", path="/usr/bin:/bin")

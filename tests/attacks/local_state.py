@@ -16,7 +16,7 @@ from dlapp.cluster.local.queue import Queue
 from dlapp.config import load_config
 from dlapp.serialization import to_json
 from dlapp.system import locks
-from tests.services.small_app import spec_of
+from tests.services.processes.small_app import spec_of
 
 CONTAINER = "container_{}_01_000002"
 VIEW_OF_CONTAINER = {"role": "main", "role_index": 0, "index": 0, "phase": "ended", "exit_code": 0}

@@ -35,7 +35,7 @@ from dlapp.system.machine import boot_id
 from tests.attacks.hostile_files import Bait
 from tests.attacks.identities import Identities, User
 from tests.attacks.snapshots import changes, snapshot, unchanged
-from tests.services.ledger_process import fake_devices
+from tests.services.processes.ledger_process import fake_devices
 
 APP = "application_1700000000000_0001"
 for _encoding in ("ascii", "latin-1", "idna"):
@@ -60,10 +60,10 @@ def ledger(directory: Path, docker_host: str = "") -> MachineLedger:
 def use_all(directory: Path) -> list[str]:
     """Do all that a user does with a ledger of two GPUs; the bad entries that it named."""
     mine = ledger(directory)
-    with mine.ticket(APP, "", 2, since_ms=time.time_ns() // 1_000_000) as ticket:
-        reservation = mine.reserve(APP, "", 2, ticket=ticket)
+    with mine.ticket(APP, 2, since_ms=time.time_ns() // 1_000_000) as ticket:
+        reservation = mine.reserve(APP, 2, ticket=ticket)
     with reservation:
-        lease = mine.lease(application=APP, container=CONTAINER, user="", gcores=2)
+        lease = mine.lease(LeaseRequest(APP, CONTAINER, "", 2))
         assert len(mine.holders()) == 2
         lease.release()
     mine.reclaim()
@@ -88,6 +88,7 @@ def record_of(directory: Path, kind: str, device: str, **fields: Any) -> Path:
 # ---- what lies there ----
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize(
     "name",
     [
@@ -114,6 +115,7 @@ def test_whatever_lies_there_costs_nobody_a_device_and_changes_nothing_outside(
             assert {os.path.basename(path) for path in named} <= {name}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("protected_sysctls")
 def test_what_lies_in_the_place_of_a_lock_of_pulls_or_of_accounts_delays_nobody(
     identities: Identities, directory: Path, hostile: Any, bait: Bait, victim: User
@@ -161,6 +163,7 @@ def test_a_lock_of_pulls_that_another_holds_delays_for_a_bounded_time(
 # ---- what is written there ----
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "evidence",
     [
@@ -198,17 +201,17 @@ def test_a_quarantine_of_another_user_binds_nobody_else_and_root_heals_it(
         ledger(directory).heal("gpu0")
 
     identities.call(attacker, quarantine)
-    identities.call(victim, lambda: ledger(directory).reserve(APP, "", 2).close())
+    identities.call(victim, lambda: ledger(directory).reserve(APP, 2).close())
     with pytest.raises(Exception, match="was put into quarantine by attacker; they or root heal it"):
         identities.call(victim, heal)
     with pytest.raises(NotEnough):
-        identities.call(attacker, lambda: ledger(directory).reserve(APP, "", 2).close())
+        identities.call(attacker, lambda: ledger(directory).reserve(APP, 2).close())
     identities.call(root, heal)
-    identities.call(attacker, lambda: ledger(directory).reserve(APP, "", 2).close())
+    identities.call(attacker, lambda: ledger(directory).reserve(APP, 2).close())
     identities.call(root, quarantine)
     for user in (victim, attacker):
         with pytest.raises(NotEnough):
-            identities.call(user, lambda: ledger(directory).reserve(APP, "", 2).close())
+            identities.call(user, lambda: ledger(directory).reserve(APP, 2).close())
 
 
 def test_a_ticket_is_no_earlier_than_it_came_whatever_it_says() -> None:
@@ -258,10 +261,10 @@ def test_who_made_a_device_s_file_cannot_take_it_from_its_holder(
         for name in ("GPU-0", "GPU-1"):
             (directory / name).unlink()
         with pytest.raises(NotEnough) as refused:
-            ledger(directory).reserve(APP, "", 1)
+            ledger(directory).reserve(APP, 1)
         return [one.user for one in refused.value.holders]
 
-    with held_by(identities, victim, directory, lambda: ledger(directory).reserve(APP, "forged", 2)):
+    with held_by(identities, victim, directory, lambda: ledger(directory).reserve(APP, 2)):
         assert identities.call(attacker, exchange) == ["victim", "victim"]
 
 
@@ -274,7 +277,7 @@ def test_devices_whose_files_the_attacker_made_one_are_given_all_the_same(
         os.link(directory / "GPU-0", directory / "GPU-1")
 
     def take(count: int) -> Any:
-        return ledger(directory).reserve(APP, "", count)
+        return ledger(directory).reserve(APP, count)
 
     identities.call(attacker, plant)
     identities.call(victim, lambda: take(2).close())
@@ -294,7 +297,7 @@ def test_a_lock_without_a_record_is_an_unknown_process(
 
     def refused() -> str:
         with pytest.raises(NotEnough) as error:
-            ledger(directory).reserve(APP, "", 2)
+            ledger(directory).reserve(APP, 2)
         return str(error.value)
 
     identities.call(victim, use_all, directory)
@@ -347,6 +350,7 @@ def the_only(directory: Path, kind: str) -> Path:
     return path
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("healer", ["its author", "root"])
 @pytest.mark.parametrize("author", ["root", "victim"])
 def test_a_quarantine_that_was_healed_is_not_brought_back_by_a_link(
@@ -364,7 +368,7 @@ def test_a_quarantine_that_was_healed_is_not_brought_back_by_a_link(
     identities.call(root if healer == "root" else writer, lambda: ledger(directory).heal("gpu0"))
     kept.put_back()
     for user in (root, victim):
-        identities.call(user, lambda: ledger(directory).reserve(APP, "", 2).close())
+        identities.call(user, lambda: ledger(directory).reserve(APP, 2).close())
 
 
 def test_a_quarantine_that_was_replaced_is_not_brought_back_by_a_link(
@@ -375,7 +379,7 @@ def test_a_quarantine_that_was_replaced_is_not_brought_back_by_a_link(
 
     def refused() -> str:
         with pytest.raises(NotEnough) as error:
-            ledger(directory).reserve(APP, "", 2)
+            ledger(directory).reserve(APP, 2)
         return str(error.value)
 
     identities.call(root, quarantine, "")
@@ -389,10 +393,11 @@ def lease_one(directory: Path) -> Any:
     """Lease a card with evidence of a task that is gone."""
     mine = ledger(directory)
     evidence: Any = {"task": dead_task()}
-    with mine.reserve(APP, "", 1):
-        return mine.lease(application=APP, container=CONTAINER, user="", gcores=1, evidence=evidence)
+    with mine.reserve(APP, 1):
+        return mine.lease(LeaseRequest(APP, CONTAINER, "", 1, evidence=evidence))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("ended", ["given back", "leased again", "collected", "collected by root"])
 def test_a_lease_that_is_over_is_not_brought_back_by_a_link(
     identities: Identities,
@@ -437,7 +442,7 @@ def test_a_link_makes_no_older_record_of_a_user_the_newest(
     os.utime(old, (now_s - 20, now_s - 20))
     os.utime(new, (now_s - 10, now_s - 10))
     keep(old)
-    identities.call(victim, lambda: ledger(directory).reserve(APP, "", 2).close())
+    identities.call(victim, lambda: ledger(directory).reserve(APP, 2).close())
 
 
 def test_a_link_makes_no_quarantine_of_root_later_than_the_look_that_found_the_card_well(
@@ -448,7 +453,7 @@ def test_a_link_makes_no_quarantine_of_root_later_than_the_look_that_found_the_c
     os.utime(of_root, (time.time() - 20, time.time() - 20))
     identities.call(victim, lambda: record_of(directory, "health", "GPU-0", failures=1).name)
     keep(of_root)
-    identities.call(victim, lambda: ledger(directory).reserve(APP, "", 2).close())
+    identities.call(victim, lambda: ledger(directory).reserve(APP, 2).close())
 
 
 def test_a_link_of_a_record_that_holds_or_binds_ends_neither(
@@ -456,11 +461,11 @@ def test_a_link_of_a_record_that_holds_or_binds_ends_neither(
 ) -> None:
     def refused() -> str:
         with pytest.raises(NotEnough) as error:
-            ledger(directory).reserve(APP, "", 1)
+            ledger(directory).reserve(APP, 1)
         return str(error.value)
 
     identities.call(root, lambda: ledger(directory).quarantine("gpu1", cause="operator", by="admin"))
-    with held_by(identities, victim, directory, lambda: ledger(directory).reserve(APP, "", 1)):
+    with held_by(identities, victim, directory, lambda: ledger(directory).reserve(APP, 1)):
         link = keep(the_only(directory, "reserved")).link
         with contextlib.suppress(FileNotFoundError):
             link.rename(link.with_name("another"))
@@ -507,7 +512,7 @@ def test_records_without_number_of_one_user_are_not_all_read_and_others_go_on(
 
         monkeypatch.setattr(device_files, "open_file", noted)
         mine = ledger(directory)
-        with mine.reserve(APP, "", 2):
+        with mine.reserve(APP, 2):
             assert {one.user for one in ledger(directory).holders().values()} == {"victim"}
         mine.holders()
         return len(opened), mine.problems[str(directory)]
@@ -534,7 +539,7 @@ def test_a_record_of_a_container_that_nobody_here_can_look_for_keeps_no_device_a
 
         def use() -> tuple[str, list[tuple[str, str]]]:
             mine = ledger(directory, host)
-            mine.reserve(APP, "", 2).close()
+            mine.reserve(APP, 2).close()
             assert mine.record().leases == ()
             return mine.problems[path], [(one.state, one.why) for one in mine.reclaim()]
 
@@ -559,7 +564,7 @@ def test_a_record_of_many_devices_holds_none_by_a_process_that_computes_on_anoth
         busy = Liveness(ALIVE, "process 1 computes")
         says = LivenessProbes(devices=lambda uuids: busy if "GPU-0" in uuids else Liveness(GONE))
         mine = MachineLedger(str(directory), discover=lambda: fake_devices(2), witnesses=says)
-        mine.reserve(APP, "", 1).close()
+        mine.reserve(APP, 1).close()
         return set(mine.holders())
 
     identities.call(attacker, claim)
@@ -578,12 +583,12 @@ def test_a_record_of_a_container_that_nobody_here_can_look_for_keeps_its_device_
 
     def refused() -> list[str]:
         with pytest.raises(NotEnough) as error:
-            ledger(directory, "unix:///nowhere").reserve(APP, "", 2)
+            ledger(directory, "unix:///nowhere").reserve(APP, 2)
         return [one.user for one in error.value.holders]
 
     with held_by(identities, member, directory, lease):
         assert identities.call(victim, refused) == ["member"]
-    identities.call(victim, lambda: ledger(directory, "unix:///nowhere").reserve(APP, "", 2).close())
+    identities.call(victim, lambda: ledger(directory, "unix:///nowhere").reserve(APP, 2).close())
 
 
 def test_what_the_records_of_one_user_cost_is_not_taken_from_the_time_for_others(
@@ -725,7 +730,7 @@ def test_what_a_dead_task_left_is_removed_where_record_label_and_task_agree(
         identities.call(victim, lambda: record_of(directory, "leased", "GPU-0", evidence=evidence))
 
         def use() -> None:
-            ledger(directory, host).reserve(APP, "", 2).close()
+            ledger(directory, host).reserve(APP, 2).close()
 
         identities.call(member, use)
         assert daemon.removed == [f"/containers/{'a' * 64}?force=1&v=1"]
@@ -765,7 +770,7 @@ def test_a_payload_at_another_dockerd_keeps_its_device_while_its_lifeline_is_rea
             str(directory), docker_host="unix:///nowhere", discover=lambda: fake_devices(2), witnesses=witnesses[0]
         )
         with pytest.raises(NotEnough, match="1 free"):
-            mine.reserve(APP, "", 2)
+            mine.reserve(APP, 2)
 
     with open(os.open(life, os.O_RDONLY | os.O_NONBLOCK)):
         identities.call(victim, refused)

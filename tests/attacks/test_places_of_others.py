@@ -1,4 +1,4 @@
-"""Whose a path is: root obeys only what nobody else can replace."""
+"""Test whose a path is: root obeys only what nobody else can replace."""
 
 from __future__ import annotations
 

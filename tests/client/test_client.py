@@ -24,7 +24,7 @@ def view(number: int, state: State = State.FINISHED, **more: Any) -> Application
 
 
 class EngineInMemory:
-    """As much of an engine as naming and waiting need: ``coming`` replaces a view at each look."""
+    """Engine with as much as naming and waiting need: ``coming`` replaces a view at each look."""
 
     def __init__(self, *views: ApplicationView) -> None:
         self.known = {one.application_id: one for one in views}

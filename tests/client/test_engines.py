@@ -1,4 +1,4 @@
-"""Which engine an application is on, when this machine's and a cluster's are both used."""
+"""Test which engine an application is on, when this machine's and a cluster's are both used."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def view(application_id: str, submitted_ms: int) -> dict[str, Any]:
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    """What there is for the name yarn; this machine's engine is the real one."""
+    """Return what there is for the name yarn; this machine's engine is the real one."""
     one = Cluster()
     monkeypatch.setattr(engines, "open_yarn", lambda config, login: one)
     monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop/conf")

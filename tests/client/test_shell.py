@@ -23,6 +23,7 @@ def kept() -> list[dict[str, object]]:
     return list(json.loads(run("dlapp-cache", "list", "--json").out)["entries"])
 
 
+@pytest.mark.slow
 def test_what_one_shell_fetched_the_next_one_and_a_run_have_and_none_can_change_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

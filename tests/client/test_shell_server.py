@@ -65,6 +65,7 @@ def test_both_streams_and_the_exit_code_arrive(ask: Ask) -> None:
     assert (out, err, one.returncode) == ("one\n\n  two  \\n  \nlast, cut\n", "oops\n", 9)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("desk")
 def test_many_lines_arrive_whole_and_in_order_for_each_of_several_at_once(ask: Ask, room: Path) -> None:
     asked = [ask("--json") for _ in range(3)]

@@ -13,9 +13,9 @@ import pytest
 
 from dlapp.gpuid.stores.machine import MachineLedger
 from tests.applications import Done, properties, wait_for
-from tests.services.dockerd import GPU_IMAGE, Dockerd
+from tests.services.containers.dockerd import GPU_IMAGE, Dockerd
+from tests.services.containers.nvml_stub import StubDevice, seen_by_all
 from tests.services.install import SEARCH
-from tests.services.nvml_stub import StubDevice, seen_by_all
 from tests.services.users import interpreter_for_everybody, place_for_everybody
 from tests.tools.terminal import Terminal
 
@@ -36,7 +36,7 @@ class User:
             os.chown(path, uid, uid)
         self._env = {**env, "HOME": str(home), "DLAPP_LOCAL_STATE_DIR": str(self.state)}
         become = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
-        self._command = [*become, str(python), "-m", "dlapp.tools.shell", "--gcores", "1", str(self.file)]
+        self._command = [*become, str(python), "-m", "dlapp.tools", "shell", "--gcores", "1", str(self.file)]
 
     def on_a_terminal(self) -> Terminal:
         program = shutil.which(self._command[0], path=SEARCH)
@@ -75,13 +75,14 @@ def users(place: Path, dockerd: Dockerd) -> tuple[User, User]:
         "DLAPP_RUNTIME_DOCKER_NETWORK": "none",
         "DLAPP_RUNTIME_DOCKER_GPU_MODE": "gpus",
     }
-    python = interpreter_for_everybody(place)
+    python = interpreter_for_everybody()
     return User(place, ANN, python, env), User(place, TONY, python, env)
 
 
 LOOK = "echo I am $(id -u) with $NV_GPU: $(ls /dev/nvidia?)\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["closed terminal", "SIGKILL"])
 def test_each_has_its_devices_and_what_ends_one_frees_all_of_it_and_nothing_of_the_other(
     users: tuple[User, User], place: Path, dockerd: Dockerd, how: str

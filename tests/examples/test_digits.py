@@ -32,6 +32,7 @@ def run(directory: Path, *command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=directory, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120)
 
 
+@pytest.mark.slow
 def test_the_demo_ends_with_four_accuracies_and_a_plot_and_can_be_run_again(digits: Path) -> None:
     for _ in range(2):
         demo = run(digits, "./demo.sh")
@@ -49,6 +50,7 @@ def test_the_demo_ends_with_four_accuracies_and_a_plot_and_can_be_run_again(digi
     assert len(tried) == 16
 
 
+@pytest.mark.slow
 def test_a_softkill_keeps_what_there_is(digits: Path) -> None:
     properties = digits / "dl_app.properties"
     properties.write_text(properties.read_text(encoding="utf-8").replace("--epochs 60", "--epochs 1000000"))

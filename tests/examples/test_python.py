@@ -11,7 +11,18 @@ from typing import Any
 
 import pytest
 
-from dlapp import Application, ApplicationId, AppSpec, Client, InputSpec, OutputSpec, Resources, RoleSpec, as_completed
+from dlapp import (
+    Application,
+    ApplicationId,
+    AppSpec,
+    Client,
+    InputSpec,
+    OutputSpec,
+    PayloadCache,
+    Resources,
+    RoleSpec,
+    as_completed,
+)
 from dlapp.client.keywords import ApplicationFields
 from dlapp.errors import FileRefused, NotFound, SpecError, TimedOut, UsageError
 
@@ -41,6 +52,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_every_example_prints_what_the_page_says(place: Path) -> None:
     assert len(examples()) == PAGE.read_text().count("```python") == 4
     for code, printed in examples():
@@ -163,6 +175,10 @@ def test_what_does_not_describe_an_application_is_refused(place: Path, given: di
         ({"inputs": "data"}, "inputs"),
         ({"outputs": {1: "target"}}, "outputs"),
         ({"outputs": ["target"]}, "outputs"),
+        ({"caches": ["/models"]}, "caches"),
+        ({"caches": {1: "/models"}}, "caches"),
+        ({"caches": {"models": 1}}, "caches"),
+        ({"caches": {"models": "models"}}, "application.cache.models"),
         ({"outputs": [OutputSpec(output_path="o", target="t")], "overwrite": True}, "overwrite"),
     ],
 )
@@ -191,17 +207,22 @@ def test_keywords_take_the_words_of_a_file_and_specs_of_input(place: Path) -> No
             memory="64m",
             gcores="auto",
             output_patience="1m",
+            service_patience="2m",
             on_container_failure="continue",
             inputs=[InputSpec(sources=("none/*",), input_path="old", optional=True)],
-            outputs=[OutputSpec(output_path="output", target="results")],
+            outputs=[OutputSpec(output_path="output", target="results", overwrite=True, keep_previous=2)],
+            caches={"models": "/models"},
         )
         application.wait(60)
         submitted = client.engine.submission(application.application_id).spec
     has_gpus = client.engine.info().has_gpus
     assert submitted.roles[0].instances == 2
     assert submitted.roles[0].resources == Resources(memory_mib=64, vcores=1, gcores=int(has_gpus))
-    assert (submitted.output_patience_s, submitted.on_container_failure.value) == (60.0, "continue")
+    assert (submitted.output_patience_s, submitted.service_patience_s) == (60.0, 120.0)
+    assert submitted.on_container_failure.value == "continue"
     assert submitted.inputs[0].optional
+    assert submitted.outputs[0].keep_previous == 2
+    assert submitted.caches == (PayloadCache("models", "/models"),)
     assert (place / "results/1/result").read_text() == "x\n"
 
 

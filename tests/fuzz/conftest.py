@@ -1,4 +1,4 @@
-"""What holds for all fuzzing."""
+"""Rules for all fuzzing."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class AnsweringServer:
 
     @property
     def port(self) -> int:
-        """Where it listens on 127.0.0.1."""
+        """Return where it listens on 127.0.0.1."""
         return int(self._listener.getsockname()[1])
 
     def serve(self) -> None:

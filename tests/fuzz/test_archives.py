@@ -90,7 +90,7 @@ def test_an_archive_is_unpacked_inside_or_refused(tmp_path: Path, kind: str) -> 
 
 
 def check_inside(top: Path) -> None:
-    """Nothing but files, directories and links that stay inside, with no mode that gives a right to their owner's."""
+    """Check that there are but files, directories and links that stay inside, with no mode that gives rights away."""
     for path in top.rglob("*"):
         assert path.is_symlink() or path.is_file() or path.is_dir(), path
         if path.is_symlink():
@@ -151,6 +151,7 @@ def test_a_collected_log_is_read_or_refused(compression: str) -> None:
     fuzz(read, [written(LOGS, chunk=200, compression=compression, blocks=2)])
 
 
+@pytest.mark.slow
 def test_a_bomb_in_a_collected_log_is_read_in_pieces() -> None:
     data = written({SECOND: {"stdout": bytes(80 << 20)}}, compression="gz")
     with limits(len(data)):

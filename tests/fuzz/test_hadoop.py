@@ -1,4 +1,4 @@
-"""What a ResourceManager, a NodeManager, a timeline server and a NameNode say: RPC, SASL, tokens, REST, WebHDFS."""
+"""Fuzz what a ResourceManager, a NodeManager, a timeline server and a NameNode say: RPC, SASL, tokens, REST, WebHDFS."""
 
 from __future__ import annotations
 
@@ -394,7 +394,11 @@ WEBHDFS: dict[str, tuple[Callable[[WebHdfs], Any], Any]] = {
         {"FileStatuses": {"FileStatus": [STATUS, {**STATUS, "pathSuffix": "d", "type": "DIRECTORY"}, {**STATUS, "type": "SYMLINK", "symlink": "/x", "pathSuffix": "l"}]}},
     ),
     "delete": (lambda web: web.delete("/a"), {"boolean": True}),
-    "rename": (lambda web: web.rename("/a", "/b"), {"boolean": True}),
+    "rename": (lambda web: web.rename("/a", "/b"), {"boolean": True, "FileStatus": STATUS}),
+    "role": (
+        lambda web: web.has_numbers(),
+        {"beans": [{"modelerType": "org.apache.hadoop.hdfs.server.namenode.NameNode", "State": "active"}]},
+    ),
     "make": (lambda web: web.make_directory("/a"), {"boolean": True}),
     "free": (lambda web: web.free_bytes("/a"), {"QuotaUsage": {"spaceQuota": 10, "spaceConsumed": 1}, "ContentSummary": {"spaceQuota": 10, "spaceConsumed": 1}}),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""What peers send: who asks an ApplicationMaster and what it answers, HDFS by HTTP, dockerd."""
+"""Test what peers send: who asks an ApplicationMaster and what it answers, HDFS by HTTP, dockerd."""
 
 from __future__ import annotations
 

@@ -55,6 +55,8 @@ def test_another_programs_yaml_is_read_or_refused() -> None:
     fuzz(lambda data: plain_yaml(data[:MOST_FILE_BYTES]), samples, errors=(ValueError,))
 
 
+@pytest.mark.slow
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("piece", [b"[", b"{", b'{"a":', b"[\n", b"- ", b"? ", b"a:\n", b"[a,", b"*&a", b"{a: b},"])
 def test_yaml_as_large_as_it_may_be_is_read_or_refused_in_time(tmp_path: Path, piece: bytes) -> None:
     for beginning in (b"", b"[" * 31):

@@ -13,9 +13,11 @@ import pytest
 from dlapp.gpuid.devices import Device
 from dlapp.gpuid.liveness.probes import LivenessProbes
 from dlapp.gpuid.stores.machine import MachineLedger
-from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger, ZooKeeperSettings
-from tests.services.ledger_process import fake_devices
-from tests.services.zookeeper import ZooKeeper, zookeeper_for_tests
+from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger
+from dlapp.launch_spec import LedgerSettings
+from dlapp.value import replace
+from tests.services.processes.ledger_process import fake_devices
+from tests.services.zookeeper import ZooKeeper, ledger_settings, zookeeper_for_tests
 
 _NUMBERS = itertools.count(1)
 
@@ -27,14 +29,14 @@ def ensemble() -> Iterator[ZooKeeper]:
         yield servers
 
 
-def _settings(servers: ZooKeeper, tmp_path: Path) -> ZooKeeperSettings:
+def _settings(servers: ZooKeeper, tmp_path: Path) -> LedgerSettings:
     """A ledger of one test alone."""
     root = f"/test-{next(_NUMBERS)}/dlapp"
-    return ZooKeeperSettings(servers.ensemble, root, credentials="dlapp:secret", lock_dir=str(tmp_path / "locks"))
+    return ledger_settings(servers.ensemble, root, credentials="dlapp:secret", lock_dir=str(tmp_path / "locks"))
 
 
 @pytest.fixture
-def settings(zookeeper: ZooKeeper, tmp_path: Path) -> ZooKeeperSettings:
+def settings(zookeeper: ZooKeeper, tmp_path: Path) -> LedgerSettings:
     """A ledger of this test alone."""
     return _settings(zookeeper, tmp_path)
 
@@ -43,7 +45,7 @@ Open = Callable[..., Any]
 
 
 @pytest.fixture
-def on_zookeeper(settings: ZooKeeperSettings) -> Iterator[Open]:
+def on_zookeeper(settings: LedgerSettings) -> Iterator[Open]:
     """Open the test's ledger on ZooKeeper: ``on_zookeeper(host="node7", devices=…)``; closed at the end."""
     with _opening(settings) as open_one:
         yield open_one
@@ -57,7 +59,7 @@ def on_ensemble(ensemble: ZooKeeper, tmp_path: Path) -> Iterator[Open]:
 
 
 @contextlib.contextmanager
-def _opening(settings: ZooKeeperSettings) -> Iterator[Open]:
+def _opening(settings: LedgerSettings) -> Iterator[Open]:
     opened: list[ZooKeeperLedger] = []
 
     def open_one(
@@ -71,8 +73,8 @@ def _opening(settings: ZooKeeperSettings) -> Iterator[Open]:
         more.setdefault("discover", lambda: there)
         more.setdefault("witnesses", LivenessProbes())
         # Each host is a machine of its own.
-        where = settings if host == "node7" else settings._replace(lock_dir=f"{settings.lock_dir}-{host}")
-        opened.append(ZooKeeperLedger(where._replace(**(over or {})), host=host, **more))
+        where = settings if host == "node7" else replace(settings, lock_dir=f"{settings.lock_dir}-{host}")
+        opened.append(ZooKeeperLedger(replace(where, **(over or {})), host=host, **more))
         return opened[-1]
 
     yield open_one

@@ -1,8 +1,8 @@
 """Many processes on one ledger while everything is done to them, and what must hold of all that happened.
 
-Three accounts are compared. The payloads' own: a witness file for each GPU (`tests.services.ledger_worker`). The
-workers' and payloads' events, with their times. And the history of the ledger itself, which is no word of ours:
-ZooKeeper's transaction log has every state that a host's record ever had, in order.
+Three accounts are compared. The payloads' own: a witness file for each GPU (`ledger_worker`). The workers'
+and payloads' events, with their times. And the history of the ledger itself, which is no word of ours: ZooKeeper's
+transaction log has every state that a host's record ever had, in order.
 
 - Exclusive: no payload found another's witness; no state of a record gives a GPU to two; a lease ended while its
   payload ran only if its own task released it.
@@ -57,7 +57,7 @@ class Written(NamedTuple):
 
 
 def transactions(logs: list[Path]) -> Iterator[Written]:
-    """What was written, in order.
+    """Return what was written, in order.
 
     file: "ZKLG" version:i4 dbid:i8, then per transaction checksum:i8 length:i4 body "B"
     body: client:i8 cxid:i4 zxid:i8 time_ms:i8 type:i4, then create: path data acl…; delete: path; setData: path data
@@ -93,7 +93,7 @@ def _buffer(body: bytes, place: int) -> bytes:
 
 @dataclass
 class History:
-    """What happened."""
+    """Events of a run."""
 
     events: list[dict[str, Any]]
     writes: list[Written]
@@ -230,7 +230,7 @@ class _Run:
         path.write_text(json.dumps(plan))
         with open(self.directory / f"{plan['name']}.log", "wb") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "tests.services.ledger_worker", str(path)],
+                [sys.executable, "-m", "tests.services.processes.ledger_worker", str(path)],
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -320,7 +320,7 @@ class _Run:
 
     def log_of(self, process: subprocess.Popen[bytes]) -> str:
         name = Path(str(process.args[3])).stem  # type: ignore[index]
-        return (self.directory / f"{name}.log").read_text(errors="replace")[-600:]
+        return (self.directory / f"{name}.log").read_text(errors="replace")[-4000:]
 
     def let_go(self) -> None:
         """Close our end of what all inherit."""

@@ -18,8 +18,9 @@ from dlapp.gpuid.liveness.probes import LivenessProbes
 from dlapp.gpuid.liveness.result import GONE, UNKNOWN, Liveness
 from dlapp.gpuid.rules import LeaseRecord
 from dlapp.gpuid.stores.machine import MachineLedger
-from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger, ZooKeeperSettings
-from tests.services.ledger_process import fake_devices
+from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger
+from tests.services.processes.ledger_process import fake_devices
+from tests.services.zookeeper import ledger_settings
 
 PLANTS = ("session", "no-evidence", "unknown", "recreate")
 
@@ -40,7 +41,7 @@ class _Planted(LivenessProbes):
 
 
 class OnZooKeeper(ZooKeeperLedger):
-    """With the mistakes that need its inside."""
+    """Ledger with the mistakes that need its inside."""
 
     plant = ""
 
@@ -54,7 +55,7 @@ class OnZooKeeper(ZooKeeperLedger):
         return {"session": path}
 
     def is_over(self, path: str) -> bool:
-        """Whether the session that made a node is."""
+        """Return whether the session that made a node is."""
         return self._ensemble._call(lambda client: client.exists_async(path), self._clock() + 60) is None
 
     def _release_now(self, lease: LeaseRecord, wait_s: float) -> None:
@@ -78,7 +79,7 @@ def open_planted(plan: dict[str, Any]) -> OnZooKeeper | OnMachine:
     if plan["store"] == "machine":
         return OnMachine(plan["directory"], discover=lambda: there, witnesses=witnesses)
     ledger = OnZooKeeper(
-        ZooKeeperSettings(**plan["settings"]), host=plan["host"], discover=lambda: there, witnesses=witnesses
+        ledger_settings(**plan["settings"]), host=plan["host"], discover=lambda: there, witnesses=witnesses
     )
     ledger.plant, witnesses.ledger = plant, ledger
     return ledger

@@ -1,19 +1,23 @@
-"""Where a configuration says that the ledger is, and who may write it."""
+"""Test where a configuration says that the ledger is, and who may write it."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from dlapp.config import load_config
 from dlapp.errors import ConfigError
-from dlapp.gpuid.factory import configured
+from dlapp.gpuid.factory import configured, full_name_of, host_of_task
+from dlapp.launch_spec import LedgerSettings
+from tests.services.tls import CERTIFICATE, KEY
 
 
 def settings(credentials: str | None = None) -> str:
     """Return the credentials with which the ledger of a cluster would be opened."""
-    options = {"gpuid.zookeeper.ensemble": "127.0.0.1:1"}
+    options = {"gpuid.zookeeper.ensemble": "127.0.0.1:1", "gpuid.zookeeper.root": "/dlapp"}
     if credentials is not None:
         options["gpuid.zookeeper.credentials"] = credentials
     return configured(load_config(options, {}, system_file="/nonexistent")).credentials
@@ -35,6 +39,32 @@ def test_credentials_that_others_may_read_are_refused(tmp_path: Path) -> None:
     assert settings(str(file)) == "dlapp:secret"
 
 
+def test_tls_needs_a_ca_and_what_is_in_its_files_goes_along(tmp_path: Path) -> None:
+    def found(**more: str) -> LedgerSettings:
+        options = {"ensemble": "127.0.0.1:1", "root": "/dlapp", "credentials": "none", **more}
+        keys = {f"gpuid.zookeeper.{name}": text for name, text in options.items()}
+        return configured(load_config(keys, {}, system_file="/nonexistent"))
+
+    both = tmp_path / "both.pem"
+    both.write_text(CERTIFICATE + KEY)
+    both.chmod(0o600)
+    assert (found().tls, found(ca="system").tls, found(ca="system").certificates) == (False, True, "")
+    tls = found(ca=str(both), certificate=str(both))
+    assert (tls.certificates, tls.client_certificate) == (CERTIFICATE + KEY, (CERTIFICATE + KEY).strip())
+    with pytest.raises(ConfigError, match=r"gpuid.zookeeper.ca is not: without it there is no TLS"):
+        found(certificate=str(both))
+    both.chmod(0o644)
+    with pytest.raises(ConfigError, match=r"gpuid.zookeeper.certificate: .* may be read by others"):
+        found(ca="system", certificate=str(both))
+    both.write_text(CERTIFICATE)
+    both.chmod(0o600)
+    with pytest.raises(ConfigError, match="is not a certificate with its key"):
+        found(ca="system", certificate=str(both))
+    both.write_text("nothing")
+    with pytest.raises(ConfigError, match=r"gpuid.zookeeper.ca: .* is neither PEM nor"):
+        found(ca=str(both))
+
+
 @pytest.mark.parametrize("text", ["", "dlapp", "dlapp:", ":secret", "a:b\nc:d"])
 def test_credentials_are_one_line_with_user_and_password(tmp_path: Path, text: str) -> None:
     file = tmp_path / "credentials"
@@ -42,3 +72,89 @@ def test_credentials_are_one_line_with_user_and_password(tmp_path: Path, text: s
     file.chmod(0o600)
     with pytest.raises(ConfigError, match="is not one line user:password"):
         settings(str(file))
+
+
+def of_cluster(place: Path, **properties: str) -> LedgerSettings:
+    """Return the settings of a cluster's ledger, without a root of the operator's."""
+    lines = "".join(f"<property><name>{k}</name><value>{v}</value></property>" for k, v in properties.items())
+    (place / "core-site.xml").write_text(f"<configuration>{lines}</configuration>")
+    options = {"gpuid.zookeeper.ensemble": "127.0.0.1:1", "gpuid.zookeeper.credentials": "none"}
+    return configured(load_config(options | {"yarn.conf_dir": str(place)}, {}, system_file="/nonexistent"))
+
+
+def test_each_cluster_has_its_own_root_by_its_id_or_the_name_of_its_file_system(tmp_path: Path) -> None:
+    named = {"yarn.resourcemanager.cluster-id": "lab1", "fs.defaultFS": "hdfs://ns1"}
+    found = of_cluster(tmp_path, **named, **{"yarn.resourcemanager.hostname": "rm1"})
+    assert (found.root, found.former_root) == ("/dlapp/lab1", "/dlapp")
+    assert found.resource_managers == ("http://rm1:8088",)
+    assert of_cluster(tmp_path, **{"fs.defaultFS": "hdfs://nn.example.org:8020/"}).root == "/dlapp/nn.example.org"
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", "hosts", "short", ""])
+def test_a_cluster_whose_name_is_no_place_needs_a_root_of_the_operators(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=r"gpuid.zookeeper.root"):
+        of_cluster(tmp_path, **{"yarn.resourcemanager.cluster-id": name})
+
+
+def test_a_root_of_the_operators_is_used_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
+    options = {"gpuid.zookeeper.ensemble": "127.0.0.1:1", "gpuid.zookeeper.credentials": "none"}
+    found = configured(load_config(options | {"gpuid.zookeeper.root": "/mine"}, {}, system_file="/nonexistent"))
+    assert (found.root, found.former_root) == ("/mine", "")
+    with pytest.raises(ConfigError, match=r"gpuid.zookeeper.root is not set, and no configuration of Hadoop"):
+        configured(load_config(options, {}, system_file="/nonexistent"))
+
+
+@pytest.mark.parametrize(
+    ("node", "host", "expected"),
+    [
+        ("node7.example.org", "node7", "node7.example.org"),
+        ("node7.example.org", "node7.example.org", "node7.example.org"),
+        ("node7", "node7", ""),
+        ("10.0.0.7", "node7", ""),
+        ("", "node7", ""),
+    ],
+)
+def test_the_full_name_of_a_host_is_its_nodemanagers_if_that_is_the_same_host(
+    node: str, host: str, expected: str
+) -> None:
+    assert full_name_of(host, {"NM_HOST": node}) == expected
+
+
+NAMES_ITS_HOST = """
+import sys
+from dlapp.errors import DlappError
+from dlapp.gpuid.factory import host_of_task
+try:
+    print(host_of_task(sys.argv[1], {"NM_HOST": "node7.example.org"}))
+except DlappError as error:
+    print(error)
+"""
+
+
+def host_of_task_in(place: Path, *namespaces: str, mounted: bool = False) -> str:
+    """Return what a process in namespaces of its own calls its host."""
+    locks = place / "locks"
+    locks.mkdir(exist_ok=True)
+    mount = 'mount --bind "$1" "$1";' if mounted else ""
+    name = "hostname ctr-0001;" if "--uts" in namespaces else ""
+    script = f'{mount} {name} shift; exec "$@"'
+    program = [sys.executable, "-c", NAMES_ITS_HOST, str(locks)]
+    command = ["unshare", "--mount", *namespaces, "sh", "-c", script, "sh", str(locks), *program]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+@pytest.mark.root("to make namespaces")
+@pytest.mark.parametrize("namespaces", [("--uts",), ("--pid", "--fork", "--mount-proc"), ("--uts", "--pid", "--fork")])
+def test_a_container_that_locks_devices_where_no_other_one_sees_it_is_refused(
+    tmp_path: Path, namespaces: tuple[str, ...]
+) -> None:
+    refused = host_of_task_in(tmp_path, *namespaces)
+    assert refused.startswith("node7.example.org: this container has namespaces of its own, and "), refused
+    assert host_of_task_in(tmp_path, *namespaces, mounted=True) == "node7.example.org"
+
+
+@pytest.mark.root("to make namespaces")
+def test_a_process_in_the_namespaces_of_its_host_goes_by_the_name_of_the_kernel(tmp_path: Path) -> None:
+    assert host_of_task_in(tmp_path) == ""
+    assert host_of_task(str(tmp_path), {}) == ""

@@ -13,8 +13,8 @@ from tests.services.zookeeper import ZooKeeper
 
 FULL = os.environ.get("DLAPP_FAULTS") == "full"
 SEED = int(os.environ.get("DLAPP_SEED", "1"))
-SEEDS = range(SEED, SEED + (20 if FULL else 8))
-OPERATIONS = 500 if FULL else 250
+SEEDS = range(SEED, SEED + (20 if FULL else 4))
+OPERATIONS = 500
 """Of each of so many histories one after the other: 10,000 together, else 2,000. One that fails names its seed."""
 PATIENCE_S = 150.0
 
@@ -38,15 +38,18 @@ def test_no_history_on_zookeeper_shows_a_device_used_twice_or_lost(
 
 
 # Its queue is in strict order, so a task that is paused holds up all for a while.
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS if FULL else [SEED])
 def test_no_history_on_one_machine_shows_a_device_used_twice_or_lost(tmp_path: Path, seed: int) -> None:
+    operations = OPERATIONS if FULL else 120
     found = history.run(
-        tmp_path / "run", operations=OPERATIONS, seed=seed, zookeeper=None, workers=6, hosts=3, timeout_s=PATIENCE_S
+        tmp_path / "run", operations=operations, seed=seed, zookeeper=None, workers=6, hosts=3, timeout_s=PATIENCE_S
     )
     assert found.problems == [], f"DLAPP_SEED={seed}"
-    check_amount(found)
+    check_amount(found, operations)
 
 
+@pytest.mark.slow
 def test_no_history_on_an_ensemble_whose_servers_are_restarted_shows_a_device_used_twice_or_lost(
     ensemble: ZooKeeper, tmp_path: Path
 ) -> None:
@@ -59,6 +62,7 @@ def test_no_history_on_an_ensemble_whose_servers_are_restarted_shows_a_device_us
     assert found.faults["server"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plant", PLANTS)
 def test_a_mistake_in_the_ledger_shows_in_its_history(zookeeper: ZooKeeper, tmp_path: Path, plant: str) -> None:
     found = history.run(

@@ -17,7 +17,7 @@ from dlapp.gpuid.record_json import MOST_BYTES, from_bytes, to_bytes
 from dlapp.gpuid.rules import HostRecord, LeaseRequest, LedgerError, NotEnough
 from dlapp.system.text import short_duration
 from dlapp.value import replace
-from tests.services.ledger_process import fake_devices
+from tests.services.processes.ledger_process import fake_devices
 
 APP, OTHER = "application_1700000000000_0042", "application_1700000000000_0043"
 
@@ -84,6 +84,38 @@ def test_a_host_that_shows_up_is_not_forgotten_any_more() -> None:
     record = rules.forget(leased(record_of(), "c1", 1), by="root", now_ms=5)
     assert (record.forgotten_ms, len(record.leases)) == (5, 1)
     assert rules.seen(record, fake_devices(4), boot_id="boot", now_ms=6).forgotten_ms == 0
+
+
+def test_a_host_that_was_installed_anew_is_accepted_once_nobody_holds_its_devices() -> None:
+    record = replace(leased(record_of(), "c1", 1), machine="first")
+    with pytest.raises(rules.OtherMachine, match="dlapp-gpu release GPU --host host03"):
+        rules.seen(record, fake_devices(4), boot_id="new", now_ms=6, machine="second")
+    record = rules.quarantine(rules.release(record, "c1", application=APP), "gpu1", cause="ecc", now_ms=7)
+    again = rules.seen(record, fake_devices(4), boot_id="new", now_ms=8, machine="second")
+    assert (again.machine, again.device("gpu1").quarantine is not None) == ("second", True)
+
+
+def test_cloned_machines_with_one_short_name_are_told_apart_by_their_full_names() -> None:
+    record = replace(leased(record_of(), "c1", 1), machine="m", full_name="host03.a.example")
+    with pytest.raises(rules.OtherMachine):
+        rules.seen(record, fake_devices(4), boot_id="new", now_ms=6, machine="m", full_name="host03.b.example")
+    for boot_id, full_name in (("new", ""), ("new", "host03.a.example"), ("boot", "host03.b.example")):
+        after = rules.seen(record, fake_devices(4), boot_id=boot_id, now_ms=6, machine="m", full_name=full_name)
+        assert len(after.leases) == 1
+
+
+def test_a_container_with_the_machine_id_of_its_image_is_no_other_machine() -> None:
+    record = replace(leased(record_of(), "c1", 1), machine="host")
+    after = rules.seen(record, fake_devices(4), boot_id="boot", now_ms=6, machine="image")
+    assert (after.machine, len(after.leases)) == ("host", 1)
+
+
+def test_of_leases_that_operators_ended_the_last_ones_are_kept() -> None:
+    record = record_of()
+    for number in range(rules.MOST_RELEASES + 3):
+        record = rules.force_release(leased(record, f"c{number}", 1), "gpu0", by="ann", now_ms=number)
+    assert [one.at_ms for one in record.releases] == list(range(3, rules.MOST_RELEASES + 3))
+    assert from_bytes(to_bytes(record), "host03") == replace(record, releases=record.releases)
 
 
 def test_looking_again_without_news_changes_nothing() -> None:
@@ -231,7 +263,7 @@ TestRules.settings = settings(settings(), stateful_step_count=40)
 
 
 def test_a_record_is_read_as_it_was_written_whatever_was_written_before() -> None:
-    """Who writes a record again and again keeps the text of its devices; it must be no other's."""
+    """A writer of a record keeps the text of its devices; it must be no other's."""
     one = rules.seen(HostRecord("h1"), fake_devices(3), boot_id="b", now_ms=1)
     turned = tuple(replace(device, index=2 - device.index) for device in fake_devices(3))
     other = rules.seen(HostRecord("h2"), turned, boot_id="b", now_ms=1)

@@ -30,6 +30,7 @@ class RpcServer:
     Args:
         qop: the protection that it offers.
         offers: method and mechanism of each way in, in the server's order; DIGEST-MD5 is the one that it can do.
+        host: where it listens; empty: on all addresses, of which this machine alone has thousands (127.0.0.0/8).
     """
 
     def __init__(
@@ -38,10 +39,13 @@ class RpcServer:
         token: Token | None = None,
         qop: str = "auth",
         offers: tuple[tuple[str, str], ...] = (("TOKEN", "DIGEST-MD5"),),
+        host: str = "127.0.0.1",
     ) -> None:
         self.handler, self.token, self.qop, self.offers = handler, token, qop, offers
         self.connections, self.calls = 0, 0
-        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.traffic_bytes = 0
+        """Of requests and answers, after the handshake of a connection."""
+        self._listening = socket.create_server((host, 0), backlog=1024)
         self.address: tuple[str, int] = self._listening.getsockname()
         self._threads = [threading.Thread(target=self._accept)]
         self._open: list[socket.socket] = []
@@ -54,11 +58,15 @@ class RpcServer:
         self._listening.close()
         with suppress(OSError):
             socket.create_connection(self.address, timeout=0.1).close()
+        self.cut_all()
+        for thread in self._threads:
+            thread.join()
+
+    def cut_all(self) -> None:
+        """Cut all connections."""
         for one in self._open:
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads:
-            thread.join()
 
     def _accept(self) -> None:
         while True:
@@ -104,7 +112,9 @@ class _Session:
             method = RequestHeaderProto.FromString(rest[0]).methodName
             self.server.calls += 1
             try:
-                self._answer(header.callId, self.server.handler(method, rest[1]))
+                answer = self.server.handler(method, rest[1])
+                self.server.traffic_bytes += sum(map(len, rest)) + len(answer)
+                self._answer(header.callId, answer)
             except Refuse as refused:
                 self._fail(header.callId, refused.java_class, refused.message, fatal=False)
 

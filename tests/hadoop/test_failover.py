@@ -32,7 +32,7 @@ def rpc(*addresses: tuple[str, int], token: Token | None = TOKEN, try_s: float =
 
 
 def rpc_that_tries_twice(address: tuple[str, int], token: Token | None = TOKEN) -> RpcClient:
-    """For its clock, the pause after the first try takes all the time there is; a slow machine has that time."""
+    """Make a client for whose clock the pause after the first try takes all the time; a slow machine has that time."""
     slept_s = 0.0
 
     def sleep(_: float) -> None:
@@ -101,6 +101,24 @@ def test_a_wrong_password_is_refused_at_once() -> None:
             allocate(other)
         assert isinstance(caught.value, Denied)
         assert server.connections == 1
+
+
+def test_a_server_that_knows_only_the_token_before_the_last_is_served_with_that() -> None:
+    newer, newest = Token(b"identifier", b"2", "K"), Token(b"identifier", b"3", "K")
+    with RpcServer(lambda method, data: ANSWER, TOKEN) as server, rpc(server.address) as client:
+        for _ in range(2):  # it comes with many answers
+            client.use_token(newer)
+        assert allocate(client) == 7
+        client.close()
+        server.token = newer
+        assert allocate(client) == 7
+        client.use_token(newest)
+        client.close()
+        assert allocate(client) == 7
+        server.token = TOKEN
+        client.close()
+        with pytest.raises(TokenRefused):
+            allocate(client)
 
 
 def test_of_several_mechanisms_the_one_that_we_speak_is_taken() -> None:
@@ -284,7 +302,7 @@ def test_whether_the_server_may_have_got_the_call_is_known() -> None:
         for plan, sent in ((Plan(refuse=True), False), (Plan(cut_call=1), False), (Plan(cut_call=2), True)):
             proxy.plan = plan
             with pytest.raises(ConnectionLost) as caught:
-                allocate(rpc(proxy.address), 0.01)
+                allocate(rpc_that_tries_twice(proxy.address), 30.0)
             assert caught.value.sent is sent, plan
 
 

@@ -155,8 +155,8 @@ def test_another_protocol_is_called_by_its_name(answer: bytes, words: str) -> No
 def test_unknown_fields_and_enum_values_survive(extra: bytes) -> None:
     # Field 900, bytes: what a newer server may add. 99: a state that it may have.
     newer = b"\xa2\x38" + encode_varint(len(extra)) + extra
-    node = yarn_pb2.NodeReportProto.FromString(b"\x38\x63" + b"\x12\x04host" + newer)
-    assert node.httpAddress == "host"
+    node = yarn_pb2.NodeReportProto.FromString(b"\x38\x63" + b"\x1a\x04rack" + newer)
+    assert node.rackName == "rack"
     assert not node.HasField("node_state")
     assert newer in node.SerializeToString()
     assert b"\x38\x63" in node.SerializeToString()

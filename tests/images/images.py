@@ -1,4 +1,4 @@
-"""What docker/ says of the images."""
+"""Values that docker/ has of the images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a properties file to a spec: defaults, paths, variables, and all that the file system can say against it."""
+"""Test the way from a properties file to a spec: defaults, paths, variables, all that the file system can refuse."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from dlapp.launcher.application import (
     read_env_file,
     resolve_location,
 )
-from dlapp.locations import HdfsPlace
+from dlapp.locations import HdfsPlace, HdfsService, MountTable
 from dlapp.login import Login
-from dlapp.spec import ContainerFailure, InputSpec, OnFailure, OutputSpec, Placement, Resources
+from dlapp.spec import ContainerFailure, InputSpec, OnFailure, OutputSpec, PayloadCache, Placement, Resources
 from dlapp.storage.open import open_location
 
 NO_HDFS = (
@@ -96,12 +96,13 @@ def test_every_key_reaches_the_spec(place: Path, config: Config) -> None:
     text = (
         "[application]\nusername=tony\nappname='my app'\nuser_dev_workspace_path=./w/\nuser_shell_script=./s.sh\n"
         "user_shell_args=-n 'a b'\ndocker_image=reg:5000/a/b@sha256:0f\nuser_dev_workspace_exclude_list=*.o,.git\n"
+        "cache.models=/models\ncache.pip-packages=/root/.cache/pip\n"
         "queue=gpu\npriority=3\nproject=p q\ntags=x,y\nmax_runtime=2h\nkill_grace=1m\nenv.A=' b '\n"
-        "env_file=secret.env\non_container_failure=continue\noutput_patience=2d\n"
+        "env_file=secret.env\non_container_failure=continue\noutput_patience=2d\nservice_patience=5m\n"
         "[resources]\ncontainers=2\nmemory=512m\nvcores=2\ngcores=1\nnodes=n1\nexclude_nodes=n2 n3\nretries=2\n"
         "node_label=fast\nplacement=spread\n"
         "[from_hdfs]\nhdfs=in/*\n  /data/{a,b}\ninput_path=./data\n[from_hdfs more]\nhdfs=file:/x//y\ninput_path=.\n"
-        "[to_hdfs]\noutput_path=out/\nhdfs=/results\noverwrite=true\n"
+        "[to_hdfs]\noutput_path=out/\nhdfs=/results\noverwrite=true\nkeep_previous=3\n"
         "[to_hdfs logs]\noutput_path=logs\nhdfs=../logs\non_failure=drop\n"
     )
     application = read(place, text, config)
@@ -111,6 +112,7 @@ def test_every_key_reaches_the_spec(place: Path, config: Config) -> None:
     assert (spec.queue, spec.priority, spec.project, spec.tags) == ("gpu", 3, "p q", ("x", "y"))
     assert (spec.max_runtime_s, spec.kill_grace_s) == (7200.0, 60.0)
     assert (spec.on_container_failure, spec.output_patience_s) == (ContainerFailure.CONTINUE, 172_800.0)
+    assert spec.service_patience_s == 300.0
     assert [role.retries for role in spec.roles] == [2]
     assert spec.placement == Placement(nodes=("n1",), exclude_nodes=("n2", "n3"), node_label="fast", spread=True)
     assert spec.inputs == (
@@ -118,11 +120,43 @@ def test_every_key_reaches_the_spec(place: Path, config: Config) -> None:
         InputSpec(name="more", sources=("file:///x/y",), input_path="."),
     )
     assert spec.outputs == (
-        OutputSpec(output_path="out", target="file:///results", overwrite=True),
+        OutputSpec(output_path="out", target="file:///results", overwrite=True, keep_previous=3),
         OutputSpec(name="logs", output_path="logs", target=f"file://{place.parent}/logs", on_failure=OnFailure.DROP),
     )
+    assert spec.caches == (PayloadCache("models", "/models"), PayloadCache("pip-packages", "/root/.cache/pip"))
     assert spec.env == ("A", "TOKEN", "EMPTY", "URL")
     assert application.env == {"A": " b ", "TOKEN": "'a b'", "EMPTY": "", "URL": "a=b#c"}
+
+
+def test_caches_that_cannot_be_are_refused_with_their_line(place: Path, config: Config) -> None:
+    absent = "a cache cannot be mounted "
+    plain = "write it without a slash at its end, //, . and .., and control characters"
+    for key, path, said in (
+        ("models", "models", "'models' is not an absolute path"),
+        ("models", "/models/", f"'/models/': {plain}"),
+        ("models", "/a/../etc", f"'/a/../etc': {plain}"),
+        ("models", "/", f"/: {absent}there"),
+        ("models", "/usr", f"/usr: {absent}there"),
+        ("models", "/workspace/models", f"/workspace/models: {absent}in /workspace"),
+        ("models", "/etc/passwd", f"/etc/passwd: {absent}in /etc"),
+        ("a/b", "/a", "'a/b' is not a name: at most 32 of A-Z, a-z, 0-9, _ and -, no _ or - first"),
+        ("", "/a", "'' is not a name: at most 32 of A-Z, a-z, 0-9, _ and -, no _ or - first"),
+    ):
+        assert refused(place, f"{LEAST}cache.{key}={path}\n", config) == [f"5: application.cache.{key}: {said}"]
+    assert refused(place, f"{LEAST}cache.a=/a\ncache.b=/a/b\n", config) == [
+        "6: application.cache.b: /a/b is in that of cache.a"
+    ]
+    assert refused(place, f"{LEAST}cache.a-b=/a\ncache.A_B=/b\n", config) == [
+        "6: application.cache.A_B: DLAPP_CACHE_A_B is the variable of cache.a-b already"
+    ]
+    none = config._replace(storage=config.storage._replace(payload_cache_limit_bytes=0))
+    said = "5: application.cache.a: is not possible here: storage.payload_cache_limit is 0"
+    assert refused(place, f"{LEAST}cache.a=/a\n", none) == [said]
+
+
+def test_former_outputs_cannot_be_kept_where_nothing_is_replaced(place: Path, config: Config) -> None:
+    text = LEAST + "[to_hdfs]\noutput_path=o\nhdfs=/o\nkeep_previous=2\n"
+    assert refused(place, text, config) == ["8: to_hdfs.keep_previous: has no effect without overwrite=true"]
 
 
 # ---- paths ----
@@ -198,7 +232,7 @@ def test_a_path_is_taken_from_fs_root_or_from_beside_the_file(text: str, locatio
     ("text", "problem"),
     [
         ("webhdfs://nn:9870/a", "there is no storage for webhdfs://, it can be a path, file:// or hdfs://"),
-        ("viewfs:/a", "there is no storage for viewfs://, it can be a path, file:// or hdfs://"),
+        ("har:/a", "there is no storage for har://, it can be a path, file:// or hdfs://"),
         ("s3:/bucket/a", "'s3:/bucket/a' is not a location, such as s3://bucket/name"),
         ("file://host/a", "'file://host/a' names a host; write file:/// and the path"),
         ("/a/{b,../../c}", "has both .. and braces"),
@@ -216,7 +250,7 @@ def test_a_path_that_leads_nowhere_we_know_is_refused(text: str, problem: str) -
         ("/a/b", "file:///a/b", "hdfs://nn:8020/a/b"),
         ("a b/c", "file://{place}/a b/c", "hdfs://nn:8020/user/tony/a b/c"),
         ("hdfs://nn:8020/a", "hdfs://nn:8020/a", "hdfs://nn:8020/a"),
-        ("HDFS://nn/a", "hdfs://nn/a", "hdfs://nn/a"),
+        ("HDFS://nn/a", "hdfs://nn:8020/a", "hdfs://nn:8020/a"),
         ("hdfs:///a", "hdfs://nn:8020/a", "hdfs://nn:8020/a"),
         ("hdfs:/a", "hdfs://nn:8020/a", "hdfs://nn:8020/a"),
     ],
@@ -245,6 +279,31 @@ def test_only_the_hdfs_that_is_configured_is_there(place: Path, config: Config) 
     text = LEAST + "[from_hdfs]\nhdfs=hdfs://other:8020/a\ninput_path=in\n"
     with pytest.raises(FileRefused, match=r"6: from_hdfs\.hdfs: hdfs://other:8020/a: the HDFS that is configured is "):
         read(place, text, config, BESIDE_HDFS)
+
+
+def test_locations_on_other_nameservices_and_in_mount_tables_are_those_of_the_nameservices(
+    place: Path, config: Config
+) -> None:
+    mounts = MountTable("all", {"/data": "hdfs://west/data", "/": "hdfs://nn/rest"}, {})
+    hdfs = HDFS._replace(others=(HdfsService("hdfs://west", ("http://w:9870",), ("w:8020",)),), mounts=(mounts,))
+    text = (
+        "[application]\nappname=a\nuser_dev_workspace_path=w\nuser_shell_script=s.sh\nusername=tony\n"
+        "[from_hdfs]\nhdfs={}\ninput_path=in\n[to_hdfs]\noutput_path=o\nhdfs={}\n"
+    )
+    for engine in (BESIDE_HDFS, ON_HDFS):
+        both = engine.__class__(
+            name=engine.name, version="1", has_gpus=False, hdfs=hdfs, paths_on_hdfs=engine is ON_HDFS
+        )
+        found = read(place, text.format("viewfs://all/data/*", "hdfs://w:8020/o"), config, both).spec
+        assert (found.inputs[0].sources, found.outputs[0].target) == (("hdfs://west/data/*",), "hdfs://west/o")
+        # The same path of two nameservices is not one place; that of one is, by whatever name.
+        read(place, text.format("hdfs://west/d/a", "hdfs://nn/d"), config, both)
+        with pytest.raises(FileRefused, match="would overwrite the application's own input of line 7"):
+            read(place, text.format("viewfs://all/data/x", "hdfs://w/data"), config, both)
+        with pytest.raises(
+            FileRefused, match=r"11: to_hdfs\.hdfs: viewfs://all/ has mount points in it, such as /data"
+        ):
+            read(place, text.format("hdfs://west/d", "viewfs://all/"), config, both)
 
 
 def test_only_what_the_user_wrote_is_a_pattern(tmp_path: Path) -> None:

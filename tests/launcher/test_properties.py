@@ -167,6 +167,8 @@ FAULTS: list[tuple[str, list[str]]] = [
             ("output", "use the section [to_hdfs]"),
         )
     ],
+    (LEAST + "[resources]\ncontainer=2\n", ["f:6: resources.container: is not known, the nearest is containers"]),
+    (LEAST + "container=a\n", ["f:5: application.container: is not known, use docker_image"]),
     (LEAST + "[resources]\ninstances=2\n", ["f:6: resources.instances: is not known, use containers"]),
     (LEAST + "[resources]\ntimeout=2\n", ["f:6: resources.timeout: is not known, use max_runtime in [application]"]),
     (LEAST + "[zzz]\n", ["f:5: zzz: is not a section, known are application, resources, from_hdfs, to_hdfs"]),
@@ -260,6 +262,10 @@ FAULTS: list[tuple[str, list[str]]] = [
         LEAST + "[to_hdfs]\noutput_path=o\nhdfs=/o\non_failure=delete\n",
         ["f:8: to_hdfs.on_failure: is 'delete', allowed are keep, drop"],
     ),
+    (
+        LEAST + "[to_hdfs]\noutput_path=o\nhdfs=/o\nkeep_previous=-1\n",
+        ["f:8: to_hdfs.keep_previous: is -1, the minimum is 0"],
+    ),
     ("x=1\n" + LEAST, ["f:1: 'x' is before the first [section]"]),
     ("  x=1\n" + LEAST, ["f:1: begins with a blank, so it would continue a value above it, but there is none"]),
     (LEAST + "just words\n", ["f:5: 'just words' is neither key=value nor [section] nor a comment (#)"]),
@@ -335,6 +341,7 @@ def test_ten_megabytes_of_garbage_are_refused_by_their_size(kind: str) -> None:
     assert time.process_time() - began < 1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", LARGE)
 def test_the_largest_files_are_read_in_no_more_than_seconds(kind: str) -> None:
     began = time.process_time()

@@ -292,12 +292,12 @@ def test_an_ask_that_never_fits_is_named_with_the_line_of_its_key(launched: Laun
     assert launched.refused() == ["18: resources.gcores: asked for 9 gcores, the machine has 0"]
 
 
-def test_a_small_memory_without_a_unit_and_an_unknown_variable_are_noted(launched: Launch) -> None:
+def test_a_small_memory_without_a_unit_is_warned_of_and_an_unknown_variable_noted(launched: Launch) -> None:
     launched.text += "[resources]\nmemory=4\n"
     launched(DLAPP_FOO="1")
     assert launched.noted == [
         "the variable DLAPP_FOO is not known and has no effect",
-        f"{launched.place}/dl_app_caffe.properties:18: resources.memory: 4 is 4 MiB; for GiB write 4g",
+        f"warning: {launched.place}/dl_app_caffe.properties:18: resources.memory: 4 is 4 MiB; did you mean 4g?",
     ]
     launched.noted.clear()
     for memory in ("64", "4m", "4g"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import socket
 import threading
 import time
@@ -42,10 +43,10 @@ def url_of(server: ControlServer) -> str:
 
 def ask(url: str, method: str = "GET", path: str = "/", body: object = None, *, token: str | None = None) -> Any:
     with ControlConnection(url, token) as connection:
-        return connection.call(method, path, body, timeout_s=5)
+        return connection.call(method, path, body, timeout_s=60)
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
+def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -227,3 +228,38 @@ def test_leaving_the_server_closes_every_connection_and_ends_its_thread() -> Non
     assert sock.recv(1) == b""
     sock.close()
     assert not any(thread.name == "am-control" for thread in threading.enumerate())
+
+
+def with_token(_method: str, _path: str, token: str) -> Admission | Refusal:
+    return Admission(4 << 20, authenticated=True) if token else Refusal(401, "no token")
+
+
+def test_a_low_limit_of_open_files_leaves_some_to_others_and_strangers_give_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(control, "most_connections", lambda: 3)
+    with serving(echo, with_token) as server:
+        strangers = [socket.create_connection((server.host, server.port)) for _ in range(3)]
+        wait_until(lambda: len(server._peers) == 3)
+        tasks = [ControlConnection(url_of(server), "t") for _ in range(3)]
+        for number, one in enumerate(tasks):
+            assert one.call("POST", "/", number)["body"] == number
+        assert all(stranger.recv(1) == b"" for stranger in strangers)
+        with ControlConnection(url_of(server), "t") as fourth:
+            with pytest.raises(Unreachable):
+                fourth.call("POST", "/", 4)
+            tasks.pop().rest()
+            wait_until(lambda: len(server._peers) == 2)
+            assert fourth.call("POST", "/", 4)["body"] == 4
+        for stranger in strangers:
+            stranger.close()
+        for one in tasks:
+            one.close()
+
+
+@pytest.mark.parametrize(
+    ("soft", "most"), [(1_000_000, control.MAX_CONNECTIONS), (4096, 3840), (256, 192), (-1, control.MAX_CONNECTIONS)]
+)
+def test_connections_leave_256_descriptors_or_a_quarter(soft: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, soft))
+    assert control.most_connections() == most

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import errno
-import functools
 import json
 import os
 import select
@@ -27,16 +25,7 @@ USER = 12_345
 """The ordinary user that root becomes; no account of that number is needed."""
 
 PROGRAM = str(Path(__file__).with_name("payload_process.py"))
-PATIENCE_S = 20.0
-
-
-@functools.cache
-def python_for_users() -> str:
-    """An interpreter that `USER` may run, one for all tests of a run."""
-    directory = Path(tempfile.mkdtemp(prefix="dlapp-python-"))
-    atexit.register(shutil.rmtree, directory)
-    directory.chmod(0o755)
-    return str(interpreter_for_everybody(directory))
+PATIENCE_S = 60.0
 
 
 class Driven:
@@ -82,7 +71,7 @@ class Driven:
             for path in (self.home, *self.home.rglob("*")):
                 os.chown(path, USER, USER)
             become = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups"]
-            python = python_for_users()
+            python = str(interpreter_for_everybody())
         self.process = subprocess.Popen(
             [*self.within, *become, python, PROGRAM, str(described)],
             stdin=subprocess.PIPE,
@@ -126,11 +115,11 @@ class Driven:
         return message
 
     def out(self) -> bytes:
-        """What the payload printed."""
+        """Return what the payload printed."""
         return (self.home / "stdout").read_bytes() if (self.home / "stdout").exists() else b""
 
     def err(self) -> bytes:
-        """What it printed as errors."""
+        """Return what it printed as errors."""
         return (self.home / "stderr").read_bytes() if (self.home / "stderr").exists() else b""
 
     def wait_for_out(self, text: bytes) -> None:

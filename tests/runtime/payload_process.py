@@ -69,7 +69,7 @@ def main(argv: list[str]) -> None:
             signal=ended.signal,
             fault=ended.fault.value,
             problem=ended.problem,
-            outage=ended.outage,
+            service=ended.service,
         )
     except PayloadError as error:
         with contextlib.suppress(NameError):

@@ -17,7 +17,7 @@ from dlapp.runtime.exit_status import ended_with_code
 from dlapp.runtime.payload import PayloadExit
 from tests.runtime.driver import Driven, children, somebody_holds, wait_until
 from tests.runtime.test_process import ODD_ARGUMENTS
-from tests.services.dockerd import BARE_IMAGE, IMAGE, Dockerd, own_daemon
+from tests.services.containers.dockerd import BARE_IMAGE, IMAGE, Dockerd, own_daemon
 
 pytestmark = pytest.mark.docker
 
@@ -226,7 +226,7 @@ def test_an_interpreter_that_the_image_lacks_is_the_users_fault(docker: Driven) 
 def test_an_image_that_cannot_be_pulled_is_told_with_dockers_words(docker: Driven) -> None:
     docker.run("echo", **(docker.docker | {"image": "localhost:1/none:1"}))
     refused = docker.hear("refused")
-    assert refused["fault"] == "node"
+    assert refused["fault"] == "service"
     assert refused["problem"].startswith("image localhost:1/none:1 cannot be pulled: ")
 
 
@@ -259,8 +259,8 @@ def test_nothing_outlives_a_sigkill_of_the_task(docker: Driven) -> None:
     start_family(docker)
     assert docker.process is not None
     docker.process.kill()
-    wait_until(lambda: docker.payload_pids() == [], "nothing of the payload is left", timeout_s=2)
-    wait_until(lambda: not somebody_holds(str(docker.home / "life")), "nobody holds the lifeline", timeout_s=2)
+    wait_until(lambda: docker.payload_pids() == [], "nothing of the payload is left")
+    wait_until(lambda: not somebody_holds(str(docker.home / "life")), "nobody holds the lifeline")
 
 
 def test_nothing_outlives_a_sigkill_of_the_wrapper(docker: Driven, dockerd: Dockerd) -> None:
@@ -284,7 +284,7 @@ def test_nothing_outlives_the_task_while_dockerd_is_dead(place: Path) -> None:
             assert docker.payload_pids()
             assert docker.process is not None
             docker.process.kill()
-            wait_until(lambda: docker.payload_pids() == [], "nothing of the payload is left", timeout_s=2)
+            wait_until(lambda: docker.payload_pids() == [], "nothing of the payload is left")
         finally:
             docker.close()
 

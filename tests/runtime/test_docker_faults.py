@@ -21,9 +21,9 @@ from dlapp.runtime.payload import Payload, PayloadError, PayloadExit
 from dlapp.spec import Resources
 from dlapp.task.logs import TaskLog
 from tests.runtime.driver import Driven, somebody_holds, wait_until
-from tests.services.dockerd import IMAGE, Dockerd, busybox_root, own_daemon
-from tests.services.registry import Registry
-from tests.services.unix_proxy import UnixProxy
+from tests.services.containers.dockerd import IMAGE, Dockerd, busybox_root, own_daemon
+from tests.services.containers.registry import Registry
+from tests.services.containers.unix_proxy import UnixProxy
 
 pytestmark = pytest.mark.docker
 
@@ -114,6 +114,7 @@ def running(place: Path, daemon: Dockerd) -> Driven:
     return docker
 
 
+@pytest.mark.slow
 def test_a_payload_that_a_restart_of_dockerd_ended_is_the_nodes_fault(place: Path) -> None:
     with own_daemon() as daemon:
         docker = running(place, daemon)
@@ -139,7 +140,7 @@ def test_a_payload_that_ends_with_the_shim_of_its_container_ends_by_dockers_faul
         try:
             os.kill(shim_of(daemon), signal.SIGKILL)
             end = docker.end()
-            assert (end["code"], end["fault"], end["outage"]) == (None, "node", True)
+            assert (end["code"], end["fault"], end["service"]) == (None, "node", "Docker")
             assert end["problem"] == "Docker's shim of the container was killed"
         finally:
             docker.close()
@@ -153,6 +154,7 @@ def test_a_payload_that_kills_the_wrapper_ended_by_its_own_fault(here: Make, doc
     assert one.end() == PayloadExit(None, signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_with_live_restore_a_payload_goes_on_over_a_restart_of_dockerd(place: Path) -> None:
     with own_daemon(config={"live-restore": True}) as daemon:
         docker = running(place, daemon)
@@ -168,6 +170,7 @@ def test_with_live_restore_a_payload_goes_on_over_a_restart_of_dockerd(place: Pa
 # ---- hung, slow ----
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("call", [b"POST /containers/create", *([b"GET /images", b"GET /containers/"] if FULL else [])])
 def test_a_dockerd_that_hangs_before_the_start_is_the_nodes_fault(
@@ -185,6 +188,7 @@ def test_a_dockerd_that_hangs_before_the_start_is_the_nodes_fault(
     assert not (one.directory / "stdout").exists() or one.out() == ""
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 def test_a_start_that_is_never_answered_leaves_nothing_that_runs(
     here: Make, proxy: UnixProxy, dockerd: Dockerd
@@ -201,6 +205,7 @@ def test_a_start_that_is_never_answered_leaves_nothing_that_runs(
     assert dockerd.containers() == []
 
 
+@pytest.mark.slow
 def test_while_dockerd_hangs_an_end_is_told_and_a_kill_kills(
     here: Make, proxy: UnixProxy, dockerd: Dockerd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,6 +230,7 @@ def test_while_dockerd_hangs_an_end_is_told_and_a_kill_kills(
         dockerd.docker("rm", "-f", name)
 
 
+@pytest.mark.slow
 def test_a_slow_dockerd_is_waited_for(here: Make, proxy: UnixProxy, dockerd: Dockerd) -> None:
     proxy.delay_s = 0.3
     one = here(proxy.host)
@@ -236,6 +242,7 @@ def test_a_slow_dockerd_is_waited_for(here: Make, proxy: UnixProxy, dockerd: Doc
     assert dockerd.containers() == []
 
 
+@pytest.mark.slow
 def test_a_dockerd_that_is_stopped_for_a_while_delays_nothing_that_runs(place: Path) -> None:
     with own_daemon() as daemon:
         docker = running(place, daemon)
@@ -258,6 +265,7 @@ def fill(path: Path) -> None:
             ballast.write(bytes(1 << 20))
 
 
+@pytest.mark.slow
 def test_a_full_disk_of_dockers_is_the_nodes_fault_in_its_words(here: Make) -> None:
     with own_daemon(data_mib=64) as daemon:
         one = here(daemon.host)
@@ -280,6 +288,7 @@ def test_a_full_disk_of_dockers_is_the_nodes_fault_in_its_words(here: Make) -> N
         assert not (larger.directory / "stdout").exists() or larger.out() == ""
 
 
+@pytest.mark.slow
 def test_an_image_that_is_removed_under_a_payload_changes_nothing_for_it(place: Path) -> None:
     with own_daemon() as daemon:
         docker = running(place, daemon)

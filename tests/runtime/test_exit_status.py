@@ -1,4 +1,4 @@
-"""How a container's payload ended, where it begins or ends just while something is looked at."""
+"""Test how a container's payload ended, where it begins or ends just while something is looked at."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ class Wrapper:
         self._fd = -1
 
     def take_go(self) -> None:
-        """It reads the lifeline, as `wrapper.sh` does before anything else."""
+        """Read the lifeline, as `wrapper.sh` does before anything else."""
         if self._fd < 0:
             self._fd = os.open(self.payload.life, os.O_RDONLY | os.O_NONBLOCK)
             assert os.read(self._fd, 3) == b"go\n"
 
     def hear(self) -> bytes:
-        """What it reads next."""
+        """Return what it reads next."""
         return os.read(self._fd, 16)
 
     def say(self, words: str) -> None:
-        """It writes down how the payload ended, or what it sees."""
+        """Write down how the payload ended, or what it sees."""
         Path(self.payload.exit_file).write_text(words)
 
     def end(self) -> None:
-        """It ends, and what it holds is closed."""
+        """End it, which closes what it holds."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -126,7 +126,7 @@ def container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Call
                 None,
                 Fault.NODE,
                 "Docker did not see how the container ended, and says exit code 255",
-                outage=True,
+                service="Docker",
             ),
         ),
     ],
@@ -158,7 +158,7 @@ def test_a_payload_of_whose_end_dockerd_has_not_heard_did_not_end_well(
     one.wrapper.take_go()
     one.wrapper.end()
     gone = "the container is gone and left no exit code"
-    assert one.run.ended() == PayloadExit(None, None, Fault.NODE, gone, outage=True)
+    assert one.run.ended() == PayloadExit(None, None, Fault.NODE, gone, service="Docker")
 
 
 def test_what_the_wrapper_wrote_down_is_believed_though_the_lifeline_tells_nothing(

@@ -1,4 +1,4 @@
-"""What a container may and may not: its user, its limits, what it sees of the host, and what the operator allows."""
+"""Test what a container may and may not: its user, its limits, what it sees of the host, what the operator allows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dlapp.runtime.accounts import Accounts
 from dlapp.runtime.container import Bind, ContainerSpec, operators_binds
 from dlapp.runtime.gpu.modes import GpuPart
 from tests.runtime.driver import USER, Driven
-from tests.services.dockerd import IMAGE, Dockerd
+from tests.services.containers.dockerd import IMAGE, Dockerd
 
 LOOK = """
 echo user $(id -u) $(id -g) $(id -un) $(id -gn)

@@ -16,8 +16,8 @@ from dlapp.messages import Fault
 from dlapp.net.dockerd import Dockerd as Client
 from dlapp.runtime.images import digest_of, make_sure_of_image, pull_error
 from dlapp.runtime.payload import PayloadError
-from tests.services.dockerd import Dockerd, busybox_root
-from tests.services.registry import Registry
+from tests.services.containers.dockerd import Dockerd, busybox_root
+from tests.services.containers.registry import Registry
 
 
 @pytest.fixture
@@ -55,6 +55,7 @@ def test_an_image_can_be_named_by_its_digest(client: Client, registry: Registry,
     client.call("DELETE", f"/images/{image}")
 
 
+@pytest.mark.slow
 def test_many_tasks_that_need_an_image_pull_it_once_and_wait_for_it(
     client: Client, dockerd: Dockerd, tmp_path: Path
 ) -> None:
@@ -75,6 +76,7 @@ def test_many_tasks_that_need_an_image_pull_it_once_and_wait_for_it(
         dockerd.docker("rmi", registry.image)
 
 
+@pytest.mark.slow
 def test_a_pull_tells_how_far_it_is(client: Client, dockerd: Dockerd, tmp_path: Path) -> None:
     with Registry(filled(8), slow_s=1.0) as registry:
         told: list[tuple[int, int]] = []
@@ -116,10 +118,10 @@ def test_what_is_not_at_a_registry_is_the_users_fault(client: Client, registry: 
     assert odd.value.fault is Fault.USER
 
 
-def test_a_registry_that_is_away_is_the_nodes_fault(client: Client, tmp_path: Path) -> None:
+def test_a_registry_that_is_away_is_a_service_to_wait_for(client: Client, tmp_path: Path) -> None:
     with pytest.raises(PayloadError, match="its registry cannot be reached") as away:
         get(client, "127.0.0.1:1/it:1", tmp_path)
-    assert away.value.fault is Fault.NODE
+    assert away.value.fault is Fault.SERVICE
 
 
 def test_who_dies_while_pulling_lets_the_next_one(client: Client, registry: Registry, tmp_path: Path) -> None:
@@ -147,15 +149,16 @@ def test_who_dies_while_pulling_lets_the_next_one(client: Client, registry: Regi
         ("manifest for x:1 not found: manifest unknown", Fault.USER, "there is no such image"),
         ("pull access denied for x, repository does not exist or may require 'docker login'", Fault.USER, "denies it"),
         ("unauthorized: authentication required", Fault.USER, "docker login"),
-        ("Get https://r/v2/: dial tcp: lookup r: no such host", Fault.NODE, "cannot be reached"),
+        ("Get https://r/v2/: dial tcp: lookup r: no such host", Fault.USER, "the host of its registry does not exist"),
+        ("Get https://r/v2/: dial tcp: lookup r on 1.1.1.1:53: server misbehaving", Fault.SERVICE, "cannot be reached"),
         (
             "Get https://r/v2/: net/http: request canceled (Client.Timeout exceeded while awaiting headers)",
-            Fault.NODE,
+            Fault.SERVICE,
             "cannot be reached",
         ),
         ("write /data/tmp/x: no space left on device", Fault.NODE, "Docker's disk is full"),
-        ("Get http://localhost:1/v2/: connect: connection refused", Fault.NODE, "cannot be reached"),
-        ("toomanyrequests: You have reached your pull rate limit", Fault.NODE, "limits the rate of requests"),
+        ("Get http://localhost:1/v2/: connect: connection refused", Fault.SERVICE, "cannot be reached"),
+        ("toomanyrequests: You have reached your pull rate limit", Fault.SERVICE, "limits the rate of requests"),
         ("invalid reference format", Fault.USER, "not an image name"),
         ("something new", Fault.NODE, "cannot be pulled: something new"),
     ],

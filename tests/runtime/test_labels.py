@@ -1,4 +1,4 @@
-"""Whether a container's task is alive, as the lock on its log says."""
+"""Test whether a container's task is alive, as the lock on its log says."""
 
 from __future__ import annotations
 

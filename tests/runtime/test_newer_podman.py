@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.runtime.driver import Driven
-from tests.services import newer_debian
-from tests.services.podman import IMAGE, Podman, own_podman
+from tests.services.containers import newer_debian
+from tests.services.containers.podman import IMAGE, Podman, own_podman
 
 OWN, OTHER, FALSE = (f"GPU-{number:08d}-aaaa-bbbb-cccc-000000000000" for number in (1, 2, 3))
 LOOK = 'ls /dev/nvidia* 2>/dev/null; echo "[$NVIDIA_VISIBLE_DEVICES]"; nvidia-smi -L | wc -l'

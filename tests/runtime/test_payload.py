@@ -1,4 +1,4 @@
-"""How a script is started, and what an end is read from."""
+"""Test how a script is started, and what an end is read from."""
 
 from __future__ import annotations
 

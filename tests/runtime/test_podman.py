@@ -15,7 +15,7 @@ from dlapp.runtime.gpu.facts import facts_of
 from dlapp.runtime.gpu.modes import Facts, missing_gpu_settings, part_for
 from dlapp.runtime.payload import PayloadDevice
 from tests.runtime.driver import Driven
-from tests.services.podman import IMAGE, Podman, own_podman
+from tests.services.containers.podman import IMAGE, Podman, own_podman
 
 CARD = PayloadDevice("GPU-aa", 0, 0)
 
@@ -72,6 +72,7 @@ def test_a_way_that_podman_would_drop_is_refused(podman: Podman, place: Path, mo
     assert podman.containers() == []
 
 
+@pytest.mark.slow
 def test_the_doctor_calls_it_by_its_name(podman: Podman, tmp_path: Path) -> None:
     env = {
         **os.environ,
@@ -79,7 +80,7 @@ def test_the_doctor_calls_it_by_its_name(podman: Podman, tmp_path: Path) -> None
         "DLAPP_RUNTIME_DOCKER_HOST": podman.host,
         "DLAPP_RUNTIME_DOCKER_GPU_MODE": "gpus",
     }
-    done = subprocess.run([sys.executable, "-m", "dlapp.tools.doctor", "--json"], env=env, capture_output=True)
+    done = subprocess.run([sys.executable, "-m", "dlapp.tools", "doctor", "--json"], env=env, capture_output=True)
     found = {one["subject"]: one for one in json.loads(done.stdout)["findings"]}
     assert found["docker"]["found"].startswith(f"Podman {podman.version}, interface 1.")
     problem = f"runtime.docker.gpu_mode is gpus: Podman {podman.version} ignores it"

@@ -117,6 +117,7 @@ def test_only_standard_files_the_lifeline_and_kept_descriptors_are_inherited(run
     assert [one for one in others if not one.isdigit()] in (["fd", *STANDARD], STANDARD)
 
 
+@pytest.mark.slow
 def test_a_hundred_megabytes_of_output_arrive_unchanged(plain: Driven) -> None:
     size = 100_000_000
     plain.run(f"head -c {size} /dev/zero | tr '\\0' 'x'; printf end")
@@ -286,7 +287,7 @@ def kill_all(runner: Driven, victims: tuple[str, ...]) -> None:
     for name in victims:
         with contextlib.suppress(ProcessLookupError):  # the death of one before it took it along
             os.kill(by_name[name], signal.SIGKILL)
-    wait_until(lambda: runner.payload_pids() == [], "nothing of the payload is left", timeout_s=5)
+    wait_until(lambda: runner.payload_pids() == [], "nothing of the payload is left")
     wait_until(lambda: not {outer, inner} & {pid for pid in (outer, inner) if is_alive(pid)}, "no guardian is left")
 
 
@@ -318,7 +319,7 @@ def test_without_its_outer_half_the_guardian_still_does_its_work(place: Path) ->
         os.kill(outer, signal.SIGKILL)
         assert driven.process is not None
         driven.process.kill()
-        wait_until(lambda: driven.payload_pids() == [], "nothing of the payload is left", timeout_s=5)
+        wait_until(lambda: driven.payload_pids() == [], "nothing of the payload is left")
     finally:
         driven.close()
 
@@ -334,7 +335,7 @@ def test_in_a_namespace_nothing_outlives_a_sigkill_of_all_at_once(place: Path) -
 
 def test_an_order_that_was_obeyed_before_the_task_went_on_was_given() -> None:
     class Slow(socket.socket):
-        """Of a task that is put aside when it has sent its message; all that follows happens meanwhile."""
+        """Socket of a task that is put aside when it has sent its message; all that follows happens meanwhile."""
 
         def sendmsg(self, *arguments: Any) -> int:
             sent = super().sendmsg(*arguments)

@@ -43,7 +43,7 @@ class Wrapped:
         self.process = subprocess.Popen(command, cwd=self.directory, stdin=subprocess.DEVNULL)
 
     def start_in_namespace(self, shell: list[str]) -> None:
-        """As in a container: process 1 is the wrapper's parent, and what is left dies with it."""
+        """Run it as in a container: process 1 is the wrapper's parent, and what is left dies with it."""
         if os.geteuid() != 0:
             pytest.skip("a pid namespace needs root")
         self.start("wait", shell, around='"$0" "$@"; exit $?')

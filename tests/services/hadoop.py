@@ -40,7 +40,8 @@ from tests.services.install import nvidia_devices
 from tests.services.ports import held
 from tests.services.zookeeper import NoZooKeeper, ZooKeeper
 
-VERSION = os.environ.get("DLAPP_TEST_HADOOP", "3.4.2")
+DEFAULT_VERSION = "3.4.2"
+VERSION = os.environ.get("DLAPP_TEST_HADOOP", DEFAULT_VERSION)
 # Read at import: the tests give each test a home of its own.
 CACHE = Path(os.environ.get("DLAPP_TEST_CACHE") or Path.home() / ".cache" / "dlapp-tests")
 UP_DIRECTORY = Path(tempfile.gettempdir()) / f"dlapp-hadoop-{os.getuid()}"
@@ -63,11 +64,18 @@ ARTIFACTS = (
     "hadoop-yarn-server-timelineservice",  # the ResourceManager loads a class of it
     "hadoop-yarn-server-applicationhistoryservice",
     "hadoop-yarn-client",
-    "hadoop-yarn-applications-distributedshell",  # the Java peer of the benchmarks
+    # The Java peer of the benchmarks, which run on this version alone; not all others are published with it.
+    *(("hadoop-yarn-applications-distributedshell",) if VERSION == DEFAULT_VERSION else ()),
 )
+ROUTER_ARTIFACTS = ("hadoop-hdfs-rbf", "hadoop-federation-balance", "hadoop-distcp")
+"""Of the part ``router`` alone."""
+KMS_ARTIFACTS = ("hadoop-kms",)
+"""Of the part ``kms`` alone."""
 MAIN = {
     "nn": "org.apache.hadoop.hdfs.server.namenode.NameNode",
     "nn2": "org.apache.hadoop.hdfs.server.namenode.NameNode",
+    "nn3": "org.apache.hadoop.hdfs.server.namenode.NameNode",
+    "jn": "org.apache.hadoop.hdfs.qjournal.server.JournalNode",
     "dn": "org.apache.hadoop.hdfs.server.datanode.DataNode",
     "dn2": "org.apache.hadoop.hdfs.server.datanode.DataNode",
     "dn3": "org.apache.hadoop.hdfs.server.datanode.DataNode",
@@ -75,9 +83,13 @@ MAIN = {
     "nm1": "org.apache.hadoop.yarn.server.nodemanager.NodeManager",
     "nm2": "org.apache.hadoop.yarn.server.nodemanager.NodeManager",
     "ahs": "org.apache.hadoop.yarn.server.applicationhistoryservice.ApplicationHistoryServer",
+    "router": "org.apache.hadoop.hdfs.server.federation.router.DFSRouter",
+    "kms": "org.apache.hadoop.crypto.key.kms.server.KMSWebServer",
 }
-PARTS = tuple(part for part in MAIN if part not in ("nn2", "dn2", "dn3"))
-"""What makes a usual cluster. With ``nn2`` the NameNodes share their edits, and both wait to be made active."""
+PARTS = tuple(part for part in MAIN if part not in ("nn2", "nn3", "jn", "dn2", "dn3", "router", "kms"))
+"""What makes a usual cluster. With ``nn2`` the NameNodes share their edits, and all wait to be made active: by a
+directory, or with ``jn`` by a JournalNode, from which they read what is not finished, but ``nn3``, which lags."""
+NAMENODES = ("nn", "nn2", "nn3")
 DATANODES = ("dn", "dn2", "dn3")
 # Files have one replica where a test asks for no more. A DataNode that is silent is avoided after 3 s, dead after 12 s.
 QUICK_TO_NOTICE = {
@@ -135,7 +147,23 @@ USUAL_PORTS = {
     "rm": 8032, "rm_scheduler": 8030, "rm_tracker": 8031, "rm_admin": 8033, "rm_http": 8088,
     "nm": 8041, "nm_localizer": 8040, "nm_http": 8042, "ahs": 10200, "ahs_http": 8188,
 }  # fmt: skip
-MORE_PORTS = ("nn2", "nn2_http", "dn2", "dn2_http", "dn2_ipc", "dn3", "dn3_http", "dn3_ipc")
+MORE_PORTS = (
+    *(
+        "nn2",
+        "nn2_http",
+        "nn3",
+        "nn3_http",
+        "jn",
+        "jn_http",
+        "dn2",
+        "dn2_http",
+        "dn2_ipc",
+        "dn3",
+        "dn3_http",
+        "dn3_ipc",
+    ),
+    *("router", "router_http", "router_admin", "kms"),
+)
 """Of parts that only a test's own cluster has."""
 
 
@@ -156,25 +184,25 @@ def java() -> str:
     return found
 
 
-def library() -> Path:
+def library(name: str = "lib", artifacts: tuple[str, ...] = ARTIFACTS) -> Path:
     """Directory of the jars, fetched on first use by one process while others wait. Raises NoHadoop."""
-    target = CACHE / f"hadoop-{VERSION}" / "lib"
+    target = CACHE / f"hadoop-{VERSION}" / name
     if target.is_dir():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     with open(target.parent / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not target.is_dir():
-            _fetch(target)
+            _fetch(target, artifacts)
     return target
 
 
-def _fetch(target: Path) -> None:
+def _fetch(target: Path, artifacts: tuple[str, ...]) -> None:
     maven = shutil.which("mvn")
     if maven is None:
         raise NoHadoop(f"no mvn to fetch the jars of Hadoop {VERSION} with, and none in {target}")
     dependencies = ""
-    for artifact in ARTIFACTS:
+    for artifact in artifacts:
         name, _, kind = artifact.partition(":")
         dependencies += (
             f"<dependency><groupId>org.apache.hadoop</groupId><artifactId>{name}</artifactId>"
@@ -186,7 +214,7 @@ def _fetch(target: Path) -> None:
             "<groupId>dlapp</groupId><artifactId>hadoop-for-tests</artifactId><version>1</version>"
             f"<packaging>pom</packaging><dependencies>\n{dependencies}</dependencies></project>"
         )
-        print(f"fetching the jars of Hadoop {VERSION} (90 MiB, once) into {target}", file=sys.stderr, flush=True)
+        print(f"fetching jars of Hadoop {VERSION} (at most 90 MiB, once) into {target}", file=sys.stderr, flush=True)
         done = subprocess.run(
             [maven, "-q", "-B", "dependency:copy-dependencies", "-DincludeScope=runtime", "-DoutputDirectory=lib"],
             cwd=work,
@@ -248,7 +276,7 @@ class Hadoop:
 
     @property
     def scheduler_address(self) -> tuple[str, int]:
-        """Where an ApplicationMaster calls the ResourceManager."""
+        """Return where an ApplicationMaster calls the ResourceManager."""
         return "127.0.0.1", self.ports["rm_scheduler"]
 
     @property
@@ -268,6 +296,7 @@ class Hadoop:
         detached: bool = False,
         wait: bool = True,
         parts: tuple[str, ...] = PARTS,
+        kept: str = "name",
     ) -> Hadoop:
         """Bring a cluster up.
 
@@ -278,6 +307,7 @@ class Hadoop:
             detached: it stays when this process ends, until `down`.
             wait: return when it is ready.
             parts: those that are started; ``("nn", "dn")`` is HDFS alone.
+            kept: the empty file system to begin with; those of different names have different block pools.
 
         Raises:
             NoHadoop: Java or the jars are missing.
@@ -286,33 +316,49 @@ class Hadoop:
         if parts:
             needs.check("hadoop")
         runtime, jars = java(), library()
+        classes = f"{jars}/*" + (f":{library('lib-router', ROUTER_ARTIFACTS)}/*" if "router" in parts else "")
+        classes += f":{library('lib-kms', KMS_ARTIFACTS)}/*" if "kms" in parts else ""
         if directory is None:
             directory = Path(tempfile.mkdtemp(prefix="dlapp-hadoop-"))
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         (directory / "ports.json").write_text(json.dumps({**free_ports(), **(ports or {})}))
         cluster = cls(directory)
         cluster._datanodes = sum(part in DATANODES for part in parts)
-        cluster._write_configuration(settings or {}, two="nn2" in parts)
+        namenodes = tuple(one for one in NAMENODES if one in parts)
+        cluster._write_configuration(settings or {}, namenodes, journal="jn" in parts, keys="kms" in parts)
         commands = {
             part: {
                 # What a server unpacks for itself, its pages and its native libraries, goes with the cluster.
                 "command": [
                     *(_where_programs_may_be_root(directory) if part in NODES else ()),
                     *(runtime, *JAVA_OPTIONS, f"-Ddlapp.part={part}", f"-Djava.io.tmpdir={directory / part}"),
-                    *("-cp", f"{conf}:{jars}/*", MAIN[part]),
+                    *(
+                        (f"-Dkms.config.dir={conf}", f"-Dlog4j.configuration=file:{conf}/log4j.properties")
+                        if part == "kms"
+                        else ()
+                    ),
+                    *("-cp", f"{conf}:{classes}", MAIN[part]),
                 ],
                 "environment": _environment(),
             }
             for part in MAIN
-            for conf in [directory / (f"conf-{part}" if part in (*NODES, *DATANODES[1:], "nn2") else "conf")]
+            for conf in [directory / (f"conf-{part}" if part in (*NODES, *DATANODES[1:], *NAMENODES[1:]) else "conf")]
         }
         (directory / "parts.json").write_text(json.dumps(commands))
-        cluster._format_hdfs(runtime, jars)
-        if "nn2" in parts:
-            # The second begins with what the first has, and the shared edits with none.
-            shutil.copytree(directory / "name", directory / "name-nn2")
-            (directory / "edits" / "current").mkdir(parents=True, exist_ok=True)
-            shutil.copy(directory / "name" / "current" / "VERSION", directory / "edits" / "current")
+        cluster._format_hdfs(runtime, jars, kept)
+        if "router" in parts:  # does not start without its pages, which no jar has
+            (cluster.configuration / "webapps" / "router").mkdir(parents=True, exist_ok=True)
+        for one in namenodes[1:]:
+            # Each begins with what the first has, and the shared edits with none.
+            shutil.copytree(directory / "name", directory / f"name-{one}")
+        if len(namenodes) > 1:
+            version = (directory / "name" / "current" / "VERSION").read_text()
+            edits = directory / "edits" / (NAMESERVICE if "jn" in parts else "") / "current"
+            (edits / "paxos" if "jn" in parts else edits).mkdir(parents=True)
+            kind = "JOURNAL_NODE" if "jn" in parts else "NAME_NODE"
+            (edits / "VERSION").write_text(version.replace("storageType=NAME_NODE", f"storageType={kind}"))
+        if "jn" in parts:
+            (cluster.configuration / "webapps" / "journal").mkdir(parents=True, exist_ok=True)
         cluster._start_keeper(detached)
         for part in parts:
             cluster.start_part(part)
@@ -384,9 +430,20 @@ class Hadoop:
         keeper.ask(self.directory, do="kill", part=part)
 
     def make_active(self, part: str) -> None:
-        """Of two NameNodes, make this one serve; the other one must not."""
+        """Make this one of several NameNodes serve; no other may."""
+        self._transition("-transitionToActive", "--forceactive", part)
+
+    def make_observer(self, part: str) -> None:
+        """Make a NameNode on standby answer reads."""
+        self._transition("-transitionToObserver", part)
+
+    def make_standby(self, part: str) -> None:
+        """Make a NameNode wait."""
+        self._transition("-transitionToStandby", part)
+
+    def _transition(self, *arguments: str) -> None:
         command = [java(), *JAVA_OPTIONS, "-cp", f"{self.configuration}:{library()}/*"]
-        tool = ["org.apache.hadoop.hdfs.tools.DFSHAAdmin", "-transitionToActive", "--forceactive", part]
+        tool = ["org.apache.hadoop.hdfs.tools.DFSHAAdmin", *arguments]
         deadline = time.monotonic() + READY_TIMEOUT_S
         while True:
             done = subprocess.run(
@@ -395,7 +452,7 @@ class Hadoop:
             if done.returncode == 0:
                 return
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{part} could not be made active: {done.stderr[-2000:]}")
+                raise TimeoutError(f"{' '.join(arguments)} failed: {done.stderr[-2000:]}")
             time.sleep(0.5)
 
     def status(self) -> dict[str, Any]:
@@ -403,7 +460,7 @@ class Hadoop:
         return keeper.ask(self.directory, do="status")
 
     def log(self, part: str) -> str:
-        """What a part wrote so far."""
+        """Return what a part wrote so far."""
         return (self.directory / f"{part}.log").read_text(errors="replace")
 
     # ---- readiness ----
@@ -420,7 +477,7 @@ class Hadoop:
                 self._until(what, ready, deadline - time.monotonic())
 
     def nodes_ready(self) -> bool:
-        """Whether every node runs and shows the gcores that it was configured with."""
+        """Return whether every node runs and shows the gcores that it was configured with."""
         listed = (self.get(f"{self.rm_url}/ws/v1/cluster/nodes").get("nodes") or {}).get("node", [])
         gcores = [
             kind["value"]
@@ -432,7 +489,7 @@ class Hadoop:
         return gcores == [self.node_gcores()] * len(NODES)
 
     def node_gcores(self) -> int:
-        """How many gcores each node offers."""
+        """Return how many gcores each node offers."""
         return int(read_configuration(self.directory / "conf-nm1" / "node-resources.xml")[_GCORES] or 0)
 
     def _hdfs_ready(self) -> bool:
@@ -467,8 +524,10 @@ class Hadoop:
 
     # ---- files ----
 
-    def _write_configuration(self, settings: dict[str, dict[str, str]], *, two: bool) -> None:
-        hosts = dict.fromkeys(("", *DATANODES[1:], *(["nn2"] if two else [])), "127.0.0.1") | NODES
+    def _write_configuration(
+        self, settings: dict[str, dict[str, str]], namenodes: tuple[str, ...], *, journal: bool, keys: bool
+    ) -> None:
+        hosts = dict.fromkeys(("", *DATANODES[1:], *namenodes[1:]), "127.0.0.1") | NODES
         for part, host in hosts.items():
             directory = self.directory / (f"conf-{part}" if part else "conf")
             directory.mkdir(exist_ok=True)
@@ -476,9 +535,17 @@ class Hadoop:
             own = self._settings(host)
             if part in DATANODES:
                 own["hdfs-site.xml"] |= self._of_datanode(part)
-            if two:
+            if keys:
+                provider = f"kms://http@127.0.0.1:{self.ports['kms']}/kms"
+                own["core-site.xml"]["hadoop.security.key.provider.path"] = provider
+                _write_xml(directory / "kms-site.xml", self._of_kms())
+                operations = ("MANAGEMENT", "GENERATE_EEK", "DECRYPT_EEK", "READ")
+                _write_xml(directory / "kms-acls.xml", {f"default.key.acl.{one}": "*" for one in operations})
+            if len(namenodes) > 1:
                 own["core-site.xml"]["fs.defaultFS"] = f"hdfs://{NAMESERVICE}"
-                own["hdfs-site.xml"] |= self._of_two_namenodes(part or "nn")
+                own["hdfs-site.xml"] |= self._of_several_namenodes(
+                    part if part in namenodes else "nn", namenodes, journal=journal
+                )
             for source in sorted((ROOT / "docs" / "hadoop").glob("*.xml")):
                 properties = read_configuration(source) | own.get(source.name, {}) | settings.get(source.name, {})
                 _write_xml(directory / source.name, properties)
@@ -505,6 +572,9 @@ class Hadoop:
                 "dfs.datanode.hostname": local,
                 "dfs.namenode.datanode.registration.ip-hostname-check": "false",
                 "dfs.namenode.safemode.extension": "0",
+                "dfs.federation.router.rpc-address": f"{local}:{port['router']}",
+                "dfs.federation.router.admin-address": f"{local}:{port['router_admin']}",
+                "dfs.federation.router.http-address": f"{local}:{port['router_http']}",
                 # A small file's close waits this long where the NameNode does not know its block yet; usually 400 ms.
                 "dfs.client.block.write.locateFollowingBlock.initial.delay.ms": "10",
                 "dfs.client.block.write.locateFollowingBlock.retries": "10",
@@ -529,6 +599,8 @@ class Hadoop:
                 "yarn.scheduler.maximum-allocation-mb": str(NODE_MEMORY_MIB),
                 "yarn.scheduler.maximum-allocation-vcores": str(NODE_VCORES),
                 "yarn.nodemanager.hostname": host,
+                # A NodeManager that a test kills is to leave its containers to nobody.
+                "yarn.nodemanager.recovery.enabled": "false",
                 "yarn.nodemanager.address": f"{host}:{port['nm']}",
                 "yarn.nodemanager.localizer.address": f"{host}:{port['nm_localizer']}",
                 "yarn.nodemanager.webapp.address": f"{host}:{port['nm_http']}",
@@ -557,31 +629,52 @@ class Hadoop:
             "dfs.datanode.ipc.address": f"127.0.0.1:{self.ports[f'{part}_ipc']}",
         }
 
-    def _of_two_namenodes(self, part: str) -> dict[str, str]:
-        """A nameservice of two, with edits in a directory that both see; who is active is said by hand."""
+    def _of_several_namenodes(self, part: str, namenodes: tuple[str, ...], *, journal: bool) -> dict[str, str]:
+        """A nameservice of several that share their edits; who is active is said by hand."""
+        local, journal_port = "127.0.0.1", self.ports["jn"]
         found = {
             "dfs.nameservices": NAMESERVICE,
-            f"dfs.ha.namenodes.{NAMESERVICE}": "nn,nn2",
+            f"dfs.ha.namenodes.{NAMESERVICE}": ",".join(namenodes),
             f"dfs.client.failover.proxy.provider.{NAMESERVICE}": (
                 "org.apache.hadoop.hdfs.server.namenode.ha.ConfiguredFailoverProxyProvider"
             ),
             "dfs.namenode.shared.edits.dir": f"file://{self.directory}/edits",
-            "dfs.namenode.name.dir": f"file://{self.directory}/name{'-nn2' if part == 'nn2' else ''}",
-            "dfs.ha.namenode.id": "nn2" if part == "nn2" else "nn",
+            "dfs.namenode.name.dir": f"file://{self.directory}/name{'' if part == 'nn' else f'-{part}'}",
+            "dfs.ha.namenode.id": part,
             "dfs.ha.fencing.methods": "shell(/bin/true)",
             "dfs.ha.tail-edits.period": "1",
         }
-        for one in ("nn", "nn2"):
-            found[f"dfs.namenode.rpc-address.{NAMESERVICE}.{one}"] = f"127.0.0.1:{self.ports[one]}"
-            found[f"dfs.namenode.http-address.{NAMESERVICE}.{one}"] = f"127.0.0.1:{self.ports[f'{one}_http']}"
+        if journal:
+            found |= {
+                "dfs.namenode.shared.edits.dir": f"qjournal://{local}:{journal_port}/{NAMESERVICE}",
+                "dfs.journalnode.edits.dir": f"{self.directory}/edits",
+                "dfs.journalnode.rpc-address": f"{local}:{journal_port}",
+                "dfs.journalnode.http-address": f"{local}:{self.ports['jn_http']}",
+                "dfs.ha.tail-edits.in-progress": "true",
+                "dfs.ha.tail-edits.period": "1h" if part == "nn3" else "100ms",
+            }
+        for one in namenodes:
+            found[f"dfs.namenode.rpc-address.{NAMESERVICE}.{one}"] = f"{local}:{self.ports[one]}"
+            found[f"dfs.namenode.http-address.{NAMESERVICE}.{one}"] = f"{local}:{self.ports[f'{one}_http']}"
         return found
 
-    def _format_hdfs(self, runtime: str, jars: Path) -> None:
+    def _of_kms(self) -> dict[str, str]:
+        """A server that keeps keys, without a password, for everybody."""
+        return {
+            "hadoop.kms.key.provider.uri": f"jceks://file@{self.directory}/keys",
+            "hadoop.kms.authentication.type": "simple",
+            "hadoop.kms.http.host": "127.0.0.1",
+            "hadoop.kms.http.port": str(self.ports["kms"]),
+            f"hadoop.kms.proxyuser.{getpass.getuser()}.users": "*",
+            f"hadoop.kms.proxyuser.{getpass.getuser()}.hosts": "*",
+        }
+
+    def _format_hdfs(self, runtime: str, jars: Path, kept_name: str) -> None:
         """An empty file system; made once and copied from then on, it is a JVM's start saved."""
         name = self.directory / "name"
         if name.exists():
             return
-        kept = CACHE / f"hadoop-{VERSION}" / "name"
+        kept = CACHE / f"hadoop-{VERSION}" / kept_name
         if not kept.is_dir():
             command = [runtime, *JAVA_OPTIONS, "-cp", f"{self.configuration}:{jars}/*", MAIN["nn"]]
             done = subprocess.run(
@@ -619,7 +712,7 @@ def _write_xml(path: Path, properties: dict[str, str]) -> None:
 
 
 def _where_programs_may_be_root(directory: Path) -> list[str]:
-    """What a NodeManager's command begins with where it is root's, so that its programs are root: an operator's file
+    """Return what a NodeManager's command begins with where it is root's, so that programs are root: an operator's file
     that allows it, in an /etc of the cluster's own. What is mounted later outside is seen inside."""
     if os.geteuid() != 0:
         return []
@@ -633,7 +726,7 @@ def _where_programs_may_be_root(directory: Path) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    """What the servers, and so the containers, see: no variable of the caller that could matter to them."""
+    """Return what the servers, and so the containers, see: no variable of the caller that could matter to them."""
     kept = {name: os.environ[name] for name in ("PATH", "JAVA_HOME", "LANG") if name in os.environ}
     return kept | {"HADOOP_USER_NAME": getpass.getuser()}
 
@@ -655,7 +748,7 @@ def cluster_for_tests() -> Iterator[Hadoop]:
 
 
 def _is_ours() -> bool:
-    """Whether the directory of the cluster that is up, if it is there, is not one that somebody else put there."""
+    """Return whether the directory of the cluster that is up, if it is there, was put there by nobody else."""
     with contextlib.suppress(FileNotFoundError):
         found = UP_DIRECTORY.lstat()
         return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()

@@ -43,7 +43,7 @@ NEEDS = (
 
 
 def missing() -> list[Need]:
-    """What is not installed."""
+    """Return what is not installed."""
     return [need for need in NEEDS if not _is_there(need.program)]
 
 
@@ -52,7 +52,7 @@ def _is_there(program: str) -> bool:
 
 
 def required() -> bool:
-    """Whether a test that cannot run is a failure."""
+    """Return whether a test that cannot run is a failure."""
     return os.environ.get("CI") == "true" or bool(os.environ.get("DLAPP_REQUIRE"))
 
 
@@ -75,7 +75,7 @@ def install(packages: list[str]) -> bool:
 
 
 def nvidia_devices() -> int:
-    """How many GPUs of NVIDIA this machine shows; no program brings one."""
+    """Return how many GPUs of NVIDIA this machine shows; no program brings one."""
     return len([name for name in os.listdir("/dev") if name.startswith("nvidia") and name[6:].isdigit()])
 
 

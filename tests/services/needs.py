@@ -1,11 +1,11 @@
-"""What a test needs beside Python: it follows from its fixtures, and decides which tests run side by side.
+"""Needs of a test beside Python: they follow from its fixtures, and decide which tests run side by side.
 
 Each need is a mark (``-m "not hadoop"``), set where a test asks for one of the fixtures below. A test that starts a
 server without a fixture has the mark written at it; `check` refuses a server to a test that has no mark.
 
 With ``pytest -n 2 --dist loadgroup`` the tests of a group run on one worker, one after another: those of a server share
-the server, and those of ``machine`` what exists once on a machine: users, Docker's devices, sysctls and the lock
-directory. All other tests go to whichever worker is free.
+the server, those of ``users`` the users of the machine and its sysctls, and those of ``machine`` what else exists once:
+Docker's devices and the lock directory. All other tests go to whichever worker is free.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NEEDS = {
 
 MARKS = ("hadoop", "zookeeper", "docker", "root")
 
-GROUPS = ("yarn", "hadoop", "machine", "zookeeper", "")
+GROUPS = ("hadoop", "yarn", "users", "machine", "zookeeper", "")
 """The longest first; tests of the last run anywhere."""
 
 _checked = False
@@ -55,6 +55,28 @@ def mark_groups(items: Iterable[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(group))
 
 
+def left_out(items: Iterable[pytest.Item], *, by_group: bool) -> set[pytest.Item]:
+    """Return the cases that only the faults tier runs: of tests marked ``sampled(n)`` all but every n-th.
+
+    Where n and the numbers of values of the parameters have no common divisor, each value stays in some cases.
+
+    Args:
+        items: the tests of the session.
+        by_group: this process is a worker of xdist, as of ``make test``: there tests marked ``slow`` are left out, too.
+    """
+    found = set()
+    seen: Counter[str] = Counter()
+    for item in items:
+        if by_group and item.get_closest_marker("slow"):
+            found.add(item)
+        if mark := item.get_closest_marker("sampled"):
+            test = item.nodeid.partition("[")[0]
+            if seen[test] % mark.args[0]:
+                found.add(item)
+            seen[test] += 1
+    return found
+
+
 def of(item: pytest.Item) -> list[str]:
     """The needs that a test has, by its marks."""
     return [need for need in MARKS if item.get_closest_marker(need)]
@@ -66,8 +88,10 @@ def group_of(item: pytest.Item) -> str:
     if "hadoop" in needs:
         # Each of the two has a cluster, for one after another they would take longer than all others together.
         return "yarn" if "yarn" in item.path.parent.name else "hadoop"
-    if "docker" in needs or "root" in needs:
+    if "docker" in needs:
         return "machine"
+    if "root" in needs:
+        return "users"
     return "zookeeper" if "zookeeper" in needs else ""
 
 
@@ -113,7 +137,7 @@ class Servers:
 
 
 def grant(item: pytest.Item) -> None:
-    """From now on only servers that ``item`` is marked for can be started."""
+    """Let only servers that ``item`` is marked for be started from now on."""
     global _checked, _granted
     _checked, _granted = True, frozenset(of(item))
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Plan:
-    """What becomes of one connection.
+    """Harm to one connection.
 
     Args:
         refuse: close it at once.

@@ -22,7 +22,7 @@ IQDiAuPP6B7PnNdbISxCwjwSDclV1j/FRrxYUh6ayVVIcwIhALSMa9KwM+r29eBh
 v/owYfh2Vinteq3ks3Y6TvxHXphK
 -----END CERTIFICATE-----
 """
-_KEY = """\
+KEY = """\
 -----BEGIN PRIVATE KEY-----
 MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgGwq01ilsKUuxw7nv
 gehWwZc724DKPKDJ1s/jX0lx3lWhRANCAATnsd23nmm4xrXFhX3jacxp+isHJrv0
@@ -36,7 +36,7 @@ def tls_in_front(directory: Path, address: tuple[str, int]) -> Iterator[str]:
     """``host:port`` of the server; its certificate is ``directory``/certificate.pem."""
     certificate, key = directory / "certificate.pem", directory / "key.pem"
     certificate.write_text(CERTIFICATE)
-    key.write_text(_KEY)
+    key.write_text(KEY)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     listener = socket.create_server(("127.0.0.1", 0))

@@ -1,7 +1,8 @@
-"""What tests with several users need: to be root, an interpreter and a directory that are everybody's."""
+"""Needs of tests with several users: to be root, an interpreter and a directory that are everybody's."""
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import shutil
@@ -10,13 +11,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 ONLY_ROOT = pytest.mark.root
 """For tests that run as two users."""
+
+_MADE = ExitStack()
 
 
 @contextmanager
@@ -44,10 +47,11 @@ def seeing_users(place: Path, *uids: int, gid: int) -> list[str]:
     return [*namespace, "sh", "-c", f'mount --bind {entries} /etc/passwd && exec "$@"', "sh"]
 
 
-def interpreter_for_everybody(place: Path) -> Path:
-    """The tests' own interpreter, where other users may run it; else one made in ``place`` of the system's Python.
+@functools.cache
+def interpreter_for_everybody() -> Path:
+    """The tests' own interpreter, where other users may run it; else one made of the system's Python, once per process.
 
-    A Python of pyenv or conda often lies in a home that is closed to others.
+    A Python of pyenv or conda often lies in a home that is closed to others. `remove_interpreter` removes it.
     """
     own = Path(sys.executable)
     if _open_to_all(own.resolve()) and _open_to_all(Path(os.__file__)):
@@ -56,7 +60,7 @@ def interpreter_for_everybody(place: Path) -> Path:
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     if system is None or not _open_to_all(Path(system).resolve()) or _version(system) != version:
         pytest.skip(f"no Python {version} that other users may run: {own.resolve()} is closed to them")
-    made = place / "python"
+    made = _MADE.enter_context(place_for_everybody("python")) / "python"
     subprocess.run([system, "-m", "venv", "--without-pip", made], check=True, stdin=subprocess.DEVNULL)
     packages = made / "lib" / f"python{version}" / "site-packages"
     found = importlib.util.find_spec("click")
@@ -65,6 +69,12 @@ def interpreter_for_everybody(place: Path) -> Path:
     root = Path(__file__).resolve().parents[2]
     (packages / "tests.pth").write_text(f"{Path(found.origin).parents[1]}\n{root}\n")
     return made / "bin" / "python"
+
+
+def remove_interpreter() -> None:
+    """Remove the interpreter that `interpreter_for_everybody` made, if it made one."""
+    _MADE.close()
+    interpreter_for_everybody.cache_clear()
 
 
 def _open_to_all(path: Path) -> bool:

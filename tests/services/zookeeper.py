@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pytest
 
+from dlapp.launch_spec import ZOOKEEPER, LedgerSettings
 from tests.services import keeper, needs
 from tests.services.install import ZOOKEEPER_JAR
 from tests.services.ports import held
@@ -33,6 +34,16 @@ TICK_MS = 200
 JAVA_OPTIONS = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-XX:-UsePerfData")
 
 
+NETTY = "".join(f":{JAR.parent}/netty-{part}.jar" for part in ("codec", "resolver"))
+"""What the package's ZooKeeper needs for TLS besides what its manifest names."""
+
+
+def _tls_settings(port: int, certificate: Path) -> str:
+    stores = "".join(f"ssl.{kind}Store.location={certificate}\nssl.{kind}Store.type=PEM\n" for kind in ("key", "trust"))
+    factory = "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory\n"
+    return f"secureClientPort={port}\nsecureClientPortAddress=127.0.0.1\n{factory}{stores}"
+
+
 class NoZooKeeper(Exception):
     """A ZooKeeper cannot be had on this machine; the message says what is missing."""
 
@@ -42,19 +53,25 @@ class ZooKeeper:
 
     def __init__(self, directory: Path, ports: list[int]) -> None:
         self.directory, self.ports = directory, ports
+        self.secure_ports: list[int] = []
         self.servers = [f"zk{number}" for number in range(1, len(ports) + 1)]
         self._lifeline: int | None = None
         self._keeper: subprocess.Popen[bytes] | None = None
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
-        """Where each server answers clients."""
+        """Return where each server answers clients."""
         return [("127.0.0.1", port) for port in self.ports]
 
     @property
     def ensemble(self) -> str:
-        """As clients are configured: ``127.0.0.1:…,127.0.0.1:…``."""
+        """Return it as clients are configured: ``127.0.0.1:…,127.0.0.1:…``."""
         return ",".join(f"{host}:{port}" for host, port in self.addresses)
+
+    @property
+    def secure(self) -> str:
+        """Return the same for clients by TLS; empty: its servers have none."""
+        return ",".join(f"127.0.0.1:{port}" for port in self.secure_ports)
 
     # ---- life ----
 
@@ -67,6 +84,7 @@ class ZooKeeper:
         directory: Path | None = None,
         port: int | None = None,
         detached: bool = False,
+        tls: Path | None = None,
     ) -> ZooKeeper:
         """Bring an ensemble up.
 
@@ -76,6 +94,8 @@ class ZooKeeper:
             directory: for its files; default: a new temporary one. It goes with the ensemble.
             port: where the first answers clients, if it is free; default: any.
             detached: it stays when this process ends, until `down`.
+            tls: a certificate with its key (PEM), by which the servers speak TLS on another port (`secure`). They
+                require a certificate of their clients, and trust this one.
 
         Raises:
             NoZooKeeper: Java or the package is missing.
@@ -88,7 +108,7 @@ class ZooKeeper:
         if directory is None:
             directory = Path(tempfile.mkdtemp(prefix="dlapp-zookeeper-"))
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        sockets = [held()[1][0] for _ in range(3 * servers)]
+        sockets = [held()[1][0] for _ in range((4 if tls else 3) * servers)]
         if port is not None:
             with contextlib.suppress(OSError):
                 sockets.insert(0, socket.create_server(("127.0.0.1", port)))
@@ -96,6 +116,7 @@ class ZooKeeper:
         for one in sockets:
             one.close()
         zookeeper = cls(directory, ports[:servers])
+        zookeeper.secure_ports = ports[3 * servers : 4 * servers]
         peers = "".join(
             f"server.{number + 1}=127.0.0.1:{ports[servers + 2 * number]}:{ports[servers + 2 * number + 1]}\n"
             for number in range(servers)
@@ -109,12 +130,15 @@ class ZooKeeper:
                 f"tickTime={TICK_MS}\ninitLimit=50\nsyncLimit=25\ndataDir={home}/data\nclientPort={port}\n"
                 "clientPortAddress=127.0.0.1\nadmin.enableServer=false\nmaxClientCnxns=0\n"
                 "4lw.commands.whitelist=srvr,ruok\n"
-                "snapCount=1000000\nautopurge.purgeInterval=0\n" + (peers if servers > 1 else "")
+                "snapCount=1000000\nautopurge.purgeInterval=0\n"
+                + (peers if servers > 1 else "")
+                + (_tls_settings(zookeeper.secure_ports[number - 1], tls) if tls else "")
             )
             command = [
                 *(java, *JAVA_OPTIONS, f"-Ddlapp.part={name}", "-Dzookeeper.preAllocSize=4096"),
                 f"-Dzookeeper.forceSync={'yes' if durable else 'no'}",
-                *("-Dzookeeper.DigestAuthenticationProvider.digestAlg=SHA1", "-cp", f"{home}:{JAR}"),
+                "-Dzookeeper.DigestAuthenticationProvider.digestAlg=SHA1",
+                *("-cp", f"{home}:{JAR}{NETTY if tls else ''}"),
                 *("org.apache.zookeeper.server.quorum.QuorumPeerMain", str(home / "zoo.cfg")),
             ]
             parts[name] = {"command": command, "environment": {"PATH": os.defpath, "LANG": "C.UTF-8"}}
@@ -189,6 +213,13 @@ class ZooKeeper:
 
     def mode(self, name: str) -> str:
         """standalone, leader or follower; empty: it does not serve."""
+        return self._said(name, "Mode")
+
+    def connections(self, name: str) -> int:
+        """Return how many clients are connected to a server, this question included; 0: it does not serve."""
+        return int(self._said(name, "Connections") or 0)
+
+    def _said(self, name: str, what: str) -> str:
         address = self.addresses[self.servers.index(name)]
         try:
             with socket.create_connection(address, timeout=2) as link:
@@ -197,7 +228,7 @@ class ZooKeeper:
                     said = answer.read().decode(errors="replace")
         except OSError:
             return ""
-        return next((line[6:] for line in said.splitlines() if line.startswith("Mode: ")), "")
+        return next((line.partition(": ")[2] for line in said.splitlines() if line.startswith(f"{what}: ")), "")
 
     def leader(self) -> str:
         """The server that leads now. Raises LookupError."""
@@ -228,10 +259,28 @@ class ZooKeeper:
 
 
 @contextlib.contextmanager
-def zookeeper_for_tests(servers: int = 1) -> Iterator[ZooKeeper]:
+def zookeeper_for_tests(servers: int = 1, *, tls: Path | None = None) -> Iterator[ZooKeeper]:
     """An ensemble for a fixture: where it cannot be had its tests are skipped, with what is missing."""
     try:
-        with ZooKeeper.start(servers) as ensemble:
+        with ZooKeeper.start(servers, tls=tls) as ensemble:
             yield ensemble
     except NoZooKeeper as missing:
         pytest.skip(f"no ZooKeeper: {missing}")
+
+
+def ledger_settings(
+    ensemble: str,
+    root: str = "/dlapp",
+    credentials: str = "",
+    session_timeout_s: float = 10.0,
+    lock_dir: str = "/run/lock/dlapp",
+) -> LedgerSettings:
+    """Settings of a GPU ledger on an ensemble."""
+    return LedgerSettings(
+        ZOOKEEPER,
+        lock_dir,
+        ensemble=ensemble,
+        root=root,
+        credentials=credentials,
+        session_timeout_s=session_timeout_s,
+    )

@@ -1,4 +1,4 @@
-"""What a soak raises."""
+"""Error that a soak raises."""
 
 from __future__ import annotations
 

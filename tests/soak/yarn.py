@@ -33,8 +33,8 @@ from dlapp.ids import ApplicationId
 from dlapp.login import Login
 from dlapp.report import Cause
 from dlapp.storage.hdfs_staging import HdfsStagingFiles
+from tests.services.containers.nvml_stub import StubDevice, with_devices
 from tests.services.hadoop import NODES, Hadoop
-from tests.services.nvml_stub import StubDevice, with_devices
 from tests.services.zookeeper import ZooKeeper
 from tests.soak.problem import Problem
 
@@ -211,7 +211,7 @@ class Soak:
         )
 
     def _busy(self) -> dict[str, int]:
-        """What ResourceManager and NodeManagers count of what goes on, by their metrics."""
+        """Return what ResourceManager and NodeManagers count of what goes on, by their metrics."""
         metrics = self._hadoop.get(f"{self._hadoop.rm_url}/ws/v1/cluster/metrics")["clusterMetrics"]
         names = ("appsPending", "appsRunning", "allocatedMB", "allocatedVirtualCores", "containersAllocated")
         counted = {name: int(metrics[name]) for name in (*names, "containersReserved", "containersPending")}

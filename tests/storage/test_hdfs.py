@@ -24,7 +24,7 @@ from dlapp.storage.open import open_location
 from dlapp.storage.webhdfs import WebHdfs
 from tests.services.hadoop import Hadoop
 from tests.services.proxy import Plan, Proxy
-from tests.storage.fetching import fetch_sources
+from tests.storage.fetching import fetch_entries, fetch_sources
 
 NAMES = [
     "a b", "50% off", "%41", "#1", "#LATEST", "a+b", "é ü 한국", "q?x=1&y", "semi;x=1", "back\\slash",
@@ -61,7 +61,7 @@ def plant(top: Path, contents: dict[str, bytes | None]) -> Path:
 
 def there_and_back(files: HdfsFiles, base: str, top: Path, into: Path) -> Path:
     files.store(str(top), f"{base}/{top.name}")
-    files.fetch(files.matches(f"{base}/{top.name}"), str(into))
+    fetch_entries(files, files.matches(f"{base}/{top.name}"), str(into))
     return into / top.name
 
 
@@ -195,7 +195,7 @@ def test_nothing_is_fetched_over_what_is_there(files: HdfsFiles, base: str, tmp_
     files.write_atomic(f"{base}/two", b"new")
     (tmp_path / "two").write_text("mine")
     with pytest.raises(DlappError, match="two already exists"):
-        files.fetch(files.matches(f"{base}/*"), str(tmp_path))
+        fetch_entries(files, files.matches(f"{base}/*"), str(tmp_path))
     assert [one.name for one in tmp_path.iterdir()] == ["two"]
     assert (tmp_path / "two").read_text() == "mine"
 
@@ -208,7 +208,7 @@ def test_a_file_that_changes_while_it_is_fetched_is_named(files: HdfsFiles, base
             files.write_atomic(f"{base}/log", b"2" * 3_000_001)
 
     with pytest.raises(DlappError, match=r"/log changed while it was"):
-        files.fetch(files.matches(f"{base}/log"), str(tmp_path / "in"), progress=grow)
+        fetch_entries(files, files.matches(f"{base}/log"), str(tmp_path / "in"), progress=grow)
 
 
 def test_another_hdfs_or_none_is_refused(place: HdfsPlace) -> None:
@@ -223,7 +223,8 @@ def test_paths_without_a_scheme_are_resolved_as_hdfs_takes_them() -> None:
     assert place.resolve("/data/x y") == "hdfs://nn:8020/data/x y"
     assert place.resolve("data/*") == "hdfs://nn:8020/user/tony/data/*"
     assert place.resolve("hdfs:///data") == place.resolve("hdfs:/data") == "hdfs://nn:8020/data"
-    assert place.resolve("hdfs://other/data") == "hdfs://other/data"
+    with pytest.raises(UsageError, match=r"hdfs://other/data: .* dfs\.nameservices, dfs\.ha\.namenodes\.other and "):
+        place.resolve("hdfs://other/data")
     assert place.path("hdfs://nn/a/./b/../c//d/") == "/a/c/d"
 
 
@@ -240,6 +241,37 @@ def test_a_target_that_could_not_be_written_is_refused_at_once(place: HdfsPlace,
         files.check_writable(f"{place.location}/")
     with pytest.raises(UsageError, match="names with a colon"):
         files.check_writable(f"{base}/12:30")
+
+
+def test_a_directory_that_must_keep_its_inode_is_not_replaced(files: HdfsFiles, base: str) -> None:
+    for name in ("plain", "snapshots", "above/snapshots", "quota", "disks", "protected"):
+        files.make_directory(f"{base}/{name}")
+    path = files.place.path
+    snapshots = [path(f"{base}/{name}") for name in ("snapshots", "above/snapshots")]
+    for one in snapshots:
+        files.web._call("ALLOWSNAPSHOT", one, method="PUT")
+    files.check_writable(f"{base}/snapshots")
+    files.check_writable(f"{base}/above")
+    for one in snapshots:
+        files.web._call("CREATESNAPSHOT", one, {"snapshotname": "monday"}, method="PUT")
+    files.web._call("SETQUOTA", path(f"{base}/quota"), {"namespacequota": "100"}, method="PUT")
+    of_disks = {"storagetype": "DISK", "storagespacequota": str(1 << 40)}
+    files.web._call("SETQUOTABYSTORAGETYPE", path(f"{base}/disks"), of_disks, method="PUT")
+    guarded = HdfsFiles(files.place._replace(protected=(path(f"{base}/protected"),)))
+    guarded.check_writable(f"{base}/plain")
+    for name, problem in (
+        ("snapshots", "has snapshots"),
+        ("above", f"holds {snapshots[1]}, which has snapshots"),
+        ("quota", "has a quota of its own"),
+        ("disks", "has a quota of its own"),
+        ("protected", r"is one of fs\.protected\.directories"),
+    ):
+        with pytest.raises(UsageError, match=f"{name} {problem}, so it cannot be replaced; name a directory in it"):
+            guarded.check_writable(f"{base}/{name}")
+        guarded.check_writable(f"{base}/{name}/run")
+    for one in snapshots:
+        files.web._call("DELETESNAPSHOT", one, {"snapshotname": "monday"}, method="DELETE")
+        files.web._call("DISALLOWSNAPSHOT", one, method="PUT")
 
 
 def test_a_quota_that_is_reached_is_said(files: HdfsFiles, base: str, tmp_path: Path) -> None:
@@ -416,6 +448,7 @@ def test_a_namenode_that_is_down_or_no_namenode_is_passed_over(hadoop: Hadoop, p
         WebHdfs(other, patience_s=1).status("/")
 
 
+@pytest.mark.slow
 def test_safe_mode_is_said(admin: Callable[..., None], files: HdfsFiles, base: str) -> None:
     admin("-safemode", "enter")
     try:

@@ -34,6 +34,7 @@ from dlapp.storage.webhdfs import WebHdfs
 from dlapp.system.files import UntrustedFile
 from tests.services.hadoop import DATANODES, Hadoop
 from tests.services.proxy import Plan, Proxy
+from tests.storage.fetching import fetch_entries
 
 FULL = os.environ.get("DLAPP_FAULTS") == "full"
 TIMES = 10 if FULL else 1
@@ -77,7 +78,7 @@ def described(top: Path) -> dict[str, tuple[int, int, str]]:
 
 def back(files: HdfsFiles, location: str, into: Path) -> Path:
     """Fetch what is there into a new directory; where it landed."""
-    files.fetch(files.matches(location), str(into))
+    fetch_entries(files, files.matches(location), str(into))
     return into / location.rpartition("/")[2]
 
 
@@ -101,7 +102,7 @@ def holders(files: HdfsFiles, path: str) -> list[int]:
 
 
 def fsck(hadoop: Hadoop, path: str) -> str:
-    """What ``hdfs fsck`` says, which is a page of the NameNode."""
+    """Return what ``hdfs fsck`` says, which is a page of the NameNode."""
     query = urllib.parse.urlencode({"ugi": "root", "path": path})
     with urllib.request.urlopen(f"{hadoop.hdfs_url}/fsck?{query}", timeout=60) as page:
         return str(page.read().decode())
@@ -168,7 +169,7 @@ def test_any_tree_of_any_names_survives_both_ways(
     landed = here / "in" / name
     from dlapp.storage.api import MatchedEntry
 
-    files.fetch([MatchedEntry(location, True, 0)], str(here / "in"))
+    fetch_entries(files, [MatchedEntry(location, True, 0)], str(here / "in"))
     assert described(landed) == before
 
 
@@ -281,7 +282,7 @@ class Late(HttpClient):
         self.end()
 
     def end(self) -> None:
-        """Nothing more comes."""
+        """End the stream."""
         if self.open is not None:
             one, self.open = self.open, None
             with one, contextlib.suppress(OSError):  # the DataNode may have ended it
@@ -424,6 +425,7 @@ def test_who_is_stopped_in_the_middle_leaves_at_once(
 # ---- DataNodes that die ----
 
 
+@pytest.mark.slow
 def test_a_fetch_goes_on_when_a_datanode_dies(
     brought_back: None, hadoop: Hadoop, place: HdfsPlace, base: str, tmp_path: Path
 ) -> None:
@@ -443,7 +445,7 @@ def test_a_fetch_goes_on_when_a_datanode_dies(
             hadoop.kill_part("dn2")
 
     fresh = HdfsFiles(place)
-    fresh.fetch(fresh.matches(f"{base}/tree"), str(tmp_path / "in"), progress=kill)
+    fetch_entries(fresh, fresh.matches(f"{base}/tree"), str(tmp_path / "in"), progress=kill)
     assert dead
     assert described(tmp_path / "in/tree") == before
     # And one that begins while the NameNode still believes in the dead one.
@@ -451,6 +453,7 @@ def test_a_fetch_goes_on_when_a_datanode_dies(
     assert described(back(again, f"{base}/tree", tmp_path / "again")) == before
 
 
+@pytest.mark.slow
 def test_a_store_goes_on_when_a_datanode_dies_and_nothing_of_it_is_lost(
     brought_back: None, hadoop: Hadoop, place: HdfsPlace, base: str, tmp_path: Path
 ) -> None:
@@ -504,9 +507,10 @@ def test_a_file_whose_only_block_is_corrupt_is_named_and_never_delivered(
     (block,) = replicas(hadoop, content)
     spoil(block)
     with pytest.raises(DlappError, match=r"/bad cannot be read from byte \d+ on: .*\(hdfs fsck says which blocks"):
-        files.fetch(files.matches(f"{base}/*"), str(tmp_path / "in"))
+        fetch_entries(files, files.matches(f"{base}/*"), str(tmp_path / "in"))
 
 
+@pytest.mark.slow
 def test_a_corrupt_block_that_has_other_replicas_is_not_noticed(
     hadoop: Hadoop, place: HdfsPlace, base: str, tmp_path: Path
 ) -> None:
@@ -552,10 +556,10 @@ def test_a_file_that_may_not_be_read_is_named_before_anything_is_fetched(
     files.write_atomic(f"{base}/set/secret", b"2", 0o600)
     somebody = HdfsFiles(place._replace(login=Login("somebody")))
     with pytest.raises(Denied, match="/set/secret"):
-        somebody.fetch(somebody.matches(f"{base}/set"), str(tmp_path / "in"))
+        fetch_entries(somebody, somebody.matches(f"{base}/set"), str(tmp_path / "in"))
     assert not (tmp_path / "in").exists()
     files.web.set_mode(place.path(f"{base}/set/secret"), 0o644)
-    somebody.fetch(somebody.matches(f"{base}/set"), str(tmp_path / "in"))
+    fetch_entries(somebody, somebody.matches(f"{base}/set"), str(tmp_path / "in"))
     assert (tmp_path / "in/set/secret").read_bytes() == b"2"
 
 

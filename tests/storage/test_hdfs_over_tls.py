@@ -19,6 +19,9 @@ from dlapp.login import Login
 from dlapp.storage.hdfs import HdfsFiles
 from tests.applications import ended, launch, processes, properties, wait_for
 from tests.services.hadoop import Hadoop, NoHadoop, free_ports
+from tests.storage.fetching import fetch_entries
+
+pytestmark = pytest.mark.slow
 
 SECRET = "changeit"
 SSL_SERVER = "".join(
@@ -86,7 +89,7 @@ def test_trees_go_and_come_over_tls(secured: Secured, tmp_path: Path) -> None:
     files.web._connections.request = ask  # type: ignore[method-assign, assignment]
     there = f"{secured.place.location}/tests/tls"
     files.store(str(source), there)
-    files.fetch(files.matches(there), str(tmp_path / "got"))
+    fetch_entries(files, files.matches(there), str(tmp_path / "got"))
     assert content(tmp_path / "got" / "tls") == content(source)
     assert {server.partition("://")[0] for server in asked} == {"https"}
     assert len(set(asked)) == 2

@@ -15,6 +15,7 @@ from dlapp.locations import HdfsPlace
 from dlapp.login import Login
 from dlapp.storage.hdfs import HdfsFiles
 from tests.services.hadoop import NAMESERVICE, QUICK_TO_NOTICE, Hadoop, NoHadoop
+from tests.storage.fetching import fetch_entries
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +60,7 @@ def test_trees_and_claims_survive_the_death_of_the_active_namenode(
         try:
             while going:
                 files.store(str(top), f"{base}/{number}/tree")
-                files.fetch(files.matches(f"{base}/{number}/tree"), str(tmp_path / f"in{number}"))
+                fetch_entries(files, files.matches(f"{base}/{number}/tree"), str(tmp_path / f"in{number}"))
                 assert contents(tmp_path / f"in{number}/tree") == before
                 number += 1
                 rounds[0] = number

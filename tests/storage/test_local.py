@@ -17,7 +17,7 @@ from dlapp.storage.local import LocalFiles
 from dlapp.storage.open import open_location
 from dlapp.storage.tree import remove_tree
 from dlapp.system.files import UntrustedFile
-from tests.storage.fetching import fetch_sources
+from tests.storage.fetching import fetch_entries, fetch_sources
 
 FILES = LocalFiles()
 
@@ -174,7 +174,7 @@ def test_a_source_that_changes_size_is_an_error_that_names_it(tmp_path: Path, mo
 
     monkeypatch.setattr(files_module, "nodes_to_fetch", then_it_grows)
     with pytest.raises(DlappError, match=r"lake/x changed while it was copied: it had 6 bytes"):
-        FILES.fetch([entry], str(tmp_path / "into"))
+        fetch_entries(FILES, [entry], str(tmp_path / "into"))
 
 
 @pytest.mark.parametrize("within", [True, False], ids=["one file system", "two file systems"])

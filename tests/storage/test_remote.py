@@ -1,4 +1,4 @@
-"""What fsspec has: its memory file system stands for object stores, a real server for the web."""
+"""Test what fsspec has: its memory file system stands for object stores, a real server for the web."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import pytest
 from dlapp.errors import Denied, DlappError, NotFound, Unreachable, UsageError
 from dlapp.locations import last_name
 from dlapp.storage import remote
-from dlapp.storage.open import open_location
+from dlapp.storage.open import open_location, open_output
 from dlapp.storage.remote import RemoteFiles
 from tests.storage.fetching import fetch_sources
 
@@ -82,16 +82,9 @@ def test_nothing_there_is_said(bucket: str, tmp_path: Path) -> None:
             fetch_sources([source], str(tmp_path))
 
 
-def test_output_does_not_go_there(bucket: str, tmp_path: Path) -> None:
-    files = open_location(fill(bucket, {"x": b"1"}))
-    calls: list[Callable[[], object]] = [
-        lambda: files.store(str(tmp_path), "memory://b/out"),
-        lambda: files.check_writable("memory://b/out"),
-        lambda: files.remove("memory://b/out"),
-    ]
-    for call in calls:
-        with pytest.raises(UsageError, match="output goes to hdfs:// and file:// only, as memory:// cannot replace"):
-            call()
+def test_output_does_not_go_there() -> None:
+    with pytest.raises(UsageError, match="output goes to hdfs:// and file:// only, as memory:// cannot replace"):
+        open_output("memory://b/out")
 
 
 def test_what_has_no_library_or_no_meaning_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +108,7 @@ def test_names_that_would_leave_the_directory_are_refused(bucket: str, tmp_path:
 
 @pytest.fixture
 def faulty(bucket: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What becomes of reads: ``fail`` more of them fail with ``error``, and ``after`` is called after one."""
+    """Return what becomes of reads: ``fail`` more of them fail with ``error``, and ``after`` is called after one."""
     plan: dict[str, Any] = {"fail": 0, "error": OSError("connection reset"), "after": lambda: None}
     memory = type(fsspec.filesystem("memory"))
     real = memory.cat_file

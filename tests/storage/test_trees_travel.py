@@ -20,6 +20,7 @@ from dlapp.locations import file_location
 from dlapp.storage.api import MatchedEntry
 from dlapp.storage.local import LocalFiles
 from dlapp.task.unpack import unpack
+from tests.storage.fetching import fetch_entries
 
 NAMES = st.one_of(
     st.sampled_from(
@@ -125,6 +126,6 @@ def test_a_stored_tree_is_fetched_as_it_was(tree: dict[str, Any]) -> None:
             assert notes == []
             assert described(f"{other}/far/part 1", times=True) == before
             assert stored.files == sum(1 for one in before.values() if one[0] == "file")
-            fetched = files.fetch([MatchedEntry(location, True, 0)], f"{other}/workspace/in put")
+            fetched = fetch_entries(files, [MatchedEntry(location, True, 0)], f"{other}/workspace/in put")
             assert fetched == stored
             assert described(f"{other}/workspace/in put/part 1", times=True) == before

@@ -14,12 +14,13 @@ import pytest
 from dlapp.system.files import (
     UntrustedFile,
     check_own_directory,
+    closing_fd,
     has_reader,
     is_plain_name,
     list_names,
     open_directory,
     open_file,
-    own_directory,
+    open_own_directory,
     read_file,
     read_json_object,
 )
@@ -78,7 +79,7 @@ def test_a_directory_that_others_may_write_is_not_the_callers_own(tmp_path: Path
     (tmp_path / "a").chmod(mode)
     with (
         pytest.raises(UntrustedFile, match=r"^/x/a: others may write there; remove it, or chmod go-w it"),
-        own_directory("a", dir_fd=fd, path="/x/a"),
+        closing_fd(open_own_directory("a", dir_fd=fd, path="/x/a")),
     ):
         pass
 
@@ -94,11 +95,11 @@ def test_a_link_to_an_own_directory_is_followed_only_where_that_is_asked_for(tmp
     (tmp_path / "file").touch()
     with pytest.raises(UntrustedFile, match="link: is a symbolic link, not a directory"):
         check_own_directory(str(tmp_path / "link"))
-    with own_directory(f"{tmp_path}/link/.") as fd:
+    with closing_fd(open_own_directory(f"{tmp_path}/link/.")) as fd:
         assert os.path.samestat(os.fstat(fd), os.stat(tmp_path / "a"))
     with (
         pytest.raises(UntrustedFile, match="file: is a regular file, not a directory"),
-        own_directory(f"{tmp_path}/file/.", path=f"{tmp_path}/file"),
+        closing_fd(open_own_directory(f"{tmp_path}/file/.", path=f"{tmp_path}/file")),
     ):
         pass
 

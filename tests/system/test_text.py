@@ -1,4 +1,4 @@
-"""What people write: amounts, spans of time, counts."""
+"""Test what people write: amounts, spans of time, counts."""
 
 from __future__ import annotations
 

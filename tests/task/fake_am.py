@@ -32,8 +32,9 @@ from dlapp.messages import (
 from dlapp.net.control import Admission, ControlServer, Request
 from dlapp.serialization import from_json, to_json
 from dlapp.spec import InputSpec, OutputSpec, Resources
+from dlapp.system.processes.proc import start_time
 from dlapp.value import replace
-from tests.runtime.driver import python_for_users
+from tests.services.users import interpreter_for_everybody
 
 APPLICATION = ApplicationId(1700000000000, 1)
 
@@ -78,18 +79,21 @@ class FakeAm:
         self._changed = threading.Condition()
         self._held: list[tuple[Request, float, int]] = []
         self._server = ControlServer(self._on_request, admit=_admit)
-        self._lifeline: int | None = None
+        self._has_server = False
+        self.am_file = directory / "am.json"
         self.task: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> FakeAm:
         self._server.__enter__()
+        self._has_server = True
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self.task is not None:
+            self.task.terminate()
         self.die()
         if self.task is not None:
             self.task.wait(timeout=20)
-        self._server.__exit__(kind, error, at)
 
     # ---- what the application does ----
 
@@ -99,9 +103,18 @@ class FakeAm:
         as_uid: int | None = None,
         env: dict[str, str] | None = None,
         process_env: dict[str, str] | None = None,
+        begins_with: str = "",
         **launch: Any,
     ) -> None:
-        """Start the task's process; ``env`` is for the payload, ``process_env`` for the task, ``launch`` its spec."""
+        """Start the task's process.
+
+        Args:
+            as_uid: as which user; None: this process's.
+            env: for the payload.
+            process_env: for the task.
+            begins_with: Python statements that the process executes before it begins.
+            launch: fields of its spec.
+        """
         spec = LaunchSpec(
             self.container_id,
             f"http://{self._server.host}:{self._server.port}",
@@ -109,20 +122,24 @@ class FakeAm:
             env or {},
             {"PATH": os.environ["PATH"], "HOME": str(self.home), "LANG": "C.UTF-8"},
             DockerSettings("unix:///nowhere", "none"),
+            am_file=str(self.am_file),
         )
         (self.home / FILE_NAME).write_text(json.dumps(to_json(replace(spec, **launch))))
-        read, self._lifeline = os.pipe2(os.O_CLOEXEC)
+        self._write_address(os.getpid())
         become: list[str] = []
         python = sys.executable
         if as_uid is not None:
             os.chown(self.home, as_uid, as_uid)
+            os.chown(self.am_file, as_uid, as_uid)
             become = ["setpriv", f"--reuid={as_uid}", f"--regid={as_uid}", "--clear-groups"]
-            python = python_for_users()
-        command = [python, "-I", "-m", "dlapp", "task", "--engine", "local", "--home", str(self.home)]
+            python = str(interpreter_for_everybody())
+        module = ["-m", "dlapp"]
+        if begins_with:
+            module = ["-c", f"{begins_with}\nimport sys\nfrom dlapp.__main__ import main\nsys.exit(main(sys.argv[1:]))"]
+        command = [python, "-I", *module, "task", "--engine", "local", "--home", str(self.home)]
         with open(self.home / "am.log", "ab") as log:
             self.task = subprocess.Popen(
-                [*become, *command, "--lifeline-fd", str(read), "--keep-fds", ""],
-                pass_fds=[read],
+                [*become, *command, "--keep-fds", ""],
                 cwd="/",
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -130,13 +147,29 @@ class FakeAm:
                 start_new_session=True,
                 env={**os.environ, **(process_env or {})},
             )
-        os.close(read)
+
+    def _write_address(self, pid: int) -> None:
+        url = f"http://{self._server.host}:{self._server.port}"
+        value = {"pid": pid, "start_time": start_time(pid) or 1, "control_url": url}
+        self.am_file.with_suffix(".new").write_text(json.dumps(value))
+        self.am_file.with_suffix(".new").rename(self.am_file)
 
     def die(self) -> None:
-        """Let go of the task's lifeline, as an ApplicationMaster that dies does."""
-        if self._lifeline is not None:
-            os.close(self._lifeline)
-            self._lifeline = None
+        """Answer nobody any more, and name a process that is not there."""
+        if self._has_server:
+            self._has_server = False
+            self._write_address(0)
+            self._server.__exit__(None, None, None)
+
+    def come_back(self) -> None:
+        """Be the next attempt, at another address."""
+        with self._changed:
+            self._held.clear()
+            self.orders = replace(self.orders, attempt=self.orders.attempt + 1)
+        self._server = ControlServer(self._on_request, admit=_admit)
+        self._server.__enter__()
+        self._has_server = True
+        self._write_address(os.getpid())
 
     def order(self, **change: Any) -> None:
         """Give new orders."""
@@ -168,7 +201,7 @@ class FakeAm:
             phases = [report.phase for report in sorted(self.reports, key=lambda one: one.number)]
         return list(dict.fromkeys(phases))
 
-    def wait_until(self, condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    def wait_until(self, condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
         """Wait until something holds, looking after each report and 100 times a second."""
         deadline = time.monotonic() + timeout_s
         while not condition():
@@ -188,7 +221,7 @@ class FakeAm:
         return next(report.result for report in self.reports if report.result)
 
     def log(self) -> str:
-        """What the task wrote down."""
+        """Return what the task wrote down."""
         names = ("dlapp.log", "am.log")
         return "".join((self.home / name).read_text() for name in names if (self.home / name).exists())
 

@@ -1,4 +1,4 @@
-"""What a payload finds in its environment."""
+"""Test what a payload finds in its environment."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from dlapp.gpuid.devices import Device
 from dlapp.gpuid.stores.machine import MachineLedger
 from dlapp.messages import Fault
 from dlapp.spec import Resources
-from tests.services.nvml_stub import MIB, StubDevice, with_devices
+from tests.services.containers.nvml_stub import MIB, StubDevice, with_devices
 from tests.task.fake_am import FakeAm, ledger_of, workspace_archive
 
 CARDS = (StubDevice(uuid="GPU-0"), StubDevice(uuid="GPU-1"))
@@ -42,7 +42,7 @@ def test_a_device_lost_in_mid_run_ends_the_payload_as_the_nodes_fault(
     env = with_devices(place, CARDS)
     packed = workspace_archive(place, {"run.sh": NEVER_ENDS})
     with (
-        ledger(place).reserve("the application", "tony", 2),
+        ledger(place).reserve("the application", 2),
         FakeAm(place / "containers", **packed, resources=Resources(gcores=2)) as am,
     ):
         am.start(process_env=env, ledger=ledger_of(place))
@@ -57,7 +57,7 @@ def test_a_device_lost_in_mid_run_ends_the_payload_as_the_nodes_fault(
 def test_a_payload_that_fails_by_itself_on_devices_that_are_well_has_itself_failed(place: Path) -> None:
     packed = workspace_archive(place, {"run.sh": "exit 3"})
     with (
-        ledger(place).reserve("the application", "tony", 2),
+        ledger(place).reserve("the application", 2),
         FakeAm(place / "containers", **packed, resources=Resources(gcores=2)) as am,
     ):
         where = ledger_of(place)
@@ -67,11 +67,12 @@ def test_a_payload_that_fails_by_itself_on_devices_that_are_well_has_itself_fail
     assert quarantines(place) == {}
 
 
+@pytest.mark.slow
 def test_a_device_whose_memory_somebody_holds_when_it_is_given_back_goes_into_quarantine(place: Path) -> None:
     env = with_devices(place, CARDS)
     packed = workspace_archive(place, {"run.sh": "echo ready; while [ ! -e $TMPDIR/finish ]; do sleep 0.02; done"})
     with (
-        ledger(place).reserve("the application", "tony", 1, uuids=("GPU-0",)),
+        ledger(place).reserve("the application", 1, uuids=("GPU-0",)),
         FakeAm(place / "containers", **packed, resources=Resources(gcores=1)) as am,
     ):
         am.start(process_env=env, ledger=ledger_of(place))

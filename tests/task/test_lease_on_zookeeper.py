@@ -10,12 +10,12 @@ import pytest
 
 from dlapp.gpuid.devices import Device
 from dlapp.gpuid.rules import LeaseRequest, NotEnough
-from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger, ZooKeeperSettings
+from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger
 from dlapp.launch_spec import ZOOKEEPER, LedgerSettings
-from dlapp.messages import Fault
+from dlapp.messages import Fault, Phase
 from dlapp.spec import Resources
-from tests.services.nvml_stub import StubDevice, with_devices
-from tests.services.zookeeper import ZooKeeper, zookeeper_for_tests
+from tests.services.containers.nvml_stub import StubDevice, with_devices
+from tests.services.zookeeper import ZooKeeper, ledger_settings, zookeeper_for_tests
 from tests.task.fake_am import FakeAm, workspace_archive
 
 DEVICES = tuple(Device(f"GPU-{place}", place, place) for place in range(2))
@@ -40,7 +40,7 @@ def where(zookeeper: ZooKeeper, place: Path) -> LedgerSettings:
 
 
 def ledger(zookeeper: ZooKeeper, place: Path) -> ZooKeeperLedger:
-    settings = ZooKeeperSettings(zookeeper.ensemble, "/dlapp", "dlapp:secret", lock_dir=str(place / "locks"))
+    settings = ledger_settings(zookeeper.ensemble, "/dlapp", "dlapp:secret", lock_dir=str(place / "locks"))
     return ZooKeeperLedger(settings, host="node7", discover=lambda: DEVICES)
 
 
@@ -55,6 +55,8 @@ def test_gpus_are_leased_on_zookeeper_for_the_payload_and_given_back(zookeeper: 
         am.start(process_env=env, ledger=where(zookeeper, place))
         am.wait_until(lambda: (am.home / "stdout").exists() and bool(am.printed()))
         assert am.printed().split() == [b"GPU-0,GPU-1"]
+        # The task has no session while its payload runs: what is connected is who asks for this number.
+        am.wait_until(lambda: zookeeper.connections("zk1") == 1)
         with pytest.raises(NotEnough, match="asked for 1 gcore, 0 free: gpu0 application_"):
             other.acquire(LeaseRequest("application_2", "next", "ann", 1))
         (am.home / "tmp" / "finish").touch()
@@ -62,6 +64,7 @@ def test_gpus_are_leased_on_zookeeper_for_the_payload_and_given_back(zookeeper: 
         other.acquire(LeaseRequest("application_2", "next", "ann", 2)).release()
 
 
+@pytest.mark.slow
 def test_an_outage_of_zookeeper_stops_no_payload_and_costs_no_gpu(zookeeper: ZooKeeper, place: Path) -> None:
     env = with_devices(place, [StubDevice(uuid=one.uuid) for one in DEVICES])
     with task_with_gpus(place, 2) as am:
@@ -75,6 +78,23 @@ def test_an_outage_of_zookeeper_stops_no_payload_and_costs_no_gpu(zookeeper: Zoo
         zookeeper.wait_until_ready()
         with ledger(zookeeper, place) as other:
             other.acquire(LeaseRequest("application_2", "next", "ann", 2), timeout_s=20).release()
+
+
+@pytest.mark.slow
+def test_a_task_that_needs_gpus_waits_while_zookeeper_is_away_and_says_so(zookeeper: ZooKeeper, place: Path) -> None:
+    env = with_devices(place, [StubDevice(uuid=one.uuid) for one in DEVICES])
+    zookeeper.kill_server("zk1")
+    with task_with_gpus(place, 2) as am:
+        am.start(process_env=env, ledger=where(zookeeper, place))
+        am.wait_until(lambda: any(report.waits_for for report in am.reports))
+        waiting = am.reports[-1]
+        assert (waiting.phase, waiting.waits_for) == (Phase.LEASING, f"ZooKeeper at {zookeeper.ensemble}")
+        assert "no ZooKeeper answered in time" in waiting.detail
+        zookeeper.start_server("zk1")
+        am.wait_until(lambda: (am.home / "stdout").exists() and bool(am.printed()), timeout_s=60)
+        am.wait_until(lambda: am.reports[-1].waits_for == "")
+        (am.home / "tmp" / "finish").touch()
+        assert am.result().fault is Fault.NONE
 
 
 def test_the_gpus_of_a_task_that_was_killed_are_free_when_its_payload_is_gone(

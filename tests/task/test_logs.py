@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dlapp.runtime.labels import task_is_gone
+from dlapp.system.log_times import LogTimesWriter
 from dlapp.task import logs
 from dlapp.task.logs import LogCap, TaskLog
 
@@ -57,6 +58,34 @@ def test_what_grows_far_from_the_cap_is_looked_at_less_often(tmp_path: Path) -> 
     path.write_bytes(b"12345")
     with LogCap((str(path),), 1 << 30) as cap:
         assert 0.2 < cap.check() < 1
+
+
+def test_while_it_grows_the_times_are_noted_every_tenth_of_a_second_and_else_nothing_is_written(tmp_path: Path) -> None:
+    paths = [tmp_path / "stdout", tmp_path / "stderr"]
+    for path in paths:
+        path.touch()
+    times = LogTimesWriter(str(tmp_path / "times"))
+    with LogCap((str(paths[0]), str(paths[1])), 1 << 30, times) as cap:
+        assert cap.check() == 1.0
+        assert cap.check() == 1.0
+        assert (tmp_path / "times").read_bytes() == b""
+        paths[1].write_bytes(b"12")
+        assert 0.05 <= cap.check() <= 0.1
+        paths[0].write_bytes(b"345")
+        assert 0.05 <= cap.check() <= 0.1
+        assert cap.check() == 1.0
+    assert re.fullmatch(rb"\d{13} 0 2\n\d{13} 3 2\n", (tmp_path / "times").read_bytes())
+
+
+def test_times_that_cannot_be_written_are_told_once_and_the_cap_holds(tmp_path: Path) -> None:
+    path = tmp_path / "stdout"
+    said: list[str] = []
+    with LogCap((str(path), str(tmp_path / "stderr")), 10, LogTimesWriter("/dev/full"), said.append) as cap:
+        for size in (5, 8, 20):
+            path.write_bytes(b"x" * size)
+            cap.check()
+    assert said == ["the times of what is printed cannot be written: [Errno 28] No space left on device"]
+    assert path.stat().st_size == 10
 
 
 def test_where_the_kernel_watches_no_more_it_looks_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,17 +16,20 @@ import pytest
 
 from dlapp.gpuid.devices import Device
 from dlapp.gpuid.liveness.probes import LivenessProbes
-from dlapp.gpuid.rules import NotEnough
+from dlapp.gpuid.rules import LeaseRequest, NotEnough
 from dlapp.gpuid.stores.machine import MachineLedger
-from dlapp.launch_spec import DockerSettings
+from dlapp.launch_spec import CacheSettings, DockerSettings
+from dlapp.locations import HdfsPlace
+from dlapp.login import Login
 from dlapp.messages import Fault, Phase, Stop
-from dlapp.spec import InputSpec, OnFailure, OutputSpec, Resources
+from dlapp.spec import InputSpec, OnFailure, OutputSpec, PayloadCache, Resources
+from dlapp.system import lock_files
 from dlapp.system.owners import user_name
 from dlapp.task.steps import runs_as_submitter
 from dlapp.value import replace
 from tests.runtime.driver import USER, command_line, pids, wait_until
-from tests.services.dockerd import GPU_IMAGE, IMAGE, Dockerd
-from tests.services.nvml_stub import StubDevice, with_devices
+from tests.services.containers.dockerd import GPU_IMAGE, IMAGE, Dockerd
+from tests.services.containers.nvml_stub import StubDevice, with_devices
 from tests.task.fake_am import FakeAm, ledger_of, workspace_archive
 
 
@@ -49,12 +52,13 @@ def part_of(place: Path) -> Path:
 
 
 def left(am: FakeAm) -> list[str]:
-    """What a task leaves in its directory, but for what was there before it."""
+    """Return what a task leaves in its directory, but for what was there before it."""
     return sorted(name for name in os.listdir(am.home) if name not in ("launch.json", "am.log"))
 
 
-LOGS = ["dlapp.log", "stderr", "stdout"]
+LOGS = ["dlapp.log", "dlapp.times", "stderr", "stdout"]
 NEVER_ENDS = "echo ready; while :; do sleep 0.02; done"
+ENDS = "cd $TMPDIR; echo ready; while [ ! -e finish ]; do sleep 0.02; done; exit 0"
 
 
 # ---- all is well ----
@@ -110,13 +114,31 @@ def test_a_task_of_an_ordinary_user_does_the_same(place: Path) -> None:
         assert left(am) == LOGS
 
 
+@pytest.mark.root
+@pytest.mark.parametrize(
+    "script", [NEVER_ENDS, "echo ready; while echo x > checkpoint; do sleep 0.02; done; exit 1", ENDS]
+)
+def test_a_payload_whose_directory_its_node_removes_is_ended_and_nothing_of_it_counts(place: Path, script: str) -> None:
+    place.chmod(0o777)
+    with fake_am(place, script, {"output/x": "from before"}, **output_of(place)) as am:
+        am.start(as_uid=USER, am_file="hdfs://somewhere/am.json")
+        am.wait_until(lambda: (am.home / "stdout").exists() and am.printed() == b"ready\n")
+        deleted = am.home.with_name("usercache_DEL")
+        am.home.rename(deleted)
+        (deleted / "tmp" / "finish").touch()
+        result = am.result()
+        assert (result.fault, result.lost, result.outputs) == (Fault.NODE, True, ())
+        assert "its NodeManager was restarted without recovery" in result.message
+        assert not part_of(place).exists()
+
+
 def test_gpus_are_leased_for_the_payload_and_given_back(place: Path) -> None:
     devices = tuple(Device(f"GPU-{n}", n, n + 4) for n in range(4))
     ledger = MachineLedger(str(place / "locks"), discover=lambda: devices)
     env = with_devices(place, [StubDevice(uuid=device.uuid, minor=device.minor) for device in devices])
     script = "echo $NV_GPU $CUDA_VISIBLE_DEVICES; while [ ! -e $TMPDIR/finish ]; do sleep 0.02; done"
     with (
-        ledger.reserve("the application", "tony", 2),
+        ledger.reserve("the application", 2),
         fake_am(place, script, resources=Resources(gcores=2)) as am,
     ):
         am.start(process_env=env, ledger=ledger_of(place))
@@ -124,13 +146,13 @@ def test_gpus_are_leased_for_the_payload_and_given_back(place: Path) -> None:
         indices, uuids = am.printed().decode().split()
         assert uuids.split(",") == [f"GPU-{index}" for index in indices.split(",")]
         with pytest.raises(NotEnough):
-            ledger.lease(application="the application", container="next", user="tony", gcores=1)
+            ledger.lease(LeaseRequest("the application", "next", "tony", 1))
         (am.home / "tmp" / "finish").touch()
         assert am.result().fault is Fault.NONE
         assert [report.gpus for report in am.reports if report.phase is Phase.RUNNING][-1] == tuple(
             int(index) for index in indices.split(",")
         )
-        with ledger.lease(application="the application", container="next", user="tony", gcores=2):
+        with ledger.lease(LeaseRequest("the application", "next", "tony", 2)):
             pass
 
 
@@ -153,6 +175,44 @@ def test_an_exit_code_is_the_users_fault_and_output_is_stored_all_the_same(place
         assert (result.fault, result.exit_code, result.message) == (Fault.USER, 3, "")
         assert len(result.outputs) == 1
         assert (part_of(place) / "x").read_text() == "half\n"
+
+
+CACHES = (PayloadCache("models", "/models"), PayloadCache("pip-packages", "/cache/pip"))
+KEEP = (
+    'for one in "$DLAPP_CACHE_MODELS" "$DLAPP_CACHE_PIP_PACKAGES"; do '
+    '[ -e "$one/x" ] && echo "there: $one"; echo x >"$one/x" || exit 1; done'
+)
+
+
+def caches_of(place: Path, limit_bytes: int = 1 << 30) -> CacheSettings:
+    return CacheSettings(0, 86_400.0, payload_limit_bytes=limit_bytes, payload_directory=str(place / "payload"))
+
+
+def test_a_plain_payload_finds_its_caches_by_variables_and_the_next_one_what_is_in_them(place: Path) -> None:
+    for run, there in (("first", []), ("second", [f"there: {place}/payload/caches/{one.name}" for one in CACHES])):
+        (place / run).mkdir()
+        with fake_am(place / run, KEEP, caches=CACHES) as am:
+            am.start(cache=caches_of(place))
+            assert am.result().fault is Fault.NONE, am.log()
+            assert am.printed().decode().splitlines() == there
+
+
+def test_a_cache_in_use_is_locked_by_the_payload_itself(place: Path) -> None:
+    with fake_am(place, "echo x >$DLAPP_CACHE_MODELS/x; " + NEVER_ENDS, caches=CACHES) as am:
+        am.start(cache=caches_of(place, 1))
+        am.wait_until(lambda: (am.home / "stdout").exists() and am.printed() == b"ready\n")
+        assert lock_files.take(str(place / "payload" / "locks" / "models"), shared=False) is None
+        am.stop(Stop.NOW)
+        am.result()
+    assert os.listdir(place / "payload" / "caches") == ["pip-packages"], "the limit is a byte"
+
+
+def test_caches_that_are_not_allowed_end_the_application_with_a_line(place: Path) -> None:
+    with fake_am(place, "echo ran", caches=CACHES) as am:
+        am.start(cache=caches_of(place, 0))
+        result = am.result()
+        assert (result.fault, Phase.RUNNING in am.phases) == (Fault.DATA, False)
+        assert result.message == "the caches cannot be used: cache.models: storage.payload_cache_limit is 0"
 
 
 def test_a_signal_is_told_from_an_exit_code(place: Path) -> None:
@@ -191,6 +251,37 @@ def test_where_output_is_not_where_it_should_be_all_new_and_changed_files_are_ke
         kept = sorted(str(one.relative_to(part_of(place))) for one in part_of(place).rglob("*") if one.is_file())
         assert kept == ["changed", "output/deep/ck", "output/x"]
         assert left(am) == LOGS
+
+
+def test_what_a_failed_script_wrote_elsewhere_is_kept(place: Path) -> None:
+    script = "mkdir -p ckpt src/__pycache__; echo 1 >ckpt/1; echo >src/__pycache__/lib.pyc; exit 3"
+    with fake_am(place, script, {"src/lib.py": ""}, **output_of(place)) as am:
+        am.start()
+        result = am.result()
+        assert (result.fault, result.exit_code) == (Fault.USER, 3)
+        assert result.message == (
+            "exit code 3; the script made no 'output' in its workspace (to_hdfs); new or changed there: 'ckpt' "
+            "(1 file); all of it is kept"
+        )
+        assert [one.stray for one in result.outputs] == [True]
+        assert [str(one.relative_to(part_of(place))) for one in part_of(place).rglob("*")] == ["ckpt", "ckpt/1"]
+
+
+def test_a_script_that_failed_and_wrote_nothing_leaves_its_exit_code_alone(place: Path) -> None:
+    script = "mkdir -p src/__pycache__ empty; echo >src/__pycache__/lib.pyc; exit 3"
+    with fake_am(place, script, **output_of(place)) as am:
+        am.start()
+        result = am.result()
+        assert (result.fault, result.message, result.outputs) == (Fault.USER, "", ())
+
+
+def test_what_a_failed_script_wrote_is_dropped_where_that_is_wanted(place: Path) -> None:
+    output = output_of(place)
+    output["outputs"] = (replace(output["outputs"][0], on_failure=OnFailure.DROP),)
+    with fake_am(place, "echo 1 >ckpt; exit 3", **output) as am:
+        am.start()
+        result = am.result()
+        assert (result.fault, result.message, result.outputs) == (Fault.USER, "", ())
 
 
 def test_changes_are_kept_once_beside_the_outputs_that_are_there(place: Path) -> None:
@@ -250,7 +341,7 @@ def test_what_was_computed_waits_for_room(place: Path, small_disk: Path) -> None
     script = "head -c 1000000 /dev/zero > output/model"
     with fake_am(place, script, {"output/.keep": ""}, **output_of(small_disk)) as am:
         am.start()
-        wait = re.compile(rf"waits for [34]\d\d\.\d KiB on {small_disk}")
+        wait = re.compile(rf"waits for [34]\d\d\.\d KiB on {small_disk} since .+, until .+")
         am.wait_until(lambda: any(wait.fullmatch(one.detail) for one in list(am.reports)))
         (small_disk / "much").unlink()
         result = am.result()
@@ -269,6 +360,7 @@ def test_what_found_no_room_in_time_stays_on_the_machine_and_is_not_computed_aga
         kept = place / "unstored" / str(am.container_id) / "output"
         assert "the output could not be stored: the output has" in result.message
         assert result.message.endswith(f"it stays on {socket.gethostname()} in {kept}")
+        assert result.unstored == (str(kept.parent),)
         assert (kept / "model").stat().st_size == 1_000_000
         assert left(am) == LOGS
 
@@ -290,7 +382,23 @@ def test_what_cannot_even_be_brought_elsewhere_stays_in_its_workspace(place: Pat
         am.start(unstored=str(small_disk / "unstored"))
         result = am.result()
         assert result.message.endswith(f"in {am.home}/workspace/output")
+        assert result.unstored == (f"{am.home}/workspace/output",)
         assert (am.home / "workspace" / "output" / "model").stat().st_size == 1_000_000
+
+
+@pytest.mark.root
+def test_on_yarn_what_cannot_be_brought_elsewhere_is_not_said_to_stay(place: Path) -> None:
+    place.chmod(0o777)
+    (place / "results.application_1700000000000_0001.tmp").write_text("in the way")
+    (place / "unstored").write_text("in the way, too")
+    with fake_am(place, "echo 1 >output/x", {"output/.keep": ""}, **output_of(place)) as am:
+        am.start(as_uid=USER, unstored=str(place / "unstored"), am_file="hdfs://nowhere/am.json")
+        result = am.result()
+        assert (result.fault, result.unstored) == (Fault.DATA, ())
+        assert result.message.startswith("the output could not be stored: ")
+        kept = place / "unstored" / str(am.container_id) / "output"
+        lost = f"; it could not be renamed to {kept} (Not a directory): YARN deletes it with its container"
+        assert result.message.endswith(lost)
 
 
 def test_an_output_that_fits_is_stored_though_another_does_not(place: Path, small_disk: Path) -> None:
@@ -461,15 +569,66 @@ def test_a_long_fetch_can_be_stopped(place: Path) -> None:
 # ---- the ApplicationMaster ----
 
 
-def test_when_the_am_is_gone_the_payload_ends_and_nothing_but_logs_stays(place: Path) -> None:
-    with fake_am(place, f"{NEVER_ENDS.replace('ready', 'ready $$')}") as am:
-        am.start()
-        am.wait_until(lambda: (am.home / "stdout").exists() and am.printed().startswith(b"ready"))
+SAVES = "save() { mkdir -p output; echo saved >output/x; exit 0; }; trap save TERM; " + NEVER_ENDS
+
+
+def ready(am: FakeAm) -> None:
+    am.wait_until(lambda: (am.home / "stdout").exists() and am.printed().startswith(b"ready"))
+
+
+def test_without_a_new_am_the_payload_ends_softly_in_time_and_its_output_is_kept(place: Path) -> None:
+    with fake_am(place, SAVES, **output_of(place)) as am:
+        am.start(alone_s=0.5)
+        ready(am)
         am.die()
         assert am.task is not None
-        assert am.task.wait(timeout=10) == 1
+        assert am.task.wait(timeout=60) == 1
         assert payload_processes(am) == []
         assert left(am) == LOGS
+        assert (part_of(place) / "x").read_text() == "saved\n"
+        assert "there was no ApplicationMaster for 0.5 s: SIGTERM, and SIGKILL in 5 s" in am.log()
+
+
+def test_a_task_that_has_no_work_yet_ends_in_time_without_an_am(place: Path) -> None:
+    with fake_am(place, "echo ran") as am:
+        am.start(alone_s=0.5)
+        am.die()
+        assert am.task is not None
+        assert am.task.wait(timeout=60) == 1
+        assert not (am.home / "stdout").exists()
+
+
+def test_the_payload_runs_on_and_its_result_reaches_the_next_am(place: Path) -> None:
+    with fake_am(place, "echo ready $$; while [ ! -e $TMPDIR/finish ]; do sleep 0.02; done; exit 4") as am:
+        am.start()
+        ready(am)
+        am.die()
+        (am.home / "tmp" / "finish").touch()
+        am.wait_until(lambda: "exit code 4" in am.log())
+        am.come_back()
+        assert am.result().exit_code == 4
+        assert am.printed().count(b"ready") == 1
+
+
+def test_an_am_that_lives_and_does_not_answer_costs_no_payload(place: Path) -> None:
+    with fake_am(place, "while [ ! -e $TMPDIR/finish ]; do sleep 0.02; done; exit 4") as am:
+        am.start(alone_s=0.05)
+        am.wait_for(Phase.RUNNING)
+        am.restart_server(lambda: am.wait_until(lambda: am.log().count("report not delivered") > 2))
+        (am.home / "tmp" / "finish").touch()
+        assert am.result().exit_code == 4
+
+
+def test_a_task_that_is_ended_when_its_last_am_is_dead_leaves_the_output_so_far(place: Path) -> None:
+    with fake_am(place, f"mkdir output; echo so far >output/x; {NEVER_ENDS}", **output_of(place)) as am:
+        am.start()
+        ready(am)
+        am.die()
+        assert am.task is not None
+        am.task.terminate()
+        assert am.task.wait(timeout=60) == 1
+        assert payload_processes(am) == []
+        assert (am.home / "workspace" / "output" / "x").read_text() == "so far\n"
 
 
 def test_orders_of_a_lower_attempt_are_refused(place: Path) -> None:
@@ -499,7 +658,7 @@ def test_an_am_that_does_not_know_the_task_ends_it(place: Path) -> None:
         am.secret = "00" * 32
         am.order()
         assert am.task is not None
-        am.task.wait(timeout=20)
+        am.task.wait(timeout=60)
         assert payload_processes(am) == []
         assert "not your token" in am.log()
 
@@ -508,7 +667,7 @@ def test_a_task_without_work_ends_at_once(place: Path) -> None:
     with fake_am(place, "echo ran") as am:
         am.start(token="11" * 32)
         assert am.task is not None
-        assert am.task.wait(timeout=10) == 1
+        assert am.task.wait(timeout=60) == 1
         assert "no work: not your token" in am.log()
 
 
@@ -519,7 +678,7 @@ def test_nothing_outlives_a_sigkill_of_the_task(place: Path) -> None:
         assert am.task is not None
         am.task.kill()
         am.task.wait()
-        wait_until(lambda: payload_processes(am) == [], "nothing of the payload is left", timeout_s=5)
+        wait_until(lambda: payload_processes(am) == [], "nothing of the payload is left")
 
 
 def payload_processes(am: FakeAm) -> list[int]:
@@ -565,6 +724,50 @@ def test_a_payload_in_docker_goes_through_the_same_steps(place: Path, dockerd: D
         assert dockerd.containers() == []
 
 
+def test_a_container_waits_for_the_namenode_of_its_input(place: Path) -> None:
+    hdfs = HdfsPlace("hdfs://127.0.0.1:1", ("http://127.0.0.1:1",), Login("tony"))
+    inputs = (InputSpec(sources=("hdfs://127.0.0.1:1/data",), input_path="data"),)
+    with fake_am(place, "true", inputs=inputs) as am:
+        am.start(hdfs=hdfs)
+        am.wait_until(lambda: any(report.waits_for for report in am.reports))
+        assert am.reports[-1].waits_for == "hdfs://127.0.0.1:1"
+        am.stop(Stop.NOW)
+        assert am.result().fault is Fault.STOPPED
+
+
+def test_a_container_waits_for_a_registry_and_has_no_gpus_meanwhile_until_it_is_told_to_end(
+    place: Path, dockerd: Dockerd
+) -> None:
+    image, one = "127.0.0.1:1/it:1", Resources(gcores=1)
+    with fake_am(place, "true", docker_image=image, resources=one) as am:
+        am.start(docker=DockerSettings(dockerd.host, "none"), ledger=ledger_of(place))
+        am.wait_until(lambda: sum(bool(report.waits_for) for report in am.reports) > 1)
+        assert {report.waits_for for report in am.reports} == {"", f"the registry of image {image}"}
+        am.stop(Stop.NOW)
+        assert am.result().fault is Fault.STOPPED
+        assert Phase.LEASING not in am.phases
+
+
+def test_an_image_that_is_not_to_be_had_takes_no_gpus(place: Path, dockerd: Dockerd) -> None:
+    with fake_am(place, "true", docker_image="Not A Name", resources=Resources(gcores=1)) as am:
+        am.start(docker=DockerSettings(dockerd.host, "none"), ledger=ledger_of(place))
+        result = am.result()
+        assert result.fault is Fault.USER
+        assert "not an image name" in result.message
+        assert Phase.LEASING not in am.phases
+
+
+def test_a_payload_in_docker_finds_its_caches_at_their_paths(place: Path, dockerd: Dockerd) -> None:
+    for run, there in (("first", []), ("second", [f"there: {one.path}" for one in CACHES])):
+        (place / run).mkdir()
+        with fake_am(place / run, KEEP, caches=CACHES, docker_image=IMAGE) as am:
+            am.start(docker=DockerSettings(dockerd.host, "none"), cache=caches_of(place))
+            assert am.result().fault is Fault.NONE, am.log()
+            assert am.printed().decode().splitlines() == there
+    assert (place / "payload" / "caches" / "models" / "x").read_text() == "x\n"
+    assert (place / "payload" / "caches" / "models" / "x").stat().st_uid == os.geteuid()
+
+
 def test_a_soft_kill_in_docker_stores_output(place: Path, dockerd: Dockerd) -> None:
     script = "trap 'echo saved > output/x; exit 7' TERM; " + NEVER_ENDS
     with fake_am(place, script, {"output/.keep": ""}, docker_image=IMAGE, **output_of(place)) as am:
@@ -584,7 +787,7 @@ def test_a_payload_in_docker_gets_its_devices_and_a_device_that_was_used_is_free
     script = "echo $NV_GPU $CUDA_DEVICE_ORDER [$CUDA_VISIBLE_DEVICES]; nvidia-smi -L | wc -l; ls /dev/nvidia*"
     resources = Resources(memory_mib=64, gcores=2)
     with (
-        ledger.reserve("the application", "tony", 2),
+        ledger.reserve("the application", 2),
         fake_am(place, script, docker_image=GPU_IMAGE, resources=resources) as am,
     ):
         docker = DockerSettings(dockerd.host, "none", "gpus", str(place / "locks"))
@@ -596,7 +799,7 @@ def test_a_payload_in_docker_gets_its_devices_and_a_device_that_was_used_is_free
         result = am.result()
         assert result.fault is Fault.NONE, (result, am.log())
         assert am.printed().decode().split() == ["0,1", "PCI_BUS_ID", "[]", "2", "/dev/nvidia0", "/dev/nvidia1"]
-        with ledger.lease(application="the application", container="next", user="tony", gcores=2):
+        with ledger.lease(LeaseRequest("the application", "next", "tony", 2)):
             pass
 
 
@@ -607,7 +810,7 @@ def test_the_devices_of_a_docker_task_that_was_killed_are_leased_to_the_next_one
     ledger = MachineLedger(str(place / "locks"), discover=lambda: devices, witnesses=witnesses)
     resources = Resources(memory_mib=64, gcores=1)
     with (
-        ledger.reserve("the application", "tony", 1),
+        ledger.reserve("the application", 1),
         fake_am(place, NEVER_ENDS, docker_image=GPU_IMAGE, resources=resources) as am,
     ):
         docker = DockerSettings(dockerd.host, "none", "gpus", str(place / "locks"))
@@ -617,5 +820,5 @@ def test_the_devices_of_a_docker_task_that_was_killed_are_leased_to_the_next_one
         am.task.kill()
         am.task.wait()
         assert dockerd.containers(), "nobody has removed it"
-        with ledger.lease(application="the application", container="next", user="tony", gcores=1, timeout_s=20):
+        with ledger.lease(LeaseRequest("the application", "next", "tony", 1), timeout_s=20):
             assert dockerd.containers() == []

@@ -55,7 +55,7 @@ class Machine:
         return held
 
     def run(self, *words: str, python: str = sys.executable, **options: Any) -> subprocess.CompletedProcess[str]:
-        command = [python, "-m", "dlapp.tools.cache", *words, "--directory", self.directory]
+        command = [python, "-m", "dlapp.tools", "cache", *words, "--directory", self.directory]
         return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, cwd=ROOT, **options)
 
     def sources(self) -> list[str]:
@@ -136,7 +136,7 @@ def test_pin_and_unpin(machine: Machine) -> None:
 def test_what_cannot_be_is_one_line_with_its_exit_code(
     machine: Machine, words: tuple[str, ...], code: int, message: str
 ) -> None:
-    command = [sys.executable, "-m", "dlapp.tools.cache", "--directory", machine.directory, *words]
+    command = [sys.executable, "-m", "dlapp.tools", "cache", "--directory", machine.directory, *words]
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, cwd=ROOT)
     assert (done.returncode, done.stdout) == (code, "")
     assert done.stderr.startswith("Error: ")
@@ -156,7 +156,7 @@ def test_another_users_cache_is_denied(machine: Machine, tmp_path: Path) -> None
     os.chown(home, 65534, 65534)
     done = machine.run(
         "list",
-        python=str(interpreter_for_everybody(tmp_path)),
+        python=str(interpreter_for_everybody()),
         env={**os.environ, "HOME": str(home), "DLAPP_LOCAL_STATE_DIR": str(home / "state"), "PYTHONPATH": str(ROOT)},
         user=65534,
         group=65534,

@@ -14,13 +14,13 @@ import pytest
 from dlapp.client import TAIL_BYTES, caller
 from tests.applications import BIN, ended, launch, properties, run, status, wait_for
 from tests.engines import Engine, on_yarn_when_full
-from tests.services.dockerd import Dockerd, busybox_root
-from tests.services.registry import Registry
+from tests.services.containers.dockerd import Dockerd, busybox_root
+from tests.services.containers.registry import Registry
 from tests.tools.terminal import Terminal
 
 
 def listed(application: str) -> str:
-    """Its line in the list."""
+    """Return its line in the list."""
     (line,) = [line for line in run("dlapp-list").out.splitlines() if line.startswith(f"{application} ")]
     return line
 
@@ -75,6 +75,14 @@ def test_an_application_from_its_file_to_its_logs(engine: Engine, tmp_path: Path
         *("[0] hello 0", "[0] no end", "[0 err] oh"),
         *("[1] hello 1", "[1] no end", "[1 err] oh"),
     ]
+
+
+def test_a_memory_that_is_hardly_meant_is_warned_of_on_stderr(tmp_path: Path) -> None:
+    file = properties(tmp_path, "true", resources={"memory": 4})
+    done = run("dlapp-launcher", file)
+    assert (done.code, "warning" in done.out) == (0, False)
+    line = 1 + file.read_text().splitlines().index("memory=4")
+    assert done.err == f"warning: {file}:{line}: resources.memory: 4 is 4 MiB; did you mean 4g?\n"
 
 
 def test_a_failed_application_is_1_for_who_waits_and_0_for_who_looks(engine: Engine, tmp_path: Path) -> None:
@@ -158,6 +166,7 @@ def test_logs_of_one_container_are_its_very_bytes(engine: Engine, tmp_path: Path
     assert b"[0 dlapp] " in raw("--own")[0]
 
 
+@pytest.mark.slow
 @on_yarn_when_full
 def test_what_cannot_be_shown_has_its_own_exit_code(engine: Engine, tmp_path: Path) -> None:
     assert run("dlapp-logs", "application_1700000000000_0042").code == 3
@@ -166,6 +175,7 @@ def test_what_cannot_be_shown_has_its_own_exit_code(engine: Engine, tmp_path: Pa
     assert run("dlapp-logs", "--container", "1").code == 3
     assert run("dlapp-logs", "--container", "x").code == 2
     assert run("dlapp-logs", "--stdout", "--stderr").code == 2
+    assert run("dlapp-logs", "--own", "--timestamps").code == 2
 
 
 def test_who_has_no_application_is_told_so(state_dir: Path) -> None:
@@ -196,6 +206,8 @@ def test_the_spec_is_printed_and_nothing_submitted(tmp_path: Path) -> None:
     assert len(run("dlapp-list").out.splitlines()) == 1
 
 
+@pytest.mark.slow
+@on_yarn_when_full
 def test_options_take_the_place_of_the_file_and_no_value_of_a_variable_is_kept(
     engine: Engine, tmp_path: Path, state_dir: Path
 ) -> None:
@@ -245,6 +257,7 @@ def test_following_shows_lines_as_they_come_and_ends_with_the_application(engine
     assert follower.returncode == 1
 
 
+@pytest.mark.slow
 @on_yarn_when_full
 def test_following_ends_with_a_line_on_the_end(engine: Engine, tmp_path: Path) -> None:
     launch(properties(tmp_path, "echo oh >&2; exit 4"))
@@ -307,12 +320,14 @@ def test_following_one_that_waits_says_why_and_follows_it_once_it_runs(
 
 
 def test_a_list_of_somebody_whom_this_machine_does_not_know_says_so() -> None:
-    unknown = run("dlapp-list", "nobodyx")
-    assert (unknown.code, unknown.err) == (
-        0,
-        "there are no applications of nobodyx\nthis machine has no user nobodyx\n",
-    )
-    assert run("dlapp-list", "daemon").err == "there are no applications of daemon\n"
+    for options in ([], ["--json"], ["--state", "failed"]):
+        unknown = run("dlapp-list", "daemom", *options)
+        message = "Error: there is no user daemom on this machine, and no application of daemom; the nearest is daemon"
+        assert (unknown.code, unknown.out, unknown.err) == (3, "", f"{message}\n")
+    assert run("dlapp-list", "nobody-of-this-name").err.endswith(", and no application of nobody-of-this-name\n")
+    for known in ("daemon", "12345"):
+        done = run("dlapp-list", known)
+        assert (done.code, done.err) == (0, f"there are no applications of {known}\n")
 
 
 def test_ctrl_c_while_waiting_detaches_and_says_how_to_return(engine: Engine, tmp_path: Path) -> None:
@@ -348,6 +363,7 @@ def test_on_a_terminal_waiting_is_a_live_picture(engine: Engine, tmp_path: Path)
         assert terminal.raw.rstrip().endswith(b"\x1b[?25h") or b"\x1b[?25h" in terminal.raw  # the cursor is back
 
 
+@pytest.mark.slow
 def test_on_a_terminal_a_pull_is_a_bar_of_how_far_it_is(dockerd: Dockerd, tmp_path: Path) -> None:
     env = {"DLAPP_RUNTIME_DOCKER_HOST": dockerd.host, "DLAPP_RUNTIME_DOCKER_NETWORK": "none"}
     with Registry(busybox_root({"ballast": os.urandom(8 << 20)}), slow_s=3.0) as registry:
@@ -432,6 +448,8 @@ def test_a_kill_leaves_nothing_and_who_waits_gets_7(engine: Engine, tmp_path: Pa
     assert run("dlapp-kill", "last").code == 0  # once more changes nothing
 
 
+@pytest.mark.slow
+@on_yarn_when_full
 def test_a_list_is_selected_by_state_name_time_and_number(engine: Engine, tmp_path: Path) -> None:
     files = [properties(tmp_path, script, name=name) for name, script in (("Alpha", "exit 3"), ("beta", "true"))]
     failed, done, last = (launch(files[0]), launch(files[1]), launch(files[0]))
@@ -481,6 +499,7 @@ def test_a_list_fits_the_terminal_and_its_short_ids_are_understood(tmp_path: Pat
     assert run("dlapp-status", lines[1].split()[0]).out.startswith(f"DL App {application} is ")
 
 
+@on_yarn_when_full
 def test_several_are_killed_by_one_command_and_an_error_of_one_spares_no_other(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -500,6 +519,7 @@ def test_several_are_killed_by_one_command_and_an_error_of_one_spares_no_other(
     assert [line.split()[0] for line in again.out.splitlines()] == [first, second]
 
 
+@pytest.mark.slow
 def test_what_has_ended_is_removed_from_the_history_and_nothing_else(state_dir: Path, tmp_path: Path) -> None:
     output = {"output_path": "out", "hdfs": str(tmp_path / "kept")}
     file = properties(tmp_path, "mkdir out; echo x > out/x", name="ended", to_hdfs=output)
@@ -534,6 +554,7 @@ def test_what_is_on_a_cluster_is_not_removed(engine: Engine, tmp_path: Path) -> 
     ended(application)
 
 
+@pytest.mark.slow
 @on_yarn_when_full
 def test_a_soft_kill_lets_the_program_end_by_itself(engine: Engine, tmp_path: Path) -> None:
     file = properties(tmp_path, 'trap "echo saved; exit 0" TERM; echo up; while :; do sleep 0.05; done')
@@ -543,13 +564,15 @@ def test_a_soft_kill_lets_the_program_end_by_itself(engine: Engine, tmp_path: Pa
     assert run("dlapp-logs", "-f", "last").code == 7
     shown = status("last")
     assert (shown["state"], shown["final_status"], shown["cause"]) == ("FINISHED", "KILLED", "soft-killed")
+    assert listed(shown["application_id"]).split()[6] == ("0" if engine.name == "local" else "-")
     assert run("dlapp-logs", "--stdout").out == "[0] up\n[0] saved\n"
 
 
 def test_following_ends_when_the_last_application_master_is_killed(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DLAPP_YARN_AM_ATTEMPTS", "1")  # on one machine there is never another
+    for name in ("DLAPP_YARN_AM_ATTEMPTS", "DLAPP_LOCAL_AM_ATTEMPTS"):
+        monkeypatch.setenv(name, "1")
     application = launch(properties(tmp_path, "echo up; sleep 60"))
     command: list[str | Path] = [BIN / "dlapp-logs", "-f", "last"]
     with subprocess.Popen(

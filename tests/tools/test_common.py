@@ -115,8 +115,8 @@ def test_every_command_has_help_with_an_example_json_debug_and_a_version(name: s
 @pytest.mark.parametrize("name", NAMES)
 def test_help_loads_nothing_but_click_and_the_errors(name: str) -> None:
     check = (
-        "import sys, runpy; sys.argv = ['x', '--help']\n"
-        f"try: runpy.run_module('dlapp.tools.{name}', run_name='__main__')\n"
+        "import sys, importlib; sys.argv = ['x', '--help']\n"
+        f"try: importlib.import_module('dlapp.tools.{name}').main()\n"
         "except SystemExit: pass\n"
         "print(sorted(m for m in sys.modules if m.startswith('dlapp')), file=sys.stderr)\n"
         "print([m for m in ('docker', 'kazoo', 'requests', 'google', 'rich', 'sqlite3', 'yaml') if m in sys.modules],"
@@ -156,5 +156,5 @@ def test_a_reader_that_goes_away_ends_the_command_quietly() -> None:
 
 
 def _run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", f"dlapp.tools.{name}", *arguments]
+    command = [sys.executable, "-m", "dlapp.tools", name, *arguments]
     return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)

@@ -53,7 +53,7 @@ _dlapp_$1_completion
 
 
 def in_shell(shell: str, script: str, *words: str) -> list[str]:
-    """What a shell prints, with our commands on its path."""
+    """Return what a shell prints, with our commands on its path."""
     if shutil.which(shell) is None:
         pytest.skip(f"no {shell} (make test installs it on Debian and Ubuntu)")
     flags = {"bash": ["--norc"], "zsh": ["-f"], "fish": []}[shell]
@@ -77,6 +77,7 @@ def install(shell: str) -> None:
     assert in_shell(shell, f"{'' if shell == 'fish' else names}\n{block}") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_shell_completes_ids_options_and_actions(shell: str, tmp_path: Path) -> None:
     script = {"bash": BASH, "zsh": ZSH, "fish": FISH}[shell]

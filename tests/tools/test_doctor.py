@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.services.nvml_stub import MIB, StubDevice, with_devices
+from dlapp.doctor.findings import failed, passed
+from dlapp.tools.doctor import line_of, node_table
+from tests.services.containers.nvml_stub import MIB, StubDevice, with_devices
 
 
 class Doctor:
@@ -30,7 +32,7 @@ class Doctor:
 
     def run(self, *words: str, code: int = 0) -> str:
         done = subprocess.run(
-            [sys.executable, "-m", "dlapp.tools.doctor", *words], env=self.variables, capture_output=True, text=True
+            [sys.executable, "-m", "dlapp.tools", "doctor", *words], env=self.variables, capture_output=True, text=True
         )
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout
@@ -55,6 +57,23 @@ def test_a_machine_that_is_well_has_a_line_for_each_assumption(doctor: Doctor) -
     assert found["docker"]["verdict"] == "warn"
     assert "start dockerd or set runtime.docker.host" in found["docker"]["repair"]
     assert all(one["repair"] for one in found.values() if one["verdict"] == "warn")
+
+
+def test_nodes_that_were_checked_are_a_table() -> None:
+    found = [
+        passed("node", "a container was granted")._replace(node="host02"),
+        failed("node.docker", "it does not answer", "start it")._replace(node="host02"),
+        passed("node", "a container was granted")._replace(node="h1"),
+        passed("yarn", "Hadoop 3.4.2"),
+    ]
+    assert node_table(found) == ["NODE    PASS  WARN  FAIL", "h1         1     0     0", "host02     1     0     1"]
+    assert node_table(found[3:]) == []
+    assert line_of(found[1]) == "fail  node.docker               host02: it does not answer; start it"
+
+
+@pytest.mark.parametrize("words", [("--node",), ("--node", "all")])
+def test_one_machine_is_its_own_only_node(doctor: Doctor, words: tuple[str, ...]) -> None:
+    assert not any(one["node"] for one in doctor.findings(0, *words).values())
 
 
 def test_the_lines_say_where_each_value_came_from(doctor: Doctor) -> None:
@@ -106,8 +125,10 @@ def test_a_gpu_ledger_that_others_cannot_write_is_a_warning(doctor: Doctor) -> N
     assert f"echo 'd {doctor.home}/gpus 1777 root root -' > /etc/tmpfiles.d/dlapp.conf" in lines[0]
 
 
+@pytest.mark.slow
 def test_an_ensemble_that_is_not_there_is_a_failure(doctor: Doctor) -> None:
     doctor.variables |= {"DLAPP_GPUID_ZOOKEEPER_ENSEMBLE": "127.0.0.1:1", "DLAPP_GPUID_ZOOKEEPER_CREDENTIALS": "none"}
+    doctor.variables["DLAPP_GPUID_ZOOKEEPER_ROOT"] = "/dlapp"
     found = doctor.findings(1)
     assert found["gpu.ledger"]["verdict"] == "fail"
     assert "gpuid.zookeeper.ensemble" in found["gpu.ledger"]["repair"]

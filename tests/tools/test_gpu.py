@@ -18,7 +18,7 @@ from dlapp.gpuid.rules import LeaseRequest
 from dlapp.gpuid.stores.machine import MachineLedger
 from dlapp.system.owners import user_name
 from dlapp.tools.display import gpu as gpu_text
-from tests.services.nvml_stub import MIB, Part, StubDevice, with_devices
+from tests.services.containers.nvml_stub import MIB, Part, StubDevice, with_devices
 
 HOST = os.uname().nodename
 ME = user_name(os.geteuid())
@@ -49,7 +49,7 @@ class Machine:
         """Standard output of dlapp-gpu, or where it fails standard error."""
         variables = {} if gone else self.variables
         done = subprocess.run(
-            [sys.executable, "-m", "dlapp.tools.gpu", *words],
+            [sys.executable, "-m", "dlapp.tools", "gpu", *words],
             env={
                 **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
                 **variables,
@@ -173,6 +173,7 @@ def test_a_device_that_is_lost_is_shown_where_somebody_holds_it(machine: Machine
         (("why", "1000000000"), 1, "asked for 1000000000 gcores, it has 3"),
         (("gc", "host99"), 2, f"the GPU ledger is of this machine, {HOST}, not of host99"),
         (("gc", "--timeout", "9"), 2, "--timeout is not for gc"),
+        (("release", "gpu0"), 2, "release is for the ledger of a cluster"),
         (("forget", "host99"), 2, "forget is for the ledger of a cluster"),
         (("heal", "gpu0", "--original"), 2, "--original is not for heal"),
         (("explode",), 2, "'explode' is not one of"),

@@ -10,17 +10,22 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from dlapp.client.gpu_ledger import GpuLedger
+from dlapp.config import load_config
+from dlapp.errors import Denied
 from dlapp.gpuid.devices import Device
 from dlapp.gpuid.rules import LeaseRequest
 from dlapp.gpuid.stores.machine import MachineLedger
-from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger, ZooKeeperSettings
+from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger
+from dlapp.value import replace
 from tests.applications import properties, run, wait_for
-from tests.services.nvml_stub import StubDevice, with_devices
-from tests.services.zookeeper import ZooKeeper
+from tests.services.containers.nvml_stub import StubDevice, with_devices
+from tests.services.zookeeper import ZooKeeper, ledger_settings
 from tests.tools.terminal import Terminal
 
 HERE = os.uname().nodename
@@ -29,9 +34,10 @@ TAKE_AND_DIE = """
 import os, sys
 from dlapp.gpuid.devices import Device
 from dlapp.gpuid.rules import LeaseRequest
-from dlapp.gpuid.stores.zookeeper import ZooKeeperSettings, ZooKeeperLedger
+from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger
+from tests.services.zookeeper import ledger_settings
 ensemble, root, credentials, lock_dir = sys.argv[1:]
-settings = ZooKeeperSettings(ensemble, root, credentials, lock_dir=lock_dir)
+settings = ledger_settings(ensemble, root, credentials, lock_dir=lock_dir)
 ZooKeeperLedger(settings, discover=lambda: (Device("GPU-x", 0, 0),)).acquire(LeaseRequest("a", "c", "tony", 1))
 os._exit(0)
 """
@@ -41,7 +47,7 @@ class Cluster:
     """A ledger with hosts that are elsewhere."""
 
     def __init__(self, server: ZooKeeper, directory: Path, root: str) -> None:
-        self.settings = ZooKeeperSettings(server.ensemble, root, CREDENTIALS, lock_dir=str(directory / "locks"))
+        self.settings = ledger_settings(server.ensemble, root, CREDENTIALS, lock_dir=str(directory / "locks"))
         secret = directory / "credentials"
         secret.write_text(CREDENTIALS + "\n")
         secret.chmod(0o600)
@@ -62,7 +68,7 @@ class Cluster:
 
     def gpu(self, *words: str, code: int = 0) -> tuple[str, str]:
         done = subprocess.run(
-            [sys.executable, "-m", "dlapp.tools.gpu", *words], env=self.environment, capture_output=True, text=True
+            [sys.executable, "-m", "dlapp.tools", "gpu", *words], env=self.environment, capture_output=True, text=True
         )
         assert done.returncode == code, done.stderr
         return done.stdout, done.stderr
@@ -120,6 +126,37 @@ def test_an_operator_acts_on_a_host_elsewhere(cluster: Cluster) -> None:
     assert "free" in cluster.gpu("list", "host01")[0]
 
 
+def test_a_lease_is_released_by_force_or_where_its_application_ended_long_ago(cluster: Cluster) -> None:
+    cluster.lease("host01", 2, 1)
+    cluster.lease(HERE, 2, 1)
+    # No engine knows this application.
+    assert "application_1_0042" in cluster.gpu("release", "gpu0", "--host", "host01", code=3)[1]
+    assert cluster.gpu("release", "gpu0", "--host", "host01", "--force")[0] == (
+        "host01: gpu0 of container_1: released; if its program still runs: dlapp-kill application_1_0042\n"
+    )
+    assert "free" in cluster.gpu("list", "host01")[0].splitlines()[0]
+    assert "nobody holds gpu0" in cluster.gpu("release", "gpu0", "--host", "host01", "--force", code=3)[1]
+    # This process took it, and lives.
+    refused = cluster.gpu("release", "gpu0", "--force", code=4)[1]
+    assert re.search(rf"{HERE}: gpu0 is not released by force: its task \d+ is running", refused)
+
+
+def test_without_force_only_a_lease_of_an_application_that_ended_an_hour_ago_is_released(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in cluster.environment.items():
+        monkeypatch.setenv(name, value)
+    cluster.lease("host01", 2, 1)
+    now_ms = int(time.time() * 1000)
+    with GpuLedger(load_config()) as ledger:
+        for at_ms, why in ((None, "has not ended"), (now_ms - 1000, "ended less than an hour ago")):
+            with pytest.raises(Denied, match=f"gpu0 is held by application_1_0042, which {why}"):
+                ledger.release("gpu0", host="host01", by="ann", ended_ms={"application_1_0042": at_ms}.get)
+        hours_ago_ms = now_ms - 3_700_000
+        done = ledger.release("gpu0", host="host01", by="ann", ended_ms={"application_1_0042": hours_ago_ms}.get)
+    assert (done["container"], done["devices"]) == ("container_1", ["gpu0"])
+
+
 def test_a_host_that_is_forgotten_is_listed_only_when_asked_for(cluster: Cluster) -> None:
     cluster.lease("host01", 1, 1)
     cluster.lease("host02", 1, 1)
@@ -151,7 +188,7 @@ def test_a_host_name_with_odd_characters_is_refused(cluster: Cluster) -> None:
 def test_gc_frees_what_dead_tasks_of_this_host_left(cluster: Cluster) -> None:
     cluster.lease(HERE, 2, 2)
     assert "gpu0, gpu1 of container_1: kept, " in cluster.gpu("gc")[0]  # this process took it, and lives
-    settings = cluster.settings._replace(root=cluster.settings.root + "-2", lock_dir=cluster.settings.lock_dir + "-2")
+    settings = replace(cluster.settings, root=cluster.settings.root + "-2", lock_dir=cluster.settings.lock_dir + "-2")
     arguments = [settings.ensemble, settings.root, settings.credentials, settings.lock_dir]
     subprocess.run([sys.executable, "-c", TAKE_AND_DIE, *arguments], check=True, cwd=Path(__file__).parents[2])
     cluster.environment |= {"DLAPP_GPUID_ZOOKEEPER_ROOT": settings.root, "DLAPP_GPUID_LOCK_DIR": settings.lock_dir}
@@ -165,7 +202,7 @@ def test_a_device_of_this_host_that_the_embedded_engine_has_is_not_shown_as_free
         ledger.look()
     machine = MachineLedger(cluster.settings.lock_dir, discover=lambda: devices)
     user = getpass.getuser()  # the owner of the record, whatever name is said
-    with machine.reserve("application_1_0001", "ann", 1):
+    with machine.reserve("application_1_0001", 1):
         first, second = cluster.gpu("list", HERE)[0].splitlines()
         assert re.search(rf"\| application_1_0001 \({user}, .*, reserved\)$", first)
         assert second.endswith("free")
@@ -174,6 +211,7 @@ def test_a_device_of_this_host_that_the_embedded_engine_has_is_not_shown_as_free
     assert cluster.gpu("why", "2")[0] == f"{HERE}: yes, gpu0, gpu1\n"
 
 
+@pytest.mark.slow
 def test_an_ensemble_that_does_not_answer_is_named(cluster: Cluster) -> None:
     cluster.environment["DLAPP_GPUID_ZOOKEEPER_ENSEMBLE"] = "127.0.0.1:1"
     assert "no ZooKeeper answered" in cluster.gpu("list", "host01", code=5)[1]
@@ -220,6 +258,7 @@ def test_what_a_killed_dlapp_shell_held_can_be_had_when_its_processes_are_gone(
     assert cluster.gpu("list", HERE)[0].count("free") == 2
 
 
+@pytest.mark.slow
 def test_dlapp_shell_says_which_zookeeper_does_not_answer(here_with_devices: Cluster, tmp_path: Path) -> None:
     environment = here_with_devices.environment | {"DLAPP_GPUID_ZOOKEEPER_ENSEMBLE": "127.0.0.1:1"}
     refused = run("dlapp-shell", "--gcores", 1, properties(tmp_path, "true"), env=environment)
@@ -229,7 +268,7 @@ def test_dlapp_shell_says_which_zookeeper_does_not_answer(here_with_devices: Clu
 
 def test_the_doctor_says_what_the_ledger_of_a_cluster_has(cluster: Cluster) -> None:
     def lines() -> list[str]:
-        words = [sys.executable, "-m", "dlapp.tools.doctor"]
+        words = [sys.executable, "-m", "dlapp.tools", "doctor"]
         environment = {**cluster.environment, "DLAPP_LOCAL_STATE_DIR": cluster.settings.lock_dir + "-state"}
         said = subprocess.run(words, env=environment, capture_output=True, text=True).stdout.splitlines()
         return [line for line in said if line.split()[1].startswith("gpu.")]

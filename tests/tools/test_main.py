@@ -100,6 +100,7 @@ def test_what_follows_two_dashes_reaches_the_program_of_a_word(tmp_path: Path) -
     assert json.loads(printed.out)["spec"]["args"] == ["--wait", "a b"]
 
 
+@pytest.mark.slow
 def test_inside_a_shell_dlapp_run_submits_with_its_options(tmp_path: Path) -> None:
     done = subprocess.run(
         [BIN / "dlapp", "shell", properties(tmp_path, "true")],

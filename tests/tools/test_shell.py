@@ -18,9 +18,9 @@ import pytest
 import dlapp
 from tests.applications import BIN, Done, ended, processes, properties, run, status, wait_for
 from tests.engines import Engine, on_yarn_when_full
-from tests.services.dockerd import GPU_IMAGE, IMAGE, Dockerd, busybox_root
-from tests.services.nvml_stub import MIB, StubDevice, with_devices
-from tests.services.registry import Registry
+from tests.services.containers.dockerd import GPU_IMAGE, IMAGE, Dockerd, busybox_root
+from tests.services.containers.nvml_stub import MIB, StubDevice, with_devices
+from tests.services.containers.registry import Registry
 from tests.tools.terminal import Terminal
 
 
@@ -42,7 +42,7 @@ def sessions(state_dir: Path) -> list[Path]:
 
 
 def left(state_dir: Path) -> list[str]:
-    """What still works under the state directory, or has a session's directory in its environment."""
+    """Return what still works under the state directory, or has a session's directory in its environment."""
     return [one.command for one in processes(state_dir) if one.role not in ("runner", "am", "task")]
 
 
@@ -77,6 +77,7 @@ def test_input_is_brought_once_and_what_stands_there_is_kept(engine: Engine, tmp
     assert sorted(os.listdir(data)) == ["deep", "one"]
 
 
+@pytest.mark.slow
 @on_yarn_when_full
 def test_dlapp_run_submits_the_workspace_as_it_is_now(engine: Engine, tmp_path: Path) -> None:
     source = engine.put("source", "from the source")
@@ -103,6 +104,7 @@ def test_dlapp_run_submits_the_workspace_as_it_is_now(engine: Engine, tmp_path: 
     assert again.code == 0, again.err
 
 
+@pytest.mark.slow
 def test_dlapp_run_takes_resources_variables_and_arguments_and_nothing_that_chooses_files(tmp_path: Path) -> None:
     file = properties(tmp_path, 'echo "$P"; for word; do echo "<$word>"; done')
     done = shell(
@@ -130,6 +132,7 @@ def test_dlapp_run_outside_a_shell_says_where_it_belongs() -> None:
     assert done.err == "Error: dlapp-run works inside dlapp-shell only (outside it is: dlapp-launcher FILE)\n"
 
 
+@pytest.mark.slow
 def test_dlapp_run_finds_its_shell_when_path_was_changed(tmp_path: Path) -> None:
     done = shell(properties(tmp_path, "true"), f'PATH="{BIN}:$PATH"\ndlapp-run --wait; echo code $?\n')
     assert done.out.endswith("code 0\n"), done.err
@@ -143,6 +146,7 @@ def test_with_json_the_last_line_says_how_it_ended_whatever_was_printed_inside(t
     assert done.out.startswith(said)
 
 
+@pytest.mark.slow
 def test_dlapp_run_works_where_pip_put_dlapp_into_the_users_own_site(tmp_path: Path, state_dir: Path) -> None:
     venv.create(tmp_path / "python", system_site_packages=True, symlinks=True)
     python = tmp_path / "python" / "bin" / "python"
@@ -154,7 +158,7 @@ def test_dlapp_run_works_where_pip_put_dlapp_into_the_users_own_site(tmp_path: P
     (site / "ours.pth").write_text(sysconfig.get_path("purelib") + "\n")  # what dlapp needs
     file = properties(tmp_path, "true")
     inside = "dlapp-run --wait; echo code $?\n"
-    command: list[str | Path] = [python, "-P", "-m", "dlapp.tools.shell", file]
+    command: list[str | Path] = [python, "-P", "-m", "dlapp.tools", "shell", file]
     done = subprocess.run(command, input=inside, capture_output=True, text=True, timeout=60)
     assert done.stdout.endswith("code 0\n"), done.stderr
     assert "\nsucceeded after 0:00:" in done.stdout
@@ -210,6 +214,7 @@ def test_the_prompt_of_a_machine_without_bash_says_it_too(tmp_path: Path) -> Non
         assert terminal.wait() == 0
 
 
+@pytest.mark.slow
 def test_the_script_can_be_written_in_the_shell(tmp_path: Path) -> None:
     file = properties(tmp_path, "true")
     (tmp_path / "test_workspace/start.sh").unlink()
@@ -263,6 +268,7 @@ def _with_our_commands() -> dict[str, str]:
     return {"PATH": f"{BIN}:{os.environ['PATH']}"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["hang up", "SIGKILL", "SIGTERM", "SIGKILL of the keeper"])
 def test_however_the_shell_closes_nothing_of_it_is_left(tmp_path: Path, state_dir: Path, how: str) -> None:
     devices = with_devices(tmp_path, [StubDevice(), StubDevice()])
@@ -310,6 +316,7 @@ def test_more_gpus_than_are_free_are_refused_with_who_has_them(tmp_path: Path) -
     assert shell(file, "", "--gcores", "2", env=env).code == 2
 
 
+@pytest.mark.slow
 def test_the_devices_of_a_shell_are_looked_at_before_others_get_them(tmp_path: Path) -> None:
     env = {**with_devices(tmp_path, [StubDevice()]), "DLAPP_GPUID_LOCK_DIR": str(tmp_path / "gpus")}
     file = properties(tmp_path, "true")
@@ -335,6 +342,7 @@ def test_sh_serves_where_there_is_no_bash(tmp_path: Path) -> None:
 # ---- in Docker ----
 
 
+@pytest.mark.slow
 def test_in_docker_it_is_the_image_with_the_users_own_workspace(
     dockerd: Dockerd, tmp_path: Path, state_dir: Path
 ) -> None:
@@ -387,6 +395,7 @@ def test_in_docker_on_a_terminal_nothing_is_left_however_it_closes(dockerd: Dock
         wait_for("the container is removed", lambda: not dockerd.containers("label=dlapp.container"))
 
 
+@pytest.mark.slow
 def test_in_docker_a_pull_is_a_bar_until_the_shell_opens(dockerd: Dockerd, tmp_path: Path) -> None:
     env = {"DLAPP_RUNTIME_DOCKER_HOST": dockerd.host, "DLAPP_RUNTIME_DOCKER_NETWORK": "none"}
     with Registry(busybox_root({"ballast": os.urandom(33 << 20)}), slow_s=3.0) as registry:
@@ -403,6 +412,7 @@ def test_in_docker_a_pull_is_a_bar_until_the_shell_opens(dockerd: Dockerd, tmp_p
         dockerd.docker("rmi", registry.image)
 
 
+@pytest.mark.slow
 def test_in_docker_gpus_are_leased_for_as_long_as_the_shell_lives(dockerd: Dockerd, tmp_path: Path) -> None:
     file = properties(tmp_path, "true", application={"docker_image": GPU_IMAGE})
     env = {

@@ -1,4 +1,4 @@
-"""Whose application it is, seen by the commands of two real users and of root, in a state directory that they share."""
+"""Test commands of two real users and of root on each other's applications, in a state directory that they share."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run_as(place: Path) -> Run:
     os.chown(state, 0, GROUP)
     state.chmod(0o3770)
 
-    python = interpreter_for_everybody(place)
+    python = interpreter_for_everybody()
     as_root = seeing_users(place, ANN, TONY, gid=GROUP)
 
     def run_as(uid: int, command: str, *args: object) -> Done:
@@ -52,7 +52,7 @@ def run_as(place: Path) -> Run:
         }
         become = ["setpriv", f"--reuid={uid}", f"--regid={GROUP}", "--clear-groups"] if uid else as_root
         done = subprocess.run(
-            [*become, python, "-m", f"dlapp.tools.{command.removeprefix('dlapp-')}", *map(str, args)],
+            [*become, python, "-m", "dlapp.tools", command.removeprefix("dlapp-"), *map(str, args)],
             capture_output=True,
             text=True,
             stdin=subprocess.DEVNULL,
@@ -65,6 +65,7 @@ def run_as(place: Path) -> Run:
     return run_as
 
 
+@pytest.mark.slow
 def test_another_users_application_is_seen_and_not_ended(place: Path, run_as: Run) -> None:
     file = properties(place, "echo secret of ann; sleep 60", name="ann")
     done = run_as(ANN, "dlapp-launcher", file)

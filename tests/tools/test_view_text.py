@@ -1,4 +1,4 @@
-"""What the commands print of a view, to the character."""
+"""Test what the commands print of a view, to the character."""
 
 from __future__ import annotations
 
@@ -234,12 +234,13 @@ def test_a_committed_output_and_one_that_is_still_to_come_are_told_apart() -> No
 
 def test_output_of_failed_containers_is_told_from_that_of_a_failed_application() -> None:
     kept = OutputView(name="model", target="file:///m", partial="file:///m.app.failed", replaced="file:///m.old")
-    failed = failed_view(outputs=(kept, replace(kept, name="", committed=True)))
+    failed = failed_view(outputs=(kept, replace(kept, name="", committed=True, previous="file:///m.previous")))
     assert kept_lines(failed, ["/u/c1"]) == [
         "partial model : kept at file:///m.app.failed",
         "replaced model : not written by dlapp, kept at file:///m.old",
         "failed : output of failed containers kept at file:///m.app.failed",
         "replaced : not written by dlapp, kept at file:///m.old",
+        "previous : the former output, kept at file:///m.previous",
         "unstored : /u/c1",
     ]
     assert status_lines(failed, [], END_MS, unstored=["/u/c1"]).count("unstored : /u/c1") == 1
@@ -398,6 +399,12 @@ def test_the_exit_of_an_application_is_that_of_the_first_container_that_failed()
     assert payload_exit_text(view(**failed, containers=(container(0, exit_code=0), container(1, exit_code=9)))) == "9"
     assert payload_exit_text(view(**failed, containers=(container(0, signal=11),))) == "signal 11"
     assert payload_exit_text(view(**failed)) == "-"
+    killed = {"final_status": FinalStatus.KILLED, "cause": Cause.SOFT_KILLED}
+    assert payload_exit_text(view(**killed, containers=(container(0, exit_code=0), container(1, exit_code=0)))) == "0"
+    assert payload_exit_text(view(**killed, containers=(container(0, exit_code=0), container(1)))) == "-"
+    assert payload_exit_text(view(**killed, containers=(container(0, exit_code=0), container(1, signal=15)))) == (
+        "signal 15"
+    )
     assert payload_exit_text(view(state=State.RUNNING, final_status=FinalStatus.UNDEFINED)) == "-"
 
 
@@ -476,9 +483,9 @@ def test_several_containers_share_a_bar_that_is_their_mean_and_the_one_that_is_l
     now = waiting_view(*containers, phase="running 1 of 6, 1 pulling, 3 fetching, 1 starting", total=6)
     assert picture_lines(now, START_MS)[1:] == [
         "starting   ░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░ 1 of 6, 0%",
+        "pulling    ██████████████████████████████ 1 of 6, 100%",
         "fetching   ███████████████░░░░░░░░░░░░░░░ 3 of 6, 50%",
         "           worker_1: 1.0 GiB of 4.0 GiB, 300.0 MiB/s, 10 s left",
-        "pulling    ██████████████████████████████ 1 of 6, 100%",
         "running    █████                          1 of 6",
         "           a\\x1b[2Jb",
     ]

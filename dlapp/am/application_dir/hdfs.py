@@ -2,10 +2,7 @@
 
 A small write takes 25 to 425 ms there, so nothing but what decides something is waited for: the commit claim, and lines
 of the journal that must be on record before somebody is acted on. Of views only the latest is written, of the journal a
-group at a time, each group a file of its own (HDFS appends, but a group that is renamed into place is never half
-there).
-
-    journal-<attempt>-<number>.jsonl       a group of lines
+group of lines at a time (`dlapp.am.application_dir.hdfs_journal`).
 
 At the end the last view goes to the history, and then the whole directory is removed.
 
@@ -20,10 +17,11 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dlapp.am.application_dir.interface import MAX_JOURNAL_BYTES, Superseded
+from dlapp.am.application_dir.hdfs_journal import HdfsJournalWriter, read_lines
+from dlapp.am.application_dir.interface import Superseded
 from dlapp.am.model.events import Kill, Published, SoftKill
 from dlapp.cluster import Heartbeat
 from dlapp.cluster.yarn.staging import (
@@ -31,8 +29,8 @@ from dlapp.cluster.yarn.staging import (
     COMMIT,
     KILL,
     MAX_CLAIM_BYTES,
-    MAX_GROUP_BYTES,
     MAX_REQUEST_BYTES,
+    OWN_FILE_MODE,
     OWN_MODE,
     SOFT_KILL,
     SUBMISSION,
@@ -52,16 +50,22 @@ if TYPE_CHECKING:
     from dlapp.am.application_dir.interface import Notice
 
 T = TypeVar("T")
+_NO_DIGITS = dict.fromkeys(map(ord, "0123456789"))
 
-VIEW_EVERY_S = 3.0
-"""Tools ask the control address; a view on HDFS is for who cannot reach it, and costs the NameNode four operations."""
-GROUP_EVERY_S = 1.0
+VIEW_EVERY_S, VIEW_SOON_S = 20.0, 3.0
+"""Tools ask the control address; a view on HDFS is for who cannot reach it, and costs the NameNode some six operations.
+The shorter time holds for a view that tells of another state or phase, and while somebody reads views."""
+FEW_CONTAINERS = 100
+"""Of no more than these a changed phase of one is another state."""
+READ_FOR_S = 60.0
+"""So long after a request for views somebody reads them; it is repeated twice in that time."""
+GROUP_EVERY_S, RESULTS_EVERY_S = 1.0, 0.2
+"""Between two groups of the journal, and if results of tasks wait for one; one that comes alone waits for nothing."""
 LOOK_EVERY_S = 5.0
 """For the marks of who cannot reach the control address, and for another attempt; each look is 2 ms of the NameNode."""
 PATIENCE_S, AGAIN_S = 300.0, 1.0
 """So long, and so often, what an attempt begins and ends with is tried again while the file system does not answer;
 the outputs have `dlapp.spec.DEFAULT_OUTPUT_PATIENCE_S`, or less if the application says so."""
-_FILE_MODE = 0o600
 
 
 class HdfsApplicationDir:
@@ -72,6 +76,8 @@ class HdfsApplicationDir:
         submission: as it came in the ApplicationMaster's credentials.
         hdfs: see `ApplicationDir`.
     """
+
+    loses_leftovers = True
 
     def __init__(
         self,
@@ -87,16 +93,20 @@ class HdfsApplicationDir:
         self.patience_s = DEFAULT_OUTPUT_PATIENCE_S
         self._changed = threading.Condition()
         self._view: ApplicationView | None = None
-        self._view_at = 0.0
+        self._written: tuple[object, ...] = ()  # the essence of the last view
+        self._written_at = self._read_until = float("-inf")
+        self._asked_ms: int | None = None  # when views were asked for [ms since 1970]
         self._last_view: ApplicationView | None = None
-        self._journal = HdfsJournalWriter(self, attempt)
+        self._journal = HdfsJournalWriter(self, files, attempt)
         self._closing = False
         self._control_url = ""
         self._put: Callable[[Notice], None] = lambda _: None
         self._found: str | None = None  # what `_other` said
+        self._attempt_read: tuple[tuple[int, int, int] | None, int] = None, 0  # of am.json, with its status then
         self._overwritten = False  # an earlier attempt's address stands in place of ours
         self._begun = threading.Event()
-        self._hurry = False
+        self._hurries = False
+        self._wrote_at = float("-inf")
         self._marks_seen: set[str] = set()
         self._ignored: set[str] = set()
         self._look_at = time.monotonic() + LOOK_EVERY_S
@@ -139,7 +149,7 @@ class HdfsApplicationDir:
         """
         self.check_ours()
         place, data = self._place(COMMIT), _as_json(claim)
-        if _patiently(lambda: self._files.write(place, data, _FILE_MODE, once=True), self.patience_s):
+        if _patiently(lambda: self._files.write(place, data, OWN_FILE_MODE, once=True), self.patience_s):
             # Had we slept before the write, the whole directory might have been settled and removed, and made anew by
             # it. Where that is not so by now, this claim is there for whoever takes over.
             self.check_ours()
@@ -168,20 +178,7 @@ class HdfsApplicationDir:
 
     def all_journal_lines(self) -> list[str]:
         """The lines of all attempts' journals, in order."""
-        return _patiently(self._all_journal_lines)
-
-    def _all_journal_lines(self) -> list[str]:
-        groups = []
-        for name in self._files.names(self.directory):
-            words = name.removesuffix(".jsonl").split("-")
-            if name.endswith(".jsonl") and len(words) == 3 and words[0] == "journal":
-                groups.append((int(words[1]), int(words[2]), name))
-        lines, left = list[str](), MAX_JOURNAL_BYTES
-        for _, _, name in sorted(groups):
-            data = self._files.read(self._place(name), max_bytes=min(left, MAX_GROUP_BYTES))
-            left -= len(data)
-            lines += data.decode("utf-8", "replace").split("\n")[:-1]
-        return lines
+        return _patiently(lambda: read_lines(self._files, self.directory), self.patience_s)
 
     # ---- the end ----
 
@@ -210,7 +207,7 @@ class HdfsApplicationDir:
 
         def keep() -> None:
             self._files.make(self._paths.all_history, OWN_MODE)
-            self._files.write(self._paths.history(self._application_id), _as_json(history), _FILE_MODE)
+            self._files.write(self._paths.history(self._application_id), _as_json(history), OWN_FILE_MODE)
 
         self._again(lambda: _patiently(keep))
 
@@ -237,21 +234,33 @@ class HdfsApplicationDir:
             time.sleep(AGAIN_S)
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._closing or self._hurry or self._is_due(), GROUP_EVERY_S)
-                closing, self._hurry = self._closing, False
-                view = self._view if self._view is not None and time.monotonic() >= self._view_at else None
+                until = time.monotonic() + GROUP_EVERY_S
+                while (left_s := self._wait_s(until)) > 0:
+                    self._changed.wait(left_s)
+                closing, self._hurries, self._wrote_at = self._closing, False, time.monotonic()
+                view = self._view if self._is_due() else None
                 if view is not None:
-                    self._view, self._view_at = None, time.monotonic() + VIEW_EVERY_S
+                    self._view, self._written, self._written_at = None, _essence(view), time.monotonic()
             self._journal.write()
             if closing:
                 return
+            self._journal.tidy()
             if time.monotonic() >= self._look_at:
-                for name in (SOFT_KILL, KILL):
-                    self._again(lambda name=name: self._look_for_mark(name))
+                self._again(self._look_for_requests)
                 self._again(self._look_for_another)
                 self._look_at = time.monotonic() + LOOK_EVERY_S
             if view is not None and self.is_ours():
                 self._again(lambda view=view: self._write(VIEW, view))
+
+    def _look_for_requests(self) -> None:
+        """Look for requests of who cannot reach the control address: to end the application, and for views."""
+        changed_ms = {name: mtime_ms for name, _, mtime_ms in self._files.entries(self.directory)}
+        for name in (SOFT_KILL, KILL):
+            if name in changed_ms:
+                self._again(lambda name=name: self._look_for_mark(name))
+        asked_ms, self._asked_ms = self._asked_ms, changed_ms.get(SUBMISSION)
+        if asked_ms is not None and asked_ms != self._asked_ms:
+            self._read_until = time.monotonic() + READ_FOR_S
 
     def _look_for_mark(self, name: str) -> None:
         if name in self._marks_seen or not self._is_request(name):
@@ -296,23 +305,40 @@ class HdfsApplicationDir:
         return self._found
 
     def _look_whose_it_is(self) -> str | None:
-        try:
-            there = int(self._said(AM, "attempt"))
-        except (TypeError, ValueError) as error:
-            # It tells of nobody, and who commits is settled by the claim alone.
-            log.warning(f"the staging directory: {error}")
-            return None
-        except NotFound:
+        place = self._place(AM)
+        if (found := self._files.look(place)) is None:
             # Whoever ends an application writes its history before the directory is removed, so this holds for one that
             # slept before it had begun, too. Without a history it was somebody's broom.
             ended = self._files.look(self._paths.history(self._application_id)) is not None
             return "the application has ended" if ended else None
+        # Each group of the journal asks for this first: a file that did not change is not read again.
+        status = found.inode_id, found.modified_ms, found.size_bytes
+        if status != self._attempt_read[0]:
+            try:
+                self._attempt_read = status, int(self._said(AM, "attempt"))
+            except (TypeError, ValueError) as error:
+                # It tells of nobody, and who commits is settled by the claim alone.
+                log.warning(f"the staging directory: {error}")
+                return None
+        there = self._attempt_read[1]
         # An earlier attempt may have slept before it wrote this, or what it had given up came late.
         self._overwritten = there < self._attempt
         return f"attempt {there} has the application now" if there > self._attempt else None
 
     def _is_due(self) -> bool:
-        return self._view is not None and time.monotonic() >= self._view_at
+        """Return whether a view waits that is to be written now."""
+        if self._view is None:
+            return False
+        now = time.monotonic()
+        soon = now < self._read_until or _essence(self._view) != self._written
+        return now >= self._written_at + (VIEW_SOON_S if soon else VIEW_EVERY_S)
+
+    def _wait_s(self, until: float) -> float:
+        """Return how long nothing is to be written, at the latest until then."""
+        now = time.monotonic()
+        if self._closing or self._is_due():
+            return 0.0
+        return (min(until, self._wrote_at + RESULTS_EVERY_S) if self._hurries else until) - now
 
     def _begin(self) -> None:
         if (why := self._other()) is not None:
@@ -337,7 +363,7 @@ class HdfsApplicationDir:
         return True
 
     def _write(self, name: str, value: Any) -> None:
-        self._files.write(self._place(name), _as_json(value), _FILE_MODE)
+        self._files.write(self._place(name), _as_json(value), OWN_FILE_MODE)
 
     def _place(self, name: str) -> str:
         return f"{self.directory}/{name}"
@@ -359,85 +385,10 @@ class HdfsApplicationDir:
         return found[0] is None
 
     def hurry(self) -> None:
-        """Write the journal's group now."""
+        """Write the journal's group soon: now, or with those that come shortly after the one before."""
         with self._changed:
-            self._hurry = True
+            self._hurries = True
             self._changed.notify_all()
-
-    def put_group(self, name: str, data: bytes) -> None:
-        """Write a group of the journal. Raises DlappError, OSError."""
-        self._files.write(self._place(name), data, _FILE_MODE)
-
-
-class HdfsJournalWriter:
-    """Appends lines to an attempt's journal, in groups that the directory's thread writes."""
-
-    def __init__(self, directory: HdfsApplicationDir, attempt: int) -> None:
-        self._directory, self._attempt = directory, attempt
-        self.added = self.written = 0
-        self.on_written: Callable[[], None] = lambda: None
-        self._lock = threading.Lock()
-        self._writing = threading.Lock()
-        self._waiting: list[str] = []
-        self._number = 0
-
-    def add(self, line: str) -> None:
-        """Put a line into the next group."""
-        with self._lock:
-            self.added += 1
-            self._waiting.append(line + "\n")
-
-    def hurry(self) -> None:
-        """Write what was added now, by the directory's thread."""
-        self._directory.hurry()
-
-    def flush(self, *, durable: bool = False) -> None:
-        """Write the lines soon, by the thread; with ``durable`` they are on record when this returns."""
-        if durable and not self.write():
-            log.error("the journal could not be written: a next attempt will not know of this")
-
-    def write(self) -> bool:
-        """Write what waits, as one group or, if that is too large, as several; False: HDFS does not take it now.
-
-        What waits where another attempt has the application is dropped: an attempt after that one would go by it.
-        """
-        with self._writing:
-            with self._lock:
-                lines, self._waiting = self._waiting, []
-            if not lines or not self._directory.is_ours():
-                return True
-            done = 0
-            for group in _groups(lines):
-                # Each try has a number of its own: one that was given up, and comes late, takes the place of no other.
-                name = f"journal-{self._attempt}-{self._number:06d}.jsonl"
-                self._number += 1
-                try:
-                    self._directory.put_group(name, "".join(group).encode())
-                except (DlappError, OSError) as error:
-                    log.warning(f"the journal: {error}")
-                    with self._lock:
-                        self._waiting[:0] = lines[done:]
-                    break
-                done += len(group)
-                self.written += len(group)
-        if done:
-            self.on_written()
-        return done == len(lines)
-
-    def close(self) -> None:
-        """Write what is left, as `write` does."""
-        self.write()
-
-
-def _groups(lines: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Yield lines in groups that a next attempt reads, whose files have a limit."""
-    start = size = 0
-    for place, line in enumerate(lines):
-        size += (more := len(line.encode()))
-        if size > MAX_GROUP_BYTES and place > start:
-            yield lines[start:place]
-            start, size = place, more
-    yield lines[start:]
 
 
 def _patiently(work: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
@@ -451,6 +402,13 @@ def _patiently(work: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
                 raise
             log.warning(f"the staging directory: {error}; it is tried again")
         time.sleep(AGAIN_S)
+
+
+def _essence(view: ApplicationView) -> tuple[object, ...]:
+    """Return what of a view changes with the application's state, and not every second somewhere."""
+    phase = view.phase.translate(_NO_DIGITS)
+    phases = tuple(one.phase for one in view.containers) if len(view.containers) <= FEW_CONTAINERS else ()
+    return view.state, view.cause, view.diagnostics, view.soft_kill_by, view.outputs, phase, phases
 
 
 def _as_json(value: Any) -> bytes:

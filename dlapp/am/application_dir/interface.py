@@ -63,10 +63,12 @@ class ApplicationDir(Protocol):
     Attributes:
         hdfs: where its outputs may go besides local files.
         patience_s: how long a commit waits for a file system that does not answer.
+        loses_leftovers: what a container whose task was killed had not stored is deleted with it.
     """
 
     hdfs: HdfsPlace | None
     patience_s: float
+    loses_leftovers: bool
 
     def open(self, control_url: str, put: Callable[[Notice], None]) -> None:
         """Let tasks of an earlier attempt find this one, and watch for what others leave here. Returns at once.

@@ -20,14 +20,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dlapp.am.application_dir.interface import MAX_JOURNAL_BYTES
-from dlapp.am.model.events import Published
+from dlapp.am.model.events import Kill, Published
 from dlapp.errors import DlappError, NotFound
 from dlapp.ids import ContainerId
 from dlapp.locations import HdfsPlace
 from dlapp.report import ApplicationView, CommitClaim
 from dlapp.serialization import from_json, to_json
 from dlapp.spec import Secrets, Submission
-from dlapp.storage.tree import remove_tree
+from dlapp.storage.tree import explaining, remove_tree
 from dlapp.system import files
 from dlapp.system.files import UntrustedFile
 
@@ -46,12 +46,16 @@ class LocalApplicationDir:
         hdfs, patience_s: see `ApplicationDir`.
     """
 
+    loses_leftovers = False
+
     def __init__(self, directory: str, hdfs: HdfsPlace | None = None, patience_s: float = 0.0) -> None:
         self.directory, self.hdfs, self.patience_s = directory, hdfs, patience_s
 
     def open(self, control_url: str, put: Callable[[Notice], None]) -> None:
-        """Say that tasks can find this attempt; requests to end the application come by its control address."""
+        """Say that tasks can find this attempt. Later requests to end the application come by its control address."""
         put(Published())
+        if (by := self.kill_request()) is not None:
+            put(Kill(by))
 
     def submission(self) -> Submission:
         """Return the submission. Raises NotFound, DlappError if it cannot be read."""
@@ -76,22 +80,27 @@ class LocalApplicationDir:
         os.rename(temporary, self._path("view.json"))
 
     def check_ours(self) -> None:
-        """Do nothing: on one machine no attempt takes over while this one lives."""
+        """Do nothing: on one machine the next attempt begins when this one's process is dead."""
 
     def claim(self, claim: CommitClaim) -> CommitClaim:
-        """Make the commit claim, or learn which attempt was first: the answer is the claim that counts."""
-        temporary = self._path(f".commit.{os.getpid()}")
-        with open(temporary, "w", encoding="utf-8") as file:
-            json.dump(to_json(claim), file, separators=(",", ":"))
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            os.link(temporary, self._path("commit.json"))
-        except FileExistsError:
-            pass
-        finally:
-            os.unlink(temporary)
-        self._sync()
+        """Make the commit claim, or learn which attempt was first: the answer is the claim that counts.
+
+        Raises:
+            DiskFull: there is no space for it; there is none.
+        """
+        temporary, path = self._path(f".commit.{os.getpid()}"), self._path("commit.json")
+        with explaining(path, "written"):
+            try:
+                with open(temporary, "w", encoding="utf-8") as file:
+                    json.dump(to_json(claim), file, separators=(",", ":"))
+                    file.flush()
+                    os.fsync(file.fileno())
+                with contextlib.suppress(FileExistsError):
+                    os.link(temporary, path)
+            finally:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(temporary)
+        files.sync_directory(self.directory)
         return self._read("commit.json", CommitClaim)
 
     def claimed(self) -> CommitClaim | None:
@@ -158,7 +167,7 @@ class LocalApplicationDir:
             DlappError: a journal is not a file of this user's, or too large.
         """
         lines: list[str] = []
-        with files.directory(self.directory) as fd:
+        with files.closing_fd(files.open_directory(self.directory)) as fd:
             for attempt in itertools.count(1):
                 name = f"journal-{attempt}.jsonl"
                 path, owners = self._path(name), {os.geteuid()}
@@ -175,13 +184,6 @@ class LocalApplicationDir:
     def _path(self, name: str) -> str:
         return os.path.join(self.directory, name)
 
-    def _sync(self) -> None:
-        fd = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-
     def _object(self, name: str) -> dict[str, Any]:
         """Return the JSON object in a file that only this user can have written.
 
@@ -189,7 +191,7 @@ class LocalApplicationDir:
             FileNotFoundError: it is not there.
             UntrustedFile: it is something else, or another user's.
         """
-        with files.directory(self.directory) as fd:
+        with files.closing_fd(files.open_directory(self.directory)) as fd:
             owners = {os.geteuid()}
             return files.read_json_object(name, dir_fd=fd, path=self._path(name), owners=owners, max_bytes=MAX_BYTES)
 

@@ -15,12 +15,7 @@ from dlapp.value import replace
 
 
 def take_registered(state: ApplicationState, registered: Registered) -> None:
-    """The engine took us; or again, after a resync."""
-    if state.stage is not Stage.STARTING:
-        for grant in registered.live:
-            if state.is_new(grant.container_id):
-                recovery.adopt(state, grant)
-        return
+    """The engine took us."""
     state.stage, state.single_node = Stage.ACTIVE, registered.single_node
     former = state.former
     state.started_ms = state.now_ms if former is None or former.started_ms is None else former.started_ms
@@ -29,6 +24,8 @@ def take_registered(state: ApplicationState, registered: Registered) -> None:
     if state.attempt > 1 or registered.live:
         state.recovery_until_ms = state.awake_ms + state.timing.recovery_ms
         recovery.recover(state, former or journal.RecoveredState(), registered.live)
+        if registered.is_complete:
+            recovery.take_unlisted_ends(state)
     if state.stop_before_start is not None:
         shutdown.carry_out_stop(state, state.stop_before_start)
 
@@ -41,6 +38,10 @@ def take_heartbeat(state: ApplicationState, heartbeat: Heartbeat) -> None:
         return
     if state.stage is Stage.STARTING:
         return
+    if heartbeat.resync:
+        state.avoided.clear()
+    if heartbeat.killed_in_s is not None:
+        shutdown.take_lifetime(state, heartbeat.killed_in_s)
     for container_id in heartbeat.ending:
         _take_ending(state, container_id)
     for end in heartbeat.ended:
@@ -50,6 +51,10 @@ def take_heartbeat(state: ApplicationState, heartbeat: Heartbeat) -> None:
         failures.take_end(state, end if end.node_fault else replace(end, node_fault=True))
     for grant in heartbeat.granted:
         take_grant(state, grant)
+    for container_id in heartbeat.started:
+        _take_started(state, container_id)
+    for container_id in heartbeat.preparing:
+        _take_preparing(state, container_id)
     for request_id, why in heartbeat.refused:
         role = state.role_of_request(request_id)
         if state.stage is Stage.ACTIVE and role is not None and role.missing > 0:
@@ -72,7 +77,21 @@ def take_grant(state: ApplicationState, grant: Grant) -> None:
     role.unbound[grant.container_id] = container
     _note_change(state, role.spec, grant.resources)
     state.do(StartTask(grant))
-    state.at(state.timing.hello_ms, Due.HELLO, container)
+
+
+def _take_started(state: ApplicationState, container_id: ContainerId) -> None:
+    """Give the task of a container its time to come up: its node has it now."""
+    container = state.open.get(container_id)
+    if container is not None and container.node_has_it_ms is None:
+        container.node_has_it_ms = state.awake_ms
+        state.at(state.timing.hello_ms, Due.HELLO, container)
+
+
+def _take_preparing(state: ApplicationState, container_id: ContainerId) -> None:
+    """Note that the files of a container are still on their way to its node."""
+    container = state.open.get(container_id)
+    if container is not None and not container.hello:
+        container.is_preparing = True
 
 
 def _note_change(state: ApplicationState, role: RoleSpec, given: Resources) -> None:

@@ -55,6 +55,7 @@ def bind(state: ApplicationState, container: Container, instance: Instance) -> N
     instance.container = instance.last = container
     instance.tries += 1
     instance.stored = None
+    instance.good_since_ms = state.awake_ms
     container.instance, container.try_number, container.view = instance, instance.tries, None
     state.note(
         "assign",
@@ -107,7 +108,9 @@ def assign(state: ApplicationState, container: Container, instance: Instance) ->
         log_limit_bytes=state.submission.log_limit_bytes,
         spread=spec.placement.spread,
         collect_gpus=spec.collect_gpus,
+        check_node=spec.check_node,
         network=spec.network,
+        caches=spec.caches,
     )
     state.do(Assign(container.container_id, assignment))
     assert container.orders is not None

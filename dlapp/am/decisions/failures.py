@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import heapq
 
-from dlapp.am.decisions import assignment, blockers, containers, gang, shutdown, verdict
+from dlapp.am.decisions import assignment, blockers, containers, gang, services, shutdown, verdict
 from dlapp.am.decisions.verdict import Verdict
 from dlapp.am.model import journal
-from dlapp.am.model.events import StopContainer
+from dlapp.am.model.demand import Role
+from dlapp.am.model.events import CheckStart, StopContainer
 from dlapp.am.model.instance import Container, Instance, Stage, StopReason
 from dlapp.am.model.state import ApplicationState, Due
 from dlapp.cluster import ContainerEnd
@@ -79,8 +80,12 @@ def _judge_end(state: ApplicationState, container: Container, end: ContainerEnd)
             judged = Verdict(Fault.STOPPED, "its result was lost with its ApplicationMaster", free=True)
         case None:
             judged = verdict.of_end(end)
-        case StopReason.SILENT | StopReason.LATE | StopReason.UNVOUCHED as why:
+        case StopReason.LATE as why:
+            judged = Verdict(Fault.NODE, why.value, avoid_node=True, free=_is_first_late(state, role))
+        case StopReason.SILENT | StopReason.UNVOUCHED as why:
             judged = Verdict(Fault.NODE, why.value, avoid_node=why is not StopReason.UNVOUCHED)
+        case StopReason.SERVICE:
+            judged = services.judged_wait(state, container.instance)
         case why:
             judged = Verdict(Fault.STOPPED, why.value, free=True)
     blockers.remove(state, container)
@@ -93,6 +98,16 @@ def _judge_end(state: ApplicationState, container: Container, end: ContainerEnd)
         # It would have been somebody's: charged to the index that suffered least, so that it ends one day.
         victim = min((state.instances[n] for n in role.waiting_indexes()), key=lambda one: one.node_faults)
         lose(state, victim, container, replace(judged, fault=Fault.NODE))
+    elif judged.fault in (Fault.NODE, Fault.SERVICE) and (index := role.next_index()) is not None:
+        lose(state, state.instances[index], container, judged)  # it pauses, so that nobody asks without end
+
+
+def _is_first_late(state: ApplicationState, role: Role) -> bool:
+    """Return whether an index waits for which no container came up late before; now one did."""
+    first = next((one for n in role.waiting_indexes() if not (one := state.instances[n]).late), None)
+    if first is not None:
+        first.late = True
+    return first is not None
 
 
 def take_result(state: ApplicationState, container: Container, instance: Instance, result: TaskResult) -> None:
@@ -136,6 +151,8 @@ def judge_result(state: ApplicationState, container: Container, instance: Instan
         judged = verdict.of_result(result)
         if recalled:
             judged = Verdict(Fault.STOPPED, StopReason.RECALLED.value, free=True)
+        elif container.stop_reason is StopReason.SERVICE and result.fault is Fault.STOPPED:
+            judged = services.judged_wait(state, instance)
         lose(state, instance, container, judged)
     elif result.fault is Fault.NONE and state.stage is Stage.CLOSING:
         state.mark_done(instance)
@@ -159,17 +176,24 @@ def lose(state: ApplicationState, instance: Instance, container: Container, judg
     if judged.fault is Fault.NONE:
         state.mark_done(instance)
         return
+    judged = services.as_service(state, judged)
     if judged.avoid_node:
-        state.avoided.add(container.grant.node, state.awake_ms)
-    if judged.outage and state.single_node:
-        judged = replace(judged, free=True)
+        state.avoided.add(container.grant.node, judged.reason, state.awake_ms)
+    if instance.container is container:
+        services.forget_if_well(state, instance)
+        hours = max(0, state.now_ms - container.started_ms) // verdict.FORGIVEN_MS
+        instance.node_faults = max(0, instance.node_faults - hours)
+    if judged.fault is Fault.SERVICE:
+        services.begin(state, instance, judged.service)
+    else:
+        state.service_waits.pop(instance.index, None)
     if not judged.free:
         instance.user_faults += judged.fault is Fault.USER
         instance.node_faults += judged.fault in (Fault.NODE, Fault.STOPPED)
     users, nodes = instance.user_faults, instance.node_faults
     durable = judged.fault is Fault.USER
     role = state.role_of(container)
-    if verdict.tried_again(judged, user_faults=users, node_faults=nodes, retries=instance.role.retries):
+    if _is_tried_again(state, instance, judged):
         until_ms = _pause_until_ms(state, instance, judged)
         if instance.container is None and until_ms is not None:
             role.wait(instance.index, until_ms)
@@ -179,7 +203,9 @@ def lose(state: ApplicationState, instance: Instance, container: Container, judg
                 gang.restart(state, role)
     elif instance.index in state.deciding:
         name = verdict.container_name(instance.index, instance.role.name, instance.role_index)
-        failure = verdict.failure(name, judged, user_faults=users, node_faults=nodes)
+        failure = verdict.failure(
+            name, judged, user_faults=users, node_faults=nodes, patience_s=state.spec.service_patience_s
+        )
         if state.spec.on_container_failure is ContainerFailure.STOP:
             shutdown.fail(state, failure)
         else:
@@ -191,11 +217,23 @@ def lose(state: ApplicationState, instance: Instance, container: Container, judg
         state.note("give_up", durable, index=instance.index, user_faults=users, node_faults=nodes)
 
 
+def _is_tried_again(state: ApplicationState, instance: Instance, judged: Verdict) -> bool:
+    if judged.fault is Fault.SERVICE:
+        return services.left_ms(state, instance, judged.service) > 0
+    return verdict.tried_again(
+        judged,
+        user_faults=instance.user_faults,
+        node_faults=instance.node_faults,
+        retries=instance.role.retries,
+    )
+
+
 def _pause_until_ms(state: ApplicationState, instance: Instance, judged: Verdict) -> int | None:
-    """Return how long an index waits for its next try [ms of time awake]; None: not at all, as where that may be on
-    another node.
+    """Return until when an index waits for its next try [ms of time awake]; None: not at all, as after a fault of one
+    node of many.
     """
-    if not state.single_node or judged.fault is not Fault.NODE:
+    is_taken_away = judged.fault is Fault.NODE and (judged.free or state.single_node)
+    if not is_taken_away and judged.fault is not Fault.SERVICE:
         return None
     instance.pauses += 1
     return state.awake_ms + verdict.pause_ms(instance.pauses)
@@ -213,7 +251,19 @@ def check_deadlines(state: ApplicationState) -> None:
             case Due.STOP:
                 containers.request_stop(state, container)
             case Due.HELLO if not container.hello and container.stop_reason is None:
-                containers.stop(state, container, StopReason.LATE)
+                if services.may_delay_hello(state, container):
+                    state.at(state.timing.repeat_stop_ms, Due.HELLO, container)
+                else:
+                    state.do(CheckStart(container.container_id))
+                    state.at(state.timing.check_ms, Due.LATE, container)
+            case Due.LATE if not container.hello and container.stop_reason is None:
+                if container.is_preparing and _may_prepare(state, container):
+                    container.is_preparing = False
+                    state.at(state.timing.hello_ms, Due.HELLO, container)
+                else:
+                    containers.stop(state, container, StopReason.LATE)
+            case Due.SERVICE if container.result is None and container.stop_reason is None:
+                services.check_wait(state, container)
             case Due.SILENCE if container.result is None and container.stop_reason is None:
                 left = container.heard_ms + state.timing.silence_ms - state.awake_ms
                 if left > 0 or container.unvouched:
@@ -222,6 +272,12 @@ def check_deadlines(state: ApplicationState) -> None:
                     containers.stop(state, container, StopReason.SILENT, at_once=True)
             case _:
                 pass
+
+
+def _may_prepare(state: ApplicationState, container: Container) -> bool:
+    """Return whether the files of a container may go on being brought to its node."""
+    since_ms = container.node_has_it_ms
+    return since_ms is not None and state.awake_ms - since_ms < state.timing.prepare_ms
 
 
 def _is_nobodys(state: ApplicationState, container: Container) -> bool:

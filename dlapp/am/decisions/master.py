@@ -26,6 +26,7 @@ from dlapp.am.model.events import (
     OutputsSettled,
     Published,
     Refuse,
+    SettlementWaits,
     SoftKill,
     Tick,
 )
@@ -66,6 +67,8 @@ class Master:
                 shutdown.take_stop(state, event)
             case OutputsSettled():
                 shutdown.take_settled(state, event)
+            case SettlementWaits(lack):
+                state.lack = lack
             case DeviceCountsRead(usable):
                 state.devices.take(usable)
             case Published():

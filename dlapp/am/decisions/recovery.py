@@ -11,12 +11,12 @@ tasks of the earlier attempt compute on meanwhile, so the deadline begins when t
 
 from __future__ import annotations
 
-from dlapp.am.decisions import assignment, blockers, containers, failures, gang, shutdown, verdict
+from dlapp.am.decisions import assignment, blockers, containers, failures, gang, services, shutdown, verdict
 from dlapp.am.model.events import StopContainer
 from dlapp.am.model.instance import Container, Instance, Stage, StopReason
 from dlapp.am.model.journal import RecoveredContainer, RecoveredState
 from dlapp.am.model.state import ApplicationState, Due
-from dlapp.cluster import Grant
+from dlapp.cluster import STATUS_UNKNOWN, ContainerEnd, Grant
 from dlapp.messages import Phase
 
 
@@ -37,6 +37,9 @@ def recover(state: ApplicationState, former: RecoveredState, live: tuple[Grant, 
             state.instances[index].node_faults = node_faults
     for container_id, known in former.containers.items():
         _recover_container(state, former, known, by_id.pop(container_id, None))
+    for index, wait in former.waits.items():
+        if 0 <= index < len(state.instances) and index not in former.given_up:
+            services.recover(state, state.instances[index], wait)
     for index, failure in former.given_up.items():
         state.give_up(state.instances[index], failure)
     for grant in by_id.values():
@@ -74,7 +77,7 @@ def _end_as_decided(state: ApplicationState, former: RecoveredState) -> None:
 def _keep_earlier(instance: Instance, known: RecoveredContainer) -> None:
     """Keep a container that an index had before its last one, for those who look."""
     container = Container(known.grant, 0, known.started_ms)
-    container.host, container.try_number = known.host, known.try_number
+    container.host, container.ran, container.try_number = known.host, known.ran, known.try_number
     container.result, container.end, container.finished_ms = known.result, known.end, known.finished_ms
     instance.add_earlier(container)
 
@@ -167,6 +170,15 @@ def adopt(state: ApplicationState, grant: Grant, *, listed: bool = True) -> Cont
     if state.stage is not Stage.ACTIVE:
         containers.stop(state, container, StopReason.ENDING)
     return container
+
+
+def take_unlisted_ends(state: ApplicationState) -> None:
+    """Containers that the engine does not list are gone, where it knows them all."""
+    for container in [one for one in state.live.values() if not one.listed]:
+        # An index whose payload never ran is tried again in any case.
+        status, is_fresh = (STATUS_UNKNOWN, False) if container.ran else (-100, True)
+        end = ContainerEnd(container_id=container.container_id, exit_status=status, node_fault=is_fresh)
+        failures.take_end(state, end)
 
 
 def take_published(state: ApplicationState) -> None:

@@ -8,6 +8,8 @@ say.
 
 from __future__ import annotations
 
+import math
+
 from dlapp.am.decisions import containers, verdict
 from dlapp.am.model import journal
 from dlapp.am.model.events import (
@@ -24,9 +26,13 @@ from dlapp.am.model.events import (
 )
 from dlapp.am.model.instance import Instance, Stage, StopReason
 from dlapp.am.model.state import ApplicationState
-from dlapp.messages import Stop, StopAnswer
+from dlapp.ids import ContainerId
+from dlapp.messages import Stop, StopAnswer, StoredOutput
 from dlapp.report import Cause, FinalStatus
 from dlapp.value import replace
+
+MAX_RUNTIME = "max_runtime"
+LIFETIME = "lifetime limit of the queue or application in YARN"
 
 
 def take_stop(state: ApplicationState, event: SoftKill | Kill) -> None:
@@ -76,11 +82,13 @@ def stop_softly(state: ApplicationState, by: str, cause: Cause, *, ends_ms: int 
 
     Args:
         state: of the application; it is changed.
-        by: who asked for it.
+        by: who asked for it, or the limit that is reached.
         cause: SOFT_KILLED or TIMED_OUT.
         ends_ms: when the grace is over [ms since 1970], where an earlier attempt began this.
     """
-    text = f"soft-killed by {by}" if cause is Cause.SOFT_KILLED else f"timed out after {state.spec.max_runtime_s:g} s"
+    text = f"soft-killed by {by}" if cause is Cause.SOFT_KILLED else f"timed out: {by}"
+    if by == MAX_RUNTIME:
+        text = f"timed out after {state.spec.max_runtime_s:g} s"
     if not state.payload_ran and not any(one.unvouched for one in state.open.values()):
         cause = Cause.KILLED if cause is Cause.SOFT_KILLED else cause
         ending = ApplicationEnd(FinalStatus.KILLED, cause, f"{text} before a payload ran")
@@ -95,6 +103,31 @@ def stop_softly(state: ApplicationState, by: str, cause: Cause, *, ends_ms: int 
     state.soft_by, state.soft_text = by, text
     state.note("soft", durable=True, by=by, cause=cause.value, ends_ms=state.soft_ends_ms)
     conclude(state, ApplicationEnd(FinalStatus.KILLED, cause, text), Settlement.COMMIT, grace_ms=grace_ms)
+
+
+def take_lifetime(state: ApplicationState, killed_in_s: float) -> None:
+    """The engine says when it is going to kill the application.
+
+    Args:
+        state: of the application; it is changed.
+        killed_in_s: from now [s]; infinity: at no time.
+    """
+    state.killed_until_ms = state.awake_ms + killed_in_s * 1000
+    state.lifetime_ms = state.killed_until_ms - state.runtime_from_ms
+
+
+def _lifetime_grace_ms(state: ApplicationState) -> int | None:
+    """Return the grace that is left for a soft stop which ends, and has stored its output, before the engine kills the
+    application [ms]; None: it is not due. However short a lifetime is, half of it is for the payload.
+    """
+    if math.isinf(state.killed_until_ms):
+        return None
+    timing, grace_ms = state.timing, int(state.spec.kill_grace_s * 1000)
+    store_ms = min(max(state.lifetime_ms / 10, timing.least_store_ms), timing.most_store_ms)
+    left_ms = state.killed_until_ms - state.awake_ms
+    if left_ms > min(grace_ms + store_ms, state.lifetime_ms / 2):
+        return None
+    return int(min(grace_ms, max(left_ms - store_ms, left_ms / 2, 0)))
 
 
 def fail(state: ApplicationState, text: str) -> None:
@@ -151,7 +184,9 @@ def advance(state: ApplicationState) -> None:
         if not state.undecided:
             _conclude_decided(state)
         elif limit_s is not None and state.awake_ms - state.runtime_from_ms >= limit_s * 1000:
-            stop_softly(state, "max_runtime", Cause.TIMED_OUT)
+            stop_softly(state, MAX_RUNTIME, Cause.TIMED_OUT)
+        elif (grace_ms := _lifetime_grace_ms(state)) is not None:
+            stop_softly(state, LIFETIME, Cause.TIMED_OUT, ends_ms=state.now_ms + grace_ms)
     if state.stage is Stage.CLOSING:
         _check_closing(state)
     if state.stage is Stage.LEAVING and (not state.live or state.awake_ms >= state.closing_until_ms):
@@ -202,55 +237,80 @@ def _check_closing(state: ApplicationState) -> None:
 def settle(state: ApplicationState) -> None:
     """Let the outputs be put where they belong."""
     assert state.ending is not None
-    parts = _parts_of([one for one in state.instances if not one.failed])
-    failed = _parts_of([one for one in state.instances if one.failed])
+    parts = tuple(
+        _part(one, *one.stored)
+        for one in state.instances
+        if one.stored is not None and (one.done or (not one.failed and _filled(one.stored[1])))
+    )
     if state.soft_text is not None:
-        _describe_soft_end(state, state.soft_text, parts, failed)
+        parts = _without_empty(parts)
+    there = {part.index for part in parts}
+    failed, lost = _kept_parts([one for one in state.instances if one.index not in there])
+    if state.soft_text is not None:
+        _describe_soft_end(state, state.soft_text, parts, has_rest=bool(failed or lost))
     state.closing_until_ms = state.awake_ms + state.timing.end_ms
     if state.commits or state.soft_text is not None:
         state.note("ending", durable=True, **journal.ending_record(state.ending, state.settlement))
     state.stage = Stage.SETTLING
     match state.settlement:
         case Settlement.COMMIT:
-            lost = _lost_parts([one for one in state.instances if one.failed])
             state.do(SettleOutputs(state.settlement, state.ending, parts, failed, lost))
         case Settlement.KEEP:
-            everything = in_order(parts + failed)
-            state.do(SettleOutputs(state.settlement, state.ending, everything, (), _lost_parts(state.instances)))
+            # Of an index that is not done, an earlier try may have stored what the last one did not.
+            kept, lost = _kept_parts([one for one in state.instances if not one.done])
+            done = tuple(part for part in parts if state.instances[part.index].done)
+            state.do(SettleOutputs(state.settlement, state.ending, in_order(done + kept), (), lost))
         case Settlement.DROP:
             state.do(SettleOutputs(state.settlement, state.ending, ()))
 
 
-def _lost_parts(instances: list[Instance]) -> tuple[Part, ...]:
-    """Return the containers whose payload ran and whose task ended without a result, as parts without outputs."""
+def _filled(outputs: tuple[StoredOutput, ...]) -> set[str]:
+    """Return the names of the outputs that have a file."""
+    return {one.name for one in outputs if one.files and not one.stray}
+
+
+def _without_empty(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    """Return the parts without the outputs into which no container put a file: its end came too early for that."""
+    names = _filled(tuple(one for part in parts for one in part.outputs))
     return tuple(
-        Part(one.index, one.role.name, one.role_index, one.last.container_id, ())
-        for one in instances
-        if one.last is not None and one.last.ran and one.last.result is None and one.last.end is not None
+        replace(part, outputs=tuple(one for one in part.outputs if one.stray or one.name in names)) for part in parts
     )
 
 
-def _parts_of(instances: list[Instance]) -> tuple[Part, ...]:
-    return tuple(
-        Part(one.index, one.role.name, one.role_index, *one.stored) for one in instances if one.stored is not None
-    )
+def _kept_parts(instances: list[Instance]) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
+    """Return what is kept of indexes that did not succeed, of all their tries.
+
+    Returns:
+        The parts that were stored; and containers whose task ended without a result, as parts without outputs.
+    """
+    stored, lost = [], []
+    for one in instances:
+        with_files, without_result = one.tries_with_output()
+        stored += [_part(one, each.container_id, each.result.outputs) for each in with_files if each.result is not None]
+        lost += [_part(one, each.container_id, ()) for each in without_result]
+    return tuple(stored), tuple(lost)
 
 
-def _describe_soft_end(state: ApplicationState, text: str, parts: tuple[Part, ...], failed: tuple[Part, ...]) -> None:
+def _part(instance: Instance, container_id: ContainerId, outputs: tuple[StoredOutput, ...]) -> Part:
+    return Part(instance.index, instance.role.name, instance.role_index, container_id, outputs)
+
+
+def _describe_soft_end(state: ApplicationState, text: str, parts: tuple[Part, ...], *, has_rest: bool) -> None:
     """Say in the diagnostics what becomes of the output, which is known only now.
 
     Args:
         state: of the application; it is changed.
         text: what the diagnostics begin with.
-        parts: what was stored by containers that did not fail before the stop.
-        failed: what was stored by those that did.
+        parts: what is to be committed.
+        has_rest: other containers may have left output.
     """
     assert state.ending is not None
+    filled = _filled(tuple(one for part in parts for one in part.outputs))
     if not state.spec.outputs:
         pass
-    elif not any(not stored.stray for part in parts for stored in part.outputs):
+    elif not filled:
         text += ", there was no output to commit"
-        state.settlement = Settlement.KEEP if parts or failed else Settlement.DROP
+        state.settlement = Settlement.KEEP if parts or has_rest else Settlement.DROP
     elif state.ending.cause is Cause.TIMED_OUT and not _all_came_to_a_good_end(state):
         # Nobody looked at it and said that it is worth keeping, and it may be half of something.
         text += ", output kept as partial: not every script ended with exit code 0 in its grace time"
@@ -262,6 +322,8 @@ def _describe_soft_end(state: ApplicationState, text: str, parts: tuple[Part, ..
         if without:
             names = [verdict.container_name(one.index, one.role.name, one.role_index) for one in without]
             text += f" but for {verdict.listed(names)}"
+        if empty := [one.target for one in state.spec.outputs if one.name not in filled]:
+            text += f"; there was none for {verdict.listed(empty)}"
     if failure := _failure_text(state):
         text += f"; {failure}"
     state.ending = replace(state.ending, diagnostics=text)
@@ -278,7 +340,7 @@ def take_settled(state: ApplicationState, event: OutputsSettled) -> None:
     if state.stage is not Stage.SETTLING:
         return
     assert state.ending is not None
-    state.outputs = event.outputs or state.outputs
+    state.outputs, state.lack = event.outputs or state.outputs, ""
     if event.ended is not None:
         state.ending = event.ended
     if event.error is not None and state.commits:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dlapp.am.decisions import assignment, blockers, containers, failures, gang, recovery
+from dlapp.am.decisions import assignment, blockers, containers, failures, gang, recovery, services
 from dlapp.am.model.events import SendOrders, StopContainer
 from dlapp.am.model.instance import Container, Instance, Stage, StopReason
 from dlapp.am.model.state import ApplicationState
@@ -78,6 +78,8 @@ def _take_news(state: ApplicationState, container: Container, instance: Instance
     container.image = report.image
     container.phase = report.phase
     _note_run(state, container, report.phase)
+    if report.result is None:
+        services.take_wait(state, container, instance, report.waits_for)
     if report.result is not None:
         failures.take_result(state, container, instance, report.result)
     elif report.phase is Phase.WAITING:

@@ -5,35 +5,43 @@
     USER      the task: exit code, signal; or the task itself     as often as the role's ``retries``
               died and the engine does not blame the node
     NODE      the task or the engine: GPU, disk, host, silence   `NODE_RETRIES` times, elsewhere where there is one;
-              on a single node after a pause, and after an outage
-              (Docker or a registry is away) until it is over
+                                                                  on a single node after a pause
+    SERVICE   the task: ZooKeeper, HDFS or a registry is away,    after a pause, as long as the application's patience
+              on a single node Docker too; the engine: a          lasts (`dlapp.am.decisions.services`)
+              NodeManager does not listen
     STOPPED   a task that was stopped, but not by us              as NODE
     DATA      the task: input missing, output not writable        never
 
-A container that was preempted is tried again as often as that happens: it is a decision of the scheduler, which says
-by it that the application may go on later.
+A container that YARN took away, with its node or without it, is tried again as often as that happens, after a pause: it
+is a decision of the scheduler or of an operator, and says nothing against the program nor against the node.
 """
 
 from __future__ import annotations
 
-from dlapp.cluster import ContainerEnd
+from dlapp.cluster import STATUS_UNKNOWN, ContainerEnd
 from dlapp.messages import Fault, TaskResult
 from dlapp.value import Value
 
 NODE_RETRIES = 3
 """How often one index is tried again after faults that are not its program's."""
-FIRST_PAUSE_MS, LAST_PAUSE_MS = 1_000, 30_000
-"""On a single node, between two tries of an index after faults of the node: doubled from the first to the second."""
+FIRST_PAUSE_MS, LAST_PAUSE_MS = 1_000, 60_000
+"""Between two tries of an index after an end that is not counted, and on a single node after faults of the node:
+doubled from the first to the second."""
+GOOD_MS = 600_000
+"""After a container that ran so long without a wait, the shortest pause is next, and all of the patience is left."""
+FORGIVEN_MS = 3_600_000
+"""For each such time that a container ran, one of the faults that are not its program's is forgiven to its index."""
 
-PREEMPTED = -102
-_LOST = -100
+TAKEN_AWAY = (-100, -101, -102, -106, -108)
+"""Statuses of containers that YARN took away; it counts none of the first four against an ApplicationMaster either.
+Source: RMAppAttemptImpl.shouldCountTowardsMaxAttemptRetry."""
 _BY_US = -105
 _LIMITS = (-103, -104, -109)
 _LAST_SIGNAL = 64
 _WORDS = {
-    _LOST: "the container was lost with its node or taken away",
+    -100: "the container was lost with its node or taken away",
     -101: "the disks of the node failed",
-    PREEMPTED: "the container was preempted",
+    -102: "the container was preempted",
     -103: "it used more virtual memory than it asked for",
     -104: "it used more memory than it asked for",
     _BY_US: "it was stopped by an earlier attempt",
@@ -51,15 +59,15 @@ class Verdict(Value):
     Args:
         reason: one line for the user.
         avoid_node: the next try should be elsewhere.
-        outage: what the node lacks comes back without a change of its setup: Docker, a registry, a file system.
         free: counted against nothing.
+        service: with SERVICE the one that is away; with NODE one that only this node has.
     """
 
     fault: Fault
     reason: str
     avoid_node: bool = False
     free: bool = False
-    outage: bool = False
+    service: str = ""
 
 
 def of_result(result: TaskResult) -> Verdict:
@@ -69,19 +77,24 @@ def of_result(result: TaskResult) -> Verdict:
         words = f"{code}: {words}" if words else code
     if not words and result.fault is not Fault.NONE:
         words = "stopped from outside" if result.fault is Fault.STOPPED else f"a failure of its {result.fault.value}"
-    return Verdict(result.fault, words, avoid_node=result.fault is Fault.NODE, outage=result.outage)
+    is_avoided = result.fault is Fault.NODE and not result.lost
+    return Verdict(result.fault, words, avoid_node=is_avoided, free=result.lost, service=result.service)
 
 
 def of_end(end: ContainerEnd) -> Verdict:
     """Judge the end of a container whose task said no last word."""
     status, said = end.exit_status, end.diagnostics.strip().partition("\n")[0]
+    if end.service:
+        return Verdict(Fault.SERVICE, said, free=True, service=end.service)
     if end.node_fault:
         reason = said or _WORDS.get(status, "its node failed")
-        return Verdict(Fault.NODE, reason, avoid_node=status not in (PREEMPTED, _LOST), free=status == PREEMPTED)
+        return Verdict(Fault.NODE, reason, avoid_node=status not in TAKEN_AWAY, free=status in TAKEN_AWAY)
     if status in _WORDS:
         fault = Fault.USER if status in _LIMITS else Fault.STOPPED if status == _BY_US else Fault.NODE
-        return Verdict(fault, said or _WORDS[status], avoid_node=status == -101, free=status == PREEMPTED)
-    if -_LAST_SIGNAL <= status < 0:
+        return Verdict(fault, said or _WORDS[status], free=status in TAKEN_AWAY)
+    if status == STATUS_UNKNOWN:
+        reason = "the task was killed, or ended without a result, under an earlier attempt"
+    elif -_LAST_SIGNAL <= status < 0:
         reason = f"the task was killed by signal {-status}"
     elif status > 0:
         reason = f"the task ended with exit code {status} and without a result"
@@ -123,14 +136,17 @@ def container_name(index: int, role: str, role_index: int) -> str:
     return f"container {index} ({role} {role_index})"
 
 
-def failure(name: str, verdict: Verdict, *, user_faults: int, node_faults: int) -> str:
+def failure(name: str, verdict: Verdict, *, user_faults: int, node_faults: int, patience_s: float = 0.0) -> str:
     """Return the diagnostics of an application that ends by this: ``container 2 (worker 2) failed: exit code 3``.
 
     Args:
         name: of the container, as in ``container 2 (worker 2)``.
         verdict: on its last end.
         user_faults, node_faults: how many ends counted against each.
+        patience_s: how long it waited for a service, where that is the reason.
     """
+    if verdict.fault is Fault.SERVICE:
+        return f"{name} failed: waited {patience_s:g} s (service_patience) for {verdict.service}: {verdict.reason}"
     if verdict.fault is Fault.USER and user_faults > 1:
         return f"{name} failed {user_faults} times, the last time: {verdict.reason}"
     if verdict.fault in (Fault.NODE, Fault.STOPPED) and node_faults > 1:

@@ -7,6 +7,7 @@ lost is made good by the next one.
 from __future__ import annotations
 
 import heapq
+import re
 from collections.abc import Mapping
 
 from dlapp.am.model.gate import Gate
@@ -88,22 +89,54 @@ class Role:
         return self._in_order[0] if self._in_order else None
 
 
+STRIKES = 2
+"""So many containers of ours a node fails before it is avoided."""
+COMMON_TO, COMMON_MS = 3, 300_000
+"""A reason that so many nodes have in this time is none of theirs."""
+
+
 class AvoidedNodes:
-    """Nodes that failed one of our containers, each for a time: what was broken may be repaired."""
+    """Nodes that failed containers of ours, each for a time: what was broken may be repaired."""
 
     def __init__(self, avoid_ms: int) -> None:
         self._avoid_ms = avoid_ms
-        self._until_ms: dict[str, int] = {}
+        self._strikes: dict[str, list[tuple[int, str]]] = {}
+        self._nodes_by_reason: dict[str, dict[str, int]] = {}
 
-    def add(self, node: str, now_ms: int) -> None:
-        """Avoid a node from now on."""
-        if node:
-            self._until_ms[node] = now_ms + self._avoid_ms
+    def add(self, node: str, reason: str, now_ms: int) -> None:
+        """Count a strike against a node, unless other nodes fail for the same reason.
+
+        Args:
+            node: its name; empty: it is not known.
+            reason: what the user is told; numbers, and the node's name, make no difference.
+            now_ms: the time [ms of time awake].
+        """
+        if not node:
+            return
+        reason = re.sub(r"[0-9]+", "", reason.replace(node, ""))
+        known = self._nodes_by_reason.get(reason, {})
+        nodes = {one: at_ms for one, at_ms in known.items() if now_ms - at_ms < COMMON_MS} | {node: now_ms}
+        self._nodes_by_reason[reason] = nodes
+        if len(nodes) < COMMON_TO:
+            self._strikes.setdefault(node, []).append((now_ms, reason))
+            return
+        for one in nodes:
+            self._strikes[one] = [strike for strike in self._strikes.get(one, ()) if strike[1] != reason]
+
+    def clear(self) -> None:
+        """Forget all: what failed did so because the engine was restarted."""
+        self._strikes.clear()
+        self._nodes_by_reason.clear()
 
     def names(self, now_ms: int) -> tuple[str, ...]:
-        """The nodes to avoid now, sorted. That there are others, the engine must see to: it alone knows all nodes."""
-        self._until_ms = {node: until for node, until in self._until_ms.items() if until > now_ms}
-        return tuple(sorted(self._until_ms))
+        """The nodes to avoid now, those that failed last at the end. How many of them are, the engine decides: it alone
+        knows all nodes.
+        """
+        for node, strikes in list(self._strikes.items()):
+            if not strikes or strikes[-1][0] + self._avoid_ms <= now_ms:
+                del self._strikes[node]
+        avoided = [node for node, strikes in self._strikes.items() if len(strikes) >= STRIKES]
+        return tuple(sorted(avoided, key=lambda node: (self._strikes[node][-1][0], node)))
 
 
 class UsableDevices:

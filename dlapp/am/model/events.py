@@ -2,12 +2,13 @@
 
 Events are the values that arrive anyway, and a few of ours; each goes to `Master.handle` with the time:
 
-    cluster.Registered     the engine took us; also after a resync, when the loop registered again
+    cluster.Registered     the engine took us
     cluster.Heartbeat      what the engine has to say; it may come twice, or what it says may be known
     control.Hello          a task's first word; answered by `Assign` or `Refuse`, at once or with a later event
     control.Report         a task's news; answered by the container's orders, held back until they are newer
     Tick                   time passes; at least once in two seconds while nothing else happens
     SoftKill, Kill         somebody wants an end; answered by `AnswerStop` in the same list
+    SettlementWaits        the commit waits for space
     OutputsSettled         the answer to `SettleOutputs`
     DeviceCountsRead       hosts that are short of healthy GPUs
     Published              tasks of an earlier attempt can find this one from now on
@@ -69,6 +70,12 @@ class Published(Value):
     """Publication of the address of this attempt, for the tasks of an earlier one."""
 
 
+class SettlementWaits(Value):
+    """The commit waits, for space or for a file system; ``lack`` says for what."""
+
+    lack: str
+
+
 class OutputsSettled(Value):
     """The outputs are where they belong, or it cannot be done.
 
@@ -83,7 +90,19 @@ class OutputsSettled(Value):
     ended: ApplicationEnd | None = None
 
 
-Event = Registered | Heartbeat | Hello | Report | Tick | SoftKill | Kill | OutputsSettled | DeviceCountsRead | Published
+Event = (
+    Registered
+    | Heartbeat
+    | Hello
+    | Report
+    | Tick
+    | SoftKill
+    | Kill
+    | SettlementWaits
+    | OutputsSettled
+    | DeviceCountsRead
+    | Published
+)
 
 # ---- actions ----
 
@@ -96,6 +115,12 @@ class StartTask(Value):
 
 class StopContainer(Value):
     """End a container, whatever runs in it; said again until its end is known."""
+
+    container_id: ContainerId
+
+
+class CheckStart(Value):
+    """Find out whether a container's node still brings what its task needs; answered by `Heartbeat.preparing`."""
 
     container_id: ContainerId
 
@@ -197,6 +222,7 @@ class WriteJournal(Value):
 Action = (
     StartTask
     | StopContainer
+    | CheckStart
     | Assign
     | Refuse
     | SendOrders

@@ -38,6 +38,7 @@ class StopReason(Enum):
     SILENT = "its task stopped reporting"
     UNVOUCHED = "its task did not find the new ApplicationMaster in time"
     CONFLICT = "its index runs in another container"
+    SERVICE = "it waited for a service that does not answer"
 
 
 MOST_EARLIER = 20
@@ -53,7 +54,10 @@ class Instance:
         earlier: those before it, the latest `MOST_EARLIER` of them, oldest first.
         tries: how often it was started.
         user_faults, node_faults: its ends so far, by fault.
-        pauses: how often it had to wait before a next try.
+        late: a container did not come up for it, which is counted from the second time on.
+        pauses: how often it had to wait before a next try, since it last ran well.
+        good_since_ms: since when its container has not waited for a service [ms of time awake].
+        waits_since_ms: service -> when it first waited for it, since it last ran well [ms of time awake].
         stored: what its last accepted result left, and from which container.
         given_up: it is not tried again, and the application goes on without it.
         failed: the failure by which an index that decides was given up, for the user; empty: it was not.
@@ -65,8 +69,10 @@ class Instance:
         "earlier",
         "failed",
         "given_up",
+        "good_since_ms",
         "index",
         "last",
+        "late",
         "node_faults",
         "pauses",
         "role",
@@ -74,6 +80,7 @@ class Instance:
         "stored",
         "tries",
         "user_faults",
+        "waits_since_ms",
     )
 
     def __init__(self, index: int, role: RoleSpec, role_index: int) -> None:
@@ -81,16 +88,35 @@ class Instance:
         self.container: Container | None = None
         self.last: Container | None = None
         self.earlier: list[Container] = []
-        self.tries = self.user_faults = self.node_faults = self.pauses = 0
-        self.done = self.given_up = False
+        self.tries = self.user_faults = self.node_faults = self.pauses = self.good_since_ms = 0
+        self.waits_since_ms: dict[str, int] = {}
+        self.done = self.given_up = self.late = False
         self.failed = ""
         self.stored: tuple[ContainerId, tuple[StoredOutput, ...]] | None = None
 
     def add_earlier(self, container: Container) -> None:
-        """Keep a container that it was bound to for those who look, if it is among the latest."""
+        """Keep a container that it was bound to for those who look, if it is among the latest or left output."""
         self.earlier.append(container)
         self.earlier.sort(key=lambda one: one.try_number)
-        del self.earlier[:-MOST_EARLIER]
+        if len(self.earlier) > MOST_EARLIER:
+            self.earlier.remove(next((one for one in self.earlier if not one.stored_files), self.earlier[0]))
+
+    def tries_with_output(self) -> tuple[list[Container], list[Container]]:
+        """Return the containers whose output is kept if this index does not succeed, each list oldest first.
+
+        Returns:
+            Those that stored a file; and later ones that ended without a result while their payload ran: what they
+            left is not known.
+        """
+        stored: list[Container] = []
+        lost: list[Container] = []
+        for one in filter(None, (*self.earlier, self.last)):
+            if one.stored_files:
+                stored.append(one)
+                lost.clear()
+            elif one.ran and one.result is None and one.end is not None:
+                lost.append(one)
+        return stored, lost
 
 
 class Container:
@@ -100,11 +126,14 @@ class Container:
         place: its role's place in the spec.
         heard_ms: when its task last spoke, in time that the ApplicationMaster was awake.
         hello: its task has spoken to this attempt.
+        node_has_it_ms: since when its node has it [ms of time awake]; None: the node was not reached yet.
+        is_preparing: its node said a moment ago that it still fetches its files.
         unvouched: an earlier attempt left it; it may run an index, and this attempt has not heard which.
         listed: the engine says that it lives; False: only a journal does.
         renumber: its task may have seen orders of an earlier attempt with higher numbers than ours.
         presumed_end: its node is lost; this is its end as soon as its task has said its result or fallen silent.
         ran: its payload has begun.
+        waits_since_ms: since when its task waits for a service [ms of time awake]; None: it does not.
         view: the last view made of it; None: something changed.
     """
 
@@ -120,7 +149,9 @@ class Container:
         "host",
         "image",
         "instance",
+        "is_preparing",
         "listed",
+        "node_has_it_ms",
         "orders",
         "phase",
         "place",
@@ -135,6 +166,7 @@ class Container:
         "try_number",
         "unvouched",
         "view",
+        "waits_since_ms",
     )
 
     def __init__(self, grant: Grant, place: int, started_ms: int) -> None:
@@ -154,14 +186,21 @@ class Container:
         self.stop_reason: StopReason | None = None
         self.view: ContainerView | None = None
         self.finished_ms: int | None = None
+        self.waits_since_ms: int | None = None
+        self.node_has_it_ms: int | None = None
         self.heard_ms = self.report_number = self.try_number = 0
-        self.hello = self.ran = self.unvouched = self.renumber = False
+        self.hello = self.ran = self.unvouched = self.renumber = self.is_preparing = False
         self.listed = True
 
     @property
     def container_id(self) -> ContainerId:
         """Id of the container."""
         return self.grant.container_id
+
+    @property
+    def stored_files(self) -> int:
+        """Number of files that its task stored."""
+        return sum(one.files for one in self.result.outputs) if self.result is not None else 0
 
     @property
     def storing(self) -> bool:

@@ -12,6 +12,7 @@ does no harm.
     end      container, status, diagnostics    the engine said that it is gone
     free     index, user_faults, node_faults   the index is bound no more and waits
     give_up  index, user_faults, node_faults   it is not tried again; if it decides, with its failure in ``why``
+    wait     index, service, since_ms          it waits for this service (empty: for none), and for which since when
     gate     role, open                        on the disk before a payload may start, or is stopped for it
     soft     by, cause, ends_ms                a soft stop began
     ending   ending, how                       how it ends is decided
@@ -77,6 +78,21 @@ class RecoveredContainer:
         self.finished_ms: int | None = None
 
 
+class RecoveredWait:
+    """The waits of an index for services.
+
+    Attributes:
+        service: the one that it waits for; empty: none.
+        since_ms: service -> when it first waited for it, since it last ran well [ms since 1970].
+        good_since_ms: when it was bound to a container, or waited last [ms since 1970].
+    """
+
+    def __init__(self) -> None:
+        self.service = ""
+        self.since_ms: dict[str, int] = {}
+        self.good_since_ms = 0
+
+
 class RecoveredState:
     """State that the next attempt recovers from the journals of earlier ones.
 
@@ -84,6 +100,7 @@ class RecoveredState:
         bound: index -> the container that it was bound to at the last.
         last: index -> the container that it was bound to at the last, also where it is bound no more.
         given_up: index -> the failure by which one that decides was given up; empty for the others.
+        waits: index -> its waits for services.
         gates: role -> whether its gate stood open.
         changes: role -> what its containers got otherwise than was asked for.
         soft: who asked for a soft stop, with which cause, and when its grace is over [ms since 1970].
@@ -99,6 +116,7 @@ class RecoveredState:
         self.faults: dict[int, tuple[int, int]] = {}
         self.tries: dict[int, int] = {}
         self.given_up: dict[int, str] = {}
+        self.waits: dict[int, RecoveredWait] = {}
         self.gates: dict[str, bool] = {}
         self.changes: dict[str, str] = {}
         self.soft: tuple[str, Cause, int] | None = None
@@ -145,6 +163,8 @@ def _replay_one(former: RecoveredState, record: dict[str, Any]) -> None:
             container.host = str(record["host"])
             former.bound[index] = former.last[index] = container.grant.container_id
             former.tries[index] = container.try_number
+            if index in former.waits:
+                former.waits[index].good_since_ms = t
         case "run":
             _container(former, record).ran = True
         case "result":
@@ -169,6 +189,13 @@ def _replay_one(former: RecoveredState, record: dict[str, Any]) -> None:
                 former.bound.pop(index, None)
             if kind == "give_up":
                 former.given_up[index] = why
+        case "wait":
+            service = str(record["service"])
+            since_ms = {str(name): int(ms) for name, ms in dict(record["since_ms"]).items()}
+            wait = former.waits.setdefault(int(record["index"]), RecoveredWait())
+            wait.service, wait.since_ms = service if service in since_ms else "", since_ms
+            if not service:
+                wait.good_since_ms = t
         case "gate":
             former.gates[str(record["role"])] = bool(record["open"])
         case "soft":

@@ -7,6 +7,7 @@ Everything that is decided on an event is a change of this value and a list of a
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable
 from enum import Enum
 from typing import Any
@@ -27,29 +28,38 @@ class Timing(Value):
     """Time limits and intervals [ms of time awake, except `report_every_s`].
 
     Args:
-        hello_ms: from the start of a task to its first word; on a cluster its files are fetched in that time.
+        hello_ms: from when a node has a task to its first word; if its files are still fetched then, again.
+        check_ms: for the node's answer whether they are.
+        prepare_ms: how long they may be fetched in all.
         silence_ms: between two reports, before the container is stopped; six report intervals.
         recovery_ms: from a new attempt's registration, or from when its address is published, until the tasks of the
-            earlier one must have found it.
+            earlier one must have found it: twice the longest pause between two of their looks
+            (`dlapp.task.am_address`).
         unpublished_ms: how long the address may take for that; as long as what was computed waits for its file system.
         stop_ms: from `Stop.NOW` in a task's orders, which lets it clean up, to the end of its container by the engine.
         repeat_stop_ms: between two requests to end a container whose end is not known.
         exit_ms: from a task's result to the end of its process.
         soft_margin_ms: what a soft stop may take beyond its grace, before containers that are not storing are stopped.
         store_ms: how long those may take that are, besides the application's patience with a file system.
+        least_store_ms, most_store_ms: how long before the end of an application's lifetime its grace is over; between
+            them a tenth of the lifetime.
         end_ms: from the last request to end containers until the application ends without knowing their ends.
-        avoid_ms: how long a node that failed a container is avoided.
+        avoid_ms: how long a node that failed containers is avoided.
     """
 
     hello_ms: int = 300_000
+    check_ms: int = 10_000
+    prepare_ms: int = 3_600_000
     silence_ms: int = 60_000
-    recovery_ms: int = 60_000
+    recovery_ms: int = 120_000
     unpublished_ms: int = 86_400_000
     stop_ms: int = 3_000
     repeat_stop_ms: int = 5_000
     exit_ms: int = 10_000
     soft_margin_ms: int = 10_000
     store_ms: int = 3_600_000
+    least_store_ms: int = 10_000
+    most_store_ms: int = 600_000
     end_ms: int = 60_000
     avoid_ms: int = 600_000
     report_every_s: float = 10.0
@@ -61,6 +71,8 @@ class Due(Enum):
     HELLO = 1
     SILENCE = 2
     STOP = 3
+    SERVICE = 4
+    LATE = 5
 
 
 def _no_parts(_: ContainerId) -> tuple[str, ...]:
@@ -90,11 +102,14 @@ class ApplicationState:
         deadlines: a heap of (awake_ms, number, what, container).
         payload_ran: whether any payload has begun, ever.
         stop_before_start: who asked for an end before the engine took us.
+        killed_until_ms: when the engine is going to kill it; `lifetime_ms`: how long it may run then; infinity: at no
+            time.
         ending: how it ends, once that is decided; `settlement`: what is to become of the outputs then; `outputs`: what
             became of them.
         soft_by, soft_ends_ms: who asked for a soft stop, and when its grace is over; `soft_text`: what the diagnostics
             begin with then.
         single_node: its containers run on one machine, so a next try is never elsewhere.
+        service_waits: index -> the service that it waits for now, with a container or without one.
         changes: role -> what its containers got otherwise than was asked for.
         closing_stage: 0: in the grace time; 1: those that store may go on; 2: all were stopped.
     """
@@ -112,7 +127,7 @@ class ApplicationState:
     ) -> None:
         self.submission, self.spec = submission, submission.spec
         self.application_id, self.attempt = application_id, attempt
-        self.timing, self.former, self.parts_of = timing, former, parts_of
+        self.timing, self.parts_of = timing, parts_of
         self.stage = Stage.STARTING
         self.instances: list[Instance] = []
         self.roles: list[demand.Role] = []
@@ -129,6 +144,7 @@ class ApplicationState:
         self.released: dict[ContainerId, None] = {}
         self.gone: set[ContainerId] = set()
         self.presumed_ends: list[ContainerEnd] = []
+        self.service_waits: dict[int, str] = {}
         self.avoided = demand.AvoidedNodes(timing.avoid_ms)
         self.devices = demand.UsableDevices(devices_wait_ms)
         self.deadlines: list[tuple[int, int, Due, Container]] = []
@@ -138,6 +154,7 @@ class ApplicationState:
         self.started_ms: int | None = None
         self.finished_ms: int | None = None
         self.runtime_from_ms = 0
+        self.killed_until_ms = self.lifetime_ms = math.inf
         self.recovery_until_ms: int | None = None
         self.unpublished_until_ms = timing.unpublished_ms
         self.payload_ran = self.single_node = False
@@ -152,13 +169,21 @@ class ApplicationState:
         self.closing_stage = 0
         self.closing_until_ms = 0
         self.outputs: tuple[OutputView, ...] = ()
-        self.changes: dict[str, str] = dict(former.changes) if former else {}
+        self.lack = ""  # what the start or the commit waits for
+        self.changes: dict[str, str] = {}
         self.actions: list[Action] = []
+        self.former: journal.RecoveredState | None = None
+        if former is not None:
+            self.recall(former)
 
     @property
     def commits(self) -> bool:
         """True if its output is to be committed."""
         return self.settlement is Settlement.COMMIT
+
+    def recall(self, former: journal.RecoveredState) -> None:
+        """Take what the journals of earlier attempts say; at the latest before the engine's `Registered` is taken."""
+        self.former, self.changes = former, dict(former.changes)
 
     def pass_time(self, now_ms: int) -> None:
         """Set both clocks; however far the first one steps, the second gains at most `MAX_GAP_MS`."""
@@ -222,6 +247,7 @@ class ApplicationState:
         """Record that an index ended well."""
         instance.done = True
         self.undecided.discard(instance.index)
+        self.service_waits.pop(instance.index, None)
 
     def give_up(self, instance: Instance, failure: str) -> None:
         """Record that an index is not tried again.
@@ -232,6 +258,7 @@ class ApplicationState:
         """
         instance.given_up, instance.failed = True, failure
         self.undecided.discard(instance.index)
+        self.service_waits.pop(instance.index, None)
         self.role_of_index(instance.index).take(instance.index)
 
     def mark_not_done(self, instance: Instance) -> None:

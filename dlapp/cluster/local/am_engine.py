@@ -1,8 +1,8 @@
 """LocalAmEngine: containers on this machine, for one ApplicationMaster.
 
 The whole ask was reserved before the ApplicationMaster started, so containers are granted at once, out of that. Each
-is a task process in a session of its own, tied to us by a pipe whose other end ends when we do, and to its own lock
-file, which everything below the task inherits: a container has ended when that lock is free, not before.
+is a task process in a session of its own, with its own lock file, which everything below the task inherits: a container
+has ended when that lock is free, not before. So the next attempt knows which containers of this one are there.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from dlapp.cluster import (
+    STATUS_UNKNOWN,
     ContainerEnd,
     ContainerRequest,
     Grant,
@@ -41,9 +42,11 @@ from dlapp.serialization import from_json, to_json
 from dlapp.spec import AppSpec, Resources, Submission
 from dlapp.system import clock, locks, log
 from dlapp.system.machine import boot_id
-from dlapp.system.processes.proc import start_time
+from dlapp.system.processes.proc import open_process, start_time
 from dlapp.system.processes.spawn import FIRST_KEPT, spawn
 
+AM_FILE = "am.json"
+"""The file in an application's directory that says where its ApplicationMaster is."""
 TERM_GRACE_S = 2.0
 """Between SIGTERM and SIGKILL to a task that is to stop; its guardian clears the payload in any case."""
 STRAYS_AFTER_S, STRAYS_EVERY_S = 2.0, 5.0
@@ -52,6 +55,8 @@ LOADING_S = 2.0
 """How long a task may keep others from being started while it loads: one that was stopped must not do so for ever."""
 LOOK_S = (0.002, 0.1)
 """Between two looks at a container whose task has ended and whose last processes are just ending."""
+GRANT = "grant.json"
+"""The file in a container's directory that tells the next attempt what was granted."""
 FIRST_CONTAINER = 2
 """As on YARN, where number 1 is the ApplicationMaster's own."""
 
@@ -62,7 +67,7 @@ class _Container:
 
     def __init__(self, grant: Grant, directory: str) -> None:
         self.grant, self.directory = grant, directory
-        self.pid, self.pidfd, self.lifeline, self.loading = 0, -1, -1, -1
+        self.pid, self.pidfd, self.loading = 0, -1, -1
         self.loading_until = 0.0
         self.launch: TaskLaunch | None = None
         self.stopping = False
@@ -80,14 +85,25 @@ class LocalAmEngine:
 
     Args:
         home: the application's directory.
-        attempt: 1, or more for one that cleans up after an ApplicationMaster that died.
+        attempt: 1, or more after an ApplicationMaster that died.
         alive_fd: descriptor of the application's lock; handed on to everything that is started.
         hold_fds: descriptors that hold the application's devices; handed on as well.
         wake: called, from any thread, when a heartbeat would have something to tell.
+        is_aftermath: it only cleans up after an ApplicationMaster that died.
     """
 
-    def __init__(self, home: str, attempt: int, alive_fd: int, hold_fds: Sequence[int], wake: Wake) -> None:
+    def __init__(
+        self,
+        home: str,
+        attempt: int,
+        alive_fd: int,
+        hold_fds: Sequence[int],
+        wake: Wake,
+        *,
+        is_aftermath: bool = False,
+    ) -> None:
         self._home, self._attempt, self._wake = os.path.normpath(home), attempt, wake
+        self._is_aftermath = is_aftermath
         self._alive_fd, self._hold_fds = alive_fd, tuple(hold_fds)
         for fd in (alive_fd, *hold_fds):
             os.set_inheritable(fd, False)
@@ -116,7 +132,9 @@ class LocalAmEngine:
         self._lock = threading.Lock()
         self._ended: deque[ContainerEnd] = deque()
         self._start_failed: deque[ContainerEnd] = deque()
+        self._started: deque[ContainerId] = deque()
         self._sweeps: list[int] = []
+        self._orphaned: list[_Container] = []  # of an earlier attempt, with processes and without a task
         self._reaper: threading.Thread | None = None
         self._nudge = (-1, -1)
         self._finished = False
@@ -133,7 +151,8 @@ class LocalAmEngine:
     # ---- the engine's calls ----
 
     def register(self, control_url: str) -> Registered:
-        """Write down where this attempt is. From here on its death is the application's end."""
+        """Write down where this attempt is. From here on it counts."""
+        live = self._adopt() if self._attempt > 1 else ()
         pid = os.getpid()
         value = {
             "pid": pid,
@@ -142,10 +161,11 @@ class LocalAmEngine:
             "attempt": self._attempt,
             "control_url": control_url,
         }
-        write_whole(os.path.join(self._home, "am.json"), json.dumps(value))
+        outcomes.forget_death(self._home)
+        write_whole(os.path.join(self._home, AM_FILE), json.dumps(value))
         memory_mib, vcores, gcores = self._total
         largest = Resources(memory_mib=memory_mib, vcores=vcores, gcores=gcores)
-        return Registered(limits=ResourceLimits(largest=largest), single_node=True)
+        return Registered(limits=ResourceLimits(largest=largest), live=live, is_complete=True, single_node=True)
 
     def heartbeat(
         self, asks: Sequence[ContainerRequest], releases: Sequence[ContainerId], progress: float
@@ -173,7 +193,17 @@ class LocalAmEngine:
             ended.append(self._ended.popleft())
         while self._start_failed:
             failed.append(self._start_failed.popleft())
-        return Heartbeat(granted=tuple(granted), ended=tuple(ended), start_failed=tuple(failed), refused=tuple(refused))
+        started = [self._started.popleft() for _ in range(len(self._started))]
+        return Heartbeat(
+            granted=tuple(granted),
+            started=tuple(started),
+            ended=tuple(ended),
+            start_failed=tuple(failed),
+            refused=tuple(refused),
+        )
+
+    def check_start(self, container_id: ContainerId) -> None:
+        """Do nothing: on one machine nothing has to be brought to a container."""
 
     def start(self, grant: Grant, launch: TaskLaunch) -> None:
         """Start a task in a granted container; a failure comes with a later heartbeat."""
@@ -203,7 +233,7 @@ class LocalAmEngine:
 
     def finish(self, final_status: FinalStatus, cause: Cause, diagnostics: str) -> bool:
         """Write the outcome, once and for all, and let the next ones start."""
-        by_itself = self._attempt == 1
+        by_itself = not self._is_aftermath
         ended_ms = clock.now_ms() if by_itself else self.ended_ms()
         state = cause.state(by_itself=by_itself)
         outcome = outcomes.ended(state.value, final_status.value, cause.value, diagnostics, ended_ms)
@@ -232,6 +262,38 @@ class LocalAmEngine:
         return outcomes.died_ms(self._home)
 
     # ---- containers ----
+
+    def _adopt(self) -> tuple[Grant, ...]:
+        """Take over the containers of earlier attempts that have processes."""
+        from dlapp.cluster.local.runner.orphans import end_containers, tasks_of
+
+        above = os.path.join(os.path.realpath(self._home), "containers")
+        tasks = tasks_of(above, os.getuid())
+        grants, others = [], []
+        for name in sorted(os.listdir(above)):
+            directory = os.path.join(above, name)
+            if not is_locked(os.path.join(directory, "alive")):
+                others.append(directory)
+                continue
+            grant = from_json(Grant, read_json(os.path.join(directory, GRANT)))
+            amounts = grant.resources.times(1)
+            self._free = [free - taken for free, taken in zip(self._free, amounts, strict=True)]
+            container = self._containers[grant.container_id] = _Container(grant, directory)
+            task, pidfd = tasks.get(directory), None
+            if task is not None:
+                pidfd = open_process(task.pid, task.started, os.getuid())
+            if task is not None and pidfd is not None:
+                container.pid, container.pidfd = task.pid, pidfd
+            else:
+                self._note_end(container, STATUS_UNKNOWN)
+                self._orphaned.append(container)
+            grants.append(grant)
+        # What closed the lock to become a daemon.
+        self._say_killed(end_containers(others, os.getuid(), self._state.runner_lock(os.getuid())))
+        if grants:
+            log.info(f"attempt {self._attempt} takes over {len(grants)} containers")
+            self._nudge_reaper()
+        return tuple(grants)
 
     def _fits_ever(self, asked: Resources) -> bool:
         return all(wanted <= there for wanted, there in zip(asked.times(1), self._total, strict=True))
@@ -300,6 +362,7 @@ class LocalAmEngine:
                 else:
                     self._loading += 1
             if problem is None:
+                self._started.append(container.grant.container_id)
                 self._nudge_reaper()
                 continue
             self._give_back(container)
@@ -334,37 +397,37 @@ class LocalAmEngine:
                 settings.cache_limit_bytes,
                 settings.cache_age_s,
                 directory=self._state.input_cache(os.geteuid()),
+                payload_limit_bytes=settings.payload_cache_limit_bytes,
+                payload_directory=self._state.payload_caches(os.geteuid()),
             ),
             hdfs=self.hdfs,
+            am_file=os.path.join(self._home, AM_FILE),
             unstored=self._state.unstored(os.geteuid()),
         )
+        write_whole(os.path.join(directory, GRANT), json.dumps(to_json(container.grant)), mode=0o600)
         write_whole(os.path.join(directory, FILE_NAME), json.dumps(to_json(spec)), mode=0o600)
         alive = os.open(os.path.join(directory, "alive"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
-        reading, lifeline, loading, loaded = -1, -1, -1, -1
+        loading, loaded = -1, -1
         try:
             locks.try_lock(alive)
             if self._state.shared:
                 os.chmod(directory, 0o2750)  # only now: a reader's lock would have kept ours away
-            reading, lifeline = os.pipe()
             loading, loaded = os.pipe()
-            # The lifeline is the first, so that its number does not depend on how much is held.
-            keep = [reading, alive, self._alive_fd, *self._hold_fds, loaded]
-            *numbers, last = (str(FIRST_KEPT + place) for place in range(1, len(keep)))
+            keep = [alive, self._alive_fd, *self._hold_fds, loaded]
+            *numbers, last = (str(FIRST_KEPT + place) for place in range(len(keep)))
             words = [*settings.program, "task", "--engine", "local", "--home", directory]
-            words += ["--lifeline-fd", str(FIRST_KEPT), "--keep-fds", ",".join(numbers), "--loading-fd", last]
+            words += ["--keep-fds", ",".join(numbers), "--loading-fd", last]
             words += ["--umask", f"{self._umask:o}", "--open-files", str(self._open_files)]
             pid = spawn(words, keep=keep, log=os.path.join(directory, "dlapp.log"))
         except OSError:
-            for fd in (lifeline, loading):
-                if fd >= 0:
-                    os.close(fd)
+            if loading >= 0:
+                os.close(loading)
             raise
         finally:
             os.close(alive)
-            for fd in (reading, loaded):
-                if fd >= 0:
-                    os.close(fd)
-        container.pid, container.lifeline, container.loading = pid, lifeline, loading
+            if loaded >= 0:
+                os.close(loaded)
+        container.pid, container.loading = pid, loading
         container.loading_until = time.monotonic() + LOADING_S
         container.pidfd = os.pidfd_open(pid)  # our child: the pid is its until it is collected
 
@@ -396,14 +459,16 @@ class LocalAmEngine:
         poll.register(self._nudge[0], select.POLLIN)
         watched: dict[int, _Container] = {}
         loading: dict[int, _Container] = {}
-        ending: list[_Container] = []
+        ending = self._orphaned
         while not self._finished:
             with self._lock:
                 new = [one for one in self._containers.values() if one.pidfd >= 0 and one.pidfd not in watched]
             for container in new:
-                watched[container.pidfd], loading[container.loading] = container, container
+                watched[container.pidfd] = container
                 poll.register(container.pidfd, select.POLLIN)
-                poll.register(container.loading, select.POLLIN)
+                if container.loading >= 0:
+                    loading[container.loading] = container
+                    poll.register(container.loading, select.POLLIN)
             for fd, _ in poll.poll(self._pause_ms(watched, loading, ending)):
                 if fd == self._nudge[0]:
                     with contextlib.suppress(BlockingIOError):
@@ -437,16 +502,23 @@ class LocalAmEngine:
         return max(0.0, min(pauses) * 1000) if pauses else None
 
     def _collect(self, container: _Container) -> None:
-        found = os.waitid(os.P_PIDFD, container.pidfd, os.WEXITED)
         status = 0
-        if found is not None:
-            status = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+        try:
+            found = os.waitid(os.P_PIDFD, container.pidfd, os.WEXITED)
+        except ChildProcessError:
+            status = STATUS_UNKNOWN  # it is the child of an earlier attempt
+        else:
+            if found is not None:
+                status = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
         pidfd, container.pidfd = container.pidfd, -1
+        self._note_end(container, status)
+        os.close(pidfd)
+
+    @staticmethod
+    def _note_end(container: _Container, status: int) -> None:
+        """Write down that the task of a container has ended; what it left may still end by itself."""
         container.status = status
         container.strays_at = time.monotonic() + STRAYS_AFTER_S
-        os.close(pidfd)
-        # What is left below the task ends by this, too, should it still listen.
-        os.close(container.lifeline)
 
     def _end_strays(self, container: _Container) -> None:
         """End the payload of a user without privilege whose task and guardians were killed in one moment."""
@@ -454,12 +526,16 @@ class LocalAmEngine:
         if now < container.strays_at:
             return
         container.strays_at = now + STRAYS_EVERY_S
-        from dlapp.cluster.local.runner.orphans import end_container
+        from dlapp.cluster.local.runner.orphans import end_containers
 
-        killed = end_container(container.directory, os.getuid(), self._state.runner_lock(os.getuid()))
-        if killed:
-            names = ", ".join(f"process {pid}" for pid in killed)
-            log.info(f"{container.grant.container_id}: killed processes that had no owner any more: {names}")
+        killed = end_containers([container.directory], os.getuid(), self._state.runner_lock(os.getuid()))
+        self._say_killed(killed, f"{container.grant.container_id}: ")
+
+    @staticmethod
+    def _say_killed(pids: Sequence[int], what: str = "") -> None:
+        if pids:
+            names = ", ".join(f"process {pid}" for pid in pids)
+            log.info(f"{what}killed processes that had no owner any more: {names}")
 
     def _start_sweep(self) -> None:
         """Have the container removed that a killed task left: its payload has ended, by its lifeline."""

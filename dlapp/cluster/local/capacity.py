@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 
+from dlapp.system.machine import cgroup_directories
+
 
 def memory_mib(root: str = "/") -> int:
     """The machine's memory, or less where a cgroup of ours has a limit [MiB]."""
     limits = [_total_memory_bytes(root)]
-    for directory in _cgroup_directories(root, "memory"):
+    for directory in cgroup_directories(root, "memory"):
         for name in ("memory.max", "memory.limit_in_bytes"):
             if (text := _read(os.path.join(directory, name))).isdigit():
                 limits.append(int(text))
@@ -50,7 +52,7 @@ def cores() -> int:
 def _cpu_quota(root: str) -> int | None:
     """Return the whole cores that our cgroups may use, rounded down; None: as many as there are."""
     quotas = []
-    for directory in _cgroup_directories(root, "cpu"):
+    for directory in cgroup_directories(root, "cpu"):
         quota, _, period = _read(os.path.join(directory, "cpu.max")).partition(" ")
         if not quota:
             quota = _read(os.path.join(directory, "cpu.cfs_quota_us"))
@@ -67,39 +69,6 @@ def _total_memory_bytes(root: str) -> int:
         if line.startswith("MemTotal:"):
             return int(line.split()[1]) << 10
     return 1 << 62
-
-
-def _cgroup_directories(root: str, controller: str) -> list[str]:
-    """Return the directories with limits of ``controller`` on this process, version 1 or 2: its cgroup and all above
-    it.
-
-    A container often sees its own cgroup mounted as the top while /proc/self/cgroup names it as the host does; the
-    mount's root says what to leave off, and where that does not fit, the mount itself is the cgroup.
-
-    Source: cgroups(7); proc(5), /proc/pid/mountinfo.
-    """
-    own: dict[str, str] = {}
-    for line in _read(os.path.join(root, "proc/self/cgroup")).splitlines():
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if number == "0" and not controllers:
-            own["cgroup2"] = path
-        elif controller in controllers.split(","):
-            own["cgroup"] = path
-    found = []
-    for line in _read(os.path.join(root, "proc/self/mountinfo")).splitlines():
-        before, _, after = line.partition(" - ")
-        words, rest_words = before.split(" "), after.split(" ")
-        kind = rest_words[0]
-        if kind not in own or len(words) < 5 or len(rest_words) < 3:
-            continue
-        if kind == "cgroup" and controller not in rest_words[2].split(","):
-            continue
-        top, point = words[3].rstrip("/"), os.path.join(root, words[4].lstrip("/"))
-        below = own[kind][len(top) :] if (own[kind] + "/").startswith(top + "/") else ""
-        parts = [part for part in below.split("/") if part not in ("", "..")]
-        found += [os.path.join(point, *parts[:depth]) for depth in range(len(parts), -1, -1)]
-    return found
 
 
 def _read(path: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from dlapp.cluster.local import state
 from dlapp.errors import DlappError
-from dlapp.system import clock
+from dlapp.system import clock, files
 
 Outcome = dict[str, Any]
 _LOG_END_BYTES = 64 << 10
@@ -56,9 +56,7 @@ def write_outcome(home: str, outcome: Outcome) -> Outcome:
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
         try:
-            data = json.dumps(outcome).encode()
-            while data:
-                data = data[os.write(fd, data) :]  # on a disk that is just full it takes a part
+            files.write_all(fd, json.dumps(outcome).encode())
             os.fsync(fd)
         finally:
             os.close(fd)
@@ -67,13 +65,18 @@ def write_outcome(home: str, outcome: Outcome) -> Outcome:
             os.link(temporary, path)
     finally:
         os.unlink(temporary)
-    state.sync_directory(home)
+    files.sync_directory(home)
     return read_outcome(home) or outcome
 
 
 def read_outcome(home: str) -> Outcome | None:
     """Return how an application ended; None: it has not, as far as its directory says."""
     return state.read_json(os.path.join(home, "outcome.json"))
+
+
+def has_outcome(home: str) -> bool:
+    """Return whether it is written how an application ended, without reading it."""
+    return os.path.lexists(os.path.join(home, "outcome.json"))
 
 
 def kill_request(home: str) -> str | None:
@@ -161,6 +164,17 @@ def note_death(home: str, died_ms: int, status: int | None = None) -> None:
     path = os.path.join(home, "died")
     if not os.path.lexists(path):
         state.write_whole(path, f"{died_ms}\n" if status is None else f"{died_ms} {status}\n")
+
+
+def is_death_noted(home: str) -> bool:
+    """Return whether an ApplicationMaster is known to have died, and no other one has registered since."""
+    return os.path.lexists(os.path.join(home, "died"))
+
+
+def forget_death(home: str) -> None:
+    """Remove the note of a death: another ApplicationMaster registers."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(os.path.join(home, "died"))
 
 
 def _noted_death(home: str) -> tuple[int | None, int | None]:

@@ -22,11 +22,15 @@ from typing import Any
 from dlapp.cluster.local.state import StateDir
 from dlapp.errors import Unreachable
 from dlapp.system import clock
+from dlapp.system.disk_space import full_disk
 from dlapp.value import Closeable
 
 SCHEMA = 1
 """Grows when an older dlapp could no longer work with the rows; columns that it may ignore do not count."""
 BUSY_S = 60.0
+COPY_S, COPY_TRIES = 0.5, 10
+"""How long a copy for reading waits for another one, and how often it is tried to get one or the database itself."""
+_WITHOUT_SPACE = sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN
 WAITING, RUNNING, DONE = "waiting", "running", "done"
 
 _LABELS = (
@@ -125,6 +129,7 @@ class Queue(Closeable):
         self._state = state
         self._connection: sqlite3.Connection | None = None
         self._pid = 0
+        self._copied = ""  # why the connection is a copy, for reading only: the disk was full
         self._changed: set[int] = set()  # numbers of rows, by the transaction
 
     def close(self) -> None:
@@ -134,18 +139,20 @@ class Queue(Closeable):
         self._connection = None
 
     def _open(self) -> sqlite3.Connection:
-        if self._connection is not None and self._pid == os.getpid():
+        if self._connection is not None and self._pid == os.getpid() and not self._copied:
             return self._connection
+        self.close()
         path = self._state.database
+        full, is_there = full_disk(path), os.path.lexists(path)
+        if full and not is_there:
+            raise Unreachable(full)
         try:
-            if not os.path.lexists(path):
+            if not is_there:
                 _create(self._state)
             refuse_links(path)
-            connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)
-            connection.execute("PRAGMA synchronous = FULL")
-            schema: int = connection.execute("PRAGMA user_version").fetchone()[0]
+            connection, schema, self._copied = _connect(path, full)
         except sqlite3.Error as error:
-            raise Unreachable(f"{path}: {error}") from error
+            raise _failed(path, error) from error
         if schema != SCHEMA:
             connection.close()
             who = "a newer" if schema > SCHEMA else "an older"
@@ -160,18 +167,19 @@ class Queue(Closeable):
     def change(self) -> Iterator[Queue]:
         """A transaction: all of it, or, after an error in it, nothing. Nobody else writes meanwhile."""
         connection = self._open()
+        if self._copied:
+            raise Unreachable(self._copied)
         self._changed.clear()
         try:
             connection.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as error:
-            waited = f" for {BUSY_S:g} s" if "locked" in str(error) else ""
-            raise Unreachable(f"{self._state.database}: {error}{waited}") from error
+            raise _failed(self._state.database, error) from error
         try:
             yield self
             try:
                 connection.execute("COMMIT")
-            except sqlite3.Error as error:  # the disk is full, most likely
-                raise Unreachable(f"{self._state.database}: {error}") from error
+            except sqlite3.Error as error:
+                raise _failed(self._state.database, error) from error
         except BaseException:
             # After some errors, a full disk among them, SQLite has gone back by itself.
             with contextlib.suppress(sqlite3.Error):
@@ -269,7 +277,7 @@ class Queue(Closeable):
         try:
             return self._open().execute(statement, tuple(values))
         except sqlite3.DatabaseError as error:
-            raise Unreachable(f"{self._state.database}: {error}") from error
+            raise _failed(self._state.database, error) from error
 
 
 def refuse_links(path: str) -> None:
@@ -286,6 +294,80 @@ def refuse_links(path: str) -> None:
             # The database itself has two names while it is made.
             if name != path and found.st_nlink > 1:
                 raise Unreachable(f"{name}: has another name, too")
+
+
+def _schema_of(connection: sqlite3.Connection) -> int:
+    schema: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    return schema
+
+
+def _connect(path: str, full: str) -> tuple[sqlite3.Connection, int, str]:
+    """Open the database, or a copy of it if its disk is full.
+
+    Args:
+        path: of the database.
+        full: the text on the full disk, if it is known to be that; else empty.
+
+    Returns:
+        The connection; the schema of the rows; why it is a copy, or an empty text.
+    """
+    for left in reversed(range(COPY_TRIES)):
+        if full and (copy := _copy(path)) is not None:
+            return *copy, full
+        try:
+            return *_opened(path), ""
+        except sqlite3.Error as error:
+            full = _full_disk(path, error)
+            if not full or not left:
+                raise
+    raise AssertionError
+
+
+def _opened(path: str) -> tuple[sqlite3.Connection, int]:
+    connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)
+    try:
+        connection.execute("PRAGMA synchronous = FULL")
+        return connection, _schema_of(connection)
+    except sqlite3.Error:
+        connection.close()
+        raise
+
+
+def _copy(path: str) -> tuple[sqlite3.Connection, int] | None:
+    """Return a copy of the database in memory, read without the shared memory that a full disk has no space for.
+
+    Without that space SQLite fails, or is killed by SIGBUS where the file of the shared memory got holes. An exclusive
+    connection needs none, and reads the log that a killed process left. It keeps all others away, so it is closed at
+    once. Source: sqlite.org/wal.html, "Use of WAL Without Shared-Memory".
+
+    Returns:
+        The copy, and the schema of the rows. None: another process has the database open, so the shared memory is
+        there.
+    """
+    copy = sqlite3.connect(":memory:", isolation_level=None)
+    try:
+        with contextlib.closing(sqlite3.connect(path, timeout=COPY_S, isolation_level=None)) as connection:
+            connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+            schema = _schema_of(connection)  # takes the lock; a backup would wait for it without end
+            connection.backup(copy)
+    except sqlite3.Error as error:
+        copy.close()
+        if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
+            return None
+        raise
+    return copy, schema
+
+
+def _full_disk(path: str, error: sqlite3.Error) -> str:
+    """Return the text on a full disk if that is the cause of an error; otherwise an empty text."""
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _WITHOUT_SPACE:
+        return ""
+    return full_disk(path, failed=True)
+
+
+def _failed(path: str, error: sqlite3.Error) -> Unreachable:
+    waited = f" for {BUSY_S:g} s" if "locked" in str(error) else ""
+    return Unreachable(_full_disk(path, error) or f"{path}: {error}{waited}")
 
 
 def _create(state: StateDir) -> None:

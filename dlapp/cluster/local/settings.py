@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 
 _FIELDS = (
     *("memory_mib", "vcores", "gcores", "lock_dir", "docker_host", "docker_network", "docker_gpu_mode"),
-    *("cache_limit_bytes", "cache_age_s", "history_age_s", "history_limit_bytes", "kill_grace_max_s", "program"),
+    *("cache_limit_bytes", "cache_age_s", "payload_cache_limit_bytes", "history_age_s", "history_limit_bytes"),
+    *("kill_grace_max_s", "program", "am_attempts"),
 )
 
 
@@ -21,6 +22,7 @@ class RunnerSettings:
 
     Args:
         memory_mib, vcores, gcores: how much may be used; None: what there is.
+        am_attempts: how many ApplicationMasters an application may have, one after the other.
         program: how our own processes are started; tests put theirs in its place.
     """
 
@@ -33,12 +35,15 @@ class RunnerSettings:
     docker_gpu_mode: str
     cache_limit_bytes: int
     cache_age_s: float
+    payload_cache_limit_bytes: int
     history_age_s: float
     history_limit_bytes: int
     kill_grace_max_s: float
     program: tuple[str, ...]
+    am_attempts: int
 
     def __init__(self, values: dict[str, Any]) -> None:
+        values = {"am_attempts": 1, **values}  # an application of an earlier version has one
         for name in _FIELDS:
             setattr(self, name, values[name])
         self.program = tuple(values["program"])
@@ -62,9 +67,11 @@ def settings_of(config: Config, program: Sequence[str]) -> RunnerSettings:
             "docker_gpu_mode": docker.gpu_mode,
             "cache_limit_bytes": config.storage.cache_limit_bytes,
             "cache_age_s": config.storage.cache_age_s,
+            "payload_cache_limit_bytes": config.storage.payload_cache_limit_bytes,
             "history_age_s": config.history.age_s,
             "history_limit_bytes": config.history.limit_bytes,
             "kill_grace_max_s": config.runtime.kill_grace_max_s,
             "program": list(program),
+            "am_attempts": local.am_attempts,
         }
     )

@@ -29,6 +29,7 @@ import stat
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from dlapp.cluster.local.attempts import is_alive as application_is_alive
 from dlapp.cluster.local.state import StateDir, is_locked
 from dlapp.id_text import is_application_id
 from dlapp.system import files
@@ -132,9 +133,9 @@ def entries_of_others(state: StateDir) -> list[SpoolEntry]:
 
 
 def is_alive(state: StateDir, application_id: str) -> bool:
-    """Return whether a process of a user's application holds its lock."""
+    """Return whether a process of a user's application holds one of its locks."""
     with contextlib.suppress(OSError), state.opened("applications", application_id) as home:
-        return is_locked(os.path.join(home, "alive"), state.uid)
+        return application_is_alive(home, state.uid)
     return False
 
 

@@ -72,6 +72,10 @@ class StateDir:
         """Input that a user's containers fetched and may need again (`dlapp.storage.cache.store`)."""
         return os.path.join(self.cache(uid), "input")
 
+    def payload_caches(self, uid: int) -> str:
+        """Return where the caches of a user's payloads are (`dlapp.storage.cache.payload`)."""
+        return os.path.join(self.cache(uid), "payload")
+
     def unstored(self, uid: int) -> str:
         """Return where outputs of a user are kept that could not be stored; nothing removes them."""
         return os.path.join(self.of(uid).path, "unstored")
@@ -123,7 +127,7 @@ class StateDir:
         top, name = os.path.split(self.path)
         prefix = name.rpartition("-")[0] + "-"
         found = []
-        with files.directory(f"{top}/.") as fd:
+        with files.closing_fd(files.open_directory(f"{top}/.")) as fd:
             for name in files.list_names(fd, limit=MAX_USERS):
                 text = name.removeprefix(prefix)
                 if not (name.startswith(prefix) and len(text) <= 10 and text.isascii() and text.isdigit()):
@@ -166,7 +170,7 @@ def check_directory(path: str, uid: int) -> None:
         UntrustedFile: it is a link, no directory, or another user's.
         FileNotFoundError: it is not there.
     """
-    with files.directory(path, owners={uid}):
+    with files.closing_fd(files.open_directory(path, owners={uid})):
         pass
 
 
@@ -412,25 +416,14 @@ def write_whole(path: str, text: str, *, mode: int = 0o644, sync: bool = False) 
     temporary = os.path.join(directory, f".{name}.{os.getpid()}")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
     try:
-        data = text.encode()
-        while data:
-            data = data[os.write(fd, data) :]
+        files.write_all(fd, text.encode())
         if sync:
             os.fsync(fd)
     finally:
         os.close(fd)
     os.rename(temporary, path)
     if sync:
-        sync_directory(directory)
-
-
-def sync_directory(path: str) -> None:
-    """Bring a directory's names to the disk."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+        files.sync_directory(directory)
 
 
 def read_json(path: str) -> dict[str, object] | None:
@@ -461,7 +454,7 @@ def read_bytes(path: str, limit: int, *, end: bool = False) -> bytes:
         UntrustedFile: it is something else, or others may write it.
     """
     directory, name = os.path.split(path)
-    with files.directory(f"{directory}/.") as dir_fd:
+    with files.closing_fd(files.open_directory(f"{directory}/.")) as dir_fd:
         owners = {os.fstat(dir_fd).st_uid}
         fd = files.open_file(name, dir_fd=dir_fd, path=path, owners=owners, max_bytes=None if end else limit)
     with open(fd, "rb", buffering=0) as file:

@@ -5,6 +5,7 @@ A view is handled in its JSON form (`dlapp.report.ApplicationView`), so that who
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Callable, Container, Iterable, Sequence
@@ -12,6 +13,7 @@ from typing import Any
 
 from dlapp.cluster.local import outcome as outcomes
 from dlapp.cluster.local import schedule, state
+from dlapp.cluster.local.attempts import next_attempt
 from dlapp.cluster.local.outcome import Outcome
 from dlapp.cluster.local.queue import DONE, WAITING, ApplicationRow
 from dlapp.errors import DlappError
@@ -21,7 +23,15 @@ View = dict[str, Any]
 
 
 def view_of(
-    row: ApplicationRow, home: str, boot_id: str, *, alive: bool, ahead: str = "", short: bool = False, own: bool = True
+    row: ApplicationRow,
+    home: str,
+    boot_id: str,
+    *,
+    alive: bool,
+    tended: bool,
+    ahead: str = "",
+    short: bool = False,
+    own: bool = True,
 ) -> View:
     """Return what is known of one application now.
 
@@ -31,6 +41,8 @@ def view_of(
         boot_id: of the running kernel: a row of another one has no process.
         alive: whether its lock was held, looked at before the row was read: then a lock that is held by who cleans up
             after a death is never taken for an ApplicationMaster's, because the row says first that this began.
+        tended: whether its user has a runner, looked at before that: one that sees an ApplicationMaster die starts the
+            next one, also if no other process is left; one that comes later does not.
         ahead: for one that waits, and is not the first: how many are before it.
         short: of one that has ended, only what its row has: the containers but one are left out.
         own: False: another user wrote the row and all files in ``home``, and what is not a view there is ignored.
@@ -44,10 +56,10 @@ def view_of(
             outcome = _checked_outcome(outcome)
         seen = _json_of(row.summary) if short else _read_view(home)
         return _ended(_of_row(row) | ((seen if own else _checked_view(row, seen)) or {}), outcome)
-    return _running(row, home, boot_id, alive and not row.aftermaths, own)
+    return _running(row, home, boot_id, alive=alive and not row.aftermaths, tended=tended, own=own)
 
 
-def _running(row: ApplicationRow, home: str, boot_id: str, alive: bool, own: bool) -> View:
+def _running(row: ApplicationRow, home: str, boot_id: str, *, alive: bool, tended: bool, own: bool) -> View:
     # The outcome is read after the lock: an application whose lock was free and that has none stays without.
     outcome = _read_outcome(home)
     seen = _read_view(home)
@@ -57,7 +69,11 @@ def _running(row: ApplicationRow, home: str, boot_id: str, alive: bool, own: boo
     view = _of_row(row) | (seen or {})
     if outcome is not None:
         return _ended(view, outcome)
-    if not alive and outcomes.began(home, row.boot_id, boot_id):
+    has_died = outcomes.is_death_noted(home) if alive else outcomes.began(home, row.boot_id, boot_id)
+    if has_died and (alive or tended) and next_attempt(row, home, boot_id) is not None:
+        why = outcomes.why_it_died(home, row.boot_id, boot_id)
+        return _not_ended(view) | {"phase": "restarting", "diagnostics": f"{why}; {row.reason or 'another one starts'}"}
+    if not alive and has_died:
         if (derived := outcomes.derive(home, row.boot_id, boot_id)) is not None:
             return _ended(view, derived if own else _checked_outcome(derived))
         return view | {
@@ -67,6 +83,10 @@ def _running(row: ApplicationRow, home: str, boot_id: str, alive: bool, own: boo
         }
     if seen is None:
         return view | {"state": "ACCEPTED", "phase": "starting", "diagnostics": "the ApplicationMaster is starting"}
+    return _not_ended(view)
+
+
+def _not_ended(view: View) -> View:
     # A view may already speak of the end, but only the outcome makes it one.
     if view["state"] in ("FINISHED", "FAILED", "KILLED"):
         view |= {"state": "RUNNING", "final_status": "UNDEFINED", "cause": None, "finished_ms": None}
@@ -111,16 +131,45 @@ def _ended(view: View, outcome: Outcome) -> View:
     return view | outcome | {"phase": "", "containers": containers}
 
 
+def unstored_in(home: str) -> list[str]:
+    """Return the paths in the directory of an application that has ended with output that is only there.
+
+    Its task could bring it to no other place, or was killed, and nobody could store what it left.
+    """
+    containers = os.path.join(home, "containers")
+    left = []
+    with contextlib.suppress(FileNotFoundError), os.scandir(containers) as entries:
+        left = [path for entry in entries if os.path.lexists(path := os.path.join(entry.path, "workspace"))]
+    if not left:
+        return []  # as nearly always, and a view may be large
+    seen = (_read_view(home) or {}).get("containers", ())
+    paths = [path for one in seen for two in (one, *one.get("earlier", ())) for path in two.get("unstored", ())]
+    spec = (state.read_json(os.path.join(home, "submission.json")) or {}).get("spec")
+    outputs = spec.get("outputs", ()) if isinstance(spec, dict) else ()
+    names = [one["output_path"] for one in outputs if one.get("on_failure") != "drop"]
+    paths += [os.path.join(workspace, name) for workspace in left for name in names]
+    return sorted({path for path in paths if path.startswith(f"{containers}/") and _has_content(path)})
+
+
+def _has_content(path: str) -> bool:
+    try:
+        return bool(os.listdir(path))
+    except NotADirectoryError:
+        return True
+    except FileNotFoundError:
+        return False
+
+
 def summary_of(row: ApplicationRow, outcome: Outcome, home: str) -> str:
     """JSON of the last view for a list: of its containers only the one that speaks for the exit code: the one that
-    was the first to end badly, since others are stopped for it, or else the first in order."""
+    was the first to end badly, since others are stopped for it, or else one without an exit code, or the first."""
     view = _read_view(home)
     if view is None:
         return ""
     view = _ended(view, outcome)
     containers = view["containers"]
-    bad = [one for one in containers if one.get("exit_code") or one.get("signal")]
-    bad.sort(key=lambda one: (not one.get("exit_code"), one.get("finished_ms") or 0))
+    bad = [one for one in containers if one.get("exit_code") != 0]
+    bad.sort(key=lambda one: (not one.get("exit_code"), not one.get("signal"), one.get("finished_ms") or 0))
     view["containers"] = (bad or containers)[:1]
     return json.dumps(view, separators=(",", ":"))
 
@@ -131,6 +180,8 @@ def views_of(
     alive: Container[str],
     home_of: Callable[[str], str],
     boot_id: str,
+    *,
+    tended: bool,
 ) -> list[View]:
     """Return `view_of` for each row, in order.
 
@@ -140,11 +191,13 @@ def views_of(
         alive: the ids of those whose lock was held.
         home_of: where an application's directory is.
         boot_id: of the machine as it runs now.
+        tended: whether their user has a runner.
     """
     views = []
     for row in rows:
         ahead = schedule.ahead(row.id, waiting) if row.state == WAITING else ""
-        views.append(view_of(row, home_of(row.id), boot_id, alive=row.id in alive, ahead=ahead, short=True))
+        one = view_of(row, home_of(row.id), boot_id, alive=row.id in alive, tended=tended, ahead=ahead, short=True)
+        views.append(one)
     return views
 
 

@@ -95,6 +95,7 @@ class AmPlan(Value, kw_only=True):
                 cache=self.cache,
                 hdfs=self.hdfs,
                 am_file=f"{StagingPaths(self.home).staging(grant.container_id.application)}/{AM}",
+                resource_managers=self.cluster.web,
             )
             return python_command(self.python, "task", "--engine", "yarn"), json.dumps(to_json(spec)).encode()
 

@@ -23,7 +23,7 @@ from importlib.util import MAGIC_NUMBER, find_spec, source_hash
 from typing import NamedTuple
 
 from dlapp.errors import DlappError
-from dlapp.system.files import UntrustedFile, list_names, own_directory, read_file
+from dlapp.system.files import UntrustedFile, closing_fd, list_names, open_own_directory, read_file
 
 NAME = "dlapp.pyz"
 """Its name in a container's working directory."""
@@ -123,7 +123,7 @@ def packed(directory: str) -> tuple[str, str]:
     beginning = f"dlapp-{_fingerprint(files)}-"
     try:
         os.makedirs(directory, mode=0o700, exist_ok=True)
-        with own_directory(f"{directory}/.", path=directory) as fd:
+        with closing_fd(open_own_directory(f"{directory}/.", path=directory)) as fd:
             for name in list_names(fd, limit=_MOST_NAMES):
                 if name.startswith(beginning) and name.endswith(".pyz"):
                     if name == f"{beginning}{(digest := _digest_in(fd, name))}.pyz":

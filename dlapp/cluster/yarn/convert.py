@@ -7,6 +7,7 @@ import urllib.parse
 from dlapp.cluster.yarn.dialect import Dialect
 from dlapp.cluster.yarn.proto import yarn_pb2 as pb
 from dlapp.cluster.yarn.values import (
+    ContainerStage,
     ContainerStatus,
     Granted,
     Launch,
@@ -28,12 +29,16 @@ _VISIBILITY = {"PUBLIC": pb.PUBLIC, "PRIVATE": pb.PRIVATE, "APPLICATION": pb.APP
 _USABLE = (pb.NS_NEW, pb.NS_RUNNING)
 
 
+def application_id_to_proto(application_id: ApplicationId) -> pb.ApplicationIdProto:
+    """The id in a message."""
+    return pb.ApplicationIdProto(id=application_id.number, cluster_timestamp=application_id.cluster_timestamp_ms)
+
+
 def container_id_to_proto(container_id: ContainerId) -> pb.ContainerIdProto:
     """Fields 2 and 3, as every release writes them. Source: ContainerId.newContainerId; the epoch is above bit 40."""
     message = pb.ContainerIdProto(id=container_id.epoch << _NUMBER_BITS | container_id.number)
     message.app_attempt_id.attemptId = container_id.attempt
-    message.app_attempt_id.application_id.id = container_id.application.number
-    message.app_attempt_id.application_id.cluster_timestamp = container_id.application.cluster_timestamp_ms
+    message.app_attempt_id.application_id.CopyFrom(application_id_to_proto(container_id.application))
     return message
 
 
@@ -89,10 +94,21 @@ def granted_from_proto(message: pb.ContainerProto, dialect: Dialect) -> Granted:
 
 
 def status_from_proto(message: pb.ContainerStatusProto) -> ContainerStatus:
-    """Return the status of a container. A state that we do not know is not the end."""
+    """Return the status of a container. A state that we do not know is not the end.
+
+    Hadoop 2 does not say that a container is being prepared: it runs. Source: ContainerImpl.getCurrentState and, of
+    Hadoop 3, getContainerSubState.
+    """
+    stage = ContainerStage.RUNNING
+    if message.HasField("state") and message.state == pb.C_COMPLETE:
+        stage = ContainerStage.ENDED
+    elif (message.HasField("state") and message.state == pb.C_NEW) or (
+        message.HasField("container_sub_state") and message.container_sub_state == pb.CSS_SCHEDULED
+    ):
+        stage = ContainerStage.PREPARING
     return ContainerStatus(
         container_id=container_id_from_proto(message.container_id),
-        ended=message.HasField("state") and message.state == pb.C_COMPLETE,
+        stage=stage,
         exit_status=message.exit_status,
         diagnostics=message.diagnostics if message.HasField("diagnostics") else "",
     )

@@ -13,11 +13,12 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from dlapp.ids import ApplicationId
+from dlapp.locations import FileInfo
 from dlapp.report import CommitClaim, OutputView
 from dlapp.spec import OutputSpec
 
 DIRECTORY = ".dlapp"
-CACHE_MODE, OWN_MODE = 0o711, 0o700
+CACHE_MODE, OWN_MODE, OWN_FILE_MODE = 0o711, 0o700, 0o600
 VIEW, SUBMISSION, AM = "view.json", "submission.json", "am.json"
 KILL, SOFT_KILL = "kill.json", "softkill.json"
 COMMIT = "commit.json"
@@ -32,25 +33,8 @@ MAX_HISTORY_BYTES = MAX_VIEW_BYTES + MAX_SUBMISSION_BYTES
 MAX_CLAIM_BYTES = 64 << 20
 """Of a commit claim: the parts of 10,000 containers have some 3 MiB for each output, and longer names more."""
 MAX_GROUP_BYTES = 16 << 20
-"""Of a group of the journal. It has a second's lines, or, when HDFS took no changes for long, as many as fit."""
-
-
-class FileInfo(Protocol):
-    """A file: its size [bytes], when it was last changed [ms since 1970], its owner and permissions.
-
-    ``is_file`` is false for directories and symbolic links.
-    """
-
-    @property
-    def size_bytes(self) -> int: ...
-    @property
-    def modified_ms(self) -> int: ...
-    @property
-    def owner(self) -> str: ...
-    @property
-    def mode(self) -> int: ...
-    @property
-    def is_file(self) -> bool: ...
+"""Of a file of the journal. It has a second's lines, or, of many groups or when HDFS took no changes for long, as many
+as fit."""
 
 
 class StagingFiles(Protocol):
@@ -59,6 +43,9 @@ class StagingFiles(Protocol):
     @property
     def home(self) -> str:
         """The user's home directory."""
+
+    def home_by_server(self) -> str:
+        """Return the path of the user's home directory as the file system has it."""
 
     def close(self) -> None:
         """Close the connections."""
@@ -93,6 +80,9 @@ class StagingFiles(Protocol):
 
     def read_part(self, location: str, offset: int, count: int) -> bytes:
         """Return ``count`` bytes of a file, which must have them. Raises NotFound."""
+
+    def touch(self, location: str) -> None:
+        """Set the time of a file's last change to now. Raises NotFound."""
 
     def remove(self, location: str) -> None:
         """Remove a file, or a directory with all in it; nothing there is no error."""

@@ -23,8 +23,9 @@ TASK_SECRET = "dlapp.task"
 _TAKEN_OVER = ("PATH", "USER", "LOGNAME")
 
 
-INPUT_CACHE, UNSTORED = "dlapp-cache", "dlapp-unstored"
-"""For input that is used again, where the operator named no directory; for output that could not be stored."""
+INPUT_CACHE, PAYLOAD_CACHES, UNSTORED = "dlapp-cache", "dlapp-payload-caches", "dlapp-unstored"
+"""For input that is used again and for what payloads keep, where the operator named no directory; for output that could
+not be stored."""
 
 
 def user_directory(environ: Mapping[str, str], here: str) -> str:
@@ -62,7 +63,11 @@ def make_home(environ: Mapping[str, str] = os.environ) -> str:
     directory = user_directory(environ, os.getcwd())
     spec = replace(spec, unstored=os.path.join(directory, UNSTORED))
     if spec.cache is not None:
-        spec = replace(spec, cache=replace(spec.cache, directory=os.path.join(directory, INPUT_CACHE)))
+        caches = {
+            "directory": os.path.join(directory, INPUT_CACHE),
+            "payload_directory": os.path.join(directory, PAYLOAD_CACHES),
+        }
+        spec = replace(spec, cache=replace(spec.cache, **caches))
     if spec.ledger is not None:
         # Of a ledger that the NodeManager keeps.
         web = f"{spec.ledger.web}{environ['NM_HOST']}:{environ['NM_HTTP_PORT']}"

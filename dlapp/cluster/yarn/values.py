@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from dlapp.cluster.yarn.dialect import Dialect
@@ -71,11 +72,21 @@ class Granted(Value, kw_only=True):
     token: bytes = field(repr=False)
 
 
+class ContainerStage(Enum):
+    """Stage of a container, as its node says: the node fetches its files, or has no room for it yet; its processes run;
+    they are gone.
+    """
+
+    PREPARING = "preparing"
+    RUNNING = "running"
+    ENDED = "ended"
+
+
 class ContainerStatus(Value, kw_only=True):
     """A container as its node or the ResourceManager sees it; ``exit_status`` means something once it has ended."""
 
     container_id: ContainerId
-    ended: bool
+    stage: ContainerStage
     exit_status: int
     diagnostics: str = ""
 
@@ -85,14 +96,10 @@ class Registration(Value, kw_only=True):
 
     Args:
         largest: the largest container of the queue.
-        queue: the one that is used, with its full path.
-        resource_types: names of what the ResourceManager counts; empty on Hadoop 2.
         live: containers that earlier attempts left running.
     """
 
     largest: Resources
-    queue: str = ""
-    resource_types: tuple[str, ...] = ()
     live: tuple[Granted, ...] = ()
 
 
@@ -103,17 +110,15 @@ class Allocation(Value, kw_only=True):
         granted: new containers.
         live: containers of earlier attempts that the ResourceManager learnt of late.
         ended: containers that ended or were taken back; some may come twice after a ResourceManager's restart.
-        nodes: nodes whose state changed, and whether each can be used now.
+        nodes: those whose state changed.
         node_count: how many nodes the cluster has.
-        preempted: containers that will be taken away.
     """
 
     granted: tuple[Granted, ...] = ()
     live: tuple[Granted, ...] = ()
     ended: tuple[ContainerStatus, ...] = ()
-    nodes: tuple[tuple[NodeId, bool], ...] = ()
+    nodes: tuple[NodeReport, ...] = ()
     node_count: int = 0
-    preempted: tuple[ContainerId, ...] = ()
 
 
 class LocalResource(Value, kw_only=True):
@@ -173,6 +178,7 @@ class Cluster(Value, kw_only=True):
         clients: ``yarn.resourcemanager.address`` of each; asked for the nodes alone.
         login: as whom it asks for what needs no token of its own.
         web_scheme: of the NodeManagers' web addresses: ``http`` or ``https``.
+        web: web address of each ResourceManager, ``http://host:8088``; for tasks without an ApplicationMaster.
     """
 
     schedulers: tuple[str, ...]
@@ -180,6 +186,7 @@ class Cluster(Value, kw_only=True):
     login: Login
     dialect: Dialect = Dialect.GCORES
     web_scheme: str = "http"
+    web: tuple[str, ...] = ()
 
 
 class Program(Value, kw_only=True):

@@ -5,7 +5,8 @@ A lease names the witnesses that can be heard about it, as JSON:
     {"task": {"pid": 4711, "start_time": 1234567, "pid_ns": 4026531836},
      "lock": {"directory": "/run/lock/dlapp", "token": "9f…", "cards": {"GPU-…": 4711}},
      "fifo": "/…/container_…/life",
-     "docker": {"host": "unix:///var/run/docker.sock", "label": "dlapp.container=container_…"}}
+     "docker": {"host": "unix:///var/run/docker.sock", "label": "dlapp.container=container_…"},
+     "cgroup": "/sys/fs/cgroup/hadoop-yarn/container_…"}
 
     task     the process that took the lease. Its pid alone says nothing, pids come again; with its start time it does.
     lock     the records of its devices (`dlapp.gpuid.stores.device_files`): task, guardian and a plain payload hold
@@ -14,6 +15,8 @@ A lease names the witnesses that can be heard about it, as JSON:
     fifo     the lifeline that a payload reads: opening it for writing fails with ENXIO exactly when no reader is left.
     docker   the label of its containers. One that is only created may still be started by a call on its way: it counts
              as alive until it is removed. Only this process's own dockerd is asked, whatever address stands there.
+    cgroup   the container's, where YARN made one. A cgroup cannot be removed while a process is in it, so one that is
+             gone stands for a task and a lock that cannot be seen.
     GPUs    not written, always asked: a process that computes on one of the lease's GPUs, by NVML.
 
 One that says alive is believed. Else one that says unknown is: a pid of another pid namespace, a /proc that hides other
@@ -39,7 +42,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dlapp.gpuid.liveness.result import ALIVE, GONE, UNKNOWN, Liveness
 from dlapp.gpuid.stores.device_files import HELD, LEASED, Directory
@@ -49,7 +52,7 @@ from dlapp.system.processes.proc import process_stat, real_uid
 from dlapp.system.shared_directory import open_shared_directory
 
 if TYPE_CHECKING:
-    from dlapp.net.dockerd import ContainerSummary
+    from dlapp.net.dockerd import ContainerSummary, Dockerd
 
 
 class _Silent(NamedTuple):
@@ -68,17 +71,7 @@ _UID = "dlapp.uid"
 _LABEL = re.compile(r"dlapp\.container=(container_|shell-)[A-Za-z0-9_-]{1,200}", re.ASCII)
 
 
-class Dockers(Protocol):
-    """Questions to dockerd; `dlapp.net.dockerd.Dockerd`."""
-
-    def labelled(self, labels: list[str], *, until: float) -> list[ContainerSummary]:
-        """See there."""
-
-    def remove(self, name: str, *, until: float) -> None:
-        """See there."""
-
-
-def _docker(host: str) -> Dockers:
+def _docker(host: str) -> Dockerd:
     from dlapp.net.dockerd import Dockerd
 
     return Dockerd(host, JUDGE_S)
@@ -104,7 +97,7 @@ class LivenessProbes:
         self,
         *,
         devices: Callable[[Iterable[str]], Liveness] = _devices_of_nvml,
-        docker: Callable[[str], Dockers] = _docker,
+        docker: Callable[[str], Any] = _docker,
         docker_host: str = "",
         boot_id: str | None = None,
     ) -> None:
@@ -132,7 +125,7 @@ class LivenessProbes:
         """
         if boot_id and self.boot_id and boot_id != self.boot_id:
             return Liveness(GONE)
-        task, lock, fifo, docker = (evidence.get(name) for name in ("task", "lock", "fifo", "docker"))
+        task, lock, fifo, docker, cgroup = (evidence.get(name) for name in ("task", "lock", "fifo", "docker", "cgroup"))
         if all(one is None for one in (task, lock, fifo, docker)):
             return Liveness(UNKNOWN, "its record names no evidence of its payload")
         owner = _owner_of(task) if owner is None else owner
@@ -142,6 +135,9 @@ class LivenessProbes:
             found.append(_task(task, owner))
         if lock is not None:
             found.append(_lock(lock))
+        # All that was started as children of the task was in it. A path proves nobody alive: it may be any cgroup's.
+        if cgroup is not None and _is_removed_cgroup(cgroup):
+            found = [one for one in found if one.state != UNKNOWN]
         of_docker = None if docker is None else self._containers(evidence, owner, until)
         if of_docker is not None:
             found.append(of_docker)
@@ -205,7 +201,7 @@ class LivenessProbes:
 
     def _left(
         self, evidence: Mapping[str, Any], owner: int | None, until: float
-    ) -> tuple[Dockers, list[ContainerSummary]]:
+    ) -> tuple[Dockerd, list[ContainerSummary]]:
         """Return this process's dockerd and the lease's containers there. Raises ValueError: they cannot be known."""
         from dlapp.net.dockerd import DockerError
 
@@ -327,6 +323,28 @@ def _lock(lock: Any) -> Liveness:
     finally:
         os.close(fd)
     return Liveness(GONE)
+
+
+def cgroup_of_container(container: str, root: str = "/") -> str | None:
+    """Return the directory of this process's cgroup, if it is that of a container of YARN alone; None: it is not.
+
+    Args:
+        container: its id, by which YARN names the cgroup.
+        root: where /proc is.
+
+    Source: cgroups(7); CGroupsHandlerImpl.getPathForCGroup (``<hierarchy>/container_…``).
+    """
+    paths = [path for one in ("cpu", "memory", "devices") for path in machine.cgroup_directories(root, one)]
+    return next((path for path in paths if os.path.basename(path) == container), None)
+
+
+def _is_removed_cgroup(path: Any) -> bool:
+    if not isinstance(path, str) or not path.startswith("/") or "\0" in path or ".." in path.split("/"):
+        return False
+    above = os.path.dirname(path)
+    # Without what is above it, the whole hierarchy may not be visible here.
+    is_visible = os.path.isdir(above) and machine.file_system_of(above)[0] in ("cgroup", "cgroup2")
+    return is_visible and not os.path.lexists(path)
 
 
 def _fifo(path: Any, owner: int | None, until: float) -> Liveness | _Silent:

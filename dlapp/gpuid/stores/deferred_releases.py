@@ -7,6 +7,10 @@ from collections.abc import Callable
 
 from dlapp.errors import TimedOut, Unreachable
 from dlapp.gpuid.rules import LeaseRecord
+from dlapp.system.clock import backoff_s
+
+_AGAIN_S = (0.2, 60.0)
+"""Nobody waits for these, and an ensemble that comes back has enough to do."""
 
 
 class DeferredReleases:
@@ -42,6 +46,7 @@ class DeferredReleases:
                 self._waiting.pop(one.token, None)
 
     def _run(self) -> None:
+        pauses_s = backoff_s(*_AGAIN_S)
         while True:
             with self._changed:
                 if self._closed or not self._waiting:
@@ -52,7 +57,7 @@ class DeferredReleases:
                 self._release(one, 1.0)
             except (Unreachable, TimedOut):
                 with self._changed:
-                    self._changed.wait(0.2)
+                    self._changed.wait(next(pauses_s))
                 continue
             except Exception:
                 pass  # it is another's now, or the record cannot be written by us: evidence is left

@@ -404,11 +404,6 @@ def withdraw(directory: str, name: str, fd: int) -> None:
         os.unlink(os.path.join(directory, name))
 
 
-def try_lock(fd: int, byte: int, count: int = 1) -> bool:
-    """Take the lock on a byte, or on ``count`` from there on, without waiting; False: somebody else has one."""
-    return locks.try_lock(fd, byte, count)
-
-
 def text_of(record: Record, name: str) -> str:
     """Return a text of a record for people, at most 200 characters; empty where it is none."""
     value = record.get(name)

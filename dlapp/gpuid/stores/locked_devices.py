@@ -19,55 +19,58 @@ IsStillFree = Callable[[MachineReader, Sequence[Entry], int | None], bool]
 """Checks a device once more when it is locked, by its records and the descriptor of its lock."""
 
 
-class PublishedHolds(NamedTuple):
-    """A record of this process in the ledger's directory."""
-
-    name: str
-    fd: int
-
-
 class Taken(NamedTuple):
-    """Locks of devices: the descriptors of their files, by name, and the records of that."""
+    """Locks of devices: the descriptors of their files, by name, and the names and descriptors of the records of that
+    in ``directory``."""
 
+    directory: str
     lock_by_name: Mapping[str, int]
-    published: tuple[PublishedHolds, ...]
+    published: tuple[tuple[str, int], ...]
 
 
 class _LockedDevices(Closeable):
     """Locked devices. Closing lets go of this process's part; the devices are free when every process that inherited
-    the descriptors has done so, or is gone."""
+    the descriptors (``fds``, not inherited unless passed on) has done so, or is gone."""
 
-    def __init__(self, devices: Sequence[Device], taken: Taken, directory: str) -> None:
+    def __init__(self, devices: Sequence[Device], taken: Taken) -> None:
         self.devices = tuple(devices)
-        self._locks, self._published, self._directory = tuple(taken.lock_by_name.values()), taken.published, directory
-        self.fds = (*self._locks, *(one.fd for one in self._published))
-        self._open = True
+        self._locks, self._published, self._directory = (
+            tuple(taken.lock_by_name.values()),
+            taken.published,
+            taken.directory,
+        )
+        self.fds = (*self._locks, *(fd for _, fd in self._published))
+        self.is_open = True
 
     def close(self) -> None:
         """Close the descriptors. May be repeated."""
-        if self._open:
-            self._open = False
+        if self.is_open:
+            self.is_open = False
             # The record first: when the device's lock is free, no live record of it may remain.
-            for fd in (*(one.fd for one in self._published), *self._locks):
+            for fd in (*(fd for _, fd in self._published), *self._locks):
                 os.close(fd)
 
-    def _withdraw(self) -> None:
-        for one in self._published:
-            device_files.withdraw(self._directory, one.name, one.fd)
+    def release(self) -> bool:
+        """Give the devices back: the payload is gone, its evidence need not be looked at. May be repeated."""
+        if self.is_open:
+            for name, fd in self._published:
+                device_files.withdraw(self._directory, name, fd)
+        self.close()
+        return True
 
 
 class Reservation(_LockedDevices):
-    """Devices that are reserved for an application; ``fds`` (not inherited unless passed on) hold them."""
+    """Devices that are reserved for an application."""
 
     def close(self) -> None:
         """Close the descriptors, and remove the records if nobody else holds them. May be repeated."""
-        if not self._open:
+        if not self.is_open:
             return
         again = []
-        for one in self._published:
+        for name, fd in self._published:
             with contextlib.suppress(OSError):
                 # Opened anew, it sees the lock of those who inherited the descriptor.
-                again.append((one.name, os.open(f"/proc/self/fd/{one.fd}", os.O_RDWR | os.O_CLOEXEC)))
+                again.append((name, os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)))
         super().close()
         for name, fd in again:
             try:
@@ -78,20 +81,13 @@ class Reservation(_LockedDevices):
 
 
 class MachineLease(_LockedDevices):
-    """Devices that a container has; ``fds`` (not inherited unless passed on) hold them."""
+    """Devices that a container has."""
 
-    def __init__(
-        self, devices: Sequence[Device], taken: Taken, directory: str, reservation: Reservation | None = None
-    ) -> None:
-        super().__init__(devices, taken, directory)
+    def __init__(self, devices: Sequence[Device], taken: Taken, reservation: Reservation | None = None) -> None:
+        super().__init__(devices, taken)
         self._reservation = reservation
         if reservation is not None:
             self.fds = (*self.fds, *reservation.fds)
-
-    @property
-    def is_open(self) -> bool:
-        """Return whether this object still holds it."""
-        return self._open
 
     def close(self) -> None:
         """Close the descriptors. May be repeated."""
@@ -99,26 +95,13 @@ class MachineLease(_LockedDevices):
         if self._reservation is not None:
             self._reservation.close()
 
-    def release(self) -> bool:
-        """Give the devices back: the payload is gone, its evidence need not be looked at. May be repeated."""
-        if self._open:
-            self._withdraw()
-        self.close()
-        return True
-
 
 class HeldDevices(_LockedDevices):
     """Devices that are locked for a lease of a cluster's ledger; ``evidence``: where to look whether they still are."""
 
-    def __init__(self, devices: Sequence[Device], taken: Taken, directory: str, evidence: Record) -> None:
-        super().__init__(devices, taken, directory)
+    def __init__(self, devices: Sequence[Device], taken: Taken, evidence: Record) -> None:
+        super().__init__(devices, taken)
         self.evidence = evidence
-
-    def release(self) -> None:
-        """Let go of them, and remove their records: the payload is gone. May be repeated."""
-        if self._open:
-            self._withdraw()
-        self.close()
 
 
 def take(
@@ -144,7 +127,7 @@ def take(
     kind = HELD[LEASED] if both else HELD[byte]
     against = (kind,) if byte == LEASED else HELD
     lock_by_name: dict[str, int] = {}
-    published: PublishedHolds | None = None
+    published: tuple[str, int] | None = None
     is_taken = False
     try:
         names = [file_name(one.uuid) for one in devices]
@@ -154,11 +137,11 @@ def take(
                 if not _lock(directory, name, fd, byte, 2 if both else 1) or not directory.is_current(fd, name):
                     return None
         whole = {**record, "devices": {one.uuid: one.index for one in devices}, "boot_id": liveness.boot_id}
-        published = PublishedHolds(*directory.publish(kind, whole))
+        published = directory.publish(kind, whole)
         # 1. A and B lock one device; in between a user replaced its file or made it impossible to lock.
         # 2. Each writes its live record before it reads those of others.
         # 3. So at least the later one sees the other's record: one of them gets the device, or neither, never both.
-        entries = ledger.entries(names, but={published.name})
+        entries = ledger.entries(names, but={published[0]})
         for name in names:
             those = entries.get(name, ())
             if any(one.is_live and one.kind in against for one in those):
@@ -169,12 +152,12 @@ def take(
             if one.uid == os.geteuid() and not one.is_live and one.kind in against and liveness.is_over(one):
                 directory.remove(one.name)
         is_taken = True
-        return Taken(lock_by_name, (published,))
+        return Taken(directory.path, lock_by_name, (published,))
     finally:
         if not is_taken:
             if published is not None:
                 device_files.withdraw(directory.path, *published)
-                os.close(published.fd)
+                os.close(published[1])
             for fd in lock_by_name.values():
                 os.close(fd)
 
@@ -198,7 +181,7 @@ def _lock(directory: Directory, name: str, fd: int, byte: int, count: int) -> bo
     the records keep two from taking the device.
     """
     for _ in range(3):
-        if device_files.try_lock(fd, byte, count):
+        if locks.try_lock(fd, byte, count):
             return True
         if locks.is_write_locked(fd, byte, count):
             return False

@@ -29,7 +29,7 @@ import contextlib
 import os
 import random
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -165,12 +165,11 @@ class MachineLedger:
 
     # ---- waiting ----
 
-    def ticket(self, application: str, user: str, count: int, *, since_ms: int) -> QueueTicket:
+    def ticket(self, application: str, count: int, *, since_ms: int) -> QueueTicket:
         """Take a place in the machine's queue, behind the entries of other users that exist.
 
         Args:
             application: that waits.
-            user: its name for messages.
             count: how many devices it needs.
             since_ms: behind this user's own applications from before this time [ms since 1970].
 
@@ -178,11 +177,14 @@ class MachineLedger:
             AskTooLarge: this machine has fewer devices, so the entry would block the queue for ever.
         """
         self._refuse_too_many(count)
-        record = {"application": application, "user": user, "count": count, "since_ms": since_ms}
+        record = {"application": application, "count": count, "since_ms": since_ms}
         with self._open() as ledger:
             return QueueTicket(ledger.directory, ticket_name(application, since_ms), record, self._clock)
 
     # ---- taking ----
+
+    def reach(self, *, timeout_s: float) -> None:
+        """Do nothing: the store is a directory."""
 
     def acquire(self, ask: LeaseRequest, *, timeout_s: float = 0.0) -> MachineLease:
         """Lease from the application's reservation, or reserve and lease in one; see `dlapp.gpuid.ledger.Ledger`.
@@ -190,15 +192,7 @@ class MachineLedger:
         Without a reservation, an asker who waits has a place in the machine's queue.
         """
         if self._application:
-            return self.lease(
-                application=self._application,
-                container=ask.container,
-                user=ask.user,
-                gcores=ask.gcores,
-                timeout_s=timeout_s,
-                evidence=ask.evidence or None,
-                spread=ask.spread,
-            )
+            return self.lease(replace(ask, application=self._application), timeout_s=timeout_s)
         if (again := self._leases.get(ask.container)) is not None and again.is_open:
             if len(again.devices) != ask.gcores:
                 raise LedgerError(f"{self.host}: {ask.container} holds {len(again.devices)} gcores already")
@@ -210,16 +204,13 @@ class MachineLedger:
             for name in ask.uuids:
                 known.device(name)
         with contextlib.ExitStack() as waiting:
-            now_ms = clock.now_ms()
-            place = (
-                waiting.enter_context(self.ticket(ask.application, ask.user, ask.gcores, since_ms=now_ms))
-                if timeout_s > 0
-                else None
-            )
+            place = None
+            if timeout_s > 0:
+                place = waiting.enter_context(self.ticket(ask.application, ask.gcores, since_ms=clock.now_ms()))
             while True:
                 try:
                     reservation = self.reserve(
-                        ask.application, ask.user, ask.gcores, ticket=place, uuids=ask.uuids, spread=ask.spread
+                        ask.application, ask.gcores, ticket=place, uuids=ask.uuids, spread=ask.spread
                     )
                     break
                 except NotEnough as error:
@@ -230,28 +221,21 @@ class MachineLedger:
                         raise  # enough are free; somebody came first
                     reason = rules.in_the_way(self.record(), ask.gcores, clock.now_ms())
                     raise NotEnough(self.host, reason, ask.gcores, error.free, error.holders) from error
-        try:
-            lease = self._lease_of(ask, reservation)
-        except BaseException:
-            reservation.close()
-            raise
-        self._leases[ask.container] = lease
+        with contextlib.ExitStack() as kept:
+            kept.enter_context(reservation)
+            with self._open() as ledger:
+                taken = take(ledger, reservation.devices, LEASED, _hold_record(ask), is_free_of_leases)
+            if taken is None:
+                raise LedgerError(
+                    f"{self.host}: a GPU that is reserved for {ask.application} was leased by another application"
+                )
+            kept.pop_all()
+        self._leases[ask.container] = lease = MachineLease(reservation.devices, taken, reservation)
         return lease
-
-    def _lease_of(self, ask: LeaseRequest, reservation: Reservation) -> MachineLease:
-        record = _hold_record(ask.application, ask.container, ask.evidence)
-        with self._open() as ledger:
-            taken = take(ledger, reservation.devices, LEASED, record, is_free_of_leases)
-        if taken is None:
-            raise LedgerError(
-                f"{self.host}: a GPU that is reserved for {ask.application} was leased by another application"
-            )
-        return MachineLease(reservation.devices, taken, self.directory, reservation)
 
     def reserve(
         self,
         application: str,
-        user: str,
         count: int,
         *,
         ticket: QueueTicket | None = None,
@@ -262,7 +246,6 @@ class MachineLedger:
 
         Args:
             application: the one that they are kept for.
-            user: its user, for those who find them held.
             count: how many devices.
             ticket: the asker's place; None: behind everybody who waits now.
             uuids: exactly these; empty: any.
@@ -299,45 +282,61 @@ class MachineLedger:
                     reason = _in_the_way(count, free, [*map(str, held), *out])
                     raise NotEnough(self.host, reason, count, len(free), held)
                 if (taken := take(ledger, chosen, RESERVED, {"application": application}, is_unused)) is not None:
-                    return Reservation(chosen, taken, self.directory)
+                    return Reservation(chosen, taken)
                 # Another request took one of them after the read. Without malice each such round serves one request.
                 self._sleep(random.uniform(*_RETRY_S))
         raise NotEnough(self.host, f"needs {count} gcores, which others are taking", count, len(free), held)
 
-    def lease(
-        self,
-        *,
-        application: str,
-        container: str,
-        user: str,
-        gcores: int,
-        timeout_s: float = 0.0,
-        evidence: Mapping[str, str] | None = None,
-        spread: bool = False,
-    ) -> MachineLease:
-        """Lease ``gcores`` of the devices that are reserved for ``application`` to one of its containers.
+    def join_reservation(self, application: str) -> Reservation | None:
+        """Reserve the devices once more that processes of an application still have reserved.
+
+        Both reservations count, and each ends with its own processes.
+
+        Returns:
+            None: no process has them reserved.
+
+        Raises:
+            LedgerError: the ledger is not what it must be.
+        """
+        with self._open() as ledger:
+            # 1. A process of the application holds the device: nobody else can take it.
+            # 2. We publish a record of our own. From now on nobody else can take it whether or not (1) still holds.
+            # 3. (1) still holds, so nobody took it in between.
+            mine = _reserved_names(ledger, application)
+            if not mine:
+                return None
+            uuids = {file_name(one.uuid): one for one in self.devices()}
+            devices = [uuids[name] for name in sorted(mine & uuids.keys())]
+            record = {"application": application, "devices": {one.uuid: one.index for one in devices}}
+            whole = {**record, "boot_id": self._liveness.boot_id}
+            published = ledger.directory.publish(HELD[RESERVED], whole)
+            reservation = Reservation(devices, Taken(self.directory, {}, (published,)))
+            if devices and mine <= _reserved_names(ledger, application, but={published[0]}):
+                return reservation
+            reservation.close()
+            return None
+
+    def lease(self, ask: LeaseRequest, *, timeout_s: float = 0.0) -> MachineLease:
+        """Lease ``ask.gcores`` of the devices that are reserved for ``ask.application`` to one of its containers.
 
         In the place of one that is lost or in quarantine, another is reserved for this lease alone.
 
         Args:
-            application: the one that has reserved them.
-            container: the one that gets them.
-            user: the application's, for those who find them held.
-            gcores: how many devices.
+            ask: its evidence is for a payload that does not inherit ``fds``: ``fifo``, the path of the lifeline that
+                it reads.
             timeout_s: how long to wait for devices that a container before this one is giving back.
-            evidence: for a payload that does not inherit ``fds``: ``fifo``, the path of the lifeline that it reads.
-            spread: as in `reserve`.
 
         Raises:
             NotEnough: not in time; it says who holds what.
             LedgerError: the ledger is not what it must be.
         """
+        application, gcores, spread = ask.application, ask.gcores, ask.spread
         if gcores == 0:
-            return MachineLease((), Taken({}, ()), self.directory)
+            return MachineLease((), Taken(self.directory, {}, ()))
         deadline, clear_at = self._clock() + timeout_s, self._clock()
         devices = self.devices()
         extra: Reservation | None = None
-        record = _hold_record(application, container, evidence)
+        record = _hold_record(ask)
         with self._open() as ledger, contextlib.ExitStack() as kept:
             while True:
                 ours = _reserved(ledger, devices, application)
@@ -349,11 +348,11 @@ class MachineLedger:
                             extra.close()  # a container before this one gave one back meanwhile
                             extra = None
                         kept.pop_all()
-                        return MachineLease(chosen, taken, self.directory, extra)
+                        return MachineLease(chosen, taken, extra)
                 elif ours.broken and extra is None:
                     count = min(len(ours.broken), gcores - len(free))
                     try:
-                        extra = kept.enter_context(self.reserve(application, user, count, spread=spread))
+                        extra = kept.enter_context(self.reserve(application, count, spread=spread))
                         continue
                     except (NotEnough, AskTooLarge) as error:
                         if self._clock() >= deadline:
@@ -365,7 +364,7 @@ class MachineLedger:
                 if any(one.doubt for one in held) and self._clock() >= clear_at:
                     # What a task of Docker's left that died is there until somebody removes it.
                     clear_at = self._clock() + _CLEAR_EVERY_S
-                    self.clear_gone(application)
+                    self.reclaim(application)
                     continue
                 if self._clock() >= deadline:
                     reason = _in_the_way(gcores, free, list(map(str, held)))
@@ -386,7 +385,7 @@ class MachineLedger:
         Raises:
             LedgerError: the ledger is not what it must be.
         """
-        record = _hold_record(ask.application, ask.container, ask.evidence) | {"token": token}
+        record = _hold_record(ask) | {"token": token}
         # In one order, so of two requests for the same devices one gets them all.
         ordered = sorted(devices, key=lambda one: one.uuid)
         with self._open() as ledger:
@@ -396,20 +395,15 @@ class MachineLedger:
             inodes = {file_name(one.uuid): 0 for one in ordered}
             inodes |= {name: os.fstat(fd).st_ino for name, fd in taken.lock_by_name.items()}
         evidence = {"directory": self.directory, "token": token, "cards": inodes, "records": True}
-        return HeldDevices(devices, taken, self.directory, evidence)
+        return HeldDevices(devices, taken, evidence)
 
-    def clear_gone(self, application: str) -> None:
-        """End the leases of an application whose payloads are seen to be gone.
+    def reclaim(self, application: str | None = None) -> list[LeaseStatus]:
+        """See `dlapp.gpuid.ledger.Ledger`.
 
-        For whoever may look at that evidence when others may not: its user, after its end.
+        Args:
+            application: only its leases, for whoever may look at their evidence when others may not: its user, after
+                its end.
         """
-        self._reclaim(application)
-
-    def reclaim(self) -> list[LeaseStatus]:
-        """See `dlapp.gpuid.ledger.Ledger`."""
-        return self._reclaim(None)
-
-    def _reclaim(self, application: str | None) -> list[LeaseStatus]:
         found: dict[tuple[str, str, int], tuple[list[str], Liveness]] = {}
         with contextlib.suppress(FileNotFoundError), self._open(make=False) as ledger:
             entries = ledger.entries(patience_s=REMOVE_S)
@@ -441,15 +435,7 @@ class MachineLedger:
 
     # ---- health ----
 
-    def quarantine(
-        self,
-        name: str,
-        *,
-        cause: str,
-        detail: str = "",
-        by: str = "",
-        host: str | None = None,
-    ) -> None:
+    def quarantine(self, name: str, *, cause: str, detail: str = "", by: str = "", host: str | None = None) -> None:
         """Give a device out no more; see `dlapp.gpuid.ledger.Ledger`.
 
         Args:
@@ -529,9 +515,9 @@ class MachineLedger:
             raise AskTooLarge(f"asked for {counted(count, 'gcores')}, this machine has {there}", "resources.gcores")
 
 
-def _hold_record(application: str, container: str, evidence: Mapping[str, str] | None) -> Record:
-    record: Record = {"application": application, "container": container}
-    return {**record, "evidence": dict(evidence)} if evidence else record
+def _hold_record(ask: LeaseRequest) -> Record:
+    record: Record = {"application": ask.application, "container": ask.container}
+    return {**record, "evidence": dict(ask.evidence)} if ask.evidence else record
 
 
 def _is_reserved(application: str, _: MachineReader, entries: Sequence[Entry], __: int | None = None) -> bool:
@@ -543,6 +529,12 @@ def _is_reserved(application: str, _: MachineReader, entries: Sequence[Entry], _
         and one.record.get("application") == application
         for one in entries
     )
+
+
+def _reserved_names(ledger: MachineReader, application: str, but: Collection[str] = ()) -> set[str]:
+    """Return the names of the devices that this user's processes have reserved for an application."""
+    entries = ledger.entries(but=but)
+    return {name for name, those in entries.items() if _is_reserved(application, ledger, those)}
 
 
 def _reserved(ledger: MachineReader, devices: Sequence[Device], application: str) -> _ReservedDevices:

@@ -30,27 +30,10 @@ from dlapp.gpuid.rules import HostRecord, LeaseRequest, LedgerError
 from dlapp.gpuid.stores.locked_devices import HeldDevices
 from dlapp.gpuid.stores.machine import MachineLedger
 from dlapp.hadoop.web import NoAddress, Web
-from dlapp.value import Closeable, replace
+from dlapp.value import replace
 
 _PATH = "/ws/v1/node/resources/yarn.io%2Fgpu"
 _TIMEOUT_S, _AGAIN_S = 5.0, 0.5
-
-
-class NodeManagerLease(Closeable):
-    """The devices of one container, until its node takes them back; ``fds`` hold their locks."""
-
-    def __init__(self, devices: tuple[Device, ...], held: HeldDevices) -> None:
-        self.devices, self._held = devices, held
-        self.fds = tuple(held.fds)
-
-    def release(self) -> bool:
-        """Let go of the locks; the node takes the devices back when the container has ended. May be repeated."""
-        self._held.release()
-        return True
-
-    def close(self) -> None:
-        """Close what holds the locks. May be repeated."""
-        self._held.close()
 
 
 class NodeManagerGpuLedger:
@@ -81,8 +64,11 @@ class NodeManagerGpuLedger:
         """Name of this machine."""
         return os.uname().nodename
 
-    def acquire(self, ask: LeaseRequest, *, timeout_s: float = 0.0) -> NodeManagerLease:
-        """The devices that the NodeManager gave to ``ask.container``.
+    def reach(self, *, timeout_s: float) -> None:
+        """Do nothing: each call of `acquire` asks anew."""
+
+    def acquire(self, ask: LeaseRequest, *, timeout_s: float = 0.0) -> HeldDevices:
+        """Lock the devices that the NodeManager gave to ``ask.container``, and takes back when that has ended.
 
         Raises:
             LedgerError: it gave none, or not as many, NVML does not know them, or somebody has one of them by the
@@ -106,7 +92,7 @@ class NodeManagerGpuLedger:
                 who = "; ".join(str(held[one.uuid]) for one in devices if one.uuid in held)
                 raise LedgerError(f"{self.host}: YARN gave {ask.container} what is not free on this machine: {who}")
             self._sleep(_AGAIN_S)
-        return NodeManagerLease(devices, held)
+        return held
 
     @property
     def problems(self) -> Mapping[str, str]:

@@ -1,6 +1,7 @@
 """The GPU ledger of a cluster, in ZooKeeper: one znode for each host.
 
     <root>/hosts/<host>     the host's record (`dlapp.gpuid.rules`), as JSON
+    <root>/short            names of hosts with GPUs in quarantine (`dlapp.gpuid.stores.short_hosts`)
 
 A change is: read, change, write if the version is still the one that was read. So there is no lock that a dead client
 could hold, and an ask gets all of its devices or none. There are no ephemeral nodes: a session that expires means
@@ -14,6 +15,10 @@ descriptors hold the lock is evidence.
 An answer can be lost after the write was done. The next read tells: the lease is there, with our token. What was
 written by a call that gave up is released by a later one of this process (`dlapp.gpuid.stores.deferred_releases`), or
 by evidence.
+
+A record may still be where earlier versions kept those of all clusters (``former_root``). It is read there, with its
+leases, until the host's first change is written here. The old record stays as it is. A task of an earlier version that
+leases a GPU there locks it on the machine, too, so the GPU is not leased here.
 """
 
 from __future__ import annotations
@@ -23,26 +28,29 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
-from dlapp.errors import NotFound, TimedOut, Unreachable
+from dlapp.errors import Denied, NotFound, TimedOut, Unreachable
 from dlapp.gpuid import rules
 from dlapp.gpuid.devices import Device, Holder
 from dlapp.gpuid.health import nvml
 from dlapp.gpuid.ledger import Inspect, LeaseStatus, uninspected
 from dlapp.gpuid.liveness import probes as witness
+from dlapp.gpuid.liveness.applications import ENDED_S, INSTALLED_ANEW_S, ApplicationWitness
 from dlapp.gpuid.liveness.probes import LivenessProbes, docker_label
-from dlapp.gpuid.liveness.result import ALIVE, GONE
+from dlapp.gpuid.liveness.result import ALIVE, GONE, UNKNOWN, Liveness
 from dlapp.gpuid.record_json import from_bytes, to_bytes
-from dlapp.gpuid.rules import HostRecord, LeaseRecord, LeaseRequest, LedgerError, NotEnough
+from dlapp.gpuid.rules import HostRecord, LeaseRecord, LeaseRequest, LedgerError, NotEnough, OtherMachine
 from dlapp.gpuid.selection import ChoiceCache, choose
 from dlapp.gpuid.stores.deferred_releases import DeferredReleases
-from dlapp.gpuid.stores.ensemble import Ensemble, Overtaken, Unsure
+from dlapp.gpuid.stores.ensemble import Ensemble, Overtaken, TlsFiles, Unsure
 from dlapp.gpuid.stores.host_lock import HostWriteLock, HostWriteLockHold
 from dlapp.gpuid.stores.locked_devices import HeldDevices
 from dlapp.gpuid.stores.machine import MachineLedger
 from dlapp.gpuid.stores.machine_reader import RECLAIM_S
+from dlapp.gpuid.stores.short_hosts import ShortHosts, is_short
+from dlapp.launch_spec import LedgerSettings
 from dlapp.system import clock
 from dlapp.system.clock import backoff_s
 from dlapp.system.machine import machine_id
@@ -56,27 +64,7 @@ _CONFLICT_S = 0.05
 _LOOK_S = (0.05, 1.0)
 _TRIES = 5
 
-T = TypeVar("T")
 Change = Callable[[HostRecord], HostRecord]
-
-
-class ZooKeeperSettings(NamedTuple):
-    """Location of the ledger.
-
-    Args:
-        ensemble: ``zk1:2181,zk2:2181,zk3:2181``.
-        root: path of the ledger's znodes.
-        credentials: ``user:password`` of ZooKeeper's digest scheme; empty: the znodes are open to everybody.
-        lock_dir: where the ledger of this machine is; one for everybody on it.
-        docker_host: the dockerd that is asked for containers, and no other one; empty: none.
-    """
-
-    ensemble: str
-    root: str = "/dlapp"
-    credentials: str = ""
-    session_timeout_s: float = 10.0
-    lock_dir: str = "/run/lock/dlapp"
-    docker_host: str = ""
 
 
 class ZooKeeperLease(Closeable):
@@ -88,29 +76,26 @@ class ZooKeeperLease(Closeable):
         self.devices, self.fds = devices, held.fds
         self.record = record
         self._ledger, self._held = ledger, held
-        self._state = "held"
+        self._is_released = False
 
     def release(self) -> bool:
         """See `dlapp.gpuid.ledger.Lease`."""
-        if self._state == "held":
-            self._state = "released"
+        if self.is_open:
             # First here, then there: whoever finds the GPU free there gets it here too.
             self._held.release()
-            self._done = self._ledger._release(self.record)
-            return self._done
-        return self._state == "released" and self._done
+            self._is_released = self._ledger._release(self.record)
+        return self._is_released
 
     def close(self) -> None:
         """See `dlapp.gpuid.ledger.Lease`."""
-        if self._state == "held":
-            self._state = "closed"
-            self._ledger._forget_open(self.record.container)
+        if self.is_open:
+            self._ledger._open.pop(self.record.container, None)
             self._held.close()
 
     @property
     def is_open(self) -> bool:
         """Return whether this object still holds it."""
-        return self._state == "held"
+        return self._held.is_open
 
 
 class ZooKeeperLedger(Closeable):
@@ -122,11 +107,12 @@ class ZooKeeperLedger(Closeable):
         witnesses: who is heard about a payload.
         inspect: looks at the GPUs before they are given.
         machine: this machine's id; None: from /etc/machine-id.
+        applications: says which applications have ended; None: the cluster's ResourceManagers.
     """
 
     def __init__(
         self,
-        settings: ZooKeeperSettings,
+        settings: LedgerSettings,
         *,
         host: str | None = None,
         discover: Callable[[], tuple[Device, ...]] = nvml.discover,
@@ -134,6 +120,7 @@ class ZooKeeperLedger(Closeable):
         inspect: Inspect = uninspected,
         choose: rules.Choose = choose,
         machine: str | None = None,
+        applications: ApplicationWitness | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -143,6 +130,7 @@ class ZooKeeperLedger(Closeable):
         self._choose = ChoiceCache(choose)
         self._witnesses = witnesses or LivenessProbes(docker_host=settings.docker_host)
         self._machine_id = machine_id() if machine is None else machine
+        self._applications = applications or ApplicationWitness(settings.resource_managers, settings.login)
         self._machine = MachineLedger(settings.lock_dir, discover=discover, witnesses=self._witnesses)
         self._clock, self._sleep = clock, sleep
         self._hosts_path = f"{settings.root.rstrip('/')}/hosts"
@@ -153,7 +141,10 @@ class ZooKeeperLedger(Closeable):
             session_timeout_s=settings.session_timeout_s,
             clock=clock,
             sleep=sleep,
+            tls=TlsFiles(settings.certificates, settings.client_certificate) if settings.tls else None,
         )
+        self._former_path = f"{settings.former_root.rstrip('/')}/hosts" if settings.former_root else ""
+        self._short = ShortHosts(self._ensemble, settings.root, clock)
         self._turns = HostWriteLock(settings.lock_dir, clock=clock, sleep=sleep)
         self._lock = threading.Lock()
         self._known: dict[str, tuple[HostRecord, int]] = {}
@@ -161,6 +152,10 @@ class ZooKeeperLedger(Closeable):
         self._later = DeferredReleases(self._release_now, at_once_s=LEAST_WAIT_S)
 
     # ---- taking and giving back ----
+
+    def reach(self, *, timeout_s: float) -> None:
+        """See `dlapp.gpuid.ledger.Ledger`."""
+        self._ensemble.connect(self._clock() + timeout_s)
 
     def acquire(self, ask: LeaseRequest, *, timeout_s: float = 0.0) -> ZooKeeperLease:
         """See `dlapp.gpuid.ledger.Ledger`."""
@@ -174,6 +169,8 @@ class ZooKeeperLedger(Closeable):
         self._later.flush(ask.container)
         token = os.urandom(8).hex()
         task = {"task": witness.this_task(), **ask.evidence}
+        if (cgroup := witness.cgroup_of_container(ask.container)) is not None:
+            task["cgroup"] = cgroup
         holding = _Holding(self._machine, ask, token, devices, self._sleep)
         try:
             given = self._lease(replace(ask, evidence=task), devices, holding, self._clock() + timeout_s, deadline)
@@ -210,14 +207,20 @@ class ZooKeeperLedger(Closeable):
                 if holding.take(one):
                     return rules.adopt(new, ask.container, token=one.token, evidence=holding.evidence(ask))
 
-        pauses_s = backoff_s(*_LOOK_S)
+        pauses_s, is_listed = backoff_s(*_LOOK_S), False
         while True:
             try:
                 self._change(self.host, change, deadline)
                 break
+            except OtherMachine:
+                if not any(one.state == GONE for one in self._reclaim(deadline)):
+                    raise
             except NotEnough:
                 # A GPU that was seen to be ill is the reason, maybe: others are to find that written.
-                self._change(self.host, lambda record: self._seen(record, devices), deadline)
+                now = self._change(self.host, lambda record: self._seen(record, devices), deadline)
+                if is_short(now) and not is_listed:
+                    self._short.put(self.host)
+                    is_listed = True
                 # Whose payload is gone? Only now is it worth asking: it can take a while (dockerd).
                 freed = any(one.state == GONE for one in self._reclaim(deadline))
                 holding.look_again()
@@ -255,7 +258,7 @@ class ZooKeeperLedger(Closeable):
         return mine
 
     def _release(self, lease: LeaseRecord) -> bool:
-        self._forget_open(lease.container)
+        self._open.pop(lease.container, None)
         try:
             self._release_now(lease, RELEASE_WAIT_S)
         except (Unreachable, TimedOut):
@@ -268,21 +271,6 @@ class ZooKeeperLedger(Closeable):
             return rules.release(record, lease.container, application=lease.application, token=lease.token)
 
         self._change(self.host, change, self._clock() + wait_s)
-
-    def _forget_open(self, container: str) -> None:
-        self._open.pop(container, None)
-
-    def release(self, application: str, container: str) -> None:
-        """Give back the lease of a container of ``application`` on this host, whoever took it.
-
-        Raises:
-            Denied: it belongs to another application.
-        """
-
-        def change(record: HostRecord) -> HostRecord:
-            return rules.release(record, container, application=application)
-
-        self._change(self.host, change, self._clock() + RELEASE_WAIT_S)
 
     # ---- looking ----
 
@@ -303,12 +291,44 @@ class ZooKeeperLedger(Closeable):
         Raises:
             Unreachable: the ensemble does not answer.
         """
-        records = self._ensemble.read_children(self._hosts_path, lambda: self._clock() + timeout_s)
-        for host, data in records:
+        deadline = self._clock() + timeout_s
+        paths: dict[str, str] = {}
+        for above in filter(None, (self._former_path, self._hosts_path)):
+            paths |= {host: f"{above}/{host}" for host in self._ensemble.names(above, deadline)}
+        yield from self._records(paths, timeout_s)
+
+    def _records(self, paths: Mapping[str, str], timeout_s: float) -> Iterator[tuple[str, HostRecord | LedgerError]]:
+        hosts = sorted(paths)
+        data = self._ensemble.read_all([paths[host] for host in hosts], lambda: self._clock() + timeout_s)
+        for host, one in zip(hosts, data, strict=True):
             try:
-                yield host, from_bytes(data, host)
+                yield host, from_bytes(one, host)
             except LedgerError as error:
                 yield host, error
+
+    def short_hosts(self, *, timeout_s: float = 30.0) -> Iterator[tuple[str, HostRecord | LedgerError]]:
+        """See `dlapp.gpuid.ledger.ClusterLedger`.
+
+        Args:
+            timeout_s: as of `hosts`.
+        """
+        names = self._short.names(self._clock() + timeout_s)
+        if names is None:
+            with contextlib.suppress(Denied):
+                self._short.begin(self._clock() + timeout_s)
+            for host, record in self.hosts(timeout_s=timeout_s):
+                if isinstance(record, HostRecord) and is_short(record):
+                    self._short.put(host)
+                    yield host, record
+            self._short.end(self._clock() + timeout_s)
+            return
+        for host, record in self._records({one: f"{self._hosts_path}/{one}" for one in names}, timeout_s):
+            if isinstance(record, HostRecord) and not record.devices:
+                record = self.record_of(host, timeout_s=timeout_s)  # it may be where earlier versions kept it
+            if isinstance(record, LedgerError) or is_short(record):
+                yield host, record
+            else:
+                self._short.remove(host, still=lambda host=host: is_short(self.record_of(host)))  # type: ignore[misc]
 
     @property
     def problems(self) -> dict[str, str]:
@@ -332,7 +352,16 @@ class ZooKeeperLedger(Closeable):
         looked, gone, doubts = [], [], {}
         until = time.monotonic() + RECLAIM_S
         swept = False
+        is_others = self._is_of_other_machine(record)
         for one in record.leases:
+            if is_others:
+                found = self._applications.check(one.application, ended_s=INSTALLED_ANEW_S, until=until)
+                if found.state == GONE:
+                    gone.append(one)
+                else:
+                    found = Liveness(UNKNOWN, f"it is of another machine of this name, and {found.why}")
+                looked.append(LeaseStatus(one.container, one.application, one.devices, found.state, found.why))
+                continue
             found = self._witnesses.check(one.evidence, one.boot_id, one.devices, until=until)
             if found.state == ALIVE and not found.at_work and docker_label(one.evidence) and not swept:
                 # Whoever has the credentials can have written this record. What a dead task left in Docker is removed
@@ -341,6 +370,8 @@ class ZooKeeperLedger(Closeable):
                 self._machine.reclaim()
                 until = time.monotonic() + RECLAIM_S
                 found = self._witnesses.check(one.evidence, one.boot_id, one.devices, until=until)
+            if found.state == UNKNOWN and self._is_over(one, until):
+                found = Liveness(GONE)
             if found.state == GONE:
                 gone.append(one)
             else:
@@ -351,17 +382,14 @@ class ZooKeeperLedger(Closeable):
             self._change(self.host, lambda record: rules.reclaim(record, keys, doubts), deadline)
         return looked
 
+    def _is_over(self, lease: LeaseRecord, until: float) -> bool:
+        """Return whether a lease's application ended long ago, and nothing computes on its GPUs."""
+        ended = self._applications.check(lease.application, ended_s=ENDED_S, until=until)
+        return ended.state == GONE and self._witnesses.computing(lease.devices).state == GONE
+
     # ---- operators ----
 
-    def quarantine(
-        self,
-        name: str,
-        *,
-        cause: str,
-        detail: str = "",
-        by: str = "",
-        host: str | None = None,
-    ) -> None:
+    def quarantine(self, name: str, *, cause: str, detail: str = "", by: str = "", host: str | None = None) -> None:
         """Give a device out no more; see `dlapp.gpuid.ledger.Ledger`.
 
         Args:
@@ -390,13 +418,27 @@ class ZooKeeperLedger(Closeable):
 
         self._change(host, known, self._clock() + RELEASE_WAIT_S)
 
+    def force_release(self, name: str, *, token: str, by: str, host: str | None = None) -> None:
+        """See `dlapp.gpuid.ledger.ClusterLedger`.
+
+        Args:
+            name, token, by, host: as there.
+        """
+
+        def change(record: HostRecord) -> HostRecord:
+            if record.lease_on(name).token != token:
+                raise LedgerError(f"{record.host}: another container holds {name} by now")
+            return rules.force_release(record, name, by=by, now_ms=clock.now_ms())
+
+        self._change_known(host or self.host, change)
+
     def look(self) -> HostRecord:
         """Write down what this host sees of its GPUs now, and how they are."""
         devices = self._discover()
         return self._change(self.host, lambda record: self._seen(record, devices), self._clock() + RELEASE_WAIT_S)
 
     def close(self) -> None:
-        """End the connection. Leases stay; releases that could not be done are left to evidence."""
+        """End the connection, until a later call. Leases stay; releases that could not be done are left to evidence."""
         self._later.close()
         self._ensemble.close()
         self._turns.close()
@@ -405,7 +447,12 @@ class ZooKeeperLedger(Closeable):
 
     def _seen(self, record: HostRecord, devices: tuple[Device, ...]) -> HostRecord:
         now = rules.seen(
-            record, devices, boot_id=self._witnesses.boot_id, now_ms=clock.now_ms(), machine=self._machine_id
+            record,
+            devices,
+            boot_id=self._witnesses.boot_id,
+            now_ms=clock.now_ms(),
+            machine=self._machine_id,
+            full_name=self.settings.full_name,
         )
         return self._inspect(now)
 
@@ -468,14 +515,30 @@ class ZooKeeperLedger(Closeable):
             turn.wrote(written)
             with self._lock:
                 self._known[host] = (new, written)
+            if (now_short := is_short(new)) != (version >= 0 and is_short(record)):
+                self._short.put(host) if now_short else self._short.remove(host)
             return new
 
     def _read(self, host: str, deadline: float, *, newest: bool = False) -> tuple[HostRecord, int]:
         """The record and its version; -1: there is none yet."""
         found = self._ensemble.read(f"{self._hosts_path}/{host}", deadline, newest=newest)
         if found is None:
-            return HostRecord(host), -1
+            return self._read_former(host, deadline, newest=newest), -1
         return from_bytes(found[0], host), found[1]
+
+    def _read_former(self, host: str, deadline: float, *, newest: bool) -> HostRecord:
+        """Return the record of a host where earlier versions have it, or an empty one."""
+        if not self._former_path:
+            return HostRecord(host)
+        found = self._ensemble.read(f"{self._former_path}/{host}", deadline, newest=newest)
+        record = HostRecord(host) if found is None else from_bytes(found[0], host)
+        # All clusters shared it.
+        return HostRecord(host) if host == self.host and self._is_of_other_machine(record) else record
+
+    def _is_of_other_machine(self, record: HostRecord) -> bool:
+        return rules.is_of_other_machine(
+            record, boot_id=self._witnesses.boot_id, machine=self._machine_id, full_name=self.settings.full_name
+        )
 
     def _write(self, host: str, data: bytes, version: int, deadline: float) -> int:
         """Write where the version is still ``version``; the new version. Raises Overtaken, Unsure."""

@@ -43,7 +43,7 @@ class RpcRequestHeaderProto(_message.Message):
     def __init__(self, rpcKind: _Optional[_Union[RpcKindProto, str]] = ..., rpcOp: _Optional[_Union[RpcRequestHeaderProto.OperationProto, str]] = ..., callId: _Optional[int] = ..., clientId: _Optional[bytes] = ..., retryCount: _Optional[int] = ...) -> None: ...
 
 class RpcResponseHeaderProto(_message.Message):
-    __slots__ = ("callId", "status", "serverIpcVersionNum", "exceptionClassName", "errorMsg", "errorDetail", "clientId", "retryCount")
+    __slots__ = ("callId", "status", "serverIpcVersionNum", "exceptionClassName", "errorMsg", "clientId")
     class RpcStatusProto(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         SUCCESS: _ClassVar[RpcResponseHeaderProto.RpcStatusProto]
@@ -57,18 +57,14 @@ class RpcResponseHeaderProto(_message.Message):
     SERVERIPCVERSIONNUM_FIELD_NUMBER: _ClassVar[int]
     EXCEPTIONCLASSNAME_FIELD_NUMBER: _ClassVar[int]
     ERRORMSG_FIELD_NUMBER: _ClassVar[int]
-    ERRORDETAIL_FIELD_NUMBER: _ClassVar[int]
     CLIENTID_FIELD_NUMBER: _ClassVar[int]
-    RETRYCOUNT_FIELD_NUMBER: _ClassVar[int]
     callId: int
     status: RpcResponseHeaderProto.RpcStatusProto
     serverIpcVersionNum: int
     exceptionClassName: str
     errorMsg: str
-    errorDetail: int
     clientId: bytes
-    retryCount: int
-    def __init__(self, callId: _Optional[int] = ..., status: _Optional[_Union[RpcResponseHeaderProto.RpcStatusProto, str]] = ..., serverIpcVersionNum: _Optional[int] = ..., exceptionClassName: _Optional[str] = ..., errorMsg: _Optional[str] = ..., errorDetail: _Optional[int] = ..., clientId: _Optional[bytes] = ..., retryCount: _Optional[int] = ...) -> None: ...
+    def __init__(self, callId: _Optional[int] = ..., status: _Optional[_Union[RpcResponseHeaderProto.RpcStatusProto, str]] = ..., serverIpcVersionNum: _Optional[int] = ..., exceptionClassName: _Optional[str] = ..., errorMsg: _Optional[str] = ..., clientId: _Optional[bytes] = ...) -> None: ...
 
 class RequestHeaderProto(_message.Message):
     __slots__ = ("methodName", "declaringClassProtocolName", "clientProtocolVersion")
@@ -81,12 +77,10 @@ class RequestHeaderProto(_message.Message):
     def __init__(self, methodName: _Optional[str] = ..., declaringClassProtocolName: _Optional[str] = ..., clientProtocolVersion: _Optional[int] = ...) -> None: ...
 
 class UserInformationProto(_message.Message):
-    __slots__ = ("effectiveUser", "realUser")
+    __slots__ = ("effectiveUser",)
     EFFECTIVEUSER_FIELD_NUMBER: _ClassVar[int]
-    REALUSER_FIELD_NUMBER: _ClassVar[int]
     effectiveUser: str
-    realUser: str
-    def __init__(self, effectiveUser: _Optional[str] = ..., realUser: _Optional[str] = ...) -> None: ...
+    def __init__(self, effectiveUser: _Optional[str] = ...) -> None: ...
 
 class IpcConnectionContextProto(_message.Message):
     __slots__ = ("userInfo", "protocol")

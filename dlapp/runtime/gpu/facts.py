@@ -40,7 +40,8 @@ def facts_of(docker: Dockerd) -> Facts:
     directories = tuple(info.get("CDISpecDirs") or ())
     listed = [str(one.get("ID", "")) for one in info.get("DiscoveredDevices") or () if one.get("Source") == "cdi"]
     if listed:
-        names: frozenset[str] | None = frozenset(_names_among(listed))
+        own = (one.partition("=")[2] for one in listed if one.startswith(f"{CDI_KIND}="))
+        names: frozenset[str] | None = frozenset(own)
     else:
         names = names_in(directories or (_PODMAN_CDI if podman else ()))
     return Facts(
@@ -136,10 +137,6 @@ def driver_libraries() -> tuple[str, ...]:
         return ()
     smi = shutil.which("nvidia-smi")
     return (*found.values(), *([smi] if smi else []))
-
-
-def _names_among(ids: Iterable[str]) -> list[str]:
-    return [one.partition("=")[2] for one in ids if one.startswith(f"{CDI_KIND}=")]
 
 
 def _pair(version: str) -> tuple[int, int]:

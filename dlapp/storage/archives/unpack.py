@@ -25,8 +25,9 @@ from dlapp.errors import DlappError
 from dlapp.locations import shown
 from dlapp.storage.api import DiskFull
 from dlapp.storage.links import link_kept_inside, link_reader
-from dlapp.storage.tree import explained, free_bytes, make_directories, room_at
-from dlapp.system.files import is_plain_name
+from dlapp.storage.tree import explained, explaining, make_directories
+from dlapp.system.disk_space import free_bytes, mount_point, room_at
+from dlapp.system.files import closing_fd, is_plain_name, write_all
 from dlapp.system.text import human_size
 
 MOST_GROWTH = 200
@@ -79,13 +80,8 @@ def unpack_archive(
         DiskFull: it is more than there is room for.
         DlappError: something is in the way of what comes.
     """
-    try:
-        with open(path, "rb") as file:
-            return _ArchiveUnpacking(file, into, shown(name or path), done).run()
-    except OSError as error:
-        if isinstance(error, DlappError):
-            raise
-        raise explained(error, path, "read") from error
+    with explaining(path, "read"), open(path, "rb") as file:
+        return _ArchiveUnpacking(file, into, shown(name or path), done).run()
 
 
 def _kind_of(file: IO[bytes]) -> str | None:
@@ -319,9 +315,7 @@ class _ArchiveUnpacking:
             while piece := content.read(_PIECE):
                 goes_on()
                 self._weigh(len(piece))
-                left = memoryview(piece)
-                while left:
-                    left = left[os.write(target, left) :]
+                write_all(target, piece)
                 self._bytes += len(piece)
             os.fchmod(target, mode & 0o777 | 0o600)
             os.utime(target, (mtime, mtime))
@@ -371,7 +365,10 @@ class _ArchiveUnpacking:
                 f"{self._name} is an archive bomb: {human_size(self._size)} become more than {human_size(self._most)}"
             )
         if self._bytes + count > self._free:
-            raise DiskFull(f"{self._name} unpacked is more than {shown(self._into)} can take; {room_at(self._into)}")
+            raise DiskFull(
+                f"{self._name} unpacked is more than {shown(self._into)} can take; {room_at(self._into)}",
+                place=mount_point(self._into),
+            )
 
     def _tell(self, used: int) -> None:
         if used > self._told:
@@ -385,15 +382,5 @@ class _ArchiveUnpacking:
 @contextmanager
 def _created(path: str) -> Iterator[int]:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        target = os.open(path, flags, 0o600)
-    except OSError as error:
-        raise explained(error, path, "written") from error
-    try:
+    with explaining(path, "written"), closing_fd(os.open(path, flags, 0o600)) as target:
         yield target
-    except OSError as error:
-        if isinstance(error, DlappError) or error.errno is None:
-            raise
-        raise explained(error, path, "written") from error
-    finally:
-        os.close(target)

@@ -7,8 +7,9 @@ import os
 import stat
 from typing import Any, NamedTuple
 
-from dlapp.storage.tree import TreeNode, existing_above, explained
-from dlapp.system.files import own_directory, read_json_object
+from dlapp.storage.tree import TreeNode, explaining
+from dlapp.system.disk_space import existing_above
+from dlapp.system.files import closing_fd, open_own_directory, read_json_object
 
 FORMAT = 1
 ENTRY_OVERHEAD = 4096
@@ -131,7 +132,7 @@ def names(directory: str) -> list[str]:
 def read_about(directory: str) -> dict[str, Any] | None:
     """Return the description of an entry or a part; None: there is none."""
     try:
-        with own_directory(directory) as fd:
+        with closing_fd(open_own_directory(directory)) as fd:
             about = read_json_object("about", dir_fd=fd, owners=(os.geteuid(),), max_bytes=1 << 20)
     except OSError:  # an UntrustedFile is one
         return None
@@ -142,7 +143,7 @@ def write_about(directory: str, about: dict[str, Any]) -> None:
     """Say what an entry is; several may at once. What names a boot need not outlive it, and is not synced."""
     path = os.path.join(directory, "about")
     new = f"{path}.{os.urandom(4).hex()}"
-    try:
+    with explaining(path, "written"):
         fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with open(fd, "w", encoding="utf-8") as file:
             json.dump(about, file)
@@ -150,8 +151,6 @@ def write_about(directory: str, about: dict[str, Any]) -> None:
             if not about["boot_id"]:
                 os.fsync(fd)
         os.rename(new, path)
-    except OSError as error:
-        raise explained(error, path, "written") from error
 
 
 def same_file_system(path: str, other: str) -> bool:

@@ -15,7 +15,8 @@ from dlapp.storage.api import FileSystem, Moved, Progress
 from dlapp.storage.cache.entry import CacheKeySource
 from dlapp.storage.cache.store import CacheHold, InputCache
 from dlapp.storage.fetch_plan import FetchPlan, FetchTarget, counter
-from dlapp.storage.tree import copy_nodes, explained, free_bytes, make_directories
+from dlapp.storage.tree import copy_nodes, explaining, make_directories
+from dlapp.system.disk_space import free_bytes
 
 MOST_ENTRIES = 32
 """Beyond as many matches, all of them are one entry: each entry that is in use costs a descriptor and a mount."""
@@ -144,14 +145,12 @@ def _mountable(landing: FetchTarget, closed: Sequence[str]) -> bool:
 
 
 def _mount_point(landing: FetchTarget, tree: str) -> Mounted:
-    try:
+    with explaining(landing.path, "made"):
         os.makedirs(os.path.dirname(landing.path), exist_ok=True)
         if landing.entry.is_dir:
             os.mkdir(landing.path)
         else:
             os.close(os.open(landing.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
-    except OSError as error:
-        raise explained(error, landing.path, "made") from error
     return Mounted(os.path.join(tree, os.path.basename(landing.path)), landing.path)
 
 

@@ -46,9 +46,10 @@ from dlapp.storage.cache.entry import (
     same_file_system,
     write_about,
 )
-from dlapp.storage.tree import explained, free_bytes, make_own_directory, remove_tree
+from dlapp.storage.tree import explained, make_own_directory, remove_tree
 from dlapp.system import lock_files, machine
-from dlapp.system.files import UntrustedFile, open_own_directory, read_file, sync_file_system
+from dlapp.system.disk_space import free_bytes
+from dlapp.system.files import UntrustedFile, closing_fd, open_own_directory, read_file, sync_file_system
 from dlapp.system.owners import other_writers_above
 from dlapp.system.text import human_size
 
@@ -196,13 +197,10 @@ class InputCache:
             about = self._about(key)
             if about is None or not about.get("boot_id"):
                 return
-            fd = open_own_directory(self._path("entries", key))
-            try:
+            with closing_fd(open_own_directory(self._path("entries", key))) as fd:
                 sync_file_system(fd)
                 write_about(self._path("entries", key), {**about, "boot_id": ""})
                 os.fsync(fd)
-            finally:
-                os.close(fd)
         except OSError as error:
             self._note(f"the cache entry {key[:12]} is not synced: {error.strerror or error}")
         finally:

@@ -11,13 +11,13 @@ import contextlib
 from dlapp.errors import Denied, DlappError
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.locations import HdfsPlace
-from dlapp.storage.api import FileSystem
+from dlapp.storage.api import OutputFileSystem
 from dlapp.storage.commit.marker import CommitBusy as CommitBusy
 from dlapp.storage.commit.marker import CommitRefused as CommitRefused
 from dlapp.storage.commit.marker import ForeignMarker as ForeignMarker
-from dlapp.storage.commit.marker import OutputCommit, Parts, Step, ignore_step
+from dlapp.storage.commit.marker import OutputCommit, Parts, Step, ignore_step, previous_name
 from dlapp.storage.commit.written import CommitTimes
-from dlapp.storage.open import open_location
+from dlapp.storage.open import open_output
 from dlapp.system.files import UntrustedFile
 
 
@@ -37,10 +37,11 @@ def commit(
     parts: Parts,
     *,
     overwrite: bool,
+    keep_previous: int = 0,
     again: bool = False,
     commit_times: CommitTimes = tuple,
     hdfs: HdfsPlace | None = None,
-    files: FileSystem | None = None,
+    files: OutputFileSystem | None = None,
     step: Step | None = None,
 ) -> str | None:
     """Make the parts the target. A commit that was begun is finished with the parts of its first call.
@@ -50,6 +51,7 @@ def commit(
         app_id: of the application.
         parts: what its containers stored.
         overwrite: replace a target that is there. What dlapp did not write itself is kept beside it.
+        keep_previous: so many former outputs that dlapp wrote are kept beside it, too; older ones are removed.
         commit_times: returns when applications of the user ended that committed to this target [ms since 1970].
         again: an earlier call may have got through. Then parts that are all gone, with nothing of this application
             beside a target that is there, are parts that were committed.
@@ -58,8 +60,8 @@ def commit(
         step: told the name of each step before it is taken.
 
     Returns:
-        Where the old target lies if dlapp had not written it, or could not remove it; else None. The output is in
-        place then.
+        Where the old target lies if dlapp had not written it, could not remove it, or keeps it (`is_previous`); else
+        None. The output is in place then.
 
     Raises:
         CommitRefused: the target is there and ``overwrite`` is false; the output is kept aside.
@@ -67,17 +69,34 @@ def commit(
         NotFound: a part is gone; nothing was changed.
         DlappError: the file system cannot do it; the parts are still there for `keep_partial`.
     """
-    files = files or open_location(target, hdfs)
+    files = files or open_output(target, hdfs)
     # What is left of another application must not be taken for the old target; that it cannot be settled, and why,
     # is that application's story.
     with contextlib.suppress(DlappError):
         finish_interrupted(target, but=app_id, files=files)
-    one = files.output_commit(target, str(app_id))
-    return one.commit(parts, overwrite=overwrite, again=again, commit_times=commit_times, step=step or ignore_step)
+    one = output_commit(target, app_id, files=files)
+    return one.commit(
+        parts,
+        overwrite=overwrite,
+        keep_previous=keep_previous,
+        again=again,
+        commit_times=commit_times,
+        step=step or ignore_step,
+    )
+
+
+def is_previous(location: str, target: str) -> bool:
+    """Return whether an old target that `commit` kept is one that dlapp wrote, by its name."""
+    name = target.rstrip("/").rpartition("/")[2]
+    return location.rpartition("/")[2].startswith(previous_name(name, ""))
 
 
 def finish_interrupted(
-    target: str, *, but: ApplicationId | None = None, hdfs: HdfsPlace | None = None, files: FileSystem | None = None
+    target: str,
+    *,
+    but: ApplicationId | None = None,
+    hdfs: HdfsPlace | None = None,
+    files: OutputFileSystem | None = None,
 ) -> list[str]:
     """Finish the caller's commits to this target whose processes died. Return the ids of their applications.
 
@@ -95,7 +114,7 @@ def finish_interrupted(
     """
     finished: list[str] = []
     problem: DlappError | None = None
-    files = files or open_location(target, hdfs)
+    files = files or open_output(target, hdfs)
     for app in files.marked(target):
         try:
             if app != str(but) and files.output_commit(target, app).finish_interrupted():
@@ -107,63 +126,15 @@ def finish_interrupted(
     return finished
 
 
-def keep_partial(
-    target: str, app_id: ApplicationId, parts: Parts, *, hdfs: HdfsPlace | None = None, files: FileSystem | None = None
-) -> str | None:
-    """Put the output of a failed application aside. Return its location, or None if there is none.
-
-    Parts that are not there are passed over. A commit that was begun and has not reached the target is undone; one
-    that has reached it is finished, and the answer is None. May be repeated.
+def output_commit(
+    target: str, app_id: ApplicationId, *, hdfs: HdfsPlace | None = None, files: OutputFileSystem | None = None
+) -> OutputCommit:
+    """Return the commit of an application to a target.
 
     Args:
-        target: where it was to go.
-        app_id: of the application.
-        parts: what its containers stored.
-        hdfs: the HDFS that is configured, if one is.
-        files: the file system of the target, where it is open already.
-
-    Raises:
-        CommitBusy: a process is committing it just now.
-    """
-    return _of(target, app_id, hdfs, files).keep_partial(parts)
-
-
-def keep_failed(
-    target: str, app_id: ApplicationId, parts: Parts, *, hdfs: HdfsPlace | None = None, files: FileSystem | None = None
-) -> str | None:
-    """Put the output of failed containers aside, of an application whose other containers' output is committed next.
-
-    Parts that are not there are passed over. May be repeated.
-
-    Args:
-        target: where the output of the others goes.
-        app_id: of the application.
-        parts: what the failed containers stored.
-        hdfs: the HDFS that is configured, if one is.
-        files: the file system of the target, where it is open already.
-
-    Returns:
-        The location of a directory with all of them; None if there is nothing.
-    """
-    return _of(target, app_id, hdfs, files).keep_failed(parts)
-
-
-def drop(target: str, app_id: ApplicationId, *, hdfs: HdfsPlace | None = None, files: FileSystem | None = None) -> None:
-    """Remove all that an application left beside the target but its partial output. May be repeated.
-
-    A commit that was begun and has not reached the target is given up; one that has reached it is finished.
-
-    Args:
-        target: where the output was to go.
+        target: where the output belongs.
         app_id: of the application.
         hdfs: the HDFS that is configured, if one is.
         files: the file system of the target, where it is open already.
-
-    Raises:
-        CommitBusy: a process is committing it just now.
     """
-    _of(target, app_id, hdfs, files).drop()
-
-
-def _of(target: str, app_id: ApplicationId, hdfs: HdfsPlace | None, files: FileSystem | None) -> OutputCommit:
-    return (files or open_location(target, hdfs)).output_commit(target, str(app_id))
+    return (files or open_output(target, hdfs)).output_commit(target, str(app_id))

@@ -6,7 +6,8 @@ The names beside the target are those of `dlapp.storage.commit`, and one more:
 
 A commit goes: the complete new target is put together as ``ready``; the marker is written; the old target is renamed to
 ``old``; ``ready`` gets the target's name; what dlapp did not write of ``old`` is kept beside the target
-(`dlapp.storage.commit.written`); ``tmp``, with the rest and the parts, and the marker are removed. A reader
+(`dlapp.storage.commit.written`), and with ``keep_previous`` also what it did; ``tmp``, with the rest and the parts,
+former outputs beyond that number, and the marker are removed. A reader
 finds the old, the new, or between the two renames nothing. Whoever finds the marker finishes: every step looks whether
 it was done.
 
@@ -14,7 +15,9 @@ There is no lock that ends with its process here, so two may be at it at the sam
 cut off and the one that followed it, or a user's next command. So no step rests on what was seen before it. The marker
 holds the inode number of the new target; what is renamed is named by its number, so never something that has taken the
 name since; and the NameNode refuses, in the same step, a name that is taken. Whoever comes late does nothing. A number
-is not used twice, and a rename keeps it: where the new target's is shows how far a commit has come.
+is not used twice, and a rename keeps it: where the new target's is shows how far a commit has come. Behind a router or
+a gateway a number is of something else (`WebHdfs.has_numbers`). There names are used, each of which has the id of the
+application but the target's, and the number is compared before and after.
 
 Others may be able to write beside the target, so the rules of `dlapp.storage.commit` hold: a marker is obeyed only if
 the user owns it and nobody else may write it, ``tmp`` and ``ready`` are used only if they are directories of the user's
@@ -30,12 +33,14 @@ Source: FSDirRenameOp (Options.Rename.NONE), FSDirectory.resolveDotInodesPath; s
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dlapp.errors import Denied, NotFound
+from dlapp.errors import Denied, DlappError, NotFound
 from dlapp.locations import shown
 from dlapp.storage.commit.marker import (
     MAX_MARKER_BYTES,
@@ -45,14 +50,18 @@ from dlapp.storage.commit.marker import (
     Parts,
     Step,
     ignore_step,
-    is_application,
     is_container,
+    marked_among,
     marker_bytes,
     named_containers,
     parse_marker,
+    previous_name,
+    previous_names,
+    taken_away,
 )
 from dlapp.storage.commit.written import ATTRIBUTE, CommitTimes, attribute_value, names_path
 from dlapp.storage.webhdfs import INODES, FileStatus, HdfsRefused
+from dlapp.system.clock import backoff_s
 from dlapp.system.files import UntrustedFile
 
 if TYPE_CHECKING:
@@ -61,8 +70,9 @@ if TYPE_CHECKING:
 Named = Sequence[tuple[str, str]]
 """For each part its name in the target and its container."""
 
-_BEFORE, _SWAPPED, _REFUSED, _GONE = "before", "swapped", "refused", "gone"
-_DIR_MODE = 0o755
+_BEFORE, _SWAPPED, _REFUSED, _GONE, _LOST = "before", "swapped", "refused", "gone", "lost"
+_MOST_SWAPS, _SWAP_AGAIN_S = 100, (0.01, 1.0)
+"""How often a target that others replace meanwhile is to be replaced, and the pauses after a try that did nothing."""
 _NEW_MARKER = re.compile(r"commit\.[0-9a-f]{12}")
 
 
@@ -77,32 +87,40 @@ class HdfsCommit:
         name = beside.rpartition("/")[2]
         self.parts, self.ready = f"{beside}.tmp", f"{beside}.ready"
         self.old, self.dropped = f"{self.parts}/{name}.old", f"{self.parts}/{name}.dropped"
-        self._marker_number: int | None = None
+        self._marker_status: FileStatus | None = None
         self.marker, self.partial, self.replaced = (
             f"{beside}.commit",
             f"{beside}.partial",
             f"{self.target}.replaced.{app}",
         )
-        self.failed = f"{beside}.failed"
+        self.failed, self.previous = f"{beside}.failed", previous_name(self.target, app)
 
     def commit(
-        self, parts: Parts, *, overwrite: bool, again: bool, commit_times: CommitTimes, step: Step
+        self,
+        parts: Parts,
+        *,
+        overwrite: bool,
+        keep_previous: int,
+        again: bool,
+        commit_times: CommitTimes,
+        step: Step,
     ) -> str | None:
         """Make the parts the target; see `OutputCommit.commit`.
 
         Args:
-            parts, overwrite, again, commit_times, step: as there; the times do not count, see
+            parts, overwrite, keep_previous, again, commit_times, step: as there; the times do not count, see
                 `dlapp.storage.commit.written`.
         """
+        keep_previous = keep_previous if overwrite else 0
         try:
-            return self._commit(parts, overwrite, again, step)
+            return self._commit(parts, overwrite, keep_previous, again, step)
         except NotFound:
             if not again:
                 raise
             # Another process at the same commit may have ended it under our hands; then a new look shows it.
-            return self._commit(parts, overwrite, again, step)
+            return self._commit(parts, overwrite, keep_previous, again, step)
 
-    def _commit(self, parts: Parts, overwrite: bool, again: bool, step: Step) -> str | None:
+    def _commit(self, parts: Parts, overwrite: bool, keep_previous: int, again: bool, step: Step) -> str | None:
         named = self._named(parts)
         if (begun := self._plan()) is not None:
             return self._finish(begun, step)
@@ -113,13 +131,13 @@ class HdfsCommit:
             if self._web.status(self.target) is not None:
                 # Who began beside the one that has ended it may have made this anew; without a marker it is empty.
                 self._remove_empty(self.ready)
-                return self._place.location + self.replaced if self._is_own(self.replaced) else None
+                return self._kept_old()
         if not named:
             raise NotFound(f"{shown(self.target)}: there are no parts to commit")
         for _, container in named:
             if container not in present:
                 raise NotFound(f"{shown(self._part(container))} is gone, so {shown(self.target)} cannot be committed")
-        plan = self._begin(named, overwrite, step)
+        plan = self._begin(named, overwrite, keep_previous, step)
         if not any(self._web.status(self._part(container)) for _, container in named) and self._remove_empty(
             self.ready
         ):
@@ -142,19 +160,22 @@ class HdfsCommit:
         """Put the output aside; its location, or None where there is none or it has become the target."""
         named = self._named(parts)
         plan = self._plan(obey_only=True)
-        if plan is not None and self._stage(plan) in (_SWAPPED, _GONE):
+        stage = None if plan is None else self._stage(plan)
+        if plan is not None and stage in (_SWAPPED, _GONE):
             self._clean_up(plan, ignore_step)
             return None
         if plan is not None:
             self._bring_back()
+        if plan is not None and stage != _LOST:
             if self._stage(plan) == _BEFORE:
                 self._assemble(plan.parts, self.ready, ignore_step, missing_ok=True)
-                self._move(plan.number, self.partial)
+                self._move(plan.number, self.ready, self.partial)
         else:
             self._remove_empty(self.ready)  # Without a marker it has nothing in it.
             if self._is_own(self.parts):
+                named = named if plan is None else plan.parts
                 if any(name and self._web.status(self._part(container)) for name, container in named):
-                    self._make_own(self.partial, _DIR_MODE)
+                    self._make_own(self.partial, self._dir_mode)
                 self._assemble(named, self.partial, ignore_step, missing_ok=True)
         self._remove_parts()
         if plan is not None:
@@ -166,7 +187,7 @@ class HdfsCommit:
         named = self._named(parts)
         if self._is_own(self.parts):
             if any(name and self._web.status(self._part(container)) for name, container in named):
-                self._make_own(self.failed, _DIR_MODE)
+                self._make_own(self.failed, self._dir_mode)
             self._assemble(named, self.failed, ignore_step, missing_ok=True)
         return self._place.location + self.failed if self._is_own(self.failed) else None
 
@@ -186,23 +207,24 @@ class HdfsCommit:
 
     # ---- the plan and its marker ----
 
-    def _begin(self, parts: tuple[tuple[str, str], ...], overwrite: bool, step: Step) -> Marker:
+    def _begin(self, parts: tuple[tuple[str, str], ...], overwrite: bool, keep_previous: int, step: Step) -> Marker:
         """Fix what the new target will be, and write it down; an earlier plan that appears meanwhile is the one."""
         self._make_own(self.parts, 0o700)
         if parts[0][0]:
-            new: FileStatus | None = self._make_own(self.ready, _DIR_MODE)
+            new: FileStatus | None = self._make_own(self.ready, self._dir_mode)
         else:
             new = self._web.status(self._part(parts[0][1]))
         if new is None:
             where = self._part(parts[0][1])
             raise NotFound(f"{shown(where)} is gone, so {shown(self.target)} cannot be committed")
-        plan = Marker(new.inode_id, overwrite, parts)
+        before = self._number(self.target) or 0
+        plan = Marker(new.inode_id, overwrite, parts, keep_previous=keep_previous, before=before)
         new_marker = f"{self.parts}/commit.{os.urandom(6).hex()}"
         self._web.write(new_marker, marker_bytes(plan, "number"), 0o600)
-        self._marker_number = self._number(new_marker)
+        self._marker_status = self._web.status(new_marker)
         step("marker written")
         if not self._web.rename(new_marker, self.marker):
-            self._marker_number = None
+            self._marker_status = None
             return self._plan() or plan
         step("marker")
         return plan
@@ -232,17 +254,16 @@ class HdfsCommit:
             if obey_only:
                 return None
             raise
-        self._marker_number = status.inode_id
+        self._marker_status = status
+        by_number = self._web.has_numbers()
         try:
             # By the inode that was checked, not by a name that may have changed.
-            data = self._web.read_bytes(f"{INODES}/{status.inode_id}", MAX_MARKER_BYTES)
+            place = f"{INODES}/{status.inode_id}" if by_number else self.marker
+            data = self._web.read_bytes(place, MAX_MARKER_BYTES)
         except NotFound:
-            # Finished meanwhile, or a number that is not served, as behind a router.
-            if self._web.status(self.marker) != status:
-                return None
-            data = self._web.read_bytes(self.marker, MAX_MARKER_BYTES)
-            if self._web.status(self.marker) != status:
-                return None
+            return None  # finished meanwhile
+        if not by_number and self._web.status(self.marker) != status:
+            return None
         return parse_marker(data, where, self.parts, self._app, "number")
 
     # ---- the user's own files ----
@@ -276,18 +297,22 @@ class HdfsCommit:
     def _remove_parts(self) -> None:
         """Remove ``tmp``, if it is the user's alone, and all in it is named as by this commit."""
         try:
-            top = f"{INODES}/{self._files.check_own_directory(self.parts).inode_id}"
+            found = self._files.check_own_directory(self.parts)
+            top = f"{INODES}/{found.inode_id}" if self._web.has_numbers() else self.parts
             names = [one.name for one in self._web.children(top)]
         except (NotFound, UntrustedFile):
             return
         asides = [path.rpartition("/")[2] for path in (self.old, self.dropped)]
-        if all(one in asides or _NEW_MARKER.fullmatch(one) or is_container(one, self._app) for one in names):
+        own = all(one in asides or _NEW_MARKER.fullmatch(one) or is_container(one, self._app) for one in names)
+        now = self._web.status(top)
+        # Another process that is at it changes the time.
+        if own and now is not None and now._replace(mtime_ms=found.mtime_ms) == found:
             self._remove_tree(top)
 
     def _remove_marker(self) -> None:
         """Remove the marker that was read or written; what else has its name stays."""
-        if self._marker_number is not None:
-            self._web.delete(f"{INODES}/{self._marker_number}")
+        if self._marker_status is not None:
+            self._web.delete_found(self._marker_status, self.marker)
 
     def _take_ready(self, plan: Marker) -> None:
         """Bring the new target into ``tmp``, to be removed there.
@@ -303,24 +328,23 @@ class HdfsCommit:
             self._web.rename(self.ready, self.dropped)
         number = self._number(self.dropped)
         if number not in (None, plan.number):
-            self._move(number, self.ready) or self._move(number, f"{self.ready}.{os.urandom(4).hex()}")
+            again = f"{self.ready}.{os.urandom(4).hex()}"
+            self._move(number, self.dropped, self.ready) or self._move(number, self.dropped, again)
             raise UntrustedFile(self._place.location + self.ready, "was not created by this commit; move it")
 
     # ---- the steps ----
 
     def _finish(self, plan: Marker, step: Step) -> str | None:
         stage = self._stage(plan)
-        if stage == _GONE and any(self._web.status(self._part(container)) for _, container in plan.parts):
-            raise NotFound(
-                f"{shown(self.ready)} was taken away, so {shown(self.target)} cannot be committed; the output is kept "
-                f"in {shown(self.parts)}"
-            )
         if stage == _BEFORE:
             self._assemble(plan.parts, self.ready, step)
             self._mark(plan)
+            self._take_over_attributes(plan)
             step("ready")
             stage = self._swap(plan, step)
             step(stage)
+        if stage == _LOST:
+            raise taken_away(self.ready, self.target, self.parts if self._has_parts(plan) else "")
         if stage == _REFUSED:
             self._remove_parts()
             self._remove_marker()
@@ -328,7 +352,10 @@ class HdfsCommit:
         return self._clean_up(plan, step)
 
     def _stage(self, plan: Marker) -> str:
-        """Return how far a commit has come, by where the new target is; gone: somebody took it away after the swap."""
+        """Return how far a commit has come, by where the new target is.
+
+        Gone: somebody took it away after the swap. Lost: before it, as far as can be told.
+        """
         for path, stage in ((self.ready, _BEFORE), (self.target, _SWAPPED), (self.partial, _REFUSED)):
             if self._number(path) == plan.number:
                 return stage
@@ -336,7 +363,15 @@ class HdfsCommit:
         if not name and self._number(self._part(container)) == plan.number:
             return _BEFORE
         # It may have been renamed between our looks, from a place not yet seen to one that was.
-        return _SWAPPED if self._number(self.target) == plan.number else _GONE
+        if self._number(self.ready) == plan.number:
+            return _BEFORE
+        if (there := self._number(self.target)) == plan.number:
+            return _SWAPPED
+        put_aside = plan.before and self._number(self.old) == plan.before
+        return _LOST if put_aside or plan.is_lost(there) or self._has_parts(plan) else _GONE
+
+    def _has_parts(self, plan: Marker) -> bool:
+        return any(self._web.status(self._part(container)) for _, container in plan.parts)
 
     def _assemble(self, parts: Named, into: str, step: Step, *, missing_ok: bool = False) -> None:
         """Rename the parts into the tree ``into``; those that are there already stay."""
@@ -352,7 +387,7 @@ class HdfsCommit:
 
     def _swap(self, plan: Marker, step: Step) -> str:
         """Give the new target its name: over the old one, or aside where something there may not be replaced."""
-        while True:
+        for pause_s in itertools.islice(backoff_s(*_SWAP_AGAIN_S), _MOST_SWAPS):
             # In this order: while the new target is not in place, what was seen there before that is not it, nor what
             # came after it. Looked at the other way round, another process may have swapped in between.
             there = self._web.status(self.target)
@@ -360,48 +395,92 @@ class HdfsCommit:
             if stage != _BEFORE:
                 break
             if there is None:
-                if self._move(plan.number, self.target):
+                if self._move(plan.number, self.ready, self.target):
                     return _SWAPPED
             elif not plan.overwrite:
-                self._move(plan.number, self.partial)
+                self._move(plan.number, self.ready, self.partial)
             else:
                 # Usually what the marker calls old. Another that took its place since has to go as well; then the first
                 # one is nobody's any more.
                 if self._number(self.old) not in (None, there.inode_id):
-                    self._dispose_of_old()
+                    self._dispose_of_old(plan)
                 self._make_own(self.parts, 0o700)  # gone, if another process has just finished
-                self._move(there.inode_id, self.old)
+                if not self._move(there.inode_id, self.target, self.old):
+                    time.sleep(pause_s)
                 step("old aside")
-        if stage == _GONE:
-            # Another process had finished, and others have committed since: what we took away is theirs.
+        else:
+            raise DlappError(f"{shown(self.target)} changed {_MOST_SWAPS} times while it was to be replaced")
+        if stage in (_GONE, _LOST):
+            # Another process may have finished, and others have committed since: what we took away is theirs.
             self._bring_back()
+            stage = self._stage(plan)
         return stage
 
     def _bring_back(self) -> None:
         """Undo the first half of a swap: a target that was put aside; where another took its place, that keeps it."""
         aside = self._number(self.old)
-        if aside is not None and not self._move(aside, self.target):
-            self._move(aside, self.replaced)
+        if aside is not None and not self._move(aside, self.old, self.target):
+            self._move(aside, self.old, self.replaced)
 
-    def _move(self, number: int, path: str) -> bool:
-        """Give the inode ``number`` the name ``path``; whether it has it now. Nobody else's thing is touched."""
+    def _move(self, number: int, old: str, path: str) -> bool:
+        """Give the inode ``number``, which had the name ``old``, the name ``path``; whether it has it now.
+
+        Nobody else's thing is touched, but where there are no numbers, one that took the name in this moment.
+        """
         try:
-            return self._web.rename(f"{INODES}/{number}", path) or self._number(path) == number
+            if self._web.has_numbers():
+                return self._web.rename(f"{INODES}/{number}", path) or self._number(path) == number
+            if self._number(old) == number:
+                self._web.rename(old, path)
         except NotFound:
             return False
+        return self._number(path) == number
 
     def _clean_up(self, plan: Marker, step: Step) -> str | None:
         left = None
         if self._number(self.target) != plan.number:
-            left = self._put_old_beside()  # Somebody took the new target away; the old one may be what they want back.
+            left = self._put_old_beside(
+                self.replaced
+            )  # Somebody took the new target away; the old one may be what they want back.
         elif plan.overwrite:  # else we put nothing there, and what is there only has that name
-            left = self._dispose_of_old()
+            left = self._dispose_of_old(plan)
+            if plan.keep_previous:
+                step("old beside")
+                self._remove_older(plan)
         step("old removed")
         self._remove_parts()
         step("parts removed")
         self._remove_marker()
         step("done")
-        return left
+        return left or self._kept_old()
+
+    def _kept_old(self) -> str | None:
+        """Return where an earlier process of this commit put what it replaced."""
+        left = next((path for path in (self.replaced, self.previous) if self._is_own(path)), None)
+        return None if left is None else self._place.location + left
+
+    @property
+    def _dir_mode(self) -> int:
+        return 0o755 & ~self._place.umask
+
+    def _take_over_attributes(self, plan: Marker) -> None:
+        """Give a directory in ``ready`` the permissions, group, access control list and policies of the one that it
+        replaces."""
+        old, new = self._web.status(self.target), self._web.status(self.ready)
+        if old is None or new is None or not (plan.overwrite and old.is_dir and new.is_dir):
+            return
+        if new.inode_id != plan.number:
+            return
+        self._web.set_mode(self.ready, old.mode & 0o1777)
+        # Of a group that the user is not in, or a list where HDFS has none, nothing can be kept.
+        with contextlib.suppress(HdfsRefused, Denied):
+            if old.group != new.group:
+                self._web.set_group(self.ready, old.group)
+        with contextlib.suppress(HdfsRefused, Denied):
+            if old.has_acl:
+                self._web.copy_acl(self.target, self.ready)
+        # What it cannot get, who submitted was told of.
+        self._files.pass_on_policies(self.target, self.ready)
 
     def _mark(self, plan: Marker) -> None:
         """Set the attribute on ``ready``; without it the next commit keeps what it replaces."""
@@ -409,8 +488,9 @@ class HdfsCommit:
             if self._number(self.ready) == plan.number:
                 self._web.set_attribute(self.ready, ATTRIBUTE, attribute_value(self._app, self.target))
 
-    def _dispose_of_old(self) -> str | None:
-        """Remove what was replaced, if dlapp wrote it. Else, or if it cannot be removed, put it beside the target.
+    def _dispose_of_old(self, plan: Marker) -> str | None:
+        """Remove what was replaced, if dlapp wrote it. Else, or if it is kept or cannot be removed, put it beside the
+        target.
 
         Returns:
             Its location then; None: it is gone.
@@ -418,24 +498,50 @@ class HdfsCommit:
         status = self._web.status(self.old)
         if status is None:
             return None
-        value = None
-        if status.owner == self._user and not status.mode & 0o022:
-            with contextlib.suppress(HdfsRefused, Denied, NotFound):
-                value = self._web.attribute(self.old, ATTRIBUTE)
-        if value is not None and names_path(value, self.target):
+        if self._is_written(self.old, status):
+            if plan.keep_previous:
+                return self._put_old_beside(self.previous)
             # That it cannot be removed must not undo the commit: the output is in place.
             with contextlib.suppress(Denied):
                 self._remove_tree(self.old)
                 return None
-        return self._put_old_beside()
+        return self._put_old_beside(self.replaced)
 
-    def _put_old_beside(self) -> str | None:
+    def _is_written(self, path: str, status: FileStatus) -> bool:
+        """Return whether a file or directory is an output of the user's at this target, by its attribute."""
+        if status.owner != self._user or status.mode & 0o022 or status.link is not None:
+            return False
+        with contextlib.suppress(HdfsRefused, Denied, NotFound):
+            value = self._web.attribute(path, ATTRIBUTE)
+            return value is not None and names_path(value, self.target)
+        return False
+
+    def _remove_older(self, plan: Marker) -> None:
+        """Remove former outputs of dlapp's own beyond those that are kept; nothing where others may rename them."""
+        parent, _, name = self.target.rpartition("/")
+        above = self._web.status(parent or "/")
+        if above is None or (above.mode & 0o022 and not above.mode & 0o1000):
+            return
+        found = {one.name: one for one in self._web.children(parent or "/")}
+        own = [
+            one
+            for one in previous_names(found, name, self._app)
+            if found[one].inode_id != plan.number and self._is_written(f"{parent}/{one}", found[one])
+        ]
+        for one in own[plan.keep_previous :]:
+            # That an old one cannot be removed must not undo the commit: the output is in place.
+            with contextlib.suppress(Denied):
+                self._make_own(self.parts, 0o700)
+                if self._move(found[one].inode_id, f"{parent}/{one}", self.dropped):
+                    self._remove_tree(self.dropped)
+
+    def _put_old_beside(self, wanted: str) -> str | None:
         """Put what was replaced beside the target; its location, or None if it is gone."""
-        path = self.replaced
+        path = wanted
         while (number := self._number(self.old)) is not None:
-            if self._move(number, path):
+            if self._move(number, self.old, path):
                 return self._place.location + path
-            path = f"{self.replaced}.{os.urandom(4).hex()}"
+            path = f"{wanted}.{os.urandom(4).hex()}"
         return None
 
     def _remove_tree(self, path: str) -> None:
@@ -450,9 +556,6 @@ def marked_beside(files: HdfsFiles, target: str) -> list[str]:
     """The applications that have a marker beside this target."""
     parent, _, name = files.place.path(target).rpartition("/")
     try:
-        around = files.names(files.place.location + (parent or "/"))
+        return marked_among(files.names(files.place.location + (parent or "/")), name)
     except (NotFound, Denied):
         return []  # Nobody can have begun there, or it is not ours to look into.
-    start, end = f"{name}.", ".commit"
-    middles = [one[len(start) : -len(end)] for one in around if one.startswith(start) and one.endswith(end)]
-    return sorted(middle for middle in middles if is_application(middle))

@@ -9,13 +9,14 @@ Everything happens beside the target, so on its file system. With ``run`` as tar
     run.APP.partial              what a failed application left
     run.APP.failed               what failed containers left of an application whose other containers went on
     run.replaced.APP             an old target that dlapp did not write, or could not remove
+    run.previous.APP             an old target that dlapp wrote, with ``keep_previous``
 
 A commit goes: the parts are made durable; the marker is written; the parts are renamed into ``ready``; ``ready`` gets
 the target's name, where there was none. Else it is renamed into ``tmp``, and from there exchanged with the target in
 one call of the kernel: what was replaced is then in a directory that nobody else can write, so it is that for certain,
 and not what another commit, or another user, put there since. It is removed if dlapp wrote it
-(`dlapp.storage.commit.written`), else kept beside the target; and the marker is removed at last. A reader finds the old
-or the new at any moment.
+(`dlapp.storage.commit.written`), else, and with ``keep_previous``, kept beside the target; then former outputs beyond
+that number are removed, and the marker at last. A reader finds the old or the new at any moment.
 
 Each step is a rename, an unlink or nothing if it was done before, so a commit that was cut off anywhere is finished by
 doing it again, from what the marker says: it has the inode number of the new target, and where that is shows how far
@@ -51,17 +52,28 @@ from dlapp.storage.commit.marker import (
     Parts,
     Step,
     ignore_step,
-    is_application,
     is_container,
+    marked_among,
     marker_bytes,
     named_containers,
     parse_marker,
+    previous_name,
+    previous_names,
+    taken_away,
 )
 from dlapp.storage.commit.written import CommitTimes, is_marked, is_unchanged_since_commit, mark_written
-from dlapp.storage.tree import explained, remove_tree
-from dlapp.system.files import UntrustedFile, open_directory, open_file, open_own_directory, sync_file_system
-from dlapp.system.owners import user_text
-from dlapp.value import Value, replace
+from dlapp.storage.tree import explained, explaining, remove_tree
+from dlapp.system.files import (
+    UntrustedFile,
+    closing_fd,
+    open_directory,
+    open_file,
+    open_own_directory,
+    sync_file_system,
+    write_all,
+)
+from dlapp.system.owners import other_writers, user_text
+from dlapp.value import replace
 
 _NEW_READY, _NEW_MARKER, _NEW_PARTIAL = "ready.new", "commit.new", "partial.new"
 """What lies in ``tmp`` beside the parts, until it is complete."""
@@ -69,42 +81,18 @@ _NOREPLACE, _EXCHANGE = 1, 2
 _BEFORE, _SWAPPED, _REFUSED = "before", "swapped", "refused"
 
 
-class _Beside(Value):
-    """The names of one commit, in the open directory ``fd`` that its target lies in."""
+class _Beside:
+    """The names of one commit, in the open directory ``fd`` that its target lies in.
 
-    parent: str
-    name: str
-    app: str
-    fd: int
+    ``exchanged`` is the name in ``tmp`` of the new target just before the exchange, and of the old one after it.
+    """
 
-    @property
-    def parts(self) -> str:
-        return f"{self.name}.{self.app}.tmp"
-
-    @property
-    def ready(self) -> str:
-        return f"{self.name}.{self.app}.ready"
-
-    @property
-    def marker(self) -> str:
-        return f"{self.name}.{self.app}.commit"
-
-    @property
-    def partial(self) -> str:
-        return f"{self.name}.{self.app}.partial"
-
-    @property
-    def failed(self) -> str:
-        return f"{self.name}.{self.app}.failed"
-
-    @property
-    def exchanged(self) -> str:
-        """Name in ``tmp`` of the new target just before the exchange, and of the old one after it."""
-        return f"{self.name}.{self.app}.replaced"
-
-    @property
-    def replaced(self) -> str:
-        return f"{self.name}.replaced.{self.app}"
+    def __init__(self, parent: str, name: str, app: str, fd: int) -> None:
+        self.parent, self.name, self.app, self.fd = parent, name, app, fd
+        beside = f"{name}.{app}"
+        self.parts, self.ready, self.marker = f"{beside}.tmp", f"{beside}.ready", f"{beside}.commit"
+        self.partial, self.failed, self.exchanged = f"{beside}.partial", f"{beside}.failed", f"{beside}.replaced"
+        self.replaced, self.previous = f"{name}.replaced.{app}", previous_name(name, app)
 
     def path(self, name: str) -> str:
         """Return the whole path of a name."""
@@ -118,12 +106,19 @@ class LocalCommit:
         self._path, self._app = local_path(target).rstrip("/"), app
 
     def commit(
-        self, parts: Parts, *, overwrite: bool, again: bool, commit_times: CommitTimes, step: Step
+        self,
+        parts: Parts,
+        *,
+        overwrite: bool,
+        keep_previous: int,
+        again: bool,
+        commit_times: CommitTimes,
+        step: Step,
     ) -> str | None:
         """Make the parts the target; see `OutputCommit.commit`.
 
         Args:
-            parts, overwrite, again, commit_times, step: as there.
+            parts, overwrite, keep_previous, again, commit_times, step: as there.
         """
         named = named_containers(parts, f"{self._path}.{self._app}.tmp", self._app, local_path)
         with self._beside() as at:
@@ -137,8 +132,10 @@ class LocalCommit:
                     if _exists(at.partial, at.fd):
                         raise CommitRefused(file_location(at.path(at.name)), file_location(at.path(at.partial)))
                     if _exists(at.name, at.fd):
-                        return file_location(at.path(at.replaced)) if _is_own(at, at.replaced) else None
-            plan = replace(_planned(at, named, overwrite), own=_own_by_history(at, commit_times) if overwrite else None)
+                        return _kept_old(at)
+            plan = replace(_planned(at, named, overwrite), before=_inode(at.name, at.fd) or 0)
+            if overwrite:
+                plan = replace(plan, own=_own_by_history(at, commit_times), keep_previous=keep_previous)
             _make_durable(at)
             step("durable")
             with _new_marker(at, plan):
@@ -224,22 +221,17 @@ class LocalCommit:
             return
         except OSError as error:
             raise explained(error, parent, "opened") from error
-        try:
+        with closing_fd(opened):
             yield _Beside(parent, name, self._app, opened)
-        finally:
-            os.close(opened)
 
 
 def marked_beside(target: str) -> list[str]:
     """The applications that have a marker beside this target."""
-    path = local_path(target).rstrip("/")
-    start, end = os.path.basename(path) + ".", ".commit"
+    parent, name = os.path.split(local_path(target).rstrip("/"))
     try:
-        around = os.listdir(os.path.dirname(path))
+        return marked_among(os.listdir(parent), name)
     except OSError:
         return []  # Nobody can have begun there, or it is not ours to look into.
-    middles = [name[len(start) : -len(end)] for name in around if name.startswith(start) and name.endswith(end)]
-    return sorted(middle for middle in middles if is_application(middle))
 
 
 def check_exchange(directory: str) -> None:
@@ -250,12 +242,10 @@ def check_exchange(directory: str) -> None:
         UsageError: its file system cannot; then no output can be committed there.
     """
     probe = f"{directory.rstrip('/')}/.dlapp-probe-{os.getpid()}-{os.urandom(4).hex()}"
-    try:
+    with explaining(directory, "written"):
         os.mkdir(probe, 0o700)
-    except OSError as error:
-        raise explained(error, directory, "written") from error
     try:
-        with _opened(probe) as fd:
+        with closing_fd(open_directory(probe, owners=(os.geteuid(),))) as fd:
             os.mkdir("a", dir_fd=fd)
             os.mkdir("b", dir_fd=fd)
             try:
@@ -269,15 +259,6 @@ def check_exchange(directory: str) -> None:
         # Empty or not ours: what has that name by now may be something else of this user's.
         with contextlib.suppress(OSError):
             os.rmdir(probe)
-
-
-@contextlib.contextmanager
-def _opened(path: str) -> Iterator[int]:
-    fd = open_directory(path, owners=(os.geteuid(),))
-    try:
-        yield fd
-    finally:
-        os.close(fd)
 
 
 # ---- directories of our own beside the target ----
@@ -300,10 +281,8 @@ def _own_parts(at: _Beside, *, refuse: bool = True) -> Iterator[int]:
             raise
         yield -1
         return
-    try:
+    with closing_fd(fd):
         yield fd
-    finally:
-        os.close(fd)
 
 
 def _is_own(at: _Beside, name: str) -> bool:
@@ -355,7 +334,7 @@ def _planned(at: _Beside, parts: tuple[tuple[str, str], ...], overwrite: bool) -
         _remove_empty(at, at.ready)
         if _exists(at.ready, at.fd):
             raise UntrustedFile(at.path(at.ready), "does not belong to this commit; move it")
-        try:
+        with explaining(at.path(at.ready), "made"):
             if not parts[0][0]:
                 return Marker(os.lstat(parts[0][1], dir_fd=fd).st_ino, overwrite, parts)
             # Made in a private directory to learn its default permissions, and closed before it becomes visible.
@@ -365,8 +344,6 @@ def _planned(at: _Beside, parts: tuple[tuple[str, str], ...], overwrite: bool) -
             os.mkdir(new, dir_fd=fd)
             made = os.lstat(new, dir_fd=fd)
             os.chmod(new, 0o700, dir_fd=fd)
-        except OSError as error:
-            raise explained(error, at.path(at.ready), "made") from error
         if not _renameat2(fd, new, at.fd, at.ready, _NOREPLACE, at.path(at.ready)):
             raise UntrustedFile(at.path(at.ready), "is there, and not of this commit")
         return Marker(made.st_ino, overwrite, parts, stat.S_IMODE(made.st_mode))
@@ -376,31 +353,23 @@ def _planned(at: _Beside, parts: tuple[tuple[str, str], ...], overwrite: bool) -
 def _new_marker(at: _Beside, plan: Marker) -> Iterator[None]:
     """Write the marker, whole and locked from the moment it can be seen."""
     new = _NEW_MARKER
-    left = memoryview(marker_bytes(plan, "inode"))
     path = f"{at.path(at.parts)}/{new}"
     with _own_parts(at) as fd:
-        try:
+        with explaining(path, "written"):
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             descriptor = os.open(new, flags, 0o600, dir_fd=fd)
-        except OSError as error:
-            raise explained(error, path, "written") from error
-        try:
+        with closing_fd(descriptor):
             _lock(descriptor, at)
             if _inode(new, fd) != os.fstat(descriptor).st_ino:
                 raise _busy(at)
-            try:
+            with explaining(path, "written"):
                 os.ftruncate(descriptor, 0)
-                while left:
-                    left = left[os.write(descriptor, left) :]
+                write_all(descriptor, marker_bytes(plan, "inode"))
                 os.fsync(descriptor)
-            except OSError as error:
-                raise explained(error, path, "written") from error
             if not _renameat2(fd, new, at.fd, at.marker, _NOREPLACE, at.path(at.marker)):
                 raise _busy(at)
             os.fsync(at.fd)
             yield
-        finally:
-            os.close(descriptor)
 
 
 @contextlib.contextmanager
@@ -427,15 +396,13 @@ def _locked_marker(at: _Beside, *, obey_only: bool = False) -> Iterator[Marker |
         return
     except OSError as error:
         raise explained(error, at.path(at.marker), "read") from error
-    try:
+    with closing_fd(descriptor):
         _lock(descriptor, at)
         if os.fstat(descriptor).st_nlink == 0:
             yield None  # Its owner finished between our look and our lock.
             return
         data = os.pread(descriptor, MAX_MARKER_BYTES, 0)
         yield parse_marker(data, at.path(at.marker), at.path(at.parts), at.app, "inode")
-    finally:
-        os.close(descriptor)
 
 
 def _open_marker(at: _Beside) -> int:
@@ -476,10 +443,14 @@ def _finish(at: _Beside, plan: Marker, step: Step) -> str | None:
     """Bring a marked commit to its end, from wherever it is; where the rest of the old target lies, if anywhere."""
     with _own_parts(at) as parts_fd:
         stage, mine, replaced = _stage(at, plan, parts_fd), False, None
+        old_is_out = _exists(at.exchanged, parts_fd) or _exists(at.ready, at.fd)
+        there = _inode(at.name, at.fd)
+        if stage == _SWAPPED and there != plan.number and plan.is_lost(there) and not old_is_out:
+            raise taken_away(at.path(at.ready), at.path(at.name))
         if stage == _BEFORE:
             _assemble(at, plan, parts_fd, step)
             _open_up(at, plan)
-            _mark(at, plan)
+            _mark(at, at.fd, at.ready, plan.number)
             os.fsync(at.fd)
             step("ready")
             stage, replaced = _swap(at, plan, parts_fd, step)
@@ -523,26 +494,28 @@ def _own_by_history(at: _Beside, commit_times: CommitTimes) -> tuple[int, int] |
 def _is_marked(at: _Beside, dir_fd: int, name: str) -> bool:
     with contextlib.suppress(OSError):
         fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=dir_fd)
-        try:
+        with closing_fd(fd):
             return is_marked(fd, at.path(at.name))
-        finally:
-            os.close(fd)
     return False
 
 
-def _mark(at: _Beside, plan: Marker) -> None:
-    """Set the attribute on ``ready``. Without it the next commit goes by the history, or keeps what it replaces."""
+def _mark(at: _Beside, dir_fd: int, name: str, number: int) -> None:
+    """Set the attribute on an output. Without it the next commit goes by the history, or keeps what it replaces.
+
+    Args:
+        dir_fd, name: where it lies.
+        number: its inode number.
+    """
     with contextlib.suppress(OSError):
-        fd = os.open(at.ready, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=at.fd)
-        try:
-            if os.fstat(fd).st_ino == plan.number:
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=dir_fd)
+        with closing_fd(fd):
+            if os.fstat(fd).st_ino == number:
                 mark_written(fd, at.app, at.path(at.name))
-        finally:
-            os.close(fd)
 
 
 def _dispose(at: _Beside, plan: Marker, dir_fd: int, name: str, number: int | None = None) -> str | None:
-    """Remove what was replaced, if dlapp wrote it. Else, or if it cannot be removed, put it beside the target.
+    """Remove what was replaced, if dlapp wrote it. Else, or if it is kept or cannot be removed, put it beside the
+    target.
 
     Args:
         dir_fd, name: where it lies.
@@ -553,6 +526,9 @@ def _dispose(at: _Beside, plan: Marker, dir_fd: int, name: str, number: int | No
     """
     found = os.lstat(name, dir_fd=dir_fd)
     if plan.own == (found.st_ino, found.st_mtime_ns) or _is_marked(at, dir_fd, name):
+        if plan.keep_previous:
+            _mark(at, dir_fd, name, found.st_ino)  # by the history it is not known any more once it is renamed
+            return _put_beside(at, dir_fd, name, at.previous)
         above = at.path(at.parts) if dir_fd != at.fd else at.parent
         try:
             remove_tree(f"{above}/{name}", dir_fd=dir_fd, name=name, number=number)
@@ -560,14 +536,27 @@ def _dispose(at: _Beside, plan: Marker, dir_fd: int, name: str, number: int | No
             pass  # The output is in place; that the old one cannot go must not undo it. It is not ours to force either.
         else:
             return None
-    return _put_beside(at, dir_fd, name)
+    return _put_beside(at, dir_fd, name, at.replaced)
 
 
-def _put_beside(at: _Beside, dir_fd: int, name: str) -> str:
-    new = at.replaced
+def _put_beside(at: _Beside, dir_fd: int, name: str, wanted: str) -> str:
+    new = wanted
     while not _renameat2(dir_fd, name, at.fd, new, _NOREPLACE, at.path(new)):
-        new = f"{at.replaced}.{os.urandom(4).hex()}"
+        new = f"{wanted}.{os.urandom(4).hex()}"
     return new
+
+
+def _remove_older(at: _Beside, plan: Marker) -> None:
+    """Remove former outputs of dlapp's own beyond those that are kept; nothing where others may rename them."""
+    if other_writers(at.parent, os.fstat(at.fd)):
+        return
+    own = [name for name in previous_names(os.listdir(at.fd), at.name, at.app) if _is_marked(at, at.fd, name)]
+    for name in own[plan.keep_previous :]:
+        number = _inode(name, at.fd)
+        if number not in (None, plan.number):
+            # The output is in place; that an old one cannot go must not undo it.
+            with contextlib.suppress(DlappError):
+                remove_tree(at.path(name), dir_fd=at.fd, name=name, number=number)
 
 
 def _inode(name: str, dir_fd: int) -> int | None:
@@ -610,28 +599,21 @@ def _assemble_partial(at: _Beside, parts: Sequence[tuple[str, str]], parts_fd: i
     if parts[0][0]:
         with _made_directory(at, new, parts_fd) as into_fd:
             _move_parts(at, parts, into_fd, parts_fd, ignore_step, missing_ok=True)
-    try:
+    with explaining(f"{at.path(at.parts)}/{new}", f"renamed to {shown(at.path(at.partial))}"):
         # A directory takes the place of none that has something in it.
         os.rename(new, at.partial, src_dir_fd=parts_fd, dst_dir_fd=at.fd)
-    except OSError as error:
-        where = f"{at.path(at.parts)}/{new}"
-        raise explained(error, where, f"renamed to {shown(at.path(at.partial))}") from error
 
 
 @contextlib.contextmanager
 def _made_directory(at: _Beside, name: str, dir_fd: int) -> Iterator[int]:
     """Make a directory of the caller's, if there is none of that name, and open it."""
     where = at.path(name) if dir_fd == at.fd else f"{at.path(at.parts)}/{name}"
-    try:
+    with explaining(where, "made"):
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, dir_fd=dir_fd)
         fd = open_directory(name, dir_fd=dir_fd, path=where, owners=(os.geteuid(),))
-    except OSError as error:
-        raise explained(error, where, "made") from error
-    try:
+    with closing_fd(fd):
         yield fd
-    finally:
-        os.close(fd)
 
 
 def _move_parts(
@@ -655,10 +637,8 @@ def _move_parts(
     for name, container in parts:
         where = f"{at.path(at.parts)}/{container}"
         if _exists(container, parts_fd):
-            try:
+            with explaining(where, f"renamed to {shown(at.path(at.ready))}"):
                 os.rename(container, name, src_dir_fd=parts_fd, dst_dir_fd=into_fd)
-            except OSError as error:
-                raise explained(error, where, f"renamed to {shown(at.path(at.ready))}") from error
             step("part" if name == at.ready else f"part {name}")
         elif not missing_ok and not _exists(name, into_fd):
             raise NotFound(f"{shown(where)} is gone, so it cannot be committed")
@@ -674,13 +654,10 @@ def _own_ready(at: _Beside, plan: Marker) -> Iterator[int]:
         FileNotFoundError: it is gone.
         UntrustedFile: it is another.
     """
-    fd = open_directory(at.ready, dir_fd=at.fd, path=at.path(at.ready), owners=(os.geteuid(),))
-    try:
+    with closing_fd(open_directory(at.ready, dir_fd=at.fd, path=at.path(at.ready), owners=(os.geteuid(),))) as fd:
         if os.fstat(fd).st_ino != plan.number:
             raise UntrustedFile(at.path(at.ready), "was not created by this commit; move it")
         yield fd
-    finally:
-        os.close(fd)
 
 
 def _open_up(at: _Beside, plan: Marker) -> None:
@@ -750,12 +727,10 @@ def _make_writable(at: _Beside) -> None:
     """
     with contextlib.suppress(OSError, UntrustedFile):
         fd = open_directory(at.name, dir_fd=at.fd, path=at.path(at.name), owners=(os.geteuid(),))
-        try:
+        with closing_fd(fd):
             mode = stat.S_IMODE(os.fstat(fd).st_mode)
             if not mode & stat.S_IWUSR:
                 os.fchmod(fd, mode | stat.S_IRWXU)
-        finally:
-            os.close(fd)
 
 
 def _clean_up(
@@ -781,7 +756,10 @@ def _clean_up(
             left = _dispose(at, plan, at.fd, at.ready, replaced)
         elif plan.overwrite and not sure and _exists(at.ready, at.fd):
             # Exchanged by a process that died: whether this is the old target, nobody knows any more.
-            left = _put_beside(at, at.fd, at.ready)
+            left = _put_beside(at, at.fd, at.ready, at.replaced)
+        if plan.keep_previous:
+            step("old beside")
+            _remove_older(at, plan)
     elif in_tmp or _exists(at.ready, at.fd):
         # Somebody has put yet another thing in the target's place since, or inode numbers do not last here (some FUSE
         # file systems). Then what was replaced may be anything, so it is kept.
@@ -793,7 +771,13 @@ def _clean_up(
     _unlink(at, at.marker)
     os.fsync(at.fd)
     step("done")
-    return file_location(at.path(left)) if left is not None else None
+    return file_location(at.path(left)) if left is not None else _kept_old(at)
+
+
+def _kept_old(at: _Beside) -> str | None:
+    """Return where an earlier process of this commit put what it replaced."""
+    left = next((name for name in (at.replaced, at.previous) if _is_own(at, name)), None)
+    return None if left is None else file_location(at.path(left))
 
 
 # ---- calls of the kernel ----
@@ -831,24 +815,16 @@ def _renameat2(old_fd: int, old: str, new_fd: int, new: str, flag: int, path: st
 
 
 def _rename(at: _Beside, old: str, new: str, *, old_fd: int | None = None) -> None:
-    try:
+    with explaining(at.path(old), f"renamed to {shown(at.path(new))}"):
         os.rename(old, new, src_dir_fd=at.fd if old_fd is None else old_fd, dst_dir_fd=at.fd)
-    except OSError as error:
-        raise explained(error, at.path(old), f"renamed to {shown(at.path(new))}") from error
 
 
 def _unlink(at: _Beside, name: str) -> None:
-    try:
+    with explaining(at.path(name), "removed"), contextlib.suppress(FileNotFoundError):
         os.unlink(name, dir_fd=at.fd)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise explained(error, at.path(name), "removed") from error
 
 
 def _make_durable(at: _Beside) -> None:
     """Bring all that the parts hold to the disk."""
-    try:
+    with explaining(at.parent, "made durable"):
         sync_file_system(at.fd)
-    except OSError as error:
-        raise explained(error, at.parent, "made durable") from error

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Protocol
 
-from dlapp.errors import Denied, DlappError, UsageError
+from dlapp.errors import Denied, DlappError, NotFound, UsageError
+from dlapp.id_text import is_application_id
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.locations import shown
 from dlapp.storage.commit.written import CommitTimes
@@ -19,7 +21,8 @@ Parts = Sequence[tuple[str, str]]
 Step = Callable[[str], None]
 """Told the name of each step that has just been done; for tests, which die there."""
 
-VERSION = 2
+VERSION = 3
+"""Of a marker with ``keep_previous``, which earlier versions would not obey; without it 2 is written."""
 MAX_MARKER_BYTES = 16 << 20
 """Ten thousand containers take 0.6 MiB."""
 
@@ -59,13 +62,21 @@ class OutputCommit(Protocol):
     """The commit of one application's output to one target; see `dlapp.storage.commit` for what each call promises."""
 
     def commit(
-        self, parts: Parts, *, overwrite: bool, again: bool, commit_times: CommitTimes, step: Step
+        self,
+        parts: Parts,
+        *,
+        overwrite: bool,
+        keep_previous: int,
+        again: bool,
+        commit_times: CommitTimes,
+        step: Step,
     ) -> str | None:
         """Make the parts the target. Return where the old one lies if it was not removed.
 
         Args:
             parts: those of all containers.
             overwrite: replace a target that is there.
+            keep_previous: how many former outputs of dlapp's own are kept.
             again: an earlier call may have got through.
             commit_times: of the target.
             step: told the name of each step before it is taken.
@@ -75,13 +86,24 @@ class OutputCommit(Protocol):
         """Finish a commit that has a marker, unless another process is at it; whether there was one."""
 
     def keep_partial(self, parts: Parts) -> str | None:
-        """Put the output aside; its location, or None where there is none or it has become the target."""
+        """Put the output of a failed application aside. Return its location, or None if there is none.
+
+        Parts that are not there are passed over. A commit that was begun and has not reached the target is undone; one
+        that has reached it is finished, and the answer is None. May be repeated. Raises CommitBusy.
+        """
 
     def keep_failed(self, parts: Parts) -> str | None:
-        """Put aside what failed containers stored; its location, or None where there is none."""
+        """Put the output of failed containers aside, of an application whose other output is committed next.
+
+        Parts that are not there are passed over. May be repeated. Return a directory with all; None: there is nothing.
+        """
 
     def drop(self) -> None:
-        """Remove all that is beside the target but a partial output."""
+        """Remove all that an application left beside the target but its partial output. May be repeated.
+
+        A commit that was begun and has not reached the target is given up; one that has reached it is finished. Raises
+        CommitBusy.
+        """
 
 
 class Marker(Value):
@@ -91,7 +113,10 @@ class Marker(Value):
         number: the inode number that the new target has.
         mode: the permissions that ``ready`` gets before it becomes the target; None: it stays as it is.
         own: inode number and modification time [ns] of an old target that dlapp wrote by the user's history.
+        before: the inode number that stood at the target when the commit began, 0 for nothing; None: an older dlapp
+            wrote the marker.
         parts: for each part its name in the target and the container that stored it.
+        keep_previous: how many former outputs of dlapp's own stay beside the target.
     """
 
     number: int
@@ -99,6 +124,15 @@ class Marker(Value):
     parts: tuple[tuple[str, str], ...]
     mode: int | None = None
     own: tuple[int, int] | None = None
+    keep_previous: int = 0
+    before: int | None = None
+
+    def is_lost(self, there: int | None) -> bool:
+        """Return whether a new target that is nowhere was never put in place, by the number ``there`` at the target.
+
+        Nothing there is no proof, but then there is no output either.
+        """
+        return self.before is not None and (there or 0) in (0, self.before)
 
 
 def named_containers(
@@ -128,13 +162,34 @@ def named_containers(
     return tuple(named)
 
 
-def is_application(text: str) -> bool:
-    """Return whether a text is an application's id."""
-    try:
-        ApplicationId.from_text(text)
-    except UsageError:
-        return False
-    return True
+def marked_among(names: Collection[str], target: str) -> list[str]:
+    """Return the applications that have a marker for the target of this name among the names beside it."""
+    middles = (name.removeprefix(f"{target}.").removesuffix(".commit") for name in names)
+    return sorted(one for one in middles if is_application_id(one) and f"{target}.{one}.commit" in names)
+
+
+def previous_name(name: str, app: str) -> str:
+    """Return the name beside a target under which an application keeps the former output that it replaced."""
+    return f"{name}.previous.{app}"
+
+
+def previous_names(names: Iterable[str], name: str, app: str) -> list[str]:
+    """Return those names in a directory that former outputs of a target may have, the latest first.
+
+    That is the one that ``app`` has just replaced; the others are in the order of the applications that did.
+
+    Args:
+        names: all in the directory.
+        name: of the target.
+        app: the application whose commit it is.
+    """
+    found = []
+    start = previous_name(name, "")
+    for one in names:
+        middle, _, suffix = one.removeprefix(start).partition(".")
+        if one.startswith(start) and is_application_id(middle) and re.fullmatch("[0-9a-f]{8}|", suffix):
+            found.append((middle == app, ApplicationId.from_text(middle), one))
+    return [one for _, _, one in sorted(found, reverse=True)]
 
 
 def is_container(text: str, app: str) -> bool:
@@ -152,9 +207,10 @@ def _check_part_name(name: str, count: int) -> None:
 
 def marker_bytes(plan: Marker, key: str) -> bytes:
     """Return a marker's content, for `parse_marker`."""
-    said = {"version": VERSION, key: plan.number, "overwrite": plan.overwrite, "parts": plan.parts, "mode": plan.mode}
-    if plan.own is not None:
-        said["own"] = plan.own
+    said = {"version": 2, key: plan.number, "overwrite": plan.overwrite, "parts": plan.parts, "mode": plan.mode}
+    if plan.keep_previous:
+        said |= {"version": VERSION, "keep_previous": plan.keep_previous}
+    said |= {key: value for key, value in (("own", plan.own), ("before", plan.before)) if value is not None}
     return json.dumps(said, indent=1).encode()
 
 
@@ -197,15 +253,33 @@ def parse_marker(data: bytes, path: str, directory: str, app: str, key: str) -> 
             if not is_container(container, app):
                 raise ValueError(f"{container[:100]!r} is not a container of {app}")
             _check_part_name(name, len(parts))
+        keep_previous = said.get("keep_previous", 0)
+        if type(keep_previous) is not int or keep_previous < 0:
+            raise TypeError("keep_previous")
         own = None
         if "own" in said:
             own_number, own_mtime_ns = said["own"]
             if type(own_number) is not int or type(own_mtime_ns) is not int:
                 raise TypeError("own")
             own = own_number, own_mtime_ns
+        before = said.get("before")
+        if before is not None and type(before) is not int:
+            raise TypeError("before")
     except (ValueError, KeyError, TypeError, UntrustedFile, UsageError) as error:
         raise DlappError(f"{shown(path)} is damaged: {error}; inspect it and the files beside it") from error
-    return Marker(number, overwrite, parts, None if mode is None else mode & 0o7777, own)
+    return Marker(number, overwrite, parts, None if mode is None else mode & 0o7777, own, keep_previous, before)
+
+
+def taken_away(ready: str, target: str, parts: str = "") -> NotFound:
+    """Return the error for a new target that was taken away before it was put in place.
+
+    Args:
+        ready: where it was.
+        target: where it was to go.
+        parts: where parts of it still are; empty: nowhere.
+    """
+    left = f"the output is kept in {shown(parts)}" if parts else "nothing of the output is left"
+    return NotFound(f"{shown(ready)} was taken away, so {shown(target)} cannot be committed; {left}")
 
 
 def ignore_step(_step: str) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
 PHASES = (
-    *("starting", "leasing", "unpacking", "fetching", "pulling"),
+    *("starting", "pulling", "leasing", "unpacking", "fetching"),
     *("waiting", "running", "storing", "releasing", "ended"),
 )
 """`dlapp.messages.Phase`, in its order."""
@@ -28,18 +28,13 @@ SLOW_BYTES = 32 << 20
 """What has this size [bytes] takes long enough to be worth a bar."""
 
 
-def on_terminal() -> bool:
-    """Return True if stderr is a terminal."""
-    return sys.stderr.isatty()
-
-
 @contextlib.contextmanager
 def copying_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
     """A callback for bytes done and bytes in all that draws a bar; None without a terminal.
 
     Both may grow: the bar goes once all is done, and comes back if it was not all.
     """
-    if not on_terminal():
+    if not sys.stderr.isatty():
         yield None
         return
     bar: Any = None
@@ -81,7 +76,7 @@ def _bytes_bar(what: str, total: int) -> Any:
 @contextlib.contextmanager
 def waiting_display() -> Iterator[Callable[[View], None]]:
     """A callback for `Client.wait` that shows each view it is given."""
-    if not on_terminal():
+    if not sys.stderr.isatty():
         yield PlainLines().show
         return
     from rich.console import Console
@@ -99,9 +94,7 @@ class PlainLines:
         self._said = ""
 
     def show(self, view: View) -> None:
-        if ended(view):
-            return
-        if (words := f"{view['state']} {phase_text(view)}") != self._said:
+        if not ended(view) and (words := f"{view['state']} {phase_text(view)}") != self._said:
             self._said = words
             note(f"{elapsed_of(view, clock.now_ms())} {words}")
 

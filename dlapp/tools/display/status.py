@@ -116,6 +116,9 @@ def answer_lines(view: View, now_ms: int, tail: ErrorTail | None = None, unstore
     lines = [headline(view, now_ms)]
     if view["phase"] and not ended(view):
         lines.append(f"phase : {view['phase']}")
+    if (as_of_ms := view.get("as_of_ms")) is not None and not ended(view):
+        age = elapsed(max(0, now_ms - as_of_ms)).partition(".")[0]
+        lines.append(f"as of : {age} ago, read on HDFS: its ApplicationMaster does not answer here")
     if view["diagnostics"]:
         lines.append(f"diagnostics : {view['diagnostics']}")
     if (ends_ms := view.get("soft_kill_ends_ms")) is not None and not ended(view):
@@ -129,7 +132,8 @@ def answer_lines(view: View, now_ms: int, tail: ErrorTail | None = None, unstore
         lines.append(f"page : {page}")
     for output in view["outputs"]:
         name = f" {output['name']}".rstrip()
-        lines.append(f"output{name} : {_output_text(output['committed'], ended(view))} {output['target']}")
+        how = "committed to" if output["committed"] else "not committed to" if ended(view) else "goes to"
+        lines.append(f"output{name} : {how} {output['target']}")
         lines += _kept_beside(output)
     return [*lines, *_unstored_lines(unstored)]
 
@@ -152,11 +156,15 @@ def _kept_beside(output: Mapping[str, Any]) -> list[str]:
         lines.append(f"{what} kept at {output['partial']}")
     if output.get("replaced"):
         lines.append(f"replaced{name} : not written by dlapp, kept at {output['replaced']}")
+    if output.get("previous"):
+        lines.append(f"previous{name} : the former output, kept at {output['previous']}")
     return lines
 
 
 def _unstored_lines(unstored: Sequence[str]) -> list[str]:
-    return [f"unstored : {path}" for path in unstored]
+    # On a node of a cluster, where it is YARN's directory.
+    removed = " (a NodeManager that starts without recovery removes it)"
+    return [f"unstored : {path}{'' if path.startswith('/') else removed}" for path in unstored]
 
 
 def headline(view: View, now_ms: int) -> str:
@@ -228,12 +236,6 @@ def _container_lines(view: View) -> list[str]:
         return []
     head = ("INDEX", "ROLE", "PHASE", "HOST", "EXIT", "GPUS", "NOTE")
     return ["containers", *table(head, [_container_row(one) for one in view["containers"]])]
-
-
-def _output_text(committed: bool, ended: bool) -> str:
-    if committed:
-        return "committed to"
-    return "not committed to" if ended else "goes to"
 
 
 def _container_row(one: Mapping[str, Any]) -> tuple[str, ...]:

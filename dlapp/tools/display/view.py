@@ -83,7 +83,8 @@ def failed_container(view: View) -> Mapping[str, Any] | None:
 
 
 def payload_exit_text(view: View) -> str:
-    """One exit for the whole application: 0 where it succeeded, else that of the container that failed first.
+    """One exit for the whole application: that of the container that failed first, or 0 if it succeeded or every
+    script exited with 0.
 
     Others are stopped for it, and end by a signal: an exit code tells more.
     """
@@ -93,8 +94,10 @@ def payload_exit_text(view: View) -> str:
         return "0"
     if (failed := failed_container(view)) is not None:
         return exit_text(failed)
+    if view["containers"]:  # a soft-killed script may exit with 0
+        return "0" if all(one["exit_code"] == 0 for one in view["containers"]) else NOTHING
     # A list of a cluster has no containers; what the ApplicationMaster told of the end names the one that decided it.
-    said = None if view["containers"] else _FAILED.match(view["diagnostics"])
+    said = _FAILED.match(view["diagnostics"])
     return said[1] or f"signal {said[2]}" if said else NOTHING
 
 

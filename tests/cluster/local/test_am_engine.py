@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from dlapp.am.decisions.verdict import of_end
-from dlapp.cluster import ContainerEnd, ContainerRequest, Grant, TaskLaunch
+from dlapp.cluster import STATUS_UNKNOWN, ContainerEnd, ContainerRequest, Grant, TaskLaunch
 from dlapp.cluster.local.am_engine import LocalAmEngine
+from dlapp.cluster.local.attempts import alive_lock
 from dlapp.cluster.local.settings import settings_of
 from dlapp.cluster.local.state import is_locked
 from dlapp.config import load_config
@@ -26,8 +27,7 @@ from dlapp.report import Cause, FinalStatus
 from dlapp.serialization import from_json, to_json
 from dlapp.spec import Resources, Submission
 from dlapp.system import locks
-from tests.applications import open_files
-from tests.services.small_app import SMALL_AM, spec_of
+from tests.services.processes.small_app import SMALL_AM, spec_of
 
 SMALL = Resources(memory_mib=100, vcores=1)
 
@@ -36,10 +36,16 @@ class Am:
     """An ApplicationMaster's engine and what it has told."""
 
     def __init__(
-        self, home: Path, program: Sequence[str], attempt: int = 1, containers: int = 3, shared: bool = False
+        self,
+        home: Path,
+        program: Sequence[str],
+        attempt: int = 1,
+        containers: int = 3,
+        shared: bool = False,
+        is_aftermath: bool = False,
     ) -> None:
         self.home = home
-        (home / "containers").mkdir(parents=True)
+        (home / "containers").mkdir(parents=True, exist_ok=True)
         config = load_config({"local.state_dir": str(home.parents[1])}, environ={})
         settings = settings_of(config, program).to_json()
         (home / "engine.json").write_text(json.dumps({"settings": settings, "shared": shared, "umask": 0o027}))
@@ -51,10 +57,10 @@ class Am:
             submitted_ms=1,
         )
         (home / "submission.json").write_text(json.dumps(to_json(submission)))
-        self.alive = os.open(home / "alive", os.O_RDWR | os.O_CREAT)
+        self.alive = os.open(alive_lock(str(home), attempt), os.O_RDWR | os.O_CREAT)
         locks.try_lock(self.alive)
         self.woken = threading.Event()
-        self.engine = LocalAmEngine(str(home), attempt, self.alive, [], self.woken.set)
+        self.engine = LocalAmEngine(str(home), attempt, self.alive, [], self.woken.set, is_aftermath=is_aftermath)
         self.ended: dict[ContainerId, ContainerEnd] = {}
         self.failed: dict[ContainerId, ContainerEnd] = {}
         self.refused: dict[int, str] = {}
@@ -90,8 +96,8 @@ def make_am(tmp_path: Path) -> Iterator[Callable[..., Am]]:
     """Make an ApplicationMaster's engine; nothing of it is left at the end."""
     made: list[Am] = []
 
-    def make(program: Sequence[str] = (sys.executable, "-I", SMALL_AM), **more: Any) -> Am:
-        home = tmp_path / "state" / "applications" / f"application_1700000000000_{len(made) + 1:04d}"
+    def make(program: Sequence[str] = (sys.executable, "-I", SMALL_AM), number: int | None = None, **more: Any) -> Am:
+        home = tmp_path / "state" / "applications" / f"application_1700000000000_{number or len(made) + 1:04d}"
         made.append(Am(home, program, **more))
         return made[-1]
 
@@ -110,7 +116,7 @@ def am(make_am: Callable[..., Am]) -> Am:
     return make_am()
 
 
-def wait_until(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
+def wait_until(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "not in time"
@@ -118,7 +124,7 @@ def wait_until(condition: Callable[[], object], timeout_s: float = 20.0) -> None
 
 
 def told(directory: Path) -> list[list[str]]:
-    """What a task wrote down, without the times."""
+    """Return what a task wrote down, without the times."""
     path = directory / "witness"
     return (
         [line.split(maxsplit=1)[1].split(maxsplit=2) for line in path.read_text().splitlines()] if path.exists() else []
@@ -206,8 +212,14 @@ def test_a_task_is_told_where_its_application_master_is_in_a_file_that_only_its_
     assert launch.ledger is not None
     assert (launch.ledger.kind, launch.ledger.lock_dir) == (MACHINE, "/run/lock/dlapp")
     assert launch.ledger.application == "application_1700000000000_0001"
-    cache = f"{directory.parents[3]}/cache/{os.geteuid()}/input"
-    assert launch.cache == CacheSettings(20 << 30, 30 * 86400.0, directory=cache)
+    caches = f"{directory.parents[3]}/cache/{os.geteuid()}"
+    assert launch.cache == CacheSettings(
+        20 << 30,
+        30 * 86400.0,
+        directory=f"{caches}/input",
+        payload_limit_bytes=50 << 30,
+        payload_directory=f"{caches}/payload",
+    )
 
 
 @pytest.mark.parametrize("code", [0, 3])
@@ -246,19 +258,14 @@ def test_what_outlives_a_task_and_its_guardians_is_found_and_killed(
     assert f"{grant.container_id}: killed processes that had no owner any more: process " in capfd.readouterr().out
 
 
-def test_a_task_in_a_session_of_its_own_has_the_locks_and_no_other_lifeline(am: Am) -> None:
-    grants = am.beat(ask(2))
-    first, second = (am.start(grant, "wait") for grant in grants)
-    wait_until(lambda: told(first) and told(second))
-    assert told(first)[0][2] == "[4, 5]"
+def test_a_task_in_a_session_of_its_own_has_the_locks(am: Am) -> None:
+    (grant,) = am.beat(ask(1))
+    first = am.start(grant, "wait")
+    wait_until(lambda: told(first))
+    assert told(first)[0][2] == "[3, 4]"
     assert is_locked(str(first / "alive"))
     pid = int(told(first)[0][1])
     assert os.getsid(pid) == pid
-    # Its lifeline ends with us alone: no other task has the end that we write to.
-    for container, directory in zip(am.engine._containers.values(), (first, second), strict=True):
-        pipe = os.stat(container.lifeline).st_ino
-        holders = [one for one in (first, second) if f"pipe:[{pipe}]" in open_files(int(told(one)[0][1]))]
-        assert holders == [directory]
 
 
 def test_a_stop_ends_a_task_and_a_second_one_changes_nothing(am: Am) -> None:
@@ -334,7 +341,7 @@ def test_a_task_that_cannot_be_started_is_the_nodes_fault(make_am: Callable[...,
     assert len(am.beat(ask(3))) == 3
 
 
-def test_many_containers_cost_two_descriptors_each(make_am: Callable[..., Am]) -> None:
+def test_many_containers_cost_two_descriptors_each_while_they_load(make_am: Callable[..., Am]) -> None:
     am = make_am(containers=50, program=("/bin/sleep",))  # it ends at once: its words are no number
     before = len(os.listdir("/proc/self/fd"))
     grants = am.beat(ask(50))
@@ -361,19 +368,20 @@ def test_an_outcome_is_written_once(make_am: Callable[..., Am]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("attempt", "status", "cause", "state"),
+    ("is_aftermath", "status", "cause", "state"),
     [
-        (1, FinalStatus.KILLED, Cause.KILLED, "KILLED"),
-        (1, FinalStatus.KILLED, Cause.SOFT_KILLED, "FINISHED"),
-        (1, FinalStatus.FAILED, Cause.TIMED_OUT, "FINISHED"),
-        (2, FinalStatus.FAILED, Cause.FAILED, "FAILED"),
-        (2, FinalStatus.SUCCEEDED, Cause.SUCCEEDED, "FINISHED"),
+        (False, FinalStatus.KILLED, Cause.KILLED, "KILLED"),
+        (False, FinalStatus.KILLED, Cause.SOFT_KILLED, "FINISHED"),
+        (False, FinalStatus.FAILED, Cause.TIMED_OUT, "FINISHED"),
+        (False, FinalStatus.FAILED, Cause.FAILED, "FINISHED"),
+        (True, FinalStatus.FAILED, Cause.FAILED, "FAILED"),
+        (True, FinalStatus.SUCCEEDED, Cause.SUCCEEDED, "FINISHED"),
     ],
 )
 def test_states_of_the_end_are_yarns(
-    make_am: Callable[..., Am], attempt: int, status: FinalStatus, cause: Cause, state: str
+    make_am: Callable[..., Am], is_aftermath: bool, status: FinalStatus, cause: Cause, state: str
 ) -> None:
-    am = make_am(attempt=attempt)
+    am = make_am(attempt=2, is_aftermath=is_aftermath)
     am.engine.finish(status, cause, "")
     assert json.loads((am.home / "outcome.json").read_text())["state"] == state
 
@@ -395,14 +403,45 @@ def test_a_fault_of_the_thread_that_hears_of_ends_is_told_by_the_next_heartbeat(
     am.engine._broken = None
 
 
-def test_tasks_end_with_their_application_master(tmp_path: Path, make_am: Callable[..., Am]) -> None:
-    am = make_am()
-    (grant,) = am.beat(ask(1))
-    directory = am.start(grant, "wait")
+# ---- the next attempt ----
+
+
+def test_the_next_attempt_takes_over_the_containers_that_are_there_and_their_room(make_am: Callable[..., Am]) -> None:
+    first = make_am()
+    lives, ends = first.beat(ask(2))
+    directory = first.start(lives, "wait")
+    first.start(ends, "exit")
     wait_until(lambda: told(directory))
-    container = am.engine._containers[grant.container_id]
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, container.lifeline)  # its writing end is closed, as it would be by our death
-    os.close(nothing)
-    assert am.end_of(grant).exit_status == 0
-    assert told(directory)[-1] == ["lifeline", "closed"]
+    first.end_of(ends)
+    second = make_am(number=1, attempt=2)
+    registered = second.engine.register("http://am:2")
+    assert registered.live == (lives,)
+    assert registered.is_complete
+    new = second.beat(ask(5))
+    assert [str(one.container_id) for one in new] == [
+        "container_1700000000000_0001_02_000002",
+        "container_1700000000000_0001_02_000003",
+    ]
+    assert json.loads((second.home / "am.json").read_text())["attempt"] == 2
+    second.engine.stop(lives.container_id)
+    second.engine.stop(lives.container_id)
+    # Whichever of the two collects it; to another process it is no child.
+    ends_seen = {second.end_of(lives).exit_status, first.end_of(lives).exit_status}
+    assert ends_seen == {STATUS_UNKNOWN, -signal.SIGTERM}
+    second.beat()
+    assert len(second.engine._containers) == 3
+
+
+def test_a_container_of_an_earlier_attempt_that_does_not_listen_is_killed(
+    make_am: Callable[..., Am], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dlapp.cluster.local.am_engine.TERM_GRACE_S", 0.1)
+    first = make_am()
+    (grant,) = first.beat(ask(1))
+    directory = first.start(grant, "stubborn")
+    wait_until(lambda: told(directory))
+    second = make_am(number=1, attempt=2)
+    second.engine.register("http://am:2")
+    second.engine.stop(grant.container_id)
+    second.end_of(grant)
+    assert not is_locked(str(directory / "alive"))

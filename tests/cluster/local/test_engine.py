@@ -31,9 +31,10 @@ from dlapp.system import log
 from dlapp.system.owners import user_name, user_text
 from dlapp.system.processes.proc import open_process
 from tests.applications import open_files
-from tests.services import small_app
-from tests.services.nvml_stub import StubDevice, with_devices
-from tests.services.small_app import engine_at, spec_of, submit
+from tests.engines import FULL
+from tests.services.containers.nvml_stub import StubDevice, with_devices
+from tests.services.processes import small_app
+from tests.services.processes.small_app import engine_at, spec_of, submit
 
 NOBODY = ApplicationId(1, 99999)
 
@@ -69,7 +70,7 @@ def clear(engine: LocalEngine) -> None:
     wait_until(lambda: runner_of(engine) is None)
 
 
-def wait_until(condition: Callable[[], Any], timeout_s: float = 20.0) -> None:
+def wait_until(condition: Callable[[], Any], timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "not in time"
@@ -106,7 +107,7 @@ def starts(engine: LocalEngine, application_id: ApplicationId) -> list[str]:
 
 
 def began_twice(engine: LocalEngine, application_id: ApplicationId) -> bool:
-    """Whether an application that had registered was ever begun again; cleaning up after it is no beginning."""
+    """Return whether an application that had registered was ever begun again; cleaning up after it is no beginning."""
     path = home(engine, application_id) / "witness"
     text = path.read_text() if path.exists() else ""
     return "start 1" in text.partition("registered")[2]
@@ -145,6 +146,19 @@ def am_of(engine: LocalEngine, application_id: ApplicationId) -> int:
     return int((home(engine, application_id) / "am.pid").read_text().split()[0])
 
 
+def kill_all_ams(engine: LocalEngine, application_id: ApplicationId) -> None:
+    """Kill each ApplicationMaster that an application has, one after the other."""
+    kill_am(engine, application_id)
+    wait_until(lambda: registered(engine, application_id) == 2)
+    kill_am(engine, application_id)
+
+
+def registered(engine: LocalEngine, application_id: ApplicationId) -> int:
+    """Return how many attempts have registered, and could be named to be killed."""
+    text = (home(engine, application_id) / "witness").read_text()
+    return text.count("registered") if am_of(engine, application_id) != 0 else 0
+
+
 def kill_am(engine: LocalEngine, application_id: ApplicationId) -> None:
     pid, started = map(int, (home(engine, application_id) / "am.pid").read_text().split())
     pidfd = open_process(pid, started, os.geteuid())
@@ -175,26 +189,28 @@ def test_ids_have_yarns_form_and_grow(engine: LocalEngine) -> None:
     assert engine.ids() == [str(first), str(second)]
 
 
-def test_two_hundred_submissions_from_eight_processes_at_once_all_run_each_exactly_once(
+@pytest.mark.slow
+def test_many_submissions_from_eight_processes_at_once_all_run_each_exactly_once(
     start_engine: Callable[..., LocalEngine], state_dir: Path
 ) -> None:
+    each = 25 if FULL else 6
     engine = start_engine(local__vcores="1000", local__memory="8")
     options = json.dumps({"local.vcores": "1000", "local.memory": "8", "gpuid.lock_dir": f"{state_dir}-gpus"})
-    command = [sys.executable, "-I", small_app.__file__, str(state_dir), options, "25", "quick"]
+    command = [sys.executable, "-I", small_app.__file__, str(state_dir), options, str(each), "quick"]
     submitters = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(8)]
     ids = [ApplicationId.from_text(one) for it in submitters for one in it.communicate(timeout=60)[0].split()]
     assert [it.returncode for it in submitters] == [0] * 8
-    assert len(set(ids)) == 200
+    assert len(set(ids)) == 8 * each
     wait_until(lambda: all(view.state.ended for view in engine.views()), 60)
     assert {engine.view(one).state for one in ids} == {State.FINISHED}
-    assert [starts(engine, one) for one in ids] == [["1"]] * 200
+    assert [starts(engine, one) for one in ids] == [["1"]] * len(ids)
     wait_until(lambda: runner_of(engine) is None)
 
 
 def test_no_wake_up_is_lost_when_the_runner_is_just_leaving(engine: LocalEngine) -> None:
-    for pause_s in [0.0, 0.001, 0.003] * 5:
+    for pause_s in [0.0, 0.001, 0.003] * (5 if FULL else 2):
         application_id = submit(engine, "quick")
-        wait_until(lambda one=application_id: row_state(engine, one) == "done", 10)  # type: ignore[misc]
+        wait_until(lambda one=application_id: row_state(engine, one) == "done")  # type: ignore[misc]
         time.sleep(pause_s)
 
 
@@ -326,7 +342,7 @@ def test_the_death_of_a_spare_application_master_fails_only_what_it_had_begun(en
     if when == "after":
         running(engine, application_id)
         assert am_of(engine, application_id) == spare
-        kill_am(engine, application_id)
+        kill_all_ams(engine, application_id)
     view = ended(engine, application_id)
     if when == "after":
         assert (view.state, view.diagnostics) == (State.FAILED, killed_by_signal_9(engine, application_id))
@@ -349,15 +365,63 @@ def killed_by_signal_9(engine: LocalEngine, application_id: ApplicationId) -> st
     return f"the ApplicationMaster died: killed by signal 9; its log is {home(engine, application_id) / 'am.log'}"
 
 
-def test_the_death_of_an_application_master_fails_its_application_and_the_queue_goes_on(engine: LocalEngine) -> None:
-    first, second = submit(engine, "sleep", memory_mib=1000), submit(engine, "quick")
+def test_an_application_master_that_died_is_restarted_and_its_application_goes_on(
+    engine: LocalEngine, tmp_path: Path
+) -> None:
+    first, second = submit(engine, "wait", str(tmp_path / "go"), memory_mib=1000), submit(engine, "quick")
     running(engine, first)
     kill_am(engine, first)
+    wait_until(lambda: registered(engine, first) == 2)
+    assert row_state(engine, second) == "waiting"
+    (tmp_path / "go").touch()
+    view = ended(engine, first)
+    assert (view.state, view.final_status) == (State.FINISHED, FinalStatus.SUCCEEDED)
+    assert starts(engine, first) == ["1", "2"]
+    assert ended(engine, second).state is State.FINISHED
+
+
+def test_the_death_of_the_last_application_master_fails_its_application_and_the_queue_goes_on(
+    engine: LocalEngine,
+) -> None:
+    first, second = submit(engine, "sleep", memory_mib=1000), submit(engine, "quick")
+    running(engine, first)
+    kill_all_ams(engine, first)
     view = ended(engine, first)
     assert (view.state, view.final_status) == (State.FAILED, FinalStatus.FAILED)
     assert view.diagnostics == killed_by_signal_9(engine, first)
-    assert starts(engine, first) == ["1", "2"]
+    assert starts(engine, first) == ["1", "2", "3"]
     assert ended(engine, second).state is State.FINISHED
+
+
+def test_the_number_of_attempts_is_configured(start_engine: Callable[..., LocalEngine]) -> None:
+    for most in (1, 3):
+        engine = start_engine(f"-{most}", local__am_attempts=str(most))
+        application_id = submit(engine, "die")
+        assert ended(engine, application_id).diagnostics == killed_by_signal_9(engine, application_id)
+        assert starts(engine, application_id) == [str(number + 1) for number in range(most + 1)]
+
+
+def test_while_nobody_has_started_the_next_application_master_the_state_is_restarting(
+    engine: LocalEngine, tmp_path: Path
+) -> None:
+    application_id = submit(engine, "sleep")
+    running(engine, application_id)
+    os.kill(runner_of(engine) or 0, signal.SIGSTOP)
+    kill_am(engine, application_id)
+    view = engine.view(application_id)
+    assert (view.state, view.phase) == (State.RUNNING, "restarting")
+    assert view.diagnostics.startswith("the ApplicationMaster died")
+    assert engine.views()[0].phase == "restarting"
+    os.kill(runner_of(engine) or 0, signal.SIGCONT)
+    wait_until(lambda: registered(engine, application_id) == 2)
+    wait_until(lambda: engine.view(application_id).phase == "running")
+
+
+def test_an_application_master_that_does_not_register_again_is_tried_three_times(engine: LocalEngine) -> None:
+    application_id = submit(engine, "never-again")
+    view = ended(engine, application_id)
+    assert (view.state, view.final_status) == (State.FAILED, FinalStatus.FAILED)
+    assert starts(engine, application_id) == ["1", "2", "2", "2", "2"]
 
 
 def test_a_traceback_of_the_application_master_is_in_the_diagnostics(engine: LocalEngine) -> None:
@@ -385,7 +449,7 @@ def test_cleaning_up_is_tried_three_times(engine: LocalEngine) -> None:
     view = ended(engine, application_id)
     assert view.state is State.FAILED
     assert "cleaning up after it failed 3 times" in view.diagnostics
-    assert starts(engine, application_id) == ["1", "2", "3", "4"]
+    assert starts(engine, application_id) == ["1", "2", "3", "4", "5"]
 
 
 def test_a_killed_runner_stops_nothing_that_runs_and_the_next_command_goes_on(
@@ -432,8 +496,9 @@ def test_when_all_are_killed_the_next_look_sees_failed_and_the_next_command_goes
 @pytest.mark.parametrize("asked", [False, True], ids=["died", "killed"])
 @pytest.mark.parametrize("has_runner", [True, False], ids=["watched", "alone"])
 def test_the_time_of_a_death_is_the_same_before_and_after_what_it_left_is_cleared(
-    engine: LocalEngine, asked: bool, has_runner: bool
+    start_engine: Callable[..., LocalEngine], asked: bool, has_runner: bool
 ) -> None:
+    engine = start_engine(local__am_attempts="1")
     application_id = submit(engine, "sleep")
     running(engine, application_id)
     if asked:
@@ -486,6 +551,7 @@ def test_an_application_whose_directory_is_gone_holds_up_nobody(engine: LocalEng
     assert ended(engine, second).state is State.FINISHED
 
 
+@pytest.mark.slow
 def test_whatever_is_killed_at_whatever_moment_everything_comes_to_its_end_and_nothing_runs_twice(
     engine: LocalEngine,
 ) -> None:
@@ -776,7 +842,7 @@ def test_a_ledger_that_fails_keeps_no_ended_application_from_being_settled(
         raise LedgerError(f"the record of {application} is not what it must be")
 
     said: list[str] = []
-    monkeypatch.setattr(MachineLedger, "clear_gone", broken)
+    monkeypatch.setattr(MachineLedger, "reclaim", broken)
     monkeypatch.setattr(runner_module.Runner, "_devices", lambda self: 1)
     monkeypatch.setattr(runner_module.Runner, "_reserve", lambda self, row: NoCards())
     monkeypatch.setattr(log, "warning", said.append)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import sqlite3
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,14 +16,20 @@ from dlapp.cluster.local import outcome, queue
 from dlapp.cluster.local.client.engine import LocalEngine
 from dlapp.cluster.local.queue import Queue
 from dlapp.cluster.local.runner import main as runner_module
-from dlapp.cluster.local.state import is_locked
+from dlapp.cluster.local.state import is_locked, open_state
 from dlapp.errors import Unreachable
 from dlapp.report import State
 from dlapp.system import log
-from tests.services.small_app import engine_at, submit
+from tests.services import disks
+from tests.services.processes.small_app import engine_at, submit
+
+ROW: dict[str, Any] = {
+    **dict.fromkeys(("submitter", "username", "appname", "archive"), ""),
+    **dict.fromkeys(("uid", "memory_mib", "vcores", "gcores", "containers", "submitted_ms"), 1),
+}
 
 
-def wait_until(condition: Callable[[], Any], timeout_s: float = 20.0) -> None:
+def wait_until(condition: Callable[[], Any], timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "not in time"
@@ -130,15 +134,35 @@ def test_an_outcome_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of 2 MiB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    words = ["mount", "-t", "tmpfs", "-o", "size=2m,mode=700", "dlapp-test", str(place)]
-    if os.geteuid() != 0 or subprocess.run(words, capture_output=True).returncode != 0:
-        pytest.skip("only root may mount a small disk")
-    yield place
-    subprocess.run(["umount", "-l", place], check=True)
+    with disks.small_disk(tmp_path, size_mib=2) as disk:
+        yield disk
 
 
+@pytest.mark.root("to mount a small disk")
+@pytest.mark.parametrize("kind", disks.KINDS)
+def test_rows_that_are_only_in_the_log_of_a_killed_process_are_read_on_a_full_disk(kind: str, tmp_path: Path) -> None:
+    with disks.small_disk(tmp_path, kind=kind) as disk:
+        state = open_state(str(disk))
+        pid = os.fork()
+        if pid == 0:
+            with Queue(state).change() as queue:
+                queue.insert(**ROW)
+            os._exit(0)  # the connection is not closed, so the row stays in the log
+        os.waitpid(pid, 0)
+        assert Path(f"{state.database}-wal").stat().st_size > 0
+        ballast = disks.fill(disk)
+        with Queue(state) as first, Queue(state) as second:
+            assert len(first.rows()) == len(second.rows()) == len(first.rows()) == 1
+            said = rf"^disk full: {state.database} cannot be written; .* on {disk}$"
+            with pytest.raises(Unreachable, match=said), first.change():
+                pytest.fail("nothing can be changed")
+            ballast.unlink()
+            with first.change() as queue:
+                queue.insert(**ROW)
+            assert len(second.rows()) == 2
+
+
+@pytest.mark.slow
 def test_on_a_full_disk_the_runner_lives_on_and_with_room_again_all_comes_to_its_end(
     small_disk: Path, tmp_path: Path
 ) -> None:
@@ -148,15 +172,13 @@ def test_on_a_full_disk_the_runner_lives_on_and_with_room_again_all_comes_to_its
         first, second = submit(engine, "wait", str(tmp_path / "go")), submit(engine, "quick")
         wait_until(lambda: engine.view(first).state is State.RUNNING)
         log = Path(engine.state.runner_log(os.geteuid()))
-        with open(small_disk / "ballast", "wb", buffering=0) as ballast, contextlib.suppress(OSError):
-            while True:
-                ballast.write(b"\0" * 512)
+        ballast = disks.fill(small_disk)
         (tmp_path / "go").touch()
         wait_until(lambda: not is_locked(f"{engine.state.application(str(first))}/alive"))
         # More than one look later it is still there, and nothing has ended that could not be written.
         time.sleep(1.5 * runner_module.TROUBLE_S)
         assert is_locked(engine.state.runner_lock(os.geteuid()))
-        (small_disk / "ballast").unlink()
+        ballast.unlink()
         wait_until(lambda: [one.state.ended for one in engine.views()] == [True, True])
         assert engine.view(second).state is State.FINISHED
         wait_until(lambda: not is_locked(engine.state.runner_lock(os.geteuid())))

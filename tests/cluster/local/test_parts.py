@@ -239,7 +239,7 @@ def test_rows_of_an_earlier_dlapp_are_shown_and_new_ones_have_their_labels(state
     assert (row.queue, row.priority, row.project, row.tags) == ("default", None, "", "")
     with queue.change():
         new = insert(queue, queue="gpu", priority=3, project="cats", tags="a\nb")
-    shown = [views.view_of(row, "/nowhere", "", alive=False) for row in queue.rows()]
+    shown = [views.view_of(row, "/nowhere", "", alive=False, tended=False) for row in queue.rows()]
     assert [(one["application_id"], one["queue"], one["priority"], one["project"], one["tags"]) for one in shown] == [
         (old, "default", None, "", []),
         (new, "gpu", 3, "cats", ["a", "b"]),

@@ -30,6 +30,7 @@ from dlapp.cluster.local.state import is_locked, take_lock
 from dlapp.config import load_config
 from tests.attacks.local_state import engine_in, make_application
 
+FULL = os.environ.get("DLAPP_FAULTS") == "full"
 CAPACITY = 2
 UNSUBMITTED, ENDED = "unsubmitted", "ended"
 LIAR = 99
@@ -85,7 +86,7 @@ class World(NamedTuple):
 
 
 class Protocol(NamedTuple):
-    """What a runner does; the defaults are what it does, anything else is a mistake."""
+    """Steps of a runner; the defaults are what it does, anything else is a mistake."""
 
     decide: Callable[[int, Order, int, tuple[Sighting, ...]], StartDecision]
     rereads: bool = True
@@ -110,7 +111,7 @@ RIGHT = Protocol(decide)
 
 
 def sightings(world: World, index: int) -> list[Sighting]:
-    """What the spool of a runner's user shows now."""
+    """Return what the spool of a runner's user shows now."""
     runner = world.runners[index]
     return [
         Sighting(runner.uid, place, app.ask, app.order, app.phase)
@@ -120,13 +121,13 @@ def sightings(world: World, index: int) -> list[Sighting]:
 
 
 def lies(world: World) -> list[list[Sighting]]:
-    """What the spool of the liar may show at this moment; its entries are always the first."""
+    """Return what the spool of the liar may show at this moment; its entries are always the first."""
     entry = Sighting(LIAR, 0, 1 << 39, (-1, LIAR, "application_0_0000"), WAITING)
     return [[], *([entry._replace(phase=phase)] for phase in (WAITING, STARTING, RUNNING))] if world.liar else [[]]
 
 
 def is_held(world: World, one: Sighting) -> list[bool]:
-    """Whether the lock of an entry is held now, as far as that can be known."""
+    """Return whether the lock of an entry is held now, as far as that can be known."""
     if one.uid == LIAR:
         return [False, True] if world.liar == "mighty" else [False]
     return [next(other for other in world.runners if other.uid == one.uid).apps[one.place].locked]
@@ -177,7 +178,7 @@ def restarted(runner: Runner) -> Runner:
 
 
 def step(world: World, index: int, protocol: Protocol) -> Iterator[Runner]:
-    """What a runner may become by its next step."""
+    """Return what a runner may become by its next step."""
     runner = world.runners[index]
     app = runner.apps[runner.at]
     others = [place for place in range(len(world.runners)) if place != index]
@@ -257,7 +258,7 @@ def decided(runner: Runner, protocol: Protocol) -> Runner:
 
 
 def exceeds(world: World) -> bool:
-    """Whether more runs than there is."""
+    """Return whether more runs than there is."""
     running = [app.ask for runner in world.runners for app in runner.apps if app.phase == RUNNING and app.locked]
     return sum(running) > CAPACITY
 
@@ -357,22 +358,26 @@ def app(uid: int, place: int, ask: int, tick: int = 0, phase: str = WAITING) -> 
     return App(ask, (tick, uid, f"application_1_{place:04}"), phase)
 
 
-def two(*, liar: str = "") -> list[World]:
+ASKS_OF_TWO = ((1, 1, 2), (2, 1, 1), (2, 2, 2))
+
+
+def two(asks: tuple[int, ...], *, liar: str = "") -> World:
     """Two users: the first with two applications, the second with one; they come at any time, and one process dies."""
-    return [
-        World(
-            (
-                Runner(1, (app(1, 1, asks[0], phase=UNSUBMITTED), app(1, 2, asks[1], phase=UNSUBMITTED))),
-                Runner(2, (app(2, 1, asks[2], phase=UNSUBMITTED),)),
-            ),
-            deaths_left=0 if liar else 2,
-            liar=liar,
-        )
-        for asks in ((1, 1, 2), (2, 1, 1), (2, 2, 2))
-    ]
+    return World(
+        (
+            Runner(1, (app(1, 1, asks[0], phase=UNSUBMITTED), app(1, 2, asks[1], phase=UNSUBMITTED))),
+            Runner(2, (app(2, 1, asks[2], phase=UNSUBMITTED),)),
+        ),
+        deaths_left=0 if liar else 2,
+        liar=liar,
+    )
 
 
-def three(deaths: int = 0) -> list[World]:
+ASKS_OF_THREE = ((2, 2, 2), (1, 1, 1), (1, 2, 1))
+TICKS_OF_THREE = ((0, 0, 0), (2, 1, 0), (0, 1, 1))
+
+
+def three(asks: tuple[int, ...], ticks: tuple[int, ...], deaths: int = 0) -> list[World]:
     """Three users who have looked already, before the others came or after; some came at the same time."""
     return [
         World(
@@ -382,25 +387,32 @@ def three(deaths: int = 0) -> list[World]:
             ),
             deaths,
         )
-        for asks in ((2, 2, 2), (1, 1, 1), (1, 2, 1))
-        for ticks in ((0, 0, 0), (2, 1, 0), (0, 1, 1))
         for looks in itertools.product(("look", "lock"), repeat=3)
     ]
 
 
+@pytest.mark.slow
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("asks", ASKS_OF_TWO, ids=str)
 @pytest.mark.parametrize("liar", ["", "harmless", "mighty"])
-def test_two_users_never_run_more_than_there_is_and_the_first_gets_its_turn(liar: str) -> None:
-    graph = explored(two(liar=liar))
+def test_two_users_never_run_more_than_there_is_and_the_first_gets_its_turn(liar: str, asks: tuple[int, ...]) -> None:
+    graph = explored([two(asks, liar=liar)])
     if liar != "mighty":  # who holds locks occupies what the entry says: docs/local.md
         no_endless_wait(graph)
     assert any(world.runners[0].apps[1].phase == ENDED for world in graph)
 
 
-@pytest.mark.parametrize("deaths", [0, 1])
-def test_three_users_never_run_more_than_there_is_and_the_first_gets_its_turn(deaths: int) -> None:
-    no_endless_wait(explored(three(deaths)))
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("deaths", [0, 1] if FULL else [0])
+@pytest.mark.parametrize("ticks", TICKS_OF_THREE, ids=str)
+@pytest.mark.parametrize("asks", ASKS_OF_THREE, ids=str)
+def test_three_users_never_run_more_than_there_is_and_the_first_gets_its_turn(
+    asks: tuple[int, ...], ticks: tuple[int, ...], deaths: int
+) -> None:
+    no_endless_wait(explored(three(asks, ticks, deaths)))
 
 
+@pytest.mark.slow
 @given(chance=st.randoms(use_true_random=False))
 def test_many_users_never_run_more_than_there_is(chance: random.Random) -> None:
     runners = [
@@ -441,11 +453,16 @@ MISTAKES = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_the_model_finds_each_mistake(mistake: str) -> None:
     def explore_all() -> None:
-        for starts in (three(), two(), two(liar="harmless")):
-            no_endless_wait(explored(starts, MISTAKES[mistake]))
+        with_liar = (two(asks, liar="harmless") for asks in ASKS_OF_TWO)
+        with_three = itertools.chain.from_iterable(
+            three(*way) for way in itertools.product(ASKS_OF_THREE, TICKS_OF_THREE)
+        )
+        for start in (*with_liar, *with_three, *map(two, ASKS_OF_TWO)):
+            no_endless_wait(explored([start], MISTAKES[mistake]))
 
     with pytest.raises(AssertionError, match=r"more runs than there is|waits for ever"):
         explore_all()

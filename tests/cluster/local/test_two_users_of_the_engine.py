@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from dlapp.cluster.local.state import StateDir, is_locked, machine_name
-from tests.services import small_app
+from tests.applications import processes, wait_for
+from tests.services.processes import small_app
 from tests.services.users import interpreter_for_everybody, place_for_everybody, seeing_users
 
 GROUP = 60_100
@@ -32,7 +33,7 @@ class Place:
         path = str(top / "state" / machine_name())
         self.state = StateDir(f"{path}-{ROOT}" if shared else path, shared=shared)
         self.options = {"local.memory": "1000", "local.shared": str(shared).lower()}
-        self._python = interpreter_for_everybody(top)
+        self._python = interpreter_for_everybody()
         self._as_root = seeing_users(top, ANN, TONY, gid=GROUP)
         if shared:
             (top / "state").mkdir()
@@ -66,7 +67,7 @@ class Place:
 
     def wait_for(self, uid: int, application_id: str, state: str) -> dict[str, Any]:
         """Wait until an application is in a state, as ``uid`` sees it."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while (view := self.call(uid, "view", application_id)).get("state") != state:
             assert time.monotonic() < deadline, view
         found: dict[str, Any] = view
@@ -88,13 +89,8 @@ class Place:
             assert time.monotonic() < deadline
 
     def clear(self) -> None:
-        """Kill what is left, and wait until nobody works here."""
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline:
-            if not [uid for uid in (ROOT, ANN, TONY) if is_locked(self.state.runner_lock(uid))]:
-                return
-            time.sleep(0.02)
-        raise AssertionError("a runner is left")
+        """Wait until nobody works here: a runner that ends, or one that has not taken its lock yet."""
+        wait_for("the end of all processes", lambda: not processes(self.top))
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What tests on a real YARN start from; the cluster itself is in tests/conftest.py."""
+"""Fixtures of tests on a real YARN; the cluster itself is in tests/conftest.py."""
 
 from __future__ import annotations
 

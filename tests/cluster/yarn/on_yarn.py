@@ -1,4 +1,4 @@
-"""What the tests on a real YARN share."""
+"""Functions that the tests on a real YARN share."""
 
 from __future__ import annotations
 

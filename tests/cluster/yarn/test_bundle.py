@@ -43,6 +43,7 @@ for name, module in list(sys.modules.items()):
 """
 
 
+@pytest.mark.slow
 def test_all_that_runs_on_a_node_is_in_the_zip_in_its_pure_python_form(travel_cache: Path) -> None:
     path, _ = bundle.packed(str(travel_cache))
     done = subprocess.run(
@@ -94,6 +95,7 @@ def test_a_zip_of_another_user_is_not_used(own: Path, what: str) -> None:
         bundle.packed(str(own))
 
 
+@pytest.mark.slow
 def test_a_zip_that_was_changed_is_made_anew(own: Path) -> None:
     (path,) = own.iterdir()
     whole = path.read_bytes()

@@ -1,4 +1,4 @@
-"""Where YARN is, as the client writes it down for the ApplicationMaster."""
+"""Test where YARN is, as the client writes it down for the ApplicationMaster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Between messages and values: ids, locations, and a command line that arrives as it was given."""
+"""Test the way between messages and values: ids, locations, and a command line that arrives as it was given."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dlapp.cluster.yarn.convert import (
 )
 from dlapp.cluster.yarn.dialect import Dialect
 from dlapp.cluster.yarn.proto import yarn_pb2 as pb
-from dlapp.cluster.yarn.values import Launch, ResourceRequest
+from dlapp.cluster.yarn.values import ContainerStage, Launch, ResourceRequest
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.spec import Resources
 
@@ -82,8 +82,26 @@ def test_a_negative_count_never_leaves_the_house() -> None:
 
 def test_a_state_that_a_newer_hadoop_has_is_not_the_end() -> None:
     message = pb.ContainerStatusProto.FromString(b"\x10\x63\x20\x05")
-    assert not status_from_proto(message).ended
+    assert status_from_proto(message).stage is ContainerStage.RUNNING
     assert status_from_proto(pb.ContainerStatusProto(state=pb.C_COMPLETE)).exit_status == -1000
+
+
+@pytest.mark.parametrize(
+    ("message", "stage"),
+    [
+        (pb.ContainerStatusProto(state=pb.C_RUNNING), ContainerStage.RUNNING),  # as Hadoop 2 has it
+        (pb.ContainerStatusProto(state=pb.C_NEW), ContainerStage.PREPARING),
+        (pb.ContainerStatusProto(state=pb.C_RUNNING, container_sub_state=pb.CSS_SCHEDULED), ContainerStage.PREPARING),
+        (pb.ContainerStatusProto(state=pb.C_RUNNING, container_sub_state=pb.CSS_RUNNING), ContainerStage.RUNNING),
+        (pb.ContainerStatusProto(state=pb.C_RUNNING, container_sub_state=pb.CSS_PAUSED), ContainerStage.RUNNING),
+        (pb.ContainerStatusProto(state=pb.C_COMPLETE, container_sub_state=pb.CSS_DONE), ContainerStage.ENDED),
+        (pb.ContainerStatusProto(), ContainerStage.RUNNING),
+    ],
+)
+def test_a_container_that_its_node_still_prepares_is_told_from_one_that_runs(
+    message: pb.ContainerStatusProto, stage: ContainerStage
+) -> None:
+    assert status_from_proto(message).stage is stage
 
 
 def as_nodemanager(command: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -123,6 +141,7 @@ def test_every_word_arrives_as_it_was_given() -> None:
     assert json.loads(done.stdout)[0] == HARD, done.stderr
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(st.lists(WORDS, max_size=4), WORDS)
 def test_words_and_variables_arrive_as_they_were_given(words: list[str], word: str) -> None:

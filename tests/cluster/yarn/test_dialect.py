@@ -1,4 +1,4 @@
-"""How GPUs are written on the wire, byte by byte."""
+"""Test how GPUs are written on the wire, byte by byte."""
 
 from __future__ import annotations
 

@@ -17,7 +17,8 @@ from dlapp.doctor.run import diagnosis
 from dlapp.doctor.yarn import _resource_manager
 from dlapp.errors import Unreachable
 from dlapp.ids import ApplicationId
-from tests.services.hadoop import Hadoop
+from dlapp.tools.doctor import node_table
+from tests.services.hadoop import NODES, Hadoop
 
 
 @pytest.fixture
@@ -26,9 +27,10 @@ def configured(hadoop: Hadoop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DLAPP_YARN_PYTHON", sys.executable)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("configured")
 def test_a_cluster_that_is_set_up_as_documented_has_no_failure(hadoop: Hadoop, rest: YarnRest) -> None:
-    found = {one.subject: one for one in diagnosis(cluster="yarn", node=True)}
+    found = {one.subject: one for one in diagnosis(cluster="yarn", node="any")}
     assert [one for one in found.values() if one.verdict == FAIL] == []
     subjects = {
         "yarn",
@@ -50,13 +52,27 @@ def test_a_cluster_that_is_set_up_as_documented_has_no_failure(hadoop: Hadoop, r
     assert (probe.name, probe.final_status.value) == ("dlapp-doctor", "SUCCEEDED")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("configured")
 def test_a_node_without_python_is_a_failure_with_the_repair(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DLAPP_YARN_PYTHON", "/no/such/python3")
-    last = list(diagnosis(cluster="yarn", node=True))[-1]
+    last = list(diagnosis(cluster="yarn", node="any"))[-1]
     assert (last.verdict, last.subject) == (FAIL, "node")
     assert "there is no /no/such/python3 on" in last.found
     assert "set yarn.python" in last.found
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("configured")
+def test_all_nodes_are_checked_by_an_application_on_each() -> None:
+    found = [one for one in diagnosis(cluster="yarn", node="all") if one.node]
+    assert {one.node for one in found} == set(NODES.values())
+    for node in NODES.values():
+        verdicts = {one.subject: one.verdict for one in found if one.node == node}
+        assert {verdicts[one] for one in ("node", "node.python", "node.disk", "node.hdfs.write")} == {PASS}
+    lines = node_table(found)
+    assert len(lines) == 3
+    assert lines[0].split() == ["NODE", "PASS", "WARN", "FAIL"]
 
 
 class Cluster:
@@ -75,7 +91,7 @@ class Cluster:
     @staticmethod
     def node(name: str, state: str = "RUNNING", gcores: int = 4, health: str = "") -> NodeInfo:
         total = {"memory-mb": 8192, "vcores": 8, "gcores": gcores}
-        return NodeInfo(name=name, web="", rack="", state=state, total=total, used={}, health=health)
+        return NodeInfo(name=name, web="", state=state, total=total, health=health)
 
     def info(self) -> dict[str, Any]:
         if self.error:

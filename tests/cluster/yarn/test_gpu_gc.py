@@ -7,16 +7,21 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from dlapp.cluster.yarn.client.rest import YarnRest
 from dlapp.gpuid.devices import Device
+from dlapp.gpuid.liveness.applications import ApplicationWitness
 from dlapp.gpuid.liveness.probes import this_task
+from dlapp.gpuid.liveness.result import GONE, UNKNOWN, Liveness
 from dlapp.gpuid.rules import LeaseRequest
-from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger, ZooKeeperSettings
+from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger
+from dlapp.login import Login
 from tests.services.hadoop import NODES, Hadoop
-from tests.services.zookeeper import ZooKeeper
+from tests.services.zookeeper import ZooKeeper, ledger_settings
 
 HERE = os.uname().nodename
 SECRET = "dlapp:secret"
@@ -25,7 +30,7 @@ SECRET = "dlapp:secret"
 @pytest.fixture
 def left(zookeeper: ZooKeeper, tmp_path: Path) -> ZooKeeperLedger:
     """A ledger of this host in which a task that has died holds a GPU."""
-    settings = ZooKeeperSettings(zookeeper.ensemble, f"/{tmp_path.name}", SECRET, lock_dir=str(tmp_path / "locks"))
+    settings = ledger_settings(zookeeper.ensemble, f"/{tmp_path.name}", SECRET, lock_dir=str(tmp_path / "locks"))
     ledger = ZooKeeperLedger(settings, discover=lambda: (Device("GPU-x", 0, 0),))
     evidence = {"task": this_task() | {"start_time": 1}}
     ledger.acquire(LeaseRequest("application_1_0042", "container_1", "tony", 1, (), evidence)).close()
@@ -46,15 +51,16 @@ def gc(hadoop: Hadoop, ledger: ZooKeeperLedger, tmp_path: Path, *words: str) -> 
         "HADOOP_USER_NAME": getpass.getuser(),
     }
     return subprocess.run(
-        [sys.executable, "-m", "dlapp.tools.gpu", "gc", *words],
+        [sys.executable, "-m", "dlapp.tools", "gpu", "gc", *words],
         env={**os.environ, **settings},
         capture_output=True,
         text=True,
     )
 
 
+@pytest.mark.slow
 def test_the_ledger_of_other_hosts_is_cleared_up_by_applications_there(
-    hadoop: Hadoop, left: ZooKeeperLedger, tmp_path: Path
+    hadoop: Hadoop, left: ZooKeeperLedger, tmp_path: Path, rest: YarnRest
 ) -> None:
     first, second = NODES.values()
     done = gc(hadoop, left, tmp_path, first, "--timeout", "90")
@@ -70,6 +76,19 @@ def test_the_ledger_of_other_hosts_is_cleared_up_by_applications_there(
     assert found[HERE] == {"host": HERE, "error": "", "leases": []}
     assert "no node" in found["host99"]["error"]
     left.close()
+    # What the ResourceManager says of such an application, as a witness on leases.
+    deadline = time.monotonic() + 60
+    while not (ended := [str(one.application_id) for one in rest.reports() if one.finished_ms]):
+        assert time.monotonic() < deadline  # an ApplicationMaster that has said its end may still run: FINISHED, at 0
+        time.sleep(0.1)
+    users = {name: ApplicationWitness((hadoop.rm_url,), Login(name)) for name in (getpass.getuser(), "stranger")}
+    owner, until = users[getpass.getuser()], time.monotonic() + 30
+    said = owner.check(ended[0], ended_s=-1.0, until=until)  # its clock is told in whole seconds
+    assert said == Liveness(GONE), said
+    assert owner.check(ended[0], ended_s=1e9, until=until).why == "its application ended less than 1e+09 s ago"
+    assert "does not know its application" in owner.check("application_1_0042", ended_s=0.0, until=until).why
+    # With ACLs it does not say to others when.
+    assert users["stranger"].check(ended[0], ended_s=-1.0, until=until).state == UNKNOWN
 
 
 def test_a_host_that_does_not_answer_in_time_is_named_and_its_application_is_killed(

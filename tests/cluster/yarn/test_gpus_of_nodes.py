@@ -25,8 +25,8 @@ from dlapp.report import Cause
 from tests.applications import properties, run
 from tests.cluster.yarn.on_yarn import until
 from tests.engines import FULL
+from tests.services.containers.nvml_stub import StubDevice, with_devices
 from tests.services.hadoop import NODES, Hadoop, NoHadoop
-from tests.services.nvml_stub import StubDevice, with_devices
 
 GPU, GPUS = "yarn.io/gpu", 4
 SETTINGS = {
@@ -73,13 +73,13 @@ def amounts(resource: dict[str, Any]) -> dict[str, int]:
 
 
 def used(cluster: Hadoop) -> int:
-    """How many of the GPUs are allocated, as the ResourceManager says."""
+    """Return how many of the GPUs are allocated, as the ResourceManager says."""
     return sum(amounts(node["usedResource"])[GPU] for node in nodes(cluster))
 
 
 @pytest.fixture
 def client(hadoop_with_gpus: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
-    """Its nodes see GPUs, and their tasks begin when there is a file ``go``. No dialect and no ZooKeeper is set."""
+    """Make a client of a cluster whose nodes see GPUs; tasks wait for a file ``go``. No dialect or ZooKeeper is set."""
     python = tmp_path / "python3"
     devices = with_devices(tmp_path, [StubDevice() for _ in range(GPUS)])
     exports = "".join(f"export {name}='{text}'\n" for name, text in devices.items())

@@ -19,11 +19,10 @@ from typing import Any
 
 import pytest
 
-from dlapp.am.model.state import Timing
 from dlapp.client import Client
 from dlapp.config import load_config
 from dlapp.gpuid.rules import HostRecord, LeaseRequest, NotEnough
-from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger, ZooKeeperSettings
+from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger
 from dlapp.hadoop.configuration import read_configuration
 from dlapp.ids import ApplicationId
 from dlapp.login import Login
@@ -31,11 +30,11 @@ from dlapp.messages import Phase
 from dlapp.report import ApplicationView, Cause, State
 from dlapp.storage.hdfs_staging import HdfsStagingFiles
 from tests.cluster.yarn.on_yarn import set_safe_mode, until, until_heard_of
-from tests.services import am_at_points
-from tests.services.am_at_points import STOP
+from tests.services.containers.nvml_stub import StubDevice, with_devices
 from tests.services.hadoop import NODES, Hadoop
-from tests.services.nvml_stub import StubDevice, with_devices
-from tests.services.zookeeper import ZooKeeper
+from tests.services.processes import am_at_points
+from tests.services.processes.am_at_points import STOP
+from tests.services.zookeeper import ZooKeeper, ledger_settings
 
 FULL = os.environ.get("DLAPP_FAULTS") == "full"
 CONTAINERS = 2
@@ -66,6 +65,7 @@ class Run:
     nth: int = 1
     do: str = am_at_points.KILL
     outlives: bool = False
+    hasty: bool = False
     attempts: int = 2
     gcores: int = 0
     devices: Devices | None = None
@@ -78,6 +78,7 @@ class Run:
             nth=self.nth,
             do=self.do,
             outlives=self.outlives,
+            hasty=self.hasty,
             environment=self.devices.environment if self.devices else None,
         )
         options = {"cluster": "yarn", "yarn.conf_dir": str(self.hadoop.configuration), "yarn.python": str(python)}
@@ -138,11 +139,11 @@ class Run:
         return am_at_points.points(self.directory, attempt)
 
     def begun(self, index: int) -> list[str]:
-        """What each payload of an index that has begun had of GPUs."""
+        """Return what each payload of an index that has begun had of GPUs."""
         return (self.directory / f"begun.{index}").read_text().splitlines()
 
     def check_its_end(self) -> ApplicationView:
-        """It ended, as it should."""
+        """Check that it ended as it should."""
         end = self.client.wait(self.application_id, timeout_s=240)
         assert end.cause is Cause.SUCCEEDED, f"{self}: {end.state} {end.diagnostics}"
         assert not (self.directory / "twice").exists(), f"{self}: {(self.directory / 'twice').read_text()}"
@@ -211,7 +212,7 @@ def runs(hadoop: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 @pytest.fixture(scope="module")
 def chosen(hadoop: Hadoop, tmp_path_factory: pytest.TempPathFactory) -> list[list[tuple[str, int]]]:
-    """For each round where its masters are killed: points and for the how-manieth time they are passed."""
+    """Choose for each round where its masters are killed: points, and which passing of each."""
     seed = int(os.environ.get("DLAPP_SEED", time.time_ns() % 1_000_000))
     print(f"DLAPP_SEED={seed}")
     chance = random.Random(seed)
@@ -249,6 +250,7 @@ def test_killed_at_a_point_of_its_run_it_ends_right_all_the_same(
         assert one.point in one.points(), str(one)
 
 
+@pytest.mark.slow
 def test_what_the_last_master_left_of_its_output_the_next_look_at_it_settles(runs: Runs) -> None:
     points = ("commit old aside", "after claim", "before claim")
     cut, decided, stored = every = [runs.submit(point, attempts=1) for point in points]
@@ -291,7 +293,7 @@ class Devices:
             "gpuid.zookeeper.credentials": str(credentials),
             "gpuid.lock_dir": str(directory / "locks"),
         }
-        settings = ZooKeeperSettings(
+        settings = ledger_settings(
             zookeeper.ensemble,
             self.options["gpuid.zookeeper.root"],
             "dlapp:secret",
@@ -307,7 +309,7 @@ class Devices:
         return {one.container: (one.application, one.devices, one.token) for one in self.record().leases}
 
     def are_refused(self) -> bool:
-        """Whether another application that asks for one now is told that there is none."""
+        """Return whether another application that asks for one now is told that there is none."""
         with pytest.raises(NotEnough, match="0 free"):
             self.ledger.acquire(LeaseRequest("application_1_0001", "container_1_0001_01_000002", "ann", 1))
         return True
@@ -323,6 +325,7 @@ def devices(zookeeper: ZooKeeper, tmp_path: Path) -> Iterator[Devices]:
     some.ledger.close()
 
 
+@pytest.mark.slow
 def test_leases_outlive_the_master_and_nobody_else_is_given_the_devices(runs: Runs, devices: Devices) -> None:
     one = runs.submit(gcores=2, devices=devices)
     before = until(one.running, 90)
@@ -406,14 +409,14 @@ if FULL:
 if FULL:
 
     def test_tasks_run_on_while_the_next_master_cannot_write_where_it_is(runs: Runs, hadoop: Hadoop) -> None:
-        one = runs.submit()
+        one = runs.submit(hasty=True)
         before = until(one.running, 60)
         until_heard_of(runs.hadoop, *(one.container_id for one in before.containers))
         set_safe_mode(hadoop, on=True)
         try:
             os.kill(one.master(), signal.SIGKILL)
             until(lambda: "after register" in one.points(2), 60)
-            time.sleep(Timing().recovery_ms / 1000 + 5)
+            time.sleep(am_at_points.HASTY_RECOVERY_MS / 1000 + 5)
         finally:
             set_safe_mode(hadoop, on=False)
         after = until(lambda: one.running(attempt=2), 90)
@@ -423,6 +426,7 @@ if FULL:
         assert one.check_its_end().attempt == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", ["before claim", *(["before SettleOutputs", "after claim", "before keep"] * FULL)])
 def test_a_master_that_slept_until_another_had_ended_it_all_changes_nothing(runs: Runs, point: str) -> None:
     one = runs.submit(point, do=STOP)

@@ -20,7 +20,7 @@ from dlapp.cluster.yarn.am.node_manager import NodeManager
 from dlapp.cluster.yarn.am.resource_manager import ResourceManager, usable_nodes
 from dlapp.cluster.yarn.client.rest import AppSubmission, YarnRest
 from dlapp.cluster.yarn.dialect import FIELD3_LIMIT, Dialect, choose_dialect
-from dlapp.cluster.yarn.values import Allocation, ContainerStatus, Granted, Launch, ResourceRequest
+from dlapp.cluster.yarn.values import Allocation, ContainerStage, ContainerStatus, Granted, Launch, ResourceRequest
 from dlapp.errors import Denied, Unreachable
 from dlapp.hadoop.errors import (
     ApplicationNotFound,
@@ -89,7 +89,7 @@ class Master:
 
     def start(self, one: Granted, *command: str) -> None:
         launch = Launch(command=command)
-        assert self.node(one).start([(one, launch)], timeout_s=10) == {one.container_id: None}
+        assert self.node(one).start([(one, launch)], timeout_s=60) == {one.container_id: None}
 
     def node(self, one: Granted) -> NodeManager:
         return NodeManager(one.node, self.rm.node_tokens[one.node])
@@ -98,7 +98,7 @@ class Master:
 @pytest.fixture
 def master(attempt: Attempt) -> Iterator[Master]:
     rm = attempt.connect()
-    rm.register("here", 0, "", timeout_s=10)
+    rm.register("here", 0, "", timeout_s=60)
     yield Master(rm)
     rm.close()
 
@@ -143,7 +143,6 @@ def test_an_application_runs_from_its_submission_to_its_success(hadoop: Hadoop, 
     assert sorted(status for status, _ in result["ended"].values()) == [0, 1]
     assert all(gcores == 1 and node in hadoop.nodes for node, gcores in result["granted"].values())
     assert result["largest"] == [4096, 8, 4]
-    assert sorted(result["resource_types"]) == ["gcores", "memory-mb", "vcores"]
     assert [(tmp_path / name).read_text() for name in "01"] == [word + "\n"] * 2
     assert result["secrets"] == {"secret": "00ff"}
     assert "00ff" not in json.dumps(result["environment"])
@@ -160,11 +159,11 @@ def test_containers_are_granted_started_and_their_ends_told(master: Master) -> N
     master.start(two, "sleep", "1000")
     assert master.wait_for_end(one.container_id).exit_status == 3
     assert "exit code 3" in master.ended[one.container_id].diagnostics
-    status = master.node(two).statuses([two.container_id], timeout_s=10)[two.container_id]
+    status = master.node(two).statuses([two.container_id], timeout_s=60)[two.container_id]
     assert isinstance(status, ContainerStatus)
-    assert not status.ended
-    assert master.node(two).stop([two.container_id], timeout_s=10) == {two.container_id: None}
-    assert master.node(two).stop([two.container_id], timeout_s=10) == {two.container_id: None}
+    assert status.stage is ContainerStage.RUNNING
+    assert master.node(two).stop([two.container_id], timeout_s=60) == {two.container_id: None}
+    assert master.node(two).stop([two.container_id], timeout_s=60) == {two.container_id: None}
     assert master.wait_for_end(two.container_id).exit_status == -105
     master.beat((), [three.container_id])
     assert master.wait_for_end(three.container_id).exit_status == -100
@@ -182,10 +181,10 @@ def test_an_unknown_container_is_an_error_of_its_own(master: Master) -> None:
     (one,) = master.wait_for(1)
     master.start(one, "sleep", "1000")
     other = ContainerId(one.container_id.application, 1, 999_999)
-    outcome = master.node(one).stop([one.container_id, other], timeout_s=10)
+    outcome = master.node(one).stop([one.container_id, other], timeout_s=60)
     assert outcome[one.container_id] is None
     assert "not handled by this NodeManager" in str(outcome[other])
-    statuses = master.node(one).statuses([other], timeout_s=10)
+    statuses = master.node(one).statuses([other], timeout_s=60)
     assert isinstance(statuses[other], RemoteError)
 
 
@@ -233,7 +232,7 @@ def test_a_wrong_token_is_refused_by_both_servers(master: Master, attempt: Attem
 
 
 def test_finishing_ends_the_application(master: Master, rest: YarnRest, attempt: Attempt) -> None:
-    until(lambda: master.rm.finish(FinalStatus.FAILED, "said by a test", "http://example/", timeout_s=10))
+    until(lambda: master.rm.finish(FinalStatus.FAILED, "said by a test", "http://example/", timeout_s=60))
     report = until(lambda: (one := rest.report(attempt.application_id)).state.ended and one)
     assert (report.state, report.final_status) == (State.FINISHED, FinalStatus.FAILED)
     assert report.diagnostics == "said by a test"
@@ -245,7 +244,7 @@ def test_finishing_ends_the_application(master: Master, rest: YarnRest, attempt:
 def test_with_answers_lost_at_any_call_nothing_is_lost_and_nothing_counts_twice(attempt: Attempt) -> None:
     with Proxy(attempt.hadoop.scheduler_address) as proxy:
         rm = attempt.connect(proxy.address)
-        rm.register("here", 0, "", timeout_s=10)
+        rm.register("here", 0, "", timeout_s=60)
         master, wanted = Master(rm, timeout_s=0.01), 6
         lost = 0
         for round_ in itertools.count():
@@ -274,7 +273,7 @@ def test_with_answers_lost_at_any_call_nothing_is_lost_and_nothing_counts_twice(
 def test_a_stream_harmed_anywhere_is_an_error_of_ours_and_the_next_heartbeat_is_right(attempt: Attempt) -> None:
     with Proxy(attempt.hadoop.scheduler_address) as proxy:
         rm = attempt.connect(proxy.address)
-        rm.register("here", 0, "", timeout_s=10)
+        rm.register("here", 0, "", timeout_s=60)
         for kind in ("cut_down", "garble_down", "cut_up"):
             for at in range(0, 400, 31):
                 harm: dict[str, Any] = {kind: at}
@@ -284,13 +283,14 @@ def test_a_stream_harmed_anywhere_is_an_error_of_ours_and_the_next_heartbeat_is_
                     rm.allocate(timeout_s=0.01)
                 proxy.plan = Plan()
                 proxy.cut_all()
-                rm.allocate(timeout_s=10)
+                rm.allocate(timeout_s=60)
         rm.close()
 
 
 # ---- the ResourceManager goes and comes back ----
 
 
+@pytest.mark.slow
 def test_a_resourcemanager_that_was_killed_and_started_again_is_told_everything_again(
     attempt: Attempt, master: Master
 ) -> None:
@@ -311,7 +311,7 @@ def test_a_resourcemanager_that_was_killed_and_started_again_is_told_everything_
     master.beat(rows(1))
     two = master.wait_for(2)[1]
     assert two.container_id.epoch == one.container_id.epoch + 1
-    assert master.node(one).stop([one.container_id], timeout_s=10) == {one.container_id: None}
+    assert master.node(one).stop([one.container_id], timeout_s=60) == {one.container_id: None}
     assert master.wait_for_end(one.container_id).exit_status == -105
 
 
@@ -340,7 +340,7 @@ def test_the_cluster_is_read(hadoop: Hadoop, rest: YarnRest) -> None:
 
 
 def test_the_nodes_are_read_by_rpc_as_well(hadoop: Hadoop) -> None:
-    nodes = usable_nodes([("127.0.0.1", hadoop.ports["rm"])], Login(getpass.getuser()), Dialect.GCORES, timeout_s=10)
+    nodes = usable_nodes([("127.0.0.1", hadoop.ports["rm"])], Login(getpass.getuser()), Dialect.GCORES, timeout_s=60)
     assert sorted(str(one.node) for one in nodes) == hadoop.nodes
     assert all(one.usable and one.rack == "/default-rack" and one.capability.gcores == 4 for one in nodes)
 

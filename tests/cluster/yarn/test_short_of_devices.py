@@ -12,12 +12,13 @@ import pytest
 from dlapp.client import Client
 from dlapp.config import load_config
 from dlapp.gpuid.devices import Device
-from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger, ZooKeeperSettings
+from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger
+from dlapp.launch_spec import LedgerSettings
 from dlapp.report import ApplicationView, Cause
 from tests.applications import properties
+from tests.services.containers.nvml_stub import StubDevice, with_devices
 from tests.services.hadoop import NODES, Hadoop
-from tests.services.nvml_stub import StubDevice, with_devices
-from tests.services.zookeeper import ZooKeeper
+from tests.services.zookeeper import ZooKeeper, ledger_settings
 
 FIRST, SECOND = NODES.values()
 DEVICES = tuple(Device(f"GPU-{place}", place, place) for place in range(4))
@@ -26,7 +27,7 @@ DEVICES = tuple(Device(f"GPU-{place}", place, place) for place in range(4))
 class Place:
     """A cluster with a ledger, in which this machine is both nodes; each has a record of its own, too."""
 
-    def __init__(self, directory: Path, client: Client, settings: ZooKeeperSettings) -> None:
+    def __init__(self, directory: Path, client: Client, settings: LedgerSettings) -> None:
         self.directory, self.client, self._settings = directory, client, settings
 
     def ill(self, host: str) -> None:
@@ -64,7 +65,7 @@ def place(hadoop: Hadoop, zookeeper: ZooKeeper, tmp_path: Path, monkeypatch: pyt
         "gpuid.zookeeper.credentials": str(credentials),
         "gpuid.lock_dir": str(tmp_path / "locks"),
     }
-    settings = ZooKeeperSettings(
+    settings = ledger_settings(
         zookeeper.ensemble,
         options["gpuid.zookeeper.root"],
         credentials="dlapp:secret",
@@ -74,6 +75,7 @@ def place(hadoop: Hadoop, zookeeper: ZooKeeper, tmp_path: Path, monkeypatch: pyt
         yield Place(tmp_path, client, settings)
 
 
+@pytest.mark.slow
 def test_no_container_goes_where_too_few_devices_are_healthy(place: Place) -> None:
     place.ill(FIRST)
     end = place.run()
@@ -82,6 +84,7 @@ def test_no_container_goes_where_too_few_devices_are_healthy(place: Place) -> No
     assert [SECOND in one.log_url and FIRST not in one.log_url for one in end.containers] == [True] * 2, end.containers
 
 
+@pytest.mark.slow
 def test_where_no_node_has_enough_they_are_tried_all_the_same(place: Place) -> None:
     for host in (FIRST, SECOND):
         place.ill(host)

@@ -1,4 +1,4 @@
-"""What is brought to the cluster, and for whom its nodes then keep it."""
+"""Test what is brought to the cluster, and for whom its nodes then keep it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from dlapp.cluster.yarn.client.submission import ApplicationSubmitter
-from dlapp.cluster.yarn.staging import FileInfo
 from dlapp.errors import Denied
-from dlapp.locations import HdfsPlace
+from dlapp.locations import FileInfo, HdfsPlace
 from dlapp.login import Login
 
 HOME = "hdfs://nn:8020/user/tony"
@@ -20,7 +19,7 @@ CACHE = f"{HOME}/.dlapp/cache"
 
 
 class Modes:
-    """As much of `StagingFiles` as is used: what is there is its mode, under a location."""
+    """Part of `StagingFiles` that is used: what is there is its mode, under a location."""
 
     home = HOME
 
@@ -29,17 +28,20 @@ class Modes:
         modes = {"user": 0o755, "home": 0o755, "own": 0o711, "cache": 0o711, **changed}
         self.there = {f"hdfs://nn:8020/{path}": modes[name] for name, path in below.items()}
         self.owners: dict[str, str] = {}
+        self.zone = "nowhere"
         self.sent: list[str] = []
         self.content = b"zip"
 
     def look(self, location: str) -> FileInfo | None:
         if (mode := self.there.get(location)) is None:
             return None
-        return SimpleNamespace(
+        return FileInfo(
             size_bytes=len(self.content),
             modified_ms=int(time.time() * 1000),
             owner=self.owners.get(location, "tony"),
             mode=mode,
+            is_file=True,
+            encrypted=location.startswith(self.zone),
         )
 
     def make(self, location: str, mode: int) -> None:
@@ -92,6 +94,12 @@ def test_the_zip_is_public_where_everybody_may_read_it_and_else_the_users(
 def test_a_zip_that_others_may_not_read_is_not_public() -> None:
     files = Modes()
     files.there[f"{CACHE}/dlapp-1.pyz"] = 0o640
+    assert staged(files, "dlapp-1.pyz", 0o644, "PUBLIC") == "PRIVATE"
+
+
+def test_a_zip_in_an_encryption_zone_is_not_public() -> None:
+    files = Modes()
+    files.zone = HOME  # YARN's own user has no key
     assert staged(files, "dlapp-1.pyz", 0o644, "PUBLIC") == "PRIVATE"
 
 

@@ -51,7 +51,7 @@ while len(ended) < count:
             command=tuple(plan["command"]),
             environment={"INDEX": str(len(granted) - 1), **plan["environment"]},
         )
-        failed = NodeManager(one.node, rm.node_tokens[one.node]).start([(one, launch)], timeout_s=10)
+        failed = NodeManager(one.node, rm.node_tokens[one.node]).start([(one, launch)], timeout_s=60)
         assert failed == {one.container_id: None}, failed
     for status in news.ended:
         if status.container_id in granted:
@@ -65,8 +65,6 @@ with open("/proc/self/status") as file:
     memory_kib = next(int(line.split()[1]) for line in file if line.startswith("VmRSS"))
 result = {
     "largest": [registration.largest.memory_mib, registration.largest.vcores, registration.largest.gcores],
-    "resource_types": registration.resource_types,
-    "queue": registration.queue,
     "granted": {str(one.container_id): [str(one.node), one.resources.gcores] for one in granted.values()},
     "ended": {str(each.container_id): [each.exit_status, each.diagnostics] for each in ended.values()},
     "secrets": {name: secret.hex() for name, secret in credentials.secrets.items()},

@@ -1,4 +1,4 @@
-"""What keeps a GPU from being given out, and when it is looked at again."""
+"""Test what keeps a GPU from being given out, and when it is looked at again."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def test_what_could_not_be_written_down_is_not_waited_for_again() -> None:
 
 
 class Devices:
-    """In place of NVML: what `look` answers, turn by turn."""
+    """Stand-in for NVML: what `look` answers, turn by turn."""
 
     def __init__(self, *turns: dict[str, DeviceFault]) -> None:
         self.turns, self.closed = list(turns), False

@@ -1,4 +1,4 @@
-"""What GPUs there are: real nvidia-ml-py, on a stub of NVML."""
+"""Test what GPUs there are: real nvidia-ml-py, on a stub of NVML."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.services.nvml_stub import StubDevice, with_devices
+from tests.services.containers.nvml_stub import StubDevice, with_devices
 
 SHOW = """
 import json
@@ -25,7 +25,7 @@ except NvmlError as error:
 
 
 def discovered(variables: dict[str, str]) -> Any:
-    """What `discover` answers in a process that sees these GPUs."""
+    """Return what `discover` answers in a process that sees these GPUs."""
     done = subprocess.run(
         [sys.executable, "-I", "-c", SHOW], env=os.environ | variables, capture_output=True, text=True, check=True
     )

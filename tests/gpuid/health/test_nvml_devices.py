@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.services.nvml_stub import LINK_DOWN, MIB, NVSWITCH, Part, StubDevice, with_devices
+from tests.services.containers.nvml_stub import LINK_DOWN, MIB, NVSWITCH, Part, StubDevice, with_devices
 
 PYTHON = """
 import json, os, sys, time
@@ -52,14 +52,14 @@ class Process:
         return json.loads(self.process.stdout.readline())
 
     def change(self, *gpus: StubDevice, init: int = 0) -> None:
-        """From now on these GPUs are there, and the driver answers ``init``."""
+        """Show these GPUs from now on, and let the driver answer ``init``."""
         with_devices(self.directory, gpus, init=init)
 
     def devices(self) -> Any:
         return self.ask(DISCOVER)
 
     def readings(self) -> list[dict[str, Any]]:
-        """Of the GPUs that `remember` saw; else of all there are."""
+        """Return readings of the GPUs that `remember` saw; else of all there are."""
         return list(self.ask(READ).values())
 
     def remember(self) -> None:

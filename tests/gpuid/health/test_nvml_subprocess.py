@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.applications import open_files
-from tests.services.nvml_stub import HANGS, StubDevice, with_devices
+from tests.services.containers.nvml_stub import HANGS, StubDevice, with_devices
 
 PYTHON = """
 import json, os, sys

@@ -1,7 +1,8 @@
-"""What each witness says of a payload, and that what cannot be known is said to be unknown."""
+"""Test what each witness says of a payload, and that what cannot be known is said to be unknown."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -26,9 +27,9 @@ from dlapp.gpuid.stores.locked_devices import HeldDevices
 from dlapp.gpuid.stores.machine import MachineLedger
 from dlapp.net.dockerd import ContainerSummary, DockerSilent
 from dlapp.system import locks
-from dlapp.system.machine import boot_id
-from tests.services.dockerd import IMAGE, own_daemon
-from tests.services.ledger_process import fake_devices
+from dlapp.system.machine import boot_id, cgroup_directories
+from tests.services.containers.dockerd import IMAGE, own_daemon
+from tests.services.processes.ledger_process import fake_devices
 
 ROOT = Path(__file__).resolve().parents[3]
 LABEL = "dlapp.container=container_1700000000000_0001_01_000002"
@@ -56,6 +57,59 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 def task_of(pid: int) -> dict[str, int]:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return {"pid": pid, "start_time": int(fields[19]), "pid_ns": os.stat("/proc/self/ns/pid").st_ino}
+
+
+# ---- the cgroup ----
+
+
+def test_a_cgroup_is_evidence_only_if_it_is_named_like_the_container(tmp_path: Path) -> None:
+    (tmp_path / "proc" / "self").mkdir(parents=True)
+    (tmp_path / "proc" / "self" / "mountinfo").write_text(
+        "31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n"
+    )
+    name = "container_1700000000000_0001_01_000002"
+    (tmp_path / "proc" / "self" / "cgroup").write_text(f"1:cpu:/hadoop-yarn/{name}\n0::/\n")
+    found = f"{tmp_path}/sys/fs/cgroup/cpu/hadoop-yarn/{name}"
+    assert probes.cgroup_of_container(name, str(tmp_path)) == found
+    assert probes.cgroup_of_container("container_1700000000000_0001_01_000003", str(tmp_path)) is None
+
+
+@pytest.fixture
+def cgroup() -> Iterator[Path]:
+    """A cgroup of this test alone."""
+    above = next(iter(cgroup_directories("/", "pids") or cgroup_directories("/", "cpu")), "")
+    place = Path(above) / f"dlapp-test-{os.getpid()}"
+    try:
+        place.mkdir()
+    except OSError as error:
+        pytest.skip(f"no cgroup can be made: {error}")
+    yield place
+    with contextlib.suppress(FileNotFoundError):
+        place.rmdir()
+
+
+@pytest.mark.root("to make a cgroup")
+def test_a_cgroup_that_was_removed_stands_for_what_cannot_be_seen(
+    cgroup: Path, sleeper: subprocess.Popen[bytes]
+) -> None:
+    lost = {"task": task_of(sleeper.pid) | {"pid_ns": 1}, "lock": {"directory": "/nowhere"}, "cgroup": str(cgroup)}
+    (cgroup / "cgroup.procs").write_text(str(sleeper.pid))
+    assert judge(lost).state == UNKNOWN
+    assert judge({"task": task_of(sleeper.pid) | {"start_time": 1}, "cgroup": str(cgroup)}).state == GONE
+    sleeper.kill()
+    sleeper.wait()
+    assert judge(lost).state == UNKNOWN  # it is there
+    cgroup.rmdir()
+    assert judge(lost).state == GONE
+    computing = LivenessProbes(devices=lambda _: Liveness(ALIVE, "process 7 computes on gpu0"))
+    assert computing.check(lost, boot_id(), ["GPU-0"]).state == ALIVE
+    here = task_of(os.getpid())
+    assert judge(lost | {"task": here}).state == ALIVE
+
+
+@pytest.mark.parametrize("path", [7, "", "cpu/x", "/nowhere/at/all", "/etc/x", "/sys/fs/cgroup/../x", "/a\0b"])
+def test_a_cgroup_that_is_none_proves_nothing(path: Any, sleeper: subprocess.Popen[bytes]) -> None:
+    assert judge({"task": task_of(sleeper.pid) | {"pid_ns": 1}, "cgroup": path}).state == UNKNOWN
 
 
 # ---- the task ----
@@ -287,6 +341,7 @@ def test_the_container_of_a_task_that_lives_or_may_live_is_not_removed(sleeper: 
     assert daemon.containers
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_a_real_dockerd_tells_and_removes_and_is_no_witness_when_it_is_down() -> None:
     gone = subprocess.Popen(["/bin/true"])

@@ -17,9 +17,9 @@ from dlapp.errors import DlappError
 from dlapp.gpuid.liveness import probes
 from dlapp.gpuid.rules import LeaseRequest, NotEnough
 from dlapp.gpuid.stores.machine import MachineLedger
-from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger, ZooKeeperSettings
-from tests.services.ledger_process import fake_devices
-from tests.services.zookeeper import ZooKeeper
+from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger
+from tests.services.processes.ledger_process import fake_devices
+from tests.services.zookeeper import ZooKeeper, ledger_settings
 
 CARDS = 5
 _NUMBERS = itertools.count()
@@ -34,9 +34,7 @@ class Store(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.directory = tempfile.mkdtemp(prefix="dlapp-any-order-")
-        where = ZooKeeperSettings(
-            self.ensemble, f"/any-order-{next(_NUMBERS)}", "dlapp:secret", lock_dir=self.directory
-        )
+        where = ledger_settings(self.ensemble, f"/any-order-{next(_NUMBERS)}", "dlapp:secret", lock_dir=self.directory)
         there = fake_devices(CARDS)
         self.ledgers: list[Any] = [
             ZooKeeperLedger(where, host="node7", discover=lambda: there)
@@ -142,10 +140,12 @@ class Store(RuleBasedStateMachine):
         assert {one.device.index for one in record.devices if one.quarantine} == self.broken
 
 
+@pytest.mark.slow
 def test_any_order_of_events_on_the_machine_keeps_what_it_promises() -> None:
     run_state_machine_as_test(Store, settings=settings(settings(), max_examples=200 if FULL else 25))
 
 
+@pytest.mark.slow
 def test_any_order_of_events_on_zookeeper_keeps_what_it_promises(zookeeper: ZooKeeper) -> None:
     on_zookeeper = type("OnZooKeeper", (Store,), {"ensemble": zookeeper.ensemble})
     run_state_machine_as_test(on_zookeeper, settings=settings(settings(), max_examples=100 if FULL else 12))

@@ -1,4 +1,4 @@
-"""What holds of a ledger wherever it is kept: the same tests on the machine's files and on a real ZooKeeper."""
+"""Test what holds of a ledger wherever it is kept: the same tests on the machine's files and on a real ZooKeeper."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dlapp.gpuid.liveness.result import Liveness
 from dlapp.gpuid.rules import HostRecord, LeaseRequest, NotEnough
 from dlapp.value import replace
 from tests.gpuid import layouts
-from tests.services.ledger_process import fake_devices
+from tests.services.processes.ledger_process import fake_devices
 
 APP, OTHER = "application_1700000000000_0001", "application_1700000000000_0002"
 Open = Callable[..., Any]

@@ -17,7 +17,7 @@ Store = Callable[..., Any]
 
 
 class Nvml:
-    """What NVML would read of the GPUs."""
+    """Values that NVML would read of the GPUs."""
 
     def __init__(self) -> None:
         self.ill: dict[str, dict[str, Any]] = {}

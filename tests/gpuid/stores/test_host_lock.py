@@ -31,7 +31,7 @@ def turns(directory: Path) -> HostWriteLock:
 
 
 def is_taken(directory: Path) -> bool:
-    """Whether a turn can be had, and how long that took does not matter."""
+    """Return whether a turn can be had, and how long that took does not matter."""
     one = turns(directory)
     with one.take() as turn:
         turn.wrote(9)
@@ -59,7 +59,7 @@ def holder() -> Iterator[Callable[[Path], subprocess.Popen[str]]]:
 
 
 class Waiting:
-    """Who waits for a turn on a clock of its own, by which its holder writes every few moments and then lets go."""
+    """Waiter for a turn with a clock of its own, by which its holder writes every few moments and then lets go."""
 
     def __init__(self, directory: Path, *, writes_until_s: float, ends_s: float) -> None:
         self.now_s, self.writes_until_s, self.ends_s = 0.0, writes_until_s, ends_s
@@ -77,7 +77,7 @@ class Waiting:
             self.holding.close()
 
     def take(self) -> tuple[bool, float]:
-        """Whether it got its turn, and when [s]."""
+        """Return whether it got its turn, and when [s]."""
         with self.turns.take() as turn:
             turn.wrote(5000)
             return turn.is_stale(4999), self.now_s

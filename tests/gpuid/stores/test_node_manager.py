@@ -24,7 +24,7 @@ CARDS = tuple(Device(uuid=f"GPU-{minor}", index=place, minor=minor) for place, m
 
 
 def answer(*devices: tuple[int, int, str]) -> dict[str, Any]:
-    """As 3.4 says it: index, minor number and container of each device."""
+    """Return it as 3.4 says it: index, minor number and container of each device."""
     return {
         "totalGpuDevices": [{"index": index, "minorNumber": minor} for index, minor, _ in devices],
         "assignedGpuDevices": [
@@ -88,7 +88,7 @@ def test_a_device_that_the_embedded_engine_has_is_waited_for_and_its_holder_name
     assert not isinstance(other, dict)
     with pytest.raises(LedgerError, match=r"what is not free on this machine: .*application_1700000000000_0007"):
         NodeManagerGpuLedger(node.web, str(tmp_path), discover=lambda: CARDS).acquire(ask(1))
-    ledger = NodeManagerGpuLedger(node.web, str(tmp_path), discover=lambda: CARDS, sleep=lambda _: other.release())
+    ledger = NodeManagerGpuLedger(node.web, str(tmp_path), discover=lambda: CARDS, sleep=lambda _: other.close())
     with ledger.acquire(ask(1), timeout_s=60) as given:
         assert [one.uuid for one in given.devices] == ["GPU-0"]
 

@@ -14,8 +14,8 @@ import pytest
 from dlapp.gpuid.liveness.probes import this_task
 from dlapp.gpuid.rules import LeaseRequest, NotEnough
 from dlapp.gpuid.stores.machine import MachineLedger
-from dlapp.gpuid.stores.zookeeper import ZooKeeperSettings
-from tests.services.ledger_process import fake_devices
+from dlapp.launch_spec import LedgerSettings
+from tests.services.processes.ledger_process import fake_devices
 
 OURS, THEIRS = "application_1700000000000_0001", "application_1700000000000_0002"
 DEAD = this_task() | {"start_time": 1}
@@ -31,7 +31,7 @@ def of_machine(container: str, gcores: int, **more: Any) -> LeaseRequest:
 
 
 @pytest.fixture
-def machine(settings: ZooKeeperSettings) -> MachineLedger:
+def machine(settings: LedgerSettings) -> MachineLedger:
     return MachineLedger(settings.lock_dir, discover=lambda: fake_devices(4))
 
 
@@ -64,14 +64,14 @@ def test_a_device_of_the_cluster_is_not_given_out_by_the_embedded_engine(
     theirs = on_zookeeper().acquire(of_cluster("c1", 3))
     assert {one.application for one in machine.holders().values()} == {THEIRS}
     with pytest.raises(NotEnough, match=rf"needs 2 gcores, 1 free: .*{THEIRS} \(\w+\)"):
-        machine.reserve(OURS, "tony", 2)
+        machine.reserve(OURS, 2)
     theirs.release()
     assert machine.holders() == {}
     machine.acquire(of_machine("m1", 4)).release()
 
 
 def test_a_device_that_is_only_reserved_is_not_given_out_either(machine: MachineLedger, on_zookeeper: Open) -> None:
-    with machine.reserve(OURS, "tony", 4), pytest.raises(NotEnough, match=OURS):
+    with machine.reserve(OURS, 4), pytest.raises(NotEnough, match=OURS):
         on_zookeeper().acquire(of_cluster("c1", 1))
     on_zookeeper().acquire(of_cluster("c1", 4)).release()
 

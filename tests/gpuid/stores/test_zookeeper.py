@@ -6,6 +6,8 @@ import contextlib
 import json
 import os
 import resource
+import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -21,13 +23,18 @@ from kazoo.exceptions import NoAuthError
 
 from dlapp.errors import Denied, NotFound, Unreachable, UsageError
 from dlapp.gpuid.liveness.probes import LivenessProbes
-from dlapp.gpuid.liveness.result import GONE, Liveness
+from dlapp.gpuid.liveness.result import ALIVE, GONE, UNKNOWN, Liveness
 from dlapp.gpuid.rules import HostRecord, LeaseRequest, LedgerError, NotEnough
+from dlapp.gpuid.stores import ensemble as ensemble_module
 from dlapp.gpuid.stores import zookeeper as store
-from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger, ZooKeeperSettings
+from dlapp.gpuid.stores.ensemble import Ensemble, Overtaken, Unsure
+from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger
+from dlapp.launch_spec import LedgerSettings
 from dlapp.net.dockerd import ContainerSummary
+from dlapp.value import replace
 from tests.services.proxy import Plan, Proxy
-from tests.services.zookeeper import ZooKeeper
+from tests.services.tls import CERTIFICATE, KEY
+from tests.services.zookeeper import ZooKeeper, ledger_settings, zookeeper_for_tests
 
 APP, OTHER = "application_1700000000000_0001", "application_1700000000000_0002"
 Open = Callable[..., Any]
@@ -37,7 +44,7 @@ def ask(container: str, gcores: int, application: str = APP, **more: Any) -> Lea
     return LeaseRequest(application, container, "tony", gcores, **more)
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "not in time"
@@ -45,7 +52,7 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
 
 
 @pytest.fixture
-def raw(settings: ZooKeeperSettings) -> Iterator[KazooClient]:
+def raw(settings: LedgerSettings) -> Iterator[KazooClient]:
     """A client of the same ensemble with the credentials."""
     client = KazooClient(settings.ensemble, auth_data=[("digest", settings.credentials)])
     client.start()
@@ -54,14 +61,14 @@ def raw(settings: ZooKeeperSettings) -> Iterator[KazooClient]:
     client.close()
 
 
-def path_of(settings: ZooKeeperSettings, host: str = "node7") -> str:
+def path_of(settings: LedgerSettings, host: str = "node7") -> str:
     return f"{settings.root}/hosts/{host}"
 
 
 # ---- records ----
 
 
-def test_fields_of_a_later_version_are_kept(on_zookeeper: Open, raw: KazooClient, settings: ZooKeeperSettings) -> None:
+def test_fields_of_a_later_version_are_kept(on_zookeeper: Open, raw: KazooClient, settings: LedgerSettings) -> None:
     lease = on_zookeeper().acquire(ask("c1", 1))
     whole = json.loads(raw.get(path_of(settings))[0])
     whole |= {"format": 7, "weather": {"is": "fine"}}
@@ -79,7 +86,7 @@ def test_fields_of_a_later_version_are_kept(on_zookeeper: Open, raw: KazooClient
 
 
 def test_a_record_that_only_a_later_version_may_write_is_left_alone(
-    on_zookeeper: Open, raw: KazooClient, settings: ZooKeeperSettings
+    on_zookeeper: Open, raw: KazooClient, settings: LedgerSettings
 ) -> None:
     on_zookeeper().acquire(ask("c1", 1)).release()
     whole = json.loads(raw.get(path_of(settings))[0]) | {"format": 9, "least_writer": 9}
@@ -112,7 +119,7 @@ def test_a_record_that_only_a_later_version_may_write_is_left_alone(
     ],
 )
 def test_a_record_that_is_none_is_named_and_left_as_it_is(
-    on_zookeeper: Open, raw: KazooClient, settings: ZooKeeperSettings, garbage: bytes
+    on_zookeeper: Open, raw: KazooClient, settings: LedgerSettings, garbage: bytes
 ) -> None:
     raw.create(path_of(settings), garbage, makepath=True)
     ledger = on_zookeeper()
@@ -120,7 +127,7 @@ def test_a_record_that_is_none_is_named_and_left_as_it_is(
         lambda: ledger.acquire(ask("c1", 1)),
         lambda: ledger.quarantine("gpu0", cause="operator"),
         lambda: ledger.reclaim(),
-        lambda: ledger.release(APP, "c1"),
+        lambda: ledger.force_release("gpu0", token="t", by="root"),
     ]
     for call in calls:
         with pytest.raises(LedgerError, match="node7: its record in the GPU ledger cannot be read"):
@@ -137,23 +144,177 @@ def test_what_is_no_host_name_is_refused(on_zookeeper: Open, host: str) -> None:
         on_zookeeper().forget(host, by="root")
 
 
-def test_nobody_releases_the_lease_of_another_application(on_zookeeper: Open) -> None:
-    ledger = on_zookeeper()
-    lease = ledger.acquire(ask("c1", 1))
-    with pytest.raises(Denied, match=rf"the lease of c1 belongs to {APP}, not to {OTHER}"):
-        on_zookeeper().release(OTHER, "c1")
-    assert len(ledger.record().leases) == 1
-    assert lease.release()
-    on_zookeeper().release(OTHER, "c1")  # there is nothing left to release
-
-
-def test_another_machine_of_the_same_name_is_refused_until_the_first_is_forgotten(on_zookeeper: Open) -> None:
+def test_another_machine_of_the_same_name_is_refused_as_long_as_the_first_has_leases(
+    on_zookeeper: Open, tmp_path: Path
+) -> None:
     lease = on_zookeeper(machine="first").acquire(ask("c1", 1))
-    with pytest.raises(LedgerError, match="knows another machine of this name"):
-        on_zookeeper(machine="second").acquire(ask("c2", 1))
+    second = {"machine": "second", "witnesses": LivenessProbes(boot_id="second")}
+    with pytest.raises(LedgerError, match=r"knows another machine of this name, with leases; .* --host node7"):
+        on_zookeeper(**second).acquire(ask("c2", 1))
+    [found] = on_zookeeper(**second, over={"lock_dir": str(tmp_path)}).reclaim()
+    assert (found.state, found.why) == (
+        UNKNOWN,
+        "it is of another machine of this name, and no ResourceManager is configured",
+    )
     lease.release()
-    on_zookeeper().forget("node7", by="root")
-    on_zookeeper(machine="second").acquire(ask("c2", 1)).release()
+    on_zookeeper(**second).acquire(ask("c2", 1)).release()
+
+
+class EndedFor:
+    """A ResourceManager's word: all applications ended so long ago."""
+
+    def __init__(self, ended_s: float) -> None:
+        self.ended_s = ended_s
+
+    def check(self, application: str, *, ended_s: float, until: float) -> Liveness:
+        return Liveness(GONE) if self.ended_s >= ended_s else Liveness(UNKNOWN, "it has not ended long ago")
+
+
+def test_a_host_that_was_installed_anew_is_accepted_an_hour_after_its_last_application(
+    on_zookeeper: Open, tmp_path: Path
+) -> None:
+    on_zookeeper(machine="first").acquire(ask("c1", 4))
+    second = {"machine": "second", "witnesses": LivenessProbes(boot_id="second"), "over": {"lock_dir": str(tmp_path)}}
+    with pytest.raises(LedgerError, match="another machine of this name, with leases"):
+        on_zookeeper(**second, applications=EndedFor(3000)).acquire(ask("c2", 1))
+    lease = on_zookeeper(**second, applications=EndedFor(4000)).acquire(ask("c2", 4))
+    assert [one.container for one in on_zookeeper().record().leases] == ["c2"]
+    lease.release()
+
+
+@pytest.mark.parametrize("ended_s", [300.0, 700.0])
+def test_a_lease_of_which_nothing_is_known_ends_ten_minutes_after_its_application(
+    on_zookeeper: Open, tmp_path: Path, ended_s: float
+) -> None:
+    elsewhere = {"pid": 4711, "start_time": 1, "pid_ns": 1, "uid": os.geteuid()}
+    no_devices = LivenessProbes(devices=lambda _: Liveness(GONE))
+    lost = on_zookeeper(over={"lock_dir": str(tmp_path / "first")}, witnesses=no_devices).acquire(
+        ask("c1", 4, evidence={"task": elsewhere})
+    )
+    lost.close()
+    ledger = on_zookeeper(witnesses=no_devices, applications=EndedFor(ended_s))
+    if ended_s >= 600:
+        ledger.acquire(ask("c2", 4)).release()
+    else:
+        with pytest.raises(NotEnough, match="its task 4711 is in another pid namespace"):
+            ledger.acquire(ask("c2", 4))
+    computing = LivenessProbes(devices=lambda _: Liveness(ALIVE, "process 1 computes on gpu0"))
+    other = on_zookeeper(witnesses=computing, applications=EndedFor(1e6))
+    assert {one.state for one in other.reclaim()} == (set() if ended_s >= 600 else {UNKNOWN})
+
+
+# ---- the place of earlier versions ----
+
+
+def test_records_of_earlier_versions_count_until_their_hosts_write_them_in_the_new_place(
+    on_zookeeper: Open, raw: KazooClient, settings: LedgerSettings
+) -> None:
+    new = {"root": f"{settings.root}/c1", "former_root": settings.root}
+    before = on_zookeeper()
+    running = before.acquire(ask("c1", 1))
+    before.quarantine("gpu1", cause="operator", by="root")
+    on_zookeeper(host="node8").look()
+    ledger = on_zookeeper(over=new)
+    assert {host: len(record.leases) for host, record in ledger.hosts()} == {"node7": 1, "node8": 0}
+    assert [host for host, _ in ledger.short_hosts()] == ["node7"]
+    with pytest.raises(NotEnough, match=r"asked for 3 gcores, 2 free: gpu. application_.*, gpu. quarantined"):
+        on_zookeeper(over=new).acquire(ask("c2", 3, OTHER))
+    on_zookeeper(over=new).acquire(ask("c2", 2, OTHER))
+    assert [len(one.leases) for one in (ledger.record(), before.record())] == [2, 1]
+    # A task of before releases in the place of before; here its host sees that it is gone.
+    running.release()
+    assert sum(raw.exists(f"{new['root']}/hosts/{host}") is not None for host in ("node7", "node8")) == 1
+
+
+def test_a_host_of_another_cluster_is_not_taken_for_one_of_the_same_name(
+    on_zookeeper: Open, settings: LedgerSettings
+) -> None:
+    on_zookeeper(machine="first").acquire(ask("c1", 4))
+    new = {"root": f"{settings.root}/c2", "former_root": settings.root, "lock_dir": f"{settings.lock_dir}-2"}
+    ledger = on_zookeeper(machine="second", witnesses=LivenessProbes(boot_id="second"), over=new)
+    ledger.acquire(ask("c2", 4, OTHER)).release()
+
+
+# ---- the list of hosts with GPUs in quarantine ----
+
+
+def names_on_list(raw: KazooClient, settings: LedgerSettings) -> list[str]:
+    return sorted(raw.get_children(f"{settings.root}/short"))
+
+
+def test_hosts_with_devices_in_quarantine_are_listed_and_healed_ones_are_not(
+    on_zookeeper: Open, raw: KazooClient, settings: LedgerSettings
+) -> None:
+    for host in ("node1", "node2", "node3"):
+        on_zookeeper(host=host).look()
+    on_zookeeper(host="node1").quarantine("gpu0", cause="ecc")
+    reader = on_zookeeper(host="am")
+    assert [host for host, _ in reader.short_hosts()] == ["node1"]  # there was no list
+    on_zookeeper(host="node2").quarantine("gpu0", cause="ecc")
+    assert names_on_list(raw, settings) == ["node1", "node2"]
+    on_zookeeper(host="node1").heal("gpu0")
+    assert names_on_list(raw, settings) == ["node2"]
+    on_zookeeper(host="desk").forget("node2", by="root")
+    assert [host for host, _ in reader.short_hosts()] == []
+
+
+def test_a_list_that_is_wrong_is_corrected_by_those_who_meet_it(
+    on_zookeeper: Open, raw: KazooClient, settings: LedgerSettings
+) -> None:
+    reader = on_zookeeper(host="am")
+    assert list(reader.short_hosts()) == []
+    ledger = on_zookeeper()
+    ledger.look()
+    for name in ("gpu0", "gpu1"):
+        ledger.quarantine(name, cause="operator", by="root")
+    raw.delete(f"{settings.root}/short/node7")
+    raw.create(f"{settings.root}/short/node9")
+    assert [host for host, _ in reader.short_hosts()] == []
+    assert names_on_list(raw, settings) == []
+    with pytest.raises(NotEnough):
+        on_zookeeper().acquire(ask("c1", 3))
+    assert [host for host, _ in reader.short_hosts()] == ["node7"]
+
+
+def test_a_lease_and_its_release_take_as_many_operations_with_a_list_as_without(
+    on_zookeeper: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: list[object] = []
+    answer = Ensemble._answer
+
+    def counted(*args: Any) -> Any:
+        answers.append(args)
+        return answer(*args)
+
+    monkeypatch.setattr(Ensemble, "_answer", counted)
+
+    def operations() -> int:
+        answers.clear()
+        on_zookeeper().acquire(ask("c1", 1)).release()
+        return len(answers)
+
+    on_zookeeper().look()
+    assert operations() == 3  # read, write; write
+    on_zookeeper().quarantine("gpu3", cause="operator", by="root")
+    list(on_zookeeper(host="am").short_hosts())
+    assert operations() == 3
+
+
+def test_a_lease_that_an_operator_ends_is_written_down_with_who_and_when(on_zookeeper: Open) -> None:
+    lost = on_zookeeper().acquire(ask("c1", 2))
+    token = lost.record.token
+    other = on_zookeeper(host="operators-desk")
+    with pytest.raises(LedgerError, match="another container holds gpu0 by now"):
+        other.force_release("gpu0", token="of-an-earlier-lease", by="ann", host="node7")
+    other.force_release("gpu0", token=token, by="ann", host="node7")
+    record = other.record_of("node7")
+    assert record.leases == ()
+    assert [(one.container, one.application, one.by, len(one.devices)) for one in record.releases] == [
+        ("c1", APP, "ann", 2)
+    ]
+    assert abs(record.releases[0].at_ms - time.time() * 1000) < 600_000
+    with pytest.raises(NotFound, match="node7: nobody holds gpu0"):
+        other.force_release("gpu0", token=token, by="ann", host="node7")
 
 
 def test_a_process_with_many_open_files_can_lease_as_well(on_zookeeper: Open) -> None:
@@ -168,7 +329,7 @@ def test_a_process_with_many_open_files_can_lease_as_well(on_zookeeper: Open) ->
             pass
         ledger = on_zookeeper()
         opened.callback(ledger.close)
-        assert ledger.acquire(ask("c1", 4), timeout_s=5).release()
+        assert ledger.acquire(ask("c1", 4), timeout_s=30).release()
         assert ledger._ensemble._client._connection._socket.fileno() > 1023
 
 
@@ -186,7 +347,7 @@ def test_hosts_do_not_stand_in_each_others_way(on_zookeeper: Open) -> None:
 
 
 def test_a_forgotten_host_keeps_its_record_and_its_leases(
-    on_zookeeper: Open, raw: KazooClient, settings: ZooKeeperSettings
+    on_zookeeper: Open, raw: KazooClient, settings: LedgerSettings
 ) -> None:
     lease = on_zookeeper().acquire(ask("c1", 3))
     operator = on_zookeeper(host="desk", devices=())
@@ -213,9 +374,7 @@ def test_a_host_that_was_never_seen_cannot_be_forgotten_or_quarantined(on_zookee
 # ---- who may write ----
 
 
-def test_without_the_credentials_nobody_writes_and_nobody_deletes(
-    on_zookeeper: Open, settings: ZooKeeperSettings
-) -> None:
+def test_without_the_credentials_nobody_writes_and_nobody_deletes(on_zookeeper: Open, settings: LedgerSettings) -> None:
     on_zookeeper().acquire(ask("c1", 1)).release()
     for credentials in ("", "dlapp:wrong"):
         stranger = on_zookeeper(over={"credentials": credentials})
@@ -235,7 +394,7 @@ def test_without_the_credentials_nobody_writes_and_nobody_deletes(
 
 
 def test_not_even_with_the_credentials_a_record_is_deleted(
-    on_zookeeper: Open, raw: KazooClient, settings: ZooKeeperSettings
+    on_zookeeper: Open, raw: KazooClient, settings: LedgerSettings
 ) -> None:
     on_zookeeper().acquire(ask("c1", 1)).release()
     with pytest.raises(NoAuthError):
@@ -243,7 +402,7 @@ def test_not_even_with_the_credentials_a_record_is_deleted(
 
 
 def test_who_has_the_credentials_has_no_container_removed_and_gets_no_device_whose_lock_is_held(
-    on_zookeeper: Open, raw: KazooClient, settings: ZooKeeperSettings
+    on_zookeeper: Open, raw: KazooClient, settings: LedgerSettings
 ) -> None:
     removed: list[str] = []
 
@@ -285,6 +444,53 @@ class KazooClientOf:
         self.client.close()
 
 
+# ---- TLS ----
+
+
+# kazoo does not close the socket of a connection whose other side is not trusted.
+@pytest.mark.filterwarnings("ignore:.*SSLSocket:pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.slow
+@pytest.mark.zookeeper
+def test_the_ledger_is_read_and_written_by_tls_with_servers_that_are_trusted(tmp_path: Path) -> None:
+    both = tmp_path / "both.pem"
+    both.write_text(CERTIFICATE + KEY)
+    with zookeeper_for_tests(tls=both) as servers:
+        plain = ledger_settings(servers.secure, "/tls", "dlapp:secret", lock_dir=str(tmp_path / "locks"))
+        settings = replace(plain, tls=True, certificates=CERTIFICATE, client_certificate=CERTIFICATE + KEY)
+        with ZooKeeperLedger(settings, host="node7", discover=lambda: store_devices(4)) as ledger:
+            ledger.acquire(ask("c1", 4)).release()
+            paths, until = ["/tls/hosts/node7"] * 600, time.monotonic() + 120
+            assert len(set(ledger._ensemble.read_all(paths, lambda: until))) == 1
+        refused = {
+            # The system's do not have this CA.
+            replace(settings, certificates=""): r" by TLS \(gpuid.zookeeper.ca\): .*CERTIFICATE_VERIFY_FAILED",
+            replace(settings, client_certificate=""): r" by TLS \(gpuid.zookeeper.ca\): .*: Connection dropped: ",
+            plain: f": {servers.secure}$",
+        }
+        for over, words in refused.items():
+            with (
+                ZooKeeperLedger(over, host="node7", discover=lambda: store_devices(4)) as ledger,
+                pytest.raises(Unreachable, match=f"no ZooKeeper answered in time{words}"),
+            ):
+                ledger.reach(timeout_s=1.0)
+
+
+def test_an_answer_that_tls_has_decrypted_already_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "both.pem").write_text(CERTIFICATE + KEY)
+    server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    server.load_cert_chain(tmp_path / "both.pem")
+    client.load_verify_locations(tmp_path / "both.pem")
+    ends = socket.socketpair()
+    with ThreadPoolExecutor(1) as pool:
+        accepted = pool.submit(server.wrap_socket, ends[0], server_side=True)
+        with client.wrap_socket(ends[1], server_hostname="127.0.0.1") as mine, accepted.result() as theirs:
+            theirs.sendall(b"two")
+            assert mine.recv(1) == b"t"
+            assert ensemble_module._threads().select([mine], [], [], 0) == ([mine], [], [])
+            assert mine.recv(2) == b"wo"
+            assert ensemble_module._threads().select([mine], [], [], 0) == ([], [], [])
+
+
 # ---- outages ----
 
 
@@ -308,7 +514,7 @@ def test_an_acquire_that_reaches_nobody_ends_at_its_deadline_and_names_the_ensem
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "LEAST_WAIT_S", 0.6)
-    settings = ZooKeeperSettings("127.0.0.1:1,127.0.0.1:2", lock_dir=str(tmp_path))
+    settings = ledger_settings("127.0.0.1:1,127.0.0.1:2", lock_dir=str(tmp_path))
     with ZooKeeperLedger(settings, host="node7", discover=lambda: store_devices(1)) as ledger:
         began = time.monotonic()
         with pytest.raises(Unreachable, match=r"no ZooKeeper answered in time: 127.0.0.1:1,127.0.0.1:2"):
@@ -317,7 +523,7 @@ def test_an_acquire_that_reaches_nobody_ends_at_its_deadline_and_names_the_ensem
 
 
 def store_devices(count: int) -> Any:
-    from tests.services.ledger_process import fake_devices
+    from tests.services.processes.ledger_process import fake_devices
 
     return fake_devices(count)
 
@@ -374,6 +580,27 @@ def test_an_answer_that_is_lost_does_not_cost_or_double_a_lease(on_zookeeper: Op
     assert on_zookeeper().record().leases == ()
 
 
+def test_a_node_and_those_above_it_are_made_wherever_the_connection_is_cut(
+    settings: LedgerSettings, proxy: Proxy
+) -> None:
+    address = "{}:{}".format(*proxy.address)
+    clocks: dict[str, Any] = {"clock": time.monotonic, "sleep": time.sleep}
+    for at in range(50, 700, 30):
+        root = f"{settings.root}-{at}"
+        with contextlib.closing(
+            Ensemble(address, root=root, credentials="a:b", session_timeout_s=1.0, **clocks)
+        ) as ensemble:
+            proxy.plan, before = Plan(cut_up=at), proxy.connections
+            ensemble._client = ensemble._start()
+            wait_until(lambda before=before: proxy.connections > before)  # type: ignore[misc]
+            proxy.plan = Plan()  # the first connection keeps its own
+            path = f"{root}/hosts/node7"
+            with contextlib.suppress(Unsure, Overtaken):
+                ensemble.make(path, b"{}", time.monotonic() + 60)
+            assert ensemble.read(f"{root}/hosts", time.monotonic() + 60) is not None
+
+
+@pytest.mark.slow
 def test_a_session_that_expired_frees_nothing(on_zookeeper: Open, proxy: Proxy, zookeeper: ZooKeeper) -> None:
     holder = on_zookeeper(over=through(proxy))
     lease = holder.acquire(ask("c1", 4))
@@ -390,8 +617,9 @@ def test_a_session_that_expired_frees_nothing(on_zookeeper: Open, proxy: Proxy, 
     assert lease.release()
 
 
+@pytest.mark.slow
 def test_the_death_of_the_leader_loses_no_lease_and_doubles_none(ensemble: ZooKeeper, tmp_path: Path) -> None:
-    settings = ZooKeeperSettings(ensemble.ensemble, "/leader/dlapp", "dlapp:secret", 2.0, str(tmp_path))
+    settings = ledger_settings(ensemble.ensemble, "/leader/dlapp", "dlapp:secret", 2.0, str(tmp_path))
     with ZooKeeperLedger(settings, host="node7", discover=lambda: store_devices(4)) as ledger:
         held = ledger.acquire(ask("held", 1), timeout_s=30)
         for number in range(6):
@@ -409,12 +637,13 @@ def test_the_death_of_the_leader_loses_no_lease_and_doubles_none(ensemble: ZooKe
         held.release()
 
 
+@pytest.mark.slow
 def test_a_leader_that_dies_in_the_middle_of_an_operation_divides_none(ensemble: ZooKeeper, tmp_path: Path) -> None:
-    """What a stopped leader has not answered is written or not when it is dead; each operation ends as it should."""
+    """A write that a stopped leader has not answered is there or not when it is dead; each operation ends well."""
     with contextlib.ExitStack() as opened:
 
         def use(host: str) -> ZooKeeperLedger:
-            settings = ZooKeeperSettings(ensemble.ensemble, "/middle/dlapp", "dlapp:secret", 10.0, str(tmp_path / host))
+            settings = ledger_settings(ensemble.ensemble, "/middle/dlapp", "dlapp:secret", 10.0, str(tmp_path / host))
             ledger = ZooKeeperLedger(settings, host=host, discover=lambda: store_devices(4))
             return opened.enter_context(ledger)
 
@@ -463,7 +692,7 @@ def test_a_leader_that_dies_in_the_middle_of_an_operation_divides_none(ensemble:
 
 
 def again(operation: Callable[[], Any]) -> Any:
-    """Its answer, when there is one."""
+    """Return its answer, when there is one."""
     deadline = time.monotonic() + 60
     while True:
         try:
@@ -476,8 +705,8 @@ def again(operation: Callable[[], Any]) -> Any:
 def test_a_server_that_is_behind_has_nothing_shown_or_left_undone(ensemble: ZooKeeper, tmp_path: Path) -> None:
     follower = next(name for name in ensemble.servers if ensemble.mode(name) == "follower")
     addresses = dict(zip(ensemble.servers, [f"{host}:{port}" for host, port in ensemble.addresses], strict=True))
-    settings = ZooKeeperSettings(addresses[ensemble.leader()], "/behind/dlapp", "dlapp:secret", 10.0, str(tmp_path))
-    behind = settings._replace(ensemble=addresses[follower])
+    settings = ledger_settings(addresses[ensemble.leader()], "/behind/dlapp", "dlapp:secret", 10.0, str(tmp_path))
+    behind = replace(settings, ensemble=addresses[follower])
     with (
         ZooKeeperLedger(settings, host="node7", discover=lambda: store_devices(4)) as ledger,
         ZooKeeperLedger(behind, host="node7", discover=lambda: store_devices(4)) as other,
@@ -489,7 +718,11 @@ def test_a_server_that_is_behind_has_nothing_shown_or_left_undone(ensemble: ZooK
             ensemble.pause_server(follower)
             try:
                 lease = ledger.acquire(ask(f"c{number}", 1))
-                asked = pool.submit(other.record) if number % 2 else pool.submit(other.release, APP, f"c{number}")
+                asked = (
+                    pool.submit(other.record)
+                    if number % 2
+                    else pool.submit(other.force_release, "gpu0", token=lease.record.token, by="root")
+                )
                 time.sleep(0.1)  # so that what it asks waits there, beside what the leader says
             finally:
                 ensemble.resume_server(follower)
@@ -499,7 +732,7 @@ def test_a_server_that_is_behind_has_nothing_shown_or_left_undone(ensemble: ZooK
 
 
 def test_the_host_of_the_ledger_is_not_kept_waiting_by_a_paused_writer(
-    on_zookeeper: Open, settings: ZooKeeperSettings
+    on_zookeeper: Open, settings: LedgerSettings
 ) -> None:
     """A writer that read long ago and writes now does not win: its version is old."""
     ledger = on_zookeeper()

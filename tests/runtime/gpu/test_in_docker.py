@@ -16,8 +16,8 @@ import pytest
 from dlapp.net.dockerd import Dockerd as Client
 from dlapp.runtime.gpu.facts import facts_of
 from tests.runtime.driver import Driven, wait_until
-from tests.services import gpu_programs, newer_debian
-from tests.services.dockerd import GPU_IMAGE, IMAGE, Dockerd, own_daemon
+from tests.services.containers import gpu_programs, newer_debian
+from tests.services.containers.dockerd import GPU_IMAGE, IMAGE, Dockerd, own_daemon
 
 pytestmark = pytest.mark.docker
 
@@ -52,13 +52,13 @@ class Runner:
         return driven.run(script, docker_host=self.daemon.host, docker_lock_dir=str(self._directory), **fields)
 
     def seen(self, script: str, **options: Any) -> list[str]:
-        """What a script printed that ended well."""
+        """Return what a script printed that ended well."""
         driven = self.start(script, **options)
         assert driven.end()["code"] == 0
         return driven.out().decode().split()
 
     def refused(self, **options: Any) -> tuple[str, str]:
-        """Whose fault it is that a payload was not run, and the words; nothing of it is left."""
+        """Return whose fault it is that a payload was not run, and the words; nothing of it is left."""
         driven = self.start("echo it ran", **options)
         message = driven.hear("refused")
         assert driven.process is not None
@@ -75,14 +75,14 @@ class Runner:
             "DLAPP_RUNTIME_DOCKER_HOST": self.daemon.host,
             "DLAPP_RUNTIME_DOCKER_GPU_MODE": mode,
         }
-        command = [*self.within, sys.executable, "-m", "dlapp.tools.doctor", "--json"]
+        command = [*self.within, sys.executable, "-m", "dlapp.tools", "doctor", "--json"]
         done = subprocess.run(command, env={**os.environ, **own}, capture_output=True, timeout=60)
         found = {one["subject"]: one for one in json.loads(done.stdout)["findings"]}["docker.gpus"]
         return found["verdict"], found["found"]
 
     @property
     def within(self) -> list[str]:
-        """What stands before a command that is to see the machine as the daemon does."""
+        """Return what stands before a command that is to see the machine as the daemon does."""
         return ["nsenter", f"--mount=/proc/{self.daemon.pid}/ns/mnt"] if self.daemon.within else []
 
     def close(self) -> None:
@@ -212,6 +212,7 @@ def test_without_an_ask_an_image_that_wants_all_gets_none(old: Runner) -> None:
     assert old.seen(LOOK, mode="runtime") == ["[void]", "0"]
 
 
+@pytest.mark.slow
 def test_without_an_ask_a_default_runtime_of_nvidias_gives_none(place: Path) -> None:
     with own_daemon(config={"default-runtime": "nvidia"}) as daemon:
         runner = Runner(place, daemon)
@@ -336,6 +337,7 @@ def test_a_container_that_sees_anothers_device_never_runs_its_payload(cdi: Runne
     assert problem == f"the container sees /dev/nvidia7, which is not its own; it was to have gpu2 ({uuid(2)})"
 
 
+@pytest.mark.slow
 def test_nvidia_smi_that_fails_inside_is_the_nodes_fault(old: Runner) -> None:
     broken = "dlapp-test/broken:1"
     old.daemon.docker("run", "--name", "broken", "--network=none", GPU_IMAGE, "touch", "/smi-fails")

@@ -1,4 +1,4 @@
-"""Which way a container gets its GPUs, what it means for the container, and whether it is so: decisions on values."""
+"""Test which way a container gets its GPUs, what it means for the container, and whether it is so."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from dlapp.spec import InputSpec, OutputSpec
 from dlapp.storage.cache.entry import CachePlace
 from dlapp.storage.cache.store import InputCache
 from dlapp.storage.hdfs import HdfsFiles
-from tests.services.dockerd import IMAGE, Dockerd
+from tests.services.containers.dockerd import IMAGE, Dockerd
 from tests.task.fake_am import FakeAm, workspace_archive
 
 

@@ -27,6 +27,7 @@ from dlapp.storage.cache.store import CacheHold, InputCache
 from dlapp.storage.local import LocalFiles
 from dlapp.storage.tree import nodes_to_fetch
 from dlapp.system import lock_files
+from tests.storage.fetching import fetch_entries
 
 DAY_S = 86400.0
 PATIENCE_S = 60.0
@@ -59,7 +60,7 @@ def fetch_from(path: Path, counted: list[str] | None = None) -> Callable[[str, P
     def fetch(into: str, progress: Progress | None) -> object:
         if counted is not None:
             counted.append(into)
-        return LocalFiles().fetch([MatchedEntry(f"file://{path}", True, 0)], into, progress=progress)
+        return fetch_entries(LocalFiles(), [MatchedEntry(f"file://{path}", True, 0)], into, progress=progress)
 
     return fetch
 
@@ -251,6 +252,7 @@ def killed_before(count: int, action: Callable[[], object]) -> bool:
     return os.WIFSIGNALED(status)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_power_cut")
 def test_killed_anywhere_it_is_whole_or_not_there_and_the_next_one_has_it(tmp_path: Path) -> None:
     train, other = source(tmp_path, files=2), source(tmp_path, "other", files=1)
@@ -280,6 +282,7 @@ def test_killed_anywhere_it_is_whole_or_not_there_and_the_next_one_has_it(tmp_pa
     assert count > 20
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_power_cut")
 def test_many_processes_that_fetch_use_and_evict_at_once_never_see_half_of_anything(tmp_path: Path) -> None:
     sources = [source(tmp_path, f"s{number}", files=2, size=4000 * number + 1) for number in range(6)]
@@ -331,6 +334,7 @@ class Clock:
         return self.now_s * 1_000_000_000
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(data=st.data())
 def test_what_goes_is_what_was_used_longest_ago_and_never_what_is_in_use_or_pinned(

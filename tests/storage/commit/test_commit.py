@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +22,19 @@ from dlapp.storage.commit import (
     CommitRefused,
     ForeignMarker,
     commit,
-    drop,
     finish_interrupted,
-    keep_failed,
-    keep_partial,
+    is_previous,
+    output_commit,
     part_location,
 )
 from dlapp.storage.commit import local as commit_module
 from dlapp.storage.commit.written import mark_written
-from dlapp.storage.open import open_location
+from dlapp.storage.open import open_output
 
 APP = ApplicationId(1700000000000, 42)
 OTHER = ApplicationId(1700000000000, 43)
+MOMENTS = range(0, 200, 1 if os.environ.get("DLAPP_FAULTS") == "full" else 3)
+"""Changes of a file system before which a commit is killed: each one, or every third."""
 
 
 def location(path: Path) -> str:
@@ -40,7 +42,7 @@ def location(path: Path) -> str:
 
 
 def tree(path: Path) -> dict[str, str] | str | None:
-    """What a reader finds: names and contents, or the content of a file, or None for nothing."""
+    """Return what a reader finds: names and contents, or the content of a file, or None for nothing."""
     if path.is_file():
         return path.read_text()
     if not path.exists():
@@ -134,6 +136,125 @@ def test_what_dlapp_did_not_write_is_kept_beside_the_output_that_replaces_it(tar
         (target / "thesis").mkdir(parents=True)
 
 
+def write(target: Path, number: int, *, keep: int, names: tuple[str, ...] = ("0",)) -> str | None:
+    """Commit the output of an application; its parts have its number in their names."""
+    app = ApplicationId(1700000000000, number)
+    parts = store_parts(target, [f"{name}-{number}" for name in names], app)
+    return commit(location(target), app, parts, overwrite=True, keep_previous=keep)
+
+
+def previous(target: Path, number: int) -> Path:
+    return Path(f"{target}.previous.{ApplicationId(1700000000000, number)}")
+
+
+def test_former_outputs_are_kept_and_older_ones_removed(target: Path) -> None:
+    assert write(target, 1, keep=2) is None
+    for number in range(2, 6):
+        assert write(target, number, keep=2) == location(previous(target, number))
+        assert is_previous(location(previous(target, number)), location(target))
+        assert tree(target) == new_tree([f"0-{number}"])
+        kept = [one for one in (number - 1, number) if one > 1]
+        assert beside(target) == [previous(target, one).name for one in kept]
+        for one in kept:
+            assert tree(previous(target, one)) == new_tree([f"0-{one - 1}"])
+    # An application that was submitted earlier commits later: what it replaces is the latest all the same.
+    assert write(target, 1, keep=1) == location(previous(target, 1))
+    assert beside(target) == [previous(target, 1).name]
+    assert tree(previous(target, 1)) == new_tree(["0-5"])
+    # Without the key nothing is kept, and what was kept stays.
+    assert write(target, 9, keep=0) is None
+    assert beside(target) == [previous(target, 1).name]
+
+
+def test_a_file_that_is_the_output_is_kept_too(target: Path) -> None:
+    for number in (1, 2, 3):
+        app = ApplicationId(1700000000000, number)
+        ((_, part),) = store_parts(target, [""], app)
+        path = Path(part.removeprefix("file://"))
+        shutil.rmtree(path)
+        path.write_text(f"{number}")
+        commit(location(target), app, [("", part)], overwrite=True, keep_previous=1)
+    assert (tree(target), beside(target)) == ("3", [previous(target, 3).name])
+    assert tree(previous(target, 3)) == "2"
+
+
+@pytest.mark.parametrize("what", ["of the user's", "copied", "a link", "another's", "with another name"])
+def test_what_dlapp_did_not_write_is_never_removed_as_a_former_output(target: Path, what: str) -> None:
+    write(target, 5, keep=1)
+    path = previous(target, 1 if what != "with another name" else 2)
+    if what == "a link":
+        path.symlink_to(target)
+    elif what == "with another name":
+        path = path.with_name(path.name + ".mine")
+        path.mkdir()
+        marked(path, of=target)
+    else:
+        path.mkdir()
+        (path / "thesis").write_text("1")
+        if what == "copied":
+            marked(path)
+        if what == "another's":
+            marked(path, of=target)
+            os.chown(path, 12345, -1)
+    for number in (6, 7, 8):
+        write(target, number, keep=1)
+        assert beside(target) == sorted([path.name, previous(target, number).name])
+
+
+def test_where_others_may_rename_former_outputs_none_is_removed(target: Path) -> None:
+    write(target, 1, keep=1)
+    target.parent.chmod(0o777)
+    for number in (2, 3):
+        write(target, number, keep=1)
+    assert beside(target) == [previous(target, number).name for number in (2, 3)]
+    target.parent.chmod(0o1777)
+    write(target, 4, keep=1)
+    assert beside(target) == [previous(target, 4).name]
+
+
+def test_a_target_that_dlapp_did_not_write_is_no_former_output(target: Path) -> None:
+    target.mkdir(parents=True)
+    kept = write(target, 1, keep=1)
+    assert kept == location(Path(f"{target}.replaced.{ApplicationId(1700000000000, 1)}"))
+    assert not is_previous(kept, location(target))
+
+
+def test_a_former_output_that_only_the_history_knows_is_known_later(target: Path) -> None:
+    target.mkdir(parents=True)
+    now_ms = target.stat().st_ctime_ns // 1_000_000 + 1
+    parts = store_parts(target, ["0"])
+    left = commit(location(target), APP, parts, overwrite=True, keep_previous=1, commit_times=lambda: [now_ms])
+    assert left == location(previous(target, 42))
+    write(target, 43, keep=1)
+    assert beside(target) == [previous(target, 43).name]
+
+
+@pytest.mark.usefixtures("no_power_cut")
+@pytest.mark.parametrize("then", ["finish_interrupted", "commit again"])
+def test_a_commit_that_is_killed_anywhere_keeps_the_former_output(tmp_path: Path, then: str) -> None:
+    new = new_tree(["0"])
+    for count in MOMENTS:
+        target = tmp_path / f"{count}" / "run"
+        old = old_target(target)
+        previous(target, 7).mkdir()
+        marked(previous(target, 7), of=target)
+        parts = store_parts(target, ["0"])
+        again = partial(commit, location(target), APP, parts, overwrite=True, keep_previous=1)
+        ended = die_at(count, again)
+        assert tree(target) in (old, new)
+        assert old in (tree(target), tree(previous(target, 42)), *map(tree, target.parent.glob("*.tmp/*.replaced")))
+        if then == "finish_interrupted":
+            finish_interrupted(location(target))
+        if tree(target) == old or then == "commit again":
+            assert again(again=True) == location(previous(target, 42))
+        assert tree(target) == new
+        assert tree(previous(target, 42)) == old
+        assert beside(target) == [previous(target, 42).name]
+        if ended is None:
+            assert count > 10
+            break
+
+
 @pytest.mark.parametrize("what", ["another's", "copied", "writable by all", "a link", "a file"])
 def test_a_mark_that_somebody_else_could_have_set_does_not_count(target: Path, what: str) -> None:
     target.parent.mkdir()
@@ -218,7 +339,7 @@ def test_a_failed_run_is_kept_aside_with_the_parts_that_there_are(target: Path) 
     parts = store_parts(target, ["0", "1"])
     shutil.rmtree(parts[0][1].removeprefix("file://"))
     for _ in range(2):
-        assert keep_partial(location(target), APP, parts) == f"{location(target)}.{APP}.partial"
+        assert output_commit(location(target), APP).keep_partial(parts) == f"{location(target)}.{APP}.partial"
         assert tree(Path(f"{target}.{APP}.partial")) == new_tree(["1"])
         assert beside(target) == [f"{target.name}.{APP}.partial"]
     assert not target.exists()
@@ -227,27 +348,25 @@ def test_a_failed_run_is_kept_aside_with_the_parts_that_there_are(target: Path) 
 def test_what_failed_containers_left_stays_beside_the_output_of_the_others(target: Path) -> None:
     parts = store_parts(target, ["0", "1", "2"])
     for _ in range(2):
-        assert keep_failed(location(target), APP, parts[1:2]) == f"{location(target)}.{APP}.failed"
+        assert output_commit(location(target), APP).keep_failed(parts[1:2]) == f"{location(target)}.{APP}.failed"
     commit(location(target), APP, [parts[0], parts[2]], overwrite=False)
     assert tree(target) == new_tree(["0", "2"])
     assert tree(Path(f"{target}.{APP}.failed")) == new_tree(["1"])
     assert beside(target) == [f"{target.name}.{APP}.failed"]
-    assert keep_failed(location(target), OTHER, []) is None
+    assert output_commit(location(target), OTHER).keep_failed([]) is None
 
 
 def test_what_the_only_container_left_in_place_of_an_output_stays_beside_it(target: Path) -> None:
     parts = store_parts(target, [""])
     for _ in range(2):
-        assert keep_failed(location(target), APP, parts) == f"{location(target)}.{APP}.failed"
+        assert output_commit(location(target), APP).keep_failed(parts) == f"{location(target)}.{APP}.failed"
     assert tree(Path(f"{target}.{APP}.failed")) == new_tree([""])
 
 
 def test_a_failed_run_without_output_leaves_nothing_aside(target: Path) -> None:
     target.parent.mkdir()
-    assert (
-        keep_partial(location(target), APP, [("", part_location(location(target), APP, ContainerId(APP, 1, 2)))])
-        is None
-    )
+    parts = [("", part_location(location(target), APP, ContainerId(APP, 1, 2)))]
+    assert output_commit(location(target), APP).keep_partial(parts) is None
     assert beside(target) == []
 
 
@@ -255,8 +374,8 @@ def test_drop_leaves_the_target_and_other_applications_alone(target: Path) -> No
     old = old_target(target)
     store_parts(target, ["0"])
     others = store_parts(target, ["0"], OTHER)
-    drop(location(target), APP)
-    drop(location(target), APP)
+    output_commit(location(target), APP).drop()
+    output_commit(location(target), APP).drop()
     assert tree(target) == old
     assert beside(target) == [f"{target.name}.{OTHER}.tmp"]
     commit(location(target), OTHER, others, overwrite=True)
@@ -302,6 +421,7 @@ def die_at(count: int, action: Callable[[], object]) -> int | None:
     return None
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("no_power_cut")
 @pytest.mark.parametrize("names", [[""], ["0", "1"]], ids=["one part", "two parts"])
 @pytest.mark.parametrize("replaces", [True, False], ids=["replaces", "is new"])
@@ -311,7 +431,7 @@ def test_a_commit_that_is_killed_anywhere_leaves_old_or_new_and_can_be_ended(
 ) -> None:
     new = new_tree(names)
     seen = set()
-    for count in range(200):
+    for count in MOMENTS:
         target = tmp_path / f"{count}" / "run"
         old = old_target(target) if replaces else None
         parts = store_parts(target, names)
@@ -331,7 +451,7 @@ def test_a_commit_that_is_killed_anywhere_leaves_old_or_new_and_can_be_ended(
         elif then == "commit again":
             commit(location(target), APP, parts, overwrite=True, again=True)
         elif then == "keep_partial":
-            kept = keep_partial(location(target), APP, parts)
+            kept = output_commit(location(target), APP).keep_partial(parts)
             if found == new:
                 assert kept is None
             else:
@@ -340,7 +460,7 @@ def test_a_commit_that_is_killed_anywhere_leaves_old_or_new_and_can_be_ended(
                 assert tree(Path(kept.removeprefix("file://"))) == new
                 shutil.rmtree(kept.removeprefix("file://"))
         else:
-            drop(location(target), APP)
+            output_commit(location(target), APP).drop()
             assert tree(target) == found
         if then in ("finish_interrupted", "commit again"):
             assert tree(target) == new
@@ -354,10 +474,33 @@ def test_a_commit_that_is_killed_anywhere_leaves_old_or_new_and_can_be_ended(
     assert seen == {(False, False), (True, False), (True, True)}
 
 
+class Killed(BaseException):
+    """Stands for the SIGKILL of a process."""
+
+
+@pytest.mark.parametrize("replaces", [True, False])
+def test_a_new_target_that_is_gone_before_it_was_in_place_is_not_committed(target: Path, replaces: bool) -> None:
+    def dies(step: str) -> None:
+        if step == "ready":
+            raise Killed
+
+    target.parent.mkdir(exist_ok=True)
+    old = old_target(target) if replaces else None
+    parts = store_parts(target, ["0", "1"])
+    with pytest.raises(Killed):
+        commit(location(target), APP, parts, overwrite=True, step=dies)
+    shutil.rmtree(f"{target}.{APP}.ready")
+    with pytest.raises(NotFound, match=r"ready was taken away, so .* nothing of the output is left"):
+        commit(location(target), APP, parts, overwrite=True, again=True)
+    assert output_commit(location(target), APP).keep_partial(parts) is None
+    assert (tree(target) if target.exists() else None) == old
+    assert beside(target) == []
+
+
 @pytest.mark.usefixtures("no_power_cut")
 @pytest.mark.parametrize("then", [finish_interrupted, None], ids=["finish_interrupted", "commit again"])
 def test_a_refusal_that_is_killed_anywhere_loses_nothing(tmp_path: Path, then: Callable[[str], object] | None) -> None:
-    for count in range(200):
+    for count in MOMENTS:
         target = tmp_path / f"{count}" / "run"
         old = old_target(target)
         parts = store_parts(target, ["0", "1"])
@@ -375,18 +518,19 @@ def test_a_refusal_that_is_killed_anywhere_loses_nothing(tmp_path: Path, then: C
 
 
 @pytest.mark.usefixtures("no_power_cut")
-@pytest.mark.parametrize("ending", [keep_partial, drop])
-def test_setting_aside_that_is_killed_anywhere_can_be_repeated(tmp_path: Path, ending: Callable[..., object]) -> None:
-    for count in range(200):
+@pytest.mark.parametrize("ending", ["keep_partial", "drop"])
+def test_setting_aside_that_is_killed_anywhere_can_be_repeated(tmp_path: Path, ending: str) -> None:
+    for count in MOMENTS:
         target = tmp_path / f"{count}" / "run"
         old = old_target(target)
         parts = store_parts(target, ["0", "1"])
-        arguments = (location(target), APP) if ending is drop else (location(target), APP, parts)
-        ended = die_at(count, lambda: ending(*arguments))  # noqa: B023
-        ending(*arguments)
+        arguments = () if ending == "drop" else (parts,)
+        end = getattr(output_commit(location(target), APP), ending)
+        ended = die_at(count, lambda: end(*arguments))  # noqa: B023
+        end(*arguments)
         assert tree(target) == old
         partial = Path(f"{target}.{APP}.partial")
-        if ending is drop:
+        if ending == "drop":
             assert beside(target) == []
         else:
             assert tree(partial) == new_tree(["0", "1"])
@@ -415,8 +559,8 @@ def test_nobody_finishes_a_commit_that_is_still_going_on(target: Path) -> None:
         assert finish_interrupted(location(target)) == []
         attempts: list[Callable[[], object]] = [
             lambda: commit(location(target), APP, parts, overwrite=True),
-            lambda: keep_partial(location(target), APP, parts),
-            lambda: drop(location(target), APP),
+            lambda: output_commit(location(target), APP).keep_partial(parts),
+            lambda: output_commit(location(target), APP).drop(),
         ]
         for again in attempts:
             with pytest.raises(CommitBusy):
@@ -548,10 +692,10 @@ def test_a_file_system_that_cannot_exchange_names_is_refused_and_the_output_kept
     real = ctypes.CDLL(None, use_errno=True)
     monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: LibraryWithoutExchange(real))
     with pytest.raises(UsageError, match="its file system cannot exchange two names"):
-        open_location(location(target)).check_writable(location(target))
+        open_output(location(target)).check_writable(location(target))
     with pytest.raises(DlappError, match="its file system cannot exchange two names"):
         commit(location(target), APP, parts, overwrite=True)
-    kept = keep_partial(location(target), APP, parts)
+    kept = output_commit(location(target), APP).keep_partial(parts)
     assert tree(target) == old
     assert tree(Path(f"{target}.{APP}.partial")) == new_tree(["0", "1"])
     assert kept == f"{location(target)}.{APP}.partial"

@@ -18,7 +18,7 @@ from dlapp.login import Login
 from dlapp.report import Cause, CommitClaim, FinalStatus, OutputClaim, OutputView
 from dlapp.spec import OutputSpec
 from dlapp.storage import commit
-from dlapp.storage.commit import CommitRefused, ForeignMarker, drop, finish_interrupted, keep_partial, part_location
+from dlapp.storage.commit import CommitRefused, ForeignMarker, finish_interrupted, output_commit, part_location
 from dlapp.storage.commit.written import ATTRIBUTE, attribute_value
 from dlapp.storage.hdfs import HdfsFiles
 from dlapp.storage.hdfs_staging import HdfsStagingFiles
@@ -109,7 +109,7 @@ def killed_at(
     """Run ``action`` until its ``count``-th change; whether it died."""
     one = HdfsFiles(place, Mortal(place, count, done=done))
     with monkeypatch.context() as patch:
-        patch.setattr(commit, "open_location", lambda target, hdfs: one)
+        patch.setattr(commit, "open_output", lambda target, hdfs: one)
         try:
             action()
         except Killed:
@@ -134,6 +134,52 @@ def test_parts_become_the_target_and_nothing_else_stays(
     assert tree(files, target) == new_tree(names)
 
 
+def test_former_outputs_are_kept_and_older_ones_of_dlapps_own_removed(
+    place: HdfsPlace, files: HdfsFiles, target: str
+) -> None:
+    foreign = f"{target}.previous.{ApplicationId(1600000000000, 1)}"
+    files.make_directory(foreign)
+    for number in range(1, 5):
+        app = ApplicationId(1700000000000, number)
+        parts = plant(files, target, [f"{number}"], app)
+        left = commit.commit(target, app, parts, overwrite=True, keep_previous=2, hdfs=place)
+        assert left == (None if number == 1 else f"{target}.previous.{app}")
+    names = [f"{target}.previous.{ApplicationId(1700000000000, number)}" for number in (3, 4)]
+    assert beside(files, target) == [name.rpartition("/")[2] for name in (foreign, *names)]
+    assert [tree(files, name) for name in (*names, target)] == [new_tree([f"{number}"]) for number in (2, 3, 4)]
+    # Where others may rename what is there, nothing is removed.
+    files.web.set_mode(files.place.path(target.rpartition("/")[0]), 0o777)
+    commit.commit(target, APP, plant(files, target, ["5"]), overwrite=True, keep_previous=1, hdfs=place)
+    assert len(beside(files, target)) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("done", [False, True], ids=["before a change", "after a change"])
+def test_a_commit_that_is_killed_anywhere_keeps_the_former_output(
+    monkeypatch: pytest.MonkeyPatch, place: HdfsPlace, files: HdfsFiles, base: str, done: bool
+) -> None:
+    for count in range(100):
+        target = f"{base}/{count}/run"
+        old = old_target(files, target)
+        older, kept = f"{target}.previous.{ApplicationId(1600000000000, 1)}", f"{target}.previous.{APP}"
+        files.make_directory(older)
+        path = files.place.path(target)
+        files.web.set_attribute(files.place.path(older), ATTRIBUTE, attribute_value(str(OTHER), path))
+        parts = plant(files, target, ["0"])
+        died = killed_at(
+            monkeypatch, place, count, done,
+            lambda: commit.commit(target, APP, parts, overwrite=True, keep_previous=1)  # noqa: B023
+        )  # fmt: skip
+        left = commit.commit(target, APP, parts, overwrite=True, keep_previous=1, again=True, hdfs=place)
+        assert left == kept
+        assert tree(files, target) == new_tree(["0"])
+        assert tree(files, kept) == old
+        assert beside(files, target) == [kept.rpartition("/")[2]]
+        if not died:
+            assert count > 7
+            break
+
+
 def test_what_who_began_beside_another_made_anew_does_not_stay(place: HdfsPlace, files: HdfsFiles, target: str) -> None:
     parts = plant(files, target, ["0", "1"])
     commit.commit(target, APP, parts, overwrite=False, hdfs=place)
@@ -156,6 +202,8 @@ def test_a_target_that_appeared_meanwhile_stays_and_the_output_is_kept_aside(
         assert beside(files, target) == [f"run 1 100%.{APP}.partial"]
 
 
+@pytest.mark.slow
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("done", [False, True], ids=["before a change", "after a change"])
 @pytest.mark.parametrize("then", ["finish_interrupted", "commit again", "keep_partial", "drop"])
 def test_a_commit_that_is_killed_anywhere_can_be_ended_with_the_old_or_the_new(
@@ -182,7 +230,7 @@ def test_a_commit_that_is_killed_anywhere_can_be_ended_with_the_old_or_the_new(
         elif then == "commit again":
             commit.commit(target, APP, parts, overwrite=True, again=True, hdfs=place)
         elif then == "keep_partial":
-            kept = keep_partial(target, APP, parts, hdfs=place)
+            kept = output_commit(target, APP, hdfs=place).keep_partial(parts)
             if found == new:
                 assert kept is None
             else:
@@ -191,7 +239,7 @@ def test_a_commit_that_is_killed_anywhere_can_be_ended_with_the_old_or_the_new(
                 assert tree(files, kept) == new
                 files.remove(kept)
         else:
-            drop(target, APP, hdfs=place)
+            output_commit(target, APP, hdfs=place).drop()
             assert tree(files, target) == (new if found == new else old)
         if then in ("finish_interrupted", "commit again"):
             assert tree(files, target) == new
@@ -264,7 +312,7 @@ def test_who_is_overtaken_while_looking_never_moves_the_new_target_away(
         if ready:
             monkeypatch.undo()  # the other one has a view of its own
 
-    monkeypatch.setattr(commit, "open_location", lambda target, hdfs: slow)
+    monkeypatch.setattr(commit, "open_output", lambda target, hdfs: slow)
     slow.web.rename = rename  # type: ignore[method-assign]
     slow.web.status = status  # type: ignore[method-assign]
     commit.commit(target, APP, parts, overwrite=True, hdfs=place, step=at)
@@ -351,6 +399,101 @@ def test_what_was_decided_and_cannot_be_is_kept_aside(place: HdfsPlace, files: H
     staged.close()
 
 
+@pytest.mark.parametrize("replaces", [True, False])
+@pytest.mark.parametrize("point", ["part 0", "ready", "old aside"])
+def test_a_new_target_that_is_gone_before_it_was_in_place_is_not_committed(
+    place: HdfsPlace, files: HdfsFiles, target: str, point: str, replaces: bool
+) -> None:
+    def dies(step: str) -> None:
+        if step == point:
+            raise Killed
+
+    if point == "old aside" and not replaces:
+        return
+    old = old_target(files, target) if replaces else None
+    parts = plant(files, target, ["0", "1"])
+    with pytest.raises(Killed):
+        commit.commit(target, APP, parts, overwrite=True, hdfs=place, step=dies)
+    files.remove(f"{target}.{APP}.ready")
+    with pytest.raises(NotFound, match="ready was taken away"):
+        commit.commit(target, APP, parts, overwrite=True, again=True, hdfs=place)
+    staged = HdfsStagingFiles(place)
+    view = settled(staged, target, parts)
+    staged.close()
+    assert not view.committed
+    assert tree(files, target) == old
+    # What was still a part is kept.
+    kept = f"{target}.{APP}.partial"
+    assert tree(files, kept) == (new_tree(["1"]) if point == "part 0" else None)
+    assert len(beside(files, target)) == (point == "part 0")
+
+
+def test_a_directory_that_is_replaced_passes_on_its_permissions_group_and_access_list(
+    place: HdfsPlace, files: HdfsFiles, target: str
+) -> None:
+    path = place.path(target)
+    old_target(files, target)
+    files.web.set_mode(path, 0o750)
+    files.web.set_group(path, "research")
+    acl = {"aclspec": "user::rwx,group::r-x,mask::r-x,other::---,user:ada:r-x,default:user:ada:r-x"}
+    files.web._call("SETACL", path, acl, method="PUT")
+    before = files.web._json("GETACLSTATUS", path)
+    commit.commit(target, APP, plant(files, target, ["0", "1"]), overwrite=True, hdfs=place)
+    assert tree(files, target) == new_tree(["0", "1"])
+    assert files.web._json("GETACLSTATUS", path) == before
+    assert "user:ada:r-x" in str(before)
+    assert "research" in str(before)
+
+
+@pytest.mark.parametrize("names", [[""], ["0", "1"]], ids=["one", "two"])
+def test_what_replaces_a_directory_is_coded_and_placed_by_its_policies(
+    place: HdfsPlace, files: HdfsFiles, target: str, tmp_path: Path, names: list[str]
+) -> None:
+    path = place.path(target)
+    old_target(files, target)
+    files.web._call("ENABLEECPOLICY", "/", {"ecpolicy": "XOR-2-1-1024k"}, method="PUT")
+    files.web.set_ec_policy(path, "XOR-2-1-1024k")
+    files.web._call("SETSTORAGEPOLICY", path, {"storagepolicy": "ALL_SSD"}, method="PUT")
+    before = files.web.status(path)
+    assert before is not None
+    assert files.check_writable(target) == []
+    (tmp_path / "tree/d").mkdir(parents=True)
+    (tmp_path / "tree/d/model").write_text("model")
+    parts, notes = [], list[str]()
+    for number, name in enumerate(names, start=2):
+        part = part_location(target, APP, ContainerId(APP, 1, number))
+        files.store(str(tmp_path / "tree"), part, replaces=target, note=notes.append)
+        parts.append((name, part))
+    commit.commit(target, APP, parts, overwrite=True, hdfs=place)
+    after = files.web.status(path)
+    model = files.web.status(f"{path}/{names[-1]}/d/model".replace("//", "/"))
+    assert after is not None
+    assert model is not None
+    for one in (after, model):
+        assert (one.ec_policy, one.storage_policy) == (before.ec_policy, before.storage_policy)
+    assert (before.ec_policy, notes) == ("XOR-2-1-1024k", [])
+    assert after.inode_id != before.inode_id
+    # A directory of replicated files stays one where those around it are coded.
+    inner = f"{target}/inner"
+    files.make_directory(inner)
+    files.web.set_ec_policy(place.path(inner), "REPLICATION")
+    commit.commit(inner, APP, plant(files, inner, names), overwrite=True, hdfs=place)
+    kept = files.web.status(place.path(inner))
+    assert kept is not None
+    assert (kept.ec_policy, kept.storage_policy) == ("", before.storage_policy)
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o755), (0o027, 0o750), (0o077, 0o700), (0o002, 0o755)])
+def test_a_new_directory_of_parts_has_the_permissions_that_the_cluster_says(
+    place: HdfsPlace, files: HdfsFiles, target: str, umask: int, mode: int
+) -> None:
+    parts = plant(files, target, ["0", "1"])
+    commit.commit(target, APP, parts, overwrite=False, hdfs=place._replace(umask=umask))
+    status = files.web.status(place.path(target))
+    assert status is not None
+    assert status.mode == mode
+
+
 def test_who_settles_has_the_patience_of_who_asked_it_to() -> None:
     nowhere = HdfsPlace("hdfs://nn", ("http://127.0.0.1:1",), Login("tony"))
     staged, began = HdfsStagingFiles(nowhere, patience_s=0.1), time.monotonic()
@@ -367,7 +510,7 @@ def test_a_failed_run_is_kept_aside_with_the_parts_that_there_are(
     parts = plant(files, target, ["0", "1"])
     files.remove(parts[0][1])
     for _ in range(2):
-        kept = keep_partial(target, APP, parts, hdfs=place)
+        kept = output_commit(target, APP, hdfs=place).keep_partial(parts)
         assert kept == f"{target}.{APP}.partial"
         assert tree(files, kept) == new_tree(["1"])
         assert beside(files, target) == [f"run 1 100%.{APP}.partial"]
@@ -412,9 +555,9 @@ def test_another_users_marker_moves_nothing_and_the_target_is_refused(
         parts = plant(files, target, [""])
         with pytest.raises(ForeignMarker):
             commit.commit(target, APP, parts, overwrite=True, hdfs=place)
-        kept = keep_partial(target, APP, parts, hdfs=place)
+        kept = output_commit(target, APP, hdfs=place).keep_partial(parts)
         assert kept is not None
-        drop(target, APP, hdfs=place)
+        output_commit(target, APP, hdfs=place).drop()
         files.remove(kept)
         assert files.read_bytes(f"{base}/models/best.ckpt", 1 << 28) == b"weights"
         assert other.names(f"{target}.{APP}.ready") == []
@@ -424,7 +567,7 @@ def test_another_users_marker_moves_nothing_and_the_target_is_refused(
 def test_what_another_user_renamed_to_the_old_targets_name_stays_where_nothing_was_replaced(
     place: HdfsPlace, files: HdfsFiles, target: str
 ) -> None:
-    """Who may write a directory that is not sticky may rename what is there, and delete nothing in it."""
+    """Users who may write a directory that is not sticky may rename what is there, and delete nothing in it."""
     files.web.write(files.place.path(f"{target}.{APP}.old/data"), b"pixels")
     commit.commit(target, APP, plant(files, target, [""]), overwrite=False, hdfs=place)
     assert tree(files, target) == new_tree([""])
@@ -461,9 +604,11 @@ def test_a_directory_of_another_user_takes_no_parts(
         parts = [(str(number), location) for number, location in enumerate(locations)]
         for location in locations:
             files.store(str(tmp_path), location)
-        call = partial(commit.commit, overwrite=True) if what == "ready" else keep_partial
+        call: Callable[..., object] = partial(commit.commit, target, APP, overwrite=True, hdfs=place)
+        if what != "ready":
+            call = output_commit(target, APP, hdfs=place).keep_partial
         with pytest.raises(UntrustedFile, match="belongs to mallory"):
-            call(target, APP, parts, hdfs=place)
+            call(parts)
         assert other.names(f"{target}.{APP}.{what}") == []
         assert files.exists(locations[0])
     assert not files.exists(target)

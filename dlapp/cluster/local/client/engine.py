@@ -18,6 +18,7 @@ from dlapp import __version__
 from dlapp.cluster import LOG_NAMES
 from dlapp.cluster.local import outcome as outcomes
 from dlapp.cluster.local import schedule, views
+from dlapp.cluster.local.attempts import is_alive
 from dlapp.cluster.local.queue import DONE, RUNNING, WAITING, ApplicationRow, Queue
 from dlapp.cluster.local.runner.election import ensure_runner, runner_lives, wake_runner
 from dlapp.cluster.local.schedule import Amounts
@@ -26,11 +27,9 @@ from dlapp.cluster.local.state import (
     StateDir,
     check_directory,
     file_url,
-    is_locked,
     open_state,
     read_bytes,
     read_json,
-    sync_directory,
     write_whole,
 )
 from dlapp.errors import (
@@ -46,6 +45,8 @@ from dlapp.errors import (
 )
 from dlapp.system import clock
 from dlapp.system.clock import backoff_s
+from dlapp.system.disk_space import FULL, disk_full, full_disk
+from dlapp.system.files import sync_directory, write_all
 from dlapp.system.machine import boot_id
 from dlapp.system.owners import user_name
 from dlapp.system.processes.proc import open_process, status_words
@@ -65,6 +66,8 @@ KILL_ASK_S = 2.0
 """How long an ApplicationMaster may take to end by itself once dlapp-kill has asked it."""
 KILL_END_S = 20.0
 """How long processes may take to be gone after SIGKILL, and their outputs to be cleared."""
+FULL_DISK_S = 5.0
+"""The same for the outputs while the state's disk is full: a runner tries again every 2 s."""
 _ENDED = ("FINISHED", "FAILED", "KILLED")
 SOFT_KILL_ASK_S = 5.0
 LOOK_AS_USER_S = 4.0
@@ -292,7 +295,10 @@ class LocalEngine(Closeable):
         try:
             staging = self._stage(to_json(submission), to_json(secrets), self._hdfs_of(spec))
         except OSError as error:
-            raise Unreachable(f"{self._state.staging}: {error.strerror}") from error
+            full = error.errno in FULL
+            raise Unreachable(
+                disk_full(self._state.staging) if full else f"{self._state.staging}: {error.strerror}"
+            ) from error
         try:
             with self._queue().change() as queue:
                 # In the transaction, as the cache is cleared in one: what is here now stays for this row.
@@ -333,7 +339,8 @@ class LocalEngine(Closeable):
             raise ConfigError(why)
         # Named by a variable of OpenSSL's, as on a cluster's clients.
         ca = os.environ.get("SSL_CERT_FILE")
-        return hdfs._replace(login=hdfs.login.as_user(spec.username), ca=os.path.abspath(ca) if ca else None)
+        own = hdfs._replace(login=hdfs.login.as_user(spec.username), ca=os.path.abspath(ca) if ca else None)
+        return own.for_locations(named)
 
     def _stage(self, submission: Any, secrets: Any, hdfs: HdfsPlace | None) -> str:
         staging = os.path.join(self._state.staging, f"{os.getpid()}-{os.urandom(8).hex()}")
@@ -358,9 +365,7 @@ class LocalEngine(Closeable):
             fd = os.open(os.path.join(staging, name), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
             try:
                 if value is not None:
-                    data = json.dumps(value, separators=(",", ":")).encode()
-                    while data:
-                        data = data[os.write(fd, data) :]
+                    write_all(fd, json.dumps(value, separators=(",", ":")).encode())
                     os.fsync(fd)
             finally:
                 os.close(fd)
@@ -383,10 +388,22 @@ class LocalEngine(Closeable):
         with contextlib.suppress(DlappError, OSError):
             ensure_runner(self._state, self._settings)
 
-    def tend(self) -> None:
-        """See to it that somebody works off the caller's rows, if there are any; cheap where all is well."""
-        if not self._is_others and not self._is_acting and self._queue().count_unsettled(self._uid):
-            ensure_runner(self._state, self._settings, wake=False)
+    def tend(self) -> str:
+        """See to it that somebody works off the caller's rows, if there are any; cheap where all is well.
+
+        Returns:
+            That the state's disk is full, and applications wait for space there. Otherwise empty.
+        """
+        if self._is_others or self._is_acting:
+            return ""
+        full = full_disk(self._state.database)
+        try:
+            if self._queue().count_unsettled(self._uid):
+                ensure_runner(self._state, self._settings, wake=False)
+        except (DlappError, OSError):
+            if not full:
+                raise
+        return full
 
     # ---- looking ----
 
@@ -442,9 +459,10 @@ class LocalEngine(Closeable):
 
             owner = other_users.owner_of(self._state, application_id)
             return other_users.view_of(owner, application_id, boot_id(), self._waiting(), short=False)
-        alive, row = self._look(application_id)
+        alive, tended, row = self._look(application_id)
         ahead = schedule.ahead(row.id, self._waiting()) if row.state == WAITING else ""
-        return views.view_of(row, self._state.application(row.id), boot_id(), alive=alive, ahead=ahead)
+        home = self._state.application(row.id)
+        return views.view_of(row, home, boot_id(), alive=alive, tended=tended, ahead=ahead)
 
     def owner(self, application_id: str) -> str:
         """Return the user whose application it is, as the kernel says. Raises NotFound."""
@@ -471,16 +489,19 @@ class LocalEngine(Closeable):
         entries = sorted([*spool.entries_of(self._state), *spool.entries_of_others(self._state)])
         return [one.id for one in entries if one.phase == spool.WAITING]
 
-    def _look(self, application_id: str) -> tuple[bool, ApplicationRow]:
-        """Return whether an application's lock is held, and its row, read after that. Raises NotFound."""
+    def _look(self, application_id: str) -> tuple[bool, bool, ApplicationRow]:
+        """Return whether an application is alive, else whether it had a runner, and its row. Raises NotFound."""
         row = self._row(application_id)
         if row.state != RUNNING:
-            return False, row
-        alive = self._is_alive(row.id)
-        return alive, self._row(application_id)
+            return False, False, row
+        alive, tended = self._is_alive(row.id), False
+        if not alive:
+            tended = runner_lives(self._state, self._state.uid)
+            alive = self._is_alive(row.id)
+        return alive, tended, self._row(application_id)
 
     def _is_alive(self, application_id: str) -> bool:
-        return is_locked(os.path.join(self._state.application(application_id), "alive"))
+        return is_alive(self._state.application(application_id))
 
     def views(
         self, *, everybody: bool = False, user: str | None = None, limit: int | None = None
@@ -517,14 +538,17 @@ class LocalEngine(Closeable):
             whose, values = "TRUE", ()  # type: ignore[assignment]
         queue = self._queue()
         running = queue.rows(f"state = 'running' AND {whose}", values, columns="id")
-        alive = {row.id for row in running if self._is_alive(row.id)}
+        alive, tended = {row.id for row in running if self._is_alive(row.id)}, False
+        if len(alive) < len(running):
+            tended = runner_lives(self._state, self._state.uid)
+            alive |= {row.id for row in running if row.id not in alive and self._is_alive(row.id)}
         rows = queue.rows(f"state != 'done' AND {whose}", values)
         some = "" if limit is None else f" LIMIT {int(limit)}"
         rows += queue.rows(f"state = 'done' AND {whose} ORDER BY number DESC{some}", values)
         rows.sort(key=lambda row: row.number)
         of_others = self._state.shared and (everybody or user is not None)
         waiting = self._waiting() if of_others or any(row.state == WAITING for row in rows) else []
-        found = views.views_of(rows, waiting, alive, self._state.application, boot_id())
+        found = views.views_of(rows, waiting, alive, self._state.application, boot_id(), tended=tended)
         if of_others:
             from dlapp.cluster.local.client import other_users
 
@@ -698,8 +722,7 @@ class LocalEngine(Closeable):
             self._ask(home, "kill", by, KILL_ASK_S)
         except DlappError:
             deadline = 0.0  # it does not answer, or is not up yet: nothing to wait for
-        alive = os.path.join(home, "alive")
-        if not _wait_for(lambda: not is_locked(alive), deadline):
+        if not _wait_for(lambda: not is_alive(home), deadline):
             _kill_process(os.path.join(home, "am.pid"), self._uid)
         from dlapp.cluster.local.runner.orphans import OrphanReaper
 
@@ -709,15 +732,15 @@ class LocalEngine(Closeable):
             raise TimedOut(
                 f"{row.id}: processes of it are still there {KILL_END_S:g} s after SIGKILL; its GPUs stay taken"
             )
-        if full:
-            full = self._write_kill_request(home, by)  # its processes may have given back some space
+        clear_s = KILL_END_S
+        if full and (full := self._write_kill_request(home, by)):  # its processes gave back too little space
+            clear_s = FULL_DISK_S
+            deadline = min(deadline, time.monotonic() + clear_s)
         # What it left is cleared, and its end is written, by the runner.
         self._nudge_runner()
         if not _wait_for(lambda: self._is_settled(row), deadline):
             why = f"; {full}" if full else ""
-            raise TimedOut(
-                f"{row.id}: its processes are gone, but what it left was not cleared in {KILL_END_S:g} s{why}"
-            )
+            raise TimedOut(f"{row.id}: its processes are gone, but what it left was not cleared in {clear_s:g} s{why}")
         now = self.view_json(row.id)
         if now["state"] == "KILLED":
             return f"{row.id} was killed, no output kept"
@@ -735,13 +758,19 @@ class LocalEngine(Closeable):
         """
         if self._is_others or self._is_foreign(str(view["application_id"])):
             return []
-        above = self._state.unstored(self._uid)
-        try:
+        above, kept = self._state.unstored(self._uid), list[str]()
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             kept = os.listdir(above)
-        except FileNotFoundError:
-            return []
         containers = {str(two["container_id"]) for one in view["containers"] for two in (one, *one.get("earlier", ()))}
-        return [os.path.join(above, name) for name in sorted(containers.intersection(kept))]
+        moved = [os.path.join(above, name) for name in sorted(containers.intersection(kept))]
+        application_id = str(view["application_id"])
+        is_over = self._row(application_id).state == DONE
+        return moved + (self._kept_in_workspaces(application_id) if is_over else [])
+
+    def _kept_in_workspaces(self, application_id: str) -> list[str]:
+        from dlapp.cluster.local.views import unstored_in
+
+        return unstored_in(self._state.application(application_id))
 
     def check_removal(self, application_id: ApplicationId) -> None:
         """Refuse what `remove` would refuse.
@@ -784,17 +813,22 @@ class LocalEngine(Closeable):
                     f"{application_id} is {state}, but its last processes have not ended in {KILL_END_S:g} s"
                 )
             row = self._row(application_id)
+        if kept := self._kept_in_workspaces(application_id):
+            raise UsageError(f"{application_id} has output that could not be stored: move {kept[0]} first")
         return row
 
     def _is_gone(self, row: ApplicationRow, home: str, left: OrphanReaper) -> bool:
         """Return True if no process of a killed application is there; what does not end by itself is ended."""
-        if not is_locked(os.path.join(home, "alive")) or self._row(row.id).state == DONE:
+        if not is_alive(home) or (row := self._row(row.id)).state == DONE:
             return True
-        if (pidfd := _open_named(os.path.join(home, "am.pid"), self._uid)) is not None:
-            os.close(pidfd)  # one that cleans up, most likely
-            left.wait_anew()
-        else:
+        named = os.path.join(home, "am.pid")
+        if (pidfd := _open_named(named, self._uid)) is None:
             left.end_in_time()
+        else:
+            os.close(pidfd)
+            left.wait_anew()
+            if not row.aftermaths:  # it is none that cleans up: the runner was just starting it
+                _kill_process(named, self._uid)
         return False
 
     def _is_settled(self, row: ApplicationRow) -> bool:
@@ -859,9 +893,9 @@ class LocalEngine(Closeable):
             if not os.path.exists(path):
                 write_whole(path, json.dumps({"by": by, "ms": clock.now_ms()}))
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno not in FULL:
                 raise
-            return f"disk full: {path}"
+            return disk_full(path)
         return ""
 
     def _ask(self, home: str, what: str, by: str, timeout_s: float) -> dict[str, Any]:

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from dlapp.cluster.local import schedule, spool, views
+from dlapp.cluster.local.attempts import is_alive
 from dlapp.cluster.local.queue import DONE, RUNNING, WAITING, ApplicationRow
-from dlapp.cluster.local.state import StateDir, file_url, is_locked, read_json
+from dlapp.cluster.local.state import StateDir, file_url, read_json
 from dlapp.errors import DlappError, NotFound
 from dlapp.id_text import is_application_id
 from dlapp.system import files
@@ -56,7 +57,7 @@ def owner_of(state: StateDir, application_id: str) -> StateDir:
 def ids_of(owner: StateDir) -> list[str]:
     """Return the ids of all applications of a user, oldest first; none where that cannot be read."""
     with contextlib.suppress(OSError), owner.opened("applications") as place:
-        with files.directory(f"{place}/.") as fd:
+        with files.closing_fd(files.open_directory(f"{place}/.")) as fd:
             names = files.list_names(fd, limit=MAX_APPLICATIONS)
         return sorted(filter(is_application_id, names), key=lambda one: tuple(map(int, one.split("_")[1:])))
     return []
@@ -77,10 +78,14 @@ def view_of(owner: StateDir, application_id: str, boot_id: str, waiting: Sequenc
     """
     try:
         with owner.opened("applications", application_id) as home:
-            alive = is_locked(os.path.join(home, "alive"), owner.uid)
+            alive, tended = is_alive(home, owner.uid), False
             row = _read_row(owner, application_id, home)
+            if row.state == RUNNING and not alive:
+                tended = spool.has_runner(owner)
+                alive = is_alive(home, owner.uid)
+                row = _read_row(owner, application_id, home)
             ahead = schedule.ahead(row.id, waiting) if row.state == WAITING else ""
-            view = views.view_of(row, home, boot_id, alive=alive, ahead=ahead, short=short, own=False)
+            view = views.view_of(row, home, boot_id, alive=alive, tended=tended, ahead=ahead, short=short, own=False)
     except (OSError, DlappError) as error:
         raise NotFound(f"{application_id} of {user_name(owner.uid)} cannot be read: {error}") from error
     containers = os.path.join(owner.applications, application_id, "containers")

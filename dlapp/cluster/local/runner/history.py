@@ -9,9 +9,11 @@ import contextlib
 import os
 import stat
 
+from dlapp.cluster.local.attempts import is_alive
 from dlapp.cluster.local.queue import DONE, ApplicationRow, Queue
 from dlapp.cluster.local.settings import RunnerSettings
-from dlapp.cluster.local.state import STALE_STAGING_S, StateDir, is_locked
+from dlapp.cluster.local.state import STALE_STAGING_S, StateDir
+from dlapp.cluster.local.views import unstored_in
 from dlapp.system.retention import KeptItem, Retention, files_in
 
 FRESH_ARCHIVE_S = 3600.0
@@ -45,7 +47,7 @@ def clear_old(state: StateDir, queue: Queue, settings: RunnerSettings, uid: int,
 def forget(state: StateDir, queue: Queue, row: ApplicationRow) -> bool:
     """Remove an application that has ended: its directory and its row. Return False if it cannot be removed now."""
     home = state.application(row.id)
-    if is_locked(os.path.join(home, "alive")):
+    if is_alive(home) or unstored_in(home):
         return False
     # The files first: a row without them is cleared the next time, files without a row would stay.
     remove_tree(home)

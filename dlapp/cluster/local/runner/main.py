@@ -1,8 +1,9 @@
 """The runner: the one process that works off a user's rows, and ends when none is left.
 
-It starts ApplicationMasters when all of their containers fit, notices their ends, starts a cleaner after one that died
-without an outcome, and settles the rows. It keeps nothing in memory that matters: killed at any moment, the next one
-reads from the rows, the locks and the outcomes where things stand.
+It starts ApplicationMasters when all of their containers fit, and notices their ends. After one that died without an
+outcome it starts another one or, when the attempts are used up, a cleaner. It settles the rows. It keeps nothing in
+memory that matters: killed at any moment, the next one reads from the rows, the locks and the outcomes where things
+stand.
 
 A start is: take the application's lock; write the row (running); hand the lock to the new process. Dying after the
 first step leaves nothing; after the second, a running row whose lock is free and whose ApplicationMaster never
@@ -19,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dlapp.cluster.local import schedule, spool
+from dlapp.cluster.local.attempts import MAX_STARTS, alive_lock, is_alive, next_attempt, registration
 from dlapp.cluster.local.capacity import memory_mib, vcores
 from dlapp.cluster.local.outcome import (
     Outcome,
@@ -41,7 +43,6 @@ from dlapp.cluster.local.settings import RunnerSettings
 from dlapp.cluster.local.state import (
     StateDir,
     check_directory,
-    is_locked,
     read_bytes,
     read_json,
     take_lock,
@@ -62,7 +63,6 @@ if TYPE_CHECKING:
     from dlapp.gpuid.stores.machine import MachineLedger
     from dlapp.gpuid.stores.queue_tickets import QueueTicket
 
-MAX_STARTS = 3
 MAX_AFTERMATHS = 3
 PATIENCE_S = 20.0
 """How long an ask that no longer fits the machine waits for it to come back (a GPU that was lost, say)."""
@@ -207,11 +207,10 @@ class Runner:
             check_directory(home, self._uid)  # nothing is written, or said to have ended, where a link leads
         if row.number in self._died and os.path.exists(os.path.join(home, "am.json")):
             note_death(home, clock.now_ms(), self._died[row.number])
-        if is_locked(os.path.join(home, "alive")):
+        if is_alive(home):
             self._watch(row, home)
             return
         self._left.pop(row.number, None)
-        self._died.pop(row.number, None)
         outcome = self._outcome(home)
         if outcome is None and not os.path.isdir(home):
             self._settle(row, failed(f"its directory {home} is gone", clock.now_ms()))
@@ -219,6 +218,8 @@ class Runner:
             self._settle(row, outcome)
         elif not began(home, row.boot_id, self._boot_id):
             self._begin_again(row, home)
+        elif row.number in self._died and (attempt := next_attempt(row, home, self._boot_id)) is not None:
+            self._start_again(row, home, attempt)
         elif row.aftermaths >= MAX_AFTERMATHS:
             why = why_it_died(home, row.boot_id, self._boot_id)
             why += f"; cleaning up after it failed {MAX_AFTERMATHS} times: {last_line(os.path.join(home, 'am.log'))}"
@@ -240,18 +241,25 @@ class Runner:
 
         Where it is gone and what it left does not end by itself, nobody but us is left to end that.
         """
-        try:
-            pid, started = (int(word) for word in read_bytes(os.path.join(home, "am.pid"), 100).split())
-        except (OSError, ValueError):
-            pidfd = None
-        else:
-            pidfd = open_process(pid, started, self._uid)
-        if pidfd is None:
-            self._pause_s = min(self._pause_s, self._lingering_s)
-            self._end_what_is_left(row, home)
+        if (pidfd := self._open_master(home)) is not None:
+            self._left.pop(row.number, None)
+            self._register(row.number, pidfd)
             return
-        self._left.pop(row.number, None)
-        self._register(row.number, pidfd)
+        self._pause_s = min(self._pause_s, self._lingering_s)
+        if (attempt := next_attempt(row, home, self._boot_id)) is not None:
+            self._start_again(row, home, attempt)
+        else:
+            self._end_what_is_left(row, home)
+
+    def _open_master(self, home: str) -> int | None:
+        """Return a pidfd of an application's ApplicationMaster, or of who cleans up after it; None: none is known."""
+        with contextlib.suppress(OSError, ValueError):
+            pid, started = (int(word) for word in read_bytes(os.path.join(home, "am.pid"), 100).split())
+            if (pidfd := open_process(pid, started, self._uid)) is not None:
+                return pidfd
+        # A runner that was killed may have started one without writing down which process that is.
+        last = registration(home)
+        return None if last is None or not last.pid else open_process(last.pid, last.started, self._uid)
 
     def _end_what_is_left(self, row: ApplicationRow, home: str) -> None:
         from dlapp.cluster.local.runner.orphans import OrphanReaper
@@ -261,6 +269,7 @@ class Runner:
         _say_ended(row, left.end_in_time())
 
     def _register(self, number: int, pidfd: int) -> None:
+        self._died.pop(number, None)
         self._pidfds[number], self._watched[pidfd] = pidfd, number
         self._poll.register(pidfd, select.POLLIN)
 
@@ -471,8 +480,31 @@ class Runner:
                 why = f"{why}: {last}"
             self._settle(row, write_outcome(home, failed(why, clock.now_ms())))
         else:
+            self._died.pop(row.number, None)
             with self._queue.change():
                 self._queue.update(row.number, state=WAITING, started_ms=None)
+
+    def _start_again(self, row: ApplicationRow, home: str, attempt: int) -> None:
+        """Start the next ApplicationMaster of a row whose last one is dead; its tasks may run on."""
+        note_death(home, died_ms(home))
+        with contextlib.ExitStack() as held:
+            holds: tuple[int, ...] = ()
+            if row.gcores:
+                reservation = self._reserve_again(row)
+                if isinstance(reservation, str):
+                    self._waits(row, reservation, has_others=True)
+                    return
+                held.callback(reservation.close)
+                holds = reservation.fds
+            if (alive := take_lock(alive_lock(home, attempt), 0o640)) is None:
+                self._pause_s = min(self._pause_s, self._lingering_s)  # it was started, and has not registered yet
+                return
+            held.callback(os.close, alive)
+            # The row first, as for an aftermath: it counts what is started.
+            with self._queue.change():
+                self._queue.update(row.number, starts=row.starts + 1, reason="")
+            log.warning(f"{row.id}: {why_it_died(home, row.boot_id, self._boot_id)}; starting attempt {attempt}")
+            self._spawn(row, home, attempt, alive, holds)
 
     def _start_aftermath(self, row: ApplicationRow, home: str) -> None:
         from dlapp.cluster.local.runner.orphans import end
@@ -488,7 +520,9 @@ class Runner:
             # What closed the lock to become a daemon lets go of the directory, too, before that is cleared.
             _say_ended(row, end(home, self._uid, self._state.runner_lock(self._uid)))
             log.warning(f"{row.id}: {why_it_died(home, row.boot_id, self._boot_id)}; cleaning up after it")
-            self._spawn(row, home, row.aftermaths + 2, alive, (), "--aftermath")
+            last = registration(home)
+            attempt = (1 if last is None else last.attempt) + row.aftermaths + 1
+            self._spawn(row, home, attempt, alive, (), "--aftermath")
         finally:
             os.close(alive)
 
@@ -556,6 +590,20 @@ class Runner:
     def _devices(self) -> int:
         return self._machine_ledger().capacity()
 
+    def _reserve_again(self, row: ApplicationRow) -> Reservation | str:
+        """Reserve the GPUs that its processes still have, or others; or return what they are waited for."""
+        from dlapp.gpuid.rules import NotEnough
+
+        try:
+            ledger = self._machine_ledger()
+            return ledger.join_reservation(row.id) or ledger.reserve(row.id, row.gcores)
+        except NotEnough as error:
+            return error.reason
+        except Unreachable:
+            raise  # that the state cannot be written is not the ledger's fault
+        except DlappError as error:
+            return str(error)
+
     def _reserve(self, row: ApplicationRow) -> Reservation | str:
         from dlapp.gpuid.rules import NotEnough
 
@@ -563,11 +611,11 @@ class Runner:
         if self._ticket is None or self._ticket[0] != row.number:
             if self._ticket is not None:
                 self._ticket[1].close()
-            ticket = ledger.ticket(row.id, row.submitter, row.gcores, since_ms=row.submitted_ms)
+            ticket = ledger.ticket(row.id, row.gcores, since_ms=row.submitted_ms)
             self._ticket = (row.number, ticket)
         try:
             spread = bool(_spec_of(self._state.application(row.id)).get("placement", {}).get("spread"))
-            return ledger.reserve(row.id, row.submitter, row.gcores, ticket=self._ticket[1], spread=spread)
+            return ledger.reserve(row.id, row.gcores, ticket=self._ticket[1], spread=spread)
         except NotEnough as error:
             self._pause_s = min(self._pause_s, FOREIGN_S)
             return error.reason
@@ -591,6 +639,7 @@ class Runner:
             self._clear_leases(row)
         remove_secrets(home)
         summary, size = summary_of(row, outcome, home), size_of_tree(home)
+        self._died.pop(row.number, None)
         with self._queue.change():
             self._finish_row(row, outcome, summary, size)
         log.info(f"{row.id}: {outcome['state']}, {outcome['final_status']}: {outcome['diagnostics']}")
@@ -609,7 +658,7 @@ class Runner:
 
     def _clear_leases(self, row: ApplicationRow) -> None:
         try:
-            self._machine_ledger().clear_gone(row.id)
+            self._machine_ledger().reclaim(row.id)
         except (DlappError, OSError) as error:
             # Evidence keeps what is still used; who asks for the GPUs next looks at it again.
             log.warning(f"{row.id}: what it held in the GPU ledger could not be inspected: {error}")

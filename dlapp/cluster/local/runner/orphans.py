@@ -1,8 +1,8 @@
 """Processes of an application that nobody of ours watches over any more: found by proof, stopped, and killed.
 
-Task and guardian end a payload when the ApplicationMaster is gone, and each of them ends it when another is killed.
-Only where all of them were killed in the same moment does a payload live on (with CAP_SYS_ADMIN not even then). It
-still holds the application's lock, so nothing that it uses is given to anybody, and it would hold it for ever.
+Task and guardian each end a payload when the other is killed. Only where all of them were killed in the same moment
+does a payload live on (with CAP_SYS_ADMIN not even then). It still holds the application's lock, so nothing that it
+uses is given to anybody, and it would hold it for ever. A task whose last ApplicationMaster is dead is told to end.
 
 A process is the application's, and may be killed, if one of these is seen in /proc:
 
@@ -25,8 +25,11 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from dlapp.cluster.local.attempts import alive_locks
+from dlapp.cluster.local.outcome import has_outcome
 from dlapp.system.processes.proc import ProcessStat, all_processes, command_line, open_process, read_proc, real_uid
 
 GRACE_S = 1.0
@@ -59,7 +62,7 @@ class ProcessMatch(NamedTuple):
     names: frozenset[bytes]
     application: bytes
     home: str
-    places: str
+    places: tuple[str, ...]
 
 
 class OrphanReaper:
@@ -75,14 +78,26 @@ class OrphanReaper:
 
     def __init__(self, home: str, uid: int, runner_lock: str, *, spare_am: bool = True) -> None:
         self._home, self._uid, self._runner_lock, self._spare_am = home, uid, runner_lock, spare_am
-        self._since = time.monotonic()
+        self._since: float | None = None  # when this was looked at first
 
     def wait_anew(self) -> None:
         """An ApplicationMaster was seen."""
-        self._since = time.monotonic()
+        self._since = None
 
     def end_in_time(self) -> list[int]:
-        """End what is left if it had the time to end by itself; the answer is which processes."""
+        """Tell the tasks to end, or end what is left if it had the time for that; the answer is which processes.
+
+        The tasks of an application that has ended are ending by themselves.
+        """
+        if self._since is None:
+            self._since = time.monotonic()
+            if not has_outcome(self._home):
+                found = find(self._home, self._uid, self._runner_lock)
+                if self._spare_am and any(one.role == "am" for one in found):
+                    self.wait_anew()
+                else:
+                    _stop_tasks(found, self._uid)
+            return []
         waited_s = time.monotonic() - self._since
         if waited_s < GRACE_S:
             return []
@@ -100,9 +115,18 @@ def end(home: str, uid: int, runner_lock: str) -> list[int]:
     return _end(marks_of(home), uid, runner_lock)
 
 
-def end_container(directory: str, uid: int, runner_lock: str) -> list[int]:
-    """The same for one container, by its directory."""
-    return _end(_container_marks(directory), uid, runner_lock)
+def end_containers(directories: Sequence[str], uid: int, runner_lock: str) -> list[int]:
+    """The same for containers of one application, by their directories."""
+    return _end(_container_marks(directories), uid, runner_lock) if directories else []
+
+
+def _stop_tasks(found: list[OrphanProcess], uid: int) -> None:
+    for one in found:
+        if one.role == "task" and (pidfd := open_process(one.pid, one.started, uid)) is not None:
+            try:
+                _signal(pidfd, signal.SIGTERM)
+            finally:
+                os.close(pidfd)
 
 
 def _end(marks: ProcessMatch, uid: int, runner_lock: str) -> list[int]:
@@ -159,6 +183,25 @@ def find(home: str, uid: int, runner_lock: str) -> list[OrphanProcess]:
     return _find(marks_of(home), uid, runner_lock)
 
 
+def tasks_of(home: str, uid: int) -> dict[str, OrphanProcess]:
+    """Return the tasks of an application that are there, by the directory of their container.
+
+    Args:
+        home: the application's directory.
+        uid: only processes of this user are looked at.
+    """
+    home = os.path.realpath(home)
+    parents: dict[int, int] = {}
+    found: list[tuple[str, OrphanProcess]] = []
+    for one in all_processes():
+        role, place = _role_and_place(one.pid, home)
+        if role == "task" and not one.is_dead and real_uid(one.pid) == uid:
+            parents[one.pid] = one.parent
+            found.append((place, OrphanProcess(one.pid, one.started, role)))
+    # A guardian is a fork of its task, with the same command line.
+    return {place: task for place, task in found if parents[task.pid] not in parents}
+
+
 def marks_of(home: str) -> ProcessMatch:
     """Return what proves that a process is of the application in ``home``."""
     home = os.path.realpath(home)
@@ -166,26 +209,26 @@ def marks_of(home: str) -> ProcessMatch:
     names: list[str] = []
     with contextlib.suppress(OSError):
         names = os.listdir(containers)
-    alive = [os.path.join(home, "alive"), *(os.path.join(containers, name, "alive") for name in names)]
+    alive = [*alive_locks(home), *(os.path.join(containers, name, "alive") for name in names)]
     return ProcessMatch(
         locks=_identities(alive),
         lives=_identities([os.path.join(containers, name, "life") for name in names]),
         names=frozenset(b"DLAPP_CONTAINER_ID=" + os.fsencode(name) for name in names),
         application=b"DLAPP_APP_ID=" + os.fsencode(os.path.basename(home)),
         home=os.path.join(home, ""),
-        places=os.path.join(containers, ""),
+        places=(os.path.join(containers, ""),),
     )
 
 
-def _container_marks(directory: str) -> ProcessMatch:
-    directory = os.path.realpath(directory)
+def _container_marks(directories: Sequence[str]) -> ProcessMatch:
+    directories = [os.path.realpath(one) for one in directories]
     return ProcessMatch(
-        locks=_identities([os.path.join(directory, "alive")]),
-        lives=_identities([os.path.join(directory, "life")]),
-        names=frozenset([b"DLAPP_CONTAINER_ID=" + os.fsencode(os.path.basename(directory))]),
+        locks=_identities([os.path.join(one, "alive") for one in directories]),
+        lives=_identities([os.path.join(one, "life") for one in directories]),
+        names=frozenset(b"DLAPP_CONTAINER_ID=" + os.fsencode(os.path.basename(one)) for one in directories),
         application=b"",
-        home=os.path.join(directory, ""),
-        places=os.path.join(directory, ""),
+        home=os.path.join(os.path.dirname(directories[0]), ""),
+        places=tuple(os.path.join(one, "") for one in directories),
     )
 
 
@@ -201,7 +244,7 @@ def _identities(paths: list[str]) -> frozenset[tuple[int, int]]:
 def _find(marks: ProcessMatch, uid: int, runner_lock: str) -> list[OrphanProcess]:
     there = {one.pid: one for one in all_processes() if not one.is_dead and real_uid(one.pid) == uid}
     of_runner = marks._replace(
-        locks=_identities([runner_lock]), lives=frozenset(), names=frozenset(), application=b"", places=""
+        locks=_identities([runner_lock]), lives=frozenset(), names=frozenset(), application=b"", places=()
     )
     spared = {os.getpid()} | {pid for pid in there if _holds(pid, of_runner, "runner-")}
     children: dict[int, list[int]] = {}
@@ -265,10 +308,15 @@ def _reads(fdinfo: bytes) -> bool:
 
 
 def _role(pid: int, home: str) -> str:
+    return _role_and_place(pid, home)[0]
+
+
+def _role_and_place(pid: int, home: str) -> tuple[str, str]:
+    """Return what a process of the application in ``home`` is by its command line, and the directory that it names."""
     words = command_line(pid)
     for role in (b"am", b"task"):
         if role in words and b"--home" in (rest := words[words.index(role) :])[:-1]:
             place = os.path.realpath(os.fsdecode(rest[rest.index(b"--home") + 1]))
-            if os.path.join(place, "").startswith(home):
-                return role.decode()
-    return ""
+            if os.path.join(place, "").startswith(os.path.join(home, "")):
+                return role.decode(), place
+    return "", ""

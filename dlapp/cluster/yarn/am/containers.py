@@ -18,10 +18,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from dlapp.cluster.engine import ContainerEnd, Grant, Heartbeat
+from dlapp.cluster.engine import NODE_MANAGER, ContainerEnd, Grant, Heartbeat
 from dlapp.cluster.yarn.am.exit_status import ABORTED, end_of, is_of_lost_node, was_taken_away
-from dlapp.cluster.yarn.values import ContainerStatus, Granted, NodeId
-from dlapp.hadoop.errors import ConnectionLost, NotHadoop
+from dlapp.cluster.yarn.values import ContainerStage, ContainerStatus, Granted, NodeId
+from dlapp.hadoop.errors import ConnectionLost, NotHadoop, RemoteError, TokenRefused, TryAgain
 from dlapp.ids import ContainerId
 from dlapp.value import Record, replace
 
@@ -30,6 +30,7 @@ TAKEN_AWAY_S = 5.0
 (1 s), SIGTERM, SIGKILL 250 ms later, and our own lifelines. Seen: up to 1.3 s. So long it is waited for where the node
 does not say it."""
 LOOK_EVERY_S = 0.25
+_REFUSED_AFTER_RESTART = ("allocated by a previous RM", "This token is expired")
 UNKNOWN_S = 600.0
 """A container that YARN was told to take away, and of which it says nothing for so long, it does not know: it was
 restarted while the container's node was away. YARN waits as long for a node before it calls its containers lost (the
@@ -41,24 +42,33 @@ class AllocateEvents:
 
     def __init__(self) -> None:
         self.granted: list[Grant] = []
+        self.started: list[ContainerId] = []
+        self.preparing: list[ContainerId] = []
         self.ended: list[ContainerEnd] = []
         self.start_failed: list[ContainerEnd] = []
         self.ending: list[ContainerId] = []
         self.refused: list[tuple[int, str]] = []
         self.shut_down: str | None = None
+        self.killed_in_s: float | None = None
+        self.resync = False
 
     def __bool__(self) -> bool:
-        lists = self.granted or self.ended or self.start_failed or self.ending or self.refused
-        return bool(lists or self.shut_down is not None)
+        of_live = self.granted or self.started or self.preparing
+        lists = of_live or self.ended or self.start_failed or self.ending or self.refused
+        return bool(lists or self.resync or self.shut_down is not None or self.killed_in_s is not None)
 
     def to_heartbeat(self) -> Heartbeat:
         """The same as the engine's answer."""
         return Heartbeat(
             granted=tuple(self.granted),
+            started=tuple(self.started),
+            preparing=tuple(self.preparing),
             ended=tuple(self.ended),
             start_failed=tuple(self.start_failed),
             ending=tuple(self.ending),
+            resync=self.resync,
             shut_down=self.shut_down,
+            killed_in_s=self.killed_in_s,
             refused=tuple(self.refused),
         )
 
@@ -137,6 +147,10 @@ class ContainerTracker:
             return None
         self._stopping.add(container_id)
         return granted
+
+    def live(self, container_id: ContainerId) -> Granted | None:
+        """Return a container that we hold; None: we do not, or no longer."""
+        return self._live.get(container_id)
 
     def gives_back(self, containers: Iterable[ContainerId]) -> bool:
         """Containers are to be taken away; whether one of them was not known as such."""
@@ -228,20 +242,33 @@ class ContainerTracker:
                 due.append((one.node, container_id))
         return due
 
-    def seen(self, container_id: ContainerId, ended: bool | None, now: float) -> None:
-        """Record what its node says of a container that was taken away; None: nothing."""
+    def seen(self, container_id: ContainerId, stage: ContainerStage | None, now: float) -> None:
+        """Record how far its node says that a container is; None: it does not say.
+
+        Args:
+            container_id: one that was taken away, or that we hold.
+            stage: as its node says.
+            now: the time [s, monotonic].
+        """
         one = self._taken_away.get(container_id)
         if one is None:
+            if stage is ContainerStage.PREPARING and container_id in self._live:
+                self.news.preparing.append(container_id)
             return
         one.look_at = now + LOOK_EVERY_S
-        if ended:
+        if stage is ContainerStage.ENDED:
             self.news.ended.append(replace(self._taken_away.pop(container_id).end, presumed=False))
-        elif ended is not None:
+        elif stage is not None:
             one.over_at = now + TAKEN_AWAY_S
+
+    def taken(self, containers: Iterable[ContainerId]) -> None:
+        """Their node has taken these, and brings their files now."""
+        self.news.started += [one for one in containers if one in self._live]
 
     def failed(self, container_id: ContainerId, error: Exception, *, start: bool) -> bool:
         """A node did not do as it was told: the ResourceManager takes the container away. False: it has ended."""
-        if container_id not in self._live:
+        granted = self._live.get(container_id)
+        if granted is None:
             return False
         if start and isinstance(error, ConnectionLost | NotHadoop) and error.sent:
             # It may have been started: its index may not run elsewhere before its end is known.
@@ -251,9 +278,10 @@ class ContainerTracker:
             self._let_go(container_id)
             end = ContainerEnd(
                 container_id=container_id,
-                exit_status=-1,
+                exit_status=ABORTED if _is_of_a_restart(error) else -1,
                 diagnostics=f"the container could not be started: {error}",
                 node_fault=True,
+                service=NODE_MANAGER + granted.node.host if isinstance(error, ConnectionLost) and error.refused else "",
             )
             self.news.start_failed.append(end)
         self.releases.add(container_id)
@@ -270,3 +298,15 @@ class ContainerTracker:
             resources=granted.resources,
             log_url=f"{self._web_scheme}://{granted.web}/node/containerlogs/{granted.container_id}/{self._user}",
         )
+
+
+def _is_of_a_restart(error: Exception) -> bool:
+    """Return whether a node refuses a start because the ResourceManager, or the node itself, was just restarted: that
+    says nothing against the node, and the next container is another one.
+
+    Source: ContainerManagerImpl.authorizeStartAndResourceIncreaseRequest and startContainerInternal, 3.4.2.
+    """
+    if not isinstance(error, RemoteError):
+        return False
+    is_refusal = any(words in error.message for words in _REFUSED_AFTER_RESTART)
+    return is_refusal or isinstance(error, TokenRefused | TryAgain)

@@ -18,26 +18,39 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import socket
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from dlapp.cluster.engine import ContainerRequest, Grant, Heartbeat, Registered, ResourceLimits, TaskLaunch, Wake
 from dlapp.cluster.yarn.am.containers import ContainerTracker
-from dlapp.cluster.yarn.am.node_calls import FailedOrder, LookOrder, NodeCalls, StartOrder
+from dlapp.cluster.yarn.am.node_calls import FailedOrder, LookOrder, NodeCalls, StartOrder, StopOrder
+from dlapp.cluster.yarn.am.node_list import NodeList
 from dlapp.cluster.yarn.am.request_timeouts import UnsatisfiedRequestTimeouts, is_expected
-from dlapp.cluster.yarn.am.resource_manager import ResourceManager, usable_nodes
+from dlapp.cluster.yarn.am.resource_manager import ResourceManager, lifetime_left_s, usable_nodes
 from dlapp.cluster.yarn.am.resource_requests import ResourceRequestTable
 from dlapp.cluster.yarn.dialect import SETTING
 from dlapp.cluster.yarn.task_container import TASK_SECRET
-from dlapp.cluster.yarn.values import Allocation, Cluster, Granted, Launch, Program, address
+from dlapp.cluster.yarn.values import (
+    Allocation,
+    Cluster,
+    ContainerStage,
+    Granted,
+    Launch,
+    NodeReport,
+    Program,
+    Registration,
+    address,
+)
 from dlapp.errors import DlappError, Unreachable
 from dlapp.hadoop.errors import AttemptOver, ConnectionLost, HadoopError, NotRegistered, TokenRefused, WrongRequest
 from dlapp.hadoop.tokens import AM_RM_KIND, Credentials
-from dlapp.ids import ContainerId
+from dlapp.ids import ApplicationId, ContainerId
 from dlapp.report import Cause, FinalStatus
 from dlapp.system import log
 
@@ -51,10 +64,20 @@ FINISH_TIMEOUT_S = 86_400.0
 """How long the last word waits for a ResourceManager that is away: all is committed, and on the last attempt YARN would
 say that it failed."""
 REFUSED_S = 300.0
-"""An attempt whose every heartbeat is refused for so long learns nothing any more: it leaves what runs to the next."""
+"""An attempt whose every heartbeat, or whose token, is refused for so long learns nothing any more: it leaves what runs
+to the next."""
+REFUSED_AGAIN_S = 1.0
+CALM_S = 30.0
+"""After its restart the ResourceManager has to do with all ApplicationMasters and nodes at once: so long each of ours
+comes once a second, whatever is wanted."""
 ALLOCATE_TIMEOUT_S = 30.0
-NODES_TIMEOUT_S = 5.0
-NODES_EVERY_S = 60.0
+NODES_TIMEOUT_S = 30.0
+LIFETIME_TIMEOUT_S = 5.0
+LIFETIME_EVERY_S = 60.0
+"""An operator may change the limit while the application runs."""
+
+
+_T = TypeVar("_T")
 
 
 class YarnAmEngine:
@@ -66,6 +89,7 @@ class YarnAmEngine:
         attempt: of the application.
         program: what tasks run.
         wake: called, from any thread, when a heartbeat would have something to tell.
+        application_id: whose lifetime is asked for; None: it is not.
     """
 
     def __init__(
@@ -76,23 +100,26 @@ class YarnAmEngine:
         program: Program,
         wake: Wake,
         *,
+        application_id: ApplicationId | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         token = credentials.of_kind(AM_RM_KIND)
         if token is None:
             raise HadoopError("the container's credentials have no token for the ResourceManager")
         self._cluster, self._attempt, self._program, self._wake, self._clock = cluster, attempt, program, wake, clock
+        self._application_id = application_id
         self._handed_on = credentials.without(AM_RM_KIND)
         self._rm = ResourceManager([address(one) for one in cluster.schedulers], token, cluster.dialect)
-        self._nodes = NodeCalls(self._rm.node_tokens.get, self._on_failed, self._on_seen)
+        self._nodes = NodeCalls(self._rm.node_tokens.get, self._on_failed, self._on_seen, self._on_taken)
         self._lock = threading.Lock()
         self._changed = threading.Event()
         self._thread: threading.Thread | None = None
-        self._closing = False
+        self._closed = threading.Event()
+        self._node_list = NodeList(self._read_nodes, self._know_nodes)
         self._control_url = ""
         self._registered = self._restarted = False
-        self._look_at_nodes_at = 0.0
-        self._busy_until = 0.0
+        self._look_at_lifetime_at = 0.0
+        self._busy_until = self._calm_until = 0.0
         self._said_last = ""
         self._refused_since: float | None = None
         # Under the lock from here on.
@@ -115,11 +142,12 @@ class YarnAmEngine:
         # Registered already: the answer was lost, and with it the list of what lives on. The journal and the tasks that
         # find us tell of those, and the ResourceManager takes away what we want ended.
         with contextlib.suppress(WrongRequest):
-            registration = self._rm.register(*self._where(), control_url, timeout_s=REGISTER_TIMEOUT_S)
+            registration = self._while_refused(lambda: self._register(REGISTER_TIMEOUT_S))
         live = registration.live if registration else ()
         with self._lock:
             grants = self._holdings.hold(live)
-        self._look_at_nodes()
+        if self._cluster.clients:
+            self._node_list.start()
         self._registered = True
         self._thread = threading.Thread(target=self._beat, name="am-heartbeat", daemon=True)
         self._thread.start()
@@ -167,8 +195,15 @@ class YarnAmEngine:
             if granted is None and container_id not in self._holdings.releases:
                 return
         if granted is not None:
-            self._nodes.order(granted.node, container_id)
+            self._nodes.order(granted.node, StopOrder(container_id))
         self._be_busy()
+
+    def check_start(self, container_id: ContainerId) -> None:
+        """Ask its node how far a container is; `Heartbeat.preparing` names it if it waits for its files."""
+        with self._lock:
+            granted = self._holdings.live(container_id)
+        if granted is not None:
+            self._nodes.order(granted.node, LookOrder(container_id))
 
     def finish(self, final_status: FinalStatus, cause: Cause, diagnostics: str) -> bool:
         """Say how the application ended, until YARN has it on record. The last call.
@@ -185,12 +220,15 @@ class YarnAmEngine:
             while True:
                 left_s = max(1.0, deadline - self._clock())
                 try:
-                    if self._rm.finish(final_status, diagnostics, self._control_url, timeout_s=left_s):
+                    url = self._control_url
+                    if self._while_refused(
+                        lambda: self._rm.finish(final_status, diagnostics, url, timeout_s=left_s)  # noqa: B023
+                    ):
                         return True
                 except NotRegistered:
                     # Refused as a second registration: the first got through, its answer did not.
                     with contextlib.suppress(WrongRequest):
-                        self._rm.register(*self._where(), self._control_url, timeout_s=left_s)
+                        self._register(left_s)
                 except (AttemptOver, TokenRefused) as error:
                     log.warning(f"YARN has already unregistered this attempt: {error}")
                     return False
@@ -208,8 +246,9 @@ class YarnAmEngine:
         self._rm.close()
 
     def _close_threads(self) -> None:
-        self._closing = True
+        self._closed.set()
         self._changed.set()
+        self._node_list.close()
         if self._thread is not None:
             self._thread.join()
         self._nodes.close(timeout_s=5.0)
@@ -218,18 +257,26 @@ class YarnAmEngine:
 
     def _beat(self) -> None:
         try:
-            while not self._closing and self._beat_once():
+            while not self._closed.is_set() and self._beat_once():
                 self._give_up_what_fits_nowhere()
                 self._tell_what_is_gone()
                 with self._lock:
                     waits = self._wants.waiting() or self._progress >= 1.0
                     busy = self._holdings.change_under_way() or (waits and self._clock() < self._busy_until)
-                if not self._closing:
-                    self._changed.wait(BUSY_S if busy else QUIET_S)
+                self._wait(busy=busy)
         except BaseException as error:
             # Without heartbeats YARN would believe for ten minutes that all is well.
             self._tell(shut_down=f"the heartbeat to YARN has stopped: {error}")
             raise
+
+    def _wait(self, *, busy: bool) -> None:
+        """Wait for the next heartbeat; those of a cluster's ApplicationMasters do not come at the same moment."""
+        if self._closed.is_set():
+            return
+        if self._clock() < self._calm_until:
+            self._closed.wait(QUIET_S * random.uniform(0.75, 1.25))
+        else:
+            self._changed.wait(BUSY_S * random.uniform(0.75, 1.25) if busy else QUIET_S)
 
     def _beat_once(self) -> bool:
         """One conversation with the ResourceManager; False: it was the last."""
@@ -239,8 +286,8 @@ class YarnAmEngine:
                 self._allocate()
             else:
                 self._register_again()
-            if self._clock() >= self._look_at_nodes_at:
-                self._look_at_nodes()
+            if self._clock() >= self._look_at_lifetime_at:
+                self._look_at_lifetime()
             self._refused_since = None
         except NotRegistered:
             self._registered = False
@@ -250,11 +297,13 @@ class YarnAmEngine:
             self._say(str(error))
             with self._lock:
                 self._holdings.silent(self._clock())
-        except (AttemptOver, TokenRefused) as error:
+        except AttemptOver as error:
             self._tell(shut_down=str(error))
             return False
         except DlappError as error:
             self._say(f"the ResourceManager: {error}")
+            with self._lock:
+                self._holdings.silent(self._clock())
             if self._refused_since is None:
                 self._refused_since = self._clock()
             if self._clock() - self._refused_since > REFUSED_S:
@@ -283,10 +332,10 @@ class YarnAmEngine:
                     progress=progress,
                     timeout_s=ALLOCATE_TIMEOUT_S,
                 )
-            except ConnectionLost:
+            except (ConnectionLost, TokenRefused):
                 self._said(releases, avoid, no_longer_avoid)
                 raise
-            except (NotRegistered, AttemptOver, TokenRefused, Unreachable):
+            except (NotRegistered, AttemptOver, Unreachable):
                 raise
             except DlappError as error:
                 if request_id is None:
@@ -309,6 +358,8 @@ class YarnAmEngine:
 
     def _take_in(self, answer: Allocation) -> None:
         with self._lock:
+            self._wants.node_count = answer.node_count
+            self._wants.take_changed_nodes(answer.nodes)
             self._holdings.granted((*answer.granted, *answer.live))
             for granted in answer.granted:
                 self._wants.give(granted.priority)
@@ -316,8 +367,6 @@ class YarnAmEngine:
                 self._busy_until = self._clock() + BUSY_FOR_S
             for status in answer.ended:
                 self._holdings.ended(status, self._clock())
-        if answer.nodes:
-            self._look_at_nodes()
         self._tell()
 
     def _tell_what_is_gone(self) -> None:
@@ -346,13 +395,15 @@ class YarnAmEngine:
         live: tuple[Granted, ...] = ()
         # Refused as a second registration: the first got through, its answer did not.
         with contextlib.suppress(WrongRequest):
-            live = self._rm.register(*self._where(), self._control_url, timeout_s=REGISTER_TIMEOUT_S).live
+            live = self._register(REGISTER_TIMEOUT_S).live
         self._registered = self._restarted = True
+        self._calm_until = self._clock() + CALM_S
         with self._lock:
             self._wants.forget()
             self._holdings.release_again()
             self._holdings.granted(live)
-        self._look_at_nodes()
+            self._holdings.news.resync = True
+        self._node_list.read_soon()
         self._tell()
 
     def _on_refused(self, request_id: int, error: DlappError) -> None:
@@ -377,16 +428,25 @@ class YarnAmEngine:
         self._holdings.news.refused.append((request_id, why))
         self._wants.drop(request_id)
 
-    def _look_at_nodes(self) -> None:
-        self._look_at_nodes_at = self._clock() + NODES_EVERY_S
-        if not self._cluster.clients:
+    def _look_at_lifetime(self) -> None:
+        self._look_at_lifetime_at = self._clock() + LIFETIME_EVERY_S
+        if not self._cluster.clients or self._application_id is None:
             return
-        # Without the nodes' names everything works, only slower: a cluster that wants proof for them is no fault.
+        clients = [address(one) for one in self._cluster.clients]
         with contextlib.suppress(DlappError):
-            clients = [address(one) for one in self._cluster.clients]
-            nodes = usable_nodes(clients, self._cluster.login, self._cluster.dialect, timeout_s=NODES_TIMEOUT_S)
+            left_s = lifetime_left_s(clients, self._cluster.login, self._application_id, timeout_s=LIFETIME_TIMEOUT_S)
             with self._lock:
-                self._wants.know_nodes(nodes)
+                self._holdings.news.killed_in_s = left_s
+
+    # ---- the thread of the node list ----
+
+    def _read_nodes(self) -> Sequence[NodeReport]:
+        clients = [address(one) for one in self._cluster.clients]
+        return usable_nodes(clients, self._cluster.login, self._cluster.dialect, timeout_s=NODES_TIMEOUT_S)
+
+    def _know_nodes(self, nodes: Sequence[NodeReport]) -> None:
+        with self._lock:
+            self._wants.know_nodes(nodes)
 
     # ---- the nodes' threads ----
 
@@ -397,12 +457,33 @@ class YarnAmEngine:
         self._changed.set()
         self._tell()
 
-    def _on_seen(self, container_id: ContainerId, ended: bool | None) -> None:
+    def _on_seen(self, container_id: ContainerId, stage: ContainerStage | None) -> None:
         with self._lock:
-            self._holdings.seen(container_id, ended, self._clock())
+            self._holdings.seen(container_id, stage, self._clock())
+        self._tell()
+
+    def _on_taken(self, containers: Sequence[ContainerId]) -> None:
+        with self._lock:
+            self._holdings.taken(containers)
         self._tell()
 
     # ---- small ----
+
+    def _register(self, timeout_s: float) -> Registration:
+        return self._rm.register(*self._where(), self._control_url, timeout_s=timeout_s)
+
+    def _while_refused(self, call: Callable[[], _T]) -> _T:
+        """Make a call, again for `REFUSED_S` while no ResourceManager takes our tokens: one that has just taken over
+        may learn of them."""
+        deadline = self._clock() + REFUSED_S
+        while True:
+            try:
+                return call()
+            except TokenRefused as error:
+                self._say(f"the ResourceManager: {error}")
+                if self._clock() >= deadline:
+                    raise
+                time.sleep(REFUSED_AGAIN_S)
 
     def _say(self, line: str) -> None:
         """Put a line into our log, unless it is the last one again."""

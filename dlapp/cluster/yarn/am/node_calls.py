@@ -1,28 +1,37 @@
 """Starting and stopping containers on their nodes, and asking after them, beside the ApplicationMaster's own thread.
 
 A node may be slow or gone, and a thousand containers stand on hundreds of nodes. So orders go to a queue for each node,
-and a few threads, started when they are needed, take one node at a time and give it all of its orders in one call.
+and threads, started when they are needed, take one node at a time and give it all of its orders of one kind in one
+call. A node that does not answer goes to a lane of its own, with few threads: there its orders are tried again until
+their time is over, and the other nodes do not wait for it. With its first answer it is a node like any other.
 """
 
 from __future__ import annotations
 
-import contextlib
 import threading
+import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from dlapp.cluster.yarn.am.node_manager import NodeManager
-from dlapp.cluster.yarn.values import Granted, Launch, NodeId
+from dlapp.cluster.yarn.values import ContainerStage, Granted, Launch, NodeId
 from dlapp.errors import DlappError
-from dlapp.hadoop.errors import HadoopError
+from dlapp.hadoop.errors import ConnectionLost, HadoopError, NotHadoop, TryAgain
 from dlapp.hadoop.tokens import Token
 from dlapp.ids import ContainerId
+from dlapp.system.clock import backoff_s
 
-MOST_THREADS = 8
+MOST_THREADS, MOST_SLOW_THREADS = 32, 2
+"""For all nodes, and for those that did not answer."""
 MOST_STARTS = 50
 """In one call: the NodeManager writes each container's files before it answers."""
+CONNECT_TIMEOUT_S = 3.0
+"""For a connection with its handshake, which a node that works makes in some milliseconds."""
+ANSWER_TIMEOUT_S = 10.0
 START_TIMEOUT_S, STOP_TIMEOUT_S, LOOK_TIMEOUT_S = 30.0, 10.0, 3.0
+"""How long an order is tried, on a node that does not answer since the first of its tries."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 2.0
 
 
 class StartOrder(NamedTuple):
@@ -32,14 +41,19 @@ class StartOrder(NamedTuple):
     launch: Launch
 
 
-class LookOrder(NamedTuple):
-    """See whether the processes of this container are gone."""
+class StopOrder(NamedTuple):
+    """End this container."""
 
     container_id: ContainerId
 
 
-Order = StartOrder | ContainerId | LookOrder
-"""A `ContainerId` by itself is to be stopped."""
+class LookOrder(NamedTuple):
+    """See how far this container is."""
+
+    container_id: ContainerId
+
+
+Order = StartOrder | StopOrder | LookOrder
 
 
 class FailedOrder(NamedTuple):
@@ -50,98 +64,213 @@ class FailedOrder(NamedTuple):
     error: DlappError
 
 
+class _PendingOrder:
+    """An order that waits.
+
+    Attributes:
+        given_at: when it came [s, monotonic].
+        is_tried: the node was called with it, and did not answer.
+        sent: the node may have got it.
+    """
+
+    __slots__ = ("given_at", "is_tried", "order", "sent")
+
+    def __init__(self, order: Order) -> None:
+        self.order, self.given_at = order, time.monotonic()
+        self.is_tried = self.sent = False
+
+    @property
+    def container_id(self) -> ContainerId:
+        """Id of the container."""
+        order = self.order
+        return order.granted.container_id if isinstance(order, StartOrder) else order.container_id
+
+    @property
+    def patience_s(self) -> float:
+        """Return for how long it is tried [s]."""
+        timeouts_s = {StartOrder: START_TIMEOUT_S, StopOrder: STOP_TIMEOUT_S, LookOrder: LOOK_TIMEOUT_S}
+        return timeouts_s[type(self.order)]
+
+
+class _NodeQueue:
+    """The orders of one node.
+
+    Attributes:
+        is_queued: it stands in a lane, or a thread has it.
+        failing_since: since when the node does not answer; None: it does, or was not called yet.
+        retry_at: when a node that does not answer is called again.
+        error: of its last call.
+    """
+
+    __slots__ = ("error", "failing_since", "is_queued", "orders", "pauses_s", "retry_at")
+
+    def __init__(self) -> None:
+        self.orders: deque[_PendingOrder] = deque()
+        self.is_queued = False
+        self.failing_since: float | None = None
+        self.retry_at = 0.0
+        self.pauses_s: Iterator[float] = iter(())
+        self.error: HadoopError | None = None
+
+    def next_batch(self) -> list[_PendingOrder]:
+        """Take the orders of one kind that stand first."""
+        batch: list[_PendingOrder] = []
+        while self.orders and len(batch) < MOST_STARTS:
+            if batch and type(self.orders[0].order) is not type(batch[0].order):
+                break
+            batch.append(self.orders.popleft())
+        return batch
+
+    def take_late(self) -> list[_PendingOrder]:
+        """Take the orders that the node did not answer for as long as they are tried.
+
+        One that came when the node was silent for long already is tried once, if a thread has time for it.
+        """
+        if self.failing_since is None:
+            return []
+        now, since = time.monotonic(), self.failing_since
+        late: list[_PendingOrder] = []
+        left: deque[_PendingOrder] = deque()
+        for one in self.orders:
+            over_at = (since if one.is_tried else max(since, one.given_at)) + one.patience_s
+            (late if now >= over_at else left).append(one)
+        self.orders = left
+        return late
+
+    def put_back(self, batch: Sequence[_PendingOrder], began: float, error: HadoopError) -> None:
+        """Let orders that the node did not answer wait for the next try."""
+        if self.failing_since is None:
+            self.failing_since, self.pauses_s = began, backoff_s(FIRST_PAUSE_S, LONGEST_PAUSE_S)
+        self.retry_at, self.error = time.monotonic() + next(self.pauses_s), error
+        for one in batch:
+            one.is_tried = True
+            one.sent = one.sent or (isinstance(error, ConnectionLost | NotHadoop) and error.sent)
+        self.orders.extendleft(reversed(batch))
+
+
+class _Lane:
+    """Nodes that wait for a thread, and the threads for them."""
+
+    def __init__(self, name: str, most: int, lock: threading.Lock) -> None:
+        self.name, self.most = name, most
+        self.nodes: deque[NodeId] = deque()
+        self.changed = threading.Condition(lock)
+        self.threads: list[threading.Thread] = []
+        self.idle = 0
+
+
 class NodeCalls:
     """The orders to all nodes.
 
     Args:
         token_of: the token for a node, newest first known.
         failed: called, from threads of ours, with each start or stop that came to nothing.
-        seen: called likewise with what a `LookOrder` saw: whether the container has ended, its processes and all; None:
-            the node does not say.
+        seen: called likewise with what a `LookOrder` saw; None: the node does not say.
+        started: called likewise with the containers that a node has taken.
     """
 
     def __init__(
         self,
         token_of: Callable[[NodeId], Token | None],
         failed: Callable[[FailedOrder], None],
-        seen: Callable[[ContainerId, bool | None], None],
+        seen: Callable[[ContainerId, ContainerStage | None], None],
+        started: Callable[[Sequence[ContainerId]], None],
     ) -> None:
-        self._token_of, self._failed, self._seen = token_of, failed, seen
-        self._orders: dict[NodeId, deque[Order]] = {}
-        self._free: deque[NodeId] = deque()
-        self._changed = threading.Condition()
-        self._threads: list[threading.Thread] = []
-        self._idle = 0
+        self._token_of, self._failed, self._seen, self._started = token_of, failed, seen, started
+        self._lock = threading.Lock()
+        self._queues: dict[NodeId, _NodeQueue] = {}
+        self._lane = _Lane("am-nodes", MOST_THREADS, self._lock)
+        self._slow_lane = _Lane("am-slow-nodes", MOST_SLOW_THREADS, self._lock)
         self._closed = False
 
     def order(self, node: NodeId, what: Order) -> None:
-        """Start a container, stop the one with this id, or look at one. Returns at once."""
-        with self._changed:
+        """Start a container, stop one, or look at one. Returns at once."""
+        with self._lock:
             if self._closed:
                 return
-            if node not in self._orders:
-                self._orders[node] = deque()
-                self._free.append(node)
-            self._orders[node].append(what)
-            if not self._idle and len(self._threads) < MOST_THREADS:
-                name = f"am-nodes-{len(self._threads)}"
-                self._threads.append(threading.Thread(target=self._work, name=name, daemon=True))
-                self._threads[-1].start()
-            self._changed.notify()
+            queue = self._queues.setdefault(node, _NodeQueue())
+            queue.orders.append(_PendingOrder(what))
+            if not queue.is_queued:
+                self._put(node, queue)
 
     def close(self, timeout_s: float) -> None:
         """Take no more orders; those that are under way get ``timeout_s`` to end."""
-        with self._changed:
+        lanes = (self._lane, self._slow_lane)
+        with self._lock:
             self._closed = True
-            self._changed.notify_all()
-        for thread in self._threads:
-            thread.join(timeout_s)
+            for lane in lanes:
+                lane.changed.notify_all()
+        deadline = time.monotonic() + timeout_s
+        for thread in (*self._lane.threads, *self._slow_lane.threads):
+            thread.join(max(0.0, deadline - time.monotonic()))
 
-    def _work(self) -> None:
+    def _put(self, node: NodeId, queue: _NodeQueue) -> None:
+        lane = self._lane if queue.failing_since is None else self._slow_lane
+        queue.is_queued = True
+        lane.nodes.append(node)
+        if len(lane.nodes) > lane.idle and len(lane.threads) < lane.most:
+            name = f"{lane.name}-{len(lane.threads)}"
+            lane.threads.append(threading.Thread(target=self._work, args=(lane,), name=name, daemon=True))
+            lane.threads[-1].start()
+        lane.changed.notify()
+
+    def _work(self, lane: _Lane) -> None:
         while True:
-            with self._changed:
-                self._idle += 1
-                while not self._free and not self._closed:
-                    self._changed.wait()
-                self._idle -= 1
-                if not self._free:
+            with self._lock:
+                # Whoever has a node's name serves it alone, so its orders are carried out in their order.
+                if (node := self._next_node(lane)) is None:
                     return
-                # Whoever holds a node's name serves it alone, so its orders are carried out in their order.
-                node = self._free.popleft()
-                batch = self._next_batch(self._orders[node])
+                queue = self._queues[node]
+                late, batch = queue.take_late(), queue.next_batch()
             try:
-                self._carry_out(node, batch)
+                self._give_up(node, queue, late)
+                if batch:
+                    self._carry_out(node, queue, batch)
             finally:
-                with self._changed:
-                    if self._orders[node]:
-                        self._free.append(node)
-                        self._changed.notify()
-                    else:
-                        del self._orders[node]
+                with self._lock:
+                    queue.is_queued = False
+                    if queue.orders:
+                        self._put(node, queue)
+                    elif queue.failing_since is None:
+                        del self._queues[node]
 
-    @staticmethod
-    def _next_batch(orders: deque[Order]) -> list[Order]:
-        """The orders of one kind that stand first."""
-        batch = [orders.popleft()]
-        while orders and type(orders[0]) is type(batch[0]) and len(batch) < MOST_STARTS:
-            batch.append(orders.popleft())
-        return batch
+    def _next_node(self, lane: _Lane) -> NodeId | None:
+        """Wait for a node of a lane whose time has come; None: there is no more."""
+        lane.idle += 1
+        try:
+            while True:
+                if self._closed and (lane is self._slow_lane or not lane.nodes):
+                    return None
+                now = time.monotonic()
+                for node in lane.nodes:
+                    if self._queues[node].retry_at <= now:
+                        lane.nodes.remove(node)
+                        return node
+                lane.changed.wait(min((self._queues[one].retry_at - now for one in lane.nodes), default=None))
+        finally:
+            lane.idle -= 1
 
-    def _carry_out(self, node: NodeId, batch: list[Order]) -> None:
-        if looks := [one.container_id for one in batch if isinstance(one, LookOrder)]:
-            self._look(node, looks)
-            return
-        starts = [one for one in batch if isinstance(one, StartOrder)]
-        stops = [one for one in batch if isinstance(one, ContainerId)]
-        containers = [one.granted.container_id for one in starts] + stops
-        outcome: dict[ContainerId, DlappError | None]
+    def _carry_out(self, node: NodeId, queue: _NodeQueue, batch: list[_PendingOrder]) -> None:
+        first, began = batch[0].order, time.monotonic()
+        containers = [one.container_id for one in batch]
+        outcome: dict[ContainerId, DlappError | None] = {}
+        stages: dict[ContainerId, ContainerStage | None] = {}
         try:
             there = self._there(node)
-            if starts:
-                launches = [(one.granted, one.launch) for one in starts]
-                outcome = dict(there.start(launches, timeout_s=START_TIMEOUT_S))
+            if isinstance(first, StartOrder):
+                starts = [one.order for one in batch if isinstance(one.order, StartOrder)]
+                outcome |= there.start([(one.granted, one.launch) for one in starts], timeout_s=ANSWER_TIMEOUT_S)
+            elif isinstance(first, StopOrder):
+                outcome |= there.stop(containers, timeout_s=ANSWER_TIMEOUT_S)
             else:
-                outcome = dict(there.stop(stops, timeout_s=STOP_TIMEOUT_S))
+                stages = there.stages(containers, timeout_s=LOOK_TIMEOUT_S)
+        except (ConnectionLost, NotHadoop, TryAgain) as error:
+            is_look = isinstance(first, LookOrder)
+            with self._lock:
+                queue.put_back(() if is_look else batch, began, error)
+            for container_id in containers if is_look else ():
+                self._seen(container_id, None)
+            return
         except DlappError as error:
             outcome = dict.fromkeys(containers, error)
         except ValueError as error:  # a command that cannot pass through YARN's script
@@ -149,20 +278,33 @@ class NodeCalls:
         except Exception as error:
             # A fault of ours: the thread goes on for the other nodes, and these orders have failed.
             outcome = dict.fromkeys(containers, HadoopError(f"{node}: {error!r}"))
+        with self._lock:
+            queue.failing_since, queue.retry_at = None, 0.0
+        if isinstance(first, LookOrder):
+            for container_id in containers:
+                self._seen(container_id, stages.get(container_id))
+            return
+        is_start = isinstance(first, StartOrder)
         for container_id, failure in outcome.items():
             if failure is not None:
-                self._failed(FailedOrder(container_id, bool(starts), failure))
+                self._failed(FailedOrder(container_id, is_start, failure))
+        if is_start and (taken := [one for one, failure in outcome.items() if failure is None]):
+            self._started(taken)
 
-    def _look(self, node: NodeId, containers: list[ContainerId]) -> None:
-        ended: dict[ContainerId, bool | None] = dict.fromkeys(containers)
-        # What cannot be asked is not known; a fault of ours ends no thread that other nodes need.
-        with contextlib.suppress(Exception):
-            ended |= self._there(node).ended(containers, timeout_s=LOOK_TIMEOUT_S)
-        for container_id, gone in ended.items():
-            self._seen(container_id, gone)
+    def _give_up(self, node: NodeId, queue: _NodeQueue, late: Sequence[_PendingOrder]) -> None:
+        """Tell of orders that a silent node did not answer in time."""
+        for one in late:
+            if isinstance(one.order, LookOrder):
+                self._seen(one.container_id, None)
+                continue
+            error = queue.error
+            if one.sent or not isinstance(error, TryAgain):
+                text = f"the NodeManager {node} did not answer in {one.patience_s:g} s: {error}"
+                error = ConnectionLost(text, sent=one.sent)
+            self._failed(FailedOrder(one.container_id, isinstance(one.order, StartOrder), error))
 
     def _there(self, node: NodeId) -> NodeManager:
         token = self._token_of(node)
         if token is None:
             raise HadoopError(f"{node}: the ResourceManager gave no token for this node")
-        return NodeManager(node, token)
+        return NodeManager(node, token, connect_s=CONNECT_TIMEOUT_S)

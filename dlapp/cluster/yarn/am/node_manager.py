@@ -18,7 +18,7 @@ from dlapp.cluster.yarn.convert import (
     status_from_proto,
 )
 from dlapp.cluster.yarn.proto import yarn_pb2 as pb
-from dlapp.cluster.yarn.values import ContainerStatus, Granted, Launch, NodeId
+from dlapp.cluster.yarn.values import ContainerStage, ContainerStatus, Granted, Launch, NodeId
 from dlapp.hadoop.errors import HadoopError, RemoteError, remote_error
 from dlapp.hadoop.failover import RpcClient
 from dlapp.hadoop.proto.rpc_pb2 import TokenProto
@@ -36,15 +36,16 @@ that was killed and came back without recovery says so of what still runs. Sourc
 
 
 class NodeManager:
-    """The NodeManager of one node. May be used by several threads.
+    """The NodeManager of one node. May be used by several threads. Each call is one try.
 
     Args:
         token: of kind NMToken, for this node (`ResourceManager.node_tokens`).
+        connect_s: the longest for a connection with its handshake, beside the time for the answer.
     """
 
-    def __init__(self, node: NodeId, token: Token) -> None:
+    def __init__(self, node: NodeId, token: Token, *, connect_s: float = 10.0) -> None:
         self.node = node
-        self._token = token
+        self._token, self._connect_s = token, connect_s
 
     def start(
         self, launches: Sequence[tuple[Granted, Launch]], *, timeout_s: float
@@ -52,7 +53,7 @@ class NodeManager:
         """Start containers. None: the node took it, and what comes of it is told by the ResourceManager.
 
         Raises:
-            ConnectionLost: no answer in ``timeout_s``; the containers may have been started.
+            ConnectionLost, TryAgain, NotHadoop: no answer; the containers may have been started.
             TokenRefused: the node does not accept our token, or a container's.
         """
         request = pb.StartContainersRequestProto()
@@ -73,7 +74,7 @@ class NodeManager:
         """End containers: SIGTERM now, SIGKILL 250 ms later. None: it ends, or had ended; may be repeated.
 
         Raises:
-            ConnectionLost: no answer in ``timeout_s``.
+            ConnectionLost, TryAgain, NotHadoop: no answer.
         """
         request = pb.StopContainersRequestProto(container_id=[container_id_to_proto(one) for one in containers])
         answer = self._call("stopContainers", request, pb.StopContainersResponseProto, timeout_s)
@@ -85,7 +86,7 @@ class NodeManager:
         """Return what the node knows of containers; an error stands for one that it does not know, or no longer.
 
         Raises:
-            ConnectionLost: no answer in ``timeout_s``.
+            ConnectionLost, TryAgain, NotHadoop: no answer.
         """
         request = pb.GetContainerStatusesRequestProto(container_id=[container_id_to_proto(one) for one in containers])
         answer = self._call("getContainerStatuses", request, pb.GetContainerStatusesResponseProto, timeout_s)
@@ -93,20 +94,23 @@ class NodeManager:
         failed = self._failed("getContainerStatuses", answer.failed_requests)
         return {one: known.get(one) or failed.get(one) or self._silent(one) for one in containers}
 
-    def ended(self, containers: Sequence[ContainerId], *, timeout_s: float) -> dict[ContainerId, bool | None]:
-        """Return whether the processes of containers are gone; None: unknown to the node. Raises as `statuses`."""
+    def stages(
+        self, containers: Sequence[ContainerId], *, timeout_s: float
+    ) -> dict[ContainerId, ContainerStage | None]:
+        """Return how far containers are; None: unknown to the node. Raises as `statuses`."""
         return {
-            one: status.ended
+            one: status.stage
             if isinstance(status, ContainerStatus)
-            else True
+            else ContainerStage.ENDED
             if STOPPED_BEFORE in str(status)
             else None
             for one, status in self.statuses(containers, timeout_s=timeout_s).items()
         }
 
     def _call(self, method: str, request: Message, answer: type[_M], timeout_s: float) -> _M:
-        with RpcClient(f"NodeManager {self.node}", [self.node], PROTOCOL, self._token) as rpc:
-            return rpc.call(method, request, answer, timeout_s=timeout_s)
+        name = f"NodeManager {self.node}"
+        with RpcClient(name, [self.node], PROTOCOL, self._token, connect_s=self._connect_s) as rpc:
+            return rpc.call_once(method, request, answer, answer_s=timeout_s)
 
     def _outcome(
         self,

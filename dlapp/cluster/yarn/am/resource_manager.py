@@ -10,11 +10,12 @@ Source: ApplicationMasterService.allocate; yarn_service_protos.proto.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 
 from dlapp.cluster.yarn.convert import (
-    container_id_from_proto,
+    application_id_to_proto,
     container_id_to_proto,
     granted_from_proto,
     node_from_proto,
@@ -26,10 +27,10 @@ from dlapp.cluster.yarn.convert import (
 from dlapp.cluster.yarn.dialect import Dialect
 from dlapp.cluster.yarn.proto import yarn_pb2 as pb
 from dlapp.cluster.yarn.values import Allocation, Granted, NodeId, NodeReport, Registration, ResourceRequest
-from dlapp.hadoop.errors import AttemptOver, NotRegistered, RemoteError, WrongRequest
+from dlapp.hadoop.errors import AttemptOver, NotRegistered, RemoteError, TokenRefused, WrongRequest
 from dlapp.hadoop.failover import RpcClient
 from dlapp.hadoop.tokens import Token
-from dlapp.ids import ContainerId
+from dlapp.ids import ApplicationId, ContainerId
 from dlapp.login import Login
 from dlapp.report import FinalStatus
 
@@ -99,8 +100,6 @@ class ResourceManager:
         self._keep_node_tokens(answer.nm_tokens_from_previous_attempts)
         return Registration(
             largest=self.dialect.decode(answer.maximumCapability),
-            queue=answer.queue,
-            resource_types=tuple(kind.name for kind in answer.resource_types),
             live=self._granted(answer.containers_from_previous_attempts),
         )
 
@@ -121,7 +120,7 @@ class ResourceManager:
     ) -> Allocation:
         """Send one heartbeat: what changed in what is wanted. Return what is new.
 
-        After `ConnectionLost` nothing need be said again: it goes ahead of what the next call says.
+        After `ConnectionLost` and `TokenRefused` nothing need be said again: it goes ahead of what the next call says.
         After `NotRegistered` everything must be: register, then all rows, releases and nodes to avoid.
 
         Args:
@@ -157,6 +156,8 @@ class ResourceManager:
         request.response_id = self._response_id
         try:
             answer = self._rpc.call("allocate", request, pb.AllocateResponseProto, timeout_s=timeout_s)
+        except TokenRefused:
+            raise  # there was no call: it goes with a token that counts
         except RemoteError:
             # Nothing of it counted, so it is not said again.
             self._unanswered.popleft()
@@ -170,17 +171,12 @@ class ResourceManager:
         self._keep_node_tokens(answer.nm_tokens)
         if answer.HasField("am_rm_token"):
             self._rpc.use_token(token_from_proto(answer.am_rm_token))
-        nodes = [node_report_from_proto(one, self.dialect) for one in answer.updated_nodes]
         return Allocation(
             granted=self._granted(answer.allocated_containers),
             live=self._granted(answer.containers_from_previous_attempts),
             ended=tuple(status_from_proto(one) for one in answer.completed_container_statuses),
-            nodes=tuple((one.node, one.usable) for one in nodes),
+            nodes=tuple(node_report_from_proto(one, self.dialect) for one in answer.updated_nodes),
             node_count=answer.num_cluster_nodes,
-            preempted=tuple(
-                container_id_from_proto(one.id)
-                for one in (*answer.preempt.strictContract.container, *answer.preempt.contract.container)
-            ),
         )
 
     def finish(self, final_status: FinalStatus, diagnostics: str, tracking_url: str, *, timeout_s: float) -> bool:
@@ -235,6 +231,29 @@ def usable_nodes(
     return [node_report_from_proto(one, dialect) for one in answer.nodeReports]
 
 
+def lifetime_left_s(
+    addresses: Sequence[tuple[str, int]], login: Login, application_id: ApplicationId, *, timeout_s: float
+) -> float:
+    """Return when the ResourceManager is going to kill the application: by the maximum lifetime of its queue, or by the
+    application's own, which `yarn application -updateLifetime` changes [s]; infinity: at no time.
+
+    Args:
+        addresses: of the ResourceManagers' client port (8032).
+        login: the application's user.
+        application_id: of the application.
+        timeout_s: how long to try [s].
+
+    Raises:
+        ConnectionLost: no ResourceManager answered in ``timeout_s``.
+        RemoteError: it does not answer this.
+    """
+    request = pb.GetApplicationReportRequestProto(application_id=application_id_to_proto(application_id))
+    with RpcClient("ResourceManager", addresses, CLIENT_PROTOCOL, login) as rpc:
+        answer = rpc.call("getApplicationReport", request, pb.GetApplicationReportResponseProto, timeout_s=timeout_s)
+    limits = [one.application_timeout for one in answer.application_report.appTimeouts]
+    return min((float(one.remaining_time) for one in limits if one.remaining_time >= 0), default=math.inf)
+
+
 def _joined(parts: Sequence[Allocation]) -> Allocation:
     if len(parts) == 1:
         return parts[0]
@@ -244,5 +263,4 @@ def _joined(parts: Sequence[Allocation]) -> Allocation:
         ended=tuple(one for part in parts for one in part.ended),
         nodes=tuple(one for part in parts for one in part.nodes),
         node_count=parts[-1].node_count,
-        preempted=tuple(one for part in parts for one in part.preempted),
     )

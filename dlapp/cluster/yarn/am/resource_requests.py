@@ -22,12 +22,18 @@ from dlapp.spec import Resources
 from dlapp.value import replace
 
 MOST_HOSTS = 64
+AVOIDED_SHARE = 3
+"""At most one node of so many is avoided because it failed; MapReduce's share is the same. Source: Hadoop 3.4,
+yarn.app.mapreduce.am.job.node-blacklisting.ignore-threshold-node-percent, 33."""
 DEFAULT_RACK = "/default-rack"
 """The rack of a node that nothing was configured for. Source: NetworkTopology.DEFAULT_RACK."""
 
 
 class ResourceRequestTable:
     """The rows of one attempt.
+
+    Attributes:
+        node_count: how many nodes the cluster has, where they are not known by name.
 
     Args:
         sample: chooses some of many hosts; given by tests.
@@ -41,6 +47,7 @@ class ResourceRequestTable:
         self._table: dict[tuple[int, str], ResourceRequest] = {}
         self._left: Counter[int] = Counter()
         self._avoided: set[str] = set()
+        self.node_count = 0
         self._dropped: set[int] = set()
 
     @property
@@ -56,6 +63,16 @@ class ResourceRequestTable:
     def know_nodes(self, nodes: Iterable[NodeReport]) -> None:
         """The cluster's nodes as they are now."""
         self._nodes = {one.node.host: one for one in nodes if one.usable}
+
+    def take_changed_nodes(self, nodes: Iterable[NodeReport]) -> None:
+        """Some nodes have changed; where none are known by name, these are not all."""
+        if not self._nodes:
+            return
+        for one in nodes:
+            if one.usable:
+                self._nodes[one.node.host] = one
+            else:
+                self._nodes.pop(one.node.host, None)
 
     def want(self, asks: Iterable[ContainerRequest], given: Counter[int]) -> None:
         """Set the requests that are wanted from now on.
@@ -108,7 +125,7 @@ class ResourceRequestTable:
         """Return the nodes that the user excludes, and those that failed, unless none would be left for a role that
         waits."""
         excluded = {host for ask in self._asks.values() for host in ask.placement.exclude_nodes}
-        failed = {host for ask in self._asks.values() for host in ask.avoid} - excluded
+        failed = self._failed() - excluded
         waiting = self.waiting()
         # What is avoided is so for the whole application: a role that needs fewer GPUs may find them there.
         short = set.intersection(*(self._short(ask) for ask in waiting)) if waiting else set()
@@ -116,6 +133,13 @@ class ResourceRequestTable:
             if avoided != excluded and all(self._places(ask, avoided) for ask in waiting if self._hosts(ask)):
                 return avoided
         return excluded
+
+    def _failed(self) -> set[str]:
+        """Return the nodes that failed containers, the latest, up to a third of all."""
+        failed = dict.fromkeys(host for ask in self._asks.values() for host in ask.avoid)
+        there = [host for host in failed if host in self._nodes or not self._nodes]
+        most = (len(self._nodes) or self.node_count) // AVOIDED_SHARE
+        return set(there[-most:] if most else ())
 
     def _short(self, ask: ContainerRequest) -> set[str]:
         """The nodes that have too few GPUs for an ask; the ledger may have a host's short name, or the full one."""

@@ -13,11 +13,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dlapp.cluster.yarn.staging import (
     COMMIT,
+    KILL,
     MAX_CLAIM_BYTES,
     MAX_HISTORY_BYTES,
     MAX_SUBMISSION_BYTES,
@@ -28,7 +29,7 @@ from dlapp.cluster.yarn.staging import (
     StagingFiles,
     StagingPaths,
 )
-from dlapp.errors import DlappError, NotFound, SpecError, Unreachable
+from dlapp.errors import DlappError, NotFound, SpecError, Unreachable, UsageError
 from dlapp.ids import ApplicationId
 from dlapp.report import CommitClaim, OutputView, State
 from dlapp.serialization import from_json, parse_json, to_json
@@ -42,6 +43,8 @@ USED_EVERY_S = 86_400.0
 _TEMPORARY_S = 86_400.0
 """What is written under another name first is renamed within seconds, a large archive within hours."""
 _BUSY_S = 3600.0
+_FORGOTTEN_S = 2 * 86_400.0
+"""What the ResourceManager has forgotten, and nobody has changed for so long, is over."""
 MOST_AT_ONCE = 100
 """Whoever submits waits for the sweep."""
 GONE_AFTER_S = 5.0
@@ -64,7 +67,8 @@ def settle(
     """Keep what an application told before it was ended by others, and remove its staging directory.
 
     Its outputs come first. Where it was decided that they are committed, they are, whatever became of the application
-    since. Else what was stored is kept as partial output, or goes where the application was killed.
+    since. Else what was stored is kept as partial output, also where YARN or an operator killed the application; it is
+    removed where dlapp-kill left its mark.
 
     Args:
         files: the default file system, as the application's user.
@@ -107,11 +111,12 @@ def _settled(
             if outputs:
                 if ended.ago_s < GONE_AFTER_S:
                     return None
-                said, views = _settle_outputs(files, staging, application_id, outputs, ended.state)
+                said, views = _settle_outputs(files, staging, application_id, outputs)
                 told["outputs"] = to_json(views)
             files.make(places.all_history, OWN_MODE)
             # The ApplicationMaster may be just doing the same: its words are the later ones.
-            files.write(history, json.dumps({"view": None, **told}).encode(), 0o600, once=True)
+            kept = {"view": None, "state": ended.state.value, **told}
+            files.write(history, json.dumps(kept).encode(), 0o600, once=True)
     else:
         with contextlib.suppress(NotFound, ValueError):
             view = parse_json(files.read(history, max_bytes=MAX_HISTORY_BYTES)).get("view") or {}
@@ -122,7 +127,7 @@ def _settled(
 
 
 def _settle_outputs(
-    files: StagingFiles, staging: str, application_id: ApplicationId, outputs: Sequence[Any], state: State
+    files: StagingFiles, staging: str, application_id: ApplicationId, outputs: Sequence[Any]
 ) -> tuple[str, tuple[OutputView, ...]]:
     """Do what the commit claim says, or without one keep or remove what was stored.
 
@@ -133,7 +138,8 @@ def _settle_outputs(
     with contextlib.suppress(NotFound):
         claim = from_json(CommitClaim, parse_json(files.read(f"{staging}/{COMMIT}", max_bytes=MAX_CLAIM_BYTES)))
     specs = from_json(tuple[OutputSpec, ...], outputs)
-    done = files.settle_outputs(application_id, specs, claim, keep=state is not State.KILLED)
+    keep = files.look(f"{staging}/{KILL}") is None
+    done = files.settle_outputs(application_id, specs, claim, keep=keep)
     if claim is None:
         said = "its output is kept as partial output" if any(one.partial for one in done) else NOTHING_KEPT
     elif all(one.committed for one in done):
@@ -141,6 +147,39 @@ def _settle_outputs(
     else:
         said = "its output could not be committed and is kept as partial output"
     return said, done
+
+
+def forgotten(
+    files: StagingFiles,
+    places: StagingPaths,
+    known: Collection[ApplicationId],
+    started_ms: Collection[int],
+    now_ms: int,
+) -> dict[ApplicationId, EndedApplication]:
+    """Return the applications that left a staging directory and that the ResourceManager has forgotten.
+
+    It forgets none that runs. One of another cluster, which may share the file system, has an id of another start of a
+    ResourceManager; and a directory that was changed lately is left alone all the same.
+
+    Args:
+        files: the default file system, as the user.
+        places: the user's directories there.
+        known: all of the user's applications that the ResourceManager knows.
+        started_ms: starts of this cluster's ResourceManager, as ids have them [ms since 1970].
+        now_ms: the time [ms since 1970].
+    """
+    found = {}
+    for name in files.names(places.all_staging):
+        try:
+            application_id = ApplicationId.from_text(name)
+        except UsageError:
+            continue
+        if application_id in known or application_id.cluster_timestamp_ms not in started_ms:
+            continue
+        changed_ms = max((ms for _, _, ms in files.entries(places.staging(application_id))), default=now_ms)
+        if now_ms - changed_ms > _FORGOTTEN_S * 1000:
+            found[application_id] = EndedApplication(State.FAILED, _FORGOTTEN_S)
+    return found
 
 
 def sweep(

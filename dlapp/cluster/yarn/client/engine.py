@@ -1,16 +1,15 @@
 """YarnEngine: submitting to a Hadoop cluster, looking at what is there, ending it.
 
-YARN is asked over REST; files go by way of the `StagingFiles` that the engine is made with. The work is done in rooms
-of its
-own: `submitting`, `looking`, `ending`, over the connections of `connected` and `masters`.
+YARN is asked over REST; files go by way of the `StagingFiles` that the engine is made with. Submitting, reading and
+ending have a class each, whose methods are the engine's; they share the connections of one session.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from dlapp.cluster.engine import EngineInfo, LogFiles
+from dlapp.cluster.engine import EngineInfo
 from dlapp.cluster.yarn.client import preflight
 from dlapp.cluster.yarn.client.am_client import AmClients
 from dlapp.cluster.yarn.client.kill import ApplicationKiller
@@ -25,9 +24,8 @@ from dlapp.config import Config
 from dlapp.errors import ConfigError, Unreachable, UsageError
 from dlapp.ids import ApplicationId
 from dlapp.login import Login
-from dlapp.report import ApplicationView
 from dlapp.serialization import to_json
-from dlapp.spec import AppSpec, Secrets, Submission
+from dlapp.spec import AppSpec
 from dlapp.value import Closeable
 
 if TYPE_CHECKING:
@@ -56,9 +54,13 @@ class YarnEngine(Closeable):
     ) -> None:
         self._session = ClusterSession(config, open_files, login)
         self._masters = AmClients()
-        self._submitter = ApplicationSubmitter(self._session, ledger_of)
-        self._looker = ApplicationReader(self._session, self._masters)
-        self._ender = ApplicationKiller(self._session, self._masters, self._looker)
+        submitter = ApplicationSubmitter(self._session, ledger_of)
+        self._reader = reader = ApplicationReader(self._session, self._masters)
+        killer = ApplicationKiller(self._session, self._masters, reader)
+        self.prepare, self.submit, self.run_on_a_node = submitter.prepare, submitter.submit, submitter.run_on_a_node
+        self.ids, self.view, self.views, self.submission = reader.ids, reader.view, reader.views, reader.submission
+        self.logs, self.aggregated_log, self.dashboard_urls = reader.logs, reader.aggregated_log, reader.dashboard_urls
+        self.soft_kill, self.kill = killer.soft_kill, killer.kill
 
     def close(self) -> None:
         """Close the connections."""
@@ -124,62 +126,20 @@ class YarnEngine(Closeable):
         """Directory for packed workspaces on this machine; what is in it is brought to the cluster."""
         return local_cache("workspaces")
 
-    # ---- submitting ----
-
-    def prepare(self) -> None:
-        """Bring dlapp's own archive to the cluster while the workspace is packed."""
-        self._submitter.prepare()
-
-    def submit(self, submission: Submission, secrets: Secrets) -> ApplicationId:
-        """Hand an application in; after the return it runs whatever becomes of the caller.
-
-        Raises:
-            UsageError: YARN refused it, with its reason.
-            Denied: the user may not write to their home directory on HDFS.
-            Unreachable: YARN or HDFS does not answer.
-        """
-        return self._submitter.submit(submission, secrets)
-
-    def run_on_a_node(self, word: str, secret: str, told: Mapping[str, Any], *, timeout_s: float) -> str:
-        """Run a process of dlapp's alone in a container; see `ApplicationSubmitter.run_on_a_node`.
-
-        Args:
-            word, secret, told, timeout_s: as there.
-        """
-        return self._submitter.run_on_a_node(word, secret, told, timeout_s=timeout_s)
-
-    def tend(self) -> None:
+    def tend(self) -> str:
         """Do nothing: YARN looks after what it was given."""
+        return ""
 
     # ---- looking ----
 
-    def ids(self, *, everybody: bool = False) -> list[str]:
-        """Return all ids as text, oldest first: the caller's own, or everybody's."""
-        return self._looker.ids(everybody=everybody)
-
-    def view(self, application_id: ApplicationId) -> ApplicationView:
-        """Return what is known of it now. Raises NotFound."""
-        return self._looker.view(application_id)
-
     def owner(self, application_id: str) -> str:
         """Return the user whose application it is, as the ResourceManager says. Raises NotFound."""
-        return self._looker.report(ApplicationId.from_text(application_id)).user
+        return self._reader.report(ApplicationId.from_text(application_id)).user
 
     def view_json(self, application_id: str) -> dict[str, Any]:
         """`view` in its JSON form. Raises NotFound."""
         found: dict[str, Any] = to_json(self.view(ApplicationId.from_text(application_id)))
         return found
-
-    def views(
-        self, *, everybody: bool = False, user: str | None = None, limit: int | None = None
-    ) -> list[ApplicationView]:
-        """Return what YARN knows of many, oldest first: the caller's own, one user's, or everybody's; without
-        containers.
-
-        Args:
-            limit: how many of those that have ended, the latest; None: all.
-        """
-        return self._looker.views(everybody=everybody, user=user, limit=limit)
 
     def views_json(
         self, *, everybody: bool = False, user: str | None = None, limit: int | None = None
@@ -187,49 +147,10 @@ class YarnEngine(Closeable):
         """`views` in JSON form."""
         return [to_json(one) for one in self.views(everybody=everybody, user=user, limit=limit)]
 
-    def submission(self, application_id: ApplicationId) -> Submission:
-        """Return what was submitted. Raises NotFound."""
-        return self._looker.submission(application_id)
-
-    def logs(self, application_id: ApplicationId, try_number: int | None = None) -> list[LogFiles]:
-        """The logs of all containers that ran, in CONTAINER_INDEX order, of the last try or one. Raises NotFound."""
-        return self._looker.logs(application_id, try_number)
-
-    def aggregated_log(self, view: ApplicationView, log: LogFiles, name: str) -> Iterator[bytes] | None:
-        """A log of an application that has ended, as its node collected it on HDFS; None: it is not there, or not yet.
-
-        Raises:
-            Denied: the caller may not read it.
-            DlappError: it cannot be read.
-        """
-        return self._looker.aggregated_log(view, log, name)
-
-    def dashboard_urls(self, application_id: ApplicationId, *, wait_s: float = 0.0) -> tuple[str, str]:
-        """The ResourceManager's page, and the timeline server's, which stays when that one has forgotten it."""
-        return self._looker.dashboard_urls(application_id)
-
-    # ---- ending ----
-
-    def soft_kill(self, application_id: ApplicationId, by: str) -> str:
-        """Ask for a soft-kill: the ApplicationMaster, or by a marker that it finds; one that waits is killed.
-
-        Raises:
-            NotFound, Denied: it is not there, or another user's.
-        """
-        return self._ender.soft_kill(application_id, by)
-
-    def kill(self, application_id: ApplicationId, by: str) -> str:
-        """Kill: ask its ApplicationMaster, then YARN, and remove what it left.
-
-        Raises:
-            NotFound, Denied: it is not there, or another user's.
-            TimedOut: YARN did not end it in a minute; it goes on with it.
-        """
-        return self._ender.kill(application_id, by)
-
     def unstored(self, view: Mapping[str, Any]) -> list[str]:
-        """Return nothing: such output is on the node of its container, which the diagnostics name."""
-        return []
+        """Return where such output is, each as ``host:path``: in the user's directory on the node of its container."""
+        containers = [two for one in view["containers"] for two in (one, *one.get("earlier", ()))]
+        return [f"{one['host']}:{path}" for one in containers for path in one.get("unstored", ())]
 
     def check_removal(self, application_id: ApplicationId) -> None:
         """Refuse: the ResourceManager keeps the list of applications. Raises UsageError."""

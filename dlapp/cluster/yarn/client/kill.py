@@ -91,7 +91,7 @@ class ApplicationKiller:
             said = "was killed" if state is State.KILLED else f"had ended before the kill: {state.value}"
             return f"{application_id} {said}; {report.user}'s next command settles what it left"
         if state is State.KILLED:
-            return f"{application_id} was killed, {self._settled(report)}"
+            return f"{application_id} was killed, {self._settled(report, by)}"
         # Most often it did that itself; else what it was just doing is over when the next command looks at it.
         try:
             with contextlib.suppress(DlappError, OSError):
@@ -104,18 +104,23 @@ class ApplicationKiller:
             return f"{application_id} was killed, {NOTHING_KEPT}"
         return f"{application_id} had ended before the kill: {ended.state.value}, {ended.diagnostics}"
 
-    def _settled(self, report: AppReport) -> str:
-        """Settle the output of an application that was just killed, and return the result in words."""
+    def _settled(self, report: AppReport, by: str) -> str:
+        """Remove the output of an application that was just killed, and return the result in words."""
+        later = "your next command keeps what was stored as partial output"
         try:
             files = self._session.files(report.user)
             places = StagingPaths(files.home)
+            if files.look(places.staging(report.application_id)) is not None:
+                # Without it the output is kept: others may have ended the application.
+                self._mark(report, KILL, by)
+            later = "your next command tries it again"
             said = settle(files, places, report.application_id, EndedApplication(State.KILLED, 0.0))
             if said is None:
                 # Its ApplicationMaster may be at the commit at this moment, and its tasks store.
                 time.sleep(GONE_AFTER_S)
                 said = settle(files, places, report.application_id, EndedApplication(State.KILLED, GONE_AFTER_S))
         except (DlappError, OSError) as error:
-            said = f"but its output cannot be settled now: {error}; your next command tries it again"
+            said = f"but its output cannot be settled now: {error}; {later}"
         return said or NOTHING_KEPT
 
     def _wait_for_end(self, application_id: ApplicationId, timeout_s: float) -> None:

@@ -207,7 +207,12 @@ def check_home(files: StagingFiles, user: str) -> None:
         files.make(StagingPaths(home).directory, CACHE_MODE)
     except Denied as error:
         if files.look(home) is None:
-            path = f"/user/{user}"
+            path = "/" + home.split("/", 3)[3]
+            if (other := files.home_by_server()) != path:
+                raise NotFound(
+                    f"{home} is not there, and the NameNode has the home of {user} at {other}: set "
+                    f"dfs.user.home.dir.prefix to {other.rpartition('/')[0] or '/'} in hdfs-site.xml"
+                ) from error
             raise NotFound(
                 f"{home} is not there: {user} has no home directory; as the superuser of HDFS: "
                 f"hdfs dfs -mkdir -p {path} && hdfs dfs -chown {user} {path}"

@@ -50,8 +50,6 @@ class AppSubmission(Value, kw_only=True):
         launch: what runs as its ApplicationMaster.
         memory_mib: of the ApplicationMaster's container; REST gives it no other resource than memory and vcores.
         attempts: how many ApplicationMasters may be tried; the cluster's own limit holds above it.
-        keep_containers: containers live on when their ApplicationMaster is lost.
-        unmanaged: YARN starts no ApplicationMaster; the caller is one.
         tags: at most 10; Java's clients make them lower case, and so do we.
     """
 
@@ -64,10 +62,7 @@ class AppSubmission(Value, kw_only=True):
     kind: str = KIND
     priority: int | None = None
     attempts: int = 2
-    keep_containers: bool = True
-    unmanaged: bool = False
     tags: tuple[str, ...] = ()
-    label: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The body of the request."""
@@ -79,15 +74,13 @@ class AppSubmission(Value, kw_only=True):
             "am-container-spec": _launch_to_json(self.launch),
             "resource": {"memory": self.memory_mib, "vCores": self.vcores},
             "max-app-attempts": self.attempts,
-            "keep-containers-across-application-attempts": self.keep_containers,
-            "unmanaged-AM": self.unmanaged,
+            "keep-containers-across-application-attempts": True,
+            "unmanaged-AM": False,
         }
         if self.priority is not None:
             body["priority"] = self.priority
         if self.tags:
             body["application-tags"] = {"tag": [tag.lower() for tag in self.tags]}
-        if self.label is not None:
-            body["app-node-label-expression"] = body["am-container-node-label-expression"] = self.label
         return body
 
 
@@ -97,7 +90,6 @@ class AppReport(Value, kw_only=True):
     Args:
         tracking_url: by way of YARN's proxy; empty before the ApplicationMaster has registered.
         started_ms: submitted, in milliseconds since 1970; ``finished_ms`` is 0 until the end.
-        progress: 0 to 1.
         priority: None: this version, or the timeline server, does not say.
     """
 
@@ -111,7 +103,6 @@ class AppReport(Value, kw_only=True):
     tracking_url: str = ""
     started_ms: int = 0
     finished_ms: int = 0
-    progress: float = 0.0
     kind: str = ""
     tags: tuple[str, ...] = ()
     priority: int | None = None
@@ -120,15 +111,12 @@ class AppReport(Value, kw_only=True):
 
 
 class NodeInfo(Value, kw_only=True):
-    """A node: ``total`` and ``used`` by resource type (``memory-mb``, ``vcores``, ``gcores``)."""
+    """A node: ``total`` by resource type (``memory-mb``, ``vcores``, ``gcores``)."""
 
     name: str
     web: str
-    rack: str
     state: str
     total: dict[str, int]
-    used: dict[str, int]
-    labels: tuple[str, ...] = ()
     health: str = ""
 
     @property
@@ -187,12 +175,16 @@ class YarnRest(Closeable):
         """The active ResourceManager's own words: ``resourceManagerVersion``, ``startedOn``, ``haState``.
 
         Raises:
-            Unreachable: the server is not a ResourceManager, or one on standby that knows of no active one.
+            Unreachable: the server is not a ResourceManager, or one on standby that knows of no active one, or one that
+                still reads what it knew before its restart.
         """
         found = _object(self._call("GET", f"{_CLUSTER}/info").get("clusterInfo"))
+        state = found.get("haState", "ACTIVE")
         # On standby this is the one question that is answered, and not passed on.
-        if found.get("haState") == "STANDBY":
+        if state == "STANDBY":
             raise Unreachable(f"{self.active_url()}: {_on_standby(len(self._urls))}")
+        if state != "ACTIVE":
+            raise Unreachable(f"{self.active_url()}: the ResourceManager is starting ({state}), and not active yet")
         return found
 
     def active_url(self) -> str:
@@ -260,7 +252,8 @@ class YarnRest(Closeable):
     # ---- applications ----
 
     def new_application(self) -> NewApplication:
-        """A fresh id; nothing is submitted yet."""
+        """A fresh id; nothing is submitted yet. Raises Unreachable: no ResourceManager is active."""
+        self.info()
         answer = self._call("POST", f"{_CLUSTER}/apps/new-application")
         return NewApplication(
             application_id=ApplicationId.from_text(str(answer.get("application-id"))),
@@ -270,11 +263,15 @@ class YarnRest(Closeable):
     def submit(self, submission: AppSubmission) -> None:
         """Hand an application in. May be repeated: the same id is answered as if it were new.
 
-        What is wrong with its queue or its files shows only later, as state FAILED with diagnostics.
+        What is wrong with its queue or its files shows only later, as state FAILED with diagnostics. A ResourceManager
+        without high availability takes applications before it has read its state, and dies when it then finds one of
+        the same id there. So nothing is handed in before it is active. Seen: Hadoop 3.5.0.
 
         Raises:
             RemoteError: refused at once: more memory than the maximum, a tag that is not ASCII.
+            Unreachable: no ResourceManager is active, or the answer was lost.
         """
+        self.info()
         self._call("POST", f"{_CLUSTER}/apps", body=submission.to_json())
 
     def report(self, application_id: ApplicationId) -> AppReport:
@@ -282,8 +279,14 @@ class YarnRest(Closeable):
 
         Raises:
             ApplicationNotFound: the ResourceManager does not know it, or no longer.
+            Unreachable: no ResourceManager is active.
         """
-        return _report(_object(self._call("GET", f"{_CLUSTER}/apps/{application_id}").get("app")))
+        try:
+            answer = self._call("GET", f"{_CLUSTER}/apps/{application_id}")
+        except ApplicationNotFound:
+            self.info()  # one that is starting knows none yet
+            raise
+        return _report(_object(answer.get("app")))
 
     def reports(
         self,
@@ -484,7 +487,6 @@ def _report(raw: dict[str, Any]) -> AppReport:
         tracking_url=tracking_url,
         started_ms=_number(raw.get("startedTime")),
         finished_ms=finished_ms,
-        progress=_fraction(raw.get("progress")),
         kind=str(raw.get("applicationType", "")),
         tags=tuple(tag for tag in str(raw.get("applicationTags") or "").split(",") if tag),
         priority=_number(raw["priority"]) if "priority" in raw else None,
@@ -495,7 +497,6 @@ def _report(raw: dict[str, Any]) -> AppReport:
 
 def _node(raw: dict[str, Any]) -> NodeInfo:
     total = _amounts(_object(raw.get("totalResource")))
-    used = _amounts(_object(raw.get("usedResource")))
     if not total:  # Hadoop 2 tells of memory and vcores, as numbers of the node
         used = {"memory-mb": _number(raw.get("usedMemoryMB")), "vcores": _number(raw.get("usedVirtualCores"))}
         free = {"memory-mb": _number(raw.get("availMemoryMB")), "vcores": _number(raw.get("availableVirtualCores"))}
@@ -503,11 +504,8 @@ def _node(raw: dict[str, Any]) -> NodeInfo:
     return NodeInfo(
         name=str(raw.get("id", "")),
         web=str(raw.get("nodeHTTPAddress", "")),
-        rack=str(raw.get("rack", "")),
         state=str(raw.get("state", "")),
         total=total,
-        used=used,
-        labels=tuple(str(one) for one in labels) if isinstance(labels := raw.get("nodeLabels"), list) else (),
         health=str(raw.get("healthReport") or ""),
     )
 
@@ -548,14 +546,6 @@ def _number(value: Any) -> int:
         return 0
     # Hadoop's numbers are Java's longs.
     return found if -(1 << 63) <= found < 1 << 63 else 0
-
-
-def _fraction(percent: Any) -> float:
-    try:
-        found = float(percent or 0) / 100
-    except (TypeError, ValueError, OverflowError):
-        return 0.0
-    return found if 0 <= found <= 1 else 0.0
 
 
 def _on_standby(count: int) -> str:

@@ -12,6 +12,7 @@ from dlapp.errors import ConfigError
 from dlapp.hadoop.configuration import HadoopConfiguration, read_configuration
 from dlapp.locations import HdfsPlace
 from dlapp.login import Login
+from dlapp.net.http import trust
 
 FilesOf = Callable[[HdfsPlace], StagingFiles]
 """Opens the file system at an `HdfsPlace`."""
@@ -31,6 +32,7 @@ class ClusterSession:
     def __init__(self, config: Config, open_files: FilesOf, login: Login) -> None:
         self.config = config
         self.site: HadoopConfiguration = read_configuration(config.yarn.conf_dir)
+        trust(self.site.certificates())
         self.login = login
         self._open_files = open_files
         self._rest_by_user: dict[str, YarnRest] = {}

@@ -10,6 +10,7 @@ their ApplicationMasters show to everybody. Whose an application is YARN says, a
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -31,7 +32,7 @@ from dlapp.cluster.yarn.staging import (
     StagingFiles,
     StagingPaths,
 )
-from dlapp.errors import Denied, DlappError, NotFound, Unreachable
+from dlapp.errors import Denied, DlappError, NotFound, Unreachable, UsageError
 from dlapp.hadoop.errors import ApplicationNotFound
 from dlapp.ids import ApplicationId
 from dlapp.report import ApplicationView, ContainerView, OutputView, State
@@ -39,6 +40,11 @@ from dlapp.serialization import from_json, parse_json
 from dlapp.spec import Submission
 from dlapp.value import replace
 
+KEPT_READ = 200
+"""Of so many applications that have ended and that the ResourceManager has forgotten, the latest, a list reads the
+history."""
+ASK_EVERY_S = 25.0
+"""Between two requests to an ApplicationMaster that cannot be reached from here to write its view more often."""
 RUNNING_READ = 20
 """Of so many applications that run, the latest, a list shows how far they are: it reads a file on HDFS for each."""
 
@@ -49,11 +55,12 @@ class ApplicationReader:
     def __init__(self, there: ClusterSession, masters: AmClients) -> None:
         self._session, self._masters = there, masters
         self._nodes: dict[str, str] = {}
+        self._ask_at: dict[ApplicationId, float] = {}
 
     def ids(self, *, everybody: bool = False) -> list[str]:
         """All ids as text, oldest first: the caller's own, or everybody's."""
         found = self._session.rest().reports(user=None if everybody else self._session.user, kind=KIND)
-        return [str(one.application_id) for one in found]
+        return [str(one) for one in sorted({one.application_id for one in found}.union(self._kept_ids()))]
 
     def view(self, application_id: ApplicationId) -> ApplicationView:
         """Return the current view of an application. Raises NotFound."""
@@ -72,7 +79,8 @@ class ApplicationReader:
         everybody's. Those of the caller's own that run show what their ApplicationMasters wrote last; the others are
         without containers.
 
-        Where the ResourceManager has too few that have ended, it may have forgotten some: its timeline server is asked.
+        Where the ResourceManager has too few that have ended, it may have forgotten some: our history of the caller's
+        own is read, and its timeline server is asked.
 
         Args:
             limit: how many of those that have ended, the latest; None: all.
@@ -81,7 +89,8 @@ class ApplicationReader:
         found = self._session.rest().reports(user=whose, kind=KIND)
         ended = [one for one in found if one.state.ended]
         if limit is None or len(ended) < limit:
-            forgotten = self._forgotten(whose, found)
+            most = KEPT_READ if limit is None else min(limit - len(ended), KEPT_READ)
+            forgotten = self._forgotten(whose, found, most)
             # Its ids are of an earlier ResourceManager, or smaller.
             found, ended = [*forgotten, *found], [*forgotten, *ended]
         kept = set(ended if limit is None else ended[len(ended) - limit :] if limit else ())
@@ -101,15 +110,44 @@ class ApplicationReader:
                 return _staged(files, StagingPaths(files.home), report.application_id)
         return AmState()
 
-    def _forgotten(self, whose: str | None, known: Sequence[AppReport]) -> list[AppReport]:
-        timeline = self._session.site.timeline_url()
-        if timeline is None:
-            return []
-        # What there is now is shown without it.
-        with contextlib.suppress(Unreachable):
-            ids = {one.application_id for one in known}
-            return client_views.forgotten(timeline, self._session.login, whose=whose, known=ids)
-        return []
+    def _forgotten(self, whose: str | None, known: Sequence[AppReport], most: int) -> list[AppReport]:
+        """Return applications that have ended and that the ResourceManager has forgotten, oldest first.
+
+        Args:
+            whose: one user's; None: everybody's.
+            known: what the ResourceManager has.
+            most: so many of the caller's own are read from the history, the latest.
+        """
+        found: list[AppReport] = []
+        ids = {one.application_id for one in known}
+        # What there is now is shown without the history or the timeline server.
+        if whose in (None, self._session.user):
+            with contextlib.suppress(DlappError):
+                latest = [one for one in self._kept_ids() if one not in ids][-most:]
+                found += [report for one in latest if (report := self._kept(one)) is not None]
+                ids |= {one.application_id for one in found}
+        if (timeline := self._session.site.timeline_url()) is not None:
+            with contextlib.suppress(Unreachable):
+                found += client_views.forgotten(timeline, self._session.login, whose=whose, known=ids)
+        return sorted(found, key=lambda one: one.application_id)
+
+    def _kept_ids(self) -> list[ApplicationId]:
+        """Return the caller's own applications of which there is a history, oldest first; none where HDFS is away."""
+        found = []
+        with contextlib.suppress(Unreachable, Denied):
+            files = self._session.files(self._session.user)
+            for name in files.names(StagingPaths(files.home).all_history):
+                with contextlib.suppress(UsageError):
+                    found.append(ApplicationId.from_text(name.removesuffix(".json")))
+        return sorted(found)
+
+    def _kept(self, application_id: ApplicationId) -> AppReport | None:
+        """Return what our own history has of the caller's application in place of YARN's report; None: nothing."""
+        files = self._session.files(self._session.user)
+        with contextlib.suppress(ValueError, LookupError, TypeError):
+            if (told := _history(files, StagingPaths(files.home), application_id)) is not None:
+                return client_views.report_of_kept(application_id, self._session.user, told)
+        return None
 
     def submission(self, application_id: ApplicationId) -> Submission:
         """Return the submission. Raises NotFound."""
@@ -124,13 +162,17 @@ class ApplicationReader:
         return submission
 
     def logs(self, application_id: ApplicationId, try_number: int | None = None) -> list[LogFiles]:
-        """The logs of all containers that ran, in CONTAINER_INDEX order, of the last try or one. Raises NotFound.
+        """The logs of all containers that ran, in CONTAINER_INDEX order, of the last try or one. Raises NotFound,
+        Unreachable.
 
         An ApplicationMaster is a program of its user's and may name any URL. Opened are only pages of nodes that the
         ResourceManager names, and of the configured log server.
         """
         report = self.report(application_id)
         told = self._told(report)
+        if told.unread:
+            end = f"{report.state.value}, {client_views.first_line(report.diagnostics)}".removesuffix(", ")
+            raise Unreachable(f"{application_id} is {end}; where its logs are cannot be read now: {told.unread}")
         if told.view is None:
             return []
         containers = told.view.containers_of_try(try_number)
@@ -167,11 +209,11 @@ class ApplicationReader:
         """
         from dlapp.cluster.yarn.logs.aggregated import AggregatedLogs
 
-        root = self._session.hdfs(self._session.user).location
+        hdfs = self._session.hdfs(self._session.user)
         # Collected logs belong to the user that YARN reports; HDFS decides who may read them.
         report = self.report(view.application_id)
         reader = report.user if self._is_own(report) else self._session.user
-        found = AggregatedLogs(self._session.files(reader), self._session.site, root, report.user, view.application_id)
+        found = AggregatedLogs(self._session.files(reader), self._session.site, hdfs, report.user, view.application_id)
         # Nodes are named there by the host name that they report.
         hosts = {one.container_id: one.host for last in view.containers for one in last.earlier}
         hosts |= {one.container_id: one.host for one in view.containers}
@@ -185,11 +227,21 @@ class ApplicationReader:
         return running, f"{timeline}/applicationhistory/app/{application_id}" if timeline else running
 
     def report(self, application_id: ApplicationId) -> AppReport:
-        """Return the report of YARN on an application, or of its timeline server. Raises NotFound."""
+        """Return the report of YARN on an application; of one that it has forgotten, our own history, or its timeline
+        server's. Raises NotFound.
+        """
         try:
             return self._session.rest().report(application_id)
         except ApplicationNotFound as missing:
+            unread: Unreachable | None = None
+            try:
+                if (kept := self._kept(application_id)) is not None:
+                    return kept
+            except Unreachable as error:
+                unread = error
             timeline = self._session.site.timeline_url()
+            if timeline is None and unread is not None:
+                raise unread from missing
             if timeline is None:
                 raise NotFound(f"{application_id} is not known to YARN (dlapp-list -a shows what is)") from missing
             return client_views.from_timeline(timeline, application_id, self._session.login)
@@ -206,22 +258,46 @@ class ApplicationReader:
                 return AmState(view if own else replace(view, submitter=report.user))
         if not own:
             return AmState()
+        try:
+            return self._left(report, live=live)
+        except Unreachable as error:
+            return AmState(unread=str(error))
+
+    def _left(self, report: AppReport, *, live: bool) -> AmState:
+        """Return what an application of the caller's left on the file system, or wrote there last. Raises Unreachable.
+
+        Args:
+            report: on the application.
+            live: its ApplicationMaster is to write what it does now.
+        """
         files = self._session.files(report.user)
         places = StagingPaths(files.home)
         # It is written before YARN is told of the end, and the staging directory removed after that.
-        if (kept := _history(files, places, report.application_id)) is not None:
-            return kept
+        kept = _history(files, places, report.application_id)
         if report.state in (State.KILLED, State.FAILED):
-            # Others ended it, and its ApplicationMaster had no time.
+            # Others ended it, and its ApplicationMaster had no time, or none after it wrote the history.
             # What cannot be settled now is left for later, and shown all the same.
             ended = EndedApplication(report.state, self._session.rest().ended_ago_s(report))
             with contextlib.suppress(DlappError, OSError):
                 settle(files, places, report.application_id, ended)
-            if (kept := _history(files, places, report.application_id)) is not None:
-                return kept
+            kept = kept or _history(files, places, report.application_id)
+        if kept is not None:
+            return kept
         with contextlib.suppress(NotFound, Denied, ValueError):
-            return _staged(files, places, report.application_id)
+            told = _staged(files, places, report.application_id)
+            if not live or report.state is not State.RUNNING:
+                return told
+            self._ask_for_views(files, places, report.application_id)
+            written = files.look(f"{places.staging(report.application_id)}/{VIEW}")
+            return told if written is None else told._replace(written_ms=written.modified_ms)
         return AmState()
+
+    def _ask_for_views(self, files: StagingFiles, places: StagingPaths, application_id: ApplicationId) -> None:
+        """Have the ApplicationMaster, which cannot be asked from here, write its view more often for a while."""
+        if time.monotonic() >= self._ask_at.get(application_id, 0.0):
+            self._ask_at[application_id] = time.monotonic() + ASK_EVERY_S
+            with contextlib.suppress(DlappError, OSError):
+                files.touch(f"{places.staging(application_id)}/{SUBMISSION}")
 
     def _is_own(self, report: AppReport) -> bool:
         return tools_tokens.is_own(report.application_id, report.user, self._session.user)
@@ -247,5 +323,6 @@ def _history(files: StagingFiles, places: StagingPaths, application_id: Applicat
         kept = _object(files.read(places.history(application_id), max_bytes=MAX_HISTORY_BYTES))
         view = from_json(ApplicationView, kept["view"]) if kept.get("view") else None
         outputs = tuple(from_json(OutputView, one) for one in kept.get("outputs", ()))
-        return AmState(view, from_json(Submission, kept["submission"]), outputs)
+        state = State(kept["state"]) if kept.get("state") else None
+        return AmState(view, from_json(Submission, kept["submission"]), outputs, state)
     return None

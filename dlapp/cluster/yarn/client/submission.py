@@ -7,6 +7,7 @@ is told is one `plan`, in the credentials of its container.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import threading
 import time
@@ -16,22 +17,24 @@ from typing import Any
 from dlapp.cluster.yarn import bundle
 from dlapp.cluster.yarn.am_plan import WORKSPACE, AmPlan, environment_of, python_command
 from dlapp.cluster.yarn.client import preflight, tools_tokens, views
-from dlapp.cluster.yarn.client.cleanup import EndedApplication, mark_use, sweep, sweep_cache
+from dlapp.cluster.yarn.client.cleanup import EndedApplication, forgotten, mark_use, sweep, sweep_cache
 from dlapp.cluster.yarn.client.interpreter import DIRECTORY as PYTHON_DIRECTORY
 from dlapp.cluster.yarn.client.interpreter import archive_resource, check_archive, interpreter
 from dlapp.cluster.yarn.client.last_application import local_cache, remember
 from dlapp.cluster.yarn.client.rest import KILL_END_S, KIND, AppSubmission, YarnRest
 from dlapp.cluster.yarn.client.session import ClusterSession
 from dlapp.cluster.yarn.dialect import Dialect
-from dlapp.cluster.yarn.staging import CACHE_MODE, FileInfo, StagingFiles, StagingPaths
+from dlapp.cluster.yarn.staging import CACHE_MODE, StagingFiles, StagingPaths
 from dlapp.cluster.yarn.values import Cluster, Launch, LocalResource
 from dlapp.config import Config
-from dlapp.errors import Denied, DlappError, TimedOut, Unreachable
+from dlapp.errors import ConfigError, Denied, DlappError, TimedOut, Unreachable, UsageError
 from dlapp.hadoop.errors import ApplicationNotFound, NotAllowed, RemoteError
 from dlapp.ids import ApplicationId
 from dlapp.launch_spec import NODE_MANAGER, CacheSettings, DockerSettings, LedgerSettings
+from dlapp.locations import FileInfo
 from dlapp.messages import TOOLS, derive_token
 from dlapp.report import FinalStatus, State
+from dlapp.serialization import to_json
 from dlapp.spec import Secrets, Submission
 from dlapp.system import clock
 from dlapp.system.clock import backoff_s
@@ -45,6 +48,11 @@ ACCEPTED_S = 10.0
 KEEP_FREE = 0.12
 """Share of a node's disk that our cache of input leaves free: a NodeManager gives up a disk that is filled to 90 %
 (yarn.nodemanager.disk-health-checker.max-disk-utilization-per-disk-percentage)."""
+MOST_CERTIFICATES = 64 << 10
+"""Characters of the CAs that go with an application; ZooKeeper keeps a submission for the ResourceManager, in 1 MiB."""
+MOST_CREDENTIALS = 256 << 10
+"""Bytes of an application's credentials, which the ResourceManager keeps in ZooKeeper: 1 MiB for all of a submission,
+if the operator did not set less. ResourceManagers of 2.7 and 2.8 end when ZooKeeper refuses one (YARN-5006)."""
 _EARLY = (State.NEW, State.NEW_SAVING, State.SUBMITTED)
 
 
@@ -81,15 +89,19 @@ class ApplicationSubmitter:
         try:
             # A session of its own: this is another thread.
             with self._session.own_rest() as rest:
+                started_ms = int(rest.info().get("id") or 0)
                 reports = rest.reports(user=self._session.user)
                 ended = {
                     one.application_id: EndedApplication(one.state, rest.ended_ago_s(one))
                     for one in reports
                     if one.state.ended
                 }
+            places, known = StagingPaths(files.home), {one.application_id for one in reports}
+            starts = {one.cluster_timestamp_ms for one in known} | {started_ms}
+            ended |= forgotten(files, places, known, starts, clock.now_ms())
             for application_id in ended:
                 tools_tokens.forget(application_id, login_user=self._session.user)
-            sweep(files, StagingPaths(files.home), ended, archives, histories, clock.now_ms())
+            sweep(files, places, ended, archives, histories, clock.now_ms())
         finally:
             files.close()
 
@@ -117,6 +129,7 @@ class ApplicationSubmitter:
         own = {bundle.NAME: staged[0], **self._python_archive(files, user)}
         python = interpreter(self._session.config.yarn.python, self._session.config.yarn.python_archive)
         docker = self._session.config.runtime.docker
+        named = [source for one in spec.inputs for source in one.sources] + [one.target for one in spec.outputs]
         plan = AmPlan(
             submission=replace(submission, workspace_archive=staged[1].url),
             secrets=Secrets(
@@ -125,14 +138,24 @@ class ApplicationSubmitter:
             cluster=self._cluster(user),
             home=places.home,
             python=python,
-            hdfs=self._session.hdfs(user),
+            hdfs=self._session.hdfs(user).for_locations(named),
             resources={**own, WORKSPACE: staged[1]},
             ledger=self._ledger(any(role.resources.gcores for role in spec.roles)),
             docker=DockerSettings(docker.host, docker.network, docker.gpu_mode, self._session.config.gpuid.lock_dir),
             cache=CacheSettings(
-                self._session.config.storage.cache_limit_bytes, self._session.config.storage.cache_age_s, KEEP_FREE
+                self._session.config.storage.cache_limit_bytes,
+                self._session.config.storage.cache_age_s,
+                KEEP_FREE,
+                payload_limit_bytes=self._session.config.storage.payload_cache_limit_bytes,
             ),
         )
+        if len(plan.hdfs.certificates) > MOST_CERTIFICATES:
+            raise ConfigError(
+                f"the CAs that are trusted here have {len(plan.hdfs.certificates) >> 10} KiB, and "
+                f"{MOST_CERTIFICATES >> 10} KiB are taken along to the nodes: set SSL_CERT_FILE to a file with the CA "
+                "of your cluster alone"
+            )
+        credentials = credentials_of(plan)
         queue = spec.queue or "default"
         application = AppSubmission(
             application_id=new.application_id,
@@ -141,7 +164,7 @@ class ApplicationSubmitter:
             launch=Launch(
                 command=python_command(python, "am", "--engine", "yarn"),
                 resources=own,
-                credentials=plan.to_credentials().encode(),
+                credentials=credentials,
             ),
             memory_mib=self._session.config.yarn.am_memory_mib,
             queue=queue,
@@ -227,6 +250,7 @@ class ApplicationSubmitter:
             login=self._session.login.as_user(user),
             dialect=self._session.dialect(),
             web_scheme=self._session.site.web_scheme,
+            web=tuple(self._session.site.web_urls()),
         )
 
     def _python_archive(self, files: StagingFiles, user: str) -> dict[str, LocalResource]:
@@ -234,9 +258,7 @@ class ApplicationSubmitter:
         if archive is None:
             return {}
         check_archive(archive)
-        location = f"{self._session.hdfs(user).location}/{archive.removeprefix('hdfs://').lstrip('/')}"
-        if archive.startswith("hdfs://") and not archive.startswith("hdfs:///"):
-            location = archive
+        location = self._session.hdfs(user).resolve(archive)
         return {PYTHON_DIRECTORY: archive_resource(files, location, public=_all_may_read(files, location))}
 
     def _staged(
@@ -289,18 +311,25 @@ class ApplicationSubmitter:
             return None
         if not needed and self._session.config.gpuid.zookeeper.credentials is None:
             return None  # refused only to applications with GPUs
-        return self._ledger_of(self._session.config)
+        try:
+            return self._ledger_of(self._session.config)
+        except ConfigError:
+            if needed:
+                raise
+            return None  # as above
 
     def _handed_in(self, rest: YarnRest, application: AppSubmission) -> str | None:
         """Hand it in; why YARN does not take it, None: it does.
 
-        An answer that is lost says nothing, so all is done again: YARN has one application under one id. So it is where
-        a ResourceManager has taken it and another one, or its next start, does not know of it.
+        An answer that is lost says nothing, so YARN is asked, and it is handed in again where YARN does not have it.
+        So it is where a ResourceManager has taken it and another one, or its next start, does not know of it.
         """
-        deadline = time.monotonic() + IN_DOUBT_S
+        deadline, is_sent = time.monotonic() + IN_DOUBT_S, False
         for pause_s in backoff_s(0.2, 3.0):
             try:
-                rest.submit(application)
+                if not is_sent or not _has(rest, application.application_id):
+                    is_sent = True
+                    rest.submit(application)
                 return self._refused(rest, application.application_id)
             except (Unreachable, ApplicationNotFound):
                 if time.monotonic() + pause_s >= deadline:
@@ -319,6 +348,40 @@ class ApplicationSubmitter:
         return views.first_line(report.diagnostics) if refused else None
 
 
+def _has(rest: YarnRest, application_id: ApplicationId) -> bool:
+    """Return whether YARN has an application. Raises Unreachable: no ResourceManager is active."""
+    try:
+        rest.report(application_id)
+    except ApplicationNotFound:
+        return False
+    return True
+
+
+def credentials_of(plan: AmPlan) -> bytes:
+    """Return the credentials that carry a plan.
+
+    Raises:
+        UsageError: they are larger than a ResourceManager may keep.
+    """
+    found = plan.to_credentials().encode()
+    if len(found) <= MOST_CREDENTIALS:
+        return found
+    spec = plan.submission.spec
+    parts = {
+        "the variables (env.NAME, env_file)": plan.secrets.env,
+        "the input ([from_hdfs])": spec.inputs,
+        "the output ([to_hdfs])": spec.outputs,
+        "the arguments (user_shell_args)": spec.args,
+        "the patterns (user_dev_workspace_exclude_list)": spec.exclude,
+        "the CAs (SSL_CERT_FILE)": plan.hdfs.certificates,
+    }
+    name, size = max(((name, len(json.dumps(to_json(part)))) for name, part in parts.items()), key=lambda one: one[1])
+    raise UsageError(
+        f"the application's settings have {len(found) >> 10} KiB, and a ResourceManager keeps {MOST_CREDENTIALS >> 10} "
+        f"KiB at most: {name} alone have {size >> 10} KiB; put them into a file of the workspace, or name fewer"
+    )
+
+
 def _written_by_others(place: str, found: FileInfo | None) -> Denied:
     if found is None:
         return Denied(f"{place} was just removed; submit again")
@@ -328,6 +391,8 @@ def _written_by_others(place: str, found: FileInfo | None) -> Denied:
 def _all_may_read(files: StagingFiles, location: str) -> bool:
     """Return True if everybody may read a file: YARN makes it public only then, and else fails the container.
 
+    One in an encryption zone is none: the NodeManager's user has no key (ClientDistributedCacheManager).
+
     Source: FSDownload.isPublic. The root is taken for granted: whom it keeps out has nothing on HDFS.
     """
     scheme, _, rest = location.partition("://")
@@ -335,7 +400,7 @@ def _all_may_read(files: StagingFiles, location: str) -> bool:
     names = path.split("/")
     for count in range(1, len(names) + 1):
         found = files.look(f"{scheme}://{place}/{'/'.join(names[:count])}")
-        if found is None or not found.mode & (0o004 if count == len(names) else 0o001):
+        if found is None or found.encrypted or not found.mode & (0o004 if count == len(names) else 0o001):
             return False
     return True
 

@@ -121,7 +121,7 @@ def _name(application_id: ApplicationId) -> str:
 
 def _opened() -> contextlib.AbstractContextManager[int]:
     refuse_place_of_others(directory())
-    return files.own_directory(f"{directory()}/.", path=directory())
+    return files.closing_fd(files.open_own_directory(f"{directory()}/.", path=directory()))
 
 
 def _remove_old(fd: int) -> None:

@@ -14,7 +14,7 @@ from dlapp.hadoop.web import NoAddress, Web
 from dlapp.ids import ApplicationId
 from dlapp.login import Login
 from dlapp.report import ApplicationView, Cause, ContainerView, FinalStatus, OutputView, State, TryView
-from dlapp.spec import Submission
+from dlapp.spec import OnFailure, Submission
 from dlapp.value import replace
 
 _TIMEOUT_S = 20.0
@@ -29,8 +29,13 @@ _ADDRESS = re.compile(r"[A-Za-z0-9._\-\[\]:]+")
 _DATE = re.compile(r"^\[[^\]]*\]\s*")
 _ODD = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 """What reading an answer ends with that is not of the form that we know."""
-_KILLS = {"timed out after ": Cause.TIMED_OUT, "soft-killed by ": Cause.SOFT_KILLED}
-"""How our diagnostics of them begin (`dlapp.am.decisions.shutdown`)."""
+_KILLS = {
+    "timed out": Cause.TIMED_OUT,
+    "soft-killed by ": Cause.SOFT_KILLED,
+    "Application is killed by ResourceManager as it has exceeded the lifetime period": Cause.TIMED_OUT,
+}
+"""How our diagnostics of them begin (`dlapp.am.decisions.shutdown`), and YARN's (RMAppLifetimeMonitor)."""
+_GONE = "what its containers had not stored is gone: YARN deletes a container's directory with the container"
 _CAUSES = {FinalStatus.SUCCEEDED: Cause.SUCCEEDED, FinalStatus.KILLED: Cause.KILLED, FinalStatus.FAILED: Cause.FAILED}
 
 
@@ -39,13 +44,49 @@ class AmState(NamedTuple):
 
     Args:
         view: what its ApplicationMaster said last.
+        written_ms: when that was written, where it could not be asked itself [ms since 1970].
         submission: what was submitted.
         outputs: what became of its outputs without an ApplicationMaster; empty: that is in ``view``.
+        state: its last state, where others ended it; None: that is in ``view``.
+        unread: why the files that it left cannot be read now; empty: they were, or are not there.
     """
 
     view: ApplicationView | None = None
     submission: Submission | None = None
     outputs: tuple[OutputView, ...] = ()
+    state: State | None = None
+    written_ms: int | None = None
+    unread: str = ""
+
+
+def report_of_kept(application_id: ApplicationId, user: str, told: AmState) -> AppReport:
+    """Return what YARN would report of an application that it has forgotten, made of our own history.
+
+    Args:
+        application_id: of the application.
+        user: whose it is.
+        told: what the history has; its submission is there.
+    """
+    view, submission = told.view, told.submission
+    assert submission is not None
+    if view is not None and view.state.ended:
+        state, final = view.state, view.final_status
+    else:
+        state = told.state or State.FAILED
+        final = FinalStatus.KILLED if state is State.KILLED else FinalStatus.FAILED
+    return AppReport(
+        application_id=application_id,
+        user=user,
+        name=submission.spec.appname,
+        queue=submission.spec.queue or "default",
+        state=state,
+        final_status=final,
+        diagnostics=view.diagnostics if view is not None else "",
+        started_ms=submission.submitted_ms,
+        finished_ms=(view.finished_ms if view is not None else None) or 0,
+        kind=KIND,
+        tags=tags_of(submission.spec.project, submission.spec.tags),
+    )
 
 
 def merged(report: AppReport, told: AmState, log_url: Callable[[str], str] = lambda url: url) -> ApplicationView:
@@ -75,7 +116,10 @@ def merged(report: AppReport, told: AmState, log_url: Callable[[str], str] = lam
     if report.state.ended and not view.state.ended:
         # It was killed, or its last ApplicationMaster died: what it said last is no longer so.
         end = _of_report(report)
-        view = view.ended(end.state, end.final_status, end.cause, end.diagnostics, end.finished_ms)
+        said = end.diagnostics
+        if end.cause is Cause.FAILED and _may_have_lost_output(view, told):
+            said = "; ".join(filter(None, (said, _GONE)))
+        view = view.ended(end.state, end.final_status, end.cause, said, end.finished_ms)
     lowered = ""
     if None not in (view.priority, report.priority) and view.priority != report.priority:
         lowered = f"priority {view.priority} was asked for, YARN has made it {report.priority} ({PRIORITY_LIMIT})"
@@ -102,6 +146,9 @@ def merged(report: AppReport, told: AmState, log_url: Callable[[str], str] = lam
     }
     if told.outputs:
         changes["outputs"] = told.outputs
+    if told.unread:
+        unread = f"of its containers and output nothing can be read now: {told.unread}"
+        view = replace(view, diagnostics="; ".join(filter(None, (view.diagnostics, unread))))
     if report.state.ended:
         changes["finished_ms"] = report.finished_ms or view.finished_ms
     else:
@@ -110,7 +157,20 @@ def merged(report: AppReport, told: AmState, log_url: Callable[[str], str] = lam
             changes |= {"diagnostics": first_line(report.diagnostics), "phase": "waiting for its ApplicationMaster"}
         elif view.state.ended:
             changes["phase"] = "ending"
+        changes["as_of_ms"] = told.written_ms
     return replace(view, **changes)
+
+
+def _may_have_lost_output(view: ApplicationView, told: AmState) -> bool:
+    """Return whether containers may have run when their last ApplicationMaster died, whose output is kept on a failure.
+
+    The view is some seconds old: there may be none in it yet.
+    """
+    outputs = () if told.submission is None else told.submission.spec.outputs
+    is_kept = any(one.on_failure is OnFailure.KEEP for one in outputs)
+    is_committed = any(one.committed for one in told.outputs or view.outputs)
+    all_had_ended = view.containers and all(one.finished_ms is not None for one in view.containers)
+    return is_kept and not is_committed and not all_had_ended
 
 
 def tags_of(project: str | None, tags: tuple[str, ...]) -> tuple[str, ...]:
@@ -218,7 +278,8 @@ def from_timeline(url: str, application_id: ApplicationId, login: Login) -> AppR
             raise NotFound(f"{application_id} is not known to YARN, nor to its timeline server")
         if answer.status != 200:
             raise Unreachable(f"status {answer.status}")
-        return _of_history(json.loads(answer.body), application_id)
+        told = json.loads(answer.body)
+        return _of_history(_inside(told, "app"), application_id)
     except (Unreachable, NoAddress, *_ODD) as error:
         raise Unreachable(f"{url}: the timeline server does not answer for {application_id}: {error}") from error
 
@@ -246,7 +307,7 @@ def forgotten(url: str, login: Login, *, whose: str | None, known: Collection[Ap
             answer = web.call("GET", target, {"limit": str(_FORGOTTEN_MOST), **login.query})
         if answer.status != 200:
             raise Unreachable(f"status {answer.status}")
-        answered = json.loads(answer.body).get("app") or []
+        answered = _inside(json.loads(answer.body), "apps").get("app") or []
         # A list of one may come as the one.
         rows = [answered] if isinstance(answered, dict) else list(answered)
     except (Unreachable, NoAddress, *_ODD) as error:
@@ -258,6 +319,12 @@ def forgotten(url: str, login: Login, *, whose: str | None, known: Collection[Ap
             if one.get("type") == KIND and whose in (None, one.get("user")) and one.get("appState") in _ENDED:
                 found.append(_of_history(one, ApplicationId.from_text(str(one["appId"]))))
     return sorted((one for one in found if one.application_id not in known), key=lambda one: one.application_id)
+
+
+def _inside(answer: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return what an answer has under a name that Hadoop 3.5 puts around it, and 3.4 does not."""
+    inner = answer.get(name)
+    return inner if isinstance(inner, dict) else answer
 
 
 def _of_history(raw: dict[str, Any], application_id: ApplicationId) -> AppReport:

@@ -18,6 +18,7 @@ from dlapp.cluster.yarn.staging import StagingFiles
 from dlapp.errors import Denied, DlappError
 from dlapp.hadoop.configuration import HadoopConfiguration
 from dlapp.ids import ApplicationId
+from dlapp.locations import HdfsPlace
 
 _ROOT = ("yarn.nodemanager.remote-app-log-dir", "/tmp/logs")
 _SUFFIX = ("yarn.nodemanager.remote-app-log-dir-suffix", "logs")
@@ -28,13 +29,13 @@ class AggregatedLogs(NamedTuple):
     """The collected logs of one application.
 
     Args:
-        root: location of what stands before a path: ``hdfs://namenode:8020``.
+        hdfs: the HDFS of the cluster.
         user: whose application it is.
     """
 
     files: StagingFiles
     site: HadoopConfiguration
-    root: str
+    hdfs: HdfsPlace
     user: str
     application_id: ApplicationId
 
@@ -68,9 +69,10 @@ class AggregatedLogs(NamedTuple):
         return f"{self._of_user()}/bucket-{self._suffix()}-{kind}/{number:04d}/{self.application_id}"
 
     def _of_user(self) -> str:
-        # It may stand on another file system than the default one; then it is not found.
-        path = (self.site.get(_ROOT[0]) or _ROOT[1]).removeprefix(self.root)
-        return f"{self.root}{path}/{self.user}"
+        path = self.site.get(_ROOT[0]) or _ROOT[1]
+        if not path.startswith(("/", "hdfs:/", "viewfs:/")):
+            raise DlappError(f"{_ROOT[0]} is {path}, where only Hadoop's log server reads: set yarn.log.server.url")
+        return f"{self.hdfs.resolve(path).rstrip('/')}/{self.user}"
 
     def _suffix(self) -> str:
         return self.site.get(_SUFFIX[0]) or _SUFFIX[1]

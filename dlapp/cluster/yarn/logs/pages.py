@@ -60,7 +60,7 @@ class GrowingPage:
         self._most_tail = _MOST_TAIL if last_bytes is None else last_bytes
         self._problem = problem
         self._collected, self._patience_s, self._sleep = collected, patience_s, sleep
-        self._offset = 0
+        self.offset = 0
         self._web = web
 
     def moved(self, url: str) -> None:
@@ -99,15 +99,32 @@ class GrowingPage:
                 raise failure or NotFound(f"{self._url}: it is not there, nor among the collected logs on HDFS")
             self._sleep(_LOOK_AGAIN_S)
 
+    def tail(self, most_bytes: int, *, ended: bool = False) -> bytes | None:
+        """See `dlapp.client.logs.GrowingFile.tail`."""
+        try:
+            opened = self._open({"size": str(-most_bytes)})
+        except Unreachable:
+            if not ended:
+                raise
+            opened = None
+        if opened is not None:
+            return _first_bytes(opened, min(most_bytes, opened.length))
+        if not ended or (whole := self._collected()) is None:
+            return None
+        kept = b""
+        for piece in whole:
+            kept = (kept + piece)[-most_bytes:]
+        return kept
+
     def _news(self) -> Iterator[bytes] | None:
         """Return what is new; None: there is no such file."""
         if self._last_lines is not None:
             return self._tail(self._last_lines)
-        if not self._offset:
+        if not self.offset:
             return self._from(0, None)
         if (length := self._length()) is None:
             return None
-        return self._from(self._offset, length - self._offset) if length > self._offset else iter(())
+        return self._from(self.offset, length - self.offset) if length > self.offset else iter(())
 
     def _from(self, offset: int, count: int | None) -> Iterator[bytes] | None:
         """Return the content from an offset on.
@@ -131,10 +148,10 @@ class GrowingPage:
     def _kept(self, content: _Content, at: int) -> Iterator[bytes]:
         """Yield what was not read before of content that begins at a place, without what the server adds behind it."""
         for piece in content.pieces():
-            new = piece[max(0, self._offset - at) : max(0, content.length - at)]
+            new = piece[max(0, self.offset - at) : max(0, content.length - at)]
             at += len(piece)
             if new:
-                self._offset += len(new)
+                self.offset += len(new)
                 yield new
 
     def _tail(self, lines: int) -> Iterator[bytes] | None:
@@ -146,7 +163,7 @@ class GrowingPage:
             data = _first_bytes(opened, min(size, opened.length))
             # One line more: the first of them may be cut.
             if size >= min(opened.length, self._most_tail) or data.count(b"\n") > lines:
-                self._offset, self._last_lines = opened.length, None
+                self.offset, self._last_lines = opened.length, None
                 return iter((_last_lines(data, lines),))
             size *= 8
 
@@ -155,13 +172,14 @@ class GrowingPage:
             lines, self._last_lines = self._last_lines, None
             kept = b""
             for piece in whole:
+                self.offset += len(piece)
                 kept = _last_lines(kept + piece, lines + 1)[-self._most_tail :]
             yield _last_lines(kept, lines)
             return
-        skipped = self._offset
+        skipped = self.offset
         for piece in whole:
             if new := piece[skipped:]:
-                self._offset += len(new)
+                self.offset += len(new)
                 yield new
             skipped = max(0, skipped - len(piece))
 

@@ -12,16 +12,19 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
-class ApplicationAccessTypeProto(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    APPACCESS_VIEW_APP: _ClassVar[ApplicationAccessTypeProto]
-    APPACCESS_MODIFY_APP: _ClassVar[ApplicationAccessTypeProto]
-
 class ContainerStateProto(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     C_NEW: _ClassVar[ContainerStateProto]
     C_RUNNING: _ClassVar[ContainerStateProto]
     C_COMPLETE: _ClassVar[ContainerStateProto]
+
+class ContainerSubStateProto(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CSS_SCHEDULED: _ClassVar[ContainerSubStateProto]
+    CSS_RUNNING: _ClassVar[ContainerSubStateProto]
+    CSS_PAUSED: _ClassVar[ContainerSubStateProto]
+    CSS_COMPLETING: _ClassVar[ContainerSubStateProto]
+    CSS_DONE: _ClassVar[ContainerSubStateProto]
 
 class AMCommandProto(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -58,11 +61,14 @@ class LocalResourceVisibilityProto(int, metaclass=_enum_type_wrapper.EnumTypeWra
     PUBLIC: _ClassVar[LocalResourceVisibilityProto]
     PRIVATE: _ClassVar[LocalResourceVisibilityProto]
     APPLICATION: _ClassVar[LocalResourceVisibilityProto]
-APPACCESS_VIEW_APP: ApplicationAccessTypeProto
-APPACCESS_MODIFY_APP: ApplicationAccessTypeProto
 C_NEW: ContainerStateProto
 C_RUNNING: ContainerStateProto
 C_COMPLETE: ContainerStateProto
+CSS_SCHEDULED: ContainerSubStateProto
+CSS_RUNNING: ContainerSubStateProto
+CSS_PAUSED: ContainerSubStateProto
+CSS_COMPLETING: ContainerSubStateProto
+CSS_DONE: ContainerSubStateProto
 AM_RESYNC: AMCommandProto
 AM_SHUTDOWN: AMCommandProto
 NS_NEW: NodeStateProto
@@ -126,16 +132,12 @@ class PriorityProto(_message.Message):
     def __init__(self, priority: _Optional[int] = ...) -> None: ...
 
 class ResourceInformationProto(_message.Message):
-    __slots__ = ("key", "value", "units", "type")
+    __slots__ = ("key", "value")
     KEY_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
-    UNITS_FIELD_NUMBER: _ClassVar[int]
-    TYPE_FIELD_NUMBER: _ClassVar[int]
     key: str
     value: int
-    units: str
-    type: int
-    def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ..., units: _Optional[str] = ..., type: _Optional[int] = ...) -> None: ...
+    def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
 
 class ResourceProto(_message.Message):
     __slots__ = ("memory", "virtual_cores", "resource_value_map")
@@ -147,16 +149,6 @@ class ResourceProto(_message.Message):
     resource_value_map: _containers.RepeatedCompositeFieldContainer[ResourceInformationProto]
     def __init__(self, memory: _Optional[int] = ..., virtual_cores: _Optional[int] = ..., resource_value_map: _Optional[_Iterable[_Union[ResourceInformationProto, _Mapping]]] = ...) -> None: ...
 
-class ResourceTypeInfoProto(_message.Message):
-    __slots__ = ("name", "units", "type")
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    UNITS_FIELD_NUMBER: _ClassVar[int]
-    TYPE_FIELD_NUMBER: _ClassVar[int]
-    name: str
-    units: str
-    type: int
-    def __init__(self, name: _Optional[str] = ..., units: _Optional[str] = ..., type: _Optional[int] = ...) -> None: ...
-
 class StringStringMapProto(_message.Message):
     __slots__ = ("key", "value")
     KEY_FIELD_NUMBER: _ClassVar[int]
@@ -164,14 +156,6 @@ class StringStringMapProto(_message.Message):
     key: str
     value: str
     def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
-
-class StringBytesMapProto(_message.Message):
-    __slots__ = ("key", "value")
-    KEY_FIELD_NUMBER: _ClassVar[int]
-    VALUE_FIELD_NUMBER: _ClassVar[int]
-    key: str
-    value: bytes
-    def __init__(self, key: _Optional[str] = ..., value: _Optional[bytes] = ...) -> None: ...
 
 class URLProto(_message.Message):
     __slots__ = ("scheme", "host", "port", "file", "userInfo")
@@ -187,25 +171,13 @@ class URLProto(_message.Message):
     userInfo: str
     def __init__(self, scheme: _Optional[str] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., file: _Optional[str] = ..., userInfo: _Optional[str] = ...) -> None: ...
 
-class ApplicationACLMapProto(_message.Message):
-    __slots__ = ("accessType", "acl")
-    ACCESSTYPE_FIELD_NUMBER: _ClassVar[int]
-    ACL_FIELD_NUMBER: _ClassVar[int]
-    accessType: ApplicationAccessTypeProto
-    acl: str
-    def __init__(self, accessType: _Optional[_Union[ApplicationAccessTypeProto, str]] = ..., acl: _Optional[str] = ...) -> None: ...
-
 class SerializedExceptionProto(_message.Message):
-    __slots__ = ("message", "trace", "class_name", "cause")
+    __slots__ = ("message", "class_name")
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
-    TRACE_FIELD_NUMBER: _ClassVar[int]
     CLASS_NAME_FIELD_NUMBER: _ClassVar[int]
-    CAUSE_FIELD_NUMBER: _ClassVar[int]
     message: str
-    trace: str
     class_name: str
-    cause: SerializedExceptionProto
-    def __init__(self, message: _Optional[str] = ..., trace: _Optional[str] = ..., class_name: _Optional[str] = ..., cause: _Optional[_Union[SerializedExceptionProto, _Mapping]] = ...) -> None: ...
+    def __init__(self, message: _Optional[str] = ..., class_name: _Optional[str] = ...) -> None: ...
 
 class ContainerExceptionMapProto(_message.Message):
     __slots__ = ("container_id", "exception")
@@ -252,16 +224,18 @@ class ContainerProto(_message.Message):
     def __init__(self, id: _Optional[_Union[ContainerIdProto, _Mapping]] = ..., nodeId: _Optional[_Union[NodeIdProto, _Mapping]] = ..., node_http_address: _Optional[str] = ..., resource: _Optional[_Union[ResourceProto, _Mapping]] = ..., priority: _Optional[_Union[PriorityProto, _Mapping]] = ..., container_token: _Optional[_Union[_rpc_pb2.TokenProto, _Mapping]] = ..., allocation_request_id: _Optional[int] = ...) -> None: ...
 
 class ContainerStatusProto(_message.Message):
-    __slots__ = ("container_id", "state", "diagnostics", "exit_status")
+    __slots__ = ("container_id", "state", "diagnostics", "exit_status", "container_sub_state")
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     DIAGNOSTICS_FIELD_NUMBER: _ClassVar[int]
     EXIT_STATUS_FIELD_NUMBER: _ClassVar[int]
+    CONTAINER_SUB_STATE_FIELD_NUMBER: _ClassVar[int]
     container_id: ContainerIdProto
     state: ContainerStateProto
     diagnostics: str
     exit_status: int
-    def __init__(self, container_id: _Optional[_Union[ContainerIdProto, _Mapping]] = ..., state: _Optional[_Union[ContainerStateProto, str]] = ..., diagnostics: _Optional[str] = ..., exit_status: _Optional[int] = ...) -> None: ...
+    container_sub_state: ContainerSubStateProto
+    def __init__(self, container_id: _Optional[_Union[ContainerIdProto, _Mapping]] = ..., state: _Optional[_Union[ContainerStateProto, str]] = ..., diagnostics: _Optional[str] = ..., exit_status: _Optional[int] = ..., container_sub_state: _Optional[_Union[ContainerSubStateProto, str]] = ...) -> None: ...
 
 class NMTokenProto(_message.Message):
     __slots__ = ("nodeId", "token")
@@ -290,66 +264,28 @@ class RegisterApplicationMasterRequestProto(_message.Message):
     def __init__(self, host: _Optional[str] = ..., rpc_port: _Optional[int] = ..., tracking_url: _Optional[str] = ...) -> None: ...
 
 class RegisterApplicationMasterResponseProto(_message.Message):
-    __slots__ = ("maximumCapability", "containers_from_previous_attempts", "queue", "nm_tokens_from_previous_attempts", "resource_types")
+    __slots__ = ("maximumCapability", "containers_from_previous_attempts", "nm_tokens_from_previous_attempts")
     MAXIMUMCAPABILITY_FIELD_NUMBER: _ClassVar[int]
     CONTAINERS_FROM_PREVIOUS_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
-    QUEUE_FIELD_NUMBER: _ClassVar[int]
     NM_TOKENS_FROM_PREVIOUS_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
-    RESOURCE_TYPES_FIELD_NUMBER: _ClassVar[int]
     maximumCapability: ResourceProto
     containers_from_previous_attempts: _containers.RepeatedCompositeFieldContainer[ContainerProto]
-    queue: str
     nm_tokens_from_previous_attempts: _containers.RepeatedCompositeFieldContainer[NMTokenProto]
-    resource_types: _containers.RepeatedCompositeFieldContainer[ResourceTypeInfoProto]
-    def __init__(self, maximumCapability: _Optional[_Union[ResourceProto, _Mapping]] = ..., containers_from_previous_attempts: _Optional[_Iterable[_Union[ContainerProto, _Mapping]]] = ..., queue: _Optional[str] = ..., nm_tokens_from_previous_attempts: _Optional[_Iterable[_Union[NMTokenProto, _Mapping]]] = ..., resource_types: _Optional[_Iterable[_Union[ResourceTypeInfoProto, _Mapping]]] = ...) -> None: ...
+    def __init__(self, maximumCapability: _Optional[_Union[ResourceProto, _Mapping]] = ..., containers_from_previous_attempts: _Optional[_Iterable[_Union[ContainerProto, _Mapping]]] = ..., nm_tokens_from_previous_attempts: _Optional[_Iterable[_Union[NMTokenProto, _Mapping]]] = ...) -> None: ...
 
 class NodeReportProto(_message.Message):
-    __slots__ = ("nodeId", "httpAddress", "rackName", "used", "capability", "numContainers", "node_state", "health_report", "node_labels")
+    __slots__ = ("nodeId", "rackName", "capability", "node_state", "node_labels")
     NODEID_FIELD_NUMBER: _ClassVar[int]
-    HTTPADDRESS_FIELD_NUMBER: _ClassVar[int]
     RACKNAME_FIELD_NUMBER: _ClassVar[int]
-    USED_FIELD_NUMBER: _ClassVar[int]
     CAPABILITY_FIELD_NUMBER: _ClassVar[int]
-    NUMCONTAINERS_FIELD_NUMBER: _ClassVar[int]
     NODE_STATE_FIELD_NUMBER: _ClassVar[int]
-    HEALTH_REPORT_FIELD_NUMBER: _ClassVar[int]
     NODE_LABELS_FIELD_NUMBER: _ClassVar[int]
     nodeId: NodeIdProto
-    httpAddress: str
     rackName: str
-    used: ResourceProto
     capability: ResourceProto
-    numContainers: int
     node_state: NodeStateProto
-    health_report: str
     node_labels: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, nodeId: _Optional[_Union[NodeIdProto, _Mapping]] = ..., httpAddress: _Optional[str] = ..., rackName: _Optional[str] = ..., used: _Optional[_Union[ResourceProto, _Mapping]] = ..., capability: _Optional[_Union[ResourceProto, _Mapping]] = ..., numContainers: _Optional[int] = ..., node_state: _Optional[_Union[NodeStateProto, str]] = ..., health_report: _Optional[str] = ..., node_labels: _Optional[_Iterable[str]] = ...) -> None: ...
-
-class PreemptionContainerProto(_message.Message):
-    __slots__ = ("id",)
-    ID_FIELD_NUMBER: _ClassVar[int]
-    id: ContainerIdProto
-    def __init__(self, id: _Optional[_Union[ContainerIdProto, _Mapping]] = ...) -> None: ...
-
-class StrictPreemptionContractProto(_message.Message):
-    __slots__ = ("container",)
-    CONTAINER_FIELD_NUMBER: _ClassVar[int]
-    container: _containers.RepeatedCompositeFieldContainer[PreemptionContainerProto]
-    def __init__(self, container: _Optional[_Iterable[_Union[PreemptionContainerProto, _Mapping]]] = ...) -> None: ...
-
-class PreemptionContractProto(_message.Message):
-    __slots__ = ("container",)
-    CONTAINER_FIELD_NUMBER: _ClassVar[int]
-    container: _containers.RepeatedCompositeFieldContainer[PreemptionContainerProto]
-    def __init__(self, container: _Optional[_Iterable[_Union[PreemptionContainerProto, _Mapping]]] = ...) -> None: ...
-
-class PreemptionMessageProto(_message.Message):
-    __slots__ = ("strictContract", "contract")
-    STRICTCONTRACT_FIELD_NUMBER: _ClassVar[int]
-    CONTRACT_FIELD_NUMBER: _ClassVar[int]
-    strictContract: StrictPreemptionContractProto
-    contract: PreemptionContractProto
-    def __init__(self, strictContract: _Optional[_Union[StrictPreemptionContractProto, _Mapping]] = ..., contract: _Optional[_Union[PreemptionContractProto, _Mapping]] = ...) -> None: ...
+    def __init__(self, nodeId: _Optional[_Union[NodeIdProto, _Mapping]] = ..., rackName: _Optional[str] = ..., capability: _Optional[_Union[ResourceProto, _Mapping]] = ..., node_state: _Optional[_Union[NodeStateProto, str]] = ..., node_labels: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class AllocateRequestProto(_message.Message):
     __slots__ = ("ask", "release", "blacklist_request", "response_id", "progress", "tracking_url")
@@ -368,15 +304,13 @@ class AllocateRequestProto(_message.Message):
     def __init__(self, ask: _Optional[_Iterable[_Union[ResourceRequestProto, _Mapping]]] = ..., release: _Optional[_Iterable[_Union[ContainerIdProto, _Mapping]]] = ..., blacklist_request: _Optional[_Union[ResourceBlacklistRequestProto, _Mapping]] = ..., response_id: _Optional[int] = ..., progress: _Optional[float] = ..., tracking_url: _Optional[str] = ...) -> None: ...
 
 class AllocateResponseProto(_message.Message):
-    __slots__ = ("a_m_command", "response_id", "allocated_containers", "completed_container_statuses", "limit", "updated_nodes", "num_cluster_nodes", "preempt", "nm_tokens", "am_rm_token", "containers_from_previous_attempts")
+    __slots__ = ("a_m_command", "response_id", "allocated_containers", "completed_container_statuses", "updated_nodes", "num_cluster_nodes", "nm_tokens", "am_rm_token", "containers_from_previous_attempts")
     A_M_COMMAND_FIELD_NUMBER: _ClassVar[int]
     RESPONSE_ID_FIELD_NUMBER: _ClassVar[int]
     ALLOCATED_CONTAINERS_FIELD_NUMBER: _ClassVar[int]
     COMPLETED_CONTAINER_STATUSES_FIELD_NUMBER: _ClassVar[int]
-    LIMIT_FIELD_NUMBER: _ClassVar[int]
     UPDATED_NODES_FIELD_NUMBER: _ClassVar[int]
     NUM_CLUSTER_NODES_FIELD_NUMBER: _ClassVar[int]
-    PREEMPT_FIELD_NUMBER: _ClassVar[int]
     NM_TOKENS_FIELD_NUMBER: _ClassVar[int]
     AM_RM_TOKEN_FIELD_NUMBER: _ClassVar[int]
     CONTAINERS_FROM_PREVIOUS_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
@@ -384,14 +318,12 @@ class AllocateResponseProto(_message.Message):
     response_id: int
     allocated_containers: _containers.RepeatedCompositeFieldContainer[ContainerProto]
     completed_container_statuses: _containers.RepeatedCompositeFieldContainer[ContainerStatusProto]
-    limit: ResourceProto
     updated_nodes: _containers.RepeatedCompositeFieldContainer[NodeReportProto]
     num_cluster_nodes: int
-    preempt: PreemptionMessageProto
     nm_tokens: _containers.RepeatedCompositeFieldContainer[NMTokenProto]
     am_rm_token: _rpc_pb2.TokenProto
     containers_from_previous_attempts: _containers.RepeatedCompositeFieldContainer[ContainerProto]
-    def __init__(self, a_m_command: _Optional[_Union[AMCommandProto, str]] = ..., response_id: _Optional[int] = ..., allocated_containers: _Optional[_Iterable[_Union[ContainerProto, _Mapping]]] = ..., completed_container_statuses: _Optional[_Iterable[_Union[ContainerStatusProto, _Mapping]]] = ..., limit: _Optional[_Union[ResourceProto, _Mapping]] = ..., updated_nodes: _Optional[_Iterable[_Union[NodeReportProto, _Mapping]]] = ..., num_cluster_nodes: _Optional[int] = ..., preempt: _Optional[_Union[PreemptionMessageProto, _Mapping]] = ..., nm_tokens: _Optional[_Iterable[_Union[NMTokenProto, _Mapping]]] = ..., am_rm_token: _Optional[_Union[_rpc_pb2.TokenProto, _Mapping]] = ..., containers_from_previous_attempts: _Optional[_Iterable[_Union[ContainerProto, _Mapping]]] = ...) -> None: ...
+    def __init__(self, a_m_command: _Optional[_Union[AMCommandProto, str]] = ..., response_id: _Optional[int] = ..., allocated_containers: _Optional[_Iterable[_Union[ContainerProto, _Mapping]]] = ..., completed_container_statuses: _Optional[_Iterable[_Union[ContainerStatusProto, _Mapping]]] = ..., updated_nodes: _Optional[_Iterable[_Union[NodeReportProto, _Mapping]]] = ..., num_cluster_nodes: _Optional[int] = ..., nm_tokens: _Optional[_Iterable[_Union[NMTokenProto, _Mapping]]] = ..., am_rm_token: _Optional[_Union[_rpc_pb2.TokenProto, _Mapping]] = ..., containers_from_previous_attempts: _Optional[_Iterable[_Union[ContainerProto, _Mapping]]] = ...) -> None: ...
 
 class FinishApplicationMasterRequestProto(_message.Message):
     __slots__ = ("diagnostics", "tracking_url", "final_application_status")
@@ -432,18 +364,16 @@ class StringLocalResourceMapProto(_message.Message):
     def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[LocalResourceProto, _Mapping]] = ...) -> None: ...
 
 class ContainerLaunchContextProto(_message.Message):
-    __slots__ = ("localResources", "tokens", "environment", "command", "application_ACLs")
+    __slots__ = ("localResources", "tokens", "environment", "command")
     LOCALRESOURCES_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
     COMMAND_FIELD_NUMBER: _ClassVar[int]
-    APPLICATION_ACLS_FIELD_NUMBER: _ClassVar[int]
     localResources: _containers.RepeatedCompositeFieldContainer[StringLocalResourceMapProto]
     tokens: bytes
     environment: _containers.RepeatedCompositeFieldContainer[StringStringMapProto]
     command: _containers.RepeatedScalarFieldContainer[str]
-    application_ACLs: _containers.RepeatedCompositeFieldContainer[ApplicationACLMapProto]
-    def __init__(self, localResources: _Optional[_Iterable[_Union[StringLocalResourceMapProto, _Mapping]]] = ..., tokens: _Optional[bytes] = ..., environment: _Optional[_Iterable[_Union[StringStringMapProto, _Mapping]]] = ..., command: _Optional[_Iterable[str]] = ..., application_ACLs: _Optional[_Iterable[_Union[ApplicationACLMapProto, _Mapping]]] = ...) -> None: ...
+    def __init__(self, localResources: _Optional[_Iterable[_Union[StringLocalResourceMapProto, _Mapping]]] = ..., tokens: _Optional[bytes] = ..., environment: _Optional[_Iterable[_Union[StringStringMapProto, _Mapping]]] = ..., command: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class StartContainerRequestProto(_message.Message):
     __slots__ = ("container_launch_context", "container_token")
@@ -460,14 +390,12 @@ class StartContainersRequestProto(_message.Message):
     def __init__(self, start_container_request: _Optional[_Iterable[_Union[StartContainerRequestProto, _Mapping]]] = ...) -> None: ...
 
 class StartContainersResponseProto(_message.Message):
-    __slots__ = ("services_meta_data", "succeeded_requests", "failed_requests")
-    SERVICES_META_DATA_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("succeeded_requests", "failed_requests")
     SUCCEEDED_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     FAILED_REQUESTS_FIELD_NUMBER: _ClassVar[int]
-    services_meta_data: _containers.RepeatedCompositeFieldContainer[StringBytesMapProto]
     succeeded_requests: _containers.RepeatedCompositeFieldContainer[ContainerIdProto]
     failed_requests: _containers.RepeatedCompositeFieldContainer[ContainerExceptionMapProto]
-    def __init__(self, services_meta_data: _Optional[_Iterable[_Union[StringBytesMapProto, _Mapping]]] = ..., succeeded_requests: _Optional[_Iterable[_Union[ContainerIdProto, _Mapping]]] = ..., failed_requests: _Optional[_Iterable[_Union[ContainerExceptionMapProto, _Mapping]]] = ...) -> None: ...
+    def __init__(self, succeeded_requests: _Optional[_Iterable[_Union[ContainerIdProto, _Mapping]]] = ..., failed_requests: _Optional[_Iterable[_Union[ContainerExceptionMapProto, _Mapping]]] = ...) -> None: ...
 
 class StopContainersRequestProto(_message.Message):
     __slots__ = ("container_id",)
@@ -508,3 +436,37 @@ class GetClusterNodesResponseProto(_message.Message):
     NODEREPORTS_FIELD_NUMBER: _ClassVar[int]
     nodeReports: _containers.RepeatedCompositeFieldContainer[NodeReportProto]
     def __init__(self, nodeReports: _Optional[_Iterable[_Union[NodeReportProto, _Mapping]]] = ...) -> None: ...
+
+class ApplicationTimeoutProto(_message.Message):
+    __slots__ = ("application_timeout_type", "remaining_time")
+    APPLICATION_TIMEOUT_TYPE_FIELD_NUMBER: _ClassVar[int]
+    REMAINING_TIME_FIELD_NUMBER: _ClassVar[int]
+    application_timeout_type: int
+    remaining_time: int
+    def __init__(self, application_timeout_type: _Optional[int] = ..., remaining_time: _Optional[int] = ...) -> None: ...
+
+class AppTimeoutsMapProto(_message.Message):
+    __slots__ = ("application_timeout_type", "application_timeout")
+    APPLICATION_TIMEOUT_TYPE_FIELD_NUMBER: _ClassVar[int]
+    APPLICATION_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    application_timeout_type: int
+    application_timeout: ApplicationTimeoutProto
+    def __init__(self, application_timeout_type: _Optional[int] = ..., application_timeout: _Optional[_Union[ApplicationTimeoutProto, _Mapping]] = ...) -> None: ...
+
+class ApplicationReportProto(_message.Message):
+    __slots__ = ("appTimeouts",)
+    APPTIMEOUTS_FIELD_NUMBER: _ClassVar[int]
+    appTimeouts: _containers.RepeatedCompositeFieldContainer[AppTimeoutsMapProto]
+    def __init__(self, appTimeouts: _Optional[_Iterable[_Union[AppTimeoutsMapProto, _Mapping]]] = ...) -> None: ...
+
+class GetApplicationReportRequestProto(_message.Message):
+    __slots__ = ("application_id",)
+    APPLICATION_ID_FIELD_NUMBER: _ClassVar[int]
+    application_id: ApplicationIdProto
+    def __init__(self, application_id: _Optional[_Union[ApplicationIdProto, _Mapping]] = ...) -> None: ...
+
+class GetApplicationReportResponseProto(_message.Message):
+    __slots__ = ("application_report",)
+    APPLICATION_REPORT_FIELD_NUMBER: _ClassVar[int]
+    application_report: ApplicationReportProto
+    def __init__(self, application_report: _Optional[_Union[ApplicationReportProto, _Mapping]] = ...) -> None: ...

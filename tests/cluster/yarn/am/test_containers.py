@@ -1,4 +1,4 @@
-"""What an attempt holds, and when it tells of what YARN took away: a clock that is set by hand."""
+"""Test what an attempt holds, and when it tells of what YARN took away: a clock that is set by hand."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import pytest
 
 from dlapp.cluster.yarn.am.containers import LOOK_EVERY_S, TAKEN_AWAY_S, UNKNOWN_S, ContainerTracker
 from dlapp.cluster.yarn.am.node_manager import NodeManager
-from dlapp.cluster.yarn.values import ContainerStatus, Granted, NodeId
-from dlapp.hadoop.errors import ConnectionLost, HadoopError, NotHadoop, RemoteError
+from dlapp.cluster.yarn.values import ContainerStage, ContainerStatus, Granted, NodeId
+from dlapp.hadoop.errors import ConnectionLost, HadoopError, NotHadoop, RemoteError, remote_error
 from dlapp.ids import ContainerId
 from dlapp.spec import Resources
+from dlapp.value import replace
 
 NODE = NodeId("node1", 8041)
 OURS = ContainerId.from_text("container_1700000000000_0042_02_000002")
@@ -29,12 +30,12 @@ def granted(container_id: ContainerId) -> Granted:
 
 
 def taken_away(container_id: ContainerId) -> ContainerStatus:
-    return ContainerStatus(container_id=container_id, ended=True, exit_status=-100)
+    return ContainerStatus(container_id=container_id, stage=ContainerStage.ENDED, exit_status=-100)
 
 
 @pytest.fixture
 def holdings() -> ContainerTracker:
-    """It holds a container that was started, and of which the ResourceManager says at time 0 that it has ended."""
+    """Make a tracker with a started container of which the ResourceManager says at time 0 that it has ended."""
     one = ContainerTracker(2, "tony")
     one.granted([granted(OURS)])
     assert one.starts(OURS)
@@ -65,14 +66,14 @@ def test_as_long_as_its_node_says_that_it_runs_it_runs(holdings: ContainerTracke
     while now < 10 * TAKEN_AWAY_S:
         assert holdings.to_look_at(now) == [(NODE, OURS)]
         assert holdings.to_look_at(now) == [], "asked again before it answered"
-        holdings.seen(OURS, False, now)
+        holdings.seen(OURS, ContainerStage.RUNNING, now)
         now += LOOK_EVERY_S
         assert told(holdings, now) == []
         assert holdings.change_under_way()
     assert holdings.to_look_at(now) == [(NODE, OURS)]
-    holdings.seen(OURS, True, now)
+    holdings.seen(OURS, ContainerStage.ENDED, now)
     assert told(holdings, now) == [OURS]
-    holdings.seen(OURS, True, now)
+    holdings.seen(OURS, ContainerStage.ENDED, now)
     assert told(holdings, 10 * now) == []
     assert not holdings.change_under_way()
 
@@ -85,11 +86,13 @@ def test_where_its_node_does_not_say_time_has_to_do(holdings: ContainerTracker) 
     assert told(holdings, TAKEN_AWAY_S) == [OURS]
 
 
-@pytest.mark.parametrize("seen", [None, True])
-def test_of_a_lost_node_nobody_has_seen_the_processes_end_unless_it_says_so(seen: bool | None) -> None:
+@pytest.mark.parametrize("seen", [None, ContainerStage.ENDED])
+def test_of_a_lost_node_nobody_has_seen_the_processes_end_unless_it_says_so(
+    seen: ContainerStage | None,
+) -> None:
     holdings = started()
     words = "Container released on a *lost* node"
-    holdings.ended(ContainerStatus(container_id=OURS, ended=True, exit_status=-100, diagnostics=words), 0.0)
+    holdings.ended(replace(taken_away(OURS), diagnostics=words), 0.0)
     holdings.to_look_at(0.0)
     holdings.seen(OURS, seen, 1.0)
     holdings.tell_what_is_gone(TAKEN_AWAY_S)
@@ -137,7 +140,7 @@ def test_what_nothing_was_started_in_has_ended_at_once() -> None:
 
 
 def started() -> ContainerTracker:
-    """It holds a container that was started."""
+    """Make a tracker with a container that was started."""
     one = ContainerTracker(2, "tony")
     one.granted([granted(OURS)])
     assert one.starts(OURS)
@@ -193,7 +196,7 @@ def test_what_may_have_been_started_has_ended_when_its_processes_have(error: Had
     holdings.released([OURS], 0.0)
     holdings.ended(taken_away(OURS), 0.1)
     assert holdings.to_look_at(0.1) == [(NODE, OURS)]
-    holdings.seen(OURS, False, 1.0)
+    holdings.seen(OURS, ContainerStage.RUNNING, 1.0)
     assert told(holdings, TAKEN_AWAY_S) == []
     holdings.tell_what_is_gone(1.0 + TAKEN_AWAY_S)
     (end,) = holdings.take_news().ended
@@ -206,10 +209,19 @@ def test_what_may_have_been_started_has_ended_when_its_processes_have(error: Had
 def test_what_was_never_started_has_ended_at_once(error: HadoopError) -> None:
     holdings = started()
     assert holdings.failed(OURS, error, start=True)
-    assert [one.container_id for one in holdings.take_news().start_failed] == [OURS]
+    (end,) = holdings.take_news().start_failed
+    assert (end.container_id, end.exit_status) == (OURS, -1)
     assert holdings.releases == {OURS}
     holdings.ended(taken_away(OURS), 0.1)
     assert not holdings.take_news()
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_a_nodemanager_that_does_not_listen_is_named_as_a_service_of_its_node(refused: bool) -> None:
+    holdings = started()
+    assert holdings.failed(OURS, ConnectionLost("node1: gone", sent=False, refused=refused), start=True)
+    (end,) = holdings.take_news().start_failed
+    assert end.service == (f"the NodeManager on {NODE.host}" if refused else "")
 
 
 def exception(message: str) -> RemoteError:
@@ -217,19 +229,42 @@ def exception(message: str) -> RemoteError:
 
 
 @pytest.mark.parametrize(
-    ("answer", "gone"),
+    ("answer", "stage"),
     [
-        (ContainerStatus(container_id=OURS, ended=False, exit_status=-1000), False),
-        (taken_away(OURS), True),
-        (exception(f"Container {OURS} was recently stopped on node manager."), True),
+        (replace(taken_away(OURS), stage=ContainerStage.PREPARING), ContainerStage.PREPARING),
+        (replace(taken_away(OURS), stage=ContainerStage.RUNNING), ContainerStage.RUNNING),
+        (taken_away(OURS), ContainerStage.ENDED),
+        (exception(f"Container {OURS} was recently stopped on node manager."), ContainerStage.ENDED),
         (exception(f"Container {OURS} is not handled by this NodeManager"), None),
         (HadoopError("node1: did not report it"), None),
     ],
 )
 def test_what_a_node_cleared_away_has_ended_and_what_it_never_had_proves_nothing(
-    monkeypatch: pytest.MonkeyPatch, answer: ContainerStatus | HadoopError, gone: bool | None
+    monkeypatch: pytest.MonkeyPatch, answer: ContainerStatus | HadoopError, stage: ContainerStage | None
 ) -> None:
     monkeypatch.setattr(
         NodeManager, "statuses", lambda self, containers, *, timeout_s: dict.fromkeys(containers, answer)
     )
-    assert NodeManager(NODE, None).ended([OURS], timeout_s=1) == {OURS: gone}  # type: ignore[arg-type]
+    assert NodeManager(NODE, None).stages([OURS], timeout_s=1) == {OURS: stage}  # type: ignore[arg-type]
+
+
+YARN = "org.apache.hadoop.yarn.exceptions"
+
+
+@pytest.mark.parametrize(
+    ("java_class", "message"),
+    [
+        (f"{YARN}.InvalidContainerException", f" Container {OURS} rejected as it is allocated by a previous RM"),
+        (f"{YARN}.YarnException", "Unauthorized request to start container.\nThis token is expired. current time is 7"),
+        ("org.apache.hadoop.security.token.SecretManager$InvalidToken", "Invalid container token"),
+        (f"{YARN}.NMNotYetReadyException", "Rejecting new containers as NodeManager has not yet connected with RM"),
+    ],
+)
+def test_a_start_that_is_refused_after_a_restart_is_as_if_the_container_was_taken_away(
+    java_class: str, message: str
+) -> None:
+    holdings = started()
+    assert holdings.failed(OURS, remote_error("startContainers", java_class, message), start=True)
+    (end,) = holdings.take_news().start_failed
+    assert (end.exit_status, end.node_fault) == (-100, True)
+    assert "could not be started" in end.diagnostics

@@ -5,20 +5,30 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 
-from dlapp.cluster.engine import ContainerRequest
+from dlapp.am.decisions.master import Master
+from dlapp.am.model.events import StartTask
+from dlapp.am.model.state import ApplicationState
+from dlapp.cluster.engine import ContainerRequest, TaskLaunch
 from dlapp.cluster.yarn.am import engine as engine_module
-from dlapp.cluster.yarn.am import request_timeouts
+from dlapp.cluster.yarn.am import node_list, request_timeouts
 from dlapp.cluster.yarn.am.engine import YarnAmEngine
+from dlapp.cluster.yarn.convert import container_id_to_proto
 from dlapp.cluster.yarn.dialect import Dialect
 from dlapp.cluster.yarn.proto import yarn_pb2 as pb
-from dlapp.cluster.yarn.values import Cluster, Program
+from dlapp.cluster.yarn.values import Cluster, NodeReport, Program
+from dlapp.hadoop.errors import ConnectionLost, HadoopError
+from dlapp.hadoop.proto.rpc_pb2 import TokenProto
 from dlapp.hadoop.tokens import AM_RM_KIND, Credentials, Token
+from dlapp.ids import ContainerId
 from dlapp.login import Login
 from dlapp.report import Cause, FinalStatus
-from dlapp.spec import Resources
+from dlapp.spec import Resources, RoleSpec
+from dlapp.system import clock
+from tests.am.driving import APPLICATION, submission
 from tests.cluster.yarn.on_yarn import until
 from tests.hadoop.rpc_server import Refuse, RpcServer
 
@@ -53,15 +63,20 @@ def scheduler() -> Scheduler:
 
 
 @pytest.fixture
-def engine(scheduler: Scheduler) -> Iterator[YarnAmEngine]:
-    with RpcServer(scheduler, TOKEN) as server:
-        cluster = Cluster(schedulers=(f"127.0.0.1:{server.address[1]}",), login=Login("tony"))
-        one = YarnAmEngine(
-            cluster, Credentials({"": TOKEN}), 1, Program(launch=lambda _grant, _launch: ((), b"")), lambda: None
-        )
-        one.register("http://here:1")
+def server(scheduler: Scheduler) -> Iterator[RpcServer]:
+    with RpcServer(scheduler, TOKEN) as one:
         yield one
-        one.close()
+
+
+@pytest.fixture
+def engine(server: RpcServer) -> Iterator[YarnAmEngine]:
+    cluster = Cluster(schedulers=(f"127.0.0.1:{server.address[1]}",), login=Login("tony"))
+    one = YarnAmEngine(
+        cluster, Credentials({"": TOKEN}), 1, Program(launch=lambda _grant, _launch: ((), b"")), lambda: None
+    )
+    one.register("http://here:1")
+    yield one
+    one.close()
 
 
 def refused(engine: YarnAmEngine, resources: Resources) -> dict[int, str]:
@@ -130,10 +145,11 @@ def test_what_is_not_met_for_long_is_asked_for_less_often(
     assert min(quick) < 0.5 * engine_module.QUIET_S
 
 
+@pytest.mark.slow
 def test_after_a_restart_and_a_lost_answer_to_the_registration_heartbeats_count_from_0(
     scheduler: Scheduler, engine: YarnAmEngine
 ) -> None:
-    """It says what a ResourceManager of 3.4.2 says: once registered it takes no second one, and no other number."""
+    """The server does as a ResourceManager of 3.4.2: once registered it takes no second one, and no other number."""
     exceptions = "org.apache.hadoop.yarn.exceptions"
     registered, accepted = True, 0
 
@@ -170,3 +186,220 @@ def test_an_attempt_that_is_refused_every_heartbeat_gives_up(
     found = until(lambda: engine.heartbeat((), (), 0.0).shut_down, 20)
     assert "has refused every heartbeat for 0.5 s" in found
     assert "a failure of its own" in found
+
+
+def test_a_token_that_is_refused_for_a_moment_costs_no_attempt_and_loses_nothing_that_was_said(
+    scheduler: Scheduler, server: RpcServer, engine: YarnAmEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module, "CALM_S", 0.0)
+    wanted: list[int] = []
+    scheduler.on_allocate = lambda request: wanted.extend(row.num_containers for row in request.ask)
+    server.token = Token(b"identifier", b"another", AM_RM_KIND)
+    server.cut_all()
+    connections = server.connections
+    asks = [ContainerRequest(request_id=1, count=1, resources=Resources(memory_mib=256))]
+    until(lambda: not engine.heartbeat(asks, (), 0.0).shut_down and server.connections > connections + 2, 20)
+    assert wanted == []
+    server.token = TOKEN
+    until(lambda: wanted == [1], 20)
+    assert engine.heartbeat(asks, (), 0.0).shut_down is None
+
+
+def test_an_attempt_whose_token_is_refused_for_long_gives_up(
+    server: RpcServer, engine: YarnAmEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module, "REFUSED_S", 0.5)
+    server.token = Token(b"identifier", b"another", AM_RM_KIND)
+    server.cut_all()
+    found = until(lambda: engine.heartbeat((), (), 0.0).shut_down, 20)
+    assert "digest response format violation" in found
+    assert engine.finish(FinalStatus.SUCCEEDED, Cause.SUCCEEDED, "") is False
+
+
+def test_after_a_restart_of_the_resource_manager_heartbeats_are_not_hurried(
+    scheduler: Scheduler, engine: YarnAmEngine
+) -> None:
+    asks = [ContainerRequest(request_id=1, count=1, resources=Resources(memory_mib=256))]
+    registrations: list[float] = []
+    times: list[float] = []
+
+    def allocate(_: pb.AllocateRequestProto) -> None:
+        if not registrations:
+            raise Refuse(f"{YARN}.ApplicationMasterNotRegisteredException", "not registered")
+        times.append(time.monotonic())
+
+    scheduler.on_register = lambda: registrations.append(time.monotonic())
+    scheduler.on_allocate = allocate
+    until(lambda: engine.heartbeat(asks, (), 0.0) and len(times) > 2, 20)
+    pauses = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert min(pauses) > 0.5 * engine_module.QUIET_S
+
+
+def node_report(number: int, state: pb.NodeStateProto = pb.NS_RUNNING) -> pb.NodeReportProto:
+    """A node with as much said of it as Hadoop 3 says."""
+    resource = pb.ResourceProto(memory=8192, virtual_cores=8)
+    for name, amount in (("memory-mb", 8192), ("vcores", 8), ("gcores", 4)):
+        resource.resource_value_map.add(key=name, value=amount)
+    return pb.NodeReportProto(
+        nodeId=pb.NodeIdProto(host=f"node{number}", port=8041), rackName="/r", capability=resource, node_state=state
+    )
+
+
+def test_changes_of_nodes_are_taken_from_heartbeats_and_the_list_is_not_asked_for_again() -> None:
+    asked: list[str] = []
+    rows: set[str] = set()
+    changes: list[pb.NodeReportProto] = []
+    scheduler = Scheduler()
+
+    def list_nodes(method: str, _request: bytes) -> bytes:
+        asked.append(method)
+        return pb.GetClusterNodesResponseProto(nodeReports=[node_report(1), node_report(2)]).SerializeToString()
+
+    def serve(method: str, request: bytes) -> bytes:
+        answer = scheduler(method, request)
+        if method != "allocate":
+            return answer
+        told = pb.AllocateResponseProto.FromString(answer)
+        told.updated_nodes.extend(changes)
+        changes.clear()
+        return told.SerializeToString()
+
+    scheduler.on_allocate = lambda request: rows.update(row.resource_name for row in request.ask)
+    with RpcServer(serve, TOKEN) as server, RpcServer(list_nodes) as clients:
+        cluster = Cluster(
+            schedulers=(f"127.0.0.1:{server.address[1]}",),
+            clients=(f"127.0.0.1:{clients.address[1]}",),
+            login=Login("tony"),
+        )
+        program = Program(launch=lambda _grant, _launch: ((), b""))
+        engine = YarnAmEngine(cluster, Credentials({"": TOKEN}), 1, program, lambda: None)
+        engine.register("http://here:1")
+        try:
+            changes += [node_report(2, pb.NS_LOST), node_report(3)]
+            until(lambda: not changes, 20)
+            asks = [ContainerRequest(request_id=1, count=2, resources=Resources(memory_mib=256))]
+            until(lambda: engine.heartbeat(asks, (), 0.0) and rows, 20)
+        finally:
+            engine.close()
+    assert rows == {"node1", "node3", "/r", "*"}
+    assert asked == ["getClusterNodes"]
+
+
+def test_the_list_of_nodes_is_read_again_after_a_while_and_soon_when_it_is_wanted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(node_list, "EVERY_S", 0.01)
+    monkeypatch.setattr(node_list, "LEAST_S", 1000.0)
+    taken: list[int] = []
+    one = node_list.NodeList(list, lambda nodes: taken.append(len(nodes)))
+    one.start()
+    try:
+        until(lambda: len(taken) > 2, 20)
+        one.read_soon()  # not sooner than it may
+        count = len(taken)
+        monkeypatch.setattr(node_list, "LEAST_S", 0.01)
+        one.read_soon()
+        until(lambda: len(taken) > count + 2, 20)
+    finally:
+        one.close()
+
+
+def test_an_unanswered_list_of_nodes_is_asked_for_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_list, "LEAST_S", 0.01)
+    answers = iter([ConnectionLost("nobody there", sent=False), HadoopError("refused")])
+    asked: list[int] = []
+
+    def read() -> list[NodeReport]:
+        asked.append(1)
+        raise next(answers)
+
+    one = node_list.NodeList(read, lambda nodes: None)
+    one.start()
+    try:
+        until(lambda: len(asked) == 2, 20)
+    finally:
+        one.close()
+
+
+YARN = "org.apache.hadoop.yarn.exceptions"
+
+
+class Failover:
+    """A ResourceManager that grants 200 containers on ten nodes, and is replaced by another one while they start."""
+
+    def __init__(self, nodes: list[RpcServer]) -> None:
+        self.nodes = nodes
+        self.number = self.registrations = self.wanted = 0
+        self.has_granted = False
+
+    def __call__(self, method: str, request: bytes) -> bytes:
+        if method == "registerApplicationMaster":
+            self.number, self.registrations = 0, self.registrations + 1
+            return pb.RegisterApplicationMasterResponseProto().SerializeToString()
+        for row in pb.AllocateRequestProto.FromString(request).ask:
+            self.wanted = row.num_containers
+        if self.registrations == 1 and all(one.calls for one in self.nodes):
+            raise Refuse(f"{YARN}.ApplicationMasterNotRegisteredException", "it is not registered")
+        self.number += 1
+        answer = pb.AllocateResponseProto(response_id=self.number, num_cluster_nodes=len(self.nodes))
+        if self.wanted == 200 and not self.has_granted:
+            self.has_granted = True
+            for number in range(200):
+                self._grant(answer, number)
+        return answer.SerializeToString()
+
+    def _grant(self, answer: pb.AllocateResponseProto, number: int) -> None:
+        node = pb.NodeIdProto(host="127.0.0.1", port=self.nodes[number % len(self.nodes)].address[1])
+        container_id = ContainerId(APPLICATION, 1, number + 2)
+        one = answer.allocated_containers.add(
+            id=container_id_to_proto(container_id),
+            nodeId=node,
+            node_http_address="127.0.0.1:8042",
+            resource=pb.ResourceProto(memory=256, virtual_cores=1),
+            priority=pb.PriorityProto(priority=1),
+        )
+        one.container_token.CopyFrom(
+            TokenProto(identifier=str(container_id).encode(), password=b"", kind="", service="")
+        )
+        token = TokenProto(identifier=TOKEN.identifier, password=TOKEN.password, kind="NMToken", service="")
+        answer.nm_tokens.add(nodeId=node, token=token)
+
+
+def node_that_knows_another_resource_manager(_method: str, request: bytes) -> bytes:
+    answer = pb.StartContainersResponseProto()
+    for one in pb.StartContainersRequestProto.FromString(request).start_container_request:
+        container_id = ContainerId.from_text(one.container_token.identifier.decode())
+        failed = answer.failed_requests.add(container_id=container_id_to_proto(container_id))
+        failed.exception.class_name = f"{YARN}.InvalidContainerException"
+        failed.exception.message = f" Container {container_id} rejected as it is allocated by a previous RM"
+    return answer.SerializeToString()
+
+
+def test_where_a_resource_manager_is_replaced_while_200_containers_start_no_node_is_avoided() -> None:
+    with ExitStack() as stack:
+        nodes = [stack.enter_context(RpcServer(node_that_knows_another_resource_manager, TOKEN)) for _ in range(10)]
+        resource_manager = Failover(nodes)
+        server = stack.enter_context(RpcServer(resource_manager, TOKEN))
+        cluster = Cluster(schedulers=(f"127.0.0.1:{server.address[1]}",), login=Login("tony"))
+        program = Program(launch=lambda _grant, _launch: (("true",), b""))
+        engine = YarnAmEngine(cluster, Credentials({"": TOKEN}), 1, program, lambda: None)
+        stack.callback(engine.close)
+        state = ApplicationState(submission(RoleSpec(instances=200)), APPLICATION, 1)
+        master = Master(state)
+        master.handle(engine.register("http://here:1"), clock.now_ms())
+        for _ in range(2):
+            state.avoided.add("node7", "an earlier failure", state.awake_ms)
+        assert state.avoided.names(state.awake_ms) == ("node7",)
+
+        def beat() -> bool:
+            news = engine.heartbeat(master.asks(), master.releases(), 0.0)
+            for action in master.handle(news, clock.now_ms()):
+                if isinstance(action, StartTask):
+                    launch = TaskLaunch(container_id=action.grant.container_id, control_url="http://here:1", token="")
+                    engine.start(action.grant, launch)
+            return len(state.containers) == 200 and not state.live and resource_manager.registrations == 2
+
+        until(beat, 30)
+        until(lambda: beat() and not state.avoided.names(state.awake_ms), 30)
+        assert all(one.node_faults == 0 and not one.given_up for one in state.instances)
+        until(lambda: beat() and resource_manager.wanted == 200, 30)

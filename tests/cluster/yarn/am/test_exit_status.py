@@ -7,7 +7,7 @@ import re
 import pytest
 
 from dlapp.cluster.yarn.am.exit_status import end_of, was_taken_away
-from dlapp.cluster.yarn.values import ContainerStatus
+from dlapp.cluster.yarn.values import ContainerStage, ContainerStatus
 from dlapp.ids import ContainerId
 
 MEMORY = (
@@ -19,7 +19,7 @@ ONE = ContainerId.from_text("container_1700000000000_0042_01_000002")
 
 
 def status(code: int, told: str) -> ContainerStatus:
-    return ContainerStatus(container_id=ONE, ended=True, exit_status=code, diagnostics=told)
+    return ContainerStatus(container_id=ONE, stage=ContainerStage.ENDED, exit_status=code, diagnostics=told)
 
 
 @pytest.mark.parametrize(

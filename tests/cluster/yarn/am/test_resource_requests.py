@@ -1,4 +1,4 @@
-"""From asks to rows, against a ResourceManager's table in a few lines."""
+"""Test the way from asks to rows, against a ResourceManager's table in a few lines."""
 
 from __future__ import annotations
 
@@ -148,12 +148,28 @@ def test_nodes_that_failed_are_avoided_as_long_as_there_are_others() -> None:
     assert one.avoid() == (["a", "c"], [])
     one.said_avoid(["a", "c"], [])
     assert "a" not in shown(one.rows(1))
-    one.want([replace(ask(2, exclude_nodes=("c",)), avoid=("a", "b"))], NONE)
-    assert one.avoid() == ([], ["a"])
+    one.want([replace(ask(2, exclude_nodes=("b", "c")), avoid=("a",))], NONE)
+    assert one.avoid() == (["b"], ["a"])
     one.want([replace(ask(2, nodes=("a", "b")), avoid=("a",))], NONE)
     assert one.avoid() == ([], ["c"])
     one.want([replace(ask(2, nodes=("a",)), avoid=("a",))], NONE)
     assert one.avoid() == ([], ["a", "c"])
+
+
+def test_of_many_nodes_that_failed_the_latest_are_avoided() -> None:
+    one = wants(*map(node, "abcdefg"))
+    one.want([replace(ask(2), avoid=("g", "gone", "b", "a"))], NONE)
+    assert one.avoid() == (["a", "b"], [])
+
+
+@given(st.integers(0, 30), st.lists(st.integers(0, 40), unique=True), st.integers(0, 40))
+def test_at_most_a_third_of_the_nodes_is_avoided_because_they_failed(known: int, failed: list[int], count: int) -> None:
+    one = wants(*(node(f"n{number}") for number in range(known)))
+    one.node_count = known or count
+    one.want([replace(ask(2), avoid=tuple(f"n{number}" for number in failed))], NONE)
+    avoided, _ = one.avoid()
+    assert len(avoided) <= (known or count) // 3
+    assert len(avoided) == min((known or count) // 3, len([one for one in failed if one < known or not known]))
 
 
 def test_hosts_short_of_gpus_are_known_by_their_short_names_and_by_their_full_ones() -> None:
@@ -191,10 +207,12 @@ def test_where_no_nodes_are_known_no_word_of_the_ledger_counts() -> None:
     assert one.avoid() == ([], [])
 
 
-def test_where_no_nodes_are_known_what_failed_is_avoided() -> None:
+def test_where_no_nodes_are_known_what_failed_is_avoided_by_the_number_of_them() -> None:
     one = wants()
-    one.want([replace(ask(2), avoid=("a",))], NONE)
-    assert one.avoid() == (["a"], [])
+    one.want([replace(ask(2), avoid=("a", "b"))], NONE)
+    assert one.avoid() == ([], [])
+    one.node_count = 3
+    assert one.avoid() == (["b"], [])
 
 
 @given(

@@ -1,4 +1,4 @@
-"""What is removed from the file system when, in one that is kept in memory."""
+"""Test what is removed from the file system when, in one that is kept in memory."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from dlapp.cluster.yarn.client.cleanup import (
     GONE_AFTER_S,
     NOTHING_KEPT,
     EndedApplication,
+    forgotten,
     mark_use,
     settle,
     sweep,
@@ -46,7 +47,7 @@ CLAIM: list[dict[str, object]] = [
 
 
 class Memory:
-    """As much of `StagingFiles` as is used; everything written has the time ``now_ms``."""
+    """Part of `StagingFiles` that is used; everything written has the time ``now_ms``."""
 
     def __init__(self) -> None:
         self.files: dict[str, tuple[bytes, int]] = {}
@@ -93,9 +94,9 @@ class Memory:
         self, application_id: ApplicationId, outputs: tuple[OutputSpec, ...], claim: CommitClaim | None, *, keep: bool
     ) -> tuple[OutputView, ...]:
         """Settle by the real rules, with a commit that fails where ``overwrite`` is set."""
-        settled = ApplicationOutputs(application_id, outputs, files=self)  # type: ignore[arg-type]
+        settled = ApplicationOutputs(application_id, outputs, open_files=lambda _: self)  # type: ignore[arg-type, return-value]
         if claim is not None:
-            return settled.commit(claim, again=True, wait=True)[0]
+            return settled.commit(claim, again=True, wait=(Unreachable,))[0]
         return settled.leave((lambda _: ()) if keep else None)
 
     def marked(self, target: str) -> list[str]:
@@ -111,7 +112,7 @@ class Memory:
 
 
 class MemoryCommit:
-    """As much of `OutputCommit` as is used: notes what is asked for."""
+    """Part of `OutputCommit` that is used: notes what is asked for."""
 
     def __init__(self, files: Memory, target: str, app: str) -> None:
         self._files, self._target, self._app = files, target, app
@@ -123,9 +124,17 @@ class MemoryCommit:
         self._files.settled.append((self._target, *how))
 
     def commit(
-        self, parts: list[tuple[str, str]], *, overwrite: bool, again: bool, commit_times: object, step: object
+        self,
+        parts: list[tuple[str, str]],
+        *,
+        overwrite: bool,
+        keep_previous: int,
+        again: bool,
+        commit_times: object,
+        step: object,
     ) -> None:
         assert again
+        assert not keep_previous
         if overwrite:
             raise CommitRefused(self._target, f"{self._target}~")
         self._note(parts, overwrite)
@@ -157,13 +166,13 @@ def settled(files: Memory, state: State = State.KILLED, ago_s: float = GONE_AFTE
 
 
 def told_of_outputs(files: Memory) -> list[tuple[object, ...]]:
-    """What the history says of them: name, target, whether it is committed, and where it is kept else."""
+    """Return what the history says of them: name, target, whether it is committed, and where it is kept else."""
     found = json.loads(files.read(PLACES.history(APP), max_bytes=1 << 20))["outputs"]
     return [tuple(one[key] for key in ("name", "target", "committed", "partial")) for one in found]
 
 
 def stage(files: Memory, app: ApplicationId = APP, claim: list[dict[str, object]] | None = None) -> str:
-    """What an ApplicationMaster that died leaves."""
+    """Return what an ApplicationMaster that died leaves."""
     staging = PLACES.staging(app)
     files.put(f"{staging}/submission.json", text={"spec": {"outputs": OUTPUTS}})
     if claim is not None:
@@ -181,6 +190,7 @@ def test_an_application_that_others_ended_keeps_its_last_words_and_no_staging_di
     assert left(files, staging) == []
     assert json.loads(files.read(PLACES.history(APP), max_bytes=1 << 20)) == {
         "view": {"phase": "running"},
+        "state": "KILLED",
         "submission": {"submitted_ms": 5},
     }
     before = dict(files.files)
@@ -188,12 +198,15 @@ def test_an_application_that_others_ended_keeps_its_last_words_and_no_staging_di
     assert files.files == before
 
 
-@pytest.mark.parametrize(
-    ("state", "keeps"),
-    [(State.FAILED, [True, False]), (State.KILLED, [False, False]), (State.FINISHED, [True, False])],
-)
-def test_its_outputs_are_settled_before_anything_is_removed(files: Memory, state: State, keeps: list[bool]) -> None:
+@pytest.mark.parametrize("by_dlapp", [False, True])
+@pytest.mark.parametrize("state", [State.FAILED, State.KILLED, State.FINISHED])
+def test_its_outputs_are_settled_before_anything_is_removed_and_only_dlapp_kill_drops_them(
+    files: Memory, state: State, by_dlapp: bool
+) -> None:
     staging = stage(files)
+    keeps = [not by_dlapp, False]  # the second is not kept where its application has failed
+    if by_dlapp:
+        files.put(f"{staging}/kill.json", text={"by": "tony"})
     assert settled(files, state) == ("its output is kept as partial output" if any(keeps) else NOTHING_KEPT)
     assert files.settled == [(A, keeps[0]), (B, keeps[1])]
     assert told_of_outputs(files) == [
@@ -239,7 +252,7 @@ def test_an_output_that_cannot_be_settled_stops_no_other_and_is_tried_again(file
     stage(files, OTHER)
     files.refuses[A] = Denied("not yours")
     assert swept(files, APP, OTHER) == 0
-    assert files.settled == [(B, False), (B, False)]
+    assert files.settled == [(B, False), (B, False)], "on_failure=drop"
     assert left(files, staging) == ["submission.json"]
     with pytest.raises(Denied):
         settled(files)
@@ -263,6 +276,20 @@ def test_one_that_never_began_leaves_nothing(files: Memory) -> None:
     files.put(f"{PLACES.staging(APP)}/kill.json", text={})
     assert swept(files, APP) == 1
     assert files.files == {}
+
+
+def test_what_the_resource_manager_has_forgotten_is_settled_when_nobody_has_changed_it_for_two_days(
+    files: Memory,
+) -> None:
+    old, lately, known, elsewhere = (ApplicationId(1700000000000, number) for number in range(1, 5))
+    elsewhere = ApplicationId(1600000000000, 9)
+    for one, days in ((old, 2.1), (lately, 1.9), (known, 9.0), (elsewhere, 9.0)):
+        files.put(f"{PLACES.staging(one)}/am.json", days_old=days + 3)
+        files.put(f"{PLACES.staging(one)}/view.json", days_old=days)
+    files.put(f"{PLACES.all_staging}/notes", days_old=9)
+    starts = {1700000000000, 1650000000000}
+    found = forgotten(files, PLACES, {known}, starts, NOW_MS)  # type: ignore[arg-type]
+    assert {one: ended.state for one, ended in found.items()} == {old: State.FAILED}
 
 
 def test_what_this_cluster_does_not_know_stays(files: Memory) -> None:

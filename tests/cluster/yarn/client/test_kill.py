@@ -1,4 +1,4 @@
-"""What dlapp-kill does with what a killed application leaves, and what it says of it."""
+"""Test what dlapp-kill does with what a killed application leaves, and what it says of it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def files() -> Memory:
 
 @pytest.fixture
 def slept(files: Memory, monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How long was waited, each time with nothing settled before."""
+    """Return how long was waited, each time with nothing settled before."""
     waits: list[float] = []
 
     def sleep(seconds: float) -> None:
@@ -79,7 +79,7 @@ class Rest:
 
 
 def ender(files: Memory, rest: Rest, report: AppReport, master: Exception | None = None) -> ApplicationKiller:
-    """Of an application whose ApplicationMaster can be asked, or not, for this reason."""
+    """Make a killer of an application whose ApplicationMaster can be asked, or not, for this reason."""
 
     def ask(report: AppReport, what: str, body: Any, *, timeout_s: float) -> Any:
         rest.calls.append("ApplicationMaster")
@@ -103,6 +103,7 @@ def test_output_of_a_killed_application_goes_when_its_processes_are_gone(files: 
     assert killed(files) == f"{APP} was killed, no output kept"
     assert slept == [GONE_AFTER_S]
     assert files.settled[0] == (A, False)
+    assert files.files.keys() == {PLACES.history(APP)}
 
 
 def test_a_commit_that_a_kill_cut_off_is_finished_and_said(files: Memory, slept: list[float]) -> None:
@@ -123,13 +124,15 @@ def test_what_cannot_be_settled_does_not_hide_that_it_was_killed(files: Memory, 
     assert killed(files) == (
         f"{APP} was killed, but its output cannot be settled now: not yours; your next command tries it again"
     )
+    assert json.loads(files.read(KILL_MARK, max_bytes=1 << 20))["by"] == "tony"
 
 
 def test_a_file_system_that_takes_no_changes_does_not_stop_a_kill(slept: list[float]) -> None:
     files, rest = SafeMode(), Rest()
     stage(files)
     assert ender(files, rest, WITH_MASTER).kill(APP, "tony") == (
-        f"{APP} was killed, but its output cannot be settled now: {SAFE_MODE}; your next command tries it again"
+        f"{APP} was killed, but its output cannot be settled now: {SAFE_MODE}; "
+        "your next command keeps what was stored as partial output"
     )
     assert rest.calls == ["ApplicationMaster", "YARN"]
 

@@ -9,24 +9,30 @@ import subprocess
 import sys
 import threading
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from dlapp.cluster.yarn import bundle, task_container
+from dlapp.cluster.yarn.client.am_client import AmClients
 from dlapp.cluster.yarn.client.rest import AppReport, YarnRest
+from dlapp.cluster.yarn.client.status import ApplicationReader
 from dlapp.cluster.yarn.client.views import AmState, completed_log_url, first_line, forgotten, from_timeline, merged
 from dlapp.cluster.yarn.logs.pages import read_page, rest_url
 from dlapp.errors import ConfigError, Unreachable
 from dlapp.hadoop.configuration import HadoopConfiguration, parse_properties, read_configuration
-from dlapp.ids import ApplicationId
+from dlapp.hadoop.errors import ApplicationNotFound
+from dlapp.ids import ApplicationId, ContainerId
 from dlapp.locations import HdfsPlace
 from dlapp.login import Login
-from dlapp.report import ApplicationView, Cause, FinalStatus, State
+from dlapp.report import ApplicationView, Cause, ContainerView, FinalStatus, OutputView, State
+from dlapp.spec import AppSpec, OnFailure, OutputSpec, RoleSpec, Submission
 from dlapp.value import replace
+from tests.cluster.yarn.client.test_cleanup import Memory
 
 APP = ApplicationId(1700000000000, 7)
 ROOT = Path(__file__).parents[4]
@@ -48,6 +54,58 @@ def test_the_files_that_operators_copy_say_where_everything_is() -> None:
     assert found.timeline_url() == "http://timeline.example:8188"
     where = HdfsPlace("hdfs://namenode.example:8020", ("http://namenode.example:9870",), Login("tony"))
     assert found.hdfs(Login("tony")) == where
+
+
+@pytest.mark.parametrize(
+    ("text", "umask"),
+    [("", 0o022), ("077", 0o077), ("0027", 0o027), ("u=rwx,g=rx,o=", 0o027), ("a=rx", 0o222), ("u=rwx,go=", 0o077)],
+)
+def test_permissions_of_new_directories_are_those_of_the_cluster(text: str, umask: int) -> None:
+    properties = {"fs.defaultFS": "hdfs://nn", "fs.permissions.umask-mode": text}
+    assert HadoopConfiguration(properties, "here").hdfs(Login("tony")).umask == umask
+
+
+def test_a_umask_that_hadoop_does_not_have_is_refused_and_protected_directories_are_read() -> None:
+    with pytest.raises(ConfigError, match=r"here: fs\.permissions\.umask-mode is 'g-w'"):
+        HadoopConfiguration({"fs.defaultFS": "hdfs://nn", "fs.permissions.umask-mode": "g-w"}, "here").hdfs(Login("t"))
+    found = HadoopConfiguration({"fs.defaultFS": "hdfs://nn", "fs.protected.directories": "/data/, /user ,"}, "here")
+    assert found.hdfs(Login("tony")).protected == ("/data", "/user")
+
+
+def test_included_files_are_read_in_their_place(tmp_path: Path) -> None:
+    def prop(name: str, value: str) -> str:
+        return f"<property><name>{name}</name><value>{value}</value></property>"
+
+    def include(href: str, fallback: str = "") -> str:
+        inner = f"<xi:fallback>{fallback}</xi:fallback>" if fallback else ""
+        return f'<xi:include xmlns:xi="http://www.w3.org/2001/XInclude" href="{href}">{inner}</xi:include>'
+
+    def parsed(text: str) -> dict[str, str]:
+        return parse_properties(f"<configuration>{text}</configuration>".encode(), str(tmp_path / "core-site.xml"))
+
+    (tmp_path / "more").mkdir()
+    text = prop("fs.defaultFS", "hdfs://ns") + prop("a", "included") + include("deeper.xml")
+    (tmp_path / "more/ha.xml").write_text(f"<configuration>{text}</configuration>")
+    (tmp_path / "more/deeper.xml").write_text(f"<configuration>{prop('b', 'deeper')}</configuration>")
+    included = {"fs.defaultFS": "hdfs://ns", "a": "included", "b": "deeper"}
+    assert parsed(prop("a", "before") + include("more/ha.xml", prop("a", "not this"))) == included
+    assert parsed(include(f"file://{tmp_path}/more/ha.xml") + prop("a", "after"))["a"] == "after"
+    assert parsed(include("nowhere.xml", prop("a", "fallback")) + prop("c", "d")) == {"a": "fallback", "c": "d"}
+    with pytest.raises(ConfigError, match=r"core-site\.xml:1: includes nowhere\.xml, which is not there"):
+        parsed(include("nowhere.xml"))
+    with pytest.raises(ConfigError, match=r"includes http://conf/x\.xml; dlapp reads files only"):
+        parsed(include("http://conf/x.xml"))
+    (tmp_path / "core-site.xml").write_text(f"<configuration>{include('core-site.xml')}</configuration>")
+    with pytest.raises(ConfigError, match="the 11th file that includes another one"):
+        parsed(include("core-site.xml"))
+
+
+def test_home_directories_are_where_the_cluster_has_them() -> None:
+    properties = {"fs.defaultFS": "hdfs://nn"}
+    assert HadoopConfiguration(properties, "here").hdfs(Login("tony")).home == "hdfs://nn/user/tony"
+    properties["dfs.user.home.dir.prefix"] = "/homes/all/"
+    place = HadoopConfiguration(properties, "here").hdfs(Login("tony"))
+    assert (place.home, place.resolve("run")) == ("hdfs://nn/homes/all/tony", "hdfs://nn/homes/all/tony/run")
 
 
 def test_addresses_are_https_where_yarn_serves_no_plain_http() -> None:
@@ -118,6 +176,7 @@ def test_a_directory_without_the_files_and_a_file_that_is_no_xml_are_refused(tmp
 # ---- dlapp travels ----
 
 
+@pytest.mark.slow
 def test_the_zip_runs_where_nothing_is_installed_and_is_made_once(tmp_path: Path) -> None:
     path, name = bundle.packed(str(tmp_path))
     made = os.stat(path)
@@ -137,6 +196,7 @@ def test_the_zip_runs_where_nothing_is_installed_and_is_made_once(tmp_path: Path
     )
 
 
+@pytest.mark.slow
 def test_the_zip_has_no_native_parts_and_keeps_others_out_of_google(tmp_path: Path) -> None:
     names = zipfile.ZipFile(bundle.packed(str(tmp_path))[0]).namelist()
     assert {"__main__.py", "google/__init__.py", "google/__init__.pyc", "dlapp/runtime/wrapper.sh"} <= set(names)
@@ -144,6 +204,7 @@ def test_the_zip_has_no_native_parts_and_keeps_others_out_of_google(tmp_path: Pa
     assert len(names) == len(set(names))
 
 
+@pytest.mark.slow
 def test_an_older_python_is_told_what_is_needed(tmp_path: Path) -> None:
     # Whatever an old Python cannot read must not be in the first file that it sees.
     source = zipfile.ZipFile(bundle.packed(str(tmp_path))[0]).read("__main__.py").decode()
@@ -177,6 +238,90 @@ def test_an_application_whose_master_died_is_not_shown_as_running() -> None:
     shown = merged(report(State.FAILED, FinalStatus.FAILED, "it failed 2 times\nmore"), AmState(view))
     assert (shown.state, shown.cause, shown.phase) == (State.FAILED, Cause.FAILED, "")
     assert (shown.diagnostics, shown.finished_ms) == ("it failed 2 times", 9)
+
+
+@pytest.mark.parametrize(
+    ("final", "finished_ms", "committed", "on_failure", "is_said"),
+    [
+        (FinalStatus.FAILED, [8, None], False, OnFailure.KEEP, True),
+        (FinalStatus.FAILED, [], False, OnFailure.KEEP, True),
+        (FinalStatus.KILLED, [None], False, OnFailure.KEEP, False),
+        (FinalStatus.FAILED, [8], False, OnFailure.KEEP, False),
+        (FinalStatus.FAILED, [None], True, OnFailure.KEEP, False),
+        (FinalStatus.FAILED, [None], False, OnFailure.DROP, False),
+    ],
+    ids=["died", "in an early view", "killed", "all had ended", "committed", "nothing to keep"],
+)
+def test_of_one_whose_master_died_it_is_said_that_what_was_not_stored_is_gone(
+    final: FinalStatus, finished_ms: Sequence[int | None], committed: bool, on_failure: OnFailure, is_said: bool
+) -> None:
+    output = OutputSpec(output_path="output", target="hdfs://n/out", on_failure=on_failure)
+    spec = AppSpec(
+        username="u", appname="a", workspace="/w", script="s", outputs=(output,), roles=(RoleSpec(instances=1),)
+    )
+    submission = Submission(spec=spec, workspace_archive="", workspace_digest="", submitter="u", submitted_ms=1)
+    containers = tuple(
+        ContainerView(container_id=ContainerId(APP, 1, n + 2), role="worker", role_index=n, index=n, finished_ms=ms)
+        for n, ms in enumerate(finished_ms)
+    )
+    view = ApplicationView(application_id=APP, attempt=1, state=State.RUNNING, containers=containers)
+    outputs = (OutputView(name="", target="hdfs://n/out", committed=committed),)
+    state = State.KILLED if final is FinalStatus.KILLED else State.FAILED
+    shown = merged(report(state, final, "it ended"), AmState(view, submission, outputs))
+    gone = "; what its containers had not stored is gone: YARN deletes a container's directory with the container"
+    assert shown.diagnostics == f"it ended{gone if is_said else ''}"
+
+
+class NoHdfs:
+    """A session of a cluster whose HDFS is away, and whose ResourceManager knows, or has forgotten, an application."""
+
+    user, login = "tony", Login("tony")
+    site = SimpleNamespace(timeline_url=lambda: None, get=lambda _: None)
+
+    def __init__(self, report: AppReport | None) -> None:
+        self._report = report
+
+    def rest(self) -> SimpleNamespace:
+        def report(application_id: ApplicationId) -> AppReport:
+            if self._report is None:
+                raise ApplicationNotFound("GET", "", "it is not there")
+            return self._report
+
+        return SimpleNamespace(report=report, ended_ago_s=lambda _: 60.0)
+
+    def files(self, user: str) -> Memory:
+        return Away()
+
+
+class Away(Memory):
+    """A file system that does not answer."""
+
+    def look(self, location: str) -> object:
+        raise Unreachable("hdfs://nn: no NameNode answers")
+
+    def read(self, location: str, *, max_bytes: int) -> bytes:
+        raise Unreachable("hdfs://nn: no NameNode answers")
+
+
+@pytest.mark.parametrize(
+    ("state", "final", "cause"),
+    [(State.FINISHED, FinalStatus.SUCCEEDED, Cause.SUCCEEDED), (State.KILLED, FinalStatus.KILLED, Cause.KILLED)],
+)
+def test_while_hdfs_is_away_what_yarn_knows_is_shown_with_a_line_on_that(
+    state: State, final: FinalStatus, cause: Cause
+) -> None:
+    ended = report(state, final, "by an operator")
+    reader = ApplicationReader(NoHdfs(ended), AmClients())  # type: ignore[arg-type]
+    view = reader.view(APP)
+    assert (view.state, view.final_status, view.cause, view.appname) == (state, final, cause, ended.name)
+    said = "by an operator; of its containers and output nothing can be read now: hdfs://nn: no NameNode answers"
+    assert view.diagnostics == said
+    with pytest.raises(Unreachable) as caught:
+        reader.logs(APP)
+    where = "where its logs are cannot be read now: hdfs://nn: no NameNode answers"
+    assert str(caught.value) == f"{APP} is {state.value}, by an operator; {where}"
+    with pytest.raises(Unreachable, match="no NameNode answers"):
+        ApplicationReader(NoHdfs(None), AmClients()).view(APP)  # type: ignore[arg-type]
 
 
 def test_the_end_is_only_shown_when_yarn_has_it_on_record() -> None:
@@ -225,6 +370,12 @@ def test_labels_that_no_server_tells_any_more_are_the_masters() -> None:
     ("state", "diagnostics", "shown"),
     [
         (State.FINISHED, "timed out after 3 s, output committed", (State.FINISHED, Cause.TIMED_OUT)),
+        (State.FINISHED, "timed out: lifetime limit of the queue, output comm", (State.FINISHED, Cause.TIMED_OUT)),
+        (
+            State.KILLED,
+            "Application is killed by ResourceManager as it has exceeded the lifetime period.",
+            (State.KILLED, Cause.TIMED_OUT),
+        ),
         (State.FINISHED, "soft-killed by tony before a payload ran", (State.FINISHED, Cause.SOFT_KILLED)),
         (State.FINISHED, "killed by tony, no output kept", (State.KILLED, Cause.KILLED)),
         (State.KILLED, "Application killed by user tony", (State.KILLED, Cause.KILLED)),
@@ -302,6 +453,11 @@ def timeline(answer: Any) -> Iterator[str]:
         ({"app": ROW}, [7]),
         ({}, []),
         ({"app": None}, []),
+        # As Hadoop 3.5 says it.
+        ({"apps": {"app": [OTHER, ROW]}}, [7, 8]),
+        ({"apps": {"app": ROW}}, [7]),
+        ({"apps": {}}, []),
+        ({"apps": None}, []),
         # Of these only the good one counts.
         ({"app": [{**ROW, "appId": "application_x"}, OTHER]}, [8]),
         ({"app": [{name: ROW[name] for name in ROW if name != "appId"}, OTHER]}, [8]),
@@ -351,6 +507,12 @@ def test_a_state_that_only_a_newer_yarn_knows_does_not_hide_the_others(
 def test_a_state_that_only_a_newer_timeline_server_knows_is_read_from_the_rest() -> None:
     with timeline({**ROW, "appState": "NEWER"}) as url:
         assert from_timeline(url, APP, Login("tony")).state is State.KILLED
+
+
+def test_one_application_of_the_timeline_server_is_read_in_the_forms_of_3_4_and_3_5() -> None:
+    for answer in (ROW, {"app": ROW}):
+        with timeline(answer) as url:
+            assert from_timeline(url, APP, Login("tony")).user == "tony"
 
 
 def test_what_outlives_a_container_lies_on_its_disk_beside_the_users_applications() -> None:

@@ -1,4 +1,4 @@
-"""What is said of an ask before it is submitted: nodes that could hold it, and names of nodes."""
+"""Test what is said of an ask before it is submitted: nodes that could hold it, and names of nodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dlapp.spec import Placement, Resources
 
 def node(name: str, gcores: int, state: str = "RUNNING") -> NodeInfo:
     total = {"memory-mb": 4096, "vcores": 4, "gcores": gcores}
-    return NodeInfo(name=f"{name}:8041", web="", rack="", state=state, total=total, used={})
+    return NodeInfo(name=f"{name}:8041", web="", state=state, total=total)
 
 
 NODES = (node("gpu1.example", 4), node("gpu2.example", 8, "LOST"), node("cpu1.example", 0))

@@ -10,9 +10,12 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from dlapp.client.logs import Logs, read_logs
+from dlapp.cluster import LogFiles
 from dlapp.cluster.yarn.logs.pages import GrowingPage
 from dlapp.errors import NotFound, Unreachable
 from dlapp.hadoop.web import Web
+from dlapp.ids import ApplicationId, ContainerId
 from dlapp.login import Login
 
 
@@ -126,6 +129,32 @@ def test_a_log_that_is_not_there_yet_is_waited_for(node: Node, page: Callable[..
     assert read(one) == b"now"
 
 
+def test_following_goes_on_when_a_node_that_was_away_is_back(node: Node) -> None:
+    states = [
+        (200, b"one\n"),
+        (401, b"one\n"),
+        (401, b"one\n"),
+        (200, b"one\ntwo\n"),
+        (401, b""),
+        (200, b"one\ntwo\n3"),
+    ]
+    told: list[str] = []
+    with serving(node) as url, contextlib.closing(Logs(login=lambda: Login("tony"))) as opened:
+        container_id = ContainerId(ApplicationId(1700000000000, 1), 1, 2)
+        log = LogFiles(container_id=container_id, role="w", role_index=0, index=0, files={"stdout": url})
+
+        def look() -> tuple[bool, list[LogFiles]]:
+            node.status, node.log = states.pop(0)
+            return not states, [log]
+
+        found = read_logs(look, streams=("stdout",), opened=opened, follow=True, missing=told.append)
+        assert b"".join(one.data for one in found) == b"one\ntwo\n3"
+        assert [one.partition(": status")[2] for one in told] == [" 401; it is tried again"] * 2
+        node.status = 401
+        with pytest.raises(Unreachable, match="status 401"):
+            list(read_logs(lambda: (False, [log]), streams=("stdout",), opened=Logs(login=lambda: Login("tony"))))
+
+
 def test_what_a_node_gave_away_is_read_where_it_says(node: Node, page: Callable[..., GrowingPage]) -> None:
     other = Node()
     other.log = b"collected"
@@ -166,3 +195,30 @@ def test_a_server_that_is_gone_is_said_unless_hdfs_has_the_log(page: Callable[..
     with pytest.raises(Unreachable, match="connection refused"):
         read(page(url=gone), ended=True)
     assert read(page(url=gone, collected=lambda: iter([b"x"])), ended=True) == b"x"
+
+
+def test_the_end_of_a_log_is_read_apart_from_the_rest(node: Node, page: Callable[..., GrowingPage]) -> None:
+    one = page(collected=lambda: iter([b"0123", b"4567", b"89"]))
+    node.log = b"01234"
+    assert one.tail(3) == b"234"
+    assert one.tail(30) == b"01234"
+    assert read(one) == b"01234"
+    node.status = 404
+    assert one.tail(3) is None
+    assert one.tail(5, ended=True) == b"56789"
+    assert page().tail(3, ended=True) is None
+    gone = page(url="http://127.0.0.1:1/node/containerlogs/c1/tony/stdout/", collected=lambda: iter([b"x"]))
+    with pytest.raises(Unreachable, match="connection refused"):
+        gone.tail(3)
+    assert gone.tail(3, ended=True) == b"x"
+
+
+def test_a_piece_ends_at_the_offset_wherever_it_comes_from(node: Node, page: Callable[..., GrowingPage]) -> None:
+    node.log = b"a\nb\nc\n"
+    for one, ended in ((page(), False), (page(last_lines=1), False)):
+        assert read(one, ended=ended)
+        assert one.offset == len(node.log)
+    node.status = 404
+    for one in (page(collected=lambda: iter([node.log])), page(last_lines=1, collected=lambda: iter([node.log]))):
+        assert read(one, ended=True)
+        assert one.offset == len(node.log)

@@ -1,0 +1,241 @@
+"""The journal of an application on HDFS: files of lines, merged where they become many.
+
+    journal-<attempt>-<number>.jsonl            a group of lines
+    journal-<attempt>-<first>-<last>.jsonl      the lines of all groups with these numbers
+
+HDFS appends, but a file that is renamed into place is never half there. Results that come in over hours make a group
+each, and a next attempt would have to read them all. So of each level every 32 files are merged into one of the next
+level: of 10,000 groups there are 75 files at most. Merged files are removed, a few at a time, once the file that has
+their lines is there; a reader leaves out what another file covers. So at any moment the files have each line once.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+from dlapp.am.application_dir.interface import MAX_JOURNAL_BYTES
+from dlapp.cluster.yarn.staging import MAX_GROUP_BYTES, OWN_FILE_MODE, StagingFiles
+from dlapp.errors import DlappError, NotFound
+from dlapp.system import log
+
+MERGED_AT_ONCE = 32
+REMOVED_AT_ONCE = 2
+"""Of files that are covered, with each look of the writing thread: who waits for a group does not wait for them."""
+KEPT_BYTES = 64 << 10
+"""Groups up to this size stay in memory until they are merged; larger ones are read again."""
+TIDY_AGAIN_S = 60.0
+"""After HDFS did not take, or did not have, what was to be merged or removed."""
+READ_AT_ONCE = 16
+LIST_AGAIN = 10
+_NAME = re.compile(r"journal-([0-9]{1,12})-([0-9]{1,12})(?:-([0-9]{1,12}))?\.jsonl")
+
+
+class JournalFile(NamedTuple):
+    """A file of the journal: the groups from ``first`` to ``last`` of an attempt.
+
+    Args:
+        data: its content, as far as it is kept.
+    """
+
+    attempt: int
+    first: int
+    last: int
+    size_bytes: int
+    name: str
+    data: bytes | None = None
+
+
+class JournalHome(Protocol):
+    """The application directory, as its journal uses it."""
+
+    directory: str
+
+    def is_ours(self) -> bool:
+        """Return whether no other attempt has taken over."""
+
+    def hurry(self) -> None:
+        """Have `HdfsJournalWriter.write` called soon, by another thread."""
+
+
+def read_lines(files: StagingFiles, directory: str) -> list[str]:
+    """Return the complete lines of all attempts' journals, in order. Raises DlappError."""
+    for _ in range(LIST_AGAIN):
+        wanted = needed_files(files.entries(directory))
+        if (size := sum(one.size_bytes for one in wanted)) > MAX_JOURNAL_BYTES:
+            raise DlappError(
+                f"the journal in {directory} has {size} bytes, at most {MAX_JOURNAL_BYTES} are read: "
+                "submit the application again"
+            )
+        try:
+            return _lines_of(files, [f"{directory}/{one.name}" for one in wanted])
+        except NotFound as error:
+            missing = error  # an attempt that does not know of us yet has merged some meanwhile
+    raise missing
+
+
+def _lines_of(files: StagingFiles, places: Sequence[str]) -> list[str]:
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(READ_AT_ONCE) as pool:
+        found = pool.map(lambda place: files.read(place, max_bytes=MAX_GROUP_BYTES), places)
+        return [line for data in found for line in data.decode("utf-8", "replace").split("\n")[:-1]]
+
+
+def needed_files(entries: Iterable[tuple[str, int, int]]) -> list[JournalFile]:
+    """Return the files of all journals in a directory, in order, without those that another one covers.
+
+    Args:
+        entries: as of `StagingFiles.entries`.
+    """
+    found = [one for name, size_bytes, _ in entries if (one := _parsed(name, size_bytes)) is not None]
+    needed: list[JournalFile] = []
+    for one in sorted(found, key=lambda one: (one.attempt, one.first, -one.last)):
+        if not needed or (one.attempt, one.last) > (needed[-1].attempt, needed[-1].last):
+            needed.append(one)
+    return needed
+
+
+def _parsed(name: str, size_bytes: int) -> JournalFile | None:
+    found = _NAME.fullmatch(name)
+    if found is None:
+        return None
+    attempt, first, last = (int(number) for number in (found[1], found[2], found[3] or found[2]))
+    return JournalFile(attempt, first, last, size_bytes, name)
+
+
+class HdfsJournalWriter:
+    """Appends lines to an attempt's journal, in groups that the directory's thread writes.
+
+    Args:
+        home: the application directory.
+        files: the file system that it is on.
+        attempt: this one.
+    """
+
+    def __init__(self, home: JournalHome, files: StagingFiles, attempt: int) -> None:
+        self._home, self._files, self._attempt = home, files, attempt
+        self.added = self.written = 0
+        self.on_written: Callable[[], None] = lambda: None
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        self._waiting: list[str] = []
+        self._number = 0
+        self._levels: list[list[JournalFile]] = [[]]
+        self._covered: deque[JournalFile] = deque()
+        self._tidy_at = 0.0
+
+    def add(self, line: str) -> None:
+        """Put a line into the next group."""
+        with self._lock:
+            self.added += 1
+            self._waiting.append(line + "\n")
+
+    def hurry(self) -> None:
+        """Write what was added soon, by the directory's thread."""
+        self._home.hurry()
+
+    def flush(self, *, durable: bool = False) -> None:
+        """Write the lines soon, by the thread; with ``durable`` they are on record when this returns."""
+        if durable and not self.write():
+            log.error("the journal could not be written: a next attempt will not know of this")
+
+    def write(self) -> bool:
+        """Write what waits, as one group or, if that is too large, as several; False: HDFS does not take it now.
+
+        What waits where another attempt has the application is dropped: an attempt after that one would go by it.
+        """
+        with self._writing:
+            with self._lock:
+                lines, self._waiting = self._waiting, []
+            if not lines or not self._home.is_ours():
+                return True
+            done = 0
+            for group in _groups(lines):
+                # Each try has a number of its own: one that was given up, and comes late, takes the place of no other.
+                number, self._number = self._number, self._number + 1
+                try:
+                    written = self._put(number, number, "".join(group).encode())
+                except (DlappError, OSError) as error:
+                    log.warning(f"the journal: {error}")
+                    with self._lock:
+                        self._waiting[:0] = lines[done:]
+                    break
+                self._levels[0].append(written)
+                done += len(group)
+                self.written += len(group)
+        if done:
+            self.on_written()
+        return done == len(lines)
+
+    def close(self) -> None:
+        """Write what is left, as `write` does."""
+        self.write()
+
+    def tidy(self) -> None:
+        """Merge files where there are many, and remove some of those that were merged. By one thread at a time."""
+        if time.monotonic() < self._tidy_at:
+            return
+        try:
+            for _ in range(min(REMOVED_AT_ONCE, len(self._covered))):
+                self._files.remove(f"{self._home.directory}/{self._covered[0].name}")
+                self._covered.popleft()
+            self._merge()
+        except (DlappError, OSError) as error:
+            log.warning(f"the journal: {error}")
+            self._tidy_at = time.monotonic() + TIDY_AGAIN_S
+
+    def _merge(self) -> None:
+        # A level's files are in order, and those of a higher one come before them.
+        for level, files in enumerate(self._levels):
+            if len(files) < MERGED_AT_ONCE:
+                continue
+            merged, size_bytes = files[:1], files[0].size_bytes
+            for one in files[1:MERGED_AT_ONCE]:
+                if (size_bytes := size_bytes + one.size_bytes) > MAX_GROUP_BYTES:
+                    break
+                merged.append(one)
+            after = merged[0]
+            if len(merged) > 1:
+                data = b"".join(map(self._content, merged))
+                if not self._home.is_ours():
+                    return
+                after = self._put(merged[0].first, merged[-1].last, data)._replace(data=None)
+                self._covered.extend(merged)
+            with self._writing:
+                del files[: len(merged)]
+            if level + 1 == len(self._levels):
+                self._levels.append([])
+            self._levels[level + 1].append(after)
+            return
+
+    def _content(self, one: JournalFile) -> bytes:
+        data = one.data
+        if data is None:
+            data = self._files.read(f"{self._home.directory}/{one.name}", max_bytes=MAX_GROUP_BYTES)
+        if len(data) != one.size_bytes:
+            raise DlappError(f"{one.name} has {len(data)} bytes, and was written with {one.size_bytes}")
+        return data
+
+    def _put(self, first: int, last: int, data: bytes) -> JournalFile:
+        """Write a file. Raises DlappError, OSError."""
+        numbers = f"{first:06d}" if first == last else f"{first:06d}-{last:06d}"
+        name = f"journal-{self._attempt}-{numbers}.jsonl"
+        self._files.write(f"{self._home.directory}/{name}", data, OWN_FILE_MODE)
+        kept = data if len(data) <= KEPT_BYTES else None
+        return JournalFile(self._attempt, first, last, len(data), name, kept)
+
+
+def _groups(lines: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield lines in groups that a next attempt reads, whose files have a limit."""
+    start = size = 0
+    for place, line in enumerate(lines):
+        size += (more := len(line.encode()))
+        if size > MAX_GROUP_BYTES and place > start:
+            yield lines[start:place]
+            start, size = place, more
+    yield lines[start:]

@@ -1,0 +1,134 @@
+"""Waits for services that all nodes use: ZooKeeper, HDFS, a registry; for a NodeManager; on a single node for Docker.
+
+A task that cannot go on without a service keeps trying, and says for which one it waits. On a cluster it is told to end
+after `HELD_MS`, so that others can use its resources. A task may also end because a service was away in the middle of a
+step. None of this is counted, and no node is avoided for it: the index waits, with a container or without one, until
+`service_patience` has passed since it first waited for this service.
+"""
+
+from __future__ import annotations
+
+from dlapp.am.decisions import containers
+from dlapp.am.decisions.verdict import GOOD_MS, Verdict
+from dlapp.am.model.instance import Container, Instance, StopReason
+from dlapp.am.model.journal import RecoveredWait
+from dlapp.am.model.state import ApplicationState, Due
+from dlapp.cluster.engine import NODE_MANAGER
+from dlapp.messages import Fault
+from dlapp.value import replace
+
+HELD_MS = 600_000
+"""How long a container on a cluster waits for a service before it is given back."""
+
+
+def take_wait(state: ApplicationState, container: Container, instance: Instance, service: str) -> None:
+    """A task reports for which service it waits, or that it goes on.
+
+    Args:
+        state: of the application; it is changed.
+        container: the task's.
+        instance: the index that runs in it.
+        service: for users; empty: it waits for none.
+    """
+    if service:
+        is_new = container.waits_since_ms is None or state.service_waits.get(instance.index) != service
+        begin(state, instance, service)
+        if container.waits_since_ms is None:
+            container.waits_since_ms = state.awake_ms
+        if is_new:
+            check_wait(state, container)
+    elif container.waits_since_ms is not None or instance.index in state.service_waits:
+        container.waits_since_ms = None
+        instance.good_since_ms = state.awake_ms
+        if state.service_waits.pop(instance.index, None) is not None:
+            _note(state, instance)
+
+
+def begin(state: ApplicationState, instance: Instance, service: str) -> None:
+    """Let an index wait for a service; since when is remembered until it has gone well for `GOOD_MS`."""
+    forget_if_well(state, instance)
+    instance.waits_since_ms.setdefault(service, state.awake_ms)
+    if state.service_waits.get(instance.index) != service:
+        state.service_waits[instance.index] = service
+        _note(state, instance)
+
+
+def _note(state: ApplicationState, instance: Instance) -> None:
+    """Write for which service an index waits, and since when it has waited for which: a next attempt goes on so."""
+    since_ms = {service: state.now_ms - state.awake_ms + ms for service, ms in instance.waits_since_ms.items()}
+    service = state.service_waits.get(instance.index, "")
+    state.note("wait", index=instance.index, service=service, since_ms=since_ms)
+
+
+def recover(state: ApplicationState, instance: Instance, wait: RecoveredWait) -> None:
+    """Go on with the waits of an index under an earlier attempt.
+
+    Args:
+        state: of the application; it is changed.
+        instance: the index.
+        wait: what the journal says of it.
+    """
+
+    def awake_ms(ms: int) -> int:
+        return state.awake_ms - max(0, state.now_ms - ms)
+
+    instance.waits_since_ms = {service: awake_ms(ms) for service, ms in wait.since_ms.items()}
+    instance.good_since_ms = awake_ms(wait.good_since_ms)
+    if wait.service:
+        state.service_waits[instance.index] = wait.service
+
+
+def forget_if_well(state: ApplicationState, instance: Instance) -> None:
+    """Forget the earlier waits and pauses of an index whose container has run for `GOOD_MS` without a wait."""
+    if instance.container is None or instance.index in state.service_waits:
+        return
+    if state.awake_ms - instance.good_since_ms >= GOOD_MS:
+        instance.pauses = 0
+        if instance.waits_since_ms:
+            instance.waits_since_ms.clear()
+            _note(state, instance)
+
+
+def left_ms(state: ApplicationState, instance: Instance, service: str) -> int:
+    """Return for how long an index may still wait for a service [ms]; 0 or less: no longer."""
+    since_ms = instance.waits_since_ms.get(service, state.awake_ms)
+    return since_ms + int(state.spec.service_patience_s * 1000) - state.awake_ms
+
+
+def check_wait(state: ApplicationState, container: Container) -> None:
+    """End a container that has waited for as long as it may, or set the time at which it has; its index is judged by
+    `judged_wait`.
+    """
+    instance = container.instance
+    if instance is None or container.waits_since_ms is None:
+        return
+    left = left_ms(state, instance, state.service_waits.get(instance.index, ""))
+    if not state.single_node:
+        left = min(left, container.waits_since_ms + HELD_MS - state.awake_ms)
+    if left > 0:
+        state.at(left, Due.SERVICE, container)
+    else:
+        containers.stop(state, container, StopReason.SERVICE)
+
+
+def may_delay_hello(state: ApplicationState, container: Container) -> bool:
+    """Return whether a container's task may be late because what its node fetches for it is on a service that others
+    wait for; no longer than that service is waited for.
+    """
+    is_away = any(not service.startswith(NODE_MANAGER) for service in state.service_waits.values())
+    longest_ms = state.timing.hello_ms + int(state.spec.service_patience_s * 1000)
+    return is_away and state.awake_ms - container.heard_ms < longest_ms
+
+
+def judged_wait(state: ApplicationState, instance: Instance | None) -> Verdict:
+    """Return the verdict on a container that was stopped because it waited for a service."""
+    service = state.service_waits.get(instance.index, "") if instance is not None else ""
+    return Verdict(Fault.SERVICE, "it does not answer", free=True, service=service)
+
+
+def as_service(state: ApplicationState, judged: Verdict) -> Verdict:
+    """Return a verdict of SERVICE also where a single node lacks a service of its own, such as Docker."""
+    is_service = judged.fault is Fault.SERVICE or (judged.fault is Fault.NODE and state.single_node)
+    if not judged.service or not is_service:
+        return judged
+    return replace(judged, fault=Fault.SERVICE, free=True, avoid_node=False)

@@ -1,0 +1,231 @@
+"""Work on single nodes of a cluster, each by an application of one container there.
+
+Only a host itself can see what runs on it and whether it has what containers need. Such an application has no payload:
+its task clears up the GPU ledger as ``dlapp-gpu gc`` does, or checks its node for dlapp-doctor. What came of it is its
+standard output.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dlapp.errors import DlappError, Unreachable
+from dlapp.system import clock
+from dlapp.value import replace
+
+if TYPE_CHECKING:
+    from dlapp.client import Client
+    from dlapp.ids import ApplicationId
+    from dlapp.spec import Submission
+
+AT_ONCE = 16
+"""Applications that run at the same time: each has an ApplicationMaster besides its container."""
+MEMORY_MIB = 512
+GC, CHECK = "dlapp-gpu-gc", "dlapp-doctor"
+"""Names of such applications."""
+_LOOK_EVERY_S = 0.3
+
+
+class _NodeRun(NamedTuple):
+    """One host on which an application is to run or runs."""
+
+    host: str
+    application: ApplicationId
+    deadline: float
+
+
+def reclaim_on(client: Client, hosts: Sequence[str], *, timeout_s: float) -> Iterator[dict[str, Any]]:
+    """End the leases of other hosts whose payloads are gone, as soon as each is done.
+
+    Args:
+        client: of the cluster that the hosts are nodes of.
+        hosts: as the cluster's nodes are called, or as the ledger calls them.
+        timeout_s: what one host may take, from the submission to the answer.
+
+    Yields:
+        ``host``; ``error``: why it was not reached, else empty; ``leases``: as `GpuLedger.reclaim` gives them.
+
+    Raises:
+        Unreachable: the cluster does not answer at all.
+    """
+    return _run_on(client, hosts, _Work(GC, "leases", collect_gpus=True), timeout_s)
+
+
+def check_on(client: Client, hosts: Sequence[str], texts: Mapping[str, str], *, timeout_s: float) -> Iterator[Any]:
+    """Check nodes as dlapp-doctor does, as soon as each is done.
+
+    Args:
+        client: of the cluster that the hosts are nodes of.
+        hosts: as the cluster's nodes are called.
+        texts: the configuration, as far as it is not the default.
+        timeout_s: what one host may take, from the submission to the answer.
+
+    Yields:
+        ``host``; ``error``: why it was not reached, else empty; ``findings``: each as a dictionary.
+
+    Raises:
+        Unreachable: the cluster does not answer at all.
+    """
+    work = _Work(CHECK, "findings", check_node=True, args=(json.dumps(dict(texts)),))
+    return _run_on(client, hosts, work, timeout_s)
+
+
+class _Work:
+    """Work of one such application.
+
+    Args:
+        appname: its name.
+        key: of the list in its standard output.
+        spec: fields of its `AppSpec`.
+    """
+
+    def __init__(self, appname: str, key: str, **spec: Any) -> None:
+        self.appname, self.key, self.spec = appname, key, spec
+
+
+def _run_on(client: Client, hosts: Sequence[str], work: _Work, timeout_s: float) -> Iterator[dict[str, Any]]:
+    nodes = client.engine.node_names()
+    waiting = list(dict.fromkeys(hosts))
+    asked: list[_NodeRun] = []
+    submitter = _Submitter(client, work)
+    try:
+        while waiting or asked:
+            while waiting and len(asked) < AT_ONCE:
+                host = waiting.pop(0)
+                try:
+                    application = submitter.submit(_node_of(host, nodes))
+                except Unreachable:
+                    raise
+                except DlappError as error:
+                    yield _failed(host, str(error), work)
+                    continue
+                asked.append(_NodeRun(host, application, time.monotonic() + timeout_s))
+            for one in list(asked):
+                if (
+                    answer := _answer(client, work, one, late=time.monotonic() >= one.deadline, timeout_s=timeout_s)
+                ) is not None:
+                    asked.remove(one)
+                    yield answer
+            if asked:
+                time.sleep(_LOOK_EVERY_S)
+    finally:
+        for one in asked:
+            _end(client, one.application)
+
+
+def _node_of(host: str, nodes: Sequence[str]) -> str:
+    """The node that a host is: of that name, or the only one whose name begins so, as a host's own name often is short.
+
+    Raises:
+        DlappError: there is none.
+    """
+    if host in nodes:
+        return host
+    short = host.partition(".")[0]
+    found = [one for one in nodes if one.partition(".")[0] == short and not short.isdigit()]
+    if len(found) == 1:
+        return found[0]
+    if not nodes:
+        raise DlappError("applications run on this machine only (cluster: local)")
+    some = ", ".join(sorted(nodes)[:5]) + (", …" if len(nodes) > 5 else "")
+    raise DlappError(f"no node of the cluster that runs now has this name; there are {some}")
+
+
+class _Submitter:
+    """Hands in such applications, which differ in their node alone: what they have in common is made once.
+
+    Args:
+        client: of the cluster.
+        work: of each of them.
+    """
+
+    def __init__(self, client: Client, work: _Work) -> None:
+        self._client, self._work = client, work
+        self._submission: Submission | None = None
+
+    def submit(self, node: str) -> ApplicationId:
+        from dlapp.messages import new_secret
+        from dlapp.spec import Placement, Secrets
+
+        if self._submission is None:
+            self._submission = self._made_ready(node)
+        spec = replace(self._submission.spec, placement=Placement(nodes=(node,)))
+        submission = replace(self._submission, spec=spec, submitted_ms=clock.now_ms())
+        return self._client.engine.submit(submission, Secrets(control_secret=new_secret()))
+
+    def _made_ready(self, node: str) -> Submission:
+        from dlapp.launcher.application import os_user
+        from dlapp.launcher.pack import pack
+        from dlapp.launcher.scan import scan_workspace
+        from dlapp.spec import AppSpec, Placement, Resources, RoleSpec, Submission
+
+        engine = self._client.engine
+        with tempfile.TemporaryDirectory(prefix=f"{self._work.appname}-") as workspace:
+            # What an application has: nothing of it runs.
+            with open(os.path.join(workspace, "nothing.sh"), "w", encoding="ascii") as file:
+                file.write("#!/bin/sh\n")
+            os.chmod(file.name, 0o755)
+            os.utime(file.name, (0, 0))
+            spec = AppSpec(
+                username=os_user(),
+                appname=self._work.appname,
+                workspace=workspace,
+                script="nothing.sh",
+                placement=Placement(nodes=(node,)),
+                roles=(RoleSpec(resources=Resources(memory_mib=MEMORY_MIB)),),
+                **self._work.spec,
+            )
+            engine.info()
+            engine.check(spec)
+            engine.prepare()
+            packed = pack(scan_workspace(workspace), engine.archive_cache(), limit_bytes=1 << 20)
+        return Submission(
+            spec=spec,
+            workspace_archive=packed.archive,
+            workspace_digest=packed.digest,
+            submitter=os_user(),
+            submitted_ms=clock.now_ms(),
+        )
+
+
+def _answer(client: Client, work: _Work, asked: _NodeRun, *, late: bool, timeout_s: float) -> dict[str, Any] | None:
+    """Return the result of one host; None: none yet."""
+    try:
+        view = client.status(asked.application)
+        if view.state.ended:
+            if view.final_status.value != "SUCCEEDED":
+                return _failed(asked.host, f"{asked.application} {view.final_status.value}: {view.diagnostics}", work)
+            return _read(client, work, asked)
+        said = view.diagnostics or view.state.value
+    except Unreachable as error:
+        said = str(error)
+    except DlappError as error:
+        return _failed(asked.host, f"{asked.application}: {error}", work)
+    if not late:
+        return None
+    _end(client, asked.application)
+    return _failed(asked.host, f"no answer in {timeout_s:g} s: {asked.application}: {said}", work)
+
+
+def _read(client: Client, work: _Work, asked: _NodeRun) -> dict[str, Any]:
+    data = b"".join(piece.data for piece in client.logs(asked.application, streams=("stdout",)))
+    try:
+        found = json.loads(data)
+        return {"host": asked.host, "error": "", work.key: list(found[work.key])}
+    except (ValueError, KeyError, TypeError):
+        return _failed(asked.host, f"what {asked.application} found cannot be read: {data[:80]!r}", work)
+
+
+def _failed(host: str, why: str, work: _Work) -> dict[str, Any]:
+    return {"host": host, "error": why, work.key: []}
+
+
+def _end(client: Client, application: ApplicationId) -> None:
+    with contextlib.suppress(DlappError):
+        client.kill(application)

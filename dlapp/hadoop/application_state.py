@@ -1,0 +1,62 @@
+"""State of an application, as the active ResourceManager has it on record: one question over REST.
+
+Source: Hadoop's ResourceManagerRest.md, RMWebServices; answers of 3.4.2.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dlapp.errors import DlappError
+from dlapp.hadoop.web import Web
+from dlapp.login import Login
+from dlapp.system.files import UntrustedFile, json_object
+
+FINAL = frozenset({"FINISHED", "FAILED", "KILLED"})
+NOT_KNOWN = "NOT_KNOWN"
+"""In the place of a state: the ResourceManager does not know the id, or no longer."""
+_CLUSTER = "/ws/v1/cluster"
+
+
+def read_application_state(urls: Sequence[str], login: Login, application_id: str, *, timeout_s: float) -> str:
+    """Return the state of an application, or `NOT_KNOWN`; empty: no ResourceManager says.
+
+    A final state is told only by a ResourceManager that says of itself that it is active: one that is starting may have
+    read a part of what it knew.
+
+    Args:
+        urls: web address of each ResourceManager.
+        login: as whom it is asked.
+        application_id: of the application.
+        timeout_s: of each request [s].
+    """
+    with Web(timeout_s) as web:
+        for url in urls:
+            with contextlib.suppress(DlappError):
+                answer = web.call(
+                    "GET",
+                    f"{url}{_CLUSTER}/apps/{application_id}",
+                    {"deSelects": "resourceRequests", **login.query},
+                )
+                if answer.status == 404:
+                    return NOT_KNOWN
+                app = _object(answer.body, "app") if answer.good else {}
+                if app.get("id") != application_id:
+                    continue  # on standby, or no ResourceManager
+                state = str(app.get("state", ""))
+                if state not in FINAL:
+                    return state
+                info = web.call("GET", f"{url}{_CLUSTER}/info", login.query)
+                if _object(info.body, "clusterInfo").get("haState") == "ACTIVE":
+                    return state
+    return ""
+
+
+def _object(data: bytes, key: str) -> Mapping[str, Any]:
+    try:
+        found = json_object(data, path="").get(key)
+    except UntrustedFile:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,176 @@
+"""Directories that a user's payloads keep on a node between runs: downloaded models, packages.
+
+    <directory>/                0700, its user's alone
+        lock                    held for a moment by who makes room
+        caches/<name>/          0700; payloads write it, dlapp never does
+        locks/<name>            shared: a task uses it; exclusive: it is being removed; its time: last used
+        removed/<name>.<random> a cache that is being removed
+
+A cache has no parts that dlapp knows: it stays or goes as a whole. It goes when the user's caches take more than the
+limit, or the disk has less free than it should, the one that was used longest ago first, or when it was not used for
+too long; never while a task holds its lock. What several payloads do in one at the same time is theirs to agree on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+
+from dlapp.errors import Denied, DlappError, TimedOut
+from dlapp.locations import shown
+from dlapp.storage.cache.entry import CachePlace, names
+from dlapp.storage.tree import explained, make_own_directory, remove_tree
+from dlapp.system import lock_files
+from dlapp.system.disk_space import free_bytes
+from dlapp.system.files import UntrustedFile, closing_fd, open_directory, open_own_directory
+from dlapp.system.owners import other_writers_above
+from dlapp.system.text import human_size
+
+Note = Callable[[str], None]
+WAIT_S = 60.0
+"""A cache gets out of the way in one rename, so nobody holds a lock for long."""
+_AGAIN_S = 0.02
+
+
+class PayloadCaches:
+    """One user's caches on this node. Any process may use them at the same time.
+
+    Args:
+        note: takes lines for dlapp's own log.
+
+    Raises:
+        Denied: the directory is another user's, or others can write or replace it.
+        DlappError: it cannot be made.
+    """
+
+    def __init__(self, place: CachePlace, note: Note = lambda _: None) -> None:
+        self._place, self._note = place, note
+        self._held: dict[str, int] = {}
+        # Below it all is reached by path, so nobody else may put another directory in its place.
+        if who := other_writers_above(place.directory):
+            raise Denied(
+                f"{shown(place.directory)} can be replaced by {who}, so it cannot have caches (chmod go-w or +t)"
+            )
+        try:
+            for path in (place.directory, *map(self._path, ("caches", "locks", "removed"))):
+                make_own_directory(path)
+        except UntrustedFile as error:
+            raise Denied(f"{shown(error.path)}: {error.problem}, so it cannot have caches") from error
+
+    @property
+    def lock_fds(self) -> tuple[int, ...]:
+        """Descriptors that keep what is held, in whatever process they are."""
+        return tuple(self._held.values())
+
+    def hold(self, name: str) -> str:
+        """Return the path of a cache, which is made if it is not there and stays until `close`.
+
+        Raises:
+            Denied: something else has its name.
+            DlappError: it cannot be made.
+        """
+        lock = self._locked(self._path("locks", name))
+        self._held[name] = lock
+        path = self._path("caches", name)
+        try:
+            with closing_fd(open_own_directory(self._path("caches"))) as above:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(name, 0o700, dir_fd=above)
+                with closing_fd(open_directory(name, dir_fd=above, path=path, owners=(os.geteuid(),))) as fd:
+                    os.fchmod(fd, 0o700)  # payloads may have changed it
+            os.utime(lock)
+        except UntrustedFile as error:
+            raise Denied(str(error)) from error
+        except OSError as error:
+            raise explained(error, path, "made") from error
+        return path
+
+    def close(self) -> None:
+        """Release what is held, then remove what is too much. May be repeated."""
+        if not self._held:
+            return
+        for lock in self._held.values():
+            with contextlib.suppress(OSError):
+                os.utime(lock)
+            os.close(lock)
+        self._held.clear()
+        try:
+            self._make_room()
+        except (DlappError, OSError) as error:
+            self._note(f"the caches in {self._place.directory} are not looked through: {error}")
+
+    def _make_room(self) -> None:
+        for name in names(self._path("removed")):  # of those who were killed
+            remove_tree(self._path("removed", name))
+        gone = []
+        lock = self._locked(self._path("lock"), shared=False)
+        try:
+            sizes = {name: _size_bytes(self._path("caches", name)) for name in names(self._path("caches"))}
+            used_s = {name: self._used_s(name) for name in sizes}
+            space = os.statvfs(self._place.directory)
+            reserve = int(self._place.keep_free * space.f_blocks * space.f_frsize)
+            total = sum(sizes.values())
+            over = max(total - self._place.limit_bytes, reserve - free_bytes(self._place.directory))
+            for name in sorted(sizes, key=lambda name: used_s[name]):
+                if over <= 0 and used_s[name] >= time.time() - self._place.age_s:
+                    continue
+                if (path := self._put_away(name)) is not None:
+                    over -= sizes[name]
+                    gone.append(path)
+                    self._note(
+                        f"the cache {name} ({human_size(sizes[name])}) is removed: all have {human_size(total)}, "
+                        f"the limit is {human_size(self._place.limit_bytes)}"
+                    )
+        finally:
+            os.close(lock)
+        for path in gone:
+            remove_tree(path)
+
+    def _put_away(self, name: str) -> str | None:
+        """Take a cache its name away, in one step; what is to be removed. None: a task uses it."""
+        path = self._path("locks", name)
+        lock = lock_files.take(path, shared=False)
+        if lock is None:
+            return None
+        gone = self._path("removed", f"{name}.{os.urandom(6).hex()}")
+        try:
+            os.rename(self._path("caches", name), gone)
+        except FileNotFoundError:
+            return None
+        finally:
+            lock_files.drop(lock, path)
+        return gone
+
+    def _used_s(self, name: str) -> float:
+        try:
+            return os.lstat(self._path("locks", name)).st_mtime
+        except FileNotFoundError:
+            return 0.0
+
+    def _locked(self, path: str, *, shared: bool = True) -> int:
+        deadline = time.monotonic() + WAIT_S
+        while (lock := lock_files.take(path, shared=shared)) is None:
+            if time.monotonic() > deadline:
+                raise TimedOut(f"{shown(path)} has been locked by another process for {WAIT_S:.0f} s")
+            time.sleep(_AGAIN_S)
+        return lock
+
+    def _path(self, *names: str) -> str:
+        return os.path.join(self._place.directory, *names)
+
+
+def _size_bytes(path: str) -> int:
+    """Return the room that a tree takes on the disk; what goes away meanwhile counts as gone."""
+    seen: set[int] = set()
+    total = 0
+    for _, directories, files, fd in os.fwalk(path, follow_symlinks=False):
+        for name in (*directories, *files):
+            with contextlib.suppress(OSError):
+                found = os.lstat(name, dir_fd=fd)
+                if found.st_nlink == 1 or found.st_ino not in seen:
+                    total += found.st_blocks * 512
+                    if found.st_nlink > 1:
+                        seen.add(found.st_ino)
+    return total

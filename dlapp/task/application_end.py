@@ -1,0 +1,161 @@
+"""The end of an application whose ApplicationMaster a task does not hear: what proves it, and who is asked how often.
+
+YARN ends the containers of an application that is over, but not those on a node whose NodeManager is dead, or was
+killed with what it knew. Their tasks find out by themselves. Proof is
+
+- a staging directory that is gone: the active NameNode, out of safe mode, finds nothing of this name in a directory
+  that the user can read, twice, `APART_S` apart; unless an active ResourceManager says at that time that the
+  application is not over, as where its first ApplicationMaster died before it could write anything;
+- an application that an active ResourceManager has on record as ended.
+
+Nothing else is: not a missing address of an ApplicationMaster, a denial, a time-out, safe mode, or an id that the
+ResourceManager does not know.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple, Protocol
+
+from dlapp.errors import DlappError
+from dlapp.hadoop.application_state import FINAL, NOT_KNOWN, read_application_state
+from dlapp.launch_spec import LaunchSpec
+from dlapp.system.clock import random_s
+from dlapp.task.am_address import Find, FindOnHdfs
+
+APART_S = 30.0
+"""Between the two looks that find no staging directory."""
+STAGING_EVERY_S = 120.0, 300.0
+"""Between two looks at a staging directory that is there without the address of an ApplicationMaster, as before the
+first one could write it. With the looks for that, 10,000 tasks ask the NameNode less than 300 times a second."""
+STATE_EVERY_S = 45.0, 60.0
+"""Between two questions to the ResourceManager: at most 220 a second of 10,000 tasks."""
+STATE_TIMEOUT_S = 3.0
+FIRST_STATE_S = 20.0, 45.0
+"""Until the first one: most often the next ApplicationMaster is there by then."""
+
+
+class EndEvidence(NamedTuple):
+    """Evidence of the end of an application.
+
+    Args:
+        absent_since_s, absent_at_s: the first and the last look that found no staging directory, if none since has
+            found it [s, monotonic].
+        state: what a ResourceManager said last of the application; empty: none has said anything.
+        state_at_s: when it did.
+    """
+
+    absent_since_s: float | None = None
+    absent_at_s: float = 0.0
+    state: str = ""
+    state_at_s: float = 0.0
+
+    def with_staging(self, is_absent: bool | None, now_s: float) -> EndEvidence:
+        """Take a look at the staging directory; None: it says nothing."""
+        if is_absent is None:
+            return self
+        if not is_absent:
+            return self._replace(absent_since_s=None)
+        since_s = now_s if self.absent_since_s is None else self.absent_since_s
+        return self._replace(absent_since_s=since_s, absent_at_s=now_s)
+
+    def with_state(self, state: str, now_s: float) -> EndEvidence:
+        """Take what a ResourceManager says; empty: none answers."""
+        return self._replace(state=state, state_at_s=now_s) if state else self
+
+    @property
+    def why_over(self) -> str:
+        """Return why the application is over, for users; empty: that is not proven."""
+        if self.state in FINAL:
+            return f"the application is over: the ResourceManager has it as {self.state}"
+        if self.absent_since_s is None or self.absent_at_s - self.absent_since_s < APART_S:
+            return ""
+        lately_s = max(self.absent_since_s, self.absent_at_s - STATE_EVERY_S[1] - APART_S)
+        if self.state not in ("", NOT_KNOWN) and self.state_at_s >= lately_s:
+            return ""
+        return "the application is over: its staging directory is gone"
+
+
+class Staging(Protocol):
+    """The application's directory on HDFS, as the search for the next ApplicationMaster sees it (`FindOnHdfs`)."""
+
+    @property
+    def is_there(self) -> bool | None:
+        """True if the last look found the file with the address; None: it could not tell."""
+
+    def look(self) -> object:
+        """Look at that file, if it is time to."""
+
+    def lacks_directory(self) -> bool | None:
+        """Return whether it is proven that the directory is gone; None: it is not known."""
+
+
+class ApplicationEndWatch:
+    """Asks for evidence of the end, with pauses: ten thousand tasks ask at the same time. Used by one thread.
+
+    Args:
+        staging: the application's directory; it is looked at only where the file with the address is not there.
+        read_state: returns what `read_application_state` does.
+        clock: of the pauses [s].
+    """
+
+    def __init__(
+        self, staging: Staging, read_state: Callable[[], str], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._staging, self._read_state, self._clock = staging, read_state, clock
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin anew: the ApplicationMaster was heard until now."""
+        self._evidence = EndEvidence()
+        self._staging_at = float("-inf")
+        self._state_at = self._clock() + random_s(*FIRST_STATE_S)
+
+    def look(self) -> str:
+        """Ask what is due. Return why the application is over; empty: as far as is known it is not."""
+        self._staging.look()
+        now = self._clock()
+        if self._staging.is_there:
+            self._staging_at = float("-inf")
+            self._evidence = self._evidence.with_staging(is_absent=False, now_s=now)
+        elif self._staging.is_there is False and now >= self._staging_at:
+            self._look_at_staging(now)
+        now = self._clock()
+        if now >= self._state_at:
+            self._state_at = now + random_s(*STATE_EVERY_S)
+            self._evidence = self._evidence.with_state(self._read_state(), now)
+        return self._evidence.why_over
+
+    def _look_at_staging(self, now: float) -> None:
+        try:
+            is_absent = self._staging.lacks_directory()
+        except DlappError:
+            is_absent = None
+        if is_absent and self._evidence.absent_since_s is None:
+            self._state_at = now
+        if is_absent is None:
+            self._staging_at = now + random_s(*STATE_EVERY_S)
+        else:
+            self._staging_at = now + (APART_S if is_absent else random_s(*STAGING_EVERY_S))
+        self._evidence = self._evidence.with_staging(is_absent, now)
+
+
+def end_watch(launch: LaunchSpec, find: Find | None) -> ApplicationEndWatch | None:
+    """Return the watch of a task on a cluster; None: its engine ends it whatever happens.
+
+    Args:
+        launch: names the ResourceManagers and the user.
+        find: the search for the next ApplicationMaster.
+    """
+    if not isinstance(find, FindOnHdfs) or launch.hdfs is None:
+        return None
+    read_state = partial(
+        read_application_state,
+        launch.resource_managers,
+        launch.hdfs.login,
+        str(launch.container_id.application),
+        timeout_s=STATE_TIMEOUT_S,
+    )
+    return ApplicationEndWatch(find, read_state)

@@ -1,0 +1,150 @@
+"""Test that what root does as another user loads nothing: that user may be unable to read it, or may have put it."""
+
+from __future__ import annotations
+
+import ast
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from queue import SimpleQueue
+
+import pytest
+
+import dlapp
+from dlapp.am.server import ControlEndpoint, ControlRequest
+from dlapp.messages import StopAnswer
+from dlapp.serialization import to_json
+from tests.attacks.identities import ROOT, VICTIM, Identities
+from tests.attacks.local_state import engine_in, make_application
+
+AS_ROOT = """
+import os, sys
+from dlapp.cluster.local.client.engine import LocalEngine
+from dlapp.config import load_config
+from dlapp.errors import DlappError
+from dlapp.system.processes import as_user
+
+become, found = as_user._become, sys.argv[1]
+
+def then_load_nothing(*args):
+    become(*args)
+    out = os.open(found, os.O_WRONLY | os.O_APPEND)
+
+    def hook(event, args):
+        if event == "import":
+            os.write(out, f"{args[0]}\\n".encode())
+
+    sys.addaudithook(hook)
+
+as_user._become = then_load_nothing
+engine = LocalEngine(load_config())
+try:
+    print(eval(f"engine.{sys.argv[2]}"))
+except DlappError as error:
+    print("Error:", error)
+"""
+"""Calls a method in an interpreter that has loaded no more than that, and writes down what the child still loads."""
+
+TEXT, ID = "'{}'", "__import__('dlapp.ids').ids.ApplicationId.from_text('{}')"
+CALLS = {
+    "ids": ("everybody=True",),
+    "gave": (TEXT,),
+    "view_json": (TEXT,),
+    "views_json": ("everybody=True",),
+    "submission": (ID,),
+    "dashboard_urls": (ID,),
+    "soft_kill": (ID, "'root'"),
+    "kill": (ID, "'root'"),
+}
+"""What goes through `LocalEngine._as`, by the method that is called for it, and its arguments."""
+STATES = ("waiting", "running", "done", "gone", "odd")
+
+
+@pytest.fixture
+def master() -> Iterator[str]:
+    """An ApplicationMaster that agrees to everything: its URL."""
+    calls: SimpleQueue[ControlRequest | None] = SimpleQueue()
+    control = ControlEndpoint("00", calls.put)
+
+    def answer() -> None:
+        while (call := calls.get()) is not None:
+            call.answer(to_json(StopAnswer(state="stopping")))
+
+    thread = threading.Thread(target=answer, name="master")
+    with control.server:
+        thread.start()
+        yield control.url
+        calls.put(None)
+        thread.join()
+
+
+def loaded_late(identities: Identities, env: dict[str, str], call: str) -> tuple[list[str], str]:
+    """Return what a child of root's loads as the victim by a call of an engine, and what root is told."""
+    found = identities.place / "found"
+    found.write_text("")
+    found.chmod(0o666)
+    done = identities.run(ROOT, str(identities.python), "-c", AS_ROOT, found, call, env=env, deadline_s=30)
+    assert done.code == 0, done.err
+    return found.read_text().split(), done.out
+
+
+def make_states(state: Path, *, shared: bool, master: str) -> dict[str, str]:
+    """An application of each kind; as their owner."""
+    with engine_in(state, shared=shared) as engine:
+        made = {one: make_application(engine, one if one in ("waiting", "done") else "running") for one in STATES}
+        for application in made.values():
+            home = Path(engine.state.application(application))
+            (home / "am.json").write_text(json.dumps({"control_url": master}))
+        odd = Path(engine.state.application(made["odd"]))
+        for name in ("view.json", "am.json", "outcome.json", "am.pid", "secrets.json", "died"):
+            (odd / name).write_bytes(b"\xff[[")
+        for path in Path(engine.state.application(made["gone"])).iterdir():
+            if path.is_file():
+                path.unlink()
+        return made
+
+
+# What lies in a shared directory root reads without becoming its owner; it ends it as the owner.
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize(("name", "shared"), [*((name, False) for name in CALLS), ("soft_kill", True), ("kill", True)])
+def test_nothing_is_loaded_in_a_child_that_has_become_another_user(
+    identities: Identities, shared_state: Path, master: str, name: str, shared: bool
+) -> None:
+    state = shared_state if shared else identities.home(VICTIM) / "state"
+    made = identities.call(VICTIM, lambda: make_states(state, shared=shared, master=master))
+    env = {"DLAPP_LOCAL_STATE_DIR": str(state), "DLAPP_LOCAL_GCORES": "0"}
+    env |= {"DLAPP_LOCAL_SHARED": "true"} if shared else {}
+    said = {}
+    for kind, application in made.items():
+        call = f"{name}({', '.join(CALLS[name]).format(application)})"
+        late, said[kind] = loaded_late(identities, env, call)
+        assert not late, f"{kind}: loads {late}; {said[kind]}"
+        assert "internal error" not in said[kind]
+    if name == "soft_kill":
+        assert "is being stopped" in said["running"]
+
+
+def test_what_is_loaded_late_is_seen(identities: Identities) -> None:
+    state = identities.home(VICTIM) / "state"
+    identities.call(VICTIM, lambda: engine_in(state, shared=False).close())
+    loads = "setattr(LocalEngine, 'ids', lambda self: [__import__('colorsys').__name__])"
+    call = f"_as(({loads}, engine.state)[1], 'ids')"
+    assert loaded_late(identities, {"DLAPP_LOCAL_STATE_DIR": str(state)}, call) == (["colorsys"], "['colorsys']\n")
+
+
+@pytest.mark.slow
+def test_every_call_as_another_user_is_tried_here() -> None:
+    package = Path(dlapp.__file__).parent
+    calls, methods = set(), set()
+    for path in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                if ast.unparse(node.func) == "as_user.call":
+                    calls.add(str(path.relative_to(package)))
+                elif node.func.attr == "_as":
+                    methods.add(
+                        ast.literal_eval(node.args[1]).removeprefix("_").removesuffix("_at").removesuffix("_json")
+                    )
+    assert calls == {"cluster/local/client/engine.py"}
+    assert methods == {name.removesuffix("_json") for name in CALLS}

@@ -1,0 +1,215 @@
+"""Another user of HDFS writes beside the victim's target, where the directory is not sticky.
+
+They may rename what is there, whole trees of the victim's, and can delete none of it. The victim's dlapp does not do
+that for them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dlapp.errors import DlappError, NotFound
+from dlapp.ids import ApplicationId, ContainerId
+from dlapp.locations import HdfsPlace
+from dlapp.login import Login
+from dlapp.storage.commit import commit, finish_interrupted, output_commit, part_location
+from dlapp.storage.hdfs import HdfsFiles
+from dlapp.system.files import UntrustedFile
+from tests.services.hadoop import Hadoop
+
+APP = ApplicationId(1700000000000, 42)
+CONTAINER = ContainerId(APP, 1, 2)
+NAMES = ("tmp", "ready", "old", "commit")
+
+
+class CutOff(BaseException):
+    """The victim's process is dead."""
+
+
+@pytest.fixture
+def admin(hadoop: Hadoop) -> HdfsFiles:
+    hadoop.start_datanodes()
+    return HdfsFiles(HdfsPlace(f"hdfs://127.0.0.1:{hadoop.ports['nn']}", (hadoop.hdfs_url,), Login(getpass.getuser())))
+
+
+@pytest.fixture
+def top(admin: HdfsFiles) -> Iterator[str]:
+    """A directory that all may write, and that is not sticky."""
+    top = f"{admin.place.location}/shared"
+    admin.make_directory(top)
+    admin.web.set_mode("/shared", 0o777)
+    yield top
+    admin.remove(top)
+
+
+@pytest.fixture
+def victim(admin: HdfsFiles, top: str) -> HdfsFiles:
+    """The victim's connections, with what they have in that directory besides their output."""
+    files = HdfsFiles(admin.place._replace(login=Login("victim")))
+    files.web.write("/shared/dataset/images/1.png", b"pixels")
+    return files
+
+
+@pytest.fixture
+def plant(admin: HdfsFiles, victim: HdfsFiles) -> Callable[[str], None]:
+    """Give the victim's data set a name of the commit, after what has that name was renamed."""
+    attacker = HdfsFiles(admin.place._replace(login=Login("mallory")))
+
+    def change_names(what: str) -> None:
+        name = f"/shared/run.{APP}.{what}"
+        with contextlib.suppress(DlappError):
+            attacker.web.rename(name, f"{name} aside")
+        with contextlib.suppress(DlappError):
+            attacker.web.rename("/shared/dataset", name)
+
+    return change_names
+
+
+def parts_of(victim: HdfsFiles, top: str) -> list[tuple[str, str]]:
+    parts = []
+    for number in (2, 3):
+        part = part_location(f"{top}/run", APP, ContainerId(APP, 1, number))
+        victim.make_directory(part, 0o700)
+        victim.web.write(victim.place.path(f"{part}/model"), b"weights")
+        parts.append((str(number), part))
+    victim.web.set_mode(victim.place.path(part_location(f"{top}/run", APP, CONTAINER)).rpartition("/")[0], 0o700)
+    return parts
+
+
+def assert_kept(admin: HdfsFiles, top: str) -> None:
+    """Check that nothing of the data set is gone, whatever name it has."""
+    names = admin.names(top)
+    found = [name for name in names if admin.exists(f"{top}/{name}/images/1.png")]
+    assert len(found) == 1, names
+    assert admin.read_bytes(f"{top}/{found[0]}/images/1.png", 1 << 28) == b"pixels"
+
+
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize("step", ["marker", "old aside", "swapped"])
+@pytest.mark.parametrize("what", NAMES)
+def test_a_directory_that_gets_a_name_of_a_commit_at_work_is_not_removed(
+    admin: HdfsFiles, victim: HdfsFiles, top: str, plant: Callable[[str], None], what: str, step: str
+) -> None:
+    victim.web.write("/shared/run/weights", b"old")
+    parts = parts_of(victim, top)
+    with contextlib.suppress(DlappError):
+        commit(
+            f"{top}/run",
+            APP,
+            parts,
+            overwrite=True,
+            files=victim,
+            step=lambda now: plant(what) if now == step else None,
+        )
+    assert_kept(admin, top)
+
+
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize("call", ["drop", "keep_partial", "finish_interrupted"])
+@pytest.mark.parametrize("step", ["", "marker", "ready", "swapped"])
+@pytest.mark.parametrize("what", NAMES)
+def test_a_directory_that_gets_a_name_of_a_commit_that_was_cut_off_is_not_removed(
+    admin: HdfsFiles, victim: HdfsFiles, top: str, plant: Callable[[str], None], what: str, step: str, call: str
+) -> None:
+    victim.web.write("/shared/run/weights", b"old")
+    parts, target = parts_of(victim, top), f"{top}/run"
+
+    def cut_off(now: str) -> None:
+        if now == step:
+            raise CutOff
+
+    if step:
+        with pytest.raises(CutOff):
+            commit(target, APP, parts, overwrite=True, files=victim, step=cut_off)
+    plant(what)
+    with contextlib.suppress(DlappError):
+        if call == "drop":
+            output_commit(target, APP, files=victim).drop()
+        elif call == "keep_partial":
+            output_commit(target, APP, files=victim).keep_partial(parts)
+        else:
+            finish_interrupted(target, files=victim)
+    assert_kept(admin, top)
+
+
+def test_a_new_target_that_is_taken_away_costs_no_part(admin: HdfsFiles, victim: HdfsFiles, top: str) -> None:
+    attacker = HdfsFiles(admin.place._replace(login=Login("mallory")))
+    parts = parts_of(victim, top)
+
+    def take_away(step: str) -> None:
+        if step == "marker":
+            attacker.web.rename(f"/shared/run.{APP}.ready", "/shared/taken")
+
+    with pytest.raises(NotFound, match=r"ready was taken away, so /shared/run cannot be committed"):
+        commit(f"{top}/run", APP, parts, overwrite=True, files=victim, step=take_away)
+    for _, part in parts:
+        assert victim.read_bytes(f"{part}/model", 1 << 10) == b"weights"
+
+
+def test_nothing_is_stored_in_a_private_directory_that_gets_the_place_of_a_part_meanwhile(
+    admin: HdfsFiles, victim: HdfsFiles, top: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "output").mkdir(mode=0o755)
+    (tmp_path / "output/model").write_text("weights")
+    attacker = HdfsFiles(admin.place._replace(login=Login("mallory")))
+    victim.web.set_mode("/shared/dataset", 0o700)
+    parts = f"/shared/run.{APP}.tmp"
+    clear = victim.web.clear
+
+    def clear_and_lose_the_name(path: str, *, file: bool = False) -> None:
+        clear(path, file=file)
+        attacker.web.rename(parts, f"{parts} aside")
+        attacker.web.make_directory(parts, 0o777)
+        attacker.web.rename("/shared/dataset", f"{parts}/{CONTAINER}")
+
+    monkeypatch.setattr(victim.web, "clear", clear_and_lose_the_name)
+    victim.store(str(tmp_path / "output"), part_location(f"{top}/run", APP, CONTAINER))
+    private = admin.web.status(f"{parts}/{CONTAINER}")
+    assert private is not None
+    assert private.mode == 0o700
+    assert admin.names(f"{top}/run.{APP}.tmp/{CONTAINER}") == ["images"]
+    assert admin.read_bytes(f"{top}/run.{APP}.tmp aside/{CONTAINER}/model", 1 << 10) == b"weights"
+
+
+def test_a_directory_in_the_attackers_place_for_the_parts_is_not_removed_by_who_stores_one(
+    admin: HdfsFiles, victim: HdfsFiles, top: str, tmp_path: Path
+) -> None:
+    (tmp_path / "output").write_text("weights")
+    fake = f"/shared/run.{APP}.tmp"
+    attacker = HdfsFiles(admin.place._replace(login=Login("mallory")))
+    attacker.web.make_directory(fake, 0o777)
+    attacker.web.set_mode(fake, 0o777)
+    attacker.web.rename("/shared/dataset", f"{fake}/{CONTAINER}")
+    with pytest.raises(UntrustedFile, match="belongs to mallory"):
+        victim.store(str(tmp_path / "output"), part_location(f"{top}/run", APP, CONTAINER))
+    assert admin.read_bytes(f"{top}/run.{APP}.tmp/{CONTAINER}/images/1.png", 100) == b"pixels"
+
+
+def test_a_directory_that_gets_the_name_of_the_new_target_while_it_is_dropped_gets_it_back(
+    monkeypatch: pytest.MonkeyPatch, admin: HdfsFiles, victim: HdfsFiles, top: str, plant: Callable[[str], None]
+) -> None:
+    def cut_off(now: str) -> None:
+        if now == "ready":
+            raise CutOff
+
+    with pytest.raises(CutOff):
+        commit(f"{top}/run", APP, parts_of(victim, top), overwrite=True, files=victim, step=cut_off)
+    rename = victim.web.rename
+
+    def after_the_attacker(old: str, new: str, *, overwrite: bool = False) -> bool:
+        if old.endswith(".ready"):
+            plant("ready")
+        return rename(old, new, overwrite=overwrite)
+
+    monkeypatch.setattr(victim.web, "rename", after_the_attacker)
+    with pytest.raises(DlappError, match=r"run\..*\.ready: was not created by this commit"):
+        output_commit(f"{top}/run", APP, files=victim).drop()
+    assert admin.exists(f"{top}/run.{APP}.ready/images/1.png")
+    monkeypatch.undo()
+    output_commit(f"{top}/run", APP, files=victim).drop()
+    assert_kept(admin, top)

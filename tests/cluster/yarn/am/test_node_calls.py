@@ -1,0 +1,173 @@
+"""Orders to nodes, some of which do not answer: fake NodeManagers on real sockets."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from dlapp.cluster.yarn.am import node_calls
+from dlapp.cluster.yarn.am.node_calls import FailedOrder, LookOrder, NodeCalls, StopOrder
+from dlapp.cluster.yarn.proto import yarn_pb2 as pb
+from dlapp.cluster.yarn.values import ContainerStage, NodeId
+from dlapp.hadoop.errors import ConnectionLost, TryAgain
+from dlapp.ids import ContainerId
+from tests.cluster.yarn.am.node_managers import TOKEN, SilentNode, id_of, start_of, take_all
+from tests.cluster.yarn.on_yarn import until
+from tests.hadoop.rpc_server import Refuse, RpcServer
+
+
+class Outcome:
+    """Outcome of orders."""
+
+    def __init__(self) -> None:
+        self.started: list[ContainerId] = []
+        self.failed: list[FailedOrder] = []
+        self.seen: list[tuple[ContainerId, ContainerStage | None]] = []
+        self.calls = NodeCalls(
+            lambda _node: TOKEN,
+            self.failed.append,
+            lambda container_id, stage: self.seen.append((container_id, stage)),
+            self.started.extend,
+        )
+
+
+@pytest.fixture
+def outcome() -> Iterator[Outcome]:
+    one = Outcome()
+    yield one
+    one.calls.close(10.0)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give up connections soon."""
+    monkeypatch.setattr(node_calls, "CONNECT_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(node_calls, "FIRST_PAUSE_S", 0.02)
+    monkeypatch.setattr(node_calls, "LONGEST_PAUSE_S", 0.02)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_of_many_nodes_that_are_off_none_keeps_the_others_waiting(
+    outcome: Outcome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_calls, "START_TIMEOUT_S", 1000.0)
+    with ExitStack() as stack:
+        dead = [stack.enter_context(SilentNode(full=number % 2 == 0)) for number in range(40)]
+        server = stack.enter_context(RpcServer(take_all, TOKEN, host=""))
+        live = [NodeId(f"127.0.1.{number}", server.address[1]) for number in range(1, 61)]
+        server_nodes = [one.node for one in dead] + live
+        for number, node in enumerate(server_nodes):
+            outcome.calls.order(node, start_of(id_of(number), node))
+        until(lambda: len(outcome.started) == len(live), 20)
+        # What comes for them later waits for the two threads that call nodes which do not answer, and nobody else does.
+        for number, one in enumerate(dead):
+            outcome.calls.order(one.node, StopOrder(id_of(number)))
+        until(lambda: sum(one.calls for one in dead) > 30, 20)
+        for number, node in enumerate(live):
+            outcome.calls.order(node, start_of(id_of(1000 + number), node))
+        until(lambda: len(outcome.started) == 2 * len(live), 20)
+        assert outcome.failed == []
+    names = [one.name for one in threading.enumerate()]
+    assert sum(name.startswith("am-nodes") for name in names) <= node_calls.MOST_THREADS
+    assert sum(name.startswith("am-slow-nodes") for name in names) <= node_calls.MOST_SLOW_THREADS
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("full", [False, True])
+def test_what_a_silent_node_does_not_take_in_time_has_failed_and_was_not_started(
+    outcome: Outcome, monkeypatch: pytest.MonkeyPatch, full: bool
+) -> None:
+    monkeypatch.setattr(node_calls, "START_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(node_calls, "STOP_TIMEOUT_S", 0.5)
+    with SilentNode(full=full) as dead:
+        outcome.calls.order(dead.node, start_of(id_of(2), dead.node))
+        outcome.calls.order(dead.node, LookOrder(id_of(4)))
+        outcome.calls.order(dead.node, StopOrder(id_of(3)))
+        until(lambda: len(outcome.failed) == 2 and outcome.seen, 20)
+        assert [(one.container_id, one.start) for one in outcome.failed] == [(id_of(2), True), (id_of(3), False)]
+        assert outcome.seen == [(id_of(4), None)]
+        error = outcome.failed[0].error
+        assert isinstance(error, ConnectionLost)
+        assert not error.sent
+        words = f"the NodeManager {dead.node} did not answer in 0.5 s: {dead.node}: timed out"
+        assert str(error) == words
+        if not full:
+            assert dead.calls > 1
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_start_that_may_have_reached_its_node_is_told_as_such(
+    outcome: Outcome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_calls, "START_TIMEOUT_S", 0.5)
+    is_first = threading.Event()
+
+    def lose(_method: str, _request: bytes) -> bytes:
+        if not is_first.is_set():
+            is_first.set()
+            raise EOFError
+        raise Refuse("org.apache.hadoop.yarn.exceptions.NMNotYetReadyException", "not yet")
+
+    with RpcServer(lose, TOKEN) as server:
+        node = NodeId(*server.address)
+        outcome.calls.order(node, start_of(id_of(2), node))
+        until(lambda: outcome.failed, 20)
+    (failed,) = outcome.failed
+    assert isinstance(failed.error, ConnectionLost)
+    assert failed.error.sent
+    assert "not yet" in str(failed.error)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_node_that_is_not_ready_is_tried_again_and_then_it_is_not_its_fault(
+    outcome: Outcome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusals = iter(range(3))
+
+    def refuse(method: str, request: bytes) -> bytes:
+        if next(refusals, None) is None:
+            return take_all(method, request)
+        raise Refuse("org.apache.hadoop.yarn.exceptions.NMNotYetReadyException", "not yet")
+
+    with RpcServer(refuse, TOKEN) as server:
+        node = NodeId(*server.address)
+        outcome.calls.order(node, start_of(id_of(2), node))
+        until(lambda: outcome.started == [id_of(2)], 20)
+        # With its answer it is a node like any other.
+        outcome.calls.order(node, start_of(id_of(3), node))
+        until(lambda: outcome.started == [id_of(2), id_of(3)], 20)
+        refusals = iter(range(1_000_000))
+        monkeypatch.setattr(node_calls, "START_TIMEOUT_S", 0.3)
+        outcome.calls.order(node, start_of(id_of(4), node))
+        until(lambda: outcome.failed, 20)
+    assert isinstance(outcome.failed[0].error, TryAgain)
+
+
+def test_a_node_gets_its_orders_in_turn_and_those_of_one_kind_in_one_call(outcome: Outcome) -> None:
+    got: list[tuple[str, int]] = []
+    is_first, go = threading.Event(), threading.Event()
+
+    def take(method: str, request: bytes) -> bytes:
+        is_first.set()
+        go.wait(20)
+        answer = take_all(method, request)
+        count = len(pb.StartContainersResponseProto.FromString(answer).succeeded_requests) if "start" in method else 1
+        got.append((method, count))
+        return answer
+
+    with RpcServer(take, TOKEN) as server:
+        node = NodeId(*server.address)
+        outcome.calls.order(node, start_of(id_of(1), node))
+        until(is_first.is_set, 20)
+        for number in range(2, 60):
+            outcome.calls.order(node, start_of(id_of(number), node))
+        outcome.calls.order(node, StopOrder(id_of(2)))
+        outcome.calls.order(node, start_of(id_of(60), node))
+        go.set()
+        until(lambda: len(outcome.started) == 60, 20)
+    calls = [("startContainers", 1), ("startContainers", 50), ("startContainers", 8)]
+    assert got == [*calls, ("stopContainers", 1), ("startContainers", 1)]
+    assert outcome.started == [id_of(number) for number in range(1, 61)]

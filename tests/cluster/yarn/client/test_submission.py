@@ -1,0 +1,153 @@
+"""A submission to a ResourceManager that recovers, which a second copy of an application would end, and its size."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dlapp.cluster.yarn.am_plan import AmPlan
+from dlapp.cluster.yarn.client.rest import AppSubmission, YarnRest
+from dlapp.cluster.yarn.client.submission import ApplicationSubmitter, credentials_of
+from dlapp.cluster.yarn.dialect import Dialect
+from dlapp.cluster.yarn.values import Cluster, Launch
+from dlapp.errors import Unreachable, UsageError
+from dlapp.hadoop.errors import ApplicationNotFound
+from dlapp.hadoop.tokens import Credentials
+from dlapp.ids import ApplicationId
+from dlapp.launch_spec import DockerSettings
+from dlapp.locations import HdfsPlace
+from dlapp.login import Login
+from dlapp.spec import AppSpec, InputSpec, RoleSpec, Secrets, Submission
+
+APP = ApplicationId(1700000000000, 7)
+NOT_FOUND = {"RemoteException": {"javaClassName": "org.apache.hadoop.yarn.webapp.NotFoundException", "message": "no"}}
+
+
+class Recovering:
+    """A ResourceManager without high availability, as seen: it answers before it has read its state.
+
+    Args:
+        starting: so many questions after its state it is still reading.
+        has: it finds the application in its state then.
+        loses: answers to submissions that are lost: the connection is cut.
+    """
+
+    def __init__(self, starting: int, *, has: bool = False, loses: int = 0) -> None:
+        self.starting, self.has, self.loses = starting, has, loses
+        self.submitted = 0
+
+    def answer(self, method: str, path: str) -> tuple[int, Any] | None:
+        if path == "/ws/v1/cluster/info":
+            self.starting -= 1
+            return 200, {"clusterInfo": {"haState": "INITIALIZING" if self.starting >= 0 else "ACTIVE"}}
+        if method == "POST":
+            assert self.starting < 0, "it dies of this when it finds the application in its state"
+            assert not self.has, "it has the application already"
+            self.submitted += 1
+            self.has = True
+            self.loses -= 1
+            return None if self.loses >= 0 else (202, {})
+        if self.starting >= 0 or not self.has:
+            return 404, NOT_FOUND
+        return 200, {"app": {"id": str(APP), "state": "ACCEPTED", "finalStatus": "UNDEFINED"}}
+
+
+@contextmanager
+def serving(manager: Recovering) -> Iterator[YarnRest]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            answer = manager.answer(self.command, self.path.partition("?")[0])
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            if answer is None:
+                self.close_connection = True
+                return
+            data = json.dumps(answer[1]).encode()
+            self.send_response(answer[0])
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        do_POST = do_GET
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread.start()
+        try:
+            with YarnRest([f"http://127.0.0.1:{server.server_address[1]}"], Login("tony"), timeout_s=5) as rest:
+                yield rest
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def hand_in(rest: YarnRest) -> str | None:
+    submitter = ApplicationSubmitter(SimpleNamespace(), None)  # type: ignore[arg-type]
+    launch = Launch(command=("true",), resources={}, credentials=b"")
+    return submitter._handed_in(rest, AppSubmission(application_id=APP, name="it", launch=launch, memory_mib=256))
+
+
+def test_a_plan_that_a_resource_manager_may_not_keep_is_refused_by_what_is_large_in_it() -> None:
+    def plan(env: str, source: str) -> AmPlan:
+        spec = AppSpec(
+            username="tony",
+            appname="a",
+            workspace="/w",
+            script="s",
+            inputs=(InputSpec(sources=(source,), input_path="in"),),
+            roles=(RoleSpec(instances=1),),
+        )
+        return AmPlan(
+            submission=Submission(
+                spec=spec, workspace_archive="", workspace_digest="", submitter="tony", submitted_ms=1
+            ),
+            secrets=Secrets(control_secret="0" * 64, env={"A": env}),
+            cluster=Cluster(schedulers=(), clients=(), login=Login("tony"), dialect=Dialect.NONE),
+            home="hdfs://nn/user/tony",
+            python="python3",
+            hdfs=HdfsPlace("hdfs://nn", (), Login("tony")),
+            docker=DockerSettings("", "host"),
+        )
+
+    held = plan("x" * (200 << 10), "hdfs://nn/a")
+    assert AmPlan.from_credentials(Credentials.decode(credentials_of(held))) == held
+    with pytest.raises(
+        UsageError, match=r"have 29\d KiB, .* 256 KiB at most: the variables \(env.NAME, env_file\) alone "
+    ):
+        credentials_of(plan("x" * (293 << 10), "hdfs://nn/a"))
+    with pytest.raises(UsageError, match=r"the input \(\[from_hdfs\]\) alone have 293 KiB"):
+        credentials_of(plan("x", "hdfs://nn/" + "x" * (293 << 10)))
+
+
+def test_nothing_is_submitted_before_the_resource_manager_is_active() -> None:
+    manager = Recovering(starting=2)
+    with serving(manager) as rest:
+        assert hand_in(rest) is None
+    assert manager.submitted == 1
+
+
+def test_what_the_resource_manager_has_is_not_submitted_again() -> None:
+    manager = Recovering(starting=0, loses=1)
+    with serving(manager) as rest:
+        assert hand_in(rest) is None
+    assert manager.submitted == 1
+
+
+def test_an_application_is_not_unknown_to_a_resource_manager_that_still_reads_its_state() -> None:
+    with serving(Recovering(starting=1)) as rest:
+        with pytest.raises(Unreachable, match=r"the ResourceManager is starting \(INITIALIZING\)"):
+            rest.report(APP)
+        with pytest.raises(ApplicationNotFound):
+            rest.report(APP)
+    with serving(Recovering(starting=1)) as rest, pytest.raises(Unreachable, match="not active yet"):
+        rest.new_application()

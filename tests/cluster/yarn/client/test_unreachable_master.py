@@ -1,0 +1,92 @@
+"""Test what is shown of an application whose ApplicationMaster cannot be reached from here."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from dlapp.cluster.yarn.client import status
+from dlapp.cluster.yarn.client.rest import AppReport
+from dlapp.cluster.yarn.client.status import ApplicationReader
+from dlapp.cluster.yarn.client.views import merged
+from dlapp.cluster.yarn.staging import SUBMISSION, VIEW, StagingPaths
+from dlapp.errors import Unreachable
+from dlapp.ids import ApplicationId
+from dlapp.locations import FileInfo
+from dlapp.report import ApplicationView, FinalStatus, State
+from dlapp.serialization import to_json
+from dlapp.tools.display.status import status_lines
+from tests.am.test_application_dir_hdfs import FilesInMemory
+
+APP = ApplicationId(1700000000000, 7)
+WRITTEN_MS = 1_700_000_100_000
+REPORT = AppReport(
+    application_id=APP,
+    user="tony",
+    name="a",
+    queue="root.default",
+    state=State.RUNNING,
+    final_status=FinalStatus.UNDEFINED,
+    tracking_url="http://node7:40000/",
+)
+STAGING = StagingPaths(FilesInMemory.home).staging(APP)
+VIEW_PLACE, SUBMISSION_PLACE = f"{STAGING}/{VIEW}", f"{STAGING}/{SUBMISSION}"
+
+
+class Staged(FilesInMemory):
+    """The files of a running application."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        view = ApplicationView(application_id=APP, attempt=1, state=State.RUNNING, phase="running 1 of 1")
+        self.files = {VIEW_PLACE: json.dumps(to_json(view)).encode(), SUBMISSION_PLACE: b"{}"}
+
+    def look(self, location: str) -> FileInfo | None:
+        found = super().look(location)
+        return None if found is None else found._replace(modified_ms=WRITTEN_MS)
+
+
+class Silent:
+    """ApplicationMasters that do not answer."""
+
+    def view(self, _report: AppReport) -> object:
+        raise Unreachable("ApplicationMaster at http://node7:40000: no answer")
+
+
+@pytest.fixture
+def files() -> Staged:
+    return Staged()
+
+
+@pytest.fixture
+def reader(files: Staged) -> ApplicationReader:
+    session = SimpleNamespace(user="tony", files=lambda _user: files)
+    return ApplicationReader(session, Silent())  # type: ignore[arg-type]
+
+
+def test_what_it_wrote_to_hdfs_is_shown_with_its_age(reader: ApplicationReader) -> None:
+    shown = merged(REPORT, reader._told(REPORT))
+    assert (shown.phase, shown.as_of_ms) == ("running 1 of 1", WRITTEN_MS)
+    lines = status_lines(to_json(shown), [], WRITTEN_MS + 14_000)
+    assert "as of : 0:00:14 ago, read on HDFS: its ApplicationMaster does not answer here" in lines
+
+
+def test_it_is_asked_for_views_every_25_s(
+    reader: ApplicationReader, files: Staged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        reader._told(REPORT)
+    assert files.touched == {SUBMISSION_PLACE: 1}
+    monkeypatch.setattr(status, "ASK_EVERY_S", -1.0)
+    reader._ask_at.clear()
+    for _ in range(2):
+        reader._told(REPORT)
+    assert files.touched == {SUBMISSION_PLACE: 3}
+
+
+def test_a_list_and_what_was_submitted_ask_nobody_for_views(reader: ApplicationReader, files: Staged) -> None:
+    assert reader._last_words(REPORT).view is not None
+    assert reader._told(REPORT, live=False).view is not None
+    assert files.touched == {}

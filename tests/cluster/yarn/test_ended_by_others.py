@@ -1,0 +1,116 @@
+"""Applications that YARN or an operator ends, on a real YARN: their output is kept, and a lifetime ends them softly."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dlapp.client import Client
+from dlapp.config import load_config
+from dlapp.hadoop.configuration import read_configuration
+from dlapp.ids import ApplicationId
+from dlapp.login import Login
+from dlapp.messages import Phase
+from dlapp.report import Cause, State
+from dlapp.storage.hdfs_staging import HdfsStagingFiles
+from tests.cluster.yarn.on_yarn import until
+from tests.services.hadoop import Hadoop
+from tests.services.keeper import end_all_in
+
+LIFETIME_S, GRACE_S = 24, 2
+SCRIPT = """#!/bin/sh
+trap 'kill $!; echo saved > output/x; exit 0' TERM
+mkdir output
+echo begun > output/x
+[ $CONTAINER_INDEX = 0 ] && exit 0
+sleep 600 &
+wait $!
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    directory = tmp_path_factory.mktemp("ended")
+    workspace = directory / "workspace"
+    workspace.mkdir()
+    (workspace / "run.sh").write_text(SCRIPT)
+    yield directory
+    end_all_in(directory)
+
+
+@pytest.fixture(scope="module")
+def client(hadoop: Hadoop, place: Path) -> Iterator[Client]:
+    options = {
+        "cluster": "yarn",
+        "yarn.conf_dir": str(hadoop.configuration),
+        "yarn.python": sys.executable,
+        "local.state_dir": str(place / "state"),
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HADOOP_USER_NAME", getpass.getuser())
+        client = Client(load_config(options))
+        yield client
+        client.engine.close()
+
+
+@pytest.fixture(scope="module")
+def files(hadoop: Hadoop) -> HdfsStagingFiles:
+    return HdfsStagingFiles(read_configuration(str(hadoop.configuration)).hdfs(Login(getpass.getuser())))
+
+
+def submitted(client: Client, place: Path, target: str) -> ApplicationId:
+    path = place / "app.properties"
+    path.write_text(
+        "[application]\nappname=ended\nuser_dev_workspace_path=./workspace\nuser_shell_script=run.sh\n"
+        f"username={getpass.getuser()}\nkill_grace={GRACE_S}\n[resources]\nmemory=256m\ncontainers=2\n"
+        f"[to_hdfs]\noutput_path=output\nhdfs={target}\n"
+    )
+    return client.submit(str(path)).application_id
+
+
+def put(hadoop: Hadoop, application_id: ApplicationId, what: str, body: object) -> None:
+    """Change an application by the ResourceManager's REST interface, as an operator's tools do."""
+    url = f"{hadoop.rm_url}/ws/v1/cluster/apps/{application_id}/{what}?user.name={getpass.getuser()}"
+    request = urllib.request.Request(
+        url, data=json.dumps(body).encode(), method="PUT", headers={"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        assert answer.status in (200, 202)
+
+
+@pytest.mark.slow
+def test_output_of_an_application_that_an_operator_kills_is_kept_and_a_lifetime_ends_one_softly(
+    hadoop: Hadoop, client: Client, place: Path, files: HdfsStagingFiles
+) -> None:
+    targets = [f"{files.home}/ended/{name}" for name in ("killed", "limited")]
+    killed, limited = (submitted(client, place, target) for target in targets)
+    # As its queue's maximum-application-lifetime would be, it is there before its ApplicationMaster is.
+    at = time.strftime("%Y-%m-%dT%H:%M:%S.000+0000", time.gmtime(time.time() + LIFETIME_S))
+    put(hadoop, limited, "timeout", {"timeout": {"type": "LIFETIME", "expiryTime": at}})
+
+    def stored() -> bool:
+        containers = {one.index: one.phase for one in client.status(killed).containers}
+        return containers == {0: Phase.ENDED, 1: Phase.RUNNING}
+
+    until(stored, 90)
+    put(hadoop, killed, "state", {"state": "KILLED"})
+    until(lambda: any(one.partial for one in client.status(killed).outputs), 60)
+    end = client.status(killed)
+    assert (end.state, end.cause) == (State.KILLED, Cause.KILLED)
+    (kept,) = [one.partial for one in end.outputs]
+    assert kept == f"{targets[0]}.{killed}.partial"
+    (part,) = files.names(kept)
+    assert files.read(f"{kept}/{part}/x", max_bytes=100) == b"begun\n"
+
+    end = client.wait(limited, timeout_s=LIFETIME_S)
+    assert end.cause is Cause.TIMED_OUT
+    assert end.diagnostics == "timed out: lifetime limit of the queue or application in YARN, output committed"
+    texts = [files.read(f"{targets[1]}/{index}/x", max_bytes=100) for index in (0, 1)]
+    assert texts == [b"begun\n", b"saved\n"]

@@ -1,0 +1,127 @@
+"""The pages for users say what the code does: the annotated properties file, quoted messages, links to sections."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from dlapp.cluster import EngineInfo
+from dlapp.config import load_config
+from dlapp.launcher.application import read_application
+from dlapp.launcher.keys import SECTIONS, names_of
+from dlapp.launcher.properties import Faults, Properties, read_properties
+from dlapp.spec import AppSpec
+
+pytestmark = pytest.mark.xdist_group("project")  # one worker reads the whole code, and not each of them
+
+ROOT = Path(__file__).parents[2]
+ANNOTATED = ROOT / "docs" / "annotated.properties"
+TROUBLESHOOTING = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+LEAST = "[application]\nappname=a\nuser_dev_workspace_path=code\nuser_shell_script=start.sh\n"
+SECTION_WITH = {
+    "application": f"{LEAST}docker_image=i\n",
+    "resources": f"{LEAST}[resources]\n",
+    "from_hdfs": f"{LEAST}[from_hdfs]\nhdfs=a\ninput_path=a\n",
+    "to_hdfs": f"{LEAST}[to_hdfs]\noutput_path=b\nhdfs=b\n",
+}
+
+
+def annotated() -> Properties:
+    faults = Faults(str(ANNOTATED))
+    properties = read_properties(ANNOTATED.read_bytes(), str(ANNOTATED), faults)
+    faults.refuse()
+    return properties
+
+
+def documented_defaults() -> list[tuple[str, str, str]]:
+    """Section, key and value of each default that is a value: ``# Default: 30s`` above ``kill_grace=2m``."""
+    found = []
+    section = default = ""
+    for line in ANNOTATED.read_text(encoding="utf-8").splitlines():
+        if line.startswith("["):
+            section = line.strip("[]").partition(" ")[0]
+        elif match := re.fullmatch(r"# Default: (\S+[^.\s])", line):
+            default = match[1]
+        elif default and "=" in line and not line.startswith("#"):
+            found.append((section, line.partition("=")[0], default))
+            default = ""
+    return found
+
+
+def spec(directory: Path, text: str) -> AppSpec:
+    (directory / "app.properties").write_text(text, encoding="utf-8")
+    config = load_config(environ={"HOME": "/nonexistent"}, system_file="/nonexistent")
+    engine = EngineInfo(name="local", version="1", has_gpus=True)
+    return read_application(str(directory / "app.properties"), config, engine).spec
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A directory with what the annotated file names."""
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "start.sh").write_text("#!/bin/sh\n")
+    (tmp_path / "secrets.env").write_text("TOKEN=secret\n")
+    (tmp_path / "secrets.env").chmod(0o600)
+    return tmp_path
+
+
+@pytest.mark.parametrize("kind", sorted(SECTIONS))
+def test_the_annotated_file_has_every_key_that_the_code_knows(kind: str) -> None:
+    sections = annotated().sections
+    keys = {key for section, settings in sections.items() if section.partition(" ")[0] == kind for key in settings}
+    known = {name.removesuffix("NAME") for name in names_of(kind)}
+    named = re.compile(r"^(env\.|cache\.).*")
+    assert {named.sub(r"\1", key) for key in keys} == known
+
+
+def test_the_annotated_file_describes_an_application_that_can_be_made(place: Path) -> None:
+    made = spec(place, ANNOTATED.read_text(encoding="utf-8"))
+    assert [one.name for one in made.inputs] == ["", "test-set"]
+    assert [one.name for one in made.outputs] == ["", "tensorboard"]
+
+
+def test_each_documented_default_is_what_a_file_without_the_key_means(place: Path) -> None:
+    defaults = documented_defaults()
+    assert {(section, key) for section, key, _ in defaults} >= {("application", "kill_grace"), ("resources", "memory")}
+    for section, key, default in defaults:
+        without = SECTION_WITH[section]
+        assert spec(place, f"{without}{key}={default}\n") == spec(place, without), key
+
+
+@cache
+def messages() -> tuple[str, ...]:
+    """Each text in the code that is not a docstring, with ``…`` for its values."""
+    found = []
+    for path in sorted((ROOT / "dlapp").rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+        parts |= {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            if id(node) in parts:
+                continue
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append(node.value)
+            elif isinstance(node, ast.JoinedStr):
+                text = "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
+                found.append(re.sub("…+", "…", text))
+    return tuple(found)
+
+
+def quoted_messages() -> list[str]:
+    """Return what the tables of the page on troubleshooting quote below ``message``."""
+    tables = re.findall(r"^\| message \|.*\n\|[-|]*\n((?:\|.*\n)+)", TROUBLESHOOTING, re.MULTILINE)
+    return [quoted for table in tables for quoted in re.findall(r"^\| `([^`]+)` \|", table, re.MULTILINE)]
+
+
+def test_every_row_of_the_page_on_troubleshooting_quotes_a_message() -> None:
+    tables = re.findall(r"^\| message \|.*\n\|[-|]*\n((?:\|.*\n)+)", TROUBLESHOOTING, re.MULTILINE)
+    assert len(quoted_messages()) == sum(table.count("\n") for table in tables) > 50
+
+
+@pytest.mark.parametrize("quoted", quoted_messages())
+def test_a_message_that_the_page_on_troubleshooting_quotes_is_in_the_code(quoted: str) -> None:
+    assert any(quoted in message for message in messages())

@@ -1,0 +1,86 @@
+"""Docstrings begin with a verb or a noun, and say what a function takes: public ones of four parameters or more have
+Args, of parameters that exist."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+MANY = 4
+NO_BEGINNING = re.compile(
+    r"(?:What|Whether|Who|Whose|Whoever|Which|How|Where|When|Why|It|Its|As|Of|So|That|Those|There|This|Not|None|Nothing|"
+    r"Only|No|For|From|On|In|With|Between|Is)\b"
+)
+"""Words that begin a question or a subordinate clause, or refer to what the reader does not see."""
+_SECTION = re.compile(r"\n(?:Returns|Raises|Yields|Source):")
+_ENTRY = re.compile(r"^ {4}(\*{0,2}\w+(?:, \*{0,2}\w+)*):", re.MULTILINE)
+
+
+def functions(node: ast.AST, within: str = "") -> Iterator[tuple[str, ast.FunctionDef, bool]]:
+    """Yield the public functions below a module or a class: name, function, whether it is a method."""
+    for one in ast.iter_child_nodes(node):
+        if isinstance(one, ast.ClassDef | ast.FunctionDef) and not one.name.startswith("_"):
+            if isinstance(one, ast.ClassDef):
+                yield from functions(one, f"{within}{one.name}.")
+            else:
+                yield f"{within}{one.name}", one, bool(within)
+
+
+def parameters(function: ast.FunctionDef, *, method: bool) -> list[str]:
+    every = function.args
+    names = [one.arg for one in (*every.posonlyargs, *every.args, *every.kwonlyargs)]
+    return names[1:] if method and names[:1] in (["self"], ["cls"]) else names
+
+
+def is_command(function: ast.FunctionDef) -> bool:
+    """Return whether it is a command of a user's, whose options have their help beside them."""
+    return any(ast.unparse(one).startswith("command(") for one in function.decorator_list)
+
+
+def described(function: ast.FunctionDef) -> list[str]:
+    """Return the names that Args of its docstring has."""
+    text = _SECTION.split((ast.get_docstring(function) or "").partition("\nArgs:\n")[2])[0]
+    return [name.lstrip("*") for names in _ENTRY.findall(text) for name in names.split(", ")]
+
+
+def product() -> Iterator[tuple[str, ast.FunctionDef, bool]]:
+    for path in sorted((ROOT / "dlapp").rglob("*.py")):
+        if not path.name.endswith("_pb2.py"):
+            for name, function, method in functions(ast.parse(path.read_text(encoding="utf-8"))):
+                yield f"{path.relative_to(ROOT)}:{function.lineno} {name}", function, method
+
+
+def test_public_functions_of_many_parameters_describe_them() -> None:
+    count, missing = 0, []
+    for where, function, method in product():
+        names = parameters(function, method=method)
+        if len(names) >= MANY and not is_command(function):
+            count += 1
+            missing += [f"{where}: {name}" for name in names if name not in described(function)]
+    assert count > 100
+    assert missing == []
+
+
+def test_what_args_describe_is_a_parameter() -> None:
+    wrong = []
+    for where, function, _ in product():
+        extra = [one.arg for one in (function.args.vararg, function.args.kwarg) if one is not None]
+        unknown = set(described(function)) - {*parameters(function, method=False), *extra}
+        wrong += [f"{where}: {name}" for name in sorted(unknown)]
+    assert wrong == []
+
+
+def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
+    count, wrong = 0, []
+    for path in sorted([*(ROOT / "dlapp").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (text := ast.get_docstring(node)):
+                count += 1
+                if NO_BEGINNING.match(text):
+                    name = getattr(node, "name", "the module")
+                    wrong.append(f"{path.relative_to(ROOT)}: {name}: {text.splitlines()[0]}")
+    assert count > 2000
+    assert wrong == []

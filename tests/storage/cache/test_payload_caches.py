@@ -1,0 +1,201 @@
+"""Caches of payloads: kept between runs, one user's alone, removed by least recent use and never while in use."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dlapp.errors import Denied, DlappError
+from dlapp.storage.cache import payload
+from dlapp.storage.cache.entry import CachePlace
+from dlapp.storage.cache.payload import PayloadCaches
+from dlapp.system import lock_files
+from tests.services.users import ONLY_ROOT, place_for_everybody
+
+DAY_S = 86_400.0
+
+
+def caches(
+    directory: Path, limit_bytes: int = 1 << 30, *, age_s: float = DAY_S, said: list[str] | None = None
+) -> PayloadCaches:
+    return PayloadCaches(CachePlace(str(directory), limit_bytes, age_s), (said if said is not None else []).append)
+
+
+def fill(directory: Path, name: str, size: int, used_s: int | None = None) -> Path:
+    """Use a cache once, so that it has a file."""
+    one = caches(directory)
+    path = Path(one.hold(name))
+    (path / "model").write_bytes(b"x" * size)
+    one.close()
+    if used_s is not None:
+        os.utime(directory / "locks" / name, (used_s, used_s))
+    return path
+
+
+def test_what_a_payload_wrote_is_there_the_next_time(tmp_path: Path) -> None:
+    fill(tmp_path / "c", "models", 10)
+    again = caches(tmp_path / "c")
+    path = Path(again.hold("models"))
+    assert (path / "model").stat().st_size == 10
+    assert stat.S_IMODE(path.stat().st_mode) == 0o700
+    assert again.hold("pip") != str(path)
+    again.close()
+    again.close()
+
+
+def test_the_caches_used_longest_ago_make_room_and_none_that_is_in_use(tmp_path: Path) -> None:
+    top, said = tmp_path / "c", list[str]()
+    size = 1 << 20
+    for number, name in enumerate(("oldest", "old", "new")):
+        fill(top, name, size, int(time.time()) - 1000 + number)
+    user = caches(top)
+    user.hold("oldest")
+    os.utime(top / "locks" / "oldest", (time.time() - 1000,) * 2)
+    other = caches(top, 2 * size + size // 2, said=said)
+    other.hold("mine")
+    other.close()
+    assert sorted(os.listdir(top / "caches")) == ["mine", "new", "oldest"]
+    assert sorted(os.listdir(top / "locks")) == ["mine", "new", "oldest"]
+    assert os.listdir(top / "removed") == []
+    (line,) = said
+    assert line.startswith("the cache old (1.0 MiB) is removed: all have 3.0 MiB, the limit is 2.5 MiB")
+    user.close()
+
+
+def test_one_that_alone_is_too_large_goes_when_nobody_uses_it(tmp_path: Path) -> None:
+    top = tmp_path / "c"
+    first, second = caches(top, 1000), caches(top, 1000)
+    path = Path(first.hold("models"))
+    second.hold("models")
+    (path / "model").write_bytes(b"x" * 100_000)
+    first.close()
+    assert (path / "model").exists()
+    second.close()
+    assert not path.exists()
+
+
+def test_one_that_was_not_used_for_too_long_goes(tmp_path: Path) -> None:
+    top = tmp_path / "c"
+    fill(top, "models", 10, 1000)
+    fill(top, "pip", 10)
+    assert os.listdir(top / "caches") == ["pip"]
+
+
+def test_the_lock_of_a_cache_is_held_in_whatever_process_has_its_descriptor(tmp_path: Path) -> None:
+    one = caches(tmp_path / "c")
+    one.hold("models")
+    (fd,) = one.lock_fds
+    inherited = os.dup(fd)
+    one.close()
+    assert lock_files.take(str(tmp_path / "c" / "locks" / "models"), shared=False) is None
+    os.close(inherited)
+
+
+def test_who_comes_while_one_is_removed_waits_and_gets_a_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    top = tmp_path / "c"
+    path = fill(top, "models", 10)
+    lock = lock_files.take(str(top / "locks" / "models"), shared=False)
+    assert lock is not None
+    monkeypatch.setattr(payload, "WAIT_S", 0.05)
+    with pytest.raises(DlappError, match=r"locks/models has been locked by another process"):
+        caches(top).hold("models")
+    monkeypatch.setattr(payload, "WAIT_S", 60.0)
+    os.rename(path, top / "removed" / "models.1")
+    threading.Timer(0.1, lock_files.drop, (lock, str(top / "locks" / "models"))).start()
+    one = caches(top)
+    assert os.listdir(one.hold("models")) == []
+    one.close()
+    assert os.listdir(top / "removed") == [], "what a killed removal left goes"
+
+
+def _link(path: Path) -> None:
+    path.symlink_to("/etc")
+
+
+def _file(path: Path) -> None:
+    path.write_text("")
+
+
+def _of_another(path: Path) -> None:
+    path.mkdir()
+    os.chown(path, 12345, 12345)
+
+
+@pytest.mark.parametrize("kind", [_link, _file, pytest.param(_of_another, marks=ONLY_ROOT)])
+def test_something_else_of_its_name_is_not_used(tmp_path: Path, kind: Callable[[Path], None]) -> None:
+    fill(tmp_path / "c", "pip", 1)
+    kind(tmp_path / "c" / "caches" / "models")
+    with pytest.raises(Denied, match="caches/models: "):
+        caches(tmp_path / "c").hold("models")
+
+
+def test_a_directory_that_a_payload_opened_to_others_is_closed_again(tmp_path: Path) -> None:
+    fill(tmp_path / "c", "models", 1).chmod(0o777)
+    one = caches(tmp_path / "c")
+    assert stat.S_IMODE(os.stat(one.hold("models")).st_mode) == 0o700
+    one.close()
+
+
+def test_a_directory_that_others_can_replace_has_no_caches(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    with pytest.raises(Denied, match="can be replaced by everybody"):
+        caches(tmp_path / "c")
+    tmp_path.chmod(0o1777)
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c").chmod(0o770)
+    with pytest.raises(Denied, match="others may write there"):
+        caches(tmp_path / "c")
+
+
+def as_user(uid: int, action: Callable[[], str]) -> str:
+    """Run ``action`` in a child with another uid; return its answer, or the text of its error."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([])
+            os.setgid(uid)
+            os.setuid(uid)
+            answer = action()
+        except (DlappError, OSError) as error:
+            answer = f"{type(error).__name__}: {error}"
+        os.write(writing, answer.encode())
+        os._exit(0)
+    os.close(writing)
+    with open(reading, "rb") as file:
+        answer = file.read().decode()
+    os.waitpid(child, 0)
+    return answer
+
+
+@ONLY_ROOT
+def test_two_users_have_caches_of_their_own_and_reach_no_other(tmp_path: Path) -> None:
+    with place_for_everybody("caches", 0o1777) as top:
+
+        def use(name: str) -> str:
+            one = caches(top / name)
+            path = Path(one.hold("models"))
+            (path / "who").touch()
+            one.close()
+            return str(sorted(os.listdir(path)))
+
+        def make(path: Path) -> str:
+            path.mkdir()
+            return "made"
+
+        assert as_user(12345, lambda: use("12345")) == "['who']"
+        assert as_user(12346, lambda: use("12346")) == "['who']"
+        assert (top / "12345" / "caches" / "models" / "who").stat().st_uid == 12345
+        assert "Permission denied" in as_user(12346, lambda: use("12345"))
+        assert "Permission" in as_user(12346, lambda: str(os.listdir(top / "12345" / "caches")))
+        # A name that another user took before is not used.
+        assert as_user(12346, lambda: make(top / "12347")) == "made"
+        assert "belongs to uid 12346" in as_user(12347, lambda: use("12347"))

@@ -1,0 +1,201 @@
+"""Commits with an observer NameNode that lags, and in an encryption zone with its KMS: `make test-federation`.
+
+A JournalNode keeps the edits of three NameNodes. The one on standby reads them while they are written, the observer an
+hour later. That many JVMs take a minute or more, so `make test` leaves this file out.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import subprocess
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlapp.errors import Unreachable, UsageError
+from dlapp.ids import ContainerId
+from dlapp.locations import HdfsPlace
+from dlapp.login import Login
+from dlapp.net.http import HttpClient, HttpResponse, IncompleteResponse
+from dlapp.storage import commit
+from dlapp.storage.hdfs import HdfsFiles
+from dlapp.storage.hdfs_staging import HdfsStagingFiles
+from dlapp.storage.webhdfs import WebHdfs
+from tests.services.hadoop import JAVA_OPTIONS, NAMESERVICE, QUICK_TO_NOTICE, Hadoop, NoHadoop, java, library
+from tests.storage.commit.test_hdfs import APP, beside, new_tree, old_target, plant, tree
+
+pytestmark = pytest.mark.hadoop
+
+
+@pytest.fixture(scope="module")
+def three() -> Iterator[Hadoop]:
+    parts = ("jn", "nn", "nn2", "nn3", "dn")
+    try:
+        with Hadoop.start(parts=parts, settings={"hdfs-site.xml": QUICK_TO_NOTICE}, wait=False) as cluster:
+            cluster.make_active("nn")
+            cluster.wait_until_ready(parts=("dn",))
+            cluster.make_observer("nn3")
+            yield cluster
+    except NoHadoop as missing:
+        pytest.skip(f"no Hadoop: {missing}")
+
+
+def place(cluster: Hadoop, *namenodes: str) -> HdfsPlace:
+    web = tuple(f"http://127.0.0.1:{cluster.ports[f'{one}_http']}" for one in namenodes)
+    return HdfsPlace(f"hdfs://{NAMESERVICE}", web, Login(getpass.getuser()))
+
+
+@pytest.fixture
+def target(three: Hadoop) -> str:
+    """A target, in a directory that the observer does not know."""
+    base = f"hdfs://{NAMESERVICE}/{os.urandom(4).hex()}"
+    files = HdfsFiles(place(three, "nn3", "nn2", "nn"))
+    files.make_directory(base)
+    assert files.exists(base)
+    assert not HdfsFiles(place(three, "nn3")).exists(base)
+    return f"{base}/run"
+
+
+class LosesAnAnswer(HttpClient):
+    """Loses the answer to the rename of the new target, and with it the NameNode that carried it out."""
+
+    def __init__(self, cluster: Hadoop, active: str, following: str) -> None:
+        super().__init__(5, 60)
+        self._cluster, self._active, self._following = cluster, active, following
+        self.failover: threading.Thread | None = None
+
+    def request(self, method: str, server: str, target: str, *arguments: Any, **options: Any) -> HttpResponse:
+        answer = super().request(method, server, target, *arguments, **options)
+        if "op=RENAME" in target and "/run&renameoptions" in target and self.failover is None:
+            self._cluster.kill_part(self._active)
+            self.failover = threading.Thread(target=self._cluster.make_active, args=(self._following,))
+            self.failover.start()
+            raise IncompleteResponse("closed the connection", sent=True)
+        return answer
+
+
+def test_an_output_is_committed_while_an_observer_does_not_know_of_it(
+    three: Hadoop, target: str, tmp_path: Path
+) -> None:
+    files = HdfsFiles(place(three, "nn3", "nn2", "nn"))
+    old = old_target(files, target)
+    assert tree(files, target) == old
+    (tmp_path / "tree/empty").mkdir(parents=True)
+    (tmp_path / "tree/model").write_text("model 0")
+    part = commit.part_location(target, APP, ContainerId(APP, 1, 2))
+    files.store(str(tmp_path / "tree"), part, replaces=target)
+    assert commit.commit(target, APP, [("0", part)], overwrite=True, files=files) is None
+    assert tree(files, target) == new_tree(["0"])
+    assert beside(files, target) == []
+    claim = f"{target.rpartition('/')[0]}/claim"
+    assert [files.create_exclusive(claim, who) for who in (b"first", b"second")] == [True, False]
+    assert files.read_bytes(claim, 100) == b"first"
+    assert not HdfsFiles(place(three, "nn3")).exists(target)
+
+
+def test_a_rename_whose_answer_is_lost_is_not_judged_by_the_observer(three: Hadoop, target: str) -> None:
+    where = place(three, "nn", "nn3", "nn2")
+    files = HdfsFiles(where)
+    old_target(files, target)
+    parts = plant(files, target, ["0", "1"])
+    web = WebHdfs(where)
+    web._connections = loses = LosesAnAnswer(three, "nn", "nn2")
+    try:
+        assert commit.commit(target, APP, parts, overwrite=True, files=HdfsFiles(where, web)) is None
+        assert loses.failover is not None
+        assert tree(files, target) == new_tree(["0", "1"])
+        assert beside(files, target) == []
+        assert not HdfsFiles(place(three, "nn3")).exists(target)
+    finally:
+        if loses.failover is not None:
+            loses.failover.join()
+        three.start_part("nn")
+
+
+def test_who_was_active_and_became_an_observer_is_not_read(three: Hadoop, target: str) -> None:
+    where = place(three, "nn2", "nn", "nn3")
+    files = HdfsFiles(where)
+    files.write_atomic(f"{target}/attempt", b"1")  # by the one that is active since the test before
+    assert files.read_bytes(f"{target}/attempt", 10) == b"1"
+    three.make_standby("nn2")
+    three.make_observer("nn2")
+    three.make_active("nn")
+    HdfsFiles(place(three, "nn")).write_atomic(f"{target}/attempt", b"2")
+    files.web._clock = lambda: time.monotonic() + 6  # its word is old; no call has failed
+    assert files.read_bytes(f"{target}/attempt", 10) == b"2"
+    assert where.web[files.web._first] == place(three, "nn").web[0]
+
+
+class Zone:
+    """A file system with an encryption zone, and the server of its key."""
+
+    def __init__(self, cluster: Hadoop) -> None:
+        self.cluster, self.location = cluster, f"{place(cluster, 'nn').location}/zone"
+        self.files = HdfsFiles(place(cluster, "nn"))
+        cluster._until("the key", self._has_key, 60)
+        self.files.make_directory(self.location)
+        command = [java(), *JAVA_OPTIONS, "-cp", f"{cluster.configuration}:{library()}/*"]
+        tool = ["org.apache.hadoop.hdfs.tools.CryptoAdmin", "-createZone", "-keyName", "of-zone", "-path", "/zone"]
+        done = subprocess.run([*command, *tool], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+
+    def _has_key(self) -> bool:
+        url = f"http://127.0.0.1:{self.cluster.ports['kms']}/kms/v1/keys?user.name={getpass.getuser()}"
+        key = {"name": "of-zone", "cipher": "AES/CTR/NoPadding", "length": 128}
+        request = urllib.request.Request(url, json.dumps(key).encode(), {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return bool(answer.status == 201)
+
+
+@pytest.fixture(scope="module")
+def zone() -> Iterator[Zone]:
+    try:
+        with Hadoop.start(parts=("kms", "nn", "dn"), settings={"hdfs-site.xml": QUICK_TO_NOTICE}) as cluster:
+            yield Zone(cluster)
+    except NoHadoop as missing:
+        pytest.skip(f"no Hadoop: {missing}")
+
+
+def test_an_output_in_an_encryption_zone_is_encrypted_from_its_parts_on(zone: Zone, tmp_path: Path) -> None:
+    files, target = zone.files, f"{zone.location}/run"
+    assert files.check_writable(target) == []
+    with pytest.raises(UsageError, match="is the root of an encryption zone, so it cannot be replaced"):
+        files.check_writable(zone.location)
+    (tmp_path / "tree/empty").mkdir(parents=True)
+    (tmp_path / "tree/model").write_text("model 0")
+    for _ in range(2):
+        part = commit.part_location(target, APP, ContainerId(APP, 1, 2))
+        files.store(str(tmp_path / "tree"), part, replaces=target)
+        status = files.web.status(files.place.path(f"{part}/model"))
+        assert status is not None
+        assert status.encrypted
+        assert commit.commit(target, APP, [("0", part)], overwrite=True, files=files) is None
+        assert tree(files, target) == new_tree(["0"])
+        assert beside(files, target) == [".Trash"]  # of the zone, made with it
+    model = files.place.path(f"{target}/0/model")
+    assert files.web.read_part(f"/.reserved/raw{model}", 0, 7) != b"model 0"
+    # YARN's own user has no key, so it cannot bring such a file for everybody.
+    found = HdfsStagingFiles(files.place).look(f"{target}/0/model")
+    assert found is not None
+    assert found.encrypted
+
+
+def test_a_key_server_that_is_away_is_waited_for_as_for_a_namenode(zone: Zone, tmp_path: Path) -> None:
+    (tmp_path / "model").write_text("model 0")
+    files = HdfsFiles(zone.files.place, WebHdfs(zone.files.place, patience_s=5))
+    zone.cluster.kill_part("kms")
+    try:
+        with pytest.raises(Unreachable, match=r"cannot reach a server that it needs .*Connection refused"):
+            files.store(str(tmp_path / "model"), f"{zone.location}/later.tmp/part")
+    finally:
+        zone.cluster.start_part("kms")
+    patient = HdfsFiles(zone.files.place)
+    assert patient.store(str(tmp_path / "model"), f"{zone.location}/later.tmp/part").files == 1
+    assert patient.read_bytes(f"{zone.location}/later.tmp/part", 100) == b"model 0"

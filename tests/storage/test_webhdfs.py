@@ -1,0 +1,304 @@
+"""Test which servers WebHdfs trusts with inode numbers and with reads, by what they say of themselves; no Hadoop."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dlapp.errors import NotFound, Unreachable, UsageError
+from dlapp.locations import HdfsPlace
+from dlapp.login import Login
+from dlapp.net.http import HttpResponse
+from dlapp.net.http_framing import Headers
+from dlapp.storage.hdfs import HdfsFiles
+from dlapp.storage.webhdfs import ServerRole, WebHdfs, WrongAnswer, parse_mounts, parse_role
+
+NAMENODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
+ROUTER = "org.apache.hadoop.hdfs.server.federation.metrics.NamenodeBeanMetrics"
+
+
+def bean(kind: str, state: str = "active") -> bytes:
+    return json.dumps({"beans": [{"modelerType": kind, "State": state}]}).encode()
+
+
+def status(number: int, **changed: Any) -> dict[str, Any]:
+    found = {"pathSuffix": "", "type": "FILE", "length": 1, "fileId": number, "permission": "644", "owner": "tony"}
+    return found | {"modificationTime": 7} | changed
+
+
+def refused(status: int, kind: str = "IllegalArgumentException") -> HttpResponse:
+    body = {"RemoteException": {"exception": kind, "message": "it will not"}}
+    return HttpResponse(status, Headers(b""), json.dumps(body).encode(), 0)
+
+
+KEEPS_NOTHING: dict[str, object] = {
+    "LISTSTATUS": refused(400),
+    "GETSNAPSHOTTABLEDIRECTORYLIST": {"SnapshottableDirectoryList": None},
+    "GETQUOTAUSAGE": {"QuotaUsage": {"quota": -1, "spaceQuota": -1, "typeQuota": {}}},
+}
+"""Answers about a directory that need not keep its inode."""
+MOUNTS: list[dict[str, Any]] = [
+    {"sourcePath": "/", "destinations": ["ns0->/"]},
+    {"sourcePath": "/spread", "destinations": ["ns0->/spread", "ns1->/spread"], "order": "HASH_ALL"},
+    {"sourcePath": "/spread/one", "destinations": ["ns1->/one"]},
+]
+OF_BEFORE_3_1: list[dict[str, Any]] = [
+    {"sourcePath": "/", "nameserviceId": "ns0", "path": "/"},
+    {"sourcePath": "/spread", "nameserviceId": "ns0", "path": "/spread"},
+    {"sourcePath": "/spread", "nameserviceId": "ns1", "path": "/spread"},
+    {"sourcePath": "/spread/one", "nameserviceId": "ns1", "path": "/one"},
+]
+
+
+class Servers:
+    """Takes the place of `HttpClient`: what each server answers to each operation, and all that they were asked."""
+
+    def __init__(self, answers: Callable[[str, str], object]) -> None:
+        self._answers = answers
+        self.asked: list[tuple[str, str]] = []
+
+    def request(self, method: str, server: str, target: str, *_: object, **options: object) -> HttpResponse:
+        name = server.removeprefix("http://")
+        path, _mark, query = target.removeprefix("/webhdfs/v1").partition("?")
+        what = path if path in ("/jmx", "/isActive") else f"{query.partition('op=')[2].partition('&')[0]} {path}"
+        said = self._answers(name, "/mounts" if "MountTable" in query else what)
+        self.asked.append((name, what))
+        if said is None:
+            body = {"RemoteException": {"exception": "FileNotFoundException", "message": "gone"}}
+            return HttpResponse(404, Headers(b""), json.dumps(body).encode(), 0)
+        if isinstance(said, HttpResponse):
+            return said
+        body_of = said if isinstance(said, bytes) else json.dumps(said).encode()
+        return HttpResponse(200, Headers(b""), body_of, len(body_of))
+
+    def close(self) -> None:
+        pass
+
+
+def client(answers: Callable[[str, str], object], *names: str) -> tuple[WebHdfs, Servers]:
+    place = HdfsPlace("hdfs://nn", tuple(f"http://{name}" for name in names or ("nn:1",)), Login("tony"))
+    web, servers = WebHdfs(place, patience_s=0.1, sleep=lambda _: None), Servers(answers)
+    web._connections = servers  # type: ignore[assignment]
+    return web, servers
+
+
+@pytest.mark.parametrize("said", [bean(ROUTER), b'{"beans": []}', b"[]", b"<html>", None], ids=str)
+def test_who_does_not_say_that_it_is_a_namenode_is_never_asked_by_number(said: bytes | None) -> None:
+    web, servers = client(lambda _, what: said if what == "/jmx" else {"FileStatus": status(777), "boolean": True})
+    web.clear("/ns1/part")
+    assert ("nn:1", "DELETE /ns1/part") in servers.asked
+    assert not [what for _, what in servers.asked if ".inodes" in what]
+
+
+@pytest.mark.parametrize("other", [{"length": 2}, {"modificationTime": 8}, {"owner": "ada"}, {"permission": "600"}])
+def test_nothing_is_deleted_by_a_number_that_is_of_something_else(other: dict[str, Any]) -> None:
+    def answer(_: str, what: str) -> object:
+        if what == "/jmx":
+            return bean(NAMENODE)
+        return {"FileStatus": status(777, **(other if ".inodes" in what else {})), "boolean": True}
+
+    web, servers = client(answer)
+    web.clear("/part")
+    assert [what for _, what in servers.asked if what.startswith("DELETE")] == ["DELETE /part"]
+
+
+def test_at_a_namenode_a_number_is_compared_and_used_and_its_word_is_asked_for_once() -> None:
+    web, servers = client(
+        lambda _, what: bean(NAMENODE) if what == "/jmx" else {"FileStatus": status(777), "boolean": True}
+    )
+    web.clear("/part")
+    web.clear("/part")
+    assert [what for _, what in servers.asked if what.startswith("DELETE")] == ["DELETE /.reserved/.inodes/777"] * 2
+    assert servers.asked.count(("nn:1", "/jmx")) == 1
+
+
+@pytest.mark.parametrize(
+    ("state", "words"), [("observer", "an observer, whose answers may be old"), ("standby", "on standby")]
+)
+def test_of_several_namenodes_only_the_active_one_is_read(state: str, words: str) -> None:
+    states = {"nn1": state, "nn2": "active"}
+    web, servers = client(
+        lambda name, what: bean(NAMENODE, states[name]) if what == "/jmx" else {"FileStatus": status(777)}, "nn1", "nn2"
+    )
+    for _ in range(2):
+        assert web.status("/run") is not None
+    assert {name for name, what in servers.asked if what != "/jmx"} == {"nn2"}
+    assert servers.asked.count(("nn2", "/jmx")) == 1
+    states["nn2"] = state
+    web._roles.clear()  # as after a failure
+    with pytest.raises(Unreachable, match=f"nn2 is {words}"):
+        web.status("/run")
+
+
+def namesystem(state: str = "active", filesystem: str = "Operational", kind: str = NAMENODE) -> bytes:
+    return json.dumps({"beans": [{"modelerType": kind, "State": state, "FSState": filesystem}]}).encode()
+
+
+@pytest.mark.parametrize(
+    ("jmx", "there", "found"),
+    [
+        (namesystem(), (), True),
+        (namesystem(), ("/user/app",), False),
+        (namesystem("standby"), (), None),
+        (namesystem("observer"), (), None),
+        (namesystem(filesystem="safeMode"), (), None),
+        (namesystem(kind=ROUTER), (), None),
+        (b'{"beans": []}', (), None),
+        (None, (), None),
+    ],
+)
+def test_only_an_active_namenode_out_of_safe_mode_proves_that_something_is_gone(
+    jmx: bytes | None, there: tuple[str, ...], found: bool | None
+) -> None:
+    def answer(_: str, what: str) -> object:
+        operation, _, path = what.partition(" ")
+        if what == "/jmx":
+            return jmx
+        return {"FileStatus": status(777)} if operation == "CHECKACCESS" or path in there else None
+
+    web, _ = client(answer)
+    assert web.lacks("/user/app") is found
+
+
+def test_of_two_namenodes_the_active_one_says_that_something_is_gone() -> None:
+    beans = {"nn1": namesystem("standby"), "nn2": namesystem()}
+
+    def answer(name: str, what: str) -> object:
+        return beans[name] if what == "/jmx" else {} if what.startswith("CHECKACCESS") else None
+
+    web, servers = client(answer, "nn1", "nn2")
+    assert web.lacks("/user/app") is True
+    assert {name for name, what in servers.asked if what != "/jmx"} == {"nn2"}
+    assert servers.asked[-1] == ("nn2", "CHECKACCESS /user")
+    beans["nn2"] = namesystem("standby")
+    assert web.lacks("/user/app") is None
+
+
+def test_nothing_is_gone_where_the_directory_above_is_not_there_either() -> None:
+    web, _ = client(lambda _, what: namesystem() if what == "/jmx" else None)
+    with pytest.raises(NotFound):
+        web.lacks("/user/app")
+
+
+@pytest.mark.parametrize(
+    "kind", ["StandbyException", "ObserverRetryOnActiveException", "RetriableException", "ConnectException"]
+)
+def test_a_namenode_that_refuses_to_write_is_passed_over_for_the_active_one(kind: str) -> None:
+    web, servers = client(lambda name, _: refused(403, kind) if name == "nn1" else {"boolean": True}, "nn1", "nn2")
+    web.make_directory("/run")
+    assert servers.asked == [("nn1", "MKDIRS /run"), ("nn2", "MKDIRS /run")]
+
+
+def test_a_namenode_is_asked_again_what_it_is_where_its_word_is_old() -> None:
+    states, now = {"nn1": "active", "nn2": "standby"}, [100.0]
+    web, servers = client(
+        lambda name, what: bean(NAMENODE, states[name]) if what == "/jmx" else {"FileStatus": status(777)}, "nn1", "nn2"
+    )
+    web._clock = lambda: now[0]
+    assert web.status("/run") is not None
+    states |= {"nn1": "observer", "nn2": "active"}  # a failover that nobody noticed
+    now[0] += 6
+    assert web.status("/run") is not None
+    assert [name for name, what in servers.asked if what != "/jmx"] == ["nn1", "nn2"]
+
+
+def test_where_the_bean_is_closed_the_servlet_says_who_is_active() -> None:
+    def answer(name: str, what: str) -> object:
+        if what == "/jmx":
+            return refused(403)
+        if what == "/isActive":
+            return {"nn1": refused(405), "nn2": b"I am Active!"}[name]
+        return {"FileStatus": status(777)}
+
+    web, servers = client(answer, "nn1", "nn2")
+    assert web.status("/run") is not None
+    assert ("nn1", "GETFILESTATUS /run") not in servers.asked
+    silent, _ = client(lambda _, what: refused(404) if what[0] == "/" else {"FileStatus": status(777)}, "nn1", "nn2")
+    assert silent.status("/run") is not None
+
+
+def test_a_gateway_whose_files_have_no_number_is_refused_by_name() -> None:
+    found = status(1)
+    del found["fileId"]
+    web, servers = client(lambda _, what: {"FileStatus": found, "boolean": True} if what != "/jmx" else b'{"beans":[]}')
+    with pytest.raises(WrongAnswer, match=r"has no fileId, as that of HttpFS; .*dfs\.namenode\.http-address"):
+        web.status("/run")
+    # It would move one directory into the other.
+    with pytest.raises(WrongAnswer):
+        web.rename("/run.ready", "/run")
+    assert not [what for _, what in servers.asked if what.startswith("RENAME")]
+
+
+def test_what_is_no_word_of_a_namenode_says_nothing() -> None:
+    assert parse_role(bean(NAMENODE, "standby")) == ServerRole(True, "standby")
+    for said in (b"", b"{}", b'{"beans": 3}', b'{"beans": [3]}', bean(ROUTER), b'{"beans": [{}, {}]}'):
+        assert parse_role(said) == ServerRole()
+
+
+def test_the_root_of_an_encryption_zone_is_not_replaced() -> None:
+    def answer(_: str, what: str) -> object:
+        zone = what.endswith((" /zone", "/zone/run"))
+        known = KEEPS_NOTHING.get(what.partition(" ")[0])
+        return known or {"FileStatus": status(7, type="DIRECTORY", encBit=zone), "boolean": True}
+
+    for target, is_root in (("hdfs://nn/zone", True), ("hdfs://nn/zone/run", False)):
+        web, _ = client(answer)
+        with pytest.raises(UsageError, match="encryption zone") if is_root else contextlib.nullcontext():
+            HdfsFiles(web.place, web).check_writable(target)
+
+
+@pytest.mark.parametrize("server", ["new", "old", "denies"])
+def test_policies_that_a_new_directory_cannot_get_are_said_before_submission(server: str) -> None:
+    replaced = {"storagePolicy": 2, "ecBit": True} | ({} if server == "old" else {"ecPolicy": "RS-6-3-1024k"})
+
+    def answer(_: str, what: str) -> object:
+        operation, _, path = what.partition(" ")
+        if operation in ("SETECPOLICY", "SETSTORAGEPOLICY"):
+            assert ".dlapp-probe-" in path
+            return {"new": b"", "old": refused(400), "denies": refused(403, "AccessControlException")}[server]
+        if operation == "GETSTORAGEPOLICY":
+            return refused(400) if server == "old" else {"BlockStoragePolicy": {"name": "COLD"}}
+        changed = replaced if path == "/out/run" else {"storagePolicy": 0}
+        return KEEPS_NOTHING.get(operation) or {
+            "FileStatus": status(7, type="DIRECTORY", **changed),
+            "boolean": True,
+        }
+
+    web, servers = client(answer)
+    lacks = HdfsFiles(web.place, web).check_writable("hdfs://nn/out/run")
+    policies = ["storage policy", f"erasure coding policy {'?' if server == 'old' else 'RS-6-3-1024k'}"]
+    expected = [] if server == "new" else [f"what replaces it does not get its {one}" for one in policies]
+    assert [lack.partition(": ")[0] for lack in lacks] == expected
+    assert [what for _, what in servers.asked if what.startswith("SETEC")] != []
+
+
+@pytest.mark.parametrize("table", [MOUNTS, OF_BEFORE_3_1], ids=["lists", "rows"])
+def test_below_a_mount_point_of_several_destinations_nothing_is_replaced(table: list[dict[str, Any]]) -> None:
+    def answer(_: str, what: str) -> object:
+        if what == "/mounts":
+            return {"beans": [{"MountTable": json.dumps(table)}]}
+        if what == "/jmx":
+            return bean(ROUTER)
+        known = KEEPS_NOTHING.get(what.partition(" ")[0])
+        return known or {"FileStatus": status(7, type="DIRECTORY"), "boolean": True}
+
+    web, servers = client(answer)
+    files = HdfsFiles(web.place, web)
+    words = "run is below the mount point /spread of 2 destinations, where overwrite=true is not supported"
+    with pytest.raises(UsageError, match=words):
+        files.check_writable("hdfs://nn/spread/run")
+    with pytest.raises(UsageError, match="/one is a mount point of the HDFS Router"):
+        files.check_writable("hdfs://nn/spread/one")
+    assert not [what for _, what in servers.asked if what.startswith("MKDIRS")]
+    files.check_writable("hdfs://nn/spread/run", overwrite=False)
+    files.check_writable("hdfs://nn/spread/one/run")
+    files.check_writable("hdfs://nn/spreader/run")
+
+
+def test_what_is_no_table_of_mount_points_has_none() -> None:
+    for said in (b"", b"{}", b'{"beans": 3}', b'{"beans": [{"MountTable": 3}]}', b'{"beans": [{"MountTable": "[3]"}]}'):
+        assert parse_mounts(said) == {}

@@ -1,0 +1,99 @@
+"""Test a task's connections to its ApplicationMaster."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+
+import pytest
+
+from dlapp.ids import ApplicationId, ContainerId
+from dlapp.messages import Orders, Phase
+from dlapp.net.control import Admission, ControlServer, Request
+from dlapp.serialization import to_json
+from dlapp.task import am_link
+from dlapp.task.am_link import AmLink
+from dlapp.task.interrupt import InterruptHandler
+
+CONTAINER = ContainerId(ApplicationId(1_700_000_000_000, 1), 1, 2)
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_a_task_without_news_keeps_one_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(am_link, "NEWS_IDLE_S", 0.05)
+    heard: list[str] = []
+    held: list[Request] = []
+
+    def on_request(request: Request) -> None:
+        report = request.json()
+        heard.append(report.get("detail", ""))
+        if report["wait_s"] and held:
+            held.append(request)  # the orders that it waits for do not come
+        else:
+            held.extend([request] if report["wait_s"] else [])
+            server.reply(request, 200, to_json(Orders(attempt=1, number=1, report_every_s=60.0)))
+
+    server = ControlServer(on_request, admit=lambda *_: Admission(1 << 20, authenticated=True))
+    url = f"http://{server.host}:{server.port}"
+    with server, AmLink(url, "t", CONTAINER, InterruptHandler(), lambda _: None) as link:
+        link.begin(0)
+        for number in range(3):
+            link.say(Phase.RUNNING, detail=f"news {number}")
+            until(lambda: f"news {number}" in heard)  # noqa: B023
+            until(lambda: len(server._peers) == 1)
+
+
+class Elsewhere:
+    """The search for the next ApplicationMaster, and for proof that there will be none."""
+
+    def __init__(self) -> None:
+        self.url: str | None = None
+
+    def look(self) -> str | None:
+        return self.url
+
+    def heard(self) -> None: ...
+
+
+class NotOver:
+    """A search for proof that the application is over, which finds none."""
+
+    def begin(self) -> None: ...
+
+    def look(self) -> str:
+        return ""
+
+
+def test_a_task_whose_call_hangs_turns_to_the_next_applicationmaster_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HELLO_TIMEOUT_S", "CALL_TIMEOUT_S"):
+        monkeypatch.setattr(am_link, name, 1000.0)
+    monkeypatch.setattr(am_link, "_FIND_EVERY_S", 0.0)
+    monkeypatch.setattr(am_link, "_LOOK_FOR_END_EVERY_S", 0.01)
+    find, heard = Elsewhere(), list[int]()
+
+    def on_request(request: Request) -> None:
+        heard.append(request.json()["number"])
+        server.reply(request, 200, to_json(Orders(attempt=2, number=1, report_every_s=60.0)))
+
+    server = ControlServer(on_request, admit=lambda *_: Admission(1 << 20, authenticated=True))
+    with socket.create_server(("127.0.0.1", 0)) as gone, server:
+        url = f"http://127.0.0.1:{gone.getsockname()[1]}"
+        link = AmLink(url, "t", CONTAINER, InterruptHandler(), lambda _: None, find, end=NotOver())  # type: ignore[arg-type]
+        with link:
+            link.begin(0)
+            gone.accept()[0].close()  # a first failure, after which it looks for the next one
+            hangs = [gone.accept()[0]]
+            until(lambda: link._end_thread is not None)
+            assert heard == []
+            find.url = f"http://{server.host}:{server.port}"
+            until(lambda: heard)
+            until(lambda: link._end_thread is None)
+        for one in hangs:
+            one.close()
