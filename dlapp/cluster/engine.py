@@ -141,7 +141,7 @@ class Engine(Protocol):
         Raises:
             NotFound: it is not there.
             Denied: it is another user's.
-            UsageError: it has not ended, or the history of this engine is not dlapp's.
+            UsageError: it has not ended, or the engine's own list has it, which is not dlapp's.
         """
 
     def remove(self, application_id: ApplicationId) -> None:
@@ -248,6 +248,7 @@ class ContainerEnd(Value, kw_only=True):
         node_fault: the engine knows that the node, not the task, is to blame (lost, disk, preempted).
         presumed: its node is lost, and nobody has seen its processes end: they may run on.
         service: what of its node does not answer, though it may in a moment (`NODE_MANAGER`); empty: that is no reason.
+        is_silent: its host did not answer at all when the container was to start: the node may be off.
     """
 
     container_id: ContainerId
@@ -256,6 +257,7 @@ class ContainerEnd(Value, kw_only=True):
     node_fault: bool = False
     presumed: bool = False
     service: str = ""
+    is_silent: bool = False
 
 
 class Heartbeat(Value, kw_only=True):

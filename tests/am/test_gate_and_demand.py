@@ -91,6 +91,18 @@ def test_a_reason_that_three_nodes_have_is_none_of_theirs() -> None:
     assert avoided.names(7) == ()
 
 
+def test_nodes_that_do_not_answer_are_avoided_however_many_they_are() -> None:
+    avoided, rack = AvoidedNodes(avoid_ms=600_000), [f"node{number}" for number in range(5)]
+    for now_ms in (1, 2):
+        for node in rack:
+            avoided.add(node, f"the NodeManager {node}:8041 did not answer", now_ms, is_silent=True)
+    assert avoided.names(2) == tuple(rack)
+    for now_ms, node in enumerate(rack, 3):
+        avoided.add(node, "no disk", now_ms)
+    assert avoided.names(10) == tuple(rack), "another reason that they share changes nothing"
+    assert avoided.names(600_002) == ()
+
+
 def of_gcores(*gcores: int) -> list[Role]:
     return [Role(place, RoleSpec(resources=Resources(memory_mib=1, gcores=n)), place) for place, n in enumerate(gcores)]
 

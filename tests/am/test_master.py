@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from dlapp.am.model.events import Settlement
 from dlapp.am.model.instance import StopReason
 from dlapp.am.model.state import Timing
 from dlapp.cluster import ContainerEnd, Heartbeat, Registered, ResourceLimits
+from dlapp.cluster.yarn.am.resource_requests import ResourceRequestTable
 from dlapp.messages import Fault, Phase, Stop, StoredOutput, TaskResult
 from dlapp.report import Cause, FinalStatus, State
 from dlapp.spec import ContainerFailure, OutputSpec, Placement, RoleSpec, StartRule
@@ -812,6 +814,34 @@ def test_a_nodemanager_that_does_not_listen_is_a_service_that_is_away() -> None:
     am.running(5)
     assert am.phase() == "running 1 of 1"
     am.finished(5)
+    am.settled()
+    assert am.ending().final_status is FinalStatus.SUCCEEDED
+
+
+def test_a_rack_that_does_not_answer_is_avoided_and_counts_against_nothing() -> None:
+    am = Driver(RoleSpec())
+    rack = [f"node{number}" for number in range(6)]
+    for number, node in enumerate(2 * rack, 2):
+        am.granted(number, node=node)
+        end = ContainerEnd(
+            container_id=am.id(number),
+            exit_status=-1,
+            node_fault=True,
+            diagnostics=f"{node}:8041: timed out",
+            service=f"the NodeManager on {node}",
+            is_silent=True,
+        )
+        am.do(Heartbeat(start_failed=(end,)))
+        assert pause_s(am) >= 1
+    (ask,) = am.master.asks()
+    assert ask.avoid == tuple(rack)
+    assert am.state.instances[0].node_faults == 0
+    nodes = ResourceRequestTable()
+    nodes.node_count = 12
+    nodes.want([ask], Counter())
+    assert nodes.avoid() == (["node2", "node3", "node4", "node5"], []), "a third of all, those that failed last"
+    am.running(20)
+    am.finished(20)
     am.settled()
     assert am.ending().final_status is FinalStatus.SUCCEEDED
 

@@ -177,8 +177,8 @@ def lose(state: ApplicationState, instance: Instance, container: Container, judg
         state.mark_done(instance)
         return
     judged = services.as_service(state, judged)
-    if judged.avoid_node:
-        state.avoided.add(container.grant.node, judged.reason, state.awake_ms)
+    if judged.avoid_node or judged.is_silent:
+        state.avoided.add(container.grant.node, judged.reason, state.awake_ms, is_silent=judged.is_silent)
     if instance.container is container:
         services.forget_if_well(state, instance)
         hours = max(0, state.now_ms - container.started_ms) // verdict.FORGIVEN_MS

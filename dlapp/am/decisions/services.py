@@ -2,8 +2,8 @@
 
 A task that cannot go on without a service keeps trying, and says for which one it waits. On a cluster it is told to end
 after `HELD_MS`, so that others can use its resources. A task may also end because a service was away in the middle of a
-step. None of this is counted, and no node is avoided for it: the index waits, with a container or without one, until
-`service_patience` has passed since it first waited for this service.
+step. None of this is counted, and no node is avoided for it, unless the node itself is silent: the index waits, with a
+container or without one, until `service_patience` has passed since it first waited for this service.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
                                                                   on a single node after a pause
     SERVICE   the task: ZooKeeper, HDFS or a registry is away,    after a pause, as long as the application's patience
               on a single node Docker too; the engine: a          lasts (`dlapp.am.decisions.services`)
-              NodeManager does not listen
+              NodeManager does not answer
     STOPPED   a task that was stopped, but not by us              as NODE
     DATA      the task: input missing, output not writable        never
 
@@ -61,6 +61,7 @@ class Verdict(Value):
         avoid_node: the next try should be elsewhere.
         free: counted against nothing.
         service: with SERVICE the one that is away; with NODE one that only this node has.
+        is_silent: the node did not answer when its container was to start; it is avoided for that.
     """
 
     fault: Fault
@@ -68,6 +69,7 @@ class Verdict(Value):
     avoid_node: bool = False
     free: bool = False
     service: str = ""
+    is_silent: bool = False
 
 
 def of_result(result: TaskResult) -> Verdict:
@@ -85,10 +87,10 @@ def of_end(end: ContainerEnd) -> Verdict:
     """Judge the end of a container whose task said no last word."""
     status, said = end.exit_status, end.diagnostics.strip().partition("\n")[0]
     if end.service:
-        return Verdict(Fault.SERVICE, said, free=True, service=end.service)
+        return Verdict(Fault.SERVICE, said, free=True, service=end.service, is_silent=end.is_silent)
     if end.node_fault:
-        reason = said or _WORDS.get(status, "its node failed")
-        return Verdict(Fault.NODE, reason, avoid_node=status not in TAKEN_AWAY, free=status in TAKEN_AWAY)
+        reason, free = said or _WORDS.get(status, "its node failed"), status in TAKEN_AWAY
+        return Verdict(Fault.NODE, reason, avoid_node=not free, free=free, is_silent=end.is_silent)
     if status in _WORDS:
         fault = Fault.USER if status in _LIMITS else Fault.STOPPED if status == _BY_US else Fault.NODE
         return Verdict(fault, said or _WORDS[status], free=status in TAKEN_AWAY)

@@ -92,7 +92,7 @@ class Role:
 STRIKES = 2
 """So many containers of ours a node fails before it is avoided."""
 COMMON_TO, COMMON_MS = 3, 300_000
-"""A reason that so many nodes have in this time is none of theirs."""
+"""A reason that so many nodes have in this time is none of theirs; silence is: a rack that is off has many."""
 
 
 class AvoidedNodes:
@@ -103,15 +103,19 @@ class AvoidedNodes:
         self._strikes: dict[str, list[tuple[int, str]]] = {}
         self._nodes_by_reason: dict[str, dict[str, int]] = {}
 
-    def add(self, node: str, reason: str, now_ms: int) -> None:
+    def add(self, node: str, reason: str, now_ms: int, *, is_silent: bool = False) -> None:
         """Count a strike against a node, unless other nodes fail for the same reason.
 
         Args:
             node: its name; empty: it is not known.
             reason: what the user is told; numbers, and the node's name, make no difference.
             now_ms: the time [ms of time awake].
+            is_silent: the node did not answer; that counts however many others do not answer either.
         """
         if not node:
+            return
+        if is_silent:
+            self._strikes.setdefault(node, []).append((now_ms, ""))
             return
         reason = re.sub(r"[0-9]+", "", reason.replace(node, ""))
         known = self._nodes_by_reason.get(reason, {})

@@ -200,7 +200,8 @@ class ContainerTracker:
         self._let_go(container_id)
         if was_taken_away(status) and may_run:
             if doubt is not None:
-                end = replace(end, diagnostics=f"the container could not be started: {doubt}", node_fault=True)
+                why = f"the container could not be started: {doubt}"
+                end = replace(end, diagnostics=why, node_fault=True, is_silent=True)
             node = granted.node if granted else None
             look_at = now if node else math.inf
             end = replace(end, presumed=is_of_lost_node(status))
@@ -276,12 +277,15 @@ class ContainerTracker:
         elif start:
             # Its end is told by this; what the ResourceManager says of it later is no news.
             self._let_go(container_id)
+            is_away = isinstance(error, ConnectionLost)
             end = ContainerEnd(
                 container_id=container_id,
                 exit_status=ABORTED if _is_of_a_restart(error) else -1,
                 diagnostics=f"the container could not be started: {error}",
                 node_fault=True,
-                service=NODE_MANAGER + granted.node.host if isinstance(error, ConnectionLost) and error.refused else "",
+                service=NODE_MANAGER + granted.node.host if is_away else "",
+                # A host that refuses the connection works; its NodeManager may be just restarted.
+                is_silent=isinstance(error, ConnectionLost) and not error.refused,
             )
             self.news.start_failed.append(end)
         self.releases.add(container_id)

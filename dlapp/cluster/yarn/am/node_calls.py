@@ -300,7 +300,8 @@ class NodeCalls:
             error = queue.error
             if one.sent or not isinstance(error, TryAgain):
                 text = f"the NodeManager {node} did not answer in {one.patience_s:g} s: {error}"
-                error = ConnectionLost(text, sent=one.sent)
+                refused = isinstance(error, ConnectionLost) and error.refused
+                error = ConnectionLost(text, sent=one.sent, refused=refused and not one.sent)
             self._failed(FailedOrder(one.container_id, isinstance(one.order, StartOrder), error))
 
     def _there(self, node: NodeId) -> NodeManager:

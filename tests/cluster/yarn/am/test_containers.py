@@ -200,7 +200,8 @@ def test_what_may_have_been_started_has_ended_when_its_processes_have(error: Had
     assert told(holdings, TAKEN_AWAY_S) == []
     holdings.tell_what_is_gone(1.0 + TAKEN_AWAY_S)
     (end,) = holdings.take_news().ended
-    assert (end.node_fault, end.diagnostics) == (True, f"the container could not be started: {error}")
+    assert (end.node_fault, end.is_silent) == (True, True)
+    assert end.diagnostics == f"the container could not be started: {error}"
 
 
 @pytest.mark.parametrize(
@@ -217,11 +218,11 @@ def test_what_was_never_started_has_ended_at_once(error: HadoopError) -> None:
 
 
 @pytest.mark.parametrize("refused", [True, False])
-def test_a_nodemanager_that_does_not_listen_is_named_as_a_service_of_its_node(refused: bool) -> None:
+def test_a_nodemanager_that_does_not_answer_is_a_service_and_silent_where_its_host_is(refused: bool) -> None:
     holdings = started()
     assert holdings.failed(OURS, ConnectionLost("node1: gone", sent=False, refused=refused), start=True)
     (end,) = holdings.take_news().start_failed
-    assert end.service == (f"the NodeManager on {NODE.host}" if refused else "")
+    assert (end.service, end.is_silent) == (f"the NodeManager on {NODE.host}", not refused)
 
 
 def exception(message: str) -> RemoteError:

@@ -92,10 +92,25 @@ def test_what_a_silent_node_does_not_take_in_time_has_failed_and_was_not_started
         error = outcome.failed[0].error
         assert isinstance(error, ConnectionLost)
         assert not error.sent
+        assert not error.refused
         words = f"the NodeManager {dead.node} did not answer in 0.5 s: {dead.node}: timed out"
         assert str(error) == words
         if not full:
             assert dead.calls > 1
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_start_on_a_host_where_no_nodemanager_listens_is_told_as_refused(
+    outcome: Outcome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_calls, "START_TIMEOUT_S", 0.3)
+    with SilentNode(full=False) as gone:
+        node = gone.node
+    outcome.calls.order(node, start_of(id_of(2), node))
+    until(lambda: outcome.failed, 20)
+    error = outcome.failed[0].error
+    assert isinstance(error, ConnectionLost)
+    assert (error.sent, error.refused) == (False, True)
 
 
 @pytest.mark.usefixtures("impatient")
