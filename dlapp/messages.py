@@ -99,7 +99,7 @@ class Hello(Value, kw_only=True):
     """A task's first word to an ApplicationMaster, a new attempt's included.
 
     Args:
-        host: the task's host name.
+        host: the task's host, on a cluster by YARN's name of it.
         pid: its process id there.
         index: the CONTAINER_INDEX that it runs already; None: it asks for one.
     """
@@ -257,8 +257,28 @@ class StopRequest(Value, kw_only=True):
 
 
 class StopAnswer(Value, kw_only=True):
-    """Answer to a stop: ``state`` is ``stopping``, ``already`` or ``ended``; ``left_s`` the grace time that is left."""
+    """Answer to a stop.
+
+    Args:
+        state: ``stopping``, ``already`` or ``ended``.
+        left_s: the grace time that is left [s].
+        message: all that there is to say; empty: `line` says it.
+        commits: there is output, and it is committed at the end.
+    """
 
     state: str
     left_s: float = 0.0
     message: str = ""
+    commits: bool = True
+
+    def line(self, application_id: str) -> str:
+        """Return what came of a soft-kill, for the user who asked for it."""
+        left = f"SIGKILL follows in {max(0.0, self.left_s):.0f} s at the latest"
+        if self.message:
+            return self.message
+        if self.state == "ended":
+            return f"{application_id} had already ended"
+        if self.state == "already":
+            return f"{application_id} is already being stopped; {left}"
+        output = ", its output will be committed" if self.commits else ""
+        return f"{application_id} is being stopped{output}; {left}"

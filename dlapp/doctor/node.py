@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from dlapp.doctor.findings import Check, CheckContext, Finding, failed, passed, run_checks, warned
 from dlapp.errors import DlappError
 from dlapp.system.text import human_size
+from dlapp.task.environment import node_name
 
 if TYPE_CHECKING:
     from dlapp.cluster.yarn.client.engine import YarnEngine
@@ -93,7 +94,7 @@ def main(argv: Sequence[str]) -> int:
 
     try:
         with ProbeMaster.of_this_container(SECRET, timeout_s=REGISTER_S) as master:
-            found = [passed("node", f"{os.uname().nodename}: a container was granted, and the ResourceManager reached")]
+            found = [passed("node", f"{node_name()}: a container was granted, and the ResourceManager reached")]
             found += run_checks(checks(master.told))
             master.finish(_in_json(found))
     except (DlappError, OSError) as error:
@@ -113,7 +114,7 @@ def findings_of_task(texts: Mapping[str, str], launch: LaunchSpec) -> list[Findi
     from dlapp.launch_spec import ZOOKEEPER
 
     ledger = launch.ledger if launch.ledger is not None and launch.ledger.kind == ZOOKEEPER else None
-    began = passed("node", f"{os.uname().nodename}: a container was granted, and the ApplicationMaster reached")
+    began = passed("node", f"{node_name()}: a container was granted, and the ApplicationMaster reached")
     return [began, *run_checks(_checks(texts, launch.hdfs, ledger))]
 
 

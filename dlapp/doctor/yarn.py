@@ -196,10 +196,8 @@ def _history(site: HadoopConfiguration) -> Iterator[Finding]:
             f"{site.origin}: logs stay on the nodes, and go some time after an application's end",
             "set yarn.log-aggregation-enable",
         )
-    elif not site.get("yarn.log.server.url"):
-        yield warned("yarn.logs", f"{site.origin}: no page shows collected logs", "set yarn.log.server.url")
     else:
-        yield passed("yarn.logs", f"collected, and shown at {site.get('yarn.log.server.url')}")
+        yield _log_server(site)
     url = site.timeline_url()
     if url is None:
         yield warned(
@@ -218,6 +216,19 @@ def _history(site: HadoopConfiguration) -> Iterator[Finding]:
         )
         return
     yield passed("yarn.timeline", f"{url}, {words}")
+
+
+def _log_server(site: HadoopConfiguration) -> Finding:
+    url = site.get("yarn.log.server.url")
+    if not url:
+        return warned("yarn.logs", f"{site.origin}: no page shows collected logs", "set yarn.log.server.url")
+    try:
+        with Web(ASK_S, accept="*/*") as web:
+            web.call("GET", url)
+    except (Unreachable, NoAddress) as error:
+        repair = "start the history server, or correct yarn.log.server.url"
+        return warned("yarn.logs", f"collected, but {url} does not answer: {error}", repair)
+    return passed("yarn.logs", f"collected, and shown at {url}")
 
 
 def _words(amounts: dict[str, int]) -> str:

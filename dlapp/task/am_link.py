@@ -25,6 +25,7 @@ from dlapp.net.control_client import ControlConnection
 from dlapp.serialization import from_json, to_json
 from dlapp.system.clock import backoff_s, date_and_time
 from dlapp.task.am_address import Find
+from dlapp.task.environment import node_name
 from dlapp.task.interrupt import InterruptHandler
 from dlapp.value import replace
 
@@ -112,7 +113,7 @@ class AmLink:
         Raises:
             DlappError: the ApplicationMaster has no work for this container, or does not know it.
         """
-        hello = Hello(container_id=self._container_id, host=os.uname().nodename, pid=os.getpid())
+        hello = Hello(container_id=self._container_id, host=node_name(), pid=os.getpid())
         has_warned = False
         for pause_s in backoff_s(*_PAUSES_S):
             try:

@@ -8,7 +8,15 @@ from collections.abc import Mapping, Sequence
 
 from dlapp.messages import Assignment
 
+NODE_MANAGERS = "NM_HOST"
+"""A variable that a NodeManager sets for each container, like USER, whatever a client asks for. Source: Hadoop 2.6 to
+3.4, ContainerLaunch.sanitizeEnv."""
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def node_name() -> str:
+    """Return what users know this host by: on a cluster YARN's name of the node, as in ``nodes`` of the file."""
+    return os.environ.get(NODE_MANAGERS) or os.uname().nodename
 
 
 def payload_environment(

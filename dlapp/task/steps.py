@@ -48,7 +48,7 @@ from dlapp.system.log_times import LogTimesWriter
 from dlapp.system.owners import user_name
 from dlapp.task.am_address import finder
 from dlapp.task.am_link import AmLink
-from dlapp.task.environment import payload_environment
+from dlapp.task.environment import NODE_MANAGERS, node_name, payload_environment
 from dlapp.task.inputs import Inputs
 from dlapp.task.interrupt import InterruptHandler, Stopped
 from dlapp.task.logs import LogCap, TaskLog
@@ -67,9 +67,6 @@ RESULT_DEADLINE_S = 60.0
 RESULT_ON_A_CLUSTER_S = 7 * 86_400.0
 """There the next one may have to wait for its turn, and until it is there nobody else knows what this one did. Should
 there be none any more, YARN ends the container."""
-NODE_MANAGERS = "NM_HOST"
-"""A variable that a NodeManager sets for each container, like USER, whatever a client asks for. Source: Hadoop 2.6 to
-3.4, ContainerLaunch.sanitizeEnv."""
 _STORE_AGAIN_S = 1.0, 30.0
 """Between two tries to store what cannot be stored just now: doubled from the first to the second."""
 _SERVICE_AGAIN_S = 1.0, 5.0
@@ -800,9 +797,7 @@ class Task:
             above = place = local
         if above not in self._unstored:
             self._unstored.append(above)
-        return StepFailed(
-            Fault.DATA, f"the output could not be stored: {error}; it stays on {socket.gethostname()} in {place}"
-        )
+        return StepFailed(Fault.DATA, f"the output could not be stored: {error}; it stays on {node_name()} in {place}")
 
     def _seen_as(self, path: str) -> tuple[str, ...]:
         if self._assignment.docker_image is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.messages import Assignment
 from dlapp.spec import InputSpec, OutputSpec, Resources
-from dlapp.task.environment import DEFAULT_PATH, payload_environment
+from dlapp.task.environment import DEFAULT_PATH, node_name, payload_environment
 
 APPLICATION = ApplicationId(1700000000000, 42)
 
@@ -114,3 +115,10 @@ def test_outputs_are_named_alike_and_paths_are_made_plain() -> None:
     )
     env = environment(assignment(outputs=outputs))
     assert (env["DLAPP_OUTPUT"], env["DLAPP_OUTPUT_MODEL"]) == ("/w/output", "/w/out/model")
+
+
+def test_a_host_has_yarns_name_of_its_node_on_a_cluster_and_else_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NM_HOST", "node7.lab")
+    assert node_name() == "node7.lab"
+    monkeypatch.delenv("NM_HOST")
+    assert node_name() == os.uname().nodename

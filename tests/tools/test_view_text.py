@@ -248,10 +248,21 @@ def test_output_of_failed_containers_is_told_from_that_of_a_failed_application()
 
 
 def test_a_soft_kill_under_way_shows_the_time_that_is_left() -> None:
-    ending = view(
-        state=State.RUNNING, cause=None, finished_ms=None, soft_kill_by="kim", soft_kill_ends_ms=END_MS + 5000
-    )
-    assert "softkill : by kim, the payload has 0:00:05.00 left" in status_lines(ending, [], END_MS)
+    def line(now_ms: int, *phases: Phase) -> str:
+        ending = view(
+            state=State.RUNNING,
+            cause=None,
+            finished_ms=None,
+            soft_kill_by="kim",
+            soft_kill_ends_ms=END_MS + 5000,
+            containers=tuple(container(index, phase=phase) for index, phase in enumerate(phases)),
+        )
+        (found,) = [one for one in status_lines(ending, [], now_ms) if one.startswith("softkill")]
+        return found
+
+    assert line(END_MS, Phase.ENDED, Phase.RUNNING) == "softkill : by kim, the payload has 0:00:05.00 left"
+    assert line(END_MS + 6000, Phase.RUNNING) == "softkill : by kim, the payload has 0:00:00.00 left"
+    assert line(END_MS, Phase.ENDED, Phase.STORING, Phase.RELEASING) == "softkill : by kim"
 
 
 @pytest.mark.parametrize(

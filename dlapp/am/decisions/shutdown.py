@@ -41,12 +41,13 @@ def take_stop(state: ApplicationState, event: SoftKill | Kill) -> None:
     if state.stage is Stage.STARTING:
         if not isinstance(state.stop_before_start, Kill):
             state.stop_before_start = event
-        answer = StopAnswer(state="stopping")
+        answer = StopAnswer(state="stopping", commits=False)
     elif state.stage is Stage.ACTIVE or (
         state.stage is Stage.CLOSING and state.settlement is not Settlement.DROP and not soft
     ):
         carry_out_stop(state, event)
-        answer = StopAnswer(state="stopping", left_s=_grace_left_s(state))
+        commits = state.commits and bool(state.spec.outputs)
+        answer = StopAnswer(state="stopping", left_s=_grace_left_s(state), commits=commits)
     elif state.stage is Stage.CLOSING and state.soft_ends_ms is not None and state.soft_text is not None:
         left_s = _grace_left_s(state)
         text = f"{state.soft_text} already, {left_s:.0f} s of the grace time left"

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 TAIL_LINES = 10
 _UNFINISHED = {"RUNNING": "running"}
+_AFTER_PAYLOAD = ("storing", "releasing", "ended")
 
 
 class ErrorTail(NamedTuple):
@@ -122,8 +123,9 @@ def answer_lines(view: View, now_ms: int, tail: ErrorTail | None = None, unstore
     if view["diagnostics"]:
         lines.append(f"diagnostics : {view['diagnostics']}")
     if (ends_ms := view.get("soft_kill_ends_ms")) is not None and not ended(view):
-        left = elapsed(ends_ms - now_ms)
-        lines.append(f"softkill : by {view['soft_kill_by']}, the payload has {left} left")
+        runs = any(one["phase"] not in _AFTER_PAYLOAD for one in view["containers"])
+        left = f", the payload has {elapsed(max(0, ends_ms - now_ms))} left" if runs else ""
+        lines.append(f"softkill : by {view['soft_kill_by']}{left}")
     if tail is not None:
         lines += _tail_lines(tail)
     if command := _next_command(view):

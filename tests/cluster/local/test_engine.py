@@ -19,14 +19,15 @@ from typing import Any
 
 import pytest
 
-from dlapp.cluster.local.client import engine as client
 from dlapp.cluster.local.client.engine import LocalEngine
 from dlapp.cluster.local.queue import Queue
 from dlapp.cluster.local.runner import main as runner_module
 from dlapp.cluster.local.state import is_locked
 from dlapp.errors import AskTooLarge, Denied, NotFound, Unreachable
 from dlapp.ids import ApplicationId
+from dlapp.messages import StopAnswer
 from dlapp.report import ApplicationView, FinalStatus, State
+from dlapp.serialization import from_json
 from dlapp.system import log
 from dlapp.system.owners import user_name, user_text
 from dlapp.system.processes.proc import open_process
@@ -688,13 +689,14 @@ def test_a_soft_kill_of_one_that_waits_is_a_kill(engine: LocalEngine) -> None:
             {"state": "stopping", "left_s": 29.8},
             "is being stopped, its output will be committed; SIGKILL follows in 30 s",
         ),
+        ({"state": "stopping", "left_s": 3, "commits": False}, "application_1_0001 is being stopped; SIGKILL follows"),
         ({"state": "already", "left_s": 3}, "is already being stopped; SIGKILL follows in 3 s at the latest"),
         ({"state": "ended"}, "application_1_0001 had already ended"),
         ({"state": "new word", "message": "what the ApplicationMaster says"}, "what the ApplicationMaster says"),
     ],
 )
 def test_what_comes_of_a_soft_kill_is_said_in_a_line(answer: dict[str, Any], line: str) -> None:
-    assert line in client._stop_answer("application_1_0001", answer)
+    assert line in from_json(StopAnswer, answer).line("application_1_0001")
 
 
 def test_a_soft_kill_that_nobody_answers_is_unreachable(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:

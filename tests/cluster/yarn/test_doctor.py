@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,9 @@ from dlapp.cluster.yarn.client.rest import NewApplication, NodeInfo, QueueInfo, 
 from dlapp.config import Config, load_config
 from dlapp.doctor.findings import FAIL, PASS, WARN, Finding
 from dlapp.doctor.run import diagnosis
-from dlapp.doctor.yarn import _resource_manager
+from dlapp.doctor.yarn import _history, _resource_manager
 from dlapp.errors import Unreachable
+from dlapp.hadoop.configuration import HadoopConfiguration
 from dlapp.ids import ApplicationId
 from dlapp.tools.doctor import node_table
 from tests.services.hadoop import NODES, Hadoop
@@ -193,6 +196,23 @@ def test_no_nodes_ill_nodes_small_maxima_and_odd_queues_each_have_their_line() -
     assert "name another in [application]" in said(cluster)["yarn.queues"].repair
     cluster.settings = {"yarn.resourcemanager.am.max-attempts": "1"}
     assert {"yarn.recovery", "yarn.attempts"} <= set(said(cluster))
+
+
+def test_a_log_server_that_does_not_answer_is_a_warning() -> None:
+    def found(url: str) -> Finding:
+        settings = {"yarn.log-aggregation-enable": "true", "yarn.log.server.url": url}
+        (one,) = [one for one in _history(HadoopConfiguration(settings, "here")) if one.subject == "yarn.logs"]
+        return one
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}/logs"
+        one = found(url)
+        server.shutdown()
+    assert (one.verdict, one.found) == (PASS, f"collected, and shown at {url}")
+    one = found(url)
+    assert (one.verdict, one.repair) == (WARN, "start the history server, or correct yarn.log.server.url")
+    assert one.found.startswith(f"collected, but {url} does not answer: ")
 
 
 def test_clocks_that_differ_are_a_warning() -> None:

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from dlapp import __version__
-from dlapp.cluster import LOG_NAMES
+from dlapp.cluster import LOG_NAMES, NOT_ENDED
 from dlapp.cluster.local import outcome as outcomes
 from dlapp.cluster.local import schedule, views
 from dlapp.cluster.local.attempts import is_alive
@@ -683,6 +683,9 @@ class LocalEngine(Closeable):
         if (owner := self._other_owner(application_id)) is not None:
             timeout_s = SOFT_KILL_ASK_S + LOOK_AS_USER_S
             return str(self._as(owner, "soft_kill", str(application_id), by, timeout_s=timeout_s))
+        from dlapp.messages import StopAnswer
+        from dlapp.serialization import from_json
+
         row = self._row(str(application_id))
         if said := self._end_unstarted(row, by):
             return said
@@ -700,7 +703,7 @@ class LocalEngine(Closeable):
                     raise
                 time.sleep(0.05)
                 continue
-            return _stop_answer(row.id, answer)
+            return from_json(StopAnswer, answer).line(row.id)
 
     def kill(self, application_id: ApplicationId, by: str) -> str:
         """Kill: ask its ApplicationMaster, then SIGKILL; returns when nothing of it is left.
@@ -802,10 +805,7 @@ class LocalEngine(Closeable):
         if row.state != DONE:
             state = self.view_json(application_id)["state"]
             if state not in _ENDED:
-                raise UsageError(
-                    f"{application_id} is {state}: only what has ended can be removed (dlapp-softkill ends it and "
-                    "keeps its output, dlapp-kill discards it)"
-                )
+                raise UsageError(f"{application_id} is {state}: {NOT_ENDED}")
             # Its last processes end after it.
             self._nudge_runner()
             if not _wait_for(lambda: self._is_settled(row), time.monotonic() + KILL_END_S):
@@ -910,19 +910,6 @@ class LocalEngine(Closeable):
         with ControlConnection(url, token) as connection:
             answer = connection.call("POST", f"/v1/{what}", {"user": by}, timeout_s=timeout_s)
         return answer if isinstance(answer, dict) else {}
-
-
-def _stop_answer(application_id: str, answer: dict[str, Any]) -> str:
-    """A line on what came of a soft-kill (`dlapp.messages.StopAnswer`)."""
-    if answer.get("message"):
-        return str(answer["message"])
-    left = f"SIGKILL follows in {max(0.0, float(answer.get('left_s', 0))):.0f} s at the latest"
-    match answer.get("state"):
-        case "ended":
-            return f"{application_id} had already ended"
-        case "already":
-            return f"{application_id} is already being stopped; {left}"
-    return f"{application_id} is being stopped, its output will be committed; {left}"
 
 
 def _over(row: ApplicationRow) -> str:

@@ -51,14 +51,7 @@ class ApplicationKiller:
         except Unreachable:
             self._mark(report, SOFT_KILL, by)
             return f"{application_id} cannot be asked from here; it stops when it finds the request on HDFS, in seconds"
-        left = f"SIGKILL follows in {max(0.0, answer.left_s):.0f} s at the latest"
-        if answer.message:
-            return answer.message
-        if answer.state == "ended":
-            return f"{application_id} had already ended"
-        if answer.state == "already":
-            return f"{application_id} is already being stopped; {left}"
-        return f"{application_id} is being stopped, its output will be committed; {left}"
+        return answer.line(str(application_id))
 
     def kill(self, application_id: ApplicationId, by: str) -> str:
         """Kill: ask its ApplicationMaster, then YARN, and remove what it left; where YARN fails, leave a mark.

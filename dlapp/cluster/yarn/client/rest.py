@@ -229,9 +229,11 @@ class YarnRest(Closeable):
     def scheduled_types(self) -> set[str] | None:
         """The resource types that the scheduler counts; None: this version (before 3.4) does not say."""
         try:
-            said = self._call("GET", f"{_CLUSTER}/scheduler-overview").get("schedulingResourceType")
+            answer = self._call("GET", f"{_CLUSTER}/scheduler-overview")
         except (RemoteError, NotHadoop):
             return None
+        # Hadoop 3.5 puts the name of the whole around it, as around the timeline server's answers.
+        said = (_object(answer.get("scheduler")) or answer).get("schedulingResourceType")
         # "gcores,memory-mb (unit=Mi),vcores"; older ones say MEMORY and CPU.
         usual = {"memory": "memory-mb", "cpu": "vcores"}
         names = [one.partition("(")[0].strip(" []").lower() for one in str(said or "").split(",")]
@@ -304,7 +306,8 @@ class YarnRest(Closeable):
             kind: only those of this application type; None: of any.
             limit: at most so many; None: all.
         """
-        query: dict[str, str] = {}
+        # Hadoop 3 would add each application's requests, most of the answer; Hadoop 2 does not know the word.
+        query = {"deSelects": "resourceRequests"}
         if user is not None:
             query["user"] = user
         if states:

@@ -27,6 +27,9 @@ _PROJECT = "project:"
 PRIORITY_LIMIT = "yarn.cluster.max-application-priority"
 _ADDRESS = re.compile(r"[A-Za-z0-9._\-\[\]:]+")
 _DATE = re.compile(r"^\[[^\]]*\]\s*")
+_DETAILS = re.compile(r"\s+Details : ")
+_OF_QUEUE = re.compile(r"AM Resource Request|Limit|Usage|Absolute (used|max) capacity")
+"""What of the details of an application that waits says for which limit of its queue."""
 _ODD = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 """What reading an answer ends with that is not of the form that we know."""
 _KILLS = {
@@ -48,6 +51,7 @@ class AmState(NamedTuple):
         submission: what was submitted.
         outputs: what became of its outputs without an ApplicationMaster; empty: that is in ``view``.
         state: its last state, where others ended it; None: that is in ``view``.
+        finished_ms: when it had ended, where others ended it [ms since 1970].
         unread: why the files that it left cannot be read now; empty: they were, or are not there.
     """
 
@@ -55,6 +59,7 @@ class AmState(NamedTuple):
     submission: Submission | None = None
     outputs: tuple[OutputView, ...] = ()
     state: State | None = None
+    finished_ms: int | None = None
     written_ms: int | None = None
     unread: str = ""
 
@@ -83,7 +88,7 @@ def report_of_kept(application_id: ApplicationId, user: str, told: AmState) -> A
         final_status=final,
         diagnostics=view.diagnostics if view is not None else "",
         started_ms=submission.submitted_ms,
-        finished_ms=(view.finished_ms if view is not None else None) or 0,
+        finished_ms=(view.finished_ms if view is not None else None) or told.finished_ms or 0,
         kind=KIND,
         tags=tags_of(submission.spec.project, submission.spec.tags),
     )
@@ -154,7 +159,7 @@ def merged(report: AppReport, told: AmState, log_url: Callable[[str], str] = lam
     else:
         changes |= {"state": report.state, "final_status": FinalStatus.UNDEFINED, "cause": None, "finished_ms": None}
         if report.state is not State.RUNNING:
-            changes |= {"diagnostics": first_line(report.diagnostics), "phase": "waiting for its ApplicationMaster"}
+            changes |= {"diagnostics": _waiting_line(report), "phase": "waiting for its ApplicationMaster"}
         elif view.state.ended:
             changes["phase"] = "ending"
         changes["as_of_ms"] = told.written_ms
@@ -222,7 +227,18 @@ def first_line(diagnostics: str) -> str:
     found = own or [line for line in lines if line]
     line = found[-1 if own else 0] if found else ""
     # While it waits YARN adds all figures of the queue.
-    return line.partition("  Details : ")[0]
+    return _DETAILS.split(line)[0]
+
+
+def _waiting_line(report: AppReport) -> str:
+    """Return what an application waits for in YARN: its queue, with what the queue has, may have and is asked for.
+
+    Source: FiCaSchedulerApp.getPendingAppDiagnosticMessage and getActivedAppDiagnosticMessage, Hadoop 2.8 to 3.5.
+    """
+    line, queue = first_line(report.diagnostics), report.queue.removeprefix("root.")
+    details = _DETAILS.split(report.diagnostics, maxsplit=1)[1:]
+    figures = [one.strip() for text in details for one in text.split(";") if _OF_QUEUE.search(one)]
+    return f"{line} (queue {queue}: {'; '.join(figures)})" if figures else line
 
 
 def log_file_url(log_url: str, name: str) -> str:

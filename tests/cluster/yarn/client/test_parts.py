@@ -394,7 +394,28 @@ def test_of_diagnostics_our_own_line_counts() -> None:
     )
     assert first_line("[date]First\nsecond") == "First"
     assert first_line("[date] Waiting for resources.  Details : AM Partition = <P> ; ") == "Waiting for resources."
+    assert first_line("[date] Waiting for resources. Details : AM Partition = <P> ; ") == "Waiting for resources."
     assert first_line("") == ""
+
+
+PENDING = (
+    "[Tue May 25 08:40:24 +0800 2021] Application is added to the scheduler and is not yet activated. Queue's AM "
+    "resource limit exceeded.{gap}Details : AM Partition = CORE; AM Resource Request = <memory:896, vCores:1>; Queue "
+    "Resource Limit for AM = <memory:0, vCores:0>; User AM Resource Limit of the queue = <memory:0, vCores:0>; "
+    "Queue AM Resource Usage = <memory:896, vCores:1>;"
+)
+
+
+@pytest.mark.parametrize("gap", ["  ", " "])
+def test_an_application_that_waits_names_its_queue_and_the_limit_of_it(gap: str) -> None:
+    waiting = replace(report(State.ACCEPTED, diagnostics=PENDING.format(gap=gap)), queue="root.lab.small")
+    assert merged(waiting, AmState()).diagnostics == (
+        "Application is added to the scheduler and is not yet activated. Queue's AM resource limit exceeded. (queue "
+        "lab.small: AM Resource Request = <memory:896, vCores:1>; Queue Resource Limit for AM = <memory:0, vCores:0>; "
+        "User AM Resource Limit of the queue = <memory:0, vCores:0>; "
+        "Queue AM Resource Usage = <memory:896, vCores:1>)"
+    )
+    assert merged(report(State.ACCEPTED, diagnostics="not yet"), AmState()).diagnostics == "not yet"
 
 
 def test_a_page_of_a_node_becomes_the_history_servers() -> None:
@@ -502,6 +523,13 @@ def test_a_state_that_only_a_newer_yarn_knows_does_not_hide_the_others(
     apps = [{"id": str(APP), **rest} | ({"state": state} if state else {}), known]
     with timeline({"apps": {"app": apps}}) as url, YarnRest([url], Login("tony")) as yarn:
         assert [one.state for one in yarn.reports()] == [shown, State.RUNNING]
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["3.4", "3.5"])
+def test_the_types_that_the_scheduler_counts_are_read_in_every_form(inside: bool) -> None:
+    said = {"schedulingResourceType": "[memory-mb (unit=Mi), vcores, gcores]"}
+    with timeline({"scheduler": said} if inside else said) as url, YarnRest([url], Login("tony")) as yarn:
+        assert yarn.scheduled_types() == {"memory-mb", "vcores", "gcores"}
 
 
 def test_a_state_that_only_a_newer_timeline_server_knows_is_read_from_the_rest() -> None:
