@@ -11,7 +11,7 @@ from dlapp.tools.common import command, complete_id, json_option, print_json, sa
 @click.argument("words", metavar="ID...", nargs=-1, required=True, shell_complete=complete_id(unfinished=False))
 @json_option("Print the ids of what was removed as JSON.")
 def main(words: tuple[str, ...], as_json: bool) -> None:
-    """Remove applications that have ended from this machine's history, with their logs.
+    """Remove applications that have ended from the history; on this machine with their logs.
 
     ID is an application's id, a unique ending of it, or 'last'. All are checked before the first is removed; they
     must be yours. Output stays, committed or not; the lines say where output is that was not committed.

@@ -1,8 +1,8 @@
 """Removing what is left on the file system: of applications that others ended, and what is older than it may be.
 
 An ApplicationMaster settles its outputs, writes its history and removes its staging directory itself. YARN gives one
-that is killed a quarter of a second, so the next command of its user does it: one that looks at the application or ends
-it, and each that submits. Archives and histories have an age and a size, as on one machine.
+that is killed a quarter of a second, so the next command of its user does it: one that reads the application or ends
+it, each list, and each submission. Archives and histories have an age and a size, as on one machine.
 
 When an archive was used last is the time of a file beside it, ``<name>.used``, renewed once a day: the archive's own
 time must never change, because YARN fails every container that was promised the file as it was.
@@ -115,7 +115,8 @@ def _settled(
                 told["outputs"] = to_json(views)
             files.make(places.all_history, OWN_MODE)
             # The ApplicationMaster may be just doing the same: its words are the later ones.
-            kept = {"view": None, "state": ended.state.value, **told}
+            finished_ms = clock.now_ms() - int(ended.ago_s * 1000)
+            kept = {"view": None, "state": ended.state.value, "finished_ms": finished_ms, **told}
             files.write(history, json.dumps(kept).encode(), 0o600, once=True)
     else:
         with contextlib.suppress(NotFound, ValueError):
@@ -149,6 +150,29 @@ def _settle_outputs(
     return said, done
 
 
+def settle_all(files: StagingFiles, places: StagingPaths, ended: Mapping[ApplicationId, EndedApplication]) -> int:
+    """Settle at most `MOST_AT_ONCE` applications that left a staging directory. Return how many that were.
+
+    Args:
+        files: the default file system, as the user.
+        places: the user's directories there.
+        ended: the user's applications that have ended, how, and how long ago.
+
+    Raises:
+        Unreachable: the file system does not answer.
+    """
+    over = {str(one): one for one in ended}
+    count = 0
+    for name in [name for name in files.names(places.all_staging) if name in over][:MOST_AT_ONCE]:
+        try:
+            count += settle(files, places, over[name], ended[over[name]]) is not None
+        except Unreachable:
+            raise
+        except (DlappError, OSError):
+            continue  # That one's rights, or a damaged marker; the others need not wait for it.
+    return count
+
+
 def forgotten(
     files: StagingFiles,
     places: StagingPaths,
@@ -178,7 +202,7 @@ def forgotten(
             continue
         changed_ms = max((ms for _, _, ms in files.entries(places.staging(application_id))), default=now_ms)
         if now_ms - changed_ms > _FORGOTTEN_S * 1000:
-            found[application_id] = EndedApplication(State.FAILED, _FORGOTTEN_S)
+            found[application_id] = EndedApplication(State.FAILED, (now_ms - changed_ms) / 1000)
     return found
 
 
@@ -199,21 +223,14 @@ def sweep(
         archives, histories: their limits.
         now_ms: the time [ms since 1970].
     """
-    over = {str(one): one for one in ended}
-    staged = [name for name in files.names(places.all_staging) if name.startswith("application_")]
-    count = 0
-    for name in [name for name in staged if name in over][:MOST_AT_ONCE]:
-        try:
-            count += settle(files, places, over[name], ended[over[name]]) is not None
-        except Unreachable:
-            raise
-        except (DlappError, OSError):
-            continue  # That one's rights, or a damaged marker; the others need not wait for it.
+    count = settle_all(files, places, ended)
     cache = _entries(files, places.cache)
     names = archives_to_remove(cache, archives, now_ms, now_ms)
     if names:
         # What this cluster does not know of may run on another one that shares the file system.
-        submitted = [_submitted_ms(files, f"{places.all_staging}/{name}") for name in staged if name not in over]
+        over = {str(one) for one in ended}
+        staged = [one for one in files.names(places.all_staging) if one.startswith("application_") and one not in over]
+        submitted = [_submitted_ms(files, f"{places.all_staging}/{name}") for name in staged]
         # Whatever was used since the oldest was submitted may be one of theirs; a use counts for a day.
         since_ms = min([now_ms, *submitted]) - int(USED_EVERY_S * 1000)
         names = archives_to_remove(cache, archives, since_ms, now_ms)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from dlapp.cluster import NOT_ENDED
 from dlapp.cluster.engine import EngineInfo
 from dlapp.cluster.yarn.client import preflight
 from dlapp.cluster.yarn.client.am_client import AmClients
@@ -20,8 +21,10 @@ from dlapp.cluster.yarn.client.status import ApplicationReader
 from dlapp.cluster.yarn.client.submission import ApplicationSubmitter
 from dlapp.cluster.yarn.client.views import PRIORITY_LIMIT
 from dlapp.cluster.yarn.dialect import Dialect
+from dlapp.cluster.yarn.staging import StagingPaths
 from dlapp.config import Config
-from dlapp.errors import ConfigError, Unreachable, UsageError
+from dlapp.errors import ConfigError, NotFound, Unreachable, UsageError
+from dlapp.hadoop.errors import ApplicationNotFound
 from dlapp.ids import ApplicationId
 from dlapp.login import Login
 from dlapp.serialization import to_json
@@ -153,12 +156,35 @@ class YarnEngine(Closeable):
         return [f"{one['host']}:{path}" for one in containers for path in one.get("unstored", ())]
 
     def check_removal(self, application_id: ApplicationId) -> None:
-        """Refuse: the ResourceManager keeps the list of applications. Raises UsageError."""
+        """Refuse what the ResourceManager still knows: nobody can shorten its list.
+
+        Raises:
+            NotFound: neither it nor the caller's history knows it.
+            UsageError: it has not ended, or the ResourceManager has not forgotten it.
+        """
+        try:
+            report = self._session.rest().report(application_id)
+        except ApplicationNotFound as missing:
+            files = self._session.files(self._session.user)
+            if files.look(StagingPaths(files.home).history(application_id)) is None:
+                raise NotFound(f"{application_id} is not in your history on the cluster") from missing
+            return
+        if not report.state.ended:
+            raise UsageError(f"{application_id} is {report.state.value}: {NOT_ENDED}")
         raise UsageError(
-            f"{application_id} is on the cluster, whose ResourceManager keeps and forgets its own history: "
-            "only applications of this machine can be removed"
+            f"{application_id} is still known to the ResourceManager, whose list nobody can shorten: it can be removed "
+            "when the ResourceManager has forgotten it (yarn.resourcemanager.max-completed-applications)"
         )
 
     def remove(self, application_id: ApplicationId) -> None:
-        """Refuse, as `check_removal`."""
+        """Remove an application that the ResourceManager has forgotten from the caller's history; its output stays.
+
+        Raises:
+            NotFound, UsageError: as `check_removal`.
+        """
         self.check_removal(application_id)
+        files = self._session.files(self._session.user)
+        places = StagingPaths(files.home)
+        # In this order: a directory without a history would be settled once more.
+        files.remove(places.staging(application_id))
+        files.remove(places.history(application_id))

@@ -10,6 +10,7 @@ their ApplicationMasters show to everybody. Whose an application is YARN says, a
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -19,7 +20,7 @@ from dlapp.cluster.engine import LogFiles
 from dlapp.cluster.yarn.client import tools_tokens
 from dlapp.cluster.yarn.client import views as client_views
 from dlapp.cluster.yarn.client.am_client import AmClients
-from dlapp.cluster.yarn.client.cleanup import EndedApplication, settle
+from dlapp.cluster.yarn.client.cleanup import GONE_AFTER_S, EndedApplication, forgotten, settle, settle_all
 from dlapp.cluster.yarn.client.rest import KIND, AppReport
 from dlapp.cluster.yarn.client.session import ClusterSession
 from dlapp.cluster.yarn.client.views import AmState
@@ -38,6 +39,7 @@ from dlapp.ids import ApplicationId
 from dlapp.report import ApplicationView, ContainerView, OutputView, State
 from dlapp.serialization import from_json, parse_json
 from dlapp.spec import Submission
+from dlapp.system import clock
 from dlapp.value import replace
 
 KEPT_READ = 200
@@ -45,6 +47,8 @@ KEPT_READ = 200
 history."""
 ASK_EVERY_S = 25.0
 """Between two requests to an ApplicationMaster that cannot be reached from here to write its view more often."""
+SWEEP_S = 2.0
+"""How long a list waits until what ended applications left is settled; what is not settled then, a later command is."""
 RUNNING_READ = 20
 """Of so many applications that run, the latest, a list shows how far they are: it reads a file on HDFS for each."""
 
@@ -79,28 +83,55 @@ class ApplicationReader:
         everybody's. Those of the caller's own that run show what their ApplicationMasters wrote last; the others are
         without containers.
 
-        Where the ResourceManager has too few that have ended, it may have forgotten some: our history of the caller's
-        own is read, and its timeline server is asked.
+        The ResourceManager may have forgotten some: our history of the caller's own is read, and its timeline server is
+        asked where there are too few that have ended. What the caller's own left on the file system is settled.
 
         Args:
             limit: how many of those that have ended, the latest; None: all.
         """
         whose = None if everybody else user or self._session.user
-        found = self._session.rest().reports(user=whose, kind=KIND)
-        ended = [one for one in found if one.state.ended]
-        if limit is None or len(ended) < limit:
-            most = KEPT_READ if limit is None else min(limit - len(ended), KEPT_READ)
-            forgotten = self._forgotten(whose, found, most)
-            # Its ids are of an earlier ResourceManager, or smaller.
-            found, ended = [*forgotten, *found], [*forgotten, *ended]
-        kept = set(ended if limit is None else ended[len(ended) - limit :] if limit else ())
-        running = [one for one in found if one.state is State.RUNNING]
-        latest = set(running[-RUNNING_READ:])
-        return [
-            client_views.merged(one, self._last_words(one) if one in latest else AmState())
-            for one in found
-            if not one.state.ended or one in kept
-        ]
+        known = self._session.rest().reports(user=whose, kind=KIND)
+        with self._sweeping(known if whose in (None, self._session.user) else ()):
+            reports = [*self._forgotten(whose, known, limit), *known]
+            reports.sort(key=lambda one: (one.started_ms, one.application_id))
+            ended = [one for one in reports if one.state.ended]
+            kept = set(ended if limit is None else ended[len(ended) - limit :] if limit else ())
+            running = [one for one in reports if one.state is State.RUNNING]
+            latest = set(running[-RUNNING_READ:])
+            return [
+                client_views.merged(one, self._last_words(one) if one in latest else AmState())
+                for one in reports
+                if not one.state.ended or one in kept
+            ]
+
+    @contextlib.contextmanager
+    def _sweeping(self, known: Sequence[AppReport]) -> Iterator[None]:
+        """Settle beside the block what the caller's own applications left that have ended or are forgotten.
+
+        The block's end waits `SWEEP_S` for it at most: each step may be cut off at any time, and is done again later.
+
+        Args:
+            known: what the ResourceManager has of the caller's own; none: nothing is done.
+        """
+        rest, own = self._session.rest(), [one for one in known if one.user == self._session.user]
+        ago_s = {one: rest.ended_ago_s(one) for one in own if one.state.ended}
+        # One that has just ended removes its directory itself.
+        ended = {
+            one.application_id: EndedApplication(one.state, ago) for one, ago in ago_s.items() if ago >= GONE_AFTER_S
+        }
+        ids = {one.application_id for one in own}
+        thread = threading.Thread(target=self._sweep, args=(ids, ended), name="yarn-sweep", daemon=True)
+        if own:
+            thread.start()
+        yield
+        if own:
+            thread.join(SWEEP_S)
+
+    def _sweep(self, known: set[ApplicationId], ended: dict[ApplicationId, EndedApplication]) -> None:
+        # What hinders it hinders no list, and comes up again.
+        with contextlib.suppress(DlappError, OSError), contextlib.closing(self._session.own_files()) as files:
+            places, starts = StagingPaths(files.home), {one.cluster_timestamp_ms for one in known}
+            settle_all(files, places, ended | forgotten(files, places, known, starts, clock.now_ms()))
 
     def _last_words(self, report: AppReport) -> AmState:
         """Return what the ApplicationMaster of a running application has written last, if it is the caller's own."""
@@ -110,26 +141,32 @@ class ApplicationReader:
                 return _staged(files, StagingPaths(files.home), report.application_id)
         return AmState()
 
-    def _forgotten(self, whose: str | None, known: Sequence[AppReport], most: int) -> list[AppReport]:
-        """Return applications that have ended and that the ResourceManager has forgotten, oldest first.
+    def _forgotten(self, whose: str | None, known: Sequence[AppReport], limit: int | None) -> list[AppReport]:
+        """Return applications that have ended and that the ResourceManager has forgotten.
 
         Args:
             whose: one user's; None: everybody's.
-            known: what the ResourceManager has.
-            most: so many of the caller's own are read from the history, the latest.
+            known: what the ResourceManager has, by id.
+            limit: how many of those that have ended are wanted, the latest by id; None: all.
         """
         found: list[AppReport] = []
         ids = {one.application_id for one in known}
+        ended = [one.application_id for one in known if one.state.ended]
+        is_enough = limit is not None and len(ended) >= limit
         # What there is now is shown without the history or the timeline server.
-        if whose in (None, self._session.user):
+        if whose in (None, self._session.user) and limit != 0:
             with contextlib.suppress(DlappError):
-                latest = [one for one in self._kept_ids() if one not in ids][-most:]
+                kept = [one for one in self._kept_ids() if one not in ids]
+                if is_enough and limit is not None:
+                    # It forgets those that ended first, which need not have been submitted first.
+                    kept = [one for one in kept if one > ended[-limit]]
+                latest = kept[-min(limit or KEPT_READ, KEPT_READ) :]
                 found += [report for one in latest if (report := self._kept(one)) is not None]
                 ids |= {one.application_id for one in found}
-        if (timeline := self._session.site.timeline_url()) is not None:
+        if not is_enough and (timeline := self._session.site.timeline_url()) is not None:
             with contextlib.suppress(Unreachable):
                 found += client_views.forgotten(timeline, self._session.login, whose=whose, known=ids)
-        return sorted(found, key=lambda one: one.application_id)
+        return found
 
     def _kept_ids(self) -> list[ApplicationId]:
         """Return the caller's own applications of which there is a history, oldest first; none where HDFS is away."""
@@ -274,13 +311,14 @@ class ApplicationReader:
         places = StagingPaths(files.home)
         # It is written before YARN is told of the end, and the staging directory removed after that.
         kept = _history(files, places, report.application_id)
-        if report.state in (State.KILLED, State.FAILED):
+        if report.state.ended:
             # Others ended it, and its ApplicationMaster had no time, or none after it wrote the history.
             # What cannot be settled now is left for later, and shown all the same.
             ended = EndedApplication(report.state, self._session.rest().ended_ago_s(report))
-            with contextlib.suppress(DlappError, OSError):
-                settle(files, places, report.application_id, ended)
-            kept = kept or _history(files, places, report.application_id)
+            if report.state is not State.FINISHED or ended.ago_s >= GONE_AFTER_S:
+                with contextlib.suppress(DlappError, OSError):
+                    settle(files, places, report.application_id, ended)
+                kept = kept or _history(files, places, report.application_id)
         if kept is not None:
             return kept
         with contextlib.suppress(NotFound, Denied, ValueError):
@@ -324,5 +362,7 @@ def _history(files: StagingFiles, places: StagingPaths, application_id: Applicat
         view = from_json(ApplicationView, kept["view"]) if kept.get("view") else None
         outputs = tuple(from_json(OutputView, one) for one in kept.get("outputs", ()))
         state = State(kept["state"]) if kept.get("state") else None
-        return AmState(view, from_json(Submission, kept["submission"]), outputs, state)
+        finished_ms = kept.get("finished_ms")
+        submission = from_json(Submission, kept["submission"])
+        return AmState(view, submission, outputs, state, finished_ms if isinstance(finished_ms, int) else None)
     return None

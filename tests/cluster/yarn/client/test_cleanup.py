@@ -26,6 +26,7 @@ from dlapp.report import CommitClaim, OutputView, State
 from dlapp.spec import OutputSpec
 from dlapp.storage.commit import CommitRefused
 from dlapp.storage.settlement import ApplicationOutputs
+from dlapp.system import clock
 from dlapp.system.retention import Retention
 
 DAY_MS = 86_400_000
@@ -186,13 +187,12 @@ def test_an_application_that_others_ended_keeps_its_last_words_and_no_staging_di
     files.put(f"{staging}/view.json", text={"phase": "running"})
     files.put(f"{staging}/submission.json", text={"submitted_ms": 5})
     # Without output it need not be waited for.
-    assert settled(files, ago_s=0.0) == NOTHING_KEPT
+    before_ms = clock.now_ms()
+    assert settled(files, ago_s=1.0) == NOTHING_KEPT
     assert left(files, staging) == []
-    assert json.loads(files.read(PLACES.history(APP), max_bytes=1 << 20)) == {
-        "view": {"phase": "running"},
-        "state": "KILLED",
-        "submission": {"submitted_ms": 5},
-    }
+    kept = json.loads(files.read(PLACES.history(APP), max_bytes=1 << 20))
+    assert before_ms - 1000 <= kept.pop("finished_ms") <= clock.now_ms() - 1000
+    assert kept == {"view": {"phase": "running"}, "state": "KILLED", "submission": {"submitted_ms": 5}}
     before = dict(files.files)
     settled(files)
     assert files.files == before
