@@ -101,6 +101,12 @@ QUICK_TO_NOTICE = {
     "dfs.namenode.redundancy.interval.seconds": "1s",
     "dfs.client.retry.window.base": "100",
 }
+RECOVERY = {
+    "yarn.nodemanager.recovery.enabled": "true",
+    # The ResourceManager is not to give up a NodeManager while that starts again.
+    "yarn.nm.liveness-monitor.expiry-interval-ms": "120000",
+}
+"""Of a cluster's yarn-site.xml: its NodeManagers find their containers again, as documented for operators."""
 NAMESERVICE = "dlapp"
 
 # Quick to start and small, rather than fast later: a test cluster lives for minutes on two cores.
@@ -599,8 +605,9 @@ class Hadoop:
                 "yarn.scheduler.maximum-allocation-mb": str(NODE_MEMORY_MIB),
                 "yarn.scheduler.maximum-allocation-vcores": str(NODE_VCORES),
                 "yarn.nodemanager.hostname": host,
-                # A NodeManager that a test kills is to leave its containers to nobody.
+                # A NodeManager that a test kills is to leave its containers to nobody; `RECOVERY` changes that.
                 "yarn.nodemanager.recovery.enabled": "false",
+                "yarn.nodemanager.recovery.dir": f"{here}/recovery-{host}",
                 "yarn.nodemanager.address": f"{host}:{port['nm']}",
                 "yarn.nodemanager.localizer.address": f"{host}:{port['nm_localizer']}",
                 "yarn.nodemanager.webapp.address": f"{host}:{port['nm_http']}",
