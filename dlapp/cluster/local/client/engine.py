@@ -126,7 +126,7 @@ class LocalEngine(Closeable):
         # Loaded before: the user may not be able to read them, and must not choose them.
         import hashlib  # noqa: F401
 
-        from dlapp import launch_spec, messages  # noqa: F401
+        from dlapp import launch_spec, messages, serialization  # noqa: F401
         from dlapp.cluster.local.runner import history, main, orphans  # noqa: F401
         from dlapp.ids import ApplicationId
         from dlapp.net import control_client  # noqa: F401
