@@ -7,6 +7,7 @@ is a task of an application on each (`dlapp.client.node_runs`).
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
@@ -14,10 +15,10 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dlapp.doctor.findings import Check, CheckContext, Finding, failed, passed, run_checks, warned
+from dlapp.doctor.findings import ASK_S, Check, CheckContext, Finding, failed, passed, run_checks, warned
 from dlapp.errors import DlappError
 from dlapp.system.text import human_size
-from dlapp.task.environment import node_name
+from dlapp.task.environment import NODE_MANAGERS, node_name
 
 if TYPE_CHECKING:
     from dlapp.cluster.yarn.client.engine import YarnEngine
@@ -32,6 +33,7 @@ REGISTER_S = 20.0
 LEAST_FREE_BYTES = 1 << 30
 MOST_CONTAINERS = 10_000
 """Of an application that a node's limit of open files is to suffice for."""
+_RECOVERY = "yarn.nodemanager.recovery.enabled"
 _MOST_SAID = 60_000
 """The ResourceManager keeps 64 KiB. Source: yarn-default.xml, yarn.app.attempt.diagnostics.limit.kc."""
 
@@ -140,6 +142,7 @@ def _checks(texts: Mapping[str, str], hdfs: HdfsPlace | None, ledger: LedgerSett
         Check("node.user", _user),
         Check("node.disk", _disk),
         Check("node.files", _files),
+        Check("node.recovery", _recovery),
     ]
     return [*own, *storage.checks(ground), *gpuid.checks(ground), *runtime.checks(ground)]
 
@@ -183,6 +186,23 @@ def _files() -> Iterator[Finding]:
         )
     else:
         yield passed("node.files", f"a process may open {'any number of' if hard < 0 else hard} files")
+
+
+def _recovery() -> Iterator[Finding]:
+    """Yield whether programs outlive their NodeManager; nothing where that does not say."""
+    from dlapp.cluster.yarn.client.rest import YarnRest
+    from dlapp.login import own_login
+
+    server = f"{os.environ.get(NODE_MANAGERS)}:{os.environ.get('NM_HTTP_PORT')}"
+    value = None
+    for scheme in ("http", "https"):
+        with contextlib.suppress(DlappError), YarnRest([f"{scheme}://{server}"], own_login(), timeout_s=ASK_S) as rest:
+            value = value or rest.configuration(_RECOVERY)
+    if value == "true":
+        yield passed("node.recovery", "programs continue when their NodeManager is restarted")
+    elif value is not None:
+        found = "a NodeManager that is restarted ends its containers; they run again"
+        yield warned("node.recovery", found, f"set {_RECOVERY}, and a fixed port (docs/hadoop/yarn-site.xml)")
 
 
 def _in_json(found: Sequence[Finding]) -> str:

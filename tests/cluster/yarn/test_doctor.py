@@ -49,6 +49,8 @@ def test_a_cluster_that_is_set_up_as_documented_has_no_failure(hadoop: Hadoop, r
     assert {one: found[one].verdict for one in subjects if one in found} == dict.fromkeys(subjects, PASS)
     assert found["yarn"].found == f"Hadoop 3.4.2 at {hadoop.rm_url}, active"
     assert sys.executable in found["node.python"].found
+    # What the test clusters have otherwise.
+    assert found["node.recovery"].verdict == WARN
     assert (found["gpu.ledger"].verdict, found["gpu.ledger"].repair) == (WARN, "set gpuid.zookeeper.ensemble")
     # The container that looked around is no application of the user's.
     probe = rest.reports(kind="DLAPP-PROBE")[-1]

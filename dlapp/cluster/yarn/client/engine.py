@@ -98,7 +98,7 @@ class YarnEngine(Closeable):
         Raises:
             AskTooLarge: a container above the cluster's maximum, or GPUs where none are counted.
             ConfigError: GPUs, and no ledger of them.
-            SpecError: the queue.
+            SpecError: the queue, or a label of nodes where there are none.
             NotFound, Denied, Unreachable: the user's home directory takes no files, or their queue no application.
         """
         rest = self._session.rest()
@@ -113,6 +113,7 @@ class YarnEngine(Closeable):
             lines += preflight.check_memory(role.resources, rest.configuration)
             lines += preflight.check_nodes(role.resources, spec.placement, dialect, nodes)
         lines += preflight.check_node_names(spec.placement, nodes)
+        preflight.check_label(spec.placement, rest.configuration)
         preflight.check_queue(rest.queues(), spec.queue or "default")
         preflight.check_home(self._session.files(user), user)
         if spec.priority is not None:

@@ -20,6 +20,7 @@ _MAXIMUM = {
     "memory-mb": "yarn.scheduler.maximum-allocation-mb",
     "vcores": "yarn.scheduler.maximum-allocation-vcores",
 }
+NODE_LABELS = "yarn.node-labels.enabled"
 MEMORY_MINIMUM = "yarn.scheduler.minimum-allocation-mb"
 _JAVA_CLASS = re.compile(r"^(?:[a-z]\w*\.)+[A-Z]\w*: ")
 _NOT_RUNNING = re.compile(r"Queue (\S+) is ([A-Z]+)\b")
@@ -133,6 +134,12 @@ def check_node_names(placement: Placement, nodes: Sequence[NodeInfo]) -> list[st
         for name in names
         if known and name not in known
     ]
+
+
+def check_label(placement: Placement, configuration: Configuration) -> None:
+    """Refuse a label of nodes on a cluster without labels. Raises SpecError."""
+    if placement.node_label is not None and configuration(NODE_LABELS) == "false":
+        raise SpecError("resources.node_label", f"the nodes of this cluster have no labels ({NODE_LABELS} is false)")
 
 
 def check_queue(queues: Sequence[QueueInfo], name: str) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dlapp.cluster.yarn.client.preflight import check_memory, check_node_names, check_nodes
+from dlapp.cluster.yarn.client.preflight import check_label, check_memory, check_node_names, check_nodes
 from dlapp.cluster.yarn.client.rest import NodeInfo
 from dlapp.cluster.yarn.dialect import Dialect
+from dlapp.errors import SpecError
 from dlapp.spec import Placement, Resources
 
 
@@ -43,6 +44,16 @@ def test_a_name_that_no_node_has_is_told_of_with_the_nearest() -> None:
         "resources.exclude_nodes: YARN knows no node 'cpu7.example' now, the nearest is cpu1.example",
     ]
     assert check_node_names(placement, ()) == []
+
+
+@pytest.mark.parametrize(("label", "setting"), [(None, "false"), ("gpu", "true"), ("gpu", None)])
+def test_a_label_of_nodes_passes_where_the_cluster_may_have_it(label: str | None, setting: str | None) -> None:
+    check_label(Placement(node_label=label), lambda _: setting)
+
+
+def test_a_label_of_nodes_is_refused_where_the_cluster_has_none() -> None:
+    with pytest.raises(SpecError, match=r"node_label.*no labels \(yarn\.node-labels\.enabled is false\)"):
+        check_label(Placement(node_label="gpu"), {"yarn.node-labels.enabled": "false"}.get)
 
 
 @pytest.mark.parametrize(
