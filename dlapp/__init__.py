@@ -14,7 +14,20 @@ if TYPE_CHECKING:
     from dlapp.errors import DlappError
     from dlapp.ids import ApplicationId
     from dlapp.report import ApplicationView, Cause, FinalStatus, State
-    from dlapp.spec import AppSpec, InputSpec, OnFailure, OutputSpec, PayloadCache, Placement, Resources, RoleSpec
+    from dlapp.spec import (
+        AppSpec,
+        Dependency,
+        Gang,
+        InputSpec,
+        OnFailure,
+        OutputSpec,
+        PayloadCache,
+        Placement,
+        Resources,
+        RoleFailure,
+        RoleSpec,
+        Until,
+    )
     from dlapp.value import replace
 
 __version__ = "0.1.0"
@@ -25,8 +38,10 @@ __all__ = [
     "ApplicationView",
     "Cause",
     "Client",
+    "Dependency",
     "DlappError",
     "FinalStatus",
+    "Gang",
     "InputSpec",
     "LogPiece",
     "OnFailure",
@@ -34,8 +49,10 @@ __all__ = [
     "PayloadCache",
     "Placement",
     "Resources",
+    "RoleFailure",
     "RoleSpec",
     "State",
+    "Until",
     "as_completed",
     "replace",
 ]

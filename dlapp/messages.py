@@ -58,9 +58,9 @@ class Phase(Enum):
 
     STARTING = "starting"
     PULLING = "pulling"
-    LEASING = "leasing"
     UNPACKING = "unpacking"
     FETCHING = "fetching"
+    LEASING = "leasing"
     WAITING = "waiting"
     """Ready, at the gate of its role's start rule."""
     RUNNING = "running"
@@ -116,7 +116,8 @@ class Assignment(Value, kw_only=True):
 
     Args:
         index: CONTAINER_INDEX; ``total`` is NUM_CONTAINERS.
-        workspace_archive: location of the packed workspace.
+        script: of the workspace; empty: ``command`` runs, without a shell.
+        workspace_archive: location of the packed workspace; empty: there is none.
         parts: for each output, in order, the location of the directory that takes this container's part.
         spread: `Placement.spread`.
         collect_gpus, check_node: of `AppSpec`.
@@ -150,6 +151,7 @@ class Assignment(Value, kw_only=True):
     check_node: bool = False
     network: str | None = None
     caches: tuple[PayloadCache, ...] = ()
+    command: tuple[str, ...] = ()
 
 
 class StoredOutput(Value, kw_only=True):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 
 from dlapp.errors import SpecError
@@ -31,6 +32,7 @@ _CACHE_NAME = re.compile("[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 _NOT_FOR_CACHES = ("/dev", "/dlapp", "/etc", "/proc", "/sys", "/workspace")
 _PROGRAMS = ("/bin", "/lib", "/lib32", "/lib64", "/sbin", "/usr", "/usr/bin", "/usr/lib", "/usr/lib64", "/usr/sbin")
 """What a cache at these paths would hide from the payload: devices, what dlapp mounts, the programs of the image."""
+_AMOUNTS = (("memory", " MiB"), ("vcores", ""), ("gcores", ""))
 _ROLE_NAME = re.compile(r"[a-z][a-z0-9_-]{0,30}", re.ASCII)
 RESERVED_ENV = (
     "CUDA_VISIBLE_DEVICES",
@@ -43,13 +45,33 @@ RESERVED_ENV = (
 RESERVED_ENV_PREFIXES = ("NVIDIA_", "DLAPP_")
 
 
-class StartRule(Enum):
-    """Rule for the start of the payloads of a role."""
+class Gang(Enum):
+    """Sets of roles whose payloads start together, once every instance of them is ready."""
 
-    AS_GRANTED = "granted"
-    """Each as soon as its own container is ready."""
-    GANG = "gang"
-    """All together, once every instance of the role is ready."""
+    ALL = "all"
+    """All roles, but those that wait until others are done."""
+    ROLE = "role"
+    """Each role for itself."""
+    NONE = "none"
+    """None: each payload starts as soon as its own container is ready."""
+
+
+class RoleFailure(Enum):
+    """Extent of a restart after the payload of one instance of a role has failed, if retries are left."""
+
+    RESTART = "restart"
+    """That instance alone."""
+    RESTART_GANG = "restart_gang"
+    """All members of its gang."""
+
+
+class Until(Enum):
+    """State of another role that a role waits for."""
+
+    STARTED = "started"
+    """The payloads of all instances of the other role have started."""
+    DONE = "done"
+    """They have ended well."""
 
 
 class ContainerFailure(Enum):
@@ -97,40 +119,6 @@ class Resources(Value, kw_only=True):
         return self.memory_mib * count, self.vcores * count, self.gcores * count
 
 
-class RoleSpec(Value, kw_only=True):
-    """One kind of container.
-
-    Args:
-        name: unique in the application; part of paths.
-        instances: how many containers run it.
-        resources: what each of them is given.
-        script: start script, relative to the workspace; None: the application's.
-        args: its arguments; None: the application's.
-        docker_image: None: the application's.
-        retries: how often one instance may be started again after its payload failed by itself.
-        start: when its payloads may start.
-        service: it does not decide the application's success and is ended when the others are done.
-    """
-
-    name: str = "worker"
-    instances: int = 1
-    resources: Resources = field(default_factory=Resources)
-    script: str | None = None
-    args: tuple[str, ...] | None = None
-    docker_image: str | None = None
-    retries: int = 0
-    start: StartRule = StartRule.AS_GRANTED
-    service: bool = False
-
-    def __post_init__(self) -> None:
-        if not _ROLE_NAME.fullmatch(self.name):
-            raise SpecError("roles", f"{self.name!r} is not a name: small letters, digits, '-' and '_', 31 at most")
-        if not 1 <= self.instances <= MAX_CONTAINERS:
-            raise SpecError("resources.containers", f"is {self.instances}, allowed are 1 to {MAX_CONTAINERS}")
-        if not 0 <= self.retries <= MAX_RETRIES:
-            raise SpecError(f"roles.{self.name}.retries", f"is {self.retries}, allowed are 0 to {MAX_RETRIES}")
-
-
 class Placement(Value, kw_only=True):
     """Placement of containers, which has no effect on one machine; and the GPUs of their node that they get.
 
@@ -142,6 +130,74 @@ class Placement(Value, kw_only=True):
     exclude_nodes: tuple[str, ...] = ()
     node_label: str | None = None
     spread: bool = False
+
+
+class Dependency(Value):
+    """One condition for the start of a role: ``ROLE`` or ``ROLE:done`` in a properties file."""
+
+    role: str
+    until: Until = Until.STARTED
+
+
+class RoleSpec(Value, kw_only=True):
+    """One kind of container.
+
+    Args:
+        name: unique in the application; part of paths.
+        instances: how many containers run it.
+        resources: what each of them is given.
+        script: start script, relative to the workspace.
+        command: the words of a program that runs in place of a script, without a shell. None of the two: the
+            application's.
+        args: what follows the script or the command; None: nothing after one of its own, else the application's.
+        docker_image: None: the application's.
+        env: names of the variables that only this role gets, or with another value; the values are in `Secrets`.
+        placement: None: the application's.
+        retries: how often one instance may be started again after its payload failed by itself.
+        on_failure: what is started again then; None: its gang, where it is in one.
+        depends_on: what it waits for.
+        service: it does not decide the application's success and is ended when the others are done.
+    """
+
+    name: str = "worker"
+    instances: int = 1
+    resources: Resources = field(default_factory=Resources)
+    script: str | None = None
+    command: tuple[str, ...] | None = None
+    args: tuple[str, ...] | None = None
+    docker_image: str | None = None
+    env: tuple[str, ...] = ()
+    placement: Placement | None = None
+    retries: int = 0
+    on_failure: RoleFailure | None = None
+    depends_on: tuple[Dependency, ...] = ()
+    service: bool = False
+
+    def __post_init__(self) -> None:
+        check_role_name("roles", self.name)
+        section = f"role {self.name}"
+        if not 1 <= self.instances <= MAX_CONTAINERS:
+            raise SpecError(f"{section}.instances", f"is {self.instances}, allowed are 1 to {MAX_CONTAINERS}")
+        if not 0 <= self.retries <= MAX_RETRIES:
+            raise SpecError(f"{section}.retries", f"is {self.retries}, allowed are 0 to {MAX_RETRIES}")
+        if self.script is not None:
+            if self.command is not None:
+                raise SpecError(f"{section}.command", "is given, and so is script; a role has one of them")
+            check_inside_workspace(f"{section}.script", self.script)
+        if self.command is not None and not self.command:
+            raise SpecError(f"{section}.command", "is empty")
+        if "\0" in "".join((*(self.command or ()), *(self.args or ()))):
+            raise SpecError(f"{section}.args", "has a NUL in it")
+        for name in self.env:
+            check_env_name(f"{section}.env.{name}", name)
+
+
+class PayloadProgram(Value):
+    """Program of a container: a script of the workspace, or a command where ``script`` is empty; and its arguments."""
+
+    script: str
+    command: tuple[str, ...]
+    args: tuple[str, ...]
 
 
 class InputSpec(Value, kw_only=True):
@@ -236,11 +292,13 @@ class AppSpec(Value, kw_only=True):
         appname: as printed, quotes included.
         docker_image: None: the payload is a plain process.
         network: Docker's network mode of its containers; None: as the operator of the machine configured it.
-        workspace: absolute path of the directory to pack.
+        workspace: absolute path of the directory to pack; empty: every role has a command, and starts in an empty
+            directory.
         exclude: gitignore patterns of what is not packed.
         exclude_defaults: nor are `.git`, `.venv`, `__pycache__` and `node_modules`, unless a pattern brings them back.
-        script: start script, relative to the workspace.
-        args: its arguments, as they arrive.
+        script: start script of the roles that have no program of their own, relative to the workspace.
+        command: what they run in place of a script, without a shell.
+        args: the arguments of the script or command, as they arrive.
         env: names of the variables that the user sets; their values are in `Secrets`.
         max_runtime_s: seconds from the application's start to its soft-kill; None: no limit.
         kill_grace_s: seconds between SIGTERM and SIGKILL.
@@ -249,14 +307,18 @@ class AppSpec(Value, kw_only=True):
         on_container_failure: what becomes of the other containers when one has failed and is not tried again.
         caches: directories that stay on a node between runs.
         roles: in the order of the file.
+        gang: which roles start together.
+        success: the roles that decide the application's success; empty: all that are not services. When all their
+            instances have ended well, what still runs is soft-killed.
         collect_gpus: there is no payload; what its task does is to clear up the GPU ledger of its node.
         check_node: there is no payload; its task checks its node for dlapp-doctor, with the configuration in ``args``.
     """
 
     username: str
     appname: str
-    workspace: str
-    script: str
+    workspace: str = ""
+    script: str = ""
+    command: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
     docker_image: str | None = None
     network: str | None = None
@@ -277,6 +339,8 @@ class AppSpec(Value, kw_only=True):
     outputs: tuple[OutputSpec, ...] = ()
     caches: tuple[PayloadCache, ...] = ()
     roles: tuple[RoleSpec, ...] = field(default_factory=lambda: (RoleSpec(),))
+    gang: Gang = Gang.NONE
+    success: tuple[str, ...] = ()
     collect_gpus: bool = False
     check_node: bool = False
 
@@ -285,8 +349,9 @@ class AppSpec(Value, kw_only=True):
         for name, text in (("username", self.username), ("appname", self.appname)):
             if not text:
                 raise SpecError(f"application.{name}", "is empty")
-        check_inside_workspace("application.user_shell_script", self.script)
-        if "\0" in "".join(self.args):
+        if self.script:
+            check_inside_workspace("application.user_shell_script", self.script)
+        if "\0" in "".join((*self.command, *self.args)):
             raise SpecError("application.user_shell_args", "has a NUL in it")
         for name in self.env:
             check_env_name(f"application.env.{name}", name)
@@ -307,10 +372,17 @@ class AppSpec(Value, kw_only=True):
                 raise SpecError(f"application.{key}", f"is {seconds:g} s, the minimum is 0")
         if not self.roles:
             raise SpecError("roles", "is empty")
-        gangs = [role.name for role in self.roles if role.start is StartRule.GANG]
-        if self.on_container_failure is ContainerFailure.CONTINUE and gangs:
-            problem = f"is continue, but the containers of {gangs[0]} only work together (start = gang)"
-            raise SpecError("application.on_container_failure", problem)
+        for role in self.roles:
+            program = self.program_of(role)
+            if program.script and not self.workspace:
+                problem = f"is missing: role {role.name} runs the script {program.script}"
+                raise SpecError("application.user_dev_workspace_path", problem)
+            if not program.script and not program.command:
+                raise SpecError("application.user_shell_script", f"is missing: role {role.name} has no program")
+        for where, problem in problems_between(
+            self.roles, gang=self.gang, success=self.success, failure=self.on_container_failure
+        ):
+            raise SpecError(where, problem)
         for what, names in (
             ("role", [role.name for role in self.roles]),
             ("from_hdfs", [one.name for one in self.inputs]),
@@ -334,7 +406,7 @@ class AppSpec(Value, kw_only=True):
         for name in ("username", "appname", "workspace", "script", "docker_image", "network", "queue", "project"):
             if not isinstance(value := getattr(self, name), (str, type(None))):
                 raise SpecError(name, f"is {value!r}, it must be text (str)")
-        for name in ("args", "exclude", "tags", "env"):
+        for name in ("command", "args", "exclude", "tags", "env", "success"):
             if not isinstance(words := getattr(self, name), (tuple, list)):
                 raise SpecError(name, f"is {words!r}, it must be a tuple of texts")
             for place, word in enumerate(words):
@@ -343,6 +415,52 @@ class AppSpec(Value, kw_only=True):
         for name in ("max_runtime_s", "kill_grace_s", "output_patience_s", "service_patience_s"):
             if not isinstance(value := getattr(self, name), (int, float, type(None))):
                 raise SpecError(name, f"is {value!r}, it must be a number of seconds")
+
+    def gangs(self) -> tuple[tuple[RoleSpec, ...], ...]:
+        """Return the sets of roles whose payloads start together; see `gangs_of`."""
+        return gangs_of(self.roles, self.gang)
+
+    def decides(self, role: RoleSpec) -> bool:
+        """Return whether the application's success depends on a role."""
+        return role.name in self.success if self.success else not role.service
+
+    def program_of(self, role: RoleSpec) -> PayloadProgram:
+        """Return what the containers of a role run. Arguments belong to the script or command beside them."""
+        own = role.script is not None or role.command is not None
+        args = role.args if role.args is not None else () if own else self.args
+        if own:
+            return PayloadProgram(role.script or "", role.command or (), args)
+        return PayloadProgram("" if self.command else self.script, self.command, args)
+
+    def image_of(self, role: RoleSpec) -> str | None:
+        """Return the image of a role's containers; None: they are plain processes."""
+        return role.docker_image if role.docker_image is not None else self.docker_image
+
+    def placement_of(self, role: RoleSpec) -> Placement:
+        """Return where the containers of a role may be."""
+        return role.placement if role.placement is not None else self.placement
+
+    def section_of(self, role: RoleSpec) -> str:
+        """Return the section of a properties file that has the amounts of a role, for messages."""
+        return "resources" if len(self.roles) == 1 else f"role {role.name}"
+
+    def placement_keys(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Return the keys of a properties file by which the user chose nodes, with their names."""
+        for section, one in (
+            ("resources", self.placement),
+            *((f"role {role.name}", role.placement) for role in self.roles),
+        ):
+            if one is None:
+                continue
+            for key in ("nodes", "exclude_nodes", "node_label"):
+                value = getattr(one, key)
+                if value and (one is self.placement or value != getattr(self.placement, key)):
+                    yield f"{section}.{key}", (value,) if isinstance(value, str) else value
+
+    @property
+    def uses_docker(self) -> bool:
+        """True if a container runs in Docker."""
+        return any(self.image_of(role) is not None for role in self.roles)
 
     @property
     def containers(self) -> int:
@@ -368,8 +486,8 @@ class Submission(Value, kw_only=True):
 
     Args:
         spec: what the user asked for, defaults resolved.
-        workspace_archive: location of the packed workspace.
-        workspace_digest: its name in the cache, ``sha256-<hex>``.
+        workspace_archive: location of the packed workspace; empty: there is none.
+        workspace_digest: its name in the cache, ``sha256-<hex>``; empty: there is none.
         submitter: the operating system's user.
         submitted_ms: when [ms since 1970].
         log_limit_bytes: the most that is kept of each of a payload's stdout and stderr.
@@ -389,12 +507,117 @@ class Secrets(Value, kw_only=True):
     Args:
         control_secret: 64 hex digits; tokens are derived from it (`dlapp.messages`).
         env: variables of the user's file, for the payload only.
+        role_env: role -> variables that only its payloads get, or with another value.
         environment: what a plain process takes over from the submitter's shell (PATH, HOME, LANG and the like).
     """
 
     control_secret: str
     env: dict[str, str] = field(default_factory=dict)
+    role_env: dict[str, dict[str, str]] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
+
+
+def gangs_of(roles: Sequence[RoleSpec], gang: Gang) -> tuple[tuple[RoleSpec, ...], ...]:
+    """Return the sets of roles whose payloads start together, in the order of the roles.
+
+    With `Gang.ALL` a role that waits until another one is done is a gang of its own, and so is one that depends on such
+    a role: the others cannot wait for it.
+    """
+    if gang is Gang.NONE:
+        return ()
+    if gang is Gang.ROLE:
+        return tuple((role,) for role in roles)
+    late: set[str] = set()
+    for _ in roles:  # as long as a chain may be
+        late |= {
+            role.name for role in roles if any(one.until is Until.DONE or one.role in late for one in role.depends_on)
+        }
+    first = tuple(role for role in roles if role.name not in late)
+    return (*([first] if first else ()), *((role,) for role in roles if role.name in late))
+
+
+def problems_between(
+    roles: Sequence[RoleSpec], *, gang: Gang, success: Sequence[str], failure: ContainerFailure
+) -> Iterator[tuple[str, str]]:
+    """Find what is wrong between the roles of an application: each time the key of a properties file, and the problem.
+
+    Args:
+        roles: of the application.
+        gang: `AppSpec.gang`.
+        success: `AppSpec.success`.
+        failure: `AppSpec.on_container_failure`.
+    """
+    by_name = {role.name: role for role in roles}
+    if (count := sum(role.instances for role in roles)) > MAX_CONTAINERS:
+        yield "role", f"all roles together have {count} instances, the maximum is {MAX_CONTAINERS}"
+    totals = zip(*(role.resources.times(role.instances) for role in roles), strict=True)
+    for amount, (what, unit) in zip(map(sum, totals), _AMOUNTS, strict=False):
+        if amount > MAX_AMOUNT:
+            yield "role", f"all instances together ask for {amount}{unit} {what}, the maximum is {MAX_AMOUNT}{unit}"
+    for role in roles:
+        for one in role.depends_on:
+            if one.role not in by_name:
+                yield f"role {role.name}.depends_on", _no_role(one.role, by_name)
+            elif one.until is Until.DONE and by_name[one.role].service:
+                problem = f"role {one.role} is a service, which is ended with the others and never done before"
+                yield f"role {role.name}.depends_on", problem
+    for cycle in _cycles({role.name: [one.role for one in role.depends_on] for role in roles}):
+        yield f"role {cycle[0]}.depends_on", f"the roles wait for each other: {' -> '.join((*cycle, cycle[0]))}"
+    for name in success:
+        if name not in by_name:
+            yield "application.success", _no_role(name, by_name)
+        elif by_name[name].service:
+            yield "application.success", f"role {name} is a service, which does not decide"
+    if not success and roles and all(role.service for role in roles):
+        yield "application.success", "every role is a service, so none decides"
+    gangs = gangs_of(roles, gang)
+    if failure is ContainerFailure.CONTINUE and gangs:
+        problem = f"is continue, but the containers of {gangs[0][0].name} only work together"
+        yield "application.on_container_failure", f"{problem} (gang={gang.value}; with gang=none each is on its own)"
+    for role in roles:
+        if role.on_failure is RoleFailure.RESTART_GANG and not gangs:
+            yield f"role {role.name}.on_failure", "is restart_gang, and with gang=none there is no gang"
+
+
+def _no_role(name: str, names: Iterable[str]) -> str:
+    from dlapp.system.text import nearest  # only for an error
+
+    return f"there is no role {name}, {nearest(name, names)}"
+
+
+def _cycles(after: Mapping[str, list[str]]) -> Iterator[tuple[str, ...]]:
+    """Find cycles: each begins with the first of its names, and no name is in two of those returned.
+
+    Args:
+        after: name -> the names that it waits for; what is no key waits for nothing.
+    """
+    order = {name: place for place, name in enumerate(after)}
+    done: set[str] = set()
+    for start in after:
+        path: list[str] = []
+        # Of each name on the path, the names that are still to be followed.
+        rest: list[Iterator[str]] = [iter((start,))]
+        while rest:
+            name = next(rest[-1], None)
+            if name is None:
+                rest.pop()
+                if path:
+                    done.add(path.pop())
+            elif name in path:
+                cycle = path[path.index(name) :]
+                if done.isdisjoint(cycle):
+                    first = cycle.index(min(cycle, key=lambda one: order[one]))
+                    yield (*cycle[first:], *cycle[:first])
+                    done.update(cycle)
+            elif name in after and name not in done:
+                path.append(name)
+                rest.append(iter(after[name]))
+
+
+def check_role_name(where: str, name: str) -> None:
+    """Refuse a name that no role can have. Raises SpecError; the message names ``where``."""
+    if not isinstance(name, str) or not _ROLE_NAME.fullmatch(name):
+        raise SpecError(where, f"{name!r} is not a name: small letters, digits, '-' and '_', 31 at most")
 
 
 def check_inside_workspace(where: str, path: str) -> None:

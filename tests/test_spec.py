@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,16 +16,23 @@ from dlapp.spec import (
     RESERVED_ENV,
     RESERVED_ENV_PREFIXES,
     AppSpec,
+    ContainerFailure,
+    Dependency,
+    Gang,
     InputSpec,
     OnFailure,
     OutputSpec,
     Placement,
     Resources,
+    RoleFailure,
     RoleSpec,
     Secrets,
-    StartRule,
     Submission,
+    Until,
+    gangs_of,
+    problems_between,
 )
+from dlapp.value import replace
 
 text = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
 word = st.from_regex(r"[a-z][a-z0-9]{0,6}", fullmatch=True)
@@ -45,8 +54,9 @@ roles = st.builds(
     script=st.none() | word,
     args=st.none() | st.lists(text).map(tuple),
     docker_image=st.none() | word,
+    placement=st.none() | placements,
+    on_failure=st.none() | st.just(RoleFailure.RESTART),
     retries=st.integers(0, 1000),
-    start=st.sampled_from(StartRule),
     service=st.booleans(),
 )
 inputs = st.builds(
@@ -73,11 +83,20 @@ def unique(values: st.SearchStrategy[object], *fields: str, least: int = 0) -> s
     return st.lists(values, unique_by=by, min_size=least, max_size=4).map(tuple)
 
 
+def related(roles: tuple[Any, ...]) -> tuple[RoleSpec, ...]:
+    """The first one decides, and each of the others depends on the one before it."""
+    found = [replace(one, service=place > 0 and one.service) for place, one in enumerate(roles)]
+    for place in range(1, len(found)):
+        until = Until.STARTED if found[place - 1].service else Until.DONE
+        found[place] = replace(found[place], depends_on=(Dependency(found[place - 1].name, until),))
+    return tuple(found)
+
+
 specs = st.builds(
     AppSpec,
     username=word,
     appname=text.filter(bool),
-    workspace=text,
+    workspace=text.filter(bool),
     script=word,
     args=st.lists(text).map(tuple),
     docker_image=st.none() | word,
@@ -92,7 +111,8 @@ specs = st.builds(
     placement=placements,
     inputs=unique(inputs, "name"),
     outputs=unique(outputs, "name", "target"),
-    roles=unique(roles, "name", least=1),
+    roles=unique(roles, "name", least=1).map(related),
+    gang=st.sampled_from(Gang),
 )
 submissions = st.builds(
     Submission,
@@ -107,6 +127,7 @@ secret_values = st.builds(
     Secrets,
     control_secret=st.just("ab" * 32),
     env=st.dictionaries(env_names, text),
+    role_env=st.dictionaries(word, st.dictionaries(env_names, text)),
     environment=st.dictionaries(env_names, text),
 )
 
@@ -175,10 +196,10 @@ def test_two_outputs_never_have_one_target() -> None:
         ({"username": 3}, "username: is the number 3, not str"),
         ({"priority": True}, "priority: is true or false, not int"),
         (
-            {"on_container_failure": "continue", "roles": [{"name": "a", "start": "gang"}]},
+            {"on_container_failure": "continue", "gang": "all", "roles": [{"name": "a"}]},
             "application.on_container_failure: is continue, but the containers of a only work together",
         ),
-        ({"roles": [{"name": "a", "start": "now"}]}, r"roles\[0\].start: is 'now', allowed are granted, gang"),
+        ({"gang": "some"}, "gang: is 'some', allowed are all, role, none"),
         ({"roles": [{"resources": {"memory": 1}}]}, r"roles\[0\].resources.memory: is not known"),
         ({"inputs": [{"sources": []}]}, r"inputs\[0\].input_path: is missing"),
         ({"args": "a b"}, "args: is text, not an array"),
@@ -193,3 +214,106 @@ def test_a_wrong_json_form_is_refused_with_the_path_of_the_field(change: dict[st
 def test_a_field_of_a_newer_version_is_passed_over_where_it_may_be() -> None:
     data = {**to_json(spec_with()), "newer": {"a": 1}}
     assert from_json(AppSpec, data) == spec_with()
+
+
+# ---- what is wrong between roles ----
+
+
+def role(name: str, *depends_on: str, **fields: object) -> RoleSpec:
+    found = (one.partition(":") for one in depends_on)
+    conditions = tuple(Dependency(other, Until(until or "started")) for other, _, until in found)
+    return RoleSpec(name=name, depends_on=conditions, **fields)  # type: ignore[arg-type]
+
+
+def problems(*roles: RoleSpec, gang: Gang = Gang.ALL, success: tuple[str, ...] = (), **fields: object) -> list[str]:
+    failure = fields.get("failure", ContainerFailure.STOP)
+    found = problems_between(roles, gang=gang, success=success, failure=failure)  # type: ignore[arg-type]
+    return [f"{where}: {problem}" for where, problem in found]
+
+
+def test_all_that_is_wrong_between_roles_is_named_at_once() -> None:
+    many = Resources(memory_mib=2**31 - 1)
+    assert problems(
+        role("a", "b", "nobody"),
+        role("b", "c:done", instances=60_000, on_failure=RoleFailure.RESTART_GANG),
+        role("c", "a", instances=60_000, resources=many),
+        role("board", service=True),
+        role("report", "board:done"),
+        gang=Gang.NONE,
+        success=("board", "bee", "c"),
+    ) == [
+        "role: all roles together have 120003 instances, the maximum is 100000",
+        f"role: all instances together ask for {60_000 * (2**31 - 1) + 60_003 * 4096} MiB memory, the maximum is "
+        "2147483647 MiB",
+        "role a.depends_on: there is no role nobody, the nearest is board",
+        "role report.depends_on: role board is a service, which is ended with the others and never done before",
+        "role a.depends_on: the roles wait for each other: a -> b -> c -> a",
+        "application.success: role board is a service, which does not decide",
+        "application.success: there is no role bee, the nearest is b",
+        "role b.on_failure: is restart_gang, and with gang=none there is no gang",
+    ]
+
+
+def test_roles_that_all_serve_decide_nothing_and_so_are_refused() -> None:
+    assert problems(role("a", service=True)) == ["application.success: every role is a service, so none decides"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=20))
+def test_a_cycle_is_named_exactly_where_there_is_one(edges: list[tuple[int, int]]) -> None:
+    names = [f"r{n}" for n in range(8)]
+    roles = [role(name, *(f"r{to}" for of, to in edges if of == n)) for n, name in enumerate(names)]
+    named = [line.partition("each other: ")[2].split(" -> ") for line in problems(*roles)]
+    after = {n: {to for of, to in edges if of == n} for n in range(8)}
+    for cycle in named:
+        assert cycle[0] == cycle[-1] == min(cycle)
+        assert all(int(b[1:]) in after[int(a[1:])] for a, b in pairwise(cycle))
+    inside = [name for cycle in named for name in cycle[1:]]
+    assert len(inside) == len(set(inside)), "no role is named in two"
+    left = set(range(8))  # without those that wait for nothing that is left, again and again, only cycles remain
+    while ready := {n for n in left if not after[n] & left}:
+        left -= ready
+    assert bool(named) is bool(left)
+
+
+def test_what_waits_until_others_are_done_is_no_member_of_their_gang() -> None:
+    roles = (role("a"), role("b", "a"), role("eval", "a:done"), role("after", "eval"), role("ps", service=True))
+    names = {gang: [[one.name for one in team] for team in gangs_of(roles, gang)] for gang in Gang}
+    assert names[Gang.ALL] == [["a", "b", "ps"], ["eval"], ["after"]]
+    assert names[Gang.ROLE] == [["a"], ["b"], ["eval"], ["after"], ["ps"]]
+    assert names[Gang.NONE] == []
+
+
+def test_arguments_belong_to_the_program_beside_them() -> None:
+    roles = (
+        RoleSpec(name="a"),
+        RoleSpec(name="b", args=("2",)),
+        RoleSpec(name="c", script="c.sh"),
+        RoleSpec(name="d", command=("d", "-x"), args=("3",)),
+    )
+    spec = spec_with(args=("1",), roles=roles)
+    programs = [spec.program_of(one) for one in roles]
+    assert [(one.script, one.command, one.args) for one in programs] == [
+        ("s", (), ("1",)),
+        ("s", (), ("2",)),
+        ("c.sh", (), ()),
+        ("", ("d", "-x"), ("3",)),
+    ]
+    bare = AppSpec(username="u", appname="a", command=("nvidia-smi",), args=("-L",))
+    assert bare.program_of(bare.roles[0]).command == ("nvidia-smi",)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"script": "a", "command": ("b",)}, "role worker.command: is given, and so is script; a role has one of them"),
+        ({"command": ()}, "role worker.command: is empty"),
+        ({"script": "../a"}, "role worker.script: '../a' leads out of the workspace"),
+        ({"env": ("NV_GPU",)}, "role worker.env.NV_GPU: is set by dlapp and cannot be set here"),
+        ({"instances": 0}, "role worker.instances: is 0, allowed are 1 to 100000"),
+        ({"name": "A"}, "roles: 'A' is not a name: small letters, digits, '-' and '_', 31 at most"),
+    ],
+)
+def test_a_role_that_is_not_possible_is_never_made(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        RoleSpec(**fields)  # type: ignore[arg-type]
+    assert str(refused.value) == message

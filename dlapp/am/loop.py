@@ -358,7 +358,7 @@ class Loop:
                             container_id=grant.container_id,
                             control_url=self._control.url,
                             token=token,
-                            env=self._secrets.env,
+                            env=self._env_of(grant.request_id),
                             environment=self._secrets.environment,
                         ),
                     )
@@ -397,6 +397,11 @@ class Loop:
                 self._journal.add(line(record))
                 if action.durable:
                     self._flush_now()
+
+    def _env_of(self, request_id: int) -> dict[str, str]:
+        """Return the variables of the user's file for the containers of a role."""
+        role = self._state.role_of_request(request_id)
+        return {**self._secrets.env, **(self._secrets.role_env.get(role.spec.name, {}) if role else {})}
 
     def _flush_now(self) -> None:
         try:

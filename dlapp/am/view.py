@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import time
 
+from dlapp.am.decisions.dependencies import is_met
 from dlapp.am.decisions.verdict import of_end, of_result
 from dlapp.am.model.instance import Container, Instance, Stage
 from dlapp.am.model.state import ApplicationState
 from dlapp.messages import Phase
 from dlapp.report import ApplicationView, ContainerView, FinalStatus, State
+from dlapp.spec import Until
 
-_ON_THE_WAY = (Phase.STARTING, Phase.PULLING, Phase.LEASING, Phase.UNPACKING, Phase.FETCHING)
+_ON_THE_WAY = (Phase.STARTING, Phase.PULLING, Phase.UNPACKING, Phase.FETCHING, Phase.LEASING)
 
 
 def of(state: ApplicationState, tracking_url: str) -> ApplicationView:
@@ -93,12 +95,28 @@ def phase_of(state: ApplicationState) -> str:
     if paused:
         at = _wall_time(state, min(paused))
         words.append(f"{len(paused)} container{'s' if len(paused) > 1 else ''} tried again at {at}")
-    if (waiting := counts.get(None, 0) - len(paused)) > 0:
+    held_back = [role for role in state.roles if not role.is_wanted]
+    if (waiting := counts.get(None, 0) - len(paused) - sum(role.waiting for role in held_back)) > 0:
         words.append(f"waiting for {waiting} container{'s' if waiting > 1 else ''}")
+    words += _dependencies(state)
     if (over := counts.get(Phase.ENDED, 0)) < total:
         failed = sum(bool(one.failed) for one in state.instances)
         words += [f"{count} {what}" for count, what in ((over - failed, "done"), (failed, "failed")) if count]
     return ", ".join(words) or "ending"
+
+
+def _dependencies(state: ApplicationState) -> list[str]:
+    """Return for each role that waits for others which of them are missing: ``eval waits for worker (done)``."""
+    texts = []
+    for role, conditions in state.conditions.items():
+        missing = [
+            other.spec.name if until is Until.STARTED else f"{other.spec.name} (done)"
+            for other, until in conditions
+            if not is_met(other, until)
+        ]
+        if missing and len(role.begun) < role.spec.instances:
+            texts.append(f"{role.spec.name} waits for {', '.join(missing)}")
+    return texts
 
 
 def _service_waits(state: ApplicationState) -> list[str]:

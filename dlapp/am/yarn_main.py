@@ -59,7 +59,7 @@ def _run() -> None:
     loop = Loop(
         app_dir=app_dir,
         # YARN brings it to a task's own directory.
-        submission=replace(plan.submission, workspace_archive=WORKSPACE),
+        submission=replace(plan.submission, workspace_archive=plan.submission.workspace_archive and WORKSPACE),
         secrets=plan.secrets,
         application_id=own.application,
         attempt=own.attempt,

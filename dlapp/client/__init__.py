@@ -399,6 +399,7 @@ class Client(Closeable):
         source: str | os.PathLike[str] | Snapshot | AppSpec | None = None,
         *,
         env: Mapping[str, str] | None = None,
+        role_env: Mapping[str, Mapping[str, str]] | None = None,
         args: Sequence[str] | None = None,
         overrides: Mapping[str, object] | Overrides | None = None,
         say: Callable[[str], None] = lambda _: None,
@@ -413,6 +414,7 @@ class Client(Closeable):
                 described by keywords. The paths of a spec and of keywords are as in a file that lies in the working
                 directory: relative ones begin there.
             env: variables of the program; those of a file are kept, and replaced where they have the same name.
+            role_env: with a spec, role -> variables that only its containers get, or with another value.
             args: the arguments of the program; of a file's in place of user_shell_args.
             overrides: values in place of a file's, such as ``{"resources.containers": 2}``.
             say: told the lines that ``dlapp-launcher`` prints.
@@ -437,6 +439,13 @@ class Client(Closeable):
             from dlapp.client.keywords import check_words
 
             check_words(args or (), env or {})
+        if role_env is not None:
+            from dlapp.client.keywords import check_words
+
+            if not isinstance(source, AppSpec):
+                raise UsageError("role_env is for a spec; a file has env.NAME in [role NAME]")
+            for variables in role_env.values():
+                check_words((), variables)
         if source is None:
             from dlapp.client.keywords import spec_of
 
@@ -468,7 +477,7 @@ class Client(Closeable):
 
         described: Snapshot | UnresolvedSpec | str
         if isinstance(source, AppSpec):
-            described = UnresolvedSpec(source, env or {})
+            described = UnresolvedSpec(source, env or {}, role_env or {})
         else:
             described = os.fspath(source) if isinstance(source, os.PathLike) else source
         application_id = launch(

@@ -85,9 +85,14 @@ def open_shell(
         UsageError: a container would see, in the workspace, what dlapp trusts on this machine.
     """
     application = read_application(path, client.config, client.engine.info(), script_may_be_missing=True)
-    spec, user_env = application.spec, application.env
-    wanted = spec.roles[0].resources.gcores if gcores is None else gcores
-    image = spec.roles[0].docker_image or spec.docker_image
+    spec, role = application.spec, application.spec.roles[0]
+    if not spec.workspace:
+        raise UsageError(f"{path} has no user_dev_workspace_path, and a shell opens in the workspace")
+    user_env = {**application.env, **application.role_env.get(role.name, {})}
+    wanted = role.resources.gcores if gcores is None else gcores
+    image = spec.image_of(role)
+    if len(spec.roles) > 1:
+        note(f"the shell is as a container of the first role, {role.name}")
     with contextlib.ExitStack() as stack:
         stack.enter_context(_signals_close())
         if image:
@@ -129,7 +134,7 @@ def open_shell(
                     session_dir=directory,
                     desk_dir=os.path.join(directory, SEEN),
                     env=inside,
-                    resources=spec.roles[0].resources,
+                    resources=role.resources,
                     devices=[PayloadDevice(one.uuid, one.index, one.minor, one.mig) for one in devices],
                     note=note,
                     progress=progress,
@@ -224,6 +229,7 @@ def environment(
     from dlapp.task.environment import payload_environment
 
     role = spec.roles[0]
+    program = spec.program_of(role)
     assignment = Assignment(
         application_id=NO_CONTAINER.application,
         attempt=1,
@@ -234,9 +240,10 @@ def environment(
         role_index=0,
         role_size=1,
         resources=role.resources,
-        script=role.script or spec.script,
-        args=spec.args if role.args is None else role.args,
-        docker_image=role.docker_image or spec.docker_image,
+        script=program.script,
+        command=program.command,
+        args=program.args,
+        docker_image=spec.image_of(role),
         username=spec.username,
         appname=spec.appname,
         workspace_archive="",

@@ -17,7 +17,7 @@ from typing import Any
 from dlapp.cluster import EngineInfo
 from dlapp.config import Config
 from dlapp.errors import SpecError, UsageError
-from dlapp.launcher.keys import CACHE, ENV, MOST_ARGUMENT_BYTES, NOT_BUILT, check_variable
+from dlapp.launcher.keys import CACHE, ENV, MOST_ARGUMENT_BYTES, check_variable
 from dlapp.launcher.overrides import NO_OVERRIDES, Overrides
 from dlapp.launcher.properties import MOST_BYTES, Faults, Line, Properties, Setting, read_properties
 from dlapp.locations import FILE, HDFS, HdfsPlace, file_location, local_path
@@ -27,21 +27,24 @@ from dlapp.spec import (
     DEFAULT_SERVICE_PATIENCE_S,
     AppSpec,
     ContainerFailure,
+    Gang,
     InputSpec,
     OnFailure,
     OutputSpec,
     PayloadCache,
     Placement,
     Resources,
+    RoleFailure,
     RoleSpec,
     check_env_name,
     check_inside_workspace,
+    problems_between,
 )
 from dlapp.storage.glob import split_pattern
 from dlapp.system.files import is_inside
 from dlapp.system.owners import user_name
 from dlapp.system.text import shown
-from dlapp.value import Value, replace
+from dlapp.value import Value, field, replace
 
 WARNING = "warning: "
 SMALL_MIB = 64
@@ -73,6 +76,7 @@ class ResolvedApplication(Value):
 
     Args:
         env: the user's variables with their values.
+        role_env: role -> variables that only its payloads get, or with another value.
         hdfs: where its ``hdfs://`` locations are, as its user; None: the engine knows of none.
         snapshot: what it was read from.
         notes: what the user should know besides, a line each.
@@ -83,6 +87,7 @@ class ResolvedApplication(Value):
     env: dict[str, str]
     hdfs: HdfsPlace | None
     snapshot: Snapshot
+    role_env: Mapping[str, dict[str, str]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
@@ -91,10 +96,12 @@ class UnresolvedSpec(Value):
 
     Args:
         env: the user's variables with their values.
+        role_env: role -> variables that only its payloads get, or with another value.
     """
 
     spec: AppSpec
     env: Mapping[str, str]
+    role_env: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 Source = str | Snapshot | UnresolvedSpec
@@ -111,8 +118,9 @@ class _SpecProperties(Properties):
         application = {
             "username": spec.username,
             "appname": spec.appname,
-            "user_dev_workspace_path": spec.workspace,
-            "user_shell_script": spec.script,
+            "user_dev_workspace_path": spec.workspace or None,
+            "user_shell_script": spec.script or None,
+            "command": spec.command or None,
             "docker_image": spec.docker_image,
             "network": spec.network,
             # The default holds only where the operator allows as much.
@@ -121,6 +129,13 @@ class _SpecProperties(Properties):
             **{f"{CACHE}{one.name}": one.path for one in spec.caches},
         }
         values: dict[str, dict[str, Any]] = {"application": application}
+        for role in spec.roles:
+            values[f"role {role.name}"] = {
+                "script": role.script,
+                "command": role.command,
+                "docker_image": role.docker_image,
+                **{f"{ENV}{name}": value for name, value in source.role_env.get(role.name, {}).items()},
+            }
         for one in spec.inputs:
             values[f"from_hdfs {one.name}".strip()] = {
                 "hdfs": one.sources,
@@ -197,7 +212,8 @@ def read_application(
     faults.refuse()
     assert made is not None
     snapshot = Snapshot(maker.file, data, maker.env_of_file)
-    return ResolvedApplication(properties, *made, maker.hdfs, snapshot, (*_notes(properties), *maker.notes))
+    notes = (*_notes(properties), *maker.notes)
+    return ResolvedApplication(properties, *made, maker.hdfs, snapshot, maker.role_env(), notes)
 
 
 def _notes(properties: Properties) -> tuple[str, ...]:
@@ -212,26 +228,33 @@ def _notes(properties: Properties) -> tuple[str, ...]:
 def _resolve(source: UnresolvedSpec, config: Config, engine: EngineInfo) -> ResolvedApplication:
     spec, properties = source.spec, _SpecProperties(source)
     faults = Faults(properties.path)
-    for name, value in source.env.items():
-        try:
-            check_env_name(f"application.{ENV}{name}", name)
-            check_variable(value)
-        except ValueError as refused:
-            problem = refused.problem if isinstance(refused, SpecError) else refused
-            faults.add(0, f"application.{ENV}{name}", problem)
-    if without := sorted(set(spec.env) - source.env.keys()):
-        faults.add(0, "application.env", f"has no value for {', '.join(without)}")
-    if len(spec.roles) > 1 or replace(spec.roles[0], name="worker") != RoleSpec(
-        instances=spec.roles[0].instances, resources=spec.roles[0].resources, retries=spec.roles[0].retries
-    ):
-        faults.add(0, "roles", f"several roles, and roles of their own kind: {NOT_BUILT}")
+    by_section = {"application": (spec.env, source.env)}
+    for role in spec.roles:
+        by_section[f"role {role.name}"] = role.env, source.role_env.get(role.name, {})
+    for section, (names, values) in by_section.items():
+        for name, value in values.items():
+            try:
+                check_env_name(f"{section}.{ENV}{name}", name)
+                check_variable(value)
+            except ValueError as refused:
+                problem = refused.problem if isinstance(refused, SpecError) else refused
+                faults.add(0, f"{section}.{ENV}{name}", problem)
+        if without := sorted(set(names) - values.keys()):
+            faults.add(0, f"{section}.env", f"has no value for {', '.join(without)}")
+    if unknown := sorted(source.role_env.keys() - {role.name for role in spec.roles}):
+        faults.add(0, "role_env", f"has variables for {', '.join(unknown)}, and there is no such role")
     maker = _Maker(properties, config, engine, faults, {})
     made = maker.make()
     faults.refuse()
     assert made is not None
     resolved, env = made
+    role_env = maker.role_env()
     spec = replace(
         spec,
+        roles=tuple(
+            replace(one, script=known.script, env=tuple(role_env.get(one.name, ())))
+            for one, known in zip(spec.roles, resolved.roles, strict=True)
+        ),
         workspace=resolved.workspace,
         script=resolved.script,
         env=resolved.env,
@@ -240,7 +263,7 @@ def _resolve(source: UnresolvedSpec, config: Config, engine: EngineInfo) -> Reso
         inputs=resolved.inputs,
         outputs=resolved.outputs,
     )
-    return ResolvedApplication(properties, spec, env, maker.hdfs, Snapshot(maker.file, b"", {}))
+    return ResolvedApplication(properties, spec, env, maker.hdfs, Snapshot(maker.file, b"", {}), role_env)
 
 
 def os_user() -> str:
@@ -390,10 +413,14 @@ class _Maker:
         """The spec and the variables; None: there are faults."""
         get = self._application
         workspace = self._workspace()
-        script = self._script(workspace)
+        script = self._script("application", "user_shell_script", workspace) or ""
         env = self._env()
-        resources = self._resources()
-        retries = self.properties.value("resources", "retries", 0)
+        roles = self._roles(workspace)
+        gang = Gang(get("gang", "all" if self._sections("role") else "none"))
+        success, failure = get("success", ()), ContainerFailure(get("on_container_failure", "stop"))
+        for where, problem in problems_between(roles, gang=gang, success=success, failure=failure):
+            section, _, key = where.partition(".")
+            self.faults.add(self.properties.line(section, key), where, problem)
         inputs = [one for name in self._sections("from_hdfs") if (one := self._input(name))]
         outputs = [out for name in self._sections("to_hdfs") if (out := self._output(name, workspace))]
         self._check_overlaps(inputs, outputs, workspace)
@@ -406,6 +433,7 @@ class _Maker:
                 appname=get("appname"),
                 workspace=workspace or "",
                 script=script,
+                command=get("command", ()),
                 args=get("user_shell_args", ()),
                 docker_image=get("docker_image"),
                 network=network,
@@ -419,18 +447,15 @@ class _Maker:
                 kill_grace_s=grace_s,
                 output_patience_s=get("output_patience", DEFAULT_OUTPUT_PATIENCE_S),
                 service_patience_s=get("service_patience", DEFAULT_SERVICE_PATIENCE_S),
-                on_container_failure=ContainerFailure(get("on_container_failure", "stop")),
+                on_container_failure=failure,
                 env=tuple(env),
-                placement=Placement(
-                    nodes=self.properties.value("resources", "nodes", ()),
-                    exclude_nodes=self.properties.value("resources", "exclude_nodes", ()),
-                    node_label=self.properties.value("resources", "node_label"),
-                    spread=self.properties.value("resources", "placement", "pack") == "spread",
-                ),
+                placement=self._placement("resources"),
                 inputs=tuple(inputs),
                 outputs=tuple(outputs),
                 caches=self._caches(),
-                roles=(RoleSpec(instances=self._containers(), resources=resources, retries=retries),),
+                roles=tuple(roles),
+                gang=gang,
+                success=success,
             )
         except SpecError as refused:
             add_refusal(self.faults, self.properties, refused)
@@ -466,13 +491,12 @@ class _Maker:
             return None
         return path
 
-    def _script(self, workspace: str | None) -> str:
-        section, key = "application", "user_shell_script"
-        if (text := self._application(key)) is None:
-            return ""
+    def _script(self, section: str, key: str, workspace: str | None) -> str | None:
+        if (text := self.properties.value(section, key)) is None:
+            return None
         script: str = os.path.normpath(text)
         if not self._is_inside_workspace(section, key, text):
-            return script
+            return None
         if workspace is None:
             return script
         path = os.path.join(workspace, script)
@@ -543,7 +567,7 @@ class _Maker:
 
     def _network(self) -> str | None:
         network: str | None = self._application("network")
-        if self._application("docker_image") is not None:
+        if any(self.properties.value(one, "docker_image") for one in ("application", *self._sections("role"))):
             return network or self.config.runtime.docker.network
         if network not in (None, "host"):
             problem = f"is {network}, but without docker_image the script is a process of the machine, with its network"
@@ -558,23 +582,84 @@ class _Maker:
             self._fault("application", "kill_grace", problem)
         return min(DEFAULT_KILL_GRACE_S, most_s) if grace_s is None else grace_s
 
-    # ---- [resources] ----
+    # ---- [resources], [role NAME] ----
 
-    def _containers(self) -> int:
-        count: int = self.properties.value("resources", "containers", self.config.defaults.containers)
-        return count
-
-    def _resources(self) -> Resources:
+    def _roles(self, workspace: str | None) -> list[RoleSpec]:
+        """Return the roles that can be made; one, the worker, where the file has no ``[role NAME]``."""
         get, defaults = self.properties.value, self.config.defaults
-        gcores = get("resources", "gcores", None if self._says("resources", "gcores") else defaults.gcores)
+        sections = self._sections("role")
+        if not sections:
+            instances = get("resources", "containers", defaults.containers)
+            retries = get("resources", "retries", 0)
+            return [RoleSpec(instances=instances, resources=self._resources("resources"), retries=retries)]
+        roles = []
+        for section in sections:
+            script = self._script(section, "script", workspace)
+            failure = get(section, "on_failure")
+            try:
+                role = RoleSpec(
+                    name=_name_of(section),
+                    instances=get(section, "instances", 1),
+                    resources=self._resources(section),
+                    script=script,
+                    command=get(section, "command"),
+                    args=get(section, "args"),
+                    docker_image=get(section, "docker_image"),
+                    env=tuple(self._env_of(section)),
+                    placement=self._own_placement(section),
+                    retries=get(section, "retries", get("resources", "retries", 0)),
+                    on_failure=None if failure is None else RoleFailure(failure),
+                    depends_on=get(section, "depends_on", ()),
+                    service=get(section, "service", False),
+                )
+            except SpecError as refused:
+                add_refusal(self.faults, self.properties, refused)
+                continue
+            roles.append(role)
+        return roles
+
+    def role_env(self) -> dict[str, dict[str, str]]:
+        """Return for each role that has variables of its own their values; options of the command win."""
+        found = {_name_of(section): self._env_of(section) for section in self._sections("role")}
+        return {name: env for name, env in found.items() if env}
+
+    def _env_of(self, section: str) -> dict[str, str]:
+        names = (key.removeprefix(ENV) for key in self.properties.sections[section] if key.startswith(ENV))
+        return {
+            name: self.properties.value(section, f"{ENV}{name}") for name in names if name not in self._overrides.env
+        }
+
+    def _resources(self, section: str) -> Resources:
+        """Return the amounts of one container: of a role's section, else of ``[resources]``, else the defaults."""
+        defaults = self.config.defaults
+
+        def amount(key: str, default: int | None) -> Any:
+            found = next((one for one in (section, "resources") if key in self.properties.sections.get(one, {})), None)
+            return default if found is None else self.properties.value(found, key)
+
+        gcores = amount("gcores", defaults.gcores)
         return Resources(
-            memory_mib=get("resources", "memory", defaults.memory_mib),
-            vcores=get("resources", "vcores", defaults.vcores),
+            memory_mib=amount("memory", defaults.memory_mib),
+            vcores=amount("vcores", defaults.vcores),
             gcores=int(self.engine.has_gpus) if gcores is None else gcores,
         )
 
-    def _says(self, section: str, key: str) -> bool:
-        return key in self.properties.sections.get(section, {})
+    def _placement(self, section: str) -> Placement:
+        """Return the nodes of a section, else of ``[resources]``."""
+
+        def of(key: str, default: Any = None) -> Any:
+            return self.properties.value(section, key, self.properties.value("resources", key, default))
+
+        return Placement(
+            nodes=of("nodes", ()),
+            exclude_nodes=of("exclude_nodes", ()),
+            node_label=of("node_label"),
+            spread=self.properties.value("resources", "placement", "pack") == "spread",
+        )
+
+    def _own_placement(self, section: str) -> Placement | None:
+        keys = self.properties.sections[section]
+        return self._placement(section) if {"nodes", "exclude_nodes", "node_label"} & keys.keys() else None
 
     # ---- [from_hdfs], [to_hdfs] ----
 

@@ -40,7 +40,7 @@ class WorldCheck:
 
     def all(self) -> None:
         """Check everything."""
-        self.script()
+        self.scripts()
         packed = {entry.name: self._is_dir(entry.name, entry.mode) for entry in self.scan.entries}
         landed: dict[str, MatchedEntry] = {}
         for one in self.spec.inputs:
@@ -66,31 +66,40 @@ class WorldCheck:
                 f"network={network}"
             )
 
-    def script(self) -> None:
-        """The start script is among what is packed, and so is what it leads to."""
-        root = os.path.realpath(self.scan.root)
-        real = os.path.relpath(os.path.realpath(os.path.join(root, self.spec.script)), root)
+    def scripts(self) -> None:
+        """The start scripts are among what is packed, and so is what they lead to."""
+        keys = {}
+        for role in self.spec.roles:
+            if script := self.spec.program_of(role).script:
+                own = (f"role {role.name}", "script")
+                keys[own if role.script is not None else ("application", "user_shell_script")] = script
         packed = {entry.name for entry in self.scan.entries}
-        for name in {self.spec.script, real} - packed:
+        for (section, key), script in keys.items():
+            self._script(section, key, script, packed)
+
+    def _script(self, section: str, key: str, script: str, packed: set[str]) -> None:
+        root = os.path.realpath(self.scan.root)
+        real = os.path.relpath(os.path.realpath(os.path.join(root, script)), root)
+        for name in {script, real} - packed:
             for output in self.spec.outputs:
                 if is_inside(f"/{name}", f"/{output.output_path}"):
-                    section = f"to_hdfs {output.name}".strip()
-                    problem = f"{shown(name)} is in output_path of [{section}], whose files are not packed"
+                    of = f"to_hdfs {output.name}".strip()
+                    problem = f"{shown(name)} is in output_path of [{of}], whose files are not packed"
                     break
             else:
                 default = self.spec.exclude_defaults and set(name.split("/")) & set(DEFAULT_EXCLUDES)
                 by = "defaults" if default else "list"
                 problem = f"{shown(name)} is excluded by user_dev_workspace_exclude_{by}"
-            self._fault("application", "user_shell_script", problem)
-        self._note_who_runs_it(os.path.join(root, real))
+            self._fault(section, key, problem)
+        self._note_who_runs_it(script, os.path.join(root, real))
 
-    def _note_who_runs_it(self, path: str) -> None:
+    def _note_who_runs_it(self, script_name: str, path: str) -> None:
         try:
             with open(path, "rb") as script:
                 first = script.readline(256)
         except OSError:
             return  # it has its own fault, or packing will say so
-        name, own = shown(self.spec.script), _from_here(os.path.join(self.spec.workspace, self.spec.script))
+        name, own = shown(script_name), _from_here(os.path.join(self.spec.workspace, script_name))
         words = first.removeprefix(b"#!").split()
         is_executable = os.stat(path).st_mode & 0o100
         if first.startswith(b"#!") and first.endswith(b"\r\n") and is_executable:
@@ -198,7 +207,8 @@ class WorldCheck:
             for lack in storage.check_writable(output.target, overwrite=output.overwrite):
                 self.note(f"{path}: {lack}")
             root = os.path.realpath(self.scan.root)
-            if output.target.startswith(FILE) and is_inside(os.path.realpath(local_path(output.target)), root):
+            is_local = bool(self.spec.workspace) and output.target.startswith(FILE)
+            if is_local and is_inside(os.path.realpath(local_path(output.target)), root):
                 kept = any(
                     is_inside(local_path(output.target), f"{root}/{one.output_path}") for one in self.spec.outputs
                 )

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from dlapp.errors import SpecError
 from dlapp.launcher.shell_words import split_words
-from dlapp.spec import MAX_PREVIOUS, MAX_RETRIES, check_cache_path, check_env_name
+from dlapp.spec import MAX_PREVIOUS, MAX_RETRIES, Dependency, Until, check_cache_path, check_env_name, check_role_name
 from dlapp.system.text import nearest, read_boolean, read_choice, read_count, read_duration_s, read_memory_mib, shown
 
 NOT_BUILT = "is not built yet"
@@ -75,6 +75,53 @@ def _words(text: str) -> tuple[str, ...]:
         if (size := len(word.encode(errors="surrogateescape"))) >= MOST_ARGUMENT_BYTES:
             raise ValueError(f"argument {place} has {size} bytes, the maximum is {MOST_ARGUMENT_BYTES - 1}")
     return words
+
+
+def _command(text: str) -> tuple[str, ...]:
+    words = _words(text)
+    if not words or not words[0]:
+        raise ValueError("names no program")
+    if words[0].startswith("-"):
+        raise ValueError(f"begins with {shown(words[0])}, which is an option and no program")
+    return words
+
+
+def _dependencies(text: str) -> tuple[Dependency, ...]:
+    found = []
+    for one in _list(text):
+        name, _, until = one.partition(":")
+        if until == "ready":
+            raise ValueError(
+                f"{one}: ready {NOT_BUILT}; name the role alone (its payloads have started), or {name}:done"
+            )
+        if until not in ("", *(each.value for each in Until)) or one.endswith(":"):
+            raise ValueError(f"{shown(one)} is neither a role nor ROLE:done")
+        try:
+            check_role_name("", name)
+        except SpecError as refused:
+            raise ValueError(refused.problem) from None
+        found.append(Dependency(name, Until(until) if until else Until.STARTED))
+    return tuple(dict.fromkeys(found))
+
+
+def _gang(text: str) -> str:
+    return read_choice(text, ("all", "role", "none"))
+
+
+def _role_failure(text: str) -> str:
+    if text == "fail":
+        raise ValueError(f"fail {NOT_BUILT}")
+    return read_choice(text, ("restart", "restart_gang"))
+
+
+def _success(text: str) -> tuple[str, ...]:
+    """Return the names of roles; none: all."""
+    names = _list(text)
+    if names == ("all",):
+        return ()
+    if "all" in names:
+        raise ValueError("has all, and names of roles beside it")
+    return tuple(dict.fromkeys(names))
 
 
 def _list(text: str) -> tuple[str, ...]:
@@ -198,11 +245,12 @@ SECTIONS: Mapping[str, Mapping[str, PropertyKey]] = {
         "appname": PropertyKey(_text, required=True, keeps_quotes=True),
         "docker_image": PropertyKey(_image),
         "network": PropertyKey(_network),
-        "user_dev_workspace_path": PropertyKey(_text, required=True),
+        "user_dev_workspace_path": PropertyKey(_text),
         "user_dev_workspace_exclude_list": PropertyKey(_list, lines=True, may_be_empty=True),
         "user_dev_workspace_exclude_defaults": PropertyKey(read_boolean),
-        "user_shell_script": PropertyKey(_text, required=True),
+        "user_shell_script": PropertyKey(_text),
         "user_shell_args": PropertyKey(_words, lines=True, may_be_empty=True),
+        "command": PropertyKey(_command, lines=True),
         "queue": PropertyKey(_queue),
         "priority": PropertyKey(_priority),
         "project": PropertyKey(_text),
@@ -214,7 +262,11 @@ SECTIONS: Mapping[str, Mapping[str, PropertyKey]] = {
         "on_container_failure": PropertyKey(_on_container_failure),
         "env_file": PropertyKey(_text),
         "pass_env": PropertyKey(_variables, lines=True),
+        "gang": PropertyKey(_gang),
+        "success": PropertyKey(_success, lines=True),
         "framework": _UNBUILT,
+        "gang_window": _UNBUILT,
+        "hang_timeout": _UNBUILT,
     },
     "resources": {
         "containers": PropertyKey(_containers),
@@ -229,6 +281,24 @@ SECTIONS: Mapping[str, Mapping[str, PropertyKey]] = {
         "gpu_model": _UNBUILT,
         "gpu_memory": _UNBUILT,
         "placement": PropertyKey(_placement),
+    },
+    "role": {
+        "instances": PropertyKey(_containers),
+        "script": PropertyKey(_text),
+        "command": PropertyKey(_command, lines=True),
+        "args": PropertyKey(_words, lines=True, may_be_empty=True),
+        "memory": PropertyKey(read_memory_mib),
+        "vcores": PropertyKey(_vcores),
+        "gcores": PropertyKey(_gcores),
+        "docker_image": PropertyKey(_image),
+        "nodes": PropertyKey(_nodes, lines=True),
+        "exclude_nodes": PropertyKey(_nodes, lines=True),
+        "node_label": PropertyKey(_label),
+        "retries": PropertyKey(_retries),
+        "on_failure": PropertyKey(_role_failure),
+        "depends_on": PropertyKey(_dependencies, lines=True),
+        "service": PropertyKey(read_boolean),
+        "ports": _UNBUILT,
     },
     "from_hdfs": {
         "hdfs": PropertyKey(_locations, required=True, lines=True),
@@ -257,7 +327,8 @@ SYNONYMS = {
             "workspace workdir workingdir workingdirectory code sourcedir cwd chdir",
         ),
         ("application.user_dev_workspace_exclude_list", "exclude excludes ignore excludelist"),
-        ("application.user_shell_script", "script command cmd entrypoint main program run"),
+        ("application.user_shell_script", "script entrypoint main program run"),
+        ("application.command", "cmd"),
         ("application.user_shell_args", "args arguments parameters params argv"),
         ("application.max_runtime", "timeout timelimit walltime maxtime runtime maxduration deadline time"),
         ("application.kill_grace", "grace graceperiod terminationgraceperiod killtimeout"),
@@ -282,13 +353,16 @@ SYNONYMS = {
 }
 """What other programs call a key: folded name -> section and key."""
 
+ROLE_KEYS = {"containers": "instances", "user_shell_script": "script", "user_shell_args": "args"}
+"""What a key of another section is called in a role."""
+
 SECTION_SYNONYMS = {"app": "application", "job": "application", "input": "from_hdfs", "inputs": "from_hdfs"} | {
     "output": "to_hdfs",
     "outputs": "to_hdfs",
 }
 
-NAMED = ("from_hdfs", "to_hdfs")
-"""Sections that may stand several times, each with another NAME: ``[from_hdfs train]``."""
+NAMED = ("role", "from_hdfs", "to_hdfs")
+"""Sections that may stand several times, each with another NAME: ``[from_hdfs train]``. A role has one."""
 
 REQUIRED_SECTIONS = ("application",)
 ENV_KEY = PropertyKey(check_variable, lines=True, may_be_empty=True)
@@ -298,7 +372,7 @@ CACHE_KEY = PropertyKey(_cache_path)
 def key_of(section: str, name: str) -> PropertyKey | None:
     """The key ``name`` of a section (``from_hdfs train``); None: there is none of this name."""
     kind = section.partition(" ")[0]
-    if kind == "application" and name.startswith(ENV):
+    if kind in ("application", "role") and name.startswith(ENV):
         return ENV_KEY
     if kind == "application" and name.startswith(CACHE):
         return CACHE_KEY
@@ -309,7 +383,9 @@ def names_of(section: str) -> list[str]:
     """The keys that a section may have, those that are not built yet left out."""
     kind = section.partition(" ")[0]
     names = [name for name, key in SECTIONS[kind].items() if key is not _UNBUILT]
-    return [*names, f"{ENV}NAME", f"{CACHE}NAME"] if kind == "application" else names
+    if kind in ("application", "role"):
+        names.append(f"{ENV}NAME")
+    return [*names, f"{CACHE}NAME"] if kind == "application" else names
 
 
 def nearest_section(kind: str) -> str:
@@ -329,9 +405,13 @@ def nearest_key(section: str, name: str) -> str:
     kind = section.partition(" ")[0]
     if f"{name.lower()}s" in SECTIONS.get(kind, {}):
         return f"the nearest is {name.lower()}s"  # as container in [resources], which elsewhere is an image
+    if kind == "role" and name.lower() in ROLE_KEYS:
+        return f"use {ROLE_KEYS[name.lower()]}"
     folded = re.sub(r"[\s_.-]", "", name[:100].lower())
     if (right := SYNONYMS.get(folded)) is not None:
         of, _, key = right.partition(".")
+        if kind == "role" and (own := ROLE_KEYS.get(key, key)) in SECTIONS[kind]:
+            return f"use {own}"
         if not kind:
             return f"use {right}"
         return f"use {key}" if of == kind else f"use {key} in [{of}]"
@@ -363,7 +443,7 @@ def read_value(key: PropertyKey, text: str) -> Any:
         raise ValueError(NOT_BUILT)
     if not key.lines and "\n" in text:
         raise ValueError("continues in the next line, which begins with a blank; this key takes one line")
-    if key.read is not _words and text[:1] in ("'", '"') and text.find(text[0], 1) < 0:
+    if key.read not in (_words, _command) and text[:1] in ("'", '"') and text.find(text[0], 1) < 0:
         raise ValueError(f"the quote {text[0]} before {shown(text[1:21])} does not close")
     bare = without_quotes(text)
     if not bare and not key.may_be_empty:

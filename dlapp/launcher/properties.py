@@ -22,7 +22,6 @@ from dlapp.launcher.keys import (
     ENV,
     ENV_KEY,
     NAMED,
-    NOT_BUILT,
     REQUIRED_SECTIONS,
     SECTION_NAME,
     SECTIONS,
@@ -33,7 +32,7 @@ from dlapp.launcher.keys import (
 )
 from dlapp.launcher.overrides import NO_OVERRIDES, Overrides, quoted_words
 from dlapp.serialization import from_json, to_json
-from dlapp.spec import check_cache_name, check_env_name
+from dlapp.spec import check_cache_name, check_env_name, check_role_name
 from dlapp.system.text import shown
 from dlapp.value import Value, field, replace
 
@@ -44,6 +43,7 @@ MASK = "***"
 Line = int | str
 """Where a fault is: a line of the file from 1, or an option of the command, such as ``--set``; 0: there is no line."""
 
+_MISSING = "is missing"
 _BLANKS = " \t"
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
@@ -97,7 +97,7 @@ class Properties(Value, kw_only=True):
         """The same with every value of ``env.NAME`` hidden."""
         sections = {
             section: {
-                key: replace(setting, value=MASK) if section == "application" and key.startswith(ENV) else setting
+                key: replace(setting, value=MASK) if key.startswith(ENV) else setting
                 for key, setting in settings.items()
             }
             for section, settings in self.sections.items()
@@ -210,6 +210,12 @@ def _overridden(properties: Properties, overrides: Overrides, faults: Faults) ->
     option = overrides.names.settings
     for name, value in overrides.settings.items():
         section, _, key = name.partition(".")
+        if section == "role" and key:
+            section, _, key = key.partition(".")
+            section = f"role {section}"
+        if section.startswith("role ") and section not in sections:
+            faults.add(option, _plain(name), f"there is no [{_plain(section)}] in the file")
+            continue
         if not key and section not in SECTIONS:
             faults.add_unknown(option, _plain(section), "has no section", partial(nearest_key, "", section))
         elif found := _CONTROL.search(value):
@@ -316,7 +322,7 @@ def _header(line: str, number: int, headers: dict[str, int], faults: Faults) -> 
     first = headers.setdefault(section, number)
     if first != number:
         faults.add(number, section, f"appears twice, first in line {first}")
-        if words[0] not in SECTIONS and words[0] != "role":
+        if words[0] not in SECTIONS:
             return None
     return _known_section(words, number, faults)
 
@@ -326,11 +332,15 @@ def _known_section(words: list[str], line: Line, faults: Faults) -> str | None:
     kind, *names = words or [""]
     section = " ".join(words)
     if kind not in SECTIONS:
-        if kind == "role":
-            faults.add(line, section, NOT_BUILT)
-        else:
-            faults.add_unknown(line, _plain(section), "is not a section", partial(nearest_section, kind))
+        faults.add_unknown(line, _plain(section), "is not a section", partial(nearest_section, kind))
         return None
+    if kind == "role":
+        try:
+            check_role_name(section, " ".join(names))
+        except SpecError as refused:
+            faults.add(line, _plain(section), refused.problem if names else "needs a name: [role worker]")
+            return None
+        return section
     if names and (kind not in NAMED or len(names) > 1 or not SECTION_NAME.fullmatch(names[0])):
         what = "takes no name" if kind not in NAMED else "needs a name of letters, digits, '_' and '-', 31 at most"
         faults.add(line, _plain(section), what)
@@ -362,11 +372,47 @@ def _checked(properties: Properties, faults: Faults) -> Properties:
         for name, key in SECTIONS[section.partition(" ")[0]].items():
             where = f"{section}.{name}"
             if key.required and name not in settings and where not in faults.named:
-                faults.add(properties.line(section), where, "is missing")
+                faults.add(properties.line(section), where, _MISSING)
     for section in REQUIRED_SECTIONS:
         if section not in sections:
-            faults.add(1, section, "is missing")
+            faults.add(1, section, _MISSING)
+    _check_programs(properties, faults)
     return Properties(path=properties.path, sections=sections, headers=properties.headers)
+
+
+def _check_programs(properties: Properties, faults: Faults) -> None:
+    """Note roles without a program or with two, what no role uses, and scripts without a workspace."""
+    given = properties.sections.get("application")
+    if given is None:
+        return
+    roles = {section: keys for section, keys in properties.sections.items() if section.startswith("role ")}
+
+    def add(section: str, key: str, problem: str) -> None:
+        where = f"{section}.{key}"
+        if problem != _MISSING or where not in faults.named:
+            faults.add(properties.line(section, key), where, problem)
+
+    has_script = "user_shell_script" in given
+    scripts = has_script or any("script" in keys for keys in roles.values())
+    needing = [section for section, keys in roles.items() if not {"script", "command"} & keys.keys()]
+    if "user_dev_workspace_path" not in given and (scripts or (not roles and "command" not in given)):
+        add("application", "user_dev_workspace_path", _MISSING)
+    if has_script and "command" in given:
+        add("application", "command", "is given, and so is user_shell_script; an application has one of them")
+    for section, keys in roles.items():
+        if {"script", "command"} <= keys.keys():
+            add(section, "command", "is given, and so is script; a role has one of them")
+    if not has_script and "command" not in given:
+        for section in needing:
+            problem = "has neither script nor command, and [application] has no user_shell_script"
+            faults.add(properties.line(section), section, problem)
+        if not roles:
+            add("application", "user_shell_script", _MISSING)
+    for key in ("user_shell_script", "command", "user_shell_args"):
+        if key in given and roles and not needing:
+            add("application", key, "has no effect: every role has its own script or command")
+    if roles and "containers" in properties.sections.get("resources", {}):
+        add("resources", "containers", "is not possible beside [role NAME]; set instances in the roles")
 
 
 def _where(section: str | None, line: str) -> str:

@@ -82,6 +82,10 @@ class Scan(Value):
         return sorted(shown_now, key=lambda one: (-one[1], one[0]))[:count]
 
 
+EMPTY = Scan(root="", entries=(), size_bytes=0, left_out={}, excluded=(), warnings=())
+"""That of an application without a workspace."""
+
+
 def scan_workspace(
     root: str, *, exclude: Sequence[str] = (), exclude_defaults: bool = False, keep_empty: Collection[str] = ()
 ) -> Scan:

@@ -19,7 +19,7 @@ from dlapp.launcher.checks import Note, WorldCheck
 from dlapp.launcher.overrides import NO_OVERRIDES, Overrides
 from dlapp.launcher.pack import pack
 from dlapp.launcher.properties import Faults
-from dlapp.launcher.scan import Scan, scan_workspace, too_large
+from dlapp.launcher.scan import EMPTY, Scan, scan_workspace, too_large
 from dlapp.locations import shown
 from dlapp.messages import new_secret
 from dlapp.serialization import to_json
@@ -86,24 +86,32 @@ def launch(
     spec = application.spec
     for line in notes:
         note(line)
-    say(f"user_dev_workspace_path = {spec.workspace}")
-    say(f"user_dev_workspace_exclude_list = {list(spec.exclude)}")
-    say(f"user_dev_workspace dir size = {-(-scan.size_bytes // 1024)} kb")
+    if spec.workspace:
+        say(f"user_dev_workspace_path = {spec.workspace}")
+        say(f"user_dev_workspace_exclude_list = {list(spec.exclude)}")
+        say(f"user_dev_workspace dir size = {-(-scan.size_bytes // 1024)} kb")
     engine.prepare()
     with _step(say, "DL App Submission", "OK"):
-        limit = config.storage.workspace_limit_bytes
-        packed = pack(scan, engine.archive_cache(), limit_bytes=limit, progress=progress)
-        for line in packed.warnings:
-            note(line)
+        packed = None
+        if spec.workspace:
+            limit = config.storage.workspace_limit_bytes
+            packed = pack(scan, engine.archive_cache(), limit_bytes=limit, progress=progress)
+            for line in packed.warnings:
+                note(line)
         submission = Submission(
             spec=spec,
-            workspace_archive=packed.archive,
-            workspace_digest=packed.digest,
+            workspace_archive=packed.archive if packed else "",
+            workspace_digest=packed.digest if packed else "",
             submitter=os_user(),
             submitted_ms=clock.now_ms(),
             log_limit_bytes=config.runtime.log_limit_bytes,
         )
-        secrets = Secrets(control_secret=new_secret(), env=application.env, environment=_taken_over(environ))
+        secrets = Secrets(
+            control_secret=new_secret(),
+            env=application.env,
+            role_env=dict(application.role_env),
+            environment=_taken_over(environ),
+        )
         application_id = engine.submit(submission, secrets)
     _say_where(application_id, engine, say)
     say(ask_line(spec))
@@ -137,6 +145,7 @@ def ask_line(spec: AppSpec) -> str:
     for role in spec.roles:
         each = role.resources
         count = f"{role.instances} container{'s' if role.instances > 1 else ''}"
+        count = f"{role.name}: {count}" if len(spec.roles) > 1 else count
         asks.append(f"{count}, each with memory {each.memory_mib} MiB, vcores {each.vcores}, gcores {each.gcores}")
     return f"DL App Resources = {'; '.join(asks)}"
 
@@ -164,8 +173,11 @@ def _check_engine(application: ResolvedApplication, engine: Engine) -> list[str]
     except AskTooLarge as refused:
         if not refused.field:
             raise
-        place = application.properties.place(*refused.field.split(".", 1))
-        raise AskTooLarge(f"{place}: {refused.field}: {refused}", refused.field) from refused
+        section, _, key = refused.field.partition(".")
+        if key not in application.properties.sections.get(section, {}) and section.startswith("role "):
+            section = "resources"
+        field = f"{section}.{key}" if key else section
+        raise AskTooLarge(f"{application.properties.place(section, key)}: {field}: {refused}", field) from refused
 
 
 def _check_world(
@@ -175,7 +187,10 @@ def _check_world(
     spec = application.spec
     outputs = [output.output_path for output in spec.outputs]
     patterns = (*spec.exclude, *leave_out)
-    scan = scan_workspace(spec.workspace, exclude=patterns, exclude_defaults=spec.exclude_defaults, keep_empty=outputs)
+    scan = EMPTY
+    if spec.workspace:
+        defaults = spec.exclude_defaults
+        scan = scan_workspace(spec.workspace, exclude=patterns, exclude_defaults=defaults, keep_empty=outputs)
     if scan.excluded:
         note(f"{_some(scan.excluded)} not packed (user_dev_workspace_exclude_defaults=false packs them)")
     for line in scan.warnings:

@@ -51,7 +51,7 @@ from dlapp.runtime.gpu.modes import Facts, GpuPart, part_for
 from dlapp.runtime.images import digest_of, make_sure_of_image
 from dlapp.runtime.labels import LABEL_APP, LABEL_IMAGE, labels_of, remove_what_is_left
 from dlapp.runtime.lifeline import Lifeline
-from dlapp.runtime.payload import Payload, PayloadError, PayloadExit, how_to_start
+from dlapp.runtime.payload import Payload, PayloadError, PayloadExit
 from dlapp.runtime.shim import ShimWatch
 
 _WRAPPER = "/dlapp/wrapper.sh"
@@ -124,7 +124,7 @@ class DockerRun:
 
     def _make(self, image: Mapping[str, Any], part: GpuPart, facts: Facts) -> None:
         payload = self._payload
-        how = how_to_start(payload.workspace, payload.script)
+        words = payload.start_words()
         for path in (payload.stdout, payload.stderr, payload.exit_file):
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
         os.truncate(payload.exit_file, 0)
@@ -141,7 +141,7 @@ class DockerRun:
             name=self._name,
             image=payload.image or "",
             entrypoint=("/bin/sh", _WRAPPER),
-            command=(mode, LIFE, out, err, exit_file, how, payload.script, *payload.args),  # see wrapper.sh
+            command=(mode, LIFE, out, err, exit_file, *words),  # see wrapper.sh
             env=env,
             labels={
                 **labels_of(payload.container_id, payload.directory, payload.gpus),

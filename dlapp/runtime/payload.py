@@ -12,6 +12,7 @@ from dlapp.value import Value
 
 BY_SHELL = "shell"
 AS_PROGRAM = "program"
+AS_COMMAND = "command"
 SIGNALS = range(1, 65)
 
 WRAPPER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "wrapper.sh")
@@ -63,7 +64,8 @@ class Payload(Value, kw_only=True):
 
     Args:
         directory: the container's directory on this host; the files below lie in it.
-        script: relative to the workspace.
+        script: relative to the workspace; empty: ``command`` runs.
+        command: the words of a program that runs without a shell; PATH has it, or it is a path.
         env: the payload's whole environment; in Docker what is set on top of the image's.
         image: None: a plain process.
         mounts: in Docker only: paths of the host, and where in `workspace` each is seen instead of what is there;
@@ -80,6 +82,7 @@ class Payload(Value, kw_only=True):
     args: tuple[str, ...]
     env: dict[str, str]
     resources: Resources
+    command: tuple[str, ...] = ()
     image: str | None = None
     gpus: tuple[PayloadDevice, ...] = ()
     mounts: tuple[tuple[str, str], ...] = ()
@@ -112,6 +115,13 @@ class Payload(Value, kw_only=True):
             with open(path, "wb") as file:
                 file.write(__loader__.get_data(WRAPPER))  # type: ignore[name-defined]
         return path
+
+    def start_words(self) -> tuple[str, ...]:
+        """Return what the wrapper is told to run: HOW, SCRIPT and the arguments. Raises PayloadError: there is no such
+        script, or it cannot run."""
+        if self.command:
+            return (AS_COMMAND, *self.command, *self.args)
+        return (how_to_start(self.workspace, self.script), self.script, *self.args)
 
 
 class PayloadExit(NamedTuple):

@@ -14,7 +14,7 @@ from typing import Any
 from dlapp.messages import Fault
 from dlapp.runtime.guardian import kill_descendants
 from dlapp.runtime.lifeline import Lifeline
-from dlapp.runtime.payload import Payload, PayloadError, PayloadExit, ended_with, how_to_start
+from dlapp.runtime.payload import Payload, PayloadError, PayloadExit, ended_with
 
 SHELL = "/bin/sh"
 _PATIENCE_S = 2.0
@@ -113,13 +113,14 @@ class PlainRun:
     def start(self) -> None:
         """See `Running.start`."""
         payload = self._payload
-        how = how_to_start(payload.workspace, payload.script)
+        words = payload.start_words()
+        how = words[0]
         if how.startswith("/") and not os.access(how, os.X_OK):
             raise PayloadError(Fault.USER, f"{payload.script}: its interpreter {how} is not there")
         self._lifeline = Lifeline(payload.life)
         # See wrapper.sh.
         files = payload.life, payload.stdout, payload.stderr, payload.exit_file
-        argv = [SHELL, payload.wrapper, "exec", *files, how, payload.script, *payload.args]
+        argv = [SHELL, payload.wrapper, "exec", *files, *words]
         try:
             self._guardian.order("start", payload.keep_fds, argv=argv, env=payload.env, cwd=payload.workspace)
         except OSError as error:

@@ -8,11 +8,13 @@
 #       processes get SIGTERM and their end is waited for, on "kill" or its closing all get SIGKILL; EXIT is told the
 #       exit code. No GPU was asked for, so none may be seen.
 #       look: the same, but first EXIT is told which GPUs are seen, up to a line "end", and another "go" is waited for.
-# HOW   shell: run SCRIPT by bash, or sh; program: execute it; a path: the same, its interpreter must be there.
+# HOW   shell: run SCRIPT by bash, or sh; program: execute it; a path: the same, its interpreter must be there;
+#       command: SCRIPT is a command, which PATH has, or a path.
 #
 # Variables of the user's environment must arrive as they are, hence the names.
-_dlapp_mode=$1 _dlapp_life=$2 _dlapp_out=$3 _dlapp_err=$4 _dlapp_exit=$5 _dlapp_how=$6 _dlapp_script=./$7
+_dlapp_mode=$1 _dlapp_life=$2 _dlapp_out=$3 _dlapp_err=$4 _dlapp_exit=$5 _dlapp_how=$6 _dlapp_script=$7
 shift 7
+[ "$_dlapp_how" = command ] || _dlapp_script=./$_dlapp_script
 unset TINI_KILL_PROCESS_GROUP
 exec </dev/null 3<"$_dlapp_life" || exit 125
 # A task that is gone leaves no word: then nothing is started.
@@ -52,7 +54,7 @@ case $_dlapp_how in
 shell)
     if command -v bash >/dev/null 2>&1; then set -- bash "$_dlapp_script" "$@"; else set -- sh "$_dlapp_script" "$@"; fi
     ;;
-program)
+program | command)
     set -- "$_dlapp_script" "$@"
     ;;
 *)

@@ -2,10 +2,10 @@
 
     STARTING   hello, what there is to do, and whether its input is there
     PULLING    the image (Docker only)
-    LEASING    GPUs from the ledger, where the container has any
     UNPACKING  the workspace
-    FETCHING   input, into the workspace; the container is made
-    WAITING    for the gate of the role's start rule
+    FETCHING   input, into the workspace
+    LEASING    GPUs from the ledger, where the container has any; then the container is made
+    WAITING    for the gate of the role's gang, and for what the role depends on
     RUNNING    the payload
     STORING    output, under a temporary name beside its target
     RELEASING  the workspace removed, the GPUs given back
@@ -214,8 +214,8 @@ class Task:
         self._look_at_inputs()
         self._get_image()
         self._hold_caches()
-        self._lease_gpus()
         self._fill_workspace()
+        self._lease_gpus()
         run = self._made_ready()
         try:
             self._wait()
@@ -285,7 +285,7 @@ class Task:
     # ---- before the payload ----
 
     def _get_image(self) -> None:
-        """Have Docker and the image before a GPU is taken: a pull takes long, or has to wait for its registry."""
+        """Have Docker and the image first: a pull takes long, or has to wait for its registry."""
         image = self._assignment.docker_image
         if image is None:
             return
@@ -329,7 +329,7 @@ class Task:
         raise AssertionError
 
     def _look_at_inputs(self) -> None:
-        """Check the input before a GPU is taken."""
+        """Check the input before anything is pulled or unpacked."""
         one = self._assignment
         if not one.inputs:
             return
@@ -449,7 +449,8 @@ class Task:
             one = self._assignment
             if one.outputs:
                 self._changes = WorkspaceChanges(workspace, os.path.join(self._home, "tmp"))
-            unpack(one.workspace_archive, workspace, digest=one.workspace_digest, progress=self._teller())
+            if one.workspace_archive:
+                unpack(one.workspace_archive, workspace, digest=one.workspace_digest, progress=self._teller())
 
     def _fetch(self) -> None:
         if not self._assignment.inputs:
@@ -484,7 +485,8 @@ class Task:
         one, root = self._assignment, os.path.join(self._home, "workspace")
         outputs = [os.path.realpath(os.path.join(root, output.output_path)) for output in one.outputs]
         others = [
-            os.path.realpath(os.path.join(root, path)) for path in (one.script, *(i.input_path for i in one.inputs))
+            os.path.realpath(os.path.join(root, path))
+            for path in (*([one.script] if one.script else ()), *(i.input_path for i in one.inputs))
         ]
         return one.docker_image is not None, outputs, [*outputs, *others]
 
@@ -540,6 +542,7 @@ class Task:
             container_id=str(one.container_id),
             directory=self._home,
             script=one.script,
+            command=one.command,
             args=one.args,
             env=payload_environment(
                 one,

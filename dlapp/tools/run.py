@@ -19,6 +19,8 @@ from dlapp.tools.common import ProgramCommand, command, json_option, override_op
 if TYPE_CHECKING:
     from dlapp.launcher.overrides import Overrides
 
+_OF_ROLES = ("instances", "memory", "vcores", "gcores", "nodes", "exclude_nodes", "node_label", "retries")
+
 
 @command("dlapp-run", example="dlapp-run --wait", kind=ProgramCommand)
 @click.option("--wait", is_flag=True, help="Show the progress until the application ends, and exit with its code.")
@@ -56,6 +58,11 @@ def main(
     raise UsageError("dlapp-run works inside dlapp-shell only (outside it is: dlapp-launcher FILE)")
 
 
+def _is_amount(name: str) -> bool:
+    section, _, rest = name.partition(".")
+    return section == "resources" or (section == "role" and rest.partition(".")[2] in _OF_ROLES)
+
+
 def _overrides(settings: Sequence[str], variables: Sequence[str], program_args: tuple[str, ...] | None) -> Overrides:
     """Return what the shell may change: what the program gets, which the shell's workspace decides anyway.
 
@@ -68,8 +75,9 @@ def _overrides(settings: Sequence[str], variables: Sequence[str], program_args: 
     from dlapp.launcher.overrides import Overrides, read_env_options, read_set_options
 
     found = read_set_options(settings)
-    if other := next((name for name in found if not name.startswith("resources.")), None):
+    if other := next((name for name in found if not _is_amount(name)), None):
         raise UsageError(
-            f"--set {other}: inside dlapp-shell only keys of [resources] can be set (outside: dlapp-launcher)"
+            f"--set {other}: inside dlapp-shell only keys of [resources] can be set, and the same of a role "
+            "(outside: dlapp-launcher)"
         )
     return Overrides(found, read_env_options(variables, {}), program_args)

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from dlapp.am.model.state import Timing
 from dlapp.ids import ApplicationId
 from dlapp.messages import Fault, Phase
-from dlapp.spec import AppSpec, ContainerFailure, OutputSpec, RoleSpec, StartRule, Submission
+from dlapp.spec import AppSpec, ContainerFailure, Dependency, Gang, OutputSpec, RoleFailure, RoleSpec, Submission, Until
+from dlapp.value import replace
 
 APPLICATION = ApplicationId(1_700_000_000_000, 42)
 EPOCH_MS = 1_700_000_000_000
@@ -69,6 +70,8 @@ class Plan:
     talk_s: float = 1.0
     grants_at_once: int = 1000
     service_ends: bool = False
+    gang: Gang = Gang.NONE
+    success: tuple[str, ...] = ()
     on_container_failure: ContainerFailure = ContainerFailure.STOP
     unpublished_s: float = 0.0
     """How long tasks of an earlier attempt cannot find the next one."""
@@ -84,7 +87,6 @@ class Plan:
                     name=("worker", "ps", "chief")[place],
                     instances=chance.randint(1, 5),
                     retries=chance.choice((0, 0, 1, 2)),
-                    start=chance.choice((StartRule.AS_GRANTED, StartRule.GANG)),
                     service=place == 1 and chance.random() < 0.7,
                 )
             )
@@ -116,7 +118,11 @@ class Plan:
                 if chance.random() < 0.08:
                     plan.failing[index, time] = chance.choice((Fault.USER, Fault.USER, Fault.NODE, Fault.DATA))
         plan.unpublished_s = chance.choice((0.0, 0.0, 0.5, 20.0))
-        if chance.random() < 0.4 and all(role.start is StartRule.AS_GRANTED for role in roles):
+        plan.gang = chance.choice((Gang.NONE, Gang.NONE, Gang.ROLE, Gang.ALL))
+        plan.roles = tuple(_related(chance, plan.gang, role, roles[:place]) for place, role in enumerate(roles))
+        if chance.random() < 0.3:
+            plan.success = (chance.choice([role.name for role in roles if not role.service]),)
+        if chance.random() < 0.4 and plan.gang is Gang.NONE:
             plan.on_container_failure = ContainerFailure.CONTINUE
         plan.slow_files = chance.choice((0.0, 0.0, 0.1))
         return plan
@@ -136,6 +142,8 @@ class Plan:
             kill_grace_s=5.0,
             output_patience_s=5.0,
             on_container_failure=self.on_container_failure,
+            gang=self.gang,
+            success=self.success,
         )
         return Submission(
             spec=spec,
@@ -144,3 +152,14 @@ class Plan:
             submitter="tony",
             submitted_ms=EPOCH_MS,
         )
+
+
+def _related(chance: random.Random, gang: Gang, role: RoleSpec, earlier: list[RoleSpec]) -> RoleSpec:
+    """Return a role that may depend on earlier ones, and may be started again alone."""
+    until = chance.choice((Until.STARTED, Until.DONE))
+    others = [one for one in earlier if until is Until.STARTED or not one.service]
+    if others and chance.random() < 0.4:
+        role = replace(role, depends_on=(Dependency(chance.choice(others).name, until),))
+    if gang is not Gang.NONE and chance.random() < 0.2:
+        role = replace(role, on_failure=RoleFailure.RESTART)
+    return role

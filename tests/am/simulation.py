@@ -24,7 +24,7 @@ from dlapp.cluster import ContainerEnd, Grant, Heartbeat, Registered, ResourceLi
 from dlapp.ids import ContainerId
 from dlapp.messages import Assignment, Fault, Hello, Orders, Phase, Report, Stop, StoredOutput, TaskResult
 from dlapp.report import Cause, FinalStatus, OutputView
-from dlapp.spec import ContainerFailure, Resources, StartRule
+from dlapp.spec import ContainerFailure, Resources, Until
 from tests.am.plan import APPLICATION, EPOCH_MS, PHASES, TIMING, Plan, Violation
 
 
@@ -88,6 +88,9 @@ class World:
         self.chance = random.Random(f"world {plan.seed}")
         self.submission = plan.submission
         self.total = self.submission.spec.containers
+        self.indexes: dict[str, list[int]] = {}
+        for index in range(self.total):
+            self.indexes.setdefault(self.submission.spec.role_of(index)[0].name, []).append(index)
         self.now = 0.0
         self.ahead: list[tuple[float, int, Callable[[], None]]] = []
         self.count = self.handled = 0
@@ -583,6 +586,10 @@ class World:
         if not box.hangs:
             self.report(box)
         role, _ = self.submission.spec.role_of(box.index)
+        for one in role.depends_on:
+            there = self.begun if one.until is Until.STARTED else self.completions
+            if any(index not in there for index in self.indexes[one.role]):
+                self.violated(f"{role.name} runs, and {one.role} has not {one.until.value}")
         if role.service and not self.plan.service_ends:
             return
         self.at(self.chance.uniform(*self.plan.payload_s), lambda: self.payload_ends(box))
@@ -633,11 +640,11 @@ class World:
     def check_orders(self, box: Box, orders: Orders) -> None:
         if not orders.go or box.index is None:
             return
-        role, _ = self.submission.spec.role_of(box.index)
-        if role.start is not StartRule.GANG or orders.attempt > 1:
+        if orders.attempt > 1:
             return
-        first = box.index - self.submission.spec.role_of(box.index)[1]
-        for index in range(first, first + role.instances):
+        role, _ = self.submission.spec.role_of(box.index)
+        gang = next((gang for gang in self.submission.spec.gangs() if role in gang), ())
+        for index in [index for one in gang for index in self.indexes[one.name]]:
             if not any(one.index == index and one.reached_gate for one in self.boxes.values()):
                 self.violated(f"the gang of {role.name} may go, index {index} was never at the gate")
 
@@ -659,7 +666,7 @@ class World:
             if faults > role.retries + 1 + forgotten:
                 self.violated(f"index {index} failed {faults} times, {role.retries} retries are allowed")
         spec = self.submission.spec
-        deciding = [i for i in range(self.total) if not spec.role_of(i)[0].service]
+        deciding = [i for i in range(self.total) if spec.decides(spec.role_of(i)[0])]
         if ending.final_status is FinalStatus.SUCCEEDED:
             for index in deciding or range(self.total):
                 if index not in self.completions:

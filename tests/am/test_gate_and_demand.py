@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from dlapp.am.model.demand import AvoidedNodes, Role, UsableDevices, asks
 from dlapp.am.model.gate import Gate
-from dlapp.spec import Placement, Resources, RoleSpec, StartRule
+from dlapp.spec import Placement, Resources, RoleSpec
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 4))))
 def test_a_gang_goes_exactly_when_all_are_ready_at_one_time(moves: list[tuple[bool, int]]) -> None:
-    gate, ready = Gate(StartRule.GANG, 5), set[int]()
+    gate, ready = Gate("worker", 5), set[int]()
     for comes, index in moves:
         if gate.open:
             break
@@ -24,15 +24,20 @@ def test_a_gang_goes_exactly_when_all_are_ready_at_one_time(moves: list[tuple[bo
         assert gate.ready == len(ready)
 
 
-def test_as_granted_the_gate_stands_open_and_opens_for_nobody() -> None:
-    gate = Gate(StartRule.AS_GRANTED, 2)
+def test_without_a_gang_the_gate_stands_open_and_opens_for_nobody() -> None:
+    gate = Gate("worker", 0)
     assert gate.open
     assert not gate.arrive(0)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["wait", "pause", "take", "time"]), st.integers(10, 15))))
 def test_the_lowest_waiting_index_that_is_not_paused_is_next(moves: list[tuple[str, int]]) -> None:
-    role, waiting, paused, now_ms = Role(0, RoleSpec(instances=6), 10), set(range(10, 16)), dict[int, int](), 0
+    role, waiting, paused, now_ms = (
+        Role(0, RoleSpec(instances=6), 10, Gate("worker", 0)),
+        set(range(10, 16)),
+        dict[int, int](),
+        0,
+    )
     for move, index in moves:
         match move:
             case "wait":
@@ -55,7 +60,7 @@ def test_the_lowest_waiting_index_that_is_not_paused_is_next(moves: list[tuple[s
 
 
 def test_an_ask_that_is_met_or_not_wanted_any_more_is_taken_back() -> None:
-    role = Role(1, RoleSpec(instances=2), 0)
+    role = Role(1, RoleSpec(instances=2), 0, Gate("worker", 0))
     assert [(ask.request_id, ask.count) for ask in asks([role], Placement(), wanted=True)] == [(2, 2)]
     assert [(ask.request_id, ask.count) for ask in asks([role], Placement(), wanted=False)] == [(2, 0)]
     role.take(0)
@@ -104,7 +109,10 @@ def test_nodes_that_do_not_answer_are_avoided_however_many_they_are() -> None:
 
 
 def of_gcores(*gcores: int) -> list[Role]:
-    return [Role(place, RoleSpec(resources=Resources(memory_mib=1, gcores=n)), place) for place, n in enumerate(gcores)]
+    return [
+        Role(place, RoleSpec(resources=Resources(memory_mib=1, gcores=n)), place, Gate("worker", 0))
+        for place, n in enumerate(gcores)
+    ]
 
 
 def test_gpus_are_asked_for_when_the_ledger_has_spoken_or_not_in_time() -> None:

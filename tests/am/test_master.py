@@ -18,10 +18,10 @@ from dlapp.cluster import ContainerEnd, Heartbeat, Registered, ResourceLimits
 from dlapp.cluster.yarn.am.resource_requests import ResourceRequestTable
 from dlapp.messages import Fault, Phase, Stop, StoredOutput, TaskResult
 from dlapp.report import Cause, FinalStatus, State
-from dlapp.spec import ContainerFailure, OutputSpec, Placement, RoleSpec, StartRule
+from dlapp.spec import ContainerFailure, Gang, OutputSpec, Placement, RoleSpec
 from tests.am.driving import START_MS, Driver, result
 
-GANG = RoleSpec(instances=3, start=StartRule.GANG)
+GANG = RoleSpec(instances=3)
 
 
 def four() -> RoleSpec:
@@ -244,14 +244,6 @@ def test_a_service_that_fails_decides_nothing() -> None:
     assert am.asked() == [0, 0]
     am.finished(2)
     assert [part.role for part in am.settlement().parts] == ["worker"]
-    am.settled()
-    assert am.ending().cause is Cause.SUCCEEDED
-
-
-def test_where_all_roles_are_services_they_decide() -> None:
-    am = Driver(RoleSpec(service=True))
-    am.running(2)
-    am.finished(2)
     am.settled()
     assert am.ending().cause is Cause.SUCCEEDED
 
@@ -549,7 +541,7 @@ def test_a_pause_holds_up_no_other_index_and_the_phase_says_until_when_it_lasts(
 
 
 def test_a_gang_on_a_single_node_begins_anew_when_the_pause_of_its_lost_member_is_over() -> None:
-    am = Driver(RoleSpec(instances=2, start=StartRule.GANG), single_node=True)
+    am = Driver(RoleSpec(instances=2), gang=Gang.ALL, single_node=True)
     am.granted(2, 3)
     for number in (2, 3):
         am.hello(number)
@@ -916,7 +908,7 @@ def test_an_attempt_that_the_engine_shuts_down_touches_nothing() -> None:
 
 
 def test_a_gang_goes_together() -> None:
-    am = Driver(GANG)
+    am = Driver(GANG, gang=Gang.ALL)
     am.granted(2, 3, 4)
     for number in (2, 3, 4):
         am.hello(number)
@@ -938,7 +930,7 @@ def test_as_granted_each_goes_with_its_first_orders() -> None:
 
 
 def test_a_member_lost_before_the_gate_opens_is_replaced_and_nobody_else_notices() -> None:
-    am = Driver(GANG)
+    am = Driver(GANG, gang=Gang.ALL)
     am.granted(2, 3, 4)
     for number in (2, 3, 4):
         am.hello(number)
@@ -956,7 +948,7 @@ def test_a_member_lost_before_the_gate_opens_is_replaced_and_nobody_else_notices
 
 
 def gang_at_work(**fields: Any) -> Driver:
-    am = Driver(RoleSpec(instances=3, start=StartRule.GANG, **fields))
+    am = Driver(RoleSpec(instances=3, **fields), gang=Gang.ALL)
     am.granted(2, 3, 4)
     for number in (2, 3, 4):
         am.hello(number)
@@ -1334,7 +1326,9 @@ def test_a_stop_before_the_registration_is_not_forgotten() -> None:
 def second(first: Driver, *live: int, roles: tuple[RoleSpec, ...] = (), **fields: object) -> Driver:
     """A second attempt with the first one's journal; ``live`` are the containers that the engine names."""
     grants = tuple(first.grant(number) for number in live)
-    next_one = Driver(*(roles or first.state.spec.roles), attempt=2, former=first.journal(), live=grants)
+    spec = first.state.spec
+    given: dict[str, Any] = {"gang": spec.gang, "success": spec.success}
+    next_one = Driver(*(roles or spec.roles), attempt=2, former=first.journal(), live=grants, **given)
     next_one.now_ms = first.now_ms
     return next_one
 
@@ -1676,8 +1670,8 @@ def test_the_runtime_of_earlier_attempts_counts() -> None:
 
 @pytest.mark.parametrize("when", ["granted", "bound", "at the gate", "running", "recalled"])
 def test_a_gang_taken_over_at_any_moment_comes_to_its_end(when: str) -> None:
-    role = RoleSpec(instances=2, start=StartRule.GANG, retries=1)
-    first = Driver(role)
+    role = RoleSpec(instances=2, retries=1)
+    first = Driver(role, gang=Gang.ALL)
     first.granted(2, 3)
     if when != "granted":
         first.hello(2)

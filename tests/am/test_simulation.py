@@ -21,7 +21,7 @@ from dlapp.am.model.state import ApplicationState, Due
 from dlapp.cluster import Grant
 from dlapp.messages import Fault, TaskResult
 from dlapp.report import Cause, FinalStatus
-from dlapp.spec import RoleSpec, StartRule
+from dlapp.spec import Gang, RoleSpec
 from dlapp.value import replace
 from tests.am.plan import Plan, Violation
 from tests.am.simulation import World
@@ -80,7 +80,7 @@ def plans_that_end_one_way() -> Iterator[Plan]:
         blamed = seed % plan.submission.spec.containers
         role, _ = plan.submission.spec.role_of(blamed)
         plan.failing = {(blamed, time): Fault.USER for time in range(seed % (role.retries + 2))}
-        if role.start is StartRule.GANG and any(blamed == index for index, _ in plan.failing):
+        if plan.gang is not Gang.NONE and any(blamed == index for index, _ in plan.failing):
             plan.failing = {}  # which run of a gang's member counts as its second depends on its peers
         yield plan
 

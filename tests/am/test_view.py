@@ -9,7 +9,7 @@ from dlapp.cluster import Heartbeat
 from dlapp.messages import Fault, Phase
 from dlapp.report import ApplicationView, FinalStatus, State
 from dlapp.serialization import from_json, to_json
-from dlapp.spec import Resources, RoleSpec, StartRule
+from dlapp.spec import Gang, Resources, RoleSpec
 from dlapp.value import replace
 from tests.am.driving import START_MS, Driver, result
 
@@ -30,7 +30,7 @@ def test_the_phase_says_what_is_waited_for() -> None:
 
 
 def test_the_phase_of_a_gang_counts_who_is_ready() -> None:
-    am = Driver(RoleSpec(instances=2, start=StartRule.GANG))
+    am = Driver(RoleSpec(instances=2), gang=Gang.ALL)
     am.granted(2, 3)
     am.hello(2)
     am.report(2, Phase.WAITING)

@@ -22,7 +22,21 @@ from dlapp.launcher.application import (
 )
 from dlapp.locations import HdfsPlace, HdfsService, MountTable
 from dlapp.login import Login
-from dlapp.spec import ContainerFailure, InputSpec, OnFailure, OutputSpec, PayloadCache, Placement, Resources
+from dlapp.spec import (
+    ContainerFailure,
+    Dependency,
+    Gang,
+    InputSpec,
+    OnFailure,
+    OutputSpec,
+    PayloadCache,
+    PayloadProgram,
+    Placement,
+    Resources,
+    RoleFailure,
+    RoleSpec,
+    Until,
+)
 from dlapp.storage.open import open_location
 
 NO_HDFS = (
@@ -610,3 +624,84 @@ def test_an_env_file_of_another_user_is_refused(tmp_path: Path, monkeypatch: pyt
         monkeypatch.setattr(os, "geteuid", lambda: 12345)
     with pytest.raises(UsageError, match="is another user's file"):
         read_env_file(str(path))
+
+
+# ---- roles ----
+
+ROLES = (
+    LEAST + "user_shell_args=--all\ndocker_image=img\nenv.A=app\nenv.B=app\nsuccess=trainer\ngang=all\n"
+    "[resources]\nmemory=1g\ngcores=1\nretries=2\nnodes=n1,n2\n"
+    "[role trainer]\ninstances=2\nenv.A=own\non_failure=restart_gang\n"
+    "[role board]\ncommand=tensorboard --logdir 'my logs'\nmemory=256m\ngcores=auto\nservice=true\ndocker_image=tb\n"
+    "exclude_nodes=n9\ndepends_on=trainer\n"
+    "[role eval]\nscript=./eval.sh\nargs=-x {index}\ndepends_on=trainer:done\nnode_label=cpu\nretries=0\nvcores=3\n"
+)
+
+
+def test_every_role_has_its_own_keys_and_else_those_of_the_application(place: Path, config: Config) -> None:
+    (place / "w/eval.sh").write_text("")
+    application = read(place, ROLES, config)
+    spec = application.spec
+    trainer, board, evaluation = spec.roles
+    assert trainer == RoleSpec(
+        name="trainer",
+        instances=2,
+        resources=Resources(memory_mib=1024, vcores=1, gcores=1),
+        env=("A",),
+        retries=2,
+        on_failure=RoleFailure.RESTART_GANG,
+    )
+    assert spec.program_of(trainer) == PayloadProgram("s.sh", (), ("--all",))
+    assert board.resources == Resources(memory_mib=256, vcores=1, gcores=0)
+    assert spec.program_of(board) == PayloadProgram("", ("tensorboard", "--logdir", "my logs"), ())
+    assert (board.service, board.depends_on) == (True, (Dependency("trainer"),))
+    assert [spec.image_of(role) for role in spec.roles] == ["img", "tb", "img"]
+    assert spec.program_of(evaluation) == PayloadProgram("eval.sh", (), ("-x", "{index}"))
+    assert evaluation.depends_on == (Dependency("trainer", Until.DONE),)
+    assert (evaluation.retries, evaluation.resources.vcores) == (0, 3)
+    assert [spec.placement_of(role) for role in spec.roles] == [
+        Placement(nodes=("n1", "n2")),
+        Placement(nodes=("n1", "n2"), exclude_nodes=("n9",)),
+        Placement(nodes=("n1", "n2"), node_label="cpu"),
+    ]
+    assert [key for key, _ in spec.placement_keys()] == [
+        "resources.nodes",
+        "role board.exclude_nodes",
+        "role eval.node_label",
+    ]
+    assert (spec.gang, spec.success) == (Gang.ALL, ("trainer",))
+    assert (application.env, application.role_env) == ({"A": "app", "B": "app"}, {"trainer": {"A": "own"}})
+
+
+def test_roles_are_a_gang_by_themselves_and_one_kind_of_container_is_not(place: Path, config: Config) -> None:
+    assert read(place, LEAST, config).spec.gang is Gang.NONE
+    assert read(place, LEAST + "gang=all\n", config).spec.gang is Gang.ALL
+    assert read(place, LEAST + "[role a]\n", config).spec.gang is Gang.ALL
+    assert read(place, LEAST + "gang=none\n[role a]\n", config).spec.gang is Gang.NONE
+
+
+def test_an_application_of_commands_needs_no_workspace(place: Path, config: Config) -> None:
+    spec = read(place, "[application]\nappname=a\ncommand=nvidia-smi -L\n", config).spec
+    assert (spec.workspace, spec.program_of(spec.roles[0])) == ("", PayloadProgram("", ("nvidia-smi", "-L"), ()))
+    spec = read(place, "[application]\nappname=a\n[role a]\ncommand=b\n", config).spec
+    assert (spec.workspace, spec.script, spec.roles[0].command) == ("", "", ("b",))
+
+
+def test_all_faults_of_roles_are_named_at_once_with_their_lines(place: Path, config: Config) -> None:
+    text = LEAST + (
+        "success=b, worker\non_container_failure=continue\n"
+        "[role a]\nscript=none.sh\ndepends_on=b\n"
+        "[role b]\ndepends_on=c:done, a\ninstances=100000\n"
+        "[role c]\nservice=true\nenv.CONTAINER_INDEX=1\nscript=../x\n"
+    )
+    assert refused(place, text, config) == [
+        "1: role: all roles together have 100002 instances, the maximum is 100000",
+        "5: application.success: there is no role worker, known are a, b, c",
+        "6: application.on_container_failure: is continue, but the containers of c only work together (gang=all; "
+        "with gang=none each is on its own)",
+        f"8: role a.script: {place}/w/none.sh: there is no such file",
+        "9: role a.depends_on: the roles wait for each other: a -> b -> a",
+        "11: role b.depends_on: role c is a service, which is ended with the others and never done before",
+        "15: role c.env.CONTAINER_INDEX: is set by dlapp and cannot be set here",
+        "16: role c.script: '../x' leads out of the workspace",
+    ]

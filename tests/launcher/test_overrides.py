@@ -89,11 +89,25 @@ def test_an_error_names_the_option_in_place_of_the_line() -> None:
         "--set: resource: is not a section, the nearest is resources",
         "--set: resources.memroy: is not known, the nearest is memory",
         "--set: resources.vcores: is 0, the minimum is 1",
-        "--set: role ps: is not built yet",
+        "--set: role ps.x: there is no [role ps] in the file",
         "--set: what: has no section, write SECTION.KEY=VALUE, such as resources.memory=4g",
     ]
     assert refused(LEAST, Overrides(args=("\udcff",))) == [
         "the arguments after --: application.user_shell_args: are not UTF-8"
+    ]
+
+
+def test_a_key_of_a_role_is_set_by_its_name(tmp_path: Path) -> None:
+    settings = {"role.ps.instances": "3", "role ps.memory": "2g", "role.ps.env.A": "b"}
+    text = LEAST + "[role ps]\ninstances=1\nenv.B=file\n[role other]\n"
+    application = read(tmp_path, text, Overrides(settings, {"B": "option"}))
+    ps = application.spec.roles[0]
+    assert (ps.instances, ps.resources.memory_mib, ps.env) == (3, 2048, ("B", "A")[1:])
+    assert (application.env, application.role_env) == ({"B": "option"}, {"ps": {"A": "b"}})
+    assert refused(text, Overrides({"role.psi.memory": "1g", "role.ps": "1", "role.ps.memroy": "1"})) == [
+        "--set: role.psi.memory: there is no [role psi] in the file",
+        "--set: role ps: has no section, write SECTION.KEY=VALUE, such as resources.memory=4g",
+        "--set: role ps.memroy: is not known, the nearest is memory",
     ]
 
 

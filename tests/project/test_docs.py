@@ -20,6 +20,8 @@ pytestmark = pytest.mark.xdist_group("project")  # one worker reads the whole co
 
 ROOT = Path(__file__).parents[2]
 ANNOTATED = ROOT / "docs" / "annotated.properties"
+ROLES = ROOT / "docs" / "roles.properties"
+"""Keys that cannot stand in the same file: a script and a command, containers and roles."""
 TROUBLESHOOTING = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
 LEAST = "[application]\nappname=a\nuser_dev_workspace_path=code\nuser_shell_script=start.sh\n"
 SECTION_WITH = {
@@ -27,12 +29,13 @@ SECTION_WITH = {
     "resources": f"{LEAST}[resources]\n",
     "from_hdfs": f"{LEAST}[from_hdfs]\nhdfs=a\ninput_path=a\n",
     "to_hdfs": f"{LEAST}[to_hdfs]\noutput_path=b\nhdfs=b\n",
+    "role": f"{LEAST}[role a]\n",
 }
 
 
-def annotated() -> Properties:
-    faults = Faults(str(ANNOTATED))
-    properties = read_properties(ANNOTATED.read_bytes(), str(ANNOTATED), faults)
+def annotated(file: Path) -> Properties:
+    faults = Faults(str(file))
+    properties = read_properties(file.read_bytes(), str(file), faults)
     faults.refuse()
     return properties
 
@@ -41,7 +44,7 @@ def documented_defaults() -> list[tuple[str, str, str]]:
     """Section, key and value of each default that is a value: ``# Default: 30s`` above ``kill_grace=2m``."""
     found = []
     section = default = ""
-    for line in ANNOTATED.read_text(encoding="utf-8").splitlines():
+    for line in (ANNOTATED.read_text(encoding="utf-8") + ROLES.read_text(encoding="utf-8")).splitlines():
         if line.startswith("["):
             section = line.strip("[]").partition(" ")[0]
         elif match := re.fullmatch(r"# Default: (\S+[^.\s])", line):
@@ -63,16 +66,17 @@ def spec(directory: Path, text: str) -> AppSpec:
 def place(tmp_path: Path) -> Path:
     """A directory with what the annotated file names."""
     (tmp_path / "code").mkdir()
-    (tmp_path / "code" / "start.sh").write_text("#!/bin/sh\n")
+    for name in ("start.sh", "evaluate.sh"):
+        (tmp_path / "code" / name).write_text("#!/bin/sh\n")
     (tmp_path / "secrets.env").write_text("TOKEN=secret\n")
     (tmp_path / "secrets.env").chmod(0o600)
     return tmp_path
 
 
 @pytest.mark.parametrize("kind", sorted(SECTIONS))
-def test_the_annotated_file_has_every_key_that_the_code_knows(kind: str) -> None:
-    sections = annotated().sections
-    keys = {key for section, settings in sections.items() if section.partition(" ")[0] == kind for key in settings}
+def test_the_annotated_files_have_every_key_that_the_code_knows(kind: str) -> None:
+    sections = [*annotated(ANNOTATED).sections.items(), *annotated(ROLES).sections.items()]
+    keys = {key for section, settings in sections if section.partition(" ")[0] == kind for key in settings}
     known = {name.removesuffix("NAME") for name in names_of(kind)}
     named = re.compile(r"^(env\.|cache\.).*")
     assert {named.sub(r"\1", key) for key in keys} == known
@@ -82,6 +86,8 @@ def test_the_annotated_file_describes_an_application_that_can_be_made(place: Pat
     made = spec(place, ANNOTATED.read_text(encoding="utf-8"))
     assert [one.name for one in made.inputs] == ["", "test-set"]
     assert [one.name for one in made.outputs] == ["", "tensorboard"]
+    of_roles = spec(place, ROLES.read_text(encoding="utf-8"))
+    assert [one.name for one in of_roles.roles] == ["trainer", "evaluation", "board"]
 
 
 def test_each_documented_default_is_what_a_file_without_the_key_means(place: Path) -> None:

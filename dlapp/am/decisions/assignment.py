@@ -16,7 +16,7 @@ from dlapp.ids import ContainerId
 from dlapp.messages import Assignment, Orders
 
 INDEX = "{index}"
-"""In an argument: CONTAINER_INDEX of the container that gets it."""
+"""In an argument or a word of a command: CONTAINER_INDEX of the container that gets it."""
 
 
 def serve(state: ApplicationState, role: Role) -> None:
@@ -72,7 +72,7 @@ def make_orders(state: ApplicationState, container: Container) -> None:
     container.orders = Orders(
         attempt=state.attempt,
         number=1,
-        go=state.role_of(container).gate.open,
+        go=state.role_of(container).may_start,
         report_every_s=state.timing.report_every_s,
     )
     state.at(state.timing.silence_ms, Due.SILENCE, container)
@@ -81,6 +81,7 @@ def make_orders(state: ApplicationState, container: Container) -> None:
 def assign(state: ApplicationState, container: Container, instance: Instance) -> None:
     """Tell a task its work: the answer to its hello."""
     spec, role = state.spec, instance.role
+    program = spec.program_of(role)
     assignment = Assignment(
         application_id=state.application_id,
         attempt=state.attempt,
@@ -91,11 +92,10 @@ def assign(state: ApplicationState, container: Container, instance: Instance) ->
         role_index=instance.role_index,
         role_size=role.instances,
         resources=role.resources,
-        script=role.script if role.script is not None else spec.script,
-        args=tuple(
-            word.replace(INDEX, str(instance.index)) for word in (role.args if role.args is not None else spec.args)
-        ),
-        docker_image=role.docker_image if role.docker_image is not None else spec.docker_image,
+        script=program.script,
+        command=_words(program.command, instance),
+        args=_words(program.args, instance),
+        docker_image=spec.image_of(role),
         username=spec.username,
         appname=spec.appname,
         workspace_archive=state.submission.workspace_archive,
@@ -106,7 +106,7 @@ def assign(state: ApplicationState, container: Container, instance: Instance) ->
         kill_grace_s=spec.kill_grace_s,
         output_patience_s=spec.output_patience_s,
         log_limit_bytes=state.submission.log_limit_bytes,
-        spread=spec.placement.spread,
+        spread=spec.placement_of(role).spread,
         collect_gpus=spec.collect_gpus,
         check_node=spec.check_node,
         network=spec.network,
@@ -115,6 +115,10 @@ def assign(state: ApplicationState, container: Container, instance: Instance) ->
     state.do(Assign(container.container_id, assignment))
     assert container.orders is not None
     state.do(SendOrders(container.container_id, container.orders))
+
+
+def _words(words: tuple[str, ...], instance: Instance) -> tuple[str, ...]:
+    return tuple(word.replace(INDEX, str(instance.index)) for word in words)
 
 
 def refuse(state: ApplicationState, container_id: ContainerId, why: str) -> None:
@@ -141,11 +145,5 @@ def free(
     state.mark_not_done(instance)
     role.gate.leave(instance.index)
     role.wait(instance.index, paused_until_ms)
-    state.note(
-        "free",
-        durable,
-        index=instance.index,
-        user_faults=instance.user_faults,
-        node_faults=instance.node_faults,
-    )
+    state.note_free(instance, durable)
     serve(state, role)

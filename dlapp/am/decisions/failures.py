@@ -13,7 +13,7 @@ from dlapp.am.model.instance import Container, Instance, Stage, StopReason
 from dlapp.am.model.state import ApplicationState, Due
 from dlapp.cluster import ContainerEnd
 from dlapp.messages import Fault, Phase, Stop, TaskResult
-from dlapp.spec import ContainerFailure
+from dlapp.spec import ContainerFailure, RoleFailure
 from dlapp.value import replace
 
 
@@ -122,6 +122,7 @@ def take_result(state: ApplicationState, container: Container, instance: Instanc
     container.result, container.phase, container.finished_ms = result, Phase.ENDED, state.now_ms
     if result.exit_code is not None or result.signal is not None:
         container.ran = state.payload_ran = True
+        state.role_of(container).begun.add(instance.index)
         if gang.was_recalled(state, container):
             container.stop_reason = container.stop_reason or StopReason.RECALLED
     state.open.pop(container.container_id, None)
@@ -190,7 +191,6 @@ def lose(state: ApplicationState, instance: Instance, container: Container, judg
     if not judged.free:
         instance.user_faults += judged.fault is Fault.USER
         instance.node_faults += judged.fault in (Fault.NODE, Fault.STOPPED)
-    users, nodes = instance.user_faults, instance.node_faults
     durable = judged.fault is Fault.USER
     role = state.role_of(container)
     if _is_tried_again(state, instance, judged):
@@ -199,22 +199,40 @@ def lose(state: ApplicationState, instance: Instance, container: Container, judg
             role.wait(instance.index, until_ms)
         if instance.container is container:
             assignment.free(state, instance, durable, paused_until_ms=until_ms)
-            if role.gate.gang and role.gate.open and container.stop_reason is not StopReason.RECALLED:
-                gang.restart(state, role)
-    elif instance.index in state.deciding:
+            is_recalled = container.stop_reason is StopReason.RECALLED or role.spec.on_failure is RoleFailure.RESTART
+            if role.gate.gang and role.gate.open and not is_recalled:
+                gang.restart(state, role.gate)
+    elif instance.index in state.deciding or (role.gate.gang and not role.gate.open):
         name = verdict.container_name(instance.index, instance.role.name, instance.role_index)
         failure = verdict.failure(
-            name, judged, user_faults=users, node_faults=nodes, patience_s=state.spec.service_patience_s
+            name,
+            judged,
+            user_faults=instance.user_faults,
+            node_faults=instance.node_faults,
+            patience_s=state.spec.service_patience_s,
         )
         if state.spec.on_container_failure is ContainerFailure.STOP:
             shutdown.fail(state, failure)
         else:
-            state.give_up(instance, failure)
-            state.note("give_up", durable=True, index=instance.index, user_faults=users, node_faults=nodes, why=failure)
+            give_up(state, instance, failure)
     else:
         instance.container, instance.stored = None, None
-        state.give_up(instance, "")
-        state.note("give_up", durable, index=instance.index, user_faults=users, node_faults=nodes)
+        give_up(state, instance, "", durable=durable)
+
+
+def give_up(state: ApplicationState, instance: Instance, failure: str, *, durable: bool = True) -> None:
+    """Do not try an index again, and go on without it.
+
+    Args:
+        state: of the application; it is changed.
+        instance: the index.
+        failure: why, for the user, where the index decides; empty where it does not.
+        durable: this is on the disk before what follows from it.
+    """
+    state.give_up(instance, failure)
+    faults = {"user_faults": instance.user_faults, "node_faults": instance.node_faults}
+    why = {"why": failure} if failure else {}
+    state.note("give_up", durable, index=instance.index, **faults, **why)
 
 
 def _is_tried_again(state: ApplicationState, instance: Instance, judged: Verdict) -> bool:

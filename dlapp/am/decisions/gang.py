@@ -1,4 +1,4 @@
-"""Gangs: the gate of a role opens, and closes when a member is lost (see `dlapp.am.model.gate`).
+"""Gangs: the gate of their roles opens, and closes when a member is lost (see `dlapp.am.model.gate`).
 
 An earlier attempt may have closed the gate, or opened it, and died before anybody had heard. So when all that it left
 of a gang is heard or gone, it is looked at once whether that is one gang.
@@ -6,11 +6,15 @@ of a gang is heard or gone, it is looked at once whether that is one gang.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from dlapp.am.decisions import assignment, containers
 from dlapp.am.model.demand import Role
+from dlapp.am.model.gate import Gate
 from dlapp.am.model.instance import Container, Instance, Stage, StopReason
 from dlapp.am.model.state import ApplicationState
 from dlapp.messages import Phase
+from dlapp.spec import RoleFailure
 
 
 def arrive(state: ApplicationState, instance: Instance) -> None:
@@ -19,31 +23,41 @@ def arrive(state: ApplicationState, instance: Instance) -> None:
     if instance.container is None or instance.container.stop_reason is not None:
         return
     if role.gate.arrive(instance.index):
-        open_gate(state, role)
-    elif role.gate.open and instance.container.orders and not instance.container.orders.go:
-        state.order(instance.container, go=True)
+        open_gate(state, role.gate)
+    else:
+        start_payloads(state, role, (instance.index,))
 
 
-def open_gate(state: ApplicationState, role: Role) -> None:
-    """Let all members' payloads start."""
-    role.gate.reopen()
-    state.note("gate", durable=True, role=role.spec.name, open=True)
-    for index in role.indexes:
+def open_gate(state: ApplicationState, gate: Gate) -> None:
+    """Let the payloads of all members start, but of roles that wait for what they depend on."""
+    gate.reopen()
+    state.note("gate", durable=True, role=gate.name, open=True)
+    for role in state.roles_of(gate):
+        start_payloads(state, role, role.indexes)
+
+
+def start_payloads(state: ApplicationState, role: Role, indexes: Iterable[int]) -> None:
+    """Let payloads of a role start, if its gate is open and what it depends on is there."""
+    if not role.may_start:
+        return
+    for index in indexes:
         container = state.instances[index].container
         if container and container.stop_reason is None and container.orders and not container.orders.go:
             state.order(container, go=True)
 
 
-def restart(state: ApplicationState, role: Role) -> None:
+def restart(state: ApplicationState, gate: Gate) -> None:
     """Begin a gang anew: stop all members, and close the gate until all are ready again."""
-    role.gate.close()
-    state.note("gate", durable=True, role=role.spec.name, open=False)
-    for index in role.indexes:
+    gate.close()
+    state.note("gate", durable=True, role=gate.name, open=False)
+    for index in [index for role in state.roles_of(gate) for index in role.indexes]:
         instance = state.instances[index]
         container = instance.container
-        if container is None:
+        if instance.given_up:
+            state.take_back(instance)  # the others are not complete without it
+        elif container is None:
             continue
-        if container.container_id in state.open:
+        elif container.container_id in state.open:
             containers.stop(state, container, StopReason.RECALLED)
         else:
             assignment.free(state, instance)
@@ -60,22 +74,28 @@ def was_recalled(state: ApplicationState, container: Container) -> bool:
 
 
 def check_recovered(state: ApplicationState, role: Role) -> None:
-    """Decide whether what an earlier attempt left of a gang is one gang, once all of it is heard or gone."""
-    if not role.recovering or state.stage is not Stage.ACTIVE or role.blockers:
+    """Decide whether what an earlier attempt left of a role's gang is one gang, once all of it is heard or gone."""
+    if not role.recovering or state.stage is not Stage.ACTIVE:
         return
-    bound = [container for index in role.indexes if (container := state.instances[index].container) is not None]
+    members = state.roles_of(role.gate)
+    if any(one.blockers for one in members):
+        return
+    indexes = [index for one in members for index in one.indexes]
+    bound = [container for index in indexes if (container := state.instances[index].container) is not None]
     if any(one.unvouched for one in bound):
         return
-    role.recovering = False
+    for one in members:
+        one.recovering = False
+    is_incomplete = any(one.waiting and one.spec.on_failure is not RoleFailure.RESTART for one in members)
     if role.gate.open:
-        if role.waiting:
-            restart(state, role)
+        if is_incomplete:
+            restart(state, role.gate)
     elif any(_has_passed(one) and one.stop_reason is None for one in bound):
         # No journal says that it was opened, but payloads run. All there: it was; else it cannot be completed.
-        if role.waiting:
-            restart(state, role)
+        if is_incomplete:
+            restart(state, role.gate)
         else:
-            open_gate(state, role)
+            open_gate(state, role.gate)
 
 
 def _has_passed(container: Container) -> bool:

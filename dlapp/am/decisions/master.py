@@ -16,7 +16,7 @@ ApplicationMaster was awake, which a suspended laptop, a stopped process or a cl
 
 from __future__ import annotations
 
-from dlapp.am.decisions import allocation, failures, recovery, shutdown, tasks
+from dlapp.am.decisions import allocation, dependencies, failures, recovery, shutdown, tasks
 from dlapp.am.model import demand
 from dlapp.am.model.events import (
     Action,
@@ -80,6 +80,7 @@ class Master:
             role.resume(state.awake_ms)
         failures.check_deadlines(state)
         recovery.check_deadline(state)
+        dependencies.check(state)
         shutdown.advance(state)
         return state.take_actions()
 

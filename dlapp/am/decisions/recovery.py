@@ -29,7 +29,7 @@ def recover(state: ApplicationState, former: RecoveredState, live: tuple[Grant, 
     by_id = {grant.container_id: grant for grant in live}
     for role in state.roles:
         role.recovering = role.gate.gang
-        if role.gate.gang and former.gates.get(role.spec.name):
+        if role.gate.gang and former.gates.get(role.gate.name):
             role.gate.reopen()
     for index, (user_faults, node_faults) in former.faults.items():
         if index < len(state.instances):
@@ -42,6 +42,8 @@ def recover(state: ApplicationState, former: RecoveredState, live: tuple[Grant, 
             services.recover(state, state.instances[index], wait)
     for index, failure in former.given_up.items():
         state.give_up(state.instances[index], failure)
+        if index in former.last and former.containers[former.last[index]].ran:
+            state.role_of_index(index).begun.add(index)
     for grant in by_id.values():
         adopt(state, grant)
     if former.ending is not None:
@@ -127,6 +129,8 @@ def _recover_container(
     instance = state.instances[index]
     instance.container, container.instance = container, instance
     role.take(index)
+    if container.ran:
+        role.begun.add(index)
     if container.unvouched:
         assignment.make_orders(state, container)
         if container.ran and gang.was_recalled(state, container):

@@ -139,6 +139,8 @@ def _vouch(state: ApplicationState, container: Container) -> None:
 def _note_run(state: ApplicationState, container: Container, phase: Phase) -> None:
     if phase in RAN and not container.ran:
         container.ran = state.payload_ran = True
+        if container.instance is not None:
+            state.role_of(container).begun.add(container.instance.index)
         state.note("run", container=str(container.container_id))
         if gang.was_recalled(state, container):
             containers.stop(state, container, StopReason.RECALLED)

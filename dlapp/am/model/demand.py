@@ -29,13 +29,20 @@ class Role:
         recovering: a gang that an earlier attempt left, of which it is not known yet whether it is whole.
         held: those whose tasks asked for work and wait for the answer.
         paused: index that waits, and for which no container is wanted yet -> until when [ms of time awake].
+        begun: indexes whose payload runs, or has ended well; `done`: those that have ended well; `lost`: those that
+            were given up.
+        is_wanted: containers are asked for; not before what the role depends on, outside of its gang, is there.
+        may_begin: what its payloads depend on is there now.
     """
 
-    def __init__(self, place: int, spec: RoleSpec, first: int) -> None:
-        self.place, self.spec, self.first = place, spec, first
+    def __init__(self, place: int, spec: RoleSpec, first: int, gate: Gate) -> None:
+        self.place, self.spec, self.first, self.gate = place, spec, first, gate
         self.request_id = place + 1
         self.recovering = False
-        self.gate = Gate(spec.start, spec.instances)
+        self.begun: set[int] = set()
+        self.done: set[int] = set()
+        self.lost: set[int] = set()
+        self.is_wanted = self.may_begin = not spec.depends_on
         self.unbound: dict[ContainerId, Container] = {}
         self.blockers: dict[ContainerId, Container] = {}
         self.held: dict[ContainerId, Container] = {}
@@ -49,6 +56,11 @@ class Role:
         return range(self.first, self.first + self.spec.instances)
 
     @property
+    def may_start(self) -> bool:
+        """True if a payload may start as soon as its container is ready."""
+        return self.gate.open and self.may_begin
+
+    @property
     def waiting(self) -> int:
         """Number of indexes that wait for a container, paused or not."""
         return len(self._waiting)
@@ -56,6 +68,8 @@ class Role:
     @property
     def missing(self) -> int:
         """Number of containers that are still wanted; below 0: so many too many."""
+        if not self.is_wanted:
+            return -len(self.unbound)
         return len(self._waiting) - len(self.paused) - len(self.unbound)
 
     def waiting_indexes(self) -> list[int]:
@@ -186,7 +200,7 @@ def asks(
 
     Args:
         roles: of the application, with their indices.
-        placement: what the user wants of the nodes.
+        placement: what the user wants of the nodes for roles that have no placement of their own.
         avoid: nodes that failed a container.
         devices: what is known of the hosts' GPUs at ``now_ms``; None: nothing.
         now_ms: the time [ms since 1970].
@@ -203,7 +217,7 @@ def asks(
                 request_id=role.request_id,
                 count=count,
                 resources=resources,
-                placement=placement,
+                placement=placement if role.spec.placement is None else role.spec.placement,
                 avoid=avoid,
                 short_of_gpus=short,
             )

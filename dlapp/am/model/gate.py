@@ -1,22 +1,26 @@
-"""The gate in front of the payloads of one role.
+"""The gate in front of the payloads of one gang.
 
-AS_GRANTED: it stands open, each payload starts when its own container is ready. GANG: it opens when every index of the
-role is ready in a live container, and then for all of them together. If a member of an open gang is lost and tried
-again, its peers wait for somebody who does not come back, so the whole gang is restarted: the gate closes, all members
-are stopped (which counts against none of them) and it opens once more when all are ready; members that had finished run
-again, since the others cannot run without them. A member lost before the gate opened is replaced, nobody else notices.
+Where there are no gangs it stands open: each payload starts when its own container is ready. The gate of a gang opens
+when every index of all its roles is ready in a live container, and then for all of them together. If a member of an
+open gang is lost and tried again, its peers wait for somebody who does not come back, so the whole gang is restarted:
+the gate closes, all members are stopped (which counts against none of them) and it opens once more when all are ready;
+members that had finished run again, since the others cannot run without them. A member lost before the gate opened is
+replaced, nobody else notices.
 """
 
 from __future__ import annotations
 
-from dlapp.spec import StartRule
-
 
 class Gate:
-    """Gate of a role: the indexes that are ready, and whether they may start."""
+    """Gate of some roles: the indexes that are ready, and whether they may start.
 
-    def __init__(self, rule: StartRule, size: int) -> None:
-        self.gang = rule is StartRule.GANG
+    Args:
+        name: of the first role; the journal has it.
+        size: how many indexes have to be ready; 0: there is no gang, and the gate stands open.
+    """
+
+    def __init__(self, name: str, size: int) -> None:
+        self.name, self.gang = name, size > 0
         self.open = not self.gang
         self._size = size
         self._ready: set[int] = set()

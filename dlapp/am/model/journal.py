@@ -10,10 +10,11 @@ does no harm.
     run      container                         its payload has begun
     result   container, result                 its task said how it ended
     end      container, status, diagnostics    the engine said that it is gone
-    free     index, user_faults, node_faults   the index is bound no more and waits
+    free     index, user_faults, node_faults   the index is bound no more, or is given up no more, and waits
     give_up  index, user_faults, node_faults   it is not tried again; if it decides, with its failure in ``why``
     wait     index, service, since_ms          it waits for this service (empty: for none), and for which since when
-    gate     role, open                        on the disk before a payload may start, or is stopped for it
+    gate     role, open                        of the gang of this role and those behind it in the spec; on the disk
+                                               before a payload may start, or is stopped for it
     soft     by, cause, ends_ms                a soft stop began
     ending   ending, how                       how it ends is decided
     settled  ending, how, outputs              the outputs are where they belong
@@ -101,7 +102,7 @@ class RecoveredState:
         last: index -> the container that it was bound to at the last, also where it is bound no more.
         given_up: index -> the failure by which one that decides was given up; empty for the others.
         waits: index -> its waits for services.
-        gates: role -> whether its gate stood open.
+        gates: first role of a gang -> whether its gate stood open.
         changes: role -> what its containers got otherwise than was asked for.
         soft: who asked for a soft stop, with which cause, and when its grace is over [ms since 1970].
         ending: how it ends, where that was decided; the outputs may be half settled.
@@ -189,6 +190,8 @@ def _replay_one(former: RecoveredState, record: dict[str, Any]) -> None:
                 former.bound.pop(index, None)
             if kind == "give_up":
                 former.given_up[index] = why
+            else:
+                former.given_up.pop(index, None)
         case "wait":
             service = str(record["service"])
             since_ms = {str(name): int(ms) for name, ms in dict(record["since_ms"]).items()}

@@ -14,6 +14,7 @@ from typing import Any
 
 from dlapp.am.model import demand, journal
 from dlapp.am.model.events import Action, ApplicationEnd, Kill, SendOrders, Settlement, SoftKill, WriteJournal
+from dlapp.am.model.gate import Gate
 from dlapp.am.model.instance import Container, Instance, Stage
 from dlapp.cluster import ContainerEnd, Grant
 from dlapp.ids import ApplicationId, ContainerId
@@ -89,7 +90,7 @@ class ApplicationState:
 
     Attributes:
         stage: see `dlapp.am.decisions.master`.
-        instances: by CONTAINER_INDEX; `roles`: in the order of the spec.
+        instances: by CONTAINER_INDEX; `roles`: in the order of the spec; `conditions`: of those that depend on others.
         deciding: the indexes that decide how the application ends; `undecided`: those of them that are not done.
         containers: all that were granted and kept; `live`: those whose end is not known; `open`: those of them whose
             task said no result either.
@@ -131,12 +132,21 @@ class ApplicationState:
         self.stage = Stage.STARTING
         self.instances: list[Instance] = []
         self.roles: list[demand.Role] = []
+        gates: dict[str, Gate] = {}
+        for gang in self.spec.gangs():
+            gate = Gate(gang[0].name, sum(role.instances for role in gang))
+            gates |= dict.fromkeys((role.name for role in gang), gate)
         for place, role in enumerate(self.spec.roles):
             first = len(self.instances)
-            self.roles.append(demand.Role(place, role, first))
+            self.roles.append(demand.Role(place, role, first, gates.get(role.name) or Gate(role.name, 0)))
             self.instances.extend(Instance(first + n, role, n) for n in range(role.instances))
-        every_role_serves = all(role.service for role in self.spec.roles)
-        self.undecided = {one.index for one in self.instances if every_role_serves or not one.role.service}
+        by_name = {role.spec.name: role for role in self.roles}
+        self.conditions = {
+            role: [(by_name[one.role], one.until) for one in role.spec.depends_on]
+            for role in self.roles
+            if role.spec.depends_on
+        }
+        self.undecided = {one.index for one in self.instances if self.spec.decides(one.role)}
         self.deciding = frozenset(self.undecided)
         self.containers: dict[ContainerId, Container] = {}
         self.live: dict[ContainerId, Container] = {}
@@ -228,6 +238,10 @@ class ApplicationState:
         """Return the role that a request is of; None: no role has this id."""
         return self.roles[request_id - 1] if 1 <= request_id <= len(self.roles) else None
 
+    def roles_of(self, gate: Gate) -> list[demand.Role]:
+        """Return the roles behind a gate."""
+        return [role for role in self.roles if role.gate is gate]
+
     def is_new(self, container_id: ContainerId) -> bool:
         """Return whether nothing is known of this container, not even that it is gone."""
         return not (container_id in self.containers or container_id in self.gone or container_id in self.released)
@@ -246,6 +260,9 @@ class ApplicationState:
     def mark_done(self, instance: Instance) -> None:
         """Record that an index ended well."""
         instance.done = True
+        role = self.role_of_index(instance.index)
+        role.done.add(instance.index)
+        role.begun.add(instance.index)
         self.undecided.discard(instance.index)
         self.service_waits.pop(instance.index, None)
 
@@ -259,10 +276,36 @@ class ApplicationState:
         instance.given_up, instance.failed = True, failure
         self.undecided.discard(instance.index)
         self.service_waits.pop(instance.index, None)
-        self.role_of_index(instance.index).take(instance.index)
+        role = self.role_of_index(instance.index)
+        role.take(instance.index)
+        role.lost.add(instance.index)
+
+    def take_back(self, instance: Instance) -> None:
+        """Record that an index that was given up is tried again, with the rest of its gang."""
+        instance.given_up, instance.failed = False, ""
+        if instance.index in self.deciding:
+            self.undecided.add(instance.index)
+        role = self.role_of_index(instance.index)
+        role.lost.discard(instance.index)
+        role.begun.discard(instance.index)
+        role.wait(instance.index)
+        self.note_free(instance)
+
+    def note_free(self, instance: Instance, durable: bool = False) -> None:
+        """Write down that an index is bound no more and waits."""
+        self.note(
+            "free",
+            durable,
+            index=instance.index,
+            user_faults=instance.user_faults,
+            node_faults=instance.node_faults,
+        )
 
     def mark_not_done(self, instance: Instance) -> None:
         """Record that an index is to run again; what it stored before does not count."""
+        role = self.role_of_index(instance.index)
+        role.begun.discard(instance.index)
+        role.done.discard(instance.index)
         if instance.done:
             instance.done, instance.stored = False, None
             if instance.index in self.deciding:

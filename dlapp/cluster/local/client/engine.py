@@ -211,25 +211,19 @@ class LocalEngine(Closeable):
             Denied: the ledger of GPUs does not serve this user; the message says what root can do.
         """
         capacity = self.capacity()
-        parts = [schedule.too_large(Amounts(*role.resources.times(1)), capacity) for role in spec.roles]
-        if (never := next((part for part in parts if part), None)) is not None:
-            each = "each container " if spec.containers > 1 else ""
-            raise AskTooLarge(f"{each}{never.problem} ({never.hint})", f"resources.{never.name}")
+        for role in spec.roles:
+            if (never := schedule.too_large(Amounts(*role.resources.times(1)), capacity)) is not None:
+                each = "each container " if spec.containers > 1 else ""
+                of = f"of role {role.name} " if each and len(spec.roles) > 1 else ""
+                raise AskTooLarge(f"{each}{of}{never.problem} ({never.hint})", f"{spec.section_of(role)}.{never.name}")
         if (never := schedule.too_large(Amounts(*spec.total()), capacity)) is not None:
             problem = f"{spec.containers} containers {never.problem}, and they run at the same time ({never.hint})"
-            raise AskTooLarge(problem, "resources.containers")
-        if spec.docker_image is not None or any(role.docker_image is not None for role in spec.roles):
+            raise AskTooLarge(problem, "resources.containers" if len(spec.roles) == 1 else "role")
+        if spec.uses_docker:
             self._check_docker(gcores=spec.total()[2])
         if spec.total()[2] > 0:
             self._check_ledger()
-        named = {
-            "application.queue": spec.queue,
-            "application.priority": spec.priority,
-            "resources.nodes": spec.placement.nodes,
-            "resources.exclude_nodes": spec.placement.exclude_nodes,
-            "resources.node_label": spec.placement.node_label,
-        }
-        return [f"{name} has no effect on one machine" for name, value in named.items() if value not in (None, ())]
+        return [f"{key} has no effect on one machine" for key in _keys_for_clusters(spec)]
 
     def _check_ledger(self) -> None:
         from dlapp.system.files import UntrustedFile
@@ -302,7 +296,7 @@ class LocalEngine(Closeable):
         try:
             with self._queue().change() as queue:
                 # In the transaction, as the cache is cleared in one: what is here now stays for this row.
-                if not os.path.exists(archive):
+                if archive and not os.path.exists(archive):
                     raise NotFound(f"the packed workspace {archive} is gone: submit again")
                 text = queue.insert(
                     uid=self._uid,
@@ -910,6 +904,15 @@ class LocalEngine(Closeable):
         with ControlConnection(url, token) as connection:
             answer = connection.call("POST", f"/v1/{what}", {"user": by}, timeout_s=timeout_s)
         return answer if isinstance(answer, dict) else {}
+
+
+def _keys_for_clusters(spec: AppSpec) -> Iterator[str]:
+    """Return the keys of a spec that only have an effect on a cluster."""
+    for name, value in (("queue", spec.queue), ("priority", spec.priority)):
+        if value is not None:
+            yield f"application.{name}"
+    for key, _ in spec.placement_keys():
+        yield key
 
 
 def _over(row: ApplicationRow) -> str:

@@ -8,6 +8,9 @@ wanted differs from that table. What still comes too much is surplus, and is giv
 CapacityScheduler gives rows of ``*`` one container for each heartbeat of a node, and rows of hosts as many as fit there
 at once (0.7 s instead of 4.7 s for five containers). So usable hosts are named beside rack and ``*``, in relaxed rows,
 at most twice the count and 64 of them.
+
+An ApplicationMaster can exclude nodes for the whole application alone. What only some roles exclude is therefore not
+said so: their rows name every other node, and are strict.
 """
 
 from __future__ import annotations
@@ -124,7 +127,7 @@ class ResourceRequestTable:
     def _to_avoid(self) -> set[str]:
         """Return the nodes that the user excludes, and those that failed, unless none would be left for a role that
         waits."""
-        excluded = {host for ask in self._asks.values() for host in ask.placement.exclude_nodes}
+        excluded = self._excluded()
         failed = self._failed() - excluded
         waiting = self.waiting()
         # What is avoided is so for the whole application: a role that needs fewer GPUs may find them there.
@@ -133,6 +136,25 @@ class ResourceRequestTable:
             if avoided != excluded and all(self._places(ask, avoided) for ask in waiting if self._hosts(ask)):
                 return avoided
         return excluded
+
+    def _excluded(self) -> set[str]:
+        """Return the nodes that all roles exclude; where no nodes are known by name those that any role excludes, and
+        none asks for."""
+        excluded = [set(ask.placement.exclude_nodes) for ask in self._asks.values()]
+        if self._nodes or not any(excluded):
+            return set.intersection(*excluded) if excluded else set()
+        return set.union(*excluded) - {host for ask in self._asks.values() for host in ask.placement.nodes}
+
+    def _named(self, ask: ContainerRequest) -> Collection[str] | None:
+        """Return the hosts that an ask must name, because it may be on no other; None: it may be anywhere."""
+        excluded = ask.placement.exclude_nodes
+        if not excluded:
+            return ask.placement.nodes or None
+        if ask.placement.nodes:
+            return [host for host in ask.placement.nodes if host not in excluded]
+        if not self._nodes or self._excluded().issuperset(excluded):
+            return None
+        return [host for host in self._nodes if host not in excluded]
 
     def _failed(self) -> set[str]:
         """Return the nodes that failed containers, the latest, up to a third of all."""
@@ -151,7 +173,8 @@ class ResourceRequestTable:
 
     def _hosts(self, ask: ContainerRequest) -> Collection[str]:
         """Return the hosts that the user allows for a container of this request: those named, else all known."""
-        return ask.placement.nodes or self._nodes
+        named = self._named(ask)
+        return self._nodes if named is None else named
 
     def _places(self, ask: ContainerRequest, avoided: set[str]) -> list[str]:
         """Return the hosts of a request that are not avoided and, as far as they are known, could hold it."""
@@ -209,10 +232,9 @@ class ResourceRequestTable:
         said = self._table.get((ask.request_id, ANY))
         if not count or said is None:
             return False
+        named = self._named(ask)
         hosts = {name for request_id, name in self._table if request_id == ask.request_id and name[0] not in "*/"}
-        return said.label != ask.placement.node_label or (
-            hosts != set(ask.placement.nodes) if ask.placement.nodes else not said.relax
-        )
+        return said.label != ask.placement.node_label or (hosts != set(named) if named is not None else not said.relax)
 
     def _place(self, ask: ContainerRequest, count: int) -> list[ResourceRequest]:
         def row(name: str, *, relax: bool = True) -> ResourceRequest:
@@ -226,9 +248,9 @@ class ResourceRequestTable:
                 label=ask.placement.node_label if name == ANY else None,
             )
 
-        if ask.placement.nodes:
-            racks = {self._nodes[host].rack if host in self._nodes else DEFAULT_RACK for host in ask.placement.nodes}
-            hosts = [row(host) for host in ask.placement.nodes]
+        if (named := self._named(ask)) is not None:
+            racks = {self._nodes[host].rack if host in self._nodes else DEFAULT_RACK for host in named}
+            hosts = [row(host) for host in named]
             return [*hosts, *(row(rack, relax=False) for rack in sorted(racks)), row(ANY, relax=False)]
         if ask.placement.node_label is not None:
             return [row(ANY)]

@@ -23,7 +23,7 @@ from dlapp.cluster.yarn.client.views import PRIORITY_LIMIT
 from dlapp.cluster.yarn.dialect import Dialect
 from dlapp.cluster.yarn.staging import StagingPaths
 from dlapp.config import Config
-from dlapp.errors import ConfigError, NotFound, Unreachable, UsageError
+from dlapp.errors import AskTooLarge, ConfigError, NotFound, Unreachable, UsageError
 from dlapp.hadoop.errors import ApplicationNotFound
 from dlapp.ids import ApplicationId
 from dlapp.login import Login
@@ -105,15 +105,24 @@ class YarnEngine(Closeable):
         dialect, user, lines = self._session.dialect(), spec.username, []
         nodes = rest.nodes()
         for role in spec.roles:
-            lines += preflight.check_limits(role.resources, dialect, self._session.largest(), rest.configuration)
+            of_role = f"role {role.name}: " if len(spec.roles) > 1 else ""
+            try:
+                found = preflight.check_limits(role.resources, dialect, self._session.largest(), rest.configuration)
+            except AskTooLarge as error:
+                field = error.field.replace("resources", spec.section_of(role))
+                raise AskTooLarge(f"{of_role}{error}", field) from error
             if role.resources.gcores and not self._session.has_ledger():
                 raise ConfigError("gcores are requested, but there is no GPU ledger: set gpuid.zookeeper.ensemble")
             if role.resources.gcores:
                 self._session.check_credentials()
-            lines += preflight.check_memory(role.resources, rest.configuration)
-            lines += preflight.check_nodes(role.resources, spec.placement, dialect, nodes)
-        lines += preflight.check_node_names(spec.placement, nodes)
-        preflight.check_label(spec.placement, rest.configuration)
+            found += preflight.check_memory(role.resources, rest.configuration)
+            found += preflight.check_nodes(role.resources, spec.placement_of(role), dialect, nodes)
+            lines += [f"{of_role}{line}" for line in found]
+        for key, names in spec.placement_keys():
+            if key.endswith("node_label"):
+                preflight.check_label(key, rest.configuration)
+            else:
+                lines += preflight.check_node_names(key, names, nodes)
         preflight.check_queue(rest.queues(), spec.queue or "default")
         preflight.check_home(self._session.files(user), user)
         if spec.priority is not None:

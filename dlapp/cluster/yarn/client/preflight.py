@@ -125,21 +125,26 @@ def check_nodes(resources: Resources, placement: Placement, dialect: Dialect, no
     return [f"no node that runs now{among} can hold a container of {words}; it waits for one"]
 
 
-def check_node_names(placement: Placement, nodes: Sequence[NodeInfo]) -> list[str]:
-    """A line for each name that no node of the cluster has. One that was not heard of since a restart may come back."""
+def check_node_names(key: str, names: Sequence[str], nodes: Sequence[NodeInfo]) -> list[str]:
+    """A line for each name that no node of the cluster has. One that was not heard of since a restart may come back.
+
+    Args:
+        key: of the properties file.
+        names: that are set by it.
+        nodes: those that the ResourceManager knows.
+    """
     known = {node.host: None for node in nodes}
     return [
-        f"resources.{key}: YARN knows no node {shown(name)} now, {nearest(name, known)}"
-        for key, names in (("nodes", placement.nodes), ("exclude_nodes", placement.exclude_nodes))
+        f"{key}: YARN knows no node {shown(name)} now, {nearest(name, known)}"
         for name in names
         if known and name not in known
     ]
 
 
-def check_label(placement: Placement, configuration: Configuration) -> None:
-    """Refuse a label of nodes on a cluster without labels. Raises SpecError."""
-    if placement.node_label is not None and configuration(NODE_LABELS) == "false":
-        raise SpecError("resources.node_label", f"the nodes of this cluster have no labels ({NODE_LABELS} is false)")
+def check_label(key: str, configuration: Configuration) -> None:
+    """Refuse a label of nodes, set by this key, on a cluster without labels. Raises SpecError."""
+    if configuration(NODE_LABELS) == "false":
+        raise SpecError(key, f"the nodes of this cluster have no labels ({NODE_LABELS} is false)")
 
 
 def check_queue(queues: Sequence[QueueInfo], name: str) -> None:

@@ -122,24 +122,29 @@ class ApplicationSubmitter:
         if self._preparing is not None:
             self._preparing.join()
         program, name = bundle.packed(local_cache("travel"))
-        staged = _both(
-            lambda: self._staged(files, user, program, f"{places.cache}/{name}", 0o644, "PUBLIC"),
-            lambda: self._staged(files, user, archive, f"{places.cache}/{os.path.basename(archive)}", 0o600, "PRIVATE"),
-        )
-        own = {bundle.NAME: staged[0], **self._python_archive(files, user)}
+
+        def staged_program() -> LocalResource:
+            return self._staged(files, user, program, f"{places.cache}/{name}", 0o644, "PUBLIC")
+
+        if archive:
+            workspace = f"{places.cache}/{os.path.basename(archive)}"
+            staged, packed = _both(
+                staged_program, lambda: self._staged(files, user, archive, workspace, 0o600, "PRIVATE")
+            )
+        else:
+            staged, packed = staged_program(), None
+        own = {bundle.NAME: staged, **self._python_archive(files, user)}
         python = interpreter(self._session.config.yarn.python, self._session.config.yarn.python_archive)
         docker = self._session.config.runtime.docker
         named = [source for one in spec.inputs for source in one.sources] + [one.target for one in spec.outputs]
         plan = AmPlan(
-            submission=replace(submission, workspace_archive=staged[1].url),
-            secrets=Secrets(
-                control_secret=secrets.control_secret, env=secrets.env, environment=environment_of(secrets.environment)
-            ),
+            submission=replace(submission, workspace_archive=packed.url if packed else ""),
+            secrets=replace(secrets, environment=environment_of(secrets.environment)),
             cluster=self._cluster(user),
             home=places.home,
             python=python,
             hdfs=self._session.hdfs(user).for_locations(named),
-            resources={**own, WORKSPACE: staged[1]},
+            resources=own | ({WORKSPACE: packed} if packed else {}),
             ledger=self._ledger(any(role.resources.gcores for role in spec.roles)),
             docker=DockerSettings(docker.host, docker.network, docker.gpu_mode, self._session.config.gpuid.lock_dir),
             cache=CacheSettings(
@@ -368,10 +373,11 @@ def credentials_of(plan: AmPlan) -> bytes:
         return found
     spec = plan.submission.spec
     parts = {
-        "the variables (env.NAME, env_file)": plan.secrets.env,
+        "the variables (env.NAME, env_file)": (plan.secrets.env, plan.secrets.role_env),
         "the input ([from_hdfs])": spec.inputs,
         "the output ([to_hdfs])": spec.outputs,
         "the arguments (user_shell_args)": spec.args,
+        "the roles ([role NAME])": spec.roles,
         "the patterns (user_dev_workspace_exclude_list)": spec.exclude,
         "the CAs (SSL_CERT_FILE)": plan.hdfs.certificates,
     }

@@ -38,22 +38,23 @@ def test_a_container_that_no_node_could_hold_now_is_told_of(gcores: int, placeme
 
 
 def test_a_name_that_no_node_has_is_told_of_with_the_nearest() -> None:
-    placement = Placement(nodes=("gpu1", "gpu2.example"), exclude_nodes=("cpu7.example",))
-    assert check_node_names(placement, NODES) == [
+    assert check_node_names("resources.nodes", ("gpu1", "gpu2.example"), NODES) == [
         "resources.nodes: YARN knows no node 'gpu1' now, the nearest is gpu1.example",
-        "resources.exclude_nodes: YARN knows no node 'cpu7.example' now, the nearest is cpu1.example",
     ]
-    assert check_node_names(placement, ()) == []
+    assert check_node_names("role ps.exclude_nodes", ("cpu7.example",), NODES) == [
+        "role ps.exclude_nodes: YARN knows no node 'cpu7.example' now, the nearest is cpu1.example",
+    ]
+    assert check_node_names("resources.nodes", ("gpu1",), ()) == []
 
 
-@pytest.mark.parametrize(("label", "setting"), [(None, "false"), ("gpu", "true"), ("gpu", None)])
-def test_a_label_of_nodes_passes_where_the_cluster_may_have_it(label: str | None, setting: str | None) -> None:
-    check_label(Placement(node_label=label), lambda _: setting)
+@pytest.mark.parametrize("setting", ["true", None])
+def test_a_label_of_nodes_passes_where_the_cluster_may_have_it(setting: str | None) -> None:
+    check_label("resources.node_label", lambda _: setting)
 
 
 def test_a_label_of_nodes_is_refused_where_the_cluster_has_none() -> None:
-    with pytest.raises(SpecError, match=r"node_label.*no labels \(yarn\.node-labels\.enabled is false\)"):
-        check_label(Placement(node_label="gpu"), {"yarn.node-labels.enabled": "false"}.get)
+    with pytest.raises(SpecError, match=r"role ps\.node_label.*no labels \(yarn\.node-labels\.enabled is false\)"):
+        check_label("role ps.node_label", {"yarn.node-labels.enabled": "false"}.get)
 
 
 @pytest.mark.parametrize(

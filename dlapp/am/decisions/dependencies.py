@@ -1,0 +1,60 @@
+"""Roles that depend on others: when their containers are asked for, and when their payloads may start.
+
+In a gang, whose members must all be ready before one of them starts, a role that depends on another member only starts
+its payloads later. What depends on a role of another gang, or of none, asks for its containers when that role is there:
+until then they would hold what that role may need.
+"""
+
+from __future__ import annotations
+
+from dlapp.am.decisions import failures, gang, shutdown, verdict
+from dlapp.am.model.demand import Role
+from dlapp.am.model.instance import Stage
+from dlapp.am.model.state import ApplicationState
+from dlapp.spec import ContainerFailure, Until
+
+
+def check(state: ApplicationState) -> None:
+    """Let roles ask for containers and start payloads as soon as what they depend on is there."""
+    if state.stage is not Stage.ACTIVE:
+        return
+    for role, conditions in state.conditions.items():
+        holds = [is_met(other, until) for other, until in conditions]
+        if not role.is_wanted:
+            is_met_outside = all(
+                met or other.gate is role.gate for met, (other, _) in zip(holds, conditions, strict=True)
+            )
+            # Those that an earlier attempt had asked for are there.
+            role.is_wanted = is_met_outside or role.waiting < role.spec.instances
+        began, role.may_begin = role.may_begin, all(holds)
+        if role.may_begin and not began:
+            gang.start_payloads(state, role, role.indexes)
+        elif not role.may_begin:
+            _give_up_if_in_vain(state, role, [other for other, until in conditions if _is_in_vain(other, until)])
+
+
+def is_met(other: Role, until: Until) -> bool:
+    """Return whether a role has come so far as one that depends on it waits for."""
+    return len(other.begun if until is Until.STARTED else other.done) == other.spec.instances
+
+
+def _is_in_vain(other: Role, until: Until) -> bool:
+    """Return whether a role will never come so far: an index of it was given up."""
+    return bool(other.lost - other.begun if until is Until.STARTED else other.lost)
+
+
+def _give_up_if_in_vain(state: ApplicationState, role: Role, others: list[Role]) -> None:
+    """End or go on without the indexes of a role that can never start, because these roles will never be there."""
+    unstarted = set(role.indexes) - role.begun - role.lost
+    if not others or not unstarted:
+        return
+    lost = state.instances[min(others[0].lost)]
+    name = verdict.container_name(lost.index, lost.role.name, lost.role_index)
+    failure = f"role {role.spec.name} cannot start: it depends on role {others[0].spec.name}, and {name} failed"
+    decides = state.spec.decides(role.spec)
+    is_bound = not unstarted.issubset(role.waiting_indexes())
+    if is_bound or (decides and state.spec.on_container_failure is ContainerFailure.STOP):
+        shutdown.fail(state, failure)
+        return
+    for index in sorted(unstarted):
+        failures.give_up(state, state.instances[index], failure if decides else "")
