@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from dlapp.errors import NotFound, Unreachable, UsageError
 from dlapp.tools.common import command, json_option, note, print_json, say, whole
+
+if TYPE_CHECKING:
+    from dlapp.client import Client
 
 STATES = ("waiting", "running", "finished", "succeeded", "failed", "timed-out", "soft-killed", "killed")
 
@@ -57,15 +60,17 @@ def main(
     wanted = _filter(states, name, None if since is None else _since_ms(since, now_ms))
     silent: list[Unreachable] = []
     # One more than is shown tells if there are more.
-    views = Client(note=note).list_json(
-        user=user, everybody=everybody, finished=most + 1, wanted=wanted, unanswered=silent.append
+    client = Client(note=note)
+    views: list[Mapping[str, Any]] = list(
+        client.list_json(user=user, everybody=everybody, finished=most + 1, wanted=wanted, unanswered=silent.append)
     )
     if user and not views and not silent:
-        _check_user(user, lambda: bool(wanted and Client().list_json(user=user, finished=1)))
+        _check_user(user, lambda: bool(wanted and client.list_json(user=user, finished=1)))
     finished = [place for place, view in enumerate(views) if ended(view)]
     is_cut = len(finished) > most
     if is_cut:
         views = [view for place, view in enumerate(views) if place != finished[0]]
+    views = [{**view, "unstored": _unstored(client, view)} for view in views]
     if as_json:
         print_json({"applications": [{**whole(view), **derived(view, now_ms)} for view in views]})
     elif sys.stdout.isatty():
@@ -79,6 +84,13 @@ def main(
         note("there are no " + ("such " if wanted else "") + "applications" + (f" of {user}" if user else ""))
     elif is_cut and sys.stdout.isatty():
         note(f"earlier ones are not shown (-n {max(2 * most, 20)} shows more)")
+
+
+def _unstored(client: Client, view: Mapping[str, Any]) -> Sequence[str]:
+    try:
+        return client.unstored(view)
+    except NotFound:
+        return []  # it was removed a moment ago
 
 
 def _check_user(name: str, has_applications: Callable[[], bool]) -> None:

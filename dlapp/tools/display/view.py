@@ -104,7 +104,8 @@ def payload_exit_text(view: View) -> str:
 def phase_text(view: View) -> str:
     """Return the state of an application: its phase, what it waits for, or how it ended."""
     if ended(view):
-        return str(view["cause"] or view["final_status"].lower())
+        unstored = ", output unstored" if view.get("unstored") else ""
+        return str(view["cause"] or view["final_status"].lower()) + unstored
     if view["state"] == "RUNNING":
         return str(view["phase"] or "running")
     return str(view["diagnostics"] or view["phase"] or "waiting")

@@ -758,9 +758,9 @@ class LocalEngine(Closeable):
         above, kept = self._state.unstored(self._uid), list[str]()
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             kept = os.listdir(above)
-        containers = {str(two["container_id"]) for one in view["containers"] for two in (one, *one.get("earlier", ()))}
-        moved = [os.path.join(above, name) for name in sorted(containers.intersection(kept))]
         application_id = str(view["application_id"])
+        containers = f"container_{application_id.removeprefix('application_')}_"
+        moved = [os.path.join(above, name) for name in sorted(kept) if name.startswith(containers)]
         is_over = self._row(application_id).state == DONE
         return moved + (self._kept_in_workspaces(application_id) if is_over else [])
 
