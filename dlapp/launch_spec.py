@@ -9,6 +9,9 @@ from dlapp.value import Value
 
 FILE_NAME = "launch.json"
 """The file in a container's directory that has the `LaunchSpec`; it holds secrets."""
+RESERVED_FROM = 2
+"""Of the descriptors that a task of the embedded engine inherits, those from this place on hold the devices that are
+reserved for the application; those before it are locks that say that the container and the application are alive."""
 MACHINE, ZOOKEEPER, NODE_MANAGER = "machine", "zookeeper", "nodemanager"
 """Kinds of GPU ledger: files of one machine, an ensemble, and YARN's own (``yarn.io/gpu``)."""
 

@@ -107,8 +107,9 @@ class Loop:
         self._engine, self._queue, self._clock = engine, wakes, clock
         outputs = submission.spec.outputs
         self._devices: DeviceCountReader | None = None
+        self._has_devices = any(role.resources.gcores for role in submission.spec.roles)
         devices_wait_ms = 0
-        if ledger is not None and any(role.resources.gcores for role in submission.spec.roles):
+        if ledger is not None and self._has_devices:
             from dlapp.am.device_counts import WAIT_MS, DeviceCountReader  # with it comes the ledger, 10 ms
 
             self._devices = DeviceCountReader.of(ledger, wakes.put)
@@ -263,6 +264,9 @@ class Loop:
             answer = replace(answer, start_failed=(*answer.start_failed, *failed))
         self._handle(answer)
         self._handle(events.Tick())
+        if self._has_devices and self._master.are_payloads_over():
+            self._has_devices = False
+            self._engine.release_devices()
 
     def _on_call(self, call: ControlRequest) -> None:
         match call.kind, call.message:

@@ -10,6 +10,7 @@ from dlapp.errors import NotFound
 if TYPE_CHECKING:
     from dlapp.config import Config
     from dlapp.storage.cache.entry import CacheEntry as CacheEntry
+    from dlapp.storage.cache.entry import CachePlace as CachePlace
     from dlapp.storage.cache.store import InputCache as InputCache
 
 

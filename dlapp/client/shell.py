@@ -103,6 +103,7 @@ def open_shell(
         name = os.path.basename(directory)
         evidence = _evidence_of_docker(client.config, directory) if image else None
         devices, kept_fds = stack.enter_context(leased(client.config, wanted, name, evidence))
+        cache_paths, cache_locks = stack.enter_context(_held_caches(client, spec, note, in_docker=bool(image)))
         cached: Inputs | None = None
         if fetch_input and spec.inputs:
             cached = stack.enter_context(contextlib.closing(_by_way_of_the_cache(client, note)))
@@ -121,7 +122,7 @@ def open_shell(
             from dlapp.runtime.docker_shell import DockerShell
             from dlapp.runtime.payload import PayloadDevice
 
-            inside = environment(spec, directory, devices, user_env, in_docker=True)
+            inside = environment(spec, directory, devices, user_env, cache_paths, in_docker=True)
             docker = client.config.runtime.docker
             with copying("pulling") as progress:
                 shell: DockerShell | PlainShell = DockerShell(
@@ -136,6 +137,7 @@ def open_shell(
                     env=inside,
                     resources=role.resources,
                     devices=[PayloadDevice(one.uuid, one.index, one.minor, one.mig) for one in devices],
+                    caches=[(cache_paths[one.name], one.path) for one in spec.caches],
                     note=note,
                     progress=progress,
                 )
@@ -144,7 +146,7 @@ def open_shell(
         else:
             from dlapp.client.plain_shell import PlainShell
 
-            inside = environment(spec, directory, devices, user_env, in_docker=False)
+            inside = environment(spec, directory, devices, user_env, cache_paths, in_docker=False)
             inside[DIRECTORY_VARIABLE] = f"{directory}/{SEEN}"
             inside["PATH"] = f"{directory}/{SEEN}/{BIN}:{inside['PATH']}"
             argv = [find_shell(inside["PATH"])]
@@ -152,7 +154,7 @@ def open_shell(
                 argv += ["--rcfile", f"{directory}/{SEEN}/{RC}"]
             else:
                 inside["PS1"] = "(dlapp) $ "
-            shell = PlainShell(argv, inside, spec.workspace, kept_fds)
+            shell = PlainShell(argv, inside, spec.workspace, (*kept_fds, *cache_locks))
             stack.callback(shell.close)
             shell.start()
         # These have threads, so they come after the forks; and the desk closes before what it serves.
@@ -210,8 +212,36 @@ def _by_way_of_the_cache(client: Client, note: Note) -> Inputs:
     return Inputs(CacheSettings(storage.cache_limit_bytes, storage.cache_age_s, directory=directory), note)
 
 
+@contextlib.contextmanager
+def _held_caches(
+    client: Client, spec: AppSpec, note: Note, *, in_docker: bool
+) -> Iterator[tuple[dict[str, str], tuple[int, ...]]]:
+    """Hold the caches of programs for as long as the block runs; yield their paths by name, and descriptors that hold
+    them.
+
+    Raises:
+        Denied: this machine allows none.
+    """
+    if not spec.caches:
+        yield {}, ()
+        return
+    from dlapp.client.payload_caches import payload_cache_settings
+    from dlapp.node_policy import node_policy
+    from dlapp.task.payload_caches import open_caches
+
+    settings = payload_cache_settings(client.config, client.state_path)
+    with contextlib.closing(open_caches(spec.caches, settings, node_policy(), note, in_docker=in_docker)) as caches:
+        yield {one.name: caches.hold(one.name) for one in spec.caches}, caches.lock_fds
+
+
 def environment(
-    spec: AppSpec, session_dir: str, devices: Sequence[Device], user_env: Mapping[str, str], *, in_docker: bool
+    spec: AppSpec,
+    session_dir: str,
+    devices: Sequence[Device],
+    user_env: Mapping[str, str],
+    cache_paths: Mapping[str, str],
+    *,
+    in_docker: bool,
 ) -> dict[str, str]:
     """Return what a payload finds in its environment, as the only container of the application.
 
@@ -223,6 +253,7 @@ def environment(
         session_dir: the shell's directory.
         devices: those that are leased to it.
         user_env: the variables that the properties file sets.
+        cache_paths: of this machine, by the names of the application's caches.
         in_docker: it runs in a container, which gets no variable of the caller's environment.
     """
     from dlapp.messages import Assignment
@@ -260,6 +291,7 @@ def environment(
         user=user_env,
         gpu_indices=[device.index for device in devices],
         gpu_uuids=[device.uuid for device in devices],
+        caches={one.variable: one.path if in_docker else cache_paths[one.name] for one in spec.caches},
     )
 
 

@@ -326,6 +326,10 @@ class AmEngine(Protocol):
     def stop(self, container_id: ContainerId) -> None:
         """End a container, whatever runs in it; its end comes by heartbeat. May be repeated."""
 
+    def release_devices(self) -> None:
+        """Give back the devices of the whole application, where the engine reserved them: its payloads are over. May be
+        repeated. A container that has to start again leases anew."""
+
     def finish(self, final_status: FinalStatus, cause: Cause, diagnostics: str) -> bool:
         """Say how the application ended. The last call. False: it is over otherwise, or another attempt has it."""
 

@@ -71,7 +71,8 @@ class DockerShell:
         session_dir: in it ``dlapp.log``, which is locked for as long as the session lives.
         desk_dir: what dlapp-run needs inside.
         env: what is set on top of the image's environment.
-        GPUs: the GPUs that it holds.
+        devices: the GPUs that it holds.
+        caches: paths of the host, and where each is seen.
         note: takes lines for the user.
         progress: told how much of an image has come, in bytes, and how much there is in all.
     """
@@ -88,13 +89,14 @@ class DockerShell:
         env: Mapping[str, str],
         resources: Resources,
         devices: Sequence[PayloadDevice] = (),
+        caches: Sequence[tuple[str, str]] = (),
         note: Callable[[str], None] = lambda _: None,
         progress: Progress | None = None,
     ) -> None:
         self._settings, self._policy, self._image = settings, policy, image
         self._docker = open_docker(settings.host, _CALL_TIMEOUT_S)
         self._workspace, self._session_dir, self._resources = workspace, session_dir, resources
-        self._desk_dir = desk_dir
+        self._desk_dir, self._caches = desk_dir, tuple(caches)
         self._opened = contextlib.ExitStack()
         self._sight = -1
         self._env, self._devices, self._note, self._progress = dict(env), tuple(devices), note, progress
@@ -190,6 +192,7 @@ class DockerShell:
             working_dir=WORKSPACE,
             binds=(
                 Bind(self._workspace, WORKSPACE),
+                *(Bind(source, target) for source, target in self._caches),
                 Bind(own["home"], HOME),
                 Bind(own["tmp"], TMP),
                 Bind(self._desk_dir, DESK, read_only=True),

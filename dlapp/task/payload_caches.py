@@ -3,46 +3,59 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from dlapp.errors import Denied
 from dlapp.launch_spec import CacheSettings
-from dlapp.messages import Assignment
 from dlapp.node_policy import FILE, NodePolicy
+from dlapp.spec import PayloadCache
 from dlapp.storage.cache.entry import CachePlace
 from dlapp.storage.cache.payload import PayloadCaches
 from dlapp.storage.tree import make_own_directory
 
 
 def open_caches(
-    assignment: Assignment, settings: CacheSettings | None, policy: NodePolicy, note: Callable[[str], None]
+    caches: Sequence[PayloadCache],
+    settings: CacheSettings | None,
+    policy: NodePolicy,
+    note: Callable[[str], None],
+    *,
+    in_docker: bool,
 ) -> PayloadCaches:
-    """Open the caches of this task's user.
+    """Open the caches of this process's user.
 
     Args:
-        assignment: has caches.
+        caches: those that a payload asks for; at least one.
         settings: as the engine passed them on.
         policy: of the operator of this node.
         note: takes lines for dlapp's own log.
+        in_docker: they are mounted into a container.
 
     Raises:
         Denied: this node allows none, or the directory is not the user's alone.
         DlappError: it cannot be made.
     """
-    first = assignment.caches[0]
-    most = policy.payload_cache_limit_bytes
-    if most == 0:
+    first = caches[0]
+    if policy.payload_cache_limit_bytes == 0:
         raise Denied(f"cache.{first.name}: not allowed on this node (payload_cache_limit of {FILE})")
     if settings is None or not settings.payload_limit_bytes:
         raise Denied(f"cache.{first.name}: storage.payload_cache_limit is 0")
-    if assignment.docker_image is not None:
+    if in_docker:
         mounted = {mount.path for mount in policy.docker.mounts}
-        if clash := next((one for one in assignment.caches if one.path in mounted), None):
+        if clash := next((one for one in caches if one.path in mounted), None):
             raise Denied(f"cache.{clash.name}: {clash.path} is a mount of this node (docker.mounts of {FILE})")
-    limit_bytes = settings.payload_limit_bytes if most is None else min(settings.payload_limit_bytes, most)
+    place = place_of_caches(settings, policy)
+    if policy.cache_dir is not None:
+        make_own_directory(os.path.dirname(place.directory))
+    return PayloadCaches(place, note)
+
+
+def place_of_caches(settings: CacheSettings, policy: NodePolicy) -> CachePlace:
+    """Return where the caches of this process's user are on this node, and what they may take."""
+    most, limit_bytes = policy.payload_cache_limit_bytes, settings.payload_limit_bytes
     directory = settings.payload_directory
     if policy.cache_dir is not None:
-        own = os.path.join(policy.cache_dir, str(os.geteuid()))
-        make_own_directory(own)
-        directory = os.path.join(own, "payload")
-    return PayloadCaches(CachePlace(directory, limit_bytes, settings.age_s, settings.keep_free), note)
+        directory = os.path.join(policy.cache_dir, str(os.geteuid()), "payload")
+    if most is not None:
+        limit_bytes = min(limit_bytes, most)
+    return CachePlace(directory, limit_bytes, settings.age_s, settings.keep_free)

@@ -29,7 +29,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from dlapp.errors import Denied, DlappError, NotFound, Unreachable, UsageError
-from dlapp.launch_spec import FILE_NAME, LaunchSpec, LedgerSettings
+from dlapp.launch_spec import FILE_NAME, RESERVED_FROM, LaunchSpec, LedgerSettings
 from dlapp.locations import HDFS, HdfsPlace, shown
 from dlapp.messages import Assignment, Fault, Phase, Stop, StoredOutput, TaskResult
 from dlapp.node_policy import FILE as NODE_FILE
@@ -354,8 +354,9 @@ class Task:
 
         # What this node does not allow another may; on a single machine a retry cannot help.
         with self._step("the caches cannot be used", node=self._launch.on_a_cluster):
-            self._caches = open_caches(self._assignment, self._launch.cache, self._policy, self._note)
-            for one in self._assignment.caches:
+            wanted, in_docker = self._assignment.caches, self._assignment.docker_image is not None
+            self._caches = open_caches(wanted, self._launch.cache, self._policy, self._note, in_docker=in_docker)
+            for one in wanted:
                 self._cache_paths[one.name] = self._caches.hold(one.name)
 
     def _lease_gpus(self) -> None:
@@ -774,9 +775,10 @@ class Task:
                 left_s = self._store_until[isinstance(error, Unreachable)] - time.monotonic()
                 if self._link.is_alone or pause_s >= left_s:
                     raise self._stays_here(local, path, error) from error
+                self._give_back_gpus()
+                self._let_go_of_reservation()
                 what, why = (f" for {error.lack}", "") if isinstance(error, DiskFull) else ("", f": {error}")
                 self._say(Phase.STORING, detail=f"waits{what} since {since}, until {date_and_time(left_s)}{why}")
-                self._give_back_gpus()
             except DlappError as error:
                 raise self._stays_here(local, path, error) from error
             time.sleep(pause_s)
@@ -848,6 +850,13 @@ class Task:
         if self._ledger is not None:
             self._ledger.close()
             self._ledger = None
+
+    def _let_go_of_reservation(self) -> None:
+        """Close what holds the application's devices of a single machine; its guardian has it, too. May be repeated."""
+        self._guardian.close()
+        for fd in self._keep_fds[RESERVED_FROM:]:
+            os.close(fd)
+        self._keep_fds = self._keep_fds[:RESERVED_FROM]
 
     # ---- what all steps share ----
 

@@ -1,4 +1,4 @@
-"""dlapp-cache: input that this machine keeps, so that it is fetched once."""
+"""dlapp-cache: input and caches of programs that this machine keeps, so that they are fetched once."""
 
 from __future__ import annotations
 
@@ -7,32 +7,37 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dlapp.errors import EXIT_FAILED, UsageError
+from dlapp.errors import EXIT_FAILED, NotFound, UsageError
+from dlapp.locations import shown
 from dlapp.tools.common import command, json_option, note, print_json, say
 
 if TYPE_CHECKING:
-    from dlapp.client.input_cache import CacheEntry, InputCache
+    from dlapp.client.input_cache import CacheEntry, CachePlace, InputCache
+    from dlapp.client.payload_caches import PayloadCaches
 
 _KEY_WIDTH = 12
+_PROGRAMS = "cache."
+"""What names of the caches of programs begin with, as in a properties file."""
 _ACTIONS = ("list", "clear", "pin", "unpin")
 
 
 @command("dlapp-cache", example="dlapp-cache pin hdfs://namenode:8020/data/imagenet")
 @click.argument("action", type=click.Choice(_ACTIONS))
 @click.argument("entries", metavar="[ENTRY]...", nargs=-1)
-@click.option("--directory", metavar="DIR", help="Use the cache in DIR, for example on a node of a cluster.")
+@click.option("--directory", metavar="DIR", help="Use the input cache in DIR, for example on a node of a cluster.")
 @json_option("Print the answer as JSON.")
 def main(action: str, entries: tuple[str, ...], directory: str | None, as_json: bool) -> int:
-    """Show and change the input that this machine caches for your applications.
+    """Show and change what this machine caches for your applications: input, and the caches of programs (cache.NAME).
 
     \b
     list              list the entries, least recently used first
-    clear             remove all entries that are neither in use nor pinned
+    clear             remove cached input that is neither in use nor pinned
     clear ENTRY...    remove these entries, pinned or not
     pin ENTRY...      never remove these entries to make room
     unpin ENTRY...    undo pin
 
-    ENTRY is the beginning of the name in list's first column, or the source.
+    ENTRY is the beginning of the name in list's first column, the source, or cache.NAME. Only input can be pinned, and
+    a cache of programs is removed only if it is named.
     """
     if action == "list" and entries:
         raise UsageError("list takes no ENTRY")
@@ -40,31 +45,39 @@ def main(action: str, entries: tuple[str, ...], directory: str | None, as_json: 
         raise UsageError(f"{action} needs an ENTRY; dlapp-cache list shows them")
     from dlapp.client import Client
     from dlapp.client.input_cache import open_input_cache
+    from dlapp.client.payload_caches import open_payload_caches
 
     client = Client()
     kept = open_input_cache(client.config, client.state_path, directory)
+    programs = open_payload_caches(client.config, client.state_path) if directory is None else None
     if action == "list":
-        return _list(kept, as_json)
-    chosen = list({one.key: one for text in entries for one in kept.find(text)}.values())
+        return _list(kept, programs, as_json)
+    names = [text.removeprefix(_PROGRAMS) for text in entries if text.startswith(_PROGRAMS)]
+    if names and action != "clear":
+        raise UsageError(f"{_PROGRAMS}{names[0]}: only input can be {action}ned")
+    sources = [text for text in entries if not text.startswith(_PROGRAMS)]
+    chosen = list({one.key: one for text in sources for one in kept.find(text)}.values())
     if action == "clear":
-        return _clear(kept, chosen, named=bool(entries), as_json=as_json)
+        return _clear(kept, chosen, programs, names, as_json=as_json)
     for one in chosen:
         kept.pin(one.key, action == "pin")
     if as_json:
         print_json({"directory": kept.place.directory, "entries": [one.key for one in chosen]})
     else:
-        say(*(f"{_name(one)}: {action}ned" for one in chosen))
+        say(*(f"{_name(one.key, one.source)}: {action}ned" for one in chosen))
     return 0
 
 
-def _list(kept: InputCache, as_json: bool) -> int:
-    found = kept.entries()
+def _list(kept: InputCache, programs: PayloadCaches | None, as_json: bool) -> int:
+    found, caches = kept.entries(), programs.entries() if programs else []
     if as_json:
-        entries = [one._asdict() for one in found]
-        print_json({"directory": kept.place.directory, "limit_bytes": kept.place.limit_bytes, "entries": entries})
+        answer: dict[str, object] = {**_about(kept.place), "entries": [one._asdict() for one in found]}
+        if programs:
+            answer["programs"] = {**_about(programs.place), "caches": [one._asdict() for one in caches]}
+        print_json(answer)
         return 0
     from dlapp.system.text import human_size
-    from dlapp.tools.display.view import local_time, table
+    from dlapp.tools.display.view import NOTHING, local_time, table
 
     rows = [
         (
@@ -77,41 +90,80 @@ def _list(kept: InputCache, as_json: bool) -> int:
         )
         for one in found
     ]
+    for cache in caches:
+        used, use = local_time(cache.used_ms).partition(".")[0], "in use" if cache.in_use else ""
+        rows.append((_PROGRAMS + cache.name, human_size(cache.size_bytes), NOTHING, used, use, "programs"))
     if rows:
         say(*table(("ENTRY", "SIZE", "FILES", "LAST USED", "STATE", "SOURCE"), rows))
-    taken = human_size(sum(one.room_bytes for one in found))
     count = "1 entry" if len(found) == 1 else f"{len(found)} entries"
-    note(f"{count}, {taken} of {human_size(kept.place.limit_bytes)}, in {kept.place.directory}")
+    note(f"{count}, {_share(sum(one.room_bytes for one in found), kept.place)}")
+    if programs:
+        note(f"caches of programs: {_share(sum(cache.size_bytes for cache in caches), programs.place)}")
     return 0
 
 
-def _clear(kept: InputCache, chosen: Sequence[CacheEntry], *, named: bool, as_json: bool) -> int:
+def _about(place: CachePlace) -> dict[str, object]:
+    return {"directory": place.directory, "limit_bytes": place.limit_bytes}
+
+
+def _share(size_bytes: int, place: CachePlace) -> str:
     from dlapp.system.text import human_size
 
-    if not named:
+    return f"{human_size(size_bytes)} of {human_size(place.limit_bytes)}, in {place.directory}"
+
+
+def _clear(
+    kept: InputCache,
+    chosen: Sequence[CacheEntry],
+    programs: PayloadCaches | None,
+    names: Sequence[str],
+    *,
+    as_json: bool,
+) -> int:
+    """Remove entries, and print which.
+
+    Args:
+        kept: cached input.
+        chosen: the entries of it that the user named.
+        programs: caches of programs; None: there are none.
+        names: those of them that the user named. If nothing is named, all input is cleared.
+        as_json: print it as JSON.
+    """
+    from dlapp.system.text import human_size
+
+    caches = {one.name: one for one in programs.entries()} if programs and names else {}
+    if missing := [name for name in names if name not in caches]:
+        raise NotFound(f"{shown(_PROGRAMS + missing[0])}: there is no such cache (dlapp-cache list shows them)")
+    is_named = bool(chosen or names)
+    if not is_named:
         kept.sweep()
         chosen = kept.entries()
-    removed: list[CacheEntry] = []
-    stays: list[tuple[CacheEntry, str]] = []
+    removed: list[tuple[str, str, int]] = []
+    stays: list[tuple[str, str, str]] = []
     for one in chosen:
-        if one.pinned and not named:
-            stays.append((one, "pinned"))
+        if one.pinned and not is_named:
+            stays.append((one.key, one.source, "pinned"))
         elif kept.remove(one.key):
-            removed.append(one)
+            removed.append((one.key, one.source, one.size_bytes))
         else:
-            stays.append((one, "in use"))
+            stays.append((one.key, one.source, "in use"))
+    for name in dict.fromkeys(names):
+        if programs is not None and programs.remove(name):
+            removed.append((_PROGRAMS + name, "programs", caches[name].size_bytes))
+        else:
+            stays.append((_PROGRAMS + name, "programs", "in use"))
     if as_json:
-        freed_bytes = sum(one.size_bytes for one in removed)
-        keys = [one.key for one in removed]
-        left = [{"key": one.key, "source": one.source, "why": why} for one, why in stays]
+        freed_bytes = sum(size_bytes for _, _, size_bytes in removed)
+        keys = [key for key, _, _ in removed]
+        left = [{"key": key, "source": source, "why": why} for key, source, why in stays]
         print_json({"directory": kept.place.directory, "removed": keys, "freed_bytes": freed_bytes, "kept": left})
     else:
         if removed:
-            say(*(f"{_name(one)}: removed, {human_size(one.size_bytes)}" for one in removed))
-        for one, why in stays:
-            note(f"{_name(one)}: kept, it is {why}")
-    return EXIT_FAILED if named and stays else 0
+            say(*(f"{_name(key, source)}: removed, {human_size(size)}" for key, source, size in removed))
+        for key, source, why in stays:
+            note(f"{_name(key, source)}: kept, it is {why}")
+    return EXIT_FAILED if is_named and stays else 0
 
 
-def _name(one: CacheEntry) -> str:
-    return f"{one.key[:_KEY_WIDTH]}  {one.source}"
+def _name(key: str, source: str) -> str:
+    return f"{key if key.startswith(_PROGRAMS) else key[:_KEY_WIDTH]}  {source}"

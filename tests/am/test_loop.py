@@ -81,6 +81,9 @@ class Engine:
     def check_start(self, container_id: ContainerId) -> None:
         pass
 
+    def release_devices(self) -> None:
+        pass
+
     def stop(self, container_id: ContainerId) -> None:
         pass
 

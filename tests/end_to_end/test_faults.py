@@ -38,8 +38,6 @@ from tests.applications import (
     status,
     wait_for,
 )
-from tests.end_to_end.test_kill_matrix import kill as kill_all
-from tests.end_to_end.test_kill_matrix import victims
 from tests.engines import FULL, Engine, on_yarn_when_full
 
 OUTPUT = {"output_path": "output", "hdfs": "result", "overwrite": "true"}
@@ -120,53 +118,6 @@ def test_what_is_killed_is_failed_with_a_reason_and_its_output_is_the_old(
     assert seen["diagnostics"]
     wait_for("no process of it", lambda: not engine.processes(application))
     assert engine.tree("result") == {"a": "old\n", "b": "old\n"}
-
-
-if FULL:
-
-    @pytest.mark.usefixtures("with_one_master")
-    @pytest.mark.parametrize("engine", [pytest.param("yarn", marks=pytest.mark.hadoop)], indirect=True)
-    @pytest.mark.parametrize("who", ["task", "am+task", "machine", "payload", "guardian"])
-    def test_on_yarn_what_was_stored_is_kept_and_the_status_says_that_the_rest_is_gone(
-        who: str, engine: Engine, tmp_path: Path
-    ) -> None:
-        put_old_output(engine)
-        up, go = tmp_path / "up", tmp_path / "go"
-        script = (
-            "mkdir output; echo $CONTAINER_INDEX >output/a; [ $CONTAINER_INDEX = 1 ] || exit 0\n"
-            f"touch {up}; until [ -e {go} ]; do sleep 0.05; done"
-        )
-        application = launch(properties(tmp_path, script, resources={"containers": 2}, to_hdfs=output_of(engine)))
-
-        def one_has_stored_and_one_runs() -> bool:
-            phases = [one["phase"] for one in status(application)["containers"]]
-            return up.exists() and phases == ["ended", "running"]
-
-        wait_for("one to store and one to run", one_has_stored_and_one_runs, END_S)
-        kill_all(victims(who, engine.processes(application)))
-        if who == "guardian":
-            go.touch()
-        wait_for("its end", lambda: status(application)["state"] in ("FAILED", "FINISHED"), END_S)
-        wait_for("no process of it", lambda: is_over(engine, application))
-        wait_for("its output is settled", lambda: engine.is_settled(application), END_S)
-        seen = status(application)
-        (output,) = seen["outputs"]
-        if who == "guardian":  # its task goes on, or another container of the index does
-            assert seen["final_status"] == "SUCCEEDED"
-            assert engine.tree("result") == {"0/a": "0\n", "1/a": "1\n"}
-            return
-        assert seen["final_status"] == "FAILED"
-        assert engine.tree("result") == {"a": "old\n", "b": "old\n"}
-        stored = sorted(engine.tree(output["partial"].rpartition("/")[2]).values())
-        if who == "payload":  # its task stores what there is
-            assert stored == ["0\n", "1\n"]
-            return
-        # Without an ApplicationMaster nobody knows the index of a container: its part is named by its id.
-        assert stored == ["0\n"]
-        whose = "container 1 (worker 1)" if who == "task" else "its containers"
-        gone = f"; what {whose} had not stored is gone: YARN deletes a container's directory with the container"
-        assert seen["diagnostics"].endswith(gone)
-        assert f"{gone}\n" in run("dlapp-status", application).out
 
 
 def test_a_kill_keeps_nothing_though_its_master_died(directory: Path, state_dir: Path) -> None:

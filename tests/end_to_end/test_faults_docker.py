@@ -457,6 +457,29 @@ def test_more_restarts_of_docker_than_a_node_has_retries_end_no_application(
     assert ended(application)["final_status"] == "SUCCEEDED"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("has_output", [True, False], ids=["output so far", "no output so far"])
+def test_what_a_program_wrote_before_docker_stopped_is_kept_if_docker_stays_away(
+    tmp_path: Path, state_dir: Path, own: Dockerd, has_output: bool
+) -> None:
+    write = "mkdir output; echo new >output/a" if has_output else ":"
+    file = properties(
+        tmp_path,
+        f"{write}; {WAITS}",
+        application={"docker_image": IMAGE, "service_patience": "2s"},
+        to_hdfs={"output_path": "output", "hdfs": "result"},
+    )
+    application = launch(file)
+    wait_for("its payload", lambda: run("dlapp-logs", application).out == "[0] ready\n")
+    own.terminate()
+    end = ended(application)
+    assert (end["final_status"], "Docker at " in end["diagnostics"]) == ("FAILED", True)
+    assert not (tmp_path / "result").exists()
+    partial = status(application)["outputs"][0]["partial"]
+    assert (partial is not None) is has_output
+    assert not has_output or Path(partial.removeprefix("file://"), "a").read_text() == "new\n"
+
+
 def test_an_application_that_waits_for_docker_can_be_killed(tmp_path: Path, own: Dockerd) -> None:
     application = launch(properties(tmp_path, WAITS, application={"docker_image": IMAGE}))
     wait_for("its payload", in_phase(application, "running"))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 from tests.applications import Done, launch, processes, properties, run, status, wait_for
 from tests.engines import Engine, on_yarn_when_full
 from tests.services import disks
+from tests.services.containers.nvml_stub import StubDevice, seen_by_all
 from tests.services.disks import fill
 
 END_S = 120.0
@@ -148,6 +151,38 @@ def test_output_waits_for_room_and_the_program_does_not_run_again(small_disk: Pa
     assert (tmp_path / "starts").read_text() == "start\n"
 
 
+@pytest.mark.slow
+def test_while_output_waits_for_room_others_have_the_gpus_and_its_next_master_needs_none(
+    small_disk: Path, tmp_path: Path, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "stub").mkdir()
+    for name, value in seen_by_all(tmp_path / "stub", [StubDevice()]).items():
+        monkeypatch.setenv(name, value)
+    first = computing_once(tmp_path, small_disk)
+    first.write_text(first.read_text().replace("gcores=0", "gcores=1"))
+    application = launch(first)
+    wait_for("it waits", lambda: status(application)["phase"].startswith("storing: waits for "), END_S)
+    masters = [one.pid for one in processes(state_dir) if one.role == "am"]
+    go, up = tmp_path / "go", tmp_path / "up"
+    script = f"echo $NV_GPU; touch {up}; until [ -e {go} ]; do sleep 0.05; done"
+    second = launch(properties(tmp_path, script, name="second", resources={"gcores": 1}))
+    wait_for("the other one runs", up.exists, END_S)
+    for master in masters:
+        os.kill(master, signal.SIGKILL)
+
+    def waits_again() -> bool:
+        now = status(application)
+        return (now["attempt"], now["phase"].startswith("storing: waits for ")) == (2, True)
+
+    wait_for("the next master", waits_again, END_S)
+    (small_disk / "much").unlink()
+    assert run("dlapp-logs", "-f", application, timeout_s=END_S).code == 0
+    assert (tmp_path / "starts").read_text() == "start\n"
+    assert status(second)["phase"] == "running 1 of 1"
+    go.touch()
+    assert run("dlapp-logs", "-f", second, timeout_s=END_S).out == "[0] 0\n"
+
+
 def test_output_that_found_no_room_in_time_is_kept_and_the_status_says_where(small_disk: Path, tmp_path: Path) -> None:
     done, seen = waited(computing_once(tmp_path, small_disk, output_patience="1s"))
     assert done.code == 1, done.out
@@ -158,6 +193,9 @@ def test_output_that_found_no_room_in_time_is_kept_and_the_status_says_where(sma
     assert seen["unstored"] == [str(where.parent)]
     assert said in done.out.splitlines()
     assert said in run("dlapp-status").out.splitlines()
+    assert "  failed, output unstored  " in run("dlapp-list").out
+    (listed,) = json.loads(run("dlapp-list", "--state", "failed", "--json").out)["applications"]
+    assert listed["unstored"] == seen["unstored"]
     assert run("dlapp-rm", "last").out.splitlines()[1:] == [said]
     assert (where / "model").stat().st_size == 1_000_000
 

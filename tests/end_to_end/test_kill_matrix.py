@@ -1,6 +1,7 @@
 """Kill each process of an application at each phase: what is kept is what docs/payload.md says.
 
-On the embedded engine; on YARN there is a smaller selection in test_faults.py.
+On the embedded engine; test_kill_matrix_yarn.py has the same on a cluster, and test_faults_docker.py what happens to
+Docker.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ import pytest
 
 from dlapp.system.processes.proc import descendants
 from tests.applications import Process, ended, launch, processes, properties, run, status, wait_for
-from tests.services.disks import allow_names, small_disk
+from tests.services.disks import allow_names, fill, small_disk
 
 END_S = 60.0
 OLD, NEW = {"a": "old\n", "b": "old\n"}, {"a": "new\n", "b": "new\n"}
 WRITE = "mkdir output; echo new >output/a; echo new >output/b"
 GOES_ON = ("guardian", "runner", "am once")
 """Without its guardian a payload is tried again; for a runner and the first ApplicationMaster, another one comes."""
-WHO = ("task", "guardian", "payload", "am", "am once", "runner", "machine")
+KILL = "dlapp-kill"
+WHO = ("task", "guardian", "payload", "am", "am once", "runner", "machine", KILL)
 ALL = ("runner", "am", "task", "payload")
 
 
@@ -38,6 +40,14 @@ def victims(who: str, found: list[Process]) -> list[int]:
     if who == "machine":
         return [one.pid for one in found]
     return [pid for role in who.removesuffix(" once").split("+") for pid in by_role[role]]
+
+
+def strike(who: str, application: str, found: list[Process]) -> None:
+    """Kill the processes of an application, or the application by its command."""
+    if who == KILL:
+        assert run(KILL, application).code == 0
+    else:
+        kill(victims(who, found))
 
 
 def kill(pids: list[int]) -> None:
@@ -100,7 +110,7 @@ def test_killed_while_it_runs_its_output_so_far_is_kept_and_the_queue_goes_on(
     application = launch(properties(tmp_path, script, to_hdfs=replacing(tmp_path)), **one_at_a_time)
     wait_for("its program", up.exists)
     second = launch(properties(tmp_path, "echo second", name="second"), **one_at_a_time)
-    kill(victims(who, processes(state_dir)))
+    strike(who, application, processes(state_dir))
     if who in GOES_ON:
         go.touch()
     seen = ended(application, END_S)
@@ -110,9 +120,9 @@ def test_killed_while_it_runs_its_output_so_far_is_kept_and_the_queue_goes_on(
         assert seen["final_status"] == "SUCCEEDED"
         assert content(tmp_path / "result") == NEW
         return
-    assert (seen["final_status"], bool(seen["diagnostics"])) == ("FAILED", True)
+    assert (seen["final_status"], bool(seen["diagnostics"])) == ("KILLED" if who == KILL else "FAILED", True)
     assert content(tmp_path / "result") == OLD
-    assert kept(application) == (NEW if has_output else None)
+    assert kept(application) == (NEW if has_output and who != KILL else None)
 
 
 # ---- before the program, and after it ----
@@ -132,13 +142,13 @@ def test_killed_before_its_program_runs_nothing_is_kept(
         file = properties(tmp_path, f"touch {tmp_path}/ran; {WRITE}", to_hdfs=replacing(tmp_path), from_hdfs=source)
         application = launch(file)
         wait_for("it waits for space", lambda: "waiting for space on " in status(application)["phase"])
-        kill(victims(who, processes(disk)))
+        strike(who, application, processes(disk))
         goes_on = who in GOES_ON
         if goes_on:
             (disk / "much").unlink()
         seen = ended(application, END_S)
         wait_for("no process of it", lambda: not processes(disk))
-        assert seen["final_status"] == ("SUCCEEDED" if goes_on else "FAILED")
+        assert seen["final_status"] == ("SUCCEEDED" if goes_on else "KILLED" if who == KILL else "FAILED")
         assert (tmp_path / "ran").exists() == goes_on
         assert content(tmp_path / "result") == (NEW if goes_on else OLD)
         assert kept(application) is None
@@ -150,8 +160,8 @@ def test_killed_before_its_program_runs_nothing_is_kept(
     ("when", "who"),
     # The guardian has ended with the payload, and the task is over when the commit begins.
     [
-        *(("storing", who) for who in ("task", "am", "am once", "runner", "machine")),
-        *(("committing", who) for who in ("am", "am once", "runner", "machine")),
+        *(("storing", who) for who in ("task", "am", "am once", "runner", "machine", KILL)),
+        *(("committing", who) for who in ("am", "am once", "runner", "machine", KILL)),
     ],
 )
 def test_killed_while_it_waits_for_space_its_output_is_kept_and_named(
@@ -163,7 +173,7 @@ def test_killed_while_it_waits_for_space_its_output_is_kept_and_named(
         output = {"output_path": "output", "hdfs": f"file://{disk}/result"}
         application = launch(properties(tmp_path, WRITE, to_hdfs=output))
         wait_for("it waits", lambda: status(application)["phase"].startswith(f"{when}: waits for "))
-        kill(victims(who, processes(state_dir)))
+        strike(who, application, processes(state_dir))
         if who in GOES_ON:
             allow_names(disk)
         seen = ended(application, END_S)
@@ -172,27 +182,32 @@ def test_killed_while_it_waits_for_space_its_output_is_kept_and_named(
             assert seen["final_status"] == "SUCCEEDED"
             assert content(disk / "result") == NEW
             return
-        assert seen["final_status"] == "FAILED"
+        assert seen["final_status"] == ("KILLED" if who == KILL else "FAILED")
         seen = status(application)  # what was left has been looked after by now
+        if (when, who) == ("storing", KILL):
+            assert (seen["unstored"], kept(application)) == ([], None)
+            assert os.listdir(disk) == []
+            return
+        if who == KILL:
+            assert "killed by root; output " in seen["diagnostics"]
+            assert not (disk / "result").exists()
         places = [*seen["unstored"], *filter(None, (one["partial"] for one in seen["outputs"]))]
         assert NEW in [content(Path(place.removeprefix("file://"))) for place in places], seen["diagnostics"]
         if seen["unstored"]:
             assert run("dlapp-rm", application).code == 2
 
 
-@pytest.mark.slow
 @pytest.mark.root("to mount a small disk")
-@pytest.mark.parametrize("who", ["dlapp-kill"])
-def test_a_commit_that_waits_for_space_can_be_killed_and_its_output_is_named(
-    who: str, state_dir: Path, tmp_path: Path
+@pytest.mark.parametrize("who", ["disk"])
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_full_target_disk_holds_nothing_up_without_an_output(
+    who: str, code: int, state_dir: Path, tmp_path: Path
 ) -> None:
-    with small_disk(tmp_path, names=5) as disk:
+    with small_disk(tmp_path) as disk:
+        fill(disk)
         output = {"output_path": "output", "hdfs": f"file://{disk}/result"}
-        application = launch(properties(tmp_path, WRITE, to_hdfs=output))
-        wait_for("it waits", lambda: status(application)["phase"].startswith("committing: waits for "))
-        assert run(who, application).code == 0
-        assert ended(application, END_S)["final_status"] == "KILLED"
-        wait_for("no process of it", lambda: not processes(state_dir))
-        assert "killed by root; output " in status(application)["diagnostics"]
-        assert not (disk / "result").exists()
-        assert kept(application) == NEW
+        application = launch(properties(tmp_path, f"exit {code}", to_hdfs=output))
+        seen = ended(application, END_S)
+        assert (seen["final_status"], seen["containers"][0]["exit_code"]) == ("FAILED", code)
+        assert (seen["unstored"], kept(application)) == ([], None)
+        assert os.listdir(disk) == ["ballast"]

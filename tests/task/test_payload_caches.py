@@ -3,42 +3,26 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dlapp.errors import Denied
-from dlapp.ids import ApplicationId, ContainerId
 from dlapp.launch_spec import CacheSettings
-from dlapp.messages import Assignment
 from dlapp.node_policy import FILE, Mount, NodePolicy, node_policy
-from dlapp.spec import PayloadCache, Resources
+from dlapp.spec import PayloadCache
+from dlapp.storage.cache.payload import PayloadCaches
 from dlapp.task.payload_caches import open_caches
 
-APP = ApplicationId(1700000000000, 1)
+MODELS = (PayloadCache("models", "/models"),)
 
 
-def assignment(image: str | None = None) -> Assignment:
-    return Assignment(
-        application_id=APP,
-        attempt=1,
-        container_id=ContainerId(APP, 1, 2),
-        index=0,
-        total=1,
-        role="worker",
-        role_index=0,
-        role_size=1,
-        resources=Resources(memory_mib=64),
-        script="s",
-        args=(),
-        docker_image=image,
-        username="tony",
-        appname="a",
-        workspace_archive="",
-        workspace_digest="",
-        caches=(PayloadCache("models", "/models"),),
-    )
+def opened(
+    settings: CacheSettings, policy: NodePolicy, note: Callable[[str], None] = print, *, in_docker: bool = False
+) -> PayloadCaches:
+    return open_caches(MODELS, settings, policy, note, in_docker=in_docker)
 
 
 def policy(tmp_path: Path, **changes: Any) -> NodePolicy:
@@ -51,10 +35,10 @@ def settings(tmp_path: Path) -> CacheSettings:
 
 def test_an_operator_can_forbid_caches_and_lower_their_limit(tmp_path: Path) -> None:
     with pytest.raises(Denied, match=rf"cache\.models: not allowed on this node \(payload_cache_limit of {FILE}\)"):
-        open_caches(assignment(), settings(tmp_path), policy(tmp_path, payload_cache_limit_bytes=0), print)
+        opened(settings(tmp_path), policy(tmp_path, payload_cache_limit_bytes=0))
     assert not (tmp_path / "engine").exists()
     said: list[str] = []
-    one = open_caches(assignment(), settings(tmp_path), policy(tmp_path, payload_cache_limit_bytes=1000), said.append)
+    one = opened(settings(tmp_path), policy(tmp_path, payload_cache_limit_bytes=1000), said.append)
     (Path(one.hold("models")) / "x").write_bytes(b"x" * 5000)
     one.close()
     (line,) = said
@@ -63,7 +47,7 @@ def test_an_operator_can_forbid_caches_and_lower_their_limit(tmp_path: Path) -> 
 
 
 def test_the_operators_directory_goes_before_the_engines(tmp_path: Path) -> None:
-    one = open_caches(assignment(), settings(tmp_path), policy(tmp_path, cache_dir=str(tmp_path / "operator")), print)
+    one = opened(settings(tmp_path), policy(tmp_path, cache_dir=str(tmp_path / "operator")))
     assert one.hold("models") == f"{tmp_path}/operator/{os.geteuid()}/payload/caches/models"
     one.close()
 
@@ -71,5 +55,5 @@ def test_the_operators_directory_goes_before_the_engines(tmp_path: Path) -> None
 def test_a_path_at_which_the_node_mounts_something_is_refused_in_docker(tmp_path: Path) -> None:
     docker = policy(tmp_path).docker._replace(mounts=(Mount("/models", False),))
     with pytest.raises(Denied, match=r"/models is a mount of this node \(docker\.mounts of "):
-        open_caches(assignment("image"), settings(tmp_path), policy(tmp_path, docker=docker), print)
-    open_caches(assignment(), settings(tmp_path), policy(tmp_path, docker=docker), print)
+        opened(settings(tmp_path), policy(tmp_path, docker=docker), in_docker=True)
+    opened(settings(tmp_path), policy(tmp_path, docker=docker))

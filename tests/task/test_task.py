@@ -157,8 +157,10 @@ def test_gpus_are_leased_for_the_payload_and_given_back(place: Path) -> None:
 
 
 def test_gpus_that_are_not_to_be_had_are_the_nodes_fault(place: Path) -> None:
-    env = with_devices(place, [StubDevice()])
-    with fake_am(place, "echo ran", resources=Resources(gcores=1)) as am:
+    device = Device("GPU-0", 0, 0)
+    ledger = MachineLedger(str(place / "locks"), discover=lambda: (device,))
+    env = with_devices(place, [StubDevice(uuid=device.uuid)])
+    with ledger.reserve("another", 1), fake_am(place, "echo ran", resources=Resources(gcores=1)) as am:
         am.start(process_env=env, ledger=ledger_of(place, application="nobody's"), lease_timeout_s=0.1)
         result = am.result()
         assert result.fault is Fault.NODE

@@ -17,8 +17,10 @@ from dlapp.config import load_config
 from dlapp.doctor.run import checks
 from dlapp.storage.api import Progress
 from dlapp.storage.cache.entry import CacheKeySource, CachePlace
+from dlapp.storage.cache.payload import PayloadCaches
 from dlapp.storage.cache.store import CacheHold, InputCache
 from dlapp.storage.tree import TreeNode
+from tests.applications import run
 from tests.services.users import interpreter_for_everybody
 
 ROOT = Path(__file__).parents[2]
@@ -122,6 +124,38 @@ def test_pin_and_unpin(machine: Machine) -> None:
     assert [one.pinned for one in machine.cache.entries()] == [False, True, False]
     assert json.loads(machine.run("unpin", key, "--json").stdout) == {"directory": machine.directory, "entries": [key]}
     assert not any(one.pinned for one in machine.cache.entries())
+
+
+def test_caches_of_programs_are_listed_and_removed_by_name(state_dir: Path) -> None:
+    assert "programs" not in json.loads(run("dlapp-cache", "list", "--json").out)
+    (machine,) = state_dir.iterdir()
+    caches = PayloadCaches(CachePlace(str(machine / "cache" / str(os.geteuid()) / "payload"), 1 << 30, 86400.0))
+    for name in ("models", "pip"):
+        (Path(caches.hold(name)) / "x").write_bytes(bytes(5000))
+    shown = run("dlapp-cache", "list")
+    assert [line.split()[0] for line in shown.out.splitlines()] == ["ENTRY", "cache.models", "cache.pip"]
+    assert shown.out.count("  -      ") == shown.out.count("in use  programs") == 2
+    assert f" of 50.0 GiB, in {caches.place.directory}\n" in shown.err
+    said = json.loads(run("dlapp-cache", "list", "--json").out)["programs"]
+    assert (said["directory"], said["limit_bytes"]) == (caches.place.directory, 50 << 30)
+    fields = ["name", "size_bytes", "used_ms", "in_use"]
+    assert [list(one) for one in said["caches"]] == [fields, fields]
+    page = (ROOT / "docs" / "json.md").read_text()
+    assert [name for name in fields if f"`{name}`" not in page] == []
+    kept = run("dlapp-cache", "clear", "cache.pip")
+    assert (kept.code, kept.out, kept.err) == (1, "", "cache.pip  programs: kept, it is in use\n")
+    caches.close()
+    assert run("dlapp-cache", "clear").code == 0
+    assert [one.name for one in caches.entries()] == ["models", "pip"]
+    removed = run("dlapp-cache", "clear", "cache.pip")
+    assert (removed.code, removed.out.partition(",")[0]) == (0, "cache.pip  programs: removed")
+    assert [one.name for one in caches.entries()] == ["models"]
+    for words, code, message in (
+        (("clear", "cache.pip"), 3, "cache.pip: there is no such cache (dlapp-cache list shows them)"),
+        (("pin", "cache.models"), 2, "cache.models: only input can be pinned"),
+    ):
+        refused = run("dlapp-cache", *words)
+        assert (refused.code, refused.err) == (code, f"Error: {message}\n")
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,28 @@ def test_the_shell_is_the_payloads_environment_in_the_users_own_workspace(tmp_pa
     assert left(state_dir) == []
 
 
+def test_the_shell_has_the_caches_of_the_applications_and_holds_them(tmp_path: Path) -> None:
+    file = properties(
+        tmp_path, 'cat "$DLAPP_CACHE_MODELS/model"', application={"cache.models": "/models", "cache.pip": "/pip"}
+    )
+    done = shell(
+        file,
+        'echo "$DLAPP_CACHE_MODELS"; echo large >"$DLAPP_CACHE_MODELS/model"; cd "$DLAPP_CACHE_PIP"\n'
+        f'"{BIN}/dlapp-cache" list\n',
+    )
+    assert done.code == 0, done.err
+    path, *listed = done.out.splitlines()
+    assert Path(path, "model").read_text() == "large\n"
+    assert [(line.split()[0], "in use" in line) for line in listed[1:]] == [("cache.models", True), ("cache.pip", True)]
+    assert "in use" not in run("dlapp-cache", "list").out
+    assert run("dlapp-launcher", "--wait", file).code == 0
+    assert run("dlapp-logs").out == "[0] large\n"
+    forbidden = {"DLAPP_STORAGE_PAYLOAD_CACHE_LIMIT": "0"}
+    refused = shell(file, "echo no", env=forbidden)
+    assert (refused.code, refused.out) == (2, "")
+    assert "storage.payload_cache_limit" in refused.err
+
+
 @on_yarn_when_full
 def test_input_is_brought_once_and_what_stands_there_is_kept(engine: Engine, tmp_path: Path) -> None:
     engine.put("source/one", "1")
@@ -351,13 +373,14 @@ def test_in_docker_it_is_the_image_with_the_users_own_workspace(
     file = properties(
         tmp_path,
         "true",
-        application={"docker_image": IMAGE, "env.GREETING": "hi there"},
+        application={"docker_image": IMAGE, "env.GREETING": "hi there", "cache.models": "/models"},
         from_hdfs={"hdfs": source, "input_path": "data"},
     )
     env = {"DLAPP_RUNTIME_DOCKER_HOST": dockerd.host, "DLAPP_RUNTIME_DOCKER_NETWORK": "none"}
     done = shell(
         file,
         'echo "$PWD|$CONTAINER_INDEX|$GREETING|$HOME|$DLAPP_INPUT|"; cat data/source; echo oh >&2\n'
+        "echo kept >$DLAPP_CACHE_MODELS/model\n"
         "echo edited > note; ls /bin | head -n 1\ndlapp-run --wait; echo code $?\nexit 5\n",
         env=env,
     )
@@ -369,6 +392,8 @@ def test_in_docker_it_is_the_image_with_the_users_own_workspace(
     note = tmp_path / "test_workspace" / "note"
     assert note.read_text() == "edited\n"
     assert note.stat().st_uid == os.getuid()
+    (cached,) = state_dir.glob("*/cache/*/payload/caches/models/model")
+    assert cached.read_text() == "kept\n"
     wait_for("the container is removed", lambda: not dockerd.containers("label=dlapp.container"))
     assert sessions(state_dir) == []
 

@@ -34,7 +34,7 @@ from dlapp.am.model.instance import Stage, StopReason
 from dlapp.am.model.state import ApplicationState
 from dlapp.cluster import ContainerRequest, Heartbeat, Registered
 from dlapp.ids import ContainerId
-from dlapp.messages import Hello, Orders, Report
+from dlapp.messages import Hello, Orders, Phase, Report
 
 
 class Master:
@@ -113,6 +113,20 @@ class Master:
         """The orders a task has now; None: it has none, its report is answered by `SendOrders`."""
         container = self.state.containers.get(container_id)
         return container.orders if container else None
+
+    def are_payloads_over(self) -> bool:
+        """Return whether no container has a GPU, or is to get one unless a task is lost that stores its output."""
+        is_ending = self.state.stage not in (Stage.STARTING, Stage.ACTIVE)
+        for instance in self.state.instances:
+            container = instance.container
+            if instance.done or instance.given_up:
+                continue
+            if container is None or container.result is not None or container.end is not None:
+                if not is_ending:
+                    return False  # it starts again
+            elif container.gpus or container.phase not in (Phase.STORING, Phase.RELEASING):
+                return False
+        return True
 
     def progress(self) -> float:
         """Share of the deciding indexes that are done, 0 to 1."""

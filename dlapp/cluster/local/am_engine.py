@@ -29,6 +29,7 @@ from dlapp.cluster import (
     Wake,
 )
 from dlapp.cluster.local import outcome as outcomes
+from dlapp.cluster.local.attempts import DEVICES_RETURNED
 from dlapp.cluster.local.capacity import cores
 from dlapp.cluster.local.runner.election import ensure_runner
 from dlapp.cluster.local.settings import RunnerSettings
@@ -231,6 +232,17 @@ class LocalAmEngine:
         container.kill_at = time.monotonic() + TERM_GRACE_S
         self._nudge_reaper()
 
+    def release_devices(self) -> None:
+        """Give back the application's devices, of which no task of its own has one leased. May be repeated.
+
+        A next attempt must not wait for devices that it does not need, so a file says so first.
+        """
+        if self._hold_fds:
+            write_whole(os.path.join(self._home, DEVICES_RETURNED), "")
+            for fd in self._hold_fds:
+                os.close(fd)
+            self._hold_fds = ()
+
     def finish(self, final_status: FinalStatus, cause: Cause, diagnostics: str) -> bool:
         """Write the outcome, once and for all, and let the next ones start."""
         by_itself = not self._is_aftermath
@@ -413,6 +425,7 @@ class LocalAmEngine:
             if self._state.shared:
                 os.chmod(directory, 0o2750)  # only now: a reader's lock would have kept ours away
             loading, loaded = os.pipe()
+            # In the order that `RESERVED_FROM` of the launch specification names.
             keep = [alive, self._alive_fd, *self._hold_fds, loaded]
             *numbers, last = (str(FIRST_KEPT + place) for place in range(len(keep)))
             words = [*settings.program, "task", "--engine", "local", "--home", directory]

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 MOST = 100
 """The largest value of ``local.am_attempts``."""
+DEVICES_RETURNED = "devices-returned"
+"""A file in the application directory: its payloads are over, and its devices are nobody's or others'."""
 MAX_STARTS = 3
 """How often an ApplicationMaster that does not register is started."""
 

@@ -17,6 +17,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from dlapp.errors import Denied, DlappError, TimedOut
 from dlapp.locations import shown
@@ -34,10 +35,26 @@ WAIT_S = 60.0
 _AGAIN_S = 0.02
 
 
+class PayloadCacheEntry(NamedTuple):
+    """A cache, as `PayloadCaches.entries` finds it.
+
+    Args:
+        size_bytes: what it takes on the disk.
+        used_ms: when a task last used it [ms since 1970].
+        in_use: a task uses it now.
+    """
+
+    name: str
+    size_bytes: int
+    used_ms: int
+    in_use: bool
+
+
 class PayloadCaches:
     """One user's caches on this node. Any process may use them at the same time.
 
     Args:
+        place: its directory, and what it may take.
         note: takes lines for dlapp's own log.
 
     Raises:
@@ -46,7 +63,7 @@ class PayloadCaches:
     """
 
     def __init__(self, place: CachePlace, note: Note = lambda _: None) -> None:
-        self._place, self._note = place, note
+        self.place, self._note = place, note
         self._held: dict[str, int] = {}
         # Below it all is reached by path, so nobody else may put another directory in its place.
         if who := other_writers_above(place.directory):
@@ -87,6 +104,26 @@ class PayloadCaches:
             raise explained(error, path, "made") from error
         return path
 
+    def entries(self) -> list[PayloadCacheEntry]:
+        """Return all caches, the one used longest ago first."""
+        found = [
+            PayloadCacheEntry(
+                name,
+                _size_bytes(self._path("caches", name)),
+                int(self._used_s(name) * 1000),
+                lock_files.kind_held(self._path("locks", name)) == "shared",
+            )
+            for name in names(self._path("caches"))
+        ]
+        return sorted(found, key=lambda one: one.used_ms)
+
+    def remove(self, name: str) -> bool:
+        """Remove a cache. Return False if a task uses it, or somebody else removes it."""
+        if (path := self._put_away(name)) is None:
+            return False
+        remove_tree(path)
+        return True
+
     def close(self) -> None:
         """Release what is held, then remove what is too much. May be repeated."""
         if not self._held:
@@ -99,7 +136,7 @@ class PayloadCaches:
         try:
             self._make_room()
         except (DlappError, OSError) as error:
-            self._note(f"the caches in {self._place.directory} are not looked through: {error}")
+            self._note(f"the caches in {self.place.directory} are not looked through: {error}")
 
     def _make_room(self) -> None:
         for name in names(self._path("removed")):  # of those who were killed
@@ -109,19 +146,19 @@ class PayloadCaches:
         try:
             sizes = {name: _size_bytes(self._path("caches", name)) for name in names(self._path("caches"))}
             used_s = {name: self._used_s(name) for name in sizes}
-            space = os.statvfs(self._place.directory)
-            reserve = int(self._place.keep_free * space.f_blocks * space.f_frsize)
+            space = os.statvfs(self.place.directory)
+            reserve = int(self.place.keep_free * space.f_blocks * space.f_frsize)
             total = sum(sizes.values())
-            over = max(total - self._place.limit_bytes, reserve - free_bytes(self._place.directory))
+            over = max(total - self.place.limit_bytes, reserve - free_bytes(self.place.directory))
             for name in sorted(sizes, key=lambda name: used_s[name]):
-                if over <= 0 and used_s[name] >= time.time() - self._place.age_s:
+                if over <= 0 and used_s[name] >= time.time() - self.place.age_s:
                     continue
                 if (path := self._put_away(name)) is not None:
                     over -= sizes[name]
                     gone.append(path)
                     self._note(
                         f"the cache {name} ({human_size(sizes[name])}) is removed: all have {human_size(total)}, "
-                        f"the limit is {human_size(self._place.limit_bytes)}"
+                        f"the limit is {human_size(self.place.limit_bytes)}"
                     )
         finally:
             os.close(lock)
@@ -158,7 +195,7 @@ class PayloadCaches:
         return lock
 
     def _path(self, *names: str) -> str:
-        return os.path.join(self._place.directory, *names)
+        return os.path.join(self.place.directory, *names)
 
 
 def _size_bytes(path: str) -> int:

@@ -97,6 +97,27 @@ def test_the_lock_of_a_cache_is_held_in_whatever_process_has_its_descriptor(tmp_
     os.close(inherited)
 
 
+def test_all_are_listed_and_one_that_no_task_uses_can_be_removed(tmp_path: Path) -> None:
+    top = tmp_path / "c"
+    fill(top, "models", 10_000, 1_700_000_000)
+    user = caches(top)
+    user.hold("pip")
+    one = caches(top)
+    models, pip = one.entries()
+    assert (models.name, models.used_ms, models.in_use, pip.name, pip.in_use) == (
+        "models",
+        1_700_000_000_000,
+        False,
+        "pip",
+        True,
+    )
+    assert models.size_bytes >= 10_000
+    assert (one.remove("models"), one.remove("pip")) == (True, False)
+    assert [cache.name for cache in one.entries()] == ["pip"]
+    assert os.listdir(top / "removed") == []
+    user.close()
+
+
 def test_who_comes_while_one_is_removed_waits_and_gets_a_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,14 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dlapp.cluster.local import schedule, spool
-from dlapp.cluster.local.attempts import MAX_STARTS, alive_lock, is_alive, next_attempt, registration
+from dlapp.cluster.local.attempts import (
+    DEVICES_RETURNED,
+    MAX_STARTS,
+    alive_lock,
+    is_alive,
+    next_attempt,
+    registration,
+)
 from dlapp.cluster.local.capacity import memory_mib, vcores
 from dlapp.cluster.local.outcome import (
     Outcome,
@@ -489,7 +496,7 @@ class Runner:
         note_death(home, died_ms(home))
         with contextlib.ExitStack() as held:
             holds: tuple[int, ...] = ()
-            if row.gcores:
+            if row.gcores and not os.path.lexists(os.path.join(home, DEVICES_RETURNED)):
                 reservation = self._reserve_again(row)
                 if isinstance(reservation, str):
                     self._waits(row, reservation, has_others=True)

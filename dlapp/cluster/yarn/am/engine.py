@@ -188,6 +188,9 @@ class YarnAmEngine:
             ),
         )
 
+    def release_devices(self) -> None:
+        """Do nothing: YARN counts the GPUs of a container until the container ends."""
+
     def stop(self, container_id: ContainerId) -> None:
         """End a container, whatever runs in it; its end comes by heartbeat. May be repeated."""
         with self._lock:
