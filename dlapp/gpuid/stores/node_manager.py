@@ -137,7 +137,7 @@ def assigned(answer: Any, container: str) -> list[tuple[int, int]]:
     Raises:
         LedgerError: it is no such answer, or that of a node without the plug-in. Source: a NodeManager of 3.4.2.
     """
-    if answer == {}:
+    if answer in ({}, None):  # None is Hadoop 2.10's
         raise LedgerError("the NodeManager reports no GPUs; it has no plug-in yarn.io/gpu")
     if isinstance(answer, dict) and len(answer) == 1 and isinstance(inner := next(iter(answer.values())), dict):
         answer = inner

@@ -427,22 +427,24 @@ def _launch_to_json(launch: Launch) -> dict[str, Any]:
     message = launch_to_proto(launch)
     spec: dict[str, Any] = {
         "commands": {"command": message.command[0]} if message.command else {},
-        "environment": {"entry": [{"key": one.key, "value": one.value} for one in message.environment]},
-        "local-resources": {
-            "entry": [{"key": name, "value": _resource_to_json(one)} for name, one in launch.resources.items()]
-        },
+        "environment": _entries({one.key: one.value for one in message.environment}),
+        "local-resources": _entries({name: _resource_to_json(one) for name, one in launch.resources.items()}),
     }
     if launch.credentials:
         credentials = Credentials.decode(launch.credentials)
         spec["credentials"] = {
-            "tokens": {"entry": [{"key": name, "value": one.to_url()} for name, one in credentials.tokens.items()]},
-            "secrets": {
-                "entry": [
-                    {"key": name, "value": base64.b64encode(one).decode()} for name, one in credentials.secrets.items()
-                ]
-            },
+            "tokens": _entries({name: one.to_url() for name, one in credentials.tokens.items()}),
+            "secrets": _entries({name: base64.b64encode(one).decode() for name, one in credentials.secrets.items()}),
         }
     return spec
+
+
+def _entries(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a map as Hadoop's JSON has it. An empty list in it is an internal error of Hadoop 2.
+
+    Source: seen on 2.7.7 and 2.10.2, whose Jackson2StaxReader takes no ``[]``.
+    """
+    return {"entry": [{"key": name, "value": value} for name, value in values.items()]} if values else {}
 
 
 def _resource_to_json(resource: LocalResource) -> dict[str, Any]:
@@ -500,10 +502,12 @@ def _report(raw: dict[str, Any]) -> AppReport:
 
 def _node(raw: dict[str, Any]) -> NodeInfo:
     total = _amounts(_object(raw.get("totalResource")))
-    if not total:  # Hadoop 2 tells of memory and vcores, as numbers of the node
+    if not total:  # Hadoop 2 tells what is used and what is free: of memory and vcores, and 2.10 of all types
         used = {"memory-mb": _number(raw.get("usedMemoryMB")), "vcores": _number(raw.get("usedVirtualCores"))}
         free = {"memory-mb": _number(raw.get("availMemoryMB")), "vcores": _number(raw.get("availableVirtualCores"))}
-        total = {name: used[name] + free[name] for name in used}
+        used |= _amounts(_object(raw.get("usedResource")))
+        free |= _amounts(_object(raw.get("availableResource")))
+        total = {name: used.get(name, 0) + amount for name, amount in free.items()}
     return NodeInfo(
         name=str(raw.get("id", "")),
         web=str(raw.get("nodeHTTPAddress", "")),

@@ -351,7 +351,7 @@ def _of_history(raw: dict[str, Any], application_id: ApplicationId) -> AppReport
         user=str(raw.get("user", "")),
         name=str(raw.get("name", "")),
         queue=str(raw.get("queue", "")),
-        state=read_state(raw["appState"], final, finished_ms, tracking_url),
+        state=read_state(raw.get("appState"), final, finished_ms, tracking_url),
         final_status=final,
         diagnostics=str(raw.get("diagnosticsInfo") or ""),
         tracking_url=tracking_url,
