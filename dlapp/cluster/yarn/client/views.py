@@ -294,8 +294,10 @@ def from_timeline(url: str, application_id: ApplicationId, login: Login) -> AppR
             raise NotFound(f"{application_id} is not known to YARN, nor to its timeline server")
         if answer.status != 200:
             raise Unreachable(f"status {answer.status}")
-        told = json.loads(answer.body)
-        return _of_history(_inside(told, "app"), application_id)
+        told = _inside(json.loads(answer.body), "app")
+        if told["appId"] != str(application_id):
+            raise ValueError(f"it answers for {str(told['appId'])[:100]!r}")
+        return _of_history(told, application_id)
     except (Unreachable, NoAddress, *_ODD) as error:
         raise Unreachable(f"{url}: the timeline server does not answer for {application_id}: {error}") from error
 
