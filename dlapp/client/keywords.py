@@ -16,6 +16,7 @@ from dlapp.spec import (
     DEFAULT_KILL_GRACE_S,
     DEFAULT_OUTPUT_PATIENCE_S,
     DEFAULT_SERVICE_PATIENCE_S,
+    MAX_CONTAINERS,
     AppSpec,
     ContainerFailure,
     InputSpec,
@@ -108,6 +109,9 @@ def spec_of(
     placement = _text(given, "placement", "pack")
     failure = _text(given, "on_container_failure", ContainerFailure.STOP.value)
     script = _path("script", given["script"])
+    containers = _amount(given, "containers", defaults.containers)
+    if not 1 <= containers <= MAX_CONTAINERS:
+        raise SpecError("containers", f"is {containers}, allowed are 1 to {MAX_CONTAINERS}")
     return AppSpec(
         username=_text(given, "username") or getpass.getuser(),
         appname=_text(given, "appname") or os.path.basename(script),
@@ -141,7 +145,7 @@ def spec_of(
         caches=_caches(given.get("caches", {})),
         roles=(
             RoleSpec(
-                instances=_amount(given, "containers", defaults.containers),
+                instances=containers,
                 resources=Resources(
                     memory_mib=_amount(given, "memory", defaults.memory_mib),
                     vcores=_amount(given, "vcores", defaults.vcores),

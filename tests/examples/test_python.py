@@ -54,7 +54,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.slow
 def test_every_example_prints_what_the_page_says(place: Path) -> None:
-    assert len(examples()) == PAGE.read_text().count("```python") == 4
+    assert len(examples()) == PAGE.read_text().count("```python") == 5
     for code, printed in examples():
         done = subprocess.run([sys.executable, "-c", code], cwd=place, capture_output=True, text=True)
         assert (done.stdout, done.stderr) == (printed, "")
@@ -91,14 +91,27 @@ def spec(**fields: object) -> AppSpec:
             {"outputs": (OutputSpec(output_path="output", target="."),)},
             "AppSpec: to_hdfs.hdfs: {place} would overwrite the workspace",
         ),
-        ({"roles": (RoleSpec(), RoleSpec(name="ps"))}, "AppSpec: roles: several roles, and roles of their own kind: "),
-        ({"roles": (RoleSpec(script="x.sh"),)}, "AppSpec: roles: several roles, and roles of their own kind: "),
+        (
+            {"roles": (RoleSpec(script="x.sh"),)},
+            "AppSpec: role worker.script: {place}/code/x.sh: there is no such file",
+        ),
+        ({"roles": (RoleSpec(), RoleSpec(name="ps", env=("A",)))}, "AppSpec: role ps.env: has no value for A"),
     ],
 )
 def test_a_spec_that_cannot_run_is_refused_with_its_field(place: Path, fields: dict[str, object], said: str) -> None:
     with Client() as client, pytest.raises(FileRefused) as refused:
         client.submit(spec(**fields))
     assert refused.value.faults[0].startswith(said.format(place=place)), refused.value.faults
+
+
+def test_variables_of_roles_are_checked_like_those_of_all(place: Path) -> None:
+    with Client() as client:
+        with pytest.raises(FileRefused, match=r"AppSpec: role worker\.env\.NV_GPU: "):
+            client.submit(spec(), role_env={"worker": {"NV_GPU": "0"}})
+        with pytest.raises(FileRefused, match="AppSpec: role_env: has variables for ps, and there is no such role"):
+            client.submit(spec(), role_env={"ps": {"A": "b"}})
+        with pytest.raises(UsageError, match="role_env is for a spec"):
+            client.submit("dl_app.properties", role_env={"worker": {"A": "b"}})
 
 
 def test_a_variable_that_no_program_can_have_is_refused_with_its_name(place: Path) -> None:
@@ -140,7 +153,7 @@ def test_a_file_can_be_changed_for_one_submission(place: Path) -> None:
         ({**CODE, "optional": True}, r"optional: is not a keyword of an application, use inputs=\[InputSpec"),
         ({**CODE, "memory": "4x"}, "memory: '4x' is not an amount of memory"),
         ({**CODE, "max_runtime": "soon"}, "max_runtime: 'soon' is not a duration"),
-        ({**CODE, "containers": 0}, "resources.containers: is 0, allowed are 1 to 100000"),
+        ({**CODE, "containers": 0}, "containers: is 0, allowed are 1 to 100000"),
         ({**CODE, "placement": "far"}, "placement: is 'far', allowed are pack, spread"),
         ({**CODE, "overrides": {"resources.vcores": 1}}, "give the keywords themselves"),
         ({**CODE, "script": "none.sh"}, "AppSpec: application.user_shell_script: .* there is no such file"),
