@@ -134,7 +134,7 @@ class _Application:
             "HADOOP_TOKEN_FILE_LOCATION": str(self._credentials()),
         }
         # As on a node: not the virtual environment's Python, with what is installed there.
-        command = [os.path.realpath(sys.executable), "-I", self._bundle, "am", "--engine", "yarn"]
+        command = [os.path.realpath(sys.executable), "-I", "-S", self._bundle, "am", "--engine", "yarn"]
         began = time.monotonic()
         with open(self.root / f"am-{self.attempts}.log", "wb") as log:
             self.master = subprocess.Popen(

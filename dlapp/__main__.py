@@ -1,4 +1,7 @@
-"""The processes that dlapp starts itself: ``python -I -m dlapp am|task|runner|sweep|doctor``. Users never type this."""
+"""The processes that dlapp starts itself: ``python -I -S dlapp/__main__.py am|task|runner|sweep|doctor|tool``.
+
+Users never type this.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+if __name__ == "__main__":
+    # Python adds neither the directory of an isolated script nor, with -S, the one that dlapp was installed in.
+    sys.path.append(__file__.removesuffix("/dlapp/__main__.py"))
+
+from dlapp.system.processes.late_site import add_late
 from dlapp.system.processes.loading import loading
 
 if TYPE_CHECKING:
@@ -14,6 +22,7 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str]) -> int:
     """Run the process that the first word names; the others are its own."""
+    add_late()
     # Each is imported alone: what a task loads, every container pays for.
     with loading():
         match argv[0] if argv else "":
@@ -27,8 +36,13 @@ def main(argv: Sequence[str]) -> int:
                 from dlapp.runtime.sweep import main as run
             case "doctor":
                 from dlapp.doctor.node import main as run
+            case "tool":
+                from dlapp.tools.main import run_tool as run
             case other:
-                print(f"Error: dlapp {other!r}: what is there are am, task, runner, sweep and doctor", file=sys.stderr)
+                print(
+                    f"Error: dlapp {other!r}: what is there are am, task, runner, sweep, doctor and tool",
+                    file=sys.stderr,
+                )
                 return 2
     return run(argv[1:])
 

@@ -1,4 +1,4 @@
-"""The ApplicationMaster's process: ``python -I -m dlapp am --engine local --home DIR --attempt N ...``.
+"""The ApplicationMaster's process: ``python -I -S dlapp/__main__.py am --engine local --home DIR --attempt N ...``.
 
 On YARN it is ``am --engine yarn``, and learns all else from its container (`dlapp.am.yarn_main`).
 

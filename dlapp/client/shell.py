@@ -29,7 +29,7 @@ from dlapp.launcher.application import read_application
 from dlapp.locations import HdfsPlace
 from dlapp.spec import AppSpec
 from dlapp.system import locks
-from dlapp.system.processes.spawn import PYTHON
+from dlapp.system.processes.spawn import PROGRAM
 
 if TYPE_CHECKING:
     from dlapp.client import Client
@@ -114,7 +114,7 @@ def open_shell(
                 )
             shell_input.remember(shell_input.records_below(client.state_path), spec.workspace, now)
         note(_greeting(spec, devices, image))
-        command = [*PYTHON, "-m", "dlapp.tools", "run"]
+        command = [*PROGRAM, "tool", "run"]
         desk_env = {**os.environ, START_VARIABLE: write_start(directory, application.snapshot, client.config)}
         if image:
             from dlapp.launch_spec import DockerSettings

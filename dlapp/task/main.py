@@ -1,4 +1,4 @@
-"""The process of one task: ``python -I -m dlapp task --engine local --home DIR --keep-fds A,B``.
+"""The process of one task: ``python -I -S dlapp/__main__.py task --engine local --home DIR --keep-fds A,B``.
 
 With ``--loading-fd N`` it closes that descriptor when all that it needs is loaded.
 

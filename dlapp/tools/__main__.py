@@ -2,7 +2,6 @@
 
 import sys
 
-from dlapp.tools.main import find_word, load_command
+from dlapp.tools.main import run_tool
 
-name = sys.argv.pop(1)
-load_command(find_word(name) or name)()
+sys.exit(run_tool(sys.argv[1:]))

@@ -6,6 +6,8 @@ A command is imported when it is called, so ``dlapp status`` loads what ``dlapp-
 from __future__ import annotations
 
 import importlib
+import sys
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import click
@@ -57,6 +59,16 @@ def load_command(word: str) -> click.Command:
     entry = COMMANDS[word]
     found: click.Command = importlib.import_module(f"dlapp.tools.{entry.module}").main
     return found
+
+
+def run_tool(argv: Sequence[str]) -> int:
+    """Run a command as if its program had been called.
+
+    Args:
+        argv: its word or the name of its module, and its own words.
+    """
+    sys.argv[1:] = argv[1:]
+    return load_command(find_word(argv[0]) or argv[0])() or 0
 
 
 class CommandGroup(Command, click.Group):

@@ -103,8 +103,12 @@ class AmPlan(Value, kw_only=True):
 
 
 def python_command(python: str, *words: str) -> tuple[str, ...]:
-    """The command that runs dlapp on a node; without a Python there it says so in one line."""
-    return ("/bin/sh", "-c", _BEGIN, "dlapp", python, "-I", PROGRAM, *words)
+    """The command that runs dlapp on a node; without a Python there it says so in one line.
+
+    The bundle has all that dlapp needs, so the node's site-packages are added late, for what it does not have (fsspec):
+    `dlapp.system.processes.late_site`.
+    """
+    return ("/bin/sh", "-c", _BEGIN, "dlapp", python, "-I", "-S", PROGRAM, *words)
 
 
 def environment_of(environment: Mapping[str, str]) -> dict[str, str]:

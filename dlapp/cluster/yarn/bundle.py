@@ -1,4 +1,4 @@
-"""Bundle that brings dlapp to a node: one zip of what is installed here, run as ``python3 -I dlapp.pyz am`` or
+"""Bundle that brings dlapp to a node: one zip of what is installed here, run as ``python3 -I -S dlapp.pyz am`` or
 ``task``.
 
 In it is every module of dlapp and of the libraries that its ApplicationMaster and its tasks use, as source and, beside

@@ -19,40 +19,24 @@ from dlapp.system import files
 FIRST_KEPT = 3
 
 
-ISOLATIONS = (("-I",), ("-E", "-P"))
-"""Options of Python by which neither a directory nor PYTHONPATH of a user changes what our processes run. The second
-lets in what ``pip install --user`` put there."""
-
-
-def isolation(package: str, user_site: str | None) -> tuple[str, ...]:
-    """One of `ISOLATIONS`.
-
-    Args:
-        package: directory that dlapp was loaded from.
-        user_site: the user's own site-packages, if Python looks there: dlapp must be found, so where it lies there
-            that is not shut out.
-    """
-    if user_site and os.path.normpath(package).startswith(os.path.join(os.path.normpath(user_site), "")):
-        return ISOLATIONS[1]
-    return ISOLATIONS[0]
-
-
-PYTHON = (
-    sys.executable,
-    *isolation(os.path.dirname(dlapp.__file__), getattr(sys.modules.get("site"), "USER_SITE", None)),
-)
-"""The Python that runs dlapp, and finds it."""
-PROGRAM = (*PYTHON, "-m", "dlapp")
+_OPTIONS = ("-I", "-S")
+"""Neither a directory nor PYTHONPATH of a user changes what our processes run, and they start without site-packages,
+which are added when they are needed (`dlapp.system.processes.late_site`)."""
+_MAIN = "/dlapp/__main__.py"
+PROGRAM = (sys.executable, *_OPTIONS, os.path.dirname(os.path.abspath(dlapp.__file__)).removesuffix("/dlapp") + _MAIN)
 """How our own processes are started."""
 
 
 def is_program(words: Sequence[bytes], roles: Sequence[bytes]) -> bool:
     """Return True if a command line is `PROGRAM`'s in one of the roles (``am``, ``task``, ...), of any installation."""
-    for options in ISOLATIONS:
-        start = [*map(os.fsencode, options), b"-m", b"dlapp"]
-        if list(words[1 : 1 + len(start)]) == start and words[1 + len(start) : 2 + len(start)]:
-            return words[1 + len(start)] in roles
-    return False
+    start = 1 + len(_OPTIONS)
+    return (
+        list(words[1:start]) == [*map(os.fsencode, _OPTIONS)]
+        and words[start : start + 1] != []
+        and words[start].endswith(os.fsencode(_MAIN))
+        and words[start + 1 : start + 2] != []
+        and words[start + 1] in roles
+    )
 
 
 _KEPT_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH")

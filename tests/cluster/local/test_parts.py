@@ -31,7 +31,7 @@ from dlapp.cluster.local.state import (
 from dlapp.config import load_config
 from dlapp.errors import ConfigError, DlappError, Unreachable
 from dlapp.system import locks
-from dlapp.system.processes.spawn import PROGRAM, is_program, isolation, spawn
+from dlapp.system.processes.spawn import PROGRAM, is_program, spawn
 
 
 @pytest.fixture
@@ -131,23 +131,17 @@ def test_a_spawned_process_has_what_it_is_to_keep_and_nothing_else(tmp_path: Pat
     assert (tmp_path / "log").read_text() == f"['null', 'log', 'log', 'b', 'a']\n{passed_on}\n"
 
 
-def test_our_processes_find_dlapp_where_pip_put_it_and_nothing_of_the_users() -> None:
-    assert isolation("/usr/lib/python3/site-packages/dlapp", "/home/tony/.local/lib/site-packages") == ("-I",)
-    assert isolation("/home/tony/.local/lib/site-packages/dlapp", "/home/tony/.local/lib/site-packages") == ("-E", "-P")
-    assert isolation("/home/tony/.local/lib/site-packages-x/dlapp", "/home/tony/.local/lib/site-packages") == ("-I",)
-    assert isolation("/work/dlapp", None) == ("-I",)
-
-
 @pytest.mark.parametrize(
     ("line", "ours"),
     [
         (" ".join([*PROGRAM, "am", "--attempt", "1"]), True),
-        ("python -I -m dlapp am --attempt 1", True),
-        ("python -E -P -m dlapp am", True),
-        ("python -E -P -m dlapp status", False),
-        ("python -E -m dlapp am", False),
-        ("python -I -m dlapp", False),
-        ("python -I -m dlapp am_i", False),
+        ("python -I -S /opt/site-packages/dlapp/__main__.py am --attempt 1", True),
+        ("python -I -S /opt/site-packages/dlapp/__main__.py status", False),
+        ("python -I -S /opt/site-packages/dlapp/__main__.py am_i", False),
+        ("python -I -S /opt/site-packages/dlapp/__main__.py", False),
+        ("python -I -S /opt/main.py am", False),
+        ("python -I /opt/site-packages/dlapp/__main__.py am", False),
+        ("python -I -S", False),
         ("python", False),
         ("", False),
     ],

@@ -187,13 +187,15 @@ def _hasten() -> None:
 
 
 def main(directory: str, argv: list[str]) -> int:
-    """Be ``python -I dlapp.pyz am|task ...``, or ``python -I -m dlapp am|task|runner ...`` without these words."""
+    """Be ``python -I -S dlapp.pyz am|task ...``, or ``python -I -S dlapp/__main__.py am|task|runner ...`` without these
+    words."""
     with open(f"{directory}/plan.json") as file:
         plan = json.load(file)
     if argv[0] != "-I":
         return _main_on_this_machine(directory, argv, plan)
-    assert argv[:2] == ["-I", "dlapp.pyz"], argv
-    if argv[2] == "am" and plan["outlives"]:
+    assert argv[:3] == ["-I", "-S", "dlapp.pyz"], argv
+    argv = argv[3:]
+    if argv[0] == "am" and plan["outlives"]:
         child = os.fork()
         if child:
             return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -202,14 +204,14 @@ def main(directory: str, argv: list[str]) -> int:
     os.environ["PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"] = "python"
     if plan["hasty"]:
         _hasten()
-    if argv[2] == "am":
+    if argv[0] == "am":
         attempt = int(os.environ["CONTAINER_ID"].split("_")[-2])
         with open(f"{directory}/pid-{attempt}", "w") as file:
             file.write(str(os.getpid()))
         _arrange(_Points(directory, attempt, plan))
     from dlapp.__main__ import main as run
 
-    return int(run(argv[2:]) or 0)
+    return int(run(argv) or 0)
 
 
 def _main_on_this_machine(directory: str, argv: list[str], plan: dict[str, Any]) -> int:

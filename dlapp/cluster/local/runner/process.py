@@ -1,4 +1,4 @@
-"""The process of a runner: ``python -I -m dlapp runner --state DIR --lock-fd N --settings JSON [--stay] ...``.
+"""The process of a runner: ``python -I -S dlapp/__main__.py runner --state DIR --lock-fd N --settings JSON ...``.
 
 It loads in two steps. If a submission is about to come (``--stay``), the spare ApplicationMaster is started after the
 first one, so that it loads while the runner does.

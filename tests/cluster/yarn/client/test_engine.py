@@ -79,7 +79,7 @@ def master_of(application_id: ApplicationId) -> int:
             environment = (process / "environ").read_bytes()
         except OSError:
             continue
-        if words[1:5] == [b"-I", b"dlapp.pyz", b"am", b"--engine"]:
+        if words[1:6] == [b"-I", b"-S", b"dlapp.pyz", b"am", b"--engine"]:
             # Behind a ResourceManager's restart its number stands between.
             own = next((one for one in environment.split(b"\0") if one.startswith(b"CONTAINER_ID=")), b"")
             if f"{str(application_id).removeprefix('application')}_".encode() in own:

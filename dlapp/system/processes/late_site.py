@@ -1,0 +1,53 @@
+"""Site-packages that are added when something in them is first needed.
+
+The processes that dlapp starts itself run without `site` (``python -S``): on every start it reads each ``.pth`` file of
+the installation and runs what these import, which is a third of the processor time of a task's start or more, and a
+task on one machine or from the bundle of a cluster needs nothing that lies there. ``.pth`` files are not read later
+either: what they run or add is not dlapp's. Source: docs.python.org, library/site.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+
+
+class LateSite:
+    """A finder, the last of all, that adds site-packages when a module is asked for that nothing else has.
+
+    Threads that come at the same time do the same twice, which changes nothing.
+    """
+
+    @staticmethod
+    def find_spec(name: str, path: Sequence[str] | None, _target: ModuleType | None = None) -> ModuleSpec | None:
+        """Return where a module is in site-packages; None: not there either."""
+        # The standard library tries modules of other systems, and is complete without site-packages.
+        if path is not None or name in sys.stdlib_module_names:
+            return None
+        sys.path += [directory for directory in _site_packages() if directory not in sys.path]
+        return PathFinder.find_spec(name)
+
+
+def _site_packages() -> list[str]:
+    """Return the site-packages of this Python; in a virtual environment its own, and the system's where it has them."""
+    import os
+    import site
+
+    prefixes = [sys.prefix, sys.exec_prefix]
+    environment = os.path.dirname(os.path.dirname(os.path.abspath(sys.executable)))
+    try:
+        with open(f"{environment}/pyvenv.cfg", encoding="utf-8", errors="replace") as file:
+            lines = {tuple(word.strip().lower() for word in line.split("=", 1)) for line in file}
+    except FileNotFoundError:
+        pass
+    else:
+        prefixes = [environment, *(prefixes if ("include-system-site-packages", "true") in lines else ())]
+    return [directory for directory in site.getsitepackages(prefixes) if os.path.isdir(directory)]
+
+
+def add_late() -> None:
+    """Find what lies in site-packages although this Python was started without them."""
+    if sys.flags.no_site:
+        sys.meta_path.append(LateSite)

@@ -1,0 +1,52 @@
+"""Site-packages that come late: found when needed, never for what the standard library looks for in vain."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from dlapp.system.processes.spawn import PROGRAM
+
+PACKAGES = "import sys; sys.path.append({0!r}); from dlapp.system.processes.late_site import add_late; add_late()\n"
+
+
+def trial(code: str, *options: str) -> str:
+    """Run code in a Python that was started with these options and has dlapp."""
+    begin = PACKAGES.format(PROGRAM[-1].removesuffix("/dlapp/__main__.py"))
+    command = [sys.executable, "-I", *options, "-c", begin + code]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_a_library_is_found_without_site_packages_at_the_start() -> None:
+    assert trial("print('site' in sys.modules); import click; print(click.__name__)", "-S") == "False\nclick"
+
+
+def test_a_library_that_is_nowhere_is_not_found() -> None:
+    code = "\ntry: import no_such_library\nexcept ModuleNotFoundError as error: print(error.name)"
+    assert trial(code, "-S") == "no_such_library"
+
+
+def test_what_the_standard_library_lacks_here_adds_no_site_packages() -> None:
+    # shutil tries the modules of another system.
+    assert trial("import shutil, dlapp.task.steps; print('site' in sys.modules)", "-S") == "False"
+
+
+def test_libraries_of_several_threads_are_all_found() -> None:
+    code = """
+import threading
+found = []
+def load(name):
+    found.append(__import__(name).__name__)
+threads = [threading.Thread(target=load, args=(name,)) for name in ("click", "yaml", "kazoo", "h11")]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(*sorted(found))
+"""
+    assert trial(code, "-S") == "click h11 kazoo yaml"
+
+
+@pytest.mark.parametrize("options", [(), ("-S",)])
+def test_libraries_come_from_the_environment_that_dlapp_is_installed_in(options: tuple[str, ...]) -> None:
+    assert trial("import click; print(click.__file__)", *options) == trial("import click; print(click.__file__)")
