@@ -14,6 +14,8 @@ from enum import Enum
 from dlapp.errors import SpecError
 from dlapp.value import Value, field
 
+DEFAULT_ROLE = "worker"
+"""Name of the only role of an application that names none."""
 MAX_CONTAINERS = 100_000
 MAX_AMOUNT = 2**31 - 1
 """Hadoop's ResourceProto carries memory as int64 but cores and counts as int32; the smaller limit holds for all."""
@@ -159,7 +161,7 @@ class RoleSpec(Value, kw_only=True):
         service: it does not decide the application's success and is ended when the others are done.
     """
 
-    name: str = "worker"
+    name: str = DEFAULT_ROLE
     instances: int = 1
     resources: Resources = field(default_factory=Resources)
     script: str | None = None

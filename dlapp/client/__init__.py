@@ -392,6 +392,25 @@ class Client(Closeable):
             raise NotFound(missing[0])
         return bytes(data[:TAIL_BYTES])
 
+    def index_of(self, application_id: AnyApplication, role: str, number: int) -> int:
+        """Return CONTAINER_INDEX of a container that is known by its role and its number in it, from 0.
+
+        Raises:
+            NotFound: there is no such application, or it has no such role or number.
+        """
+        application_id = self._id(application_id)
+        spec = self._on(application_id).submission(application_id).spec
+        first = 0
+        for one in spec.roles:
+            if one.name == role:
+                if number < one.instances:
+                    return first + number
+                count = one.instances
+                raise NotFound(f"{application_id} has no container {role}_{number}: the role has {count}, from 0")
+            first += one.instances
+        names = ", ".join(one.name for one in spec.roles)
+        raise NotFound(f"{application_id} has no role {role}, it has {names}")
+
     # ---- doing ----
 
     def submit(

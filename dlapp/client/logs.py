@@ -18,6 +18,7 @@ from dlapp.cluster import LogFiles
 from dlapp.errors import DlappError, NotFound, Unreachable, UsageError
 from dlapp.ids import ContainerId
 from dlapp.login import Login, own_login
+from dlapp.spec import DEFAULT_ROLE
 from dlapp.system import files, log_times
 from dlapp.system.files import UntrustedFile
 from dlapp.system.log_times import LogTimes
@@ -424,9 +425,14 @@ class LineMerger:
 
 
 def prefix_of(piece: LogPiece) -> bytes:
-    """``[0] `` for what container 0 printed, ``[0 err] `` for its stderr, ``[0 dlapp] `` for our own log of it."""
+    """``[0] `` for what container 0 printed, ``[0 err] `` for its stderr, ``[0 dlapp] `` for our own log of it.
+
+    The containers of roles have their names: ``[trainer_0 err] ``.
+    """
+    log = piece.log
+    is_alone = log.role == DEFAULT_ROLE and log.index == log.role_index
     stream = {"stdout": "", "stderr": " err"}.get(piece.stream, " " + piece.stream.removesuffix(".log"))
-    return f"[{piece.log.index}{stream}] ".encode()
+    return f"[{log.index if is_alone else f'{log.role}_{log.role_index}'}{stream}] ".encode()
 
 
 def timed_prefix_of(piece: LogPiece) -> bytes:

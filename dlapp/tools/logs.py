@@ -13,15 +13,16 @@ from dlapp.tools.common import command, complete_id, json_option, note
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from dlapp.client import Client
     from dlapp.client.logs import LogPiece
-    from dlapp.ids import ContainerId
+    from dlapp.ids import ApplicationId, ContainerId
     from dlapp.report import ApplicationView
 
 
 @command("dlapp-logs", example="dlapp-logs -f application_1700000000000_0042")
 @click.argument("application", metavar="[ID]", default="last", shell_complete=complete_id())
 @click.option("-f", "--follow", is_flag=True, help="Follow until the application ends, and exit with its code.")
-@click.option("--container", metavar="INDEX|ID", help="Only this container: raw, its stderr to stderr.")
+@click.option("--container", metavar="INDEX|ROLE_N|ID", help="Only this container: raw, its stderr to stderr.")
 @click.option(
     "--try", "try_number", type=click.IntRange(min=1), metavar="N", help="Each container's N-th start, not its last."
 )
@@ -50,17 +51,18 @@ def main(
     """Show what an application's containers print.
 
     All of them are merged, with "[0] " before a line that container 0 printed and "[0 err] " before one of its
-    stderr; those of a container are in the order in which they were printed. ID is an application's id, a unique
-    ending of it, or 'last' (the default). On a terminal colours are shown, and other control sequences left out.
+    stderr, or "[trainer_0] " with the name of its role; those of a container are in the order in which they were
+    printed. ID is an application's id, a unique ending of it, or 'last' (the default). On a terminal colours are
+    shown, and other control sequences left out.
     """
     from dlapp.client import Client, exit_code
 
     streams = _streams(only_stdout, only_stderr, own)
     if timestamps and own:
         raise UsageError("--timestamps and --own exclude each other: lines of dlapp's own log begin with their time")
-    one = None if container is None else _container(container)
     client = Client()
     application_id = client.resolve(application)
+    one = None if container is None else _container(container, client, application_id)
     waiting = _WaitingNotes()
     pieces = client.logs(
         application_id,
@@ -106,10 +108,15 @@ def _streams(only_stdout: bool, only_stderr: bool, own: bool) -> tuple[str, ...]
     return ("stderr",) if only_stderr else ("stdout", "stderr")
 
 
-def _container(text: str) -> int | ContainerId:
+def _container(text: str, client: Client, application_id: ApplicationId) -> int | ContainerId:
     from dlapp.ids import ContainerId
 
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else ContainerId.from_text(text)
+    if text.isascii() and text.isdecimal() and len(text) < 10:
+        return int(text)
+    role, _, number = text.rpartition("_")
+    if text.startswith("container_") or not (role and number.isascii() and number.isdecimal() and len(number) < 10):
+        return ContainerId.from_text(text)
+    return client.index_of(application_id, role, int(number))
 
 
 class _WaitingNotes:

@@ -13,7 +13,7 @@ from dlapp.value import replace
 
 APPLICATION = ApplicationId(1_700_000_000_000, 42)
 EPOCH_MS = 1_700_000_000_000
-PHASES = (Phase.LEASING, Phase.UNPACKING, Phase.FETCHING, Phase.WAITING)
+PHASES = (Phase.UNPACKING, Phase.FETCHING, Phase.LEASING, Phase.WAITING)
 TIMING = Timing(
     hello_ms=30_000,
     check_ms=3_000,

@@ -18,7 +18,8 @@ from dlapp.cluster import ContainerEnd, Heartbeat, Registered, ResourceLimits
 from dlapp.cluster.yarn.am.resource_requests import ResourceRequestTable
 from dlapp.messages import Fault, Phase, Stop, StoredOutput, TaskResult
 from dlapp.report import Cause, FinalStatus, State
-from dlapp.spec import ContainerFailure, Gang, OutputSpec, Placement, RoleSpec
+from dlapp.spec import ContainerFailure, Dependency, Gang, OutputSpec, Placement, RoleFailure, RoleSpec, Until
+from dlapp.value import replace
 from tests.am.driving import START_MS, Driver, result
 
 GANG = RoleSpec(instances=3)
@@ -945,6 +946,201 @@ def test_a_member_lost_before_the_gate_opens_is_replaced_and_nobody_else_notices
     assert not am.orders(2).go
     am.report(5, Phase.WAITING)
     assert am.orders(2).go
+
+
+TEAM = (RoleSpec(name="ps", service=True), RoleSpec(name="worker", instances=2, retries=1))
+
+
+def team_at_work(*roles: RoleSpec, **fields: Any) -> Driver:
+    """A gang of two roles at work: containers 2 (ps) and 3, 4 (worker)."""
+    am = Driver(*(roles or TEAM), gang=Gang.ALL, **fields)
+    am.granted(2)
+    am.granted(3, 4, request_id=2)
+    for number in (2, 3, 4):
+        am.hello(number)
+        am.report(number, Phase.WAITING)
+    for number in (2, 3, 4):
+        am.report(number, Phase.RUNNING)
+    return am
+
+
+def test_a_gang_of_roles_goes_when_every_role_is_ready() -> None:
+    am = Driver(*TEAM, gang=Gang.ALL)
+    am.granted(3, 4, request_id=2)
+    for number in (3, 4):
+        am.hello(number)
+        am.report(number, Phase.WAITING)
+    assert not am.orders(3).go
+    am.granted(2)
+    am.hello(2)
+    am.report(2, Phase.WAITING)
+    assert [am.orders(number).go for number in (2, 3, 4)] == [True] * 3
+
+
+def test_with_a_gang_for_each_role_none_waits_for_another_role() -> None:
+    am = Driver(*TEAM, gang=Gang.ROLE)
+    am.granted(3, 4, request_id=2)
+    for number in (3, 4):
+        am.hello(number)
+        am.report(number, Phase.WAITING)
+    assert am.orders(3).go
+
+
+def test_a_lost_member_restarts_every_role_of_its_gang() -> None:
+    am = team_at_work()
+    am.finished(3, result(Fault.USER, 1))
+    assert am.stops(2, 4) == [Stop.NOW] * 2
+    am.ended(2)
+    am.ended(4)
+    assert am.asked() == [1, 2]
+
+
+def test_a_role_may_have_its_instances_restarted_alone() -> None:
+    am = team_at_work(TEAM[0], replace(TEAM[1], on_failure=RoleFailure.RESTART))
+    am.finished(3, result(Fault.USER, 1))
+    assert am.stops(2, 4) == [Stop.NO] * 2
+    am.granted(5, request_id=2)
+    am.hello(5)
+    assert am.orders(5).go
+    later = second(am, 2, 4)
+    later.hello(2, index=0, phase=Phase.RUNNING, attempt=1)
+    later.hello(4, index=2, phase=Phase.RUNNING, attempt=1)
+    for _ in range(13):  # then container 5, which the engine does not name, is gone
+        later.wait(10)
+        for number in (2, 4):
+            later.report(number, Phase.RUNNING, attempt=1)
+    assert later.asked() == [0, 1]
+    assert [later.orders(number, attempt=1).stop for number in (2, 4)] == [Stop.NO] * 2
+
+
+def test_a_service_that_fails_for_good_is_there_again_when_its_gang_begins_anew() -> None:
+    am = team_at_work()
+    am.finished(2, result(Fault.USER, 1))
+    assert (am.asked(), am.stops(3, 4)) == ([0, 0], [Stop.NO] * 2)
+    am.finished(3, result(Fault.USER, 1))
+    am.ended(4)
+    assert am.asked() == [1, 2]
+    assert am.journal().given_up == {}
+
+
+def test_a_gang_that_cannot_be_complete_fails_also_by_a_service() -> None:
+    am = Driver(*TEAM, gang=Gang.ALL)
+    am.granted(2)
+    am.hello(2)
+    am.report(2, Phase.ENDED, result(Fault.DATA, None, None, message="input data is missing"))
+    am.ended(2)
+    am.settled()
+    assert am.words() == "container 0 (ps 0) failed: input data is missing"
+
+
+def test_the_gate_of_several_roles_is_open_for_the_next_attempt() -> None:
+    am = second(team_at_work(), 2, 3, 4)
+    for number in (2, 3, 4):
+        am.hello(number, index=number - 2, phase=Phase.RUNNING, attempt=1)
+    assert [am.orders(number, attempt=1).stop for number in (2, 3, 4)] == [Stop.NO] * 3
+    am.ended(3, -100, attempt=1, node_fault=True)
+    assert [am.orders(number, attempt=1).stop for number in (2, 4)] == [Stop.NOW] * 2
+
+
+# ---- roles that depend on others ----
+
+
+def after(name: str, *conditions: tuple[str, Until], **fields: Any) -> RoleSpec:
+    return RoleSpec(name=name, depends_on=tuple(Dependency(*one) for one in conditions), **fields)
+
+
+def test_what_waits_until_a_role_is_done_is_asked_for_then_and_not_before() -> None:
+    am = Driver(RoleSpec(name="train"), after("eval", ("train", Until.DONE), instances=2))
+    assert (am.asked(), am.phase()) == ([1, 0], "waiting for 1 container, eval waits for train (done)")
+    am.running(2)
+    assert am.asked() == [0, 0]
+    am.finished(2)
+    assert am.asked() == [0, 2]
+    am.running(3, 4, request_id=2)
+    assert am.orders(3).go
+    am.finished(3)
+    am.finished(4)
+    am.settled()
+    assert am.ending().cause is Cause.SUCCEEDED
+
+
+def test_outside_of_a_gang_a_role_is_asked_for_when_the_one_that_it_depends_on_has_started() -> None:
+    am = Driver(RoleSpec(name="db", instances=2, service=True), after("web", ("db", Until.STARTED)))
+    am.running(2)
+    assert am.asked() == [1, 0]
+    am.running(3)
+    assert am.asked() == [0, 1]
+
+
+def test_in_a_gang_a_role_starts_after_the_gate_when_the_one_that_it_depends_on_has_started() -> None:
+    am = Driver(TEAM[0], after("worker", ("ps", Until.STARTED)), gang=Gang.ALL)
+    assert am.asked() == [1, 1]
+    am.granted(2)
+    am.granted(3, request_id=2)
+    for number in (2, 3):
+        am.hello(number)
+        am.report(number, Phase.WAITING)
+    assert (am.orders(2).go, am.orders(3).go) == (True, False)
+    assert am.phase() == "2 of 2 at the gate, worker waits for ps"
+    am.report(2, Phase.RUNNING)
+    assert am.orders(3).go
+
+
+def test_a_role_whose_condition_can_never_hold_fails_the_application_by_both_names() -> None:
+    am = Driver(
+        RoleSpec(name="prepare"),
+        after("train", ("prepare", Until.DONE)),
+        RoleSpec(name="log"),
+        success=("train", "log"),
+    )
+    am.running(4, request_id=3)
+    am.running(2)
+    am.finished(2, result(Fault.USER, 1))
+    am.finished(4)
+    am.settled()
+    assert am.words() == "role train cannot start: it depends on role prepare, and container 0 (prepare 0) failed"
+
+
+def test_where_the_others_go_on_only_the_role_that_cannot_start_has_failed() -> None:
+    am = Driver(
+        RoleSpec(name="prepare"),
+        after("train", ("prepare", Until.DONE)),
+        RoleSpec(name="other"),
+        on_container_failure=ContainerFailure.CONTINUE,
+    )
+    am.running(2)
+    am.running(3, request_id=3)
+    am.finished(2, result(Fault.USER, 1))
+    am.finished(3)
+    assert [part.role for part in am.settlement().parts] == ["other"]
+    am.settled()
+    assert am.words().startswith("2 of 3 containers failed: 0-1; the first of them: container 0 (prepare 0) failed")
+
+
+def test_a_next_attempt_knows_what_had_started_and_failed_for_good() -> None:
+    roles = (RoleSpec(name="db", service=True), after("web", ("db", Until.STARTED)))
+    first = Driver(*roles)
+    first.running(2)
+    first.running(3, request_id=2)
+    first.finished(2, result(Fault.USER, 1))
+    am = second(first, 3)
+    am.hello(3, index=1, phase=Phase.RUNNING, attempt=1)
+    am.wait(2)
+    assert am.orders(3, attempt=1).stop is Stop.NO
+    assert "waits" not in am.phase()
+
+
+def test_the_roles_that_decide_end_the_others_softly() -> None:
+    am = Driver(RoleSpec(name="chief"), RoleSpec(name="worker", instances=2), success=("chief",), kill_grace_s=20.0)
+    am.running(2)
+    am.running(3, 4, request_id=2)
+    am.finished(3, result(Fault.USER, 1))
+    am.finished(2)
+    assert am.stops(4) == [Stop.SOFT]
+    am.finished(4, result(Fault.STOPPED, None))
+    assert am.settlement().how is events.Settlement.COMMIT
+    am.settled()
+    assert am.ending().cause is Cause.SUCCEEDED
 
 
 def gang_at_work(**fields: Any) -> Driver:

@@ -41,10 +41,16 @@ def test_each_role_is_given_its_program_its_place_and_its_variables(engine: Engi
     application = id_of(done)
     assert "DL App Resources = trainer: 2 containers, each with memory 64 MiB" in done.out
     assert sorted(printed("--stdout", application)) == [
-        "[0] a b c 0 0/3 trainer 0/2 trainer all",
-        "[1] a b c 1 1/3 trainer 1/2 trainer all",
-        "[2] 2 2 judge anyone option",
+        "[judge_0] 2 2 judge anyone option",
+        "[trainer_0] a b c 0 0/3 trainer 0/2 trainer all",
+        "[trainer_1] a b c 1 1/3 trainer 1/2 trainer all",
     ]
+    assert printed("--container", "trainer_1", "--stdout") == ["a b c 1 1/3 trainer 1/2 trainer all"]
+    absent = run("dlapp-logs", "--container", "trainer_2")
+    assert (absent.code, absent.err) == (
+        3,
+        f"Error: {application} has no container trainer_2: the role has 2, from 0\n",
+    )
     tree = engine.tree("roles")
     assert {name: text for name, text in tree.items() if name.endswith("/n")} == {
         "trainer_0/n": "0\n",
@@ -63,7 +69,7 @@ def test_commands_run_without_a_workspace_in_an_empty_directory(engine: Engine, 
     done = waited(file_of(tmp_path, "list]\ncommand=ls -A\n", "say]\ncommand=echo '$HOME;' ok\n"))
     assert done.code == 0, done.err + done.out
     assert "user_dev_workspace_path" not in done.out
-    assert printed("--stdout", id_of(done)) == ["[1] $HOME; ok"]
+    assert printed("--stdout", id_of(done)) == ["[say_0] $HOME; ok"]
 
 
 @on_yarn_when_full
@@ -86,7 +92,7 @@ def test_a_gang_of_roles_starts_together_and_one_that_depends_on_another_later(e
     done = waited(file)
     assert done.code == 0, done.err + done.out
     # Its start is reported when its process has begun, which may not have come to its own first step.
-    assert sorted(printed("--container", "3", "--stdout", id_of(done))) == ["ps", "seen-0", "seen-1"]
+    assert sorted(printed("--container", "eval_0", "--stdout", id_of(done))) == ["ps", "seen-0", "seen-1"]
     seen = status(id_of(done))
     worker, evaluation = seen["containers"][1], seen["containers"][3]
     assert evaluation["started_ms"] >= worker["finished_ms"]

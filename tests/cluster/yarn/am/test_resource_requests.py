@@ -52,6 +52,35 @@ def test_at_most_twice_the_count_and_64_hosts_are_named() -> None:
     assert len([row for row in one.rows(2) if row.name.startswith("n")]) == 64
 
 
+def test_what_only_one_role_excludes_is_left_to_the_others() -> None:
+    one = wants(node("a"), node("b"), node("c"))
+    one.want([ask(1, exclude_nodes=("a", "b")), ask(1, 2, exclude_nodes=("a",)), ask(1, 3, nodes=("a", "b"))], NONE)
+    assert one.avoid() == ([], []), "the third role is to be there"
+    assert shown(one.rows(1)) == {"c": (1, True), "/r1": (1, False), ANY: (1, False)}
+    assert shown(one.rows(2)) == {"b": (1, True), "c": (1, True), "/r1": (1, False), ANY: (1, False)}
+    assert {"a", "b"} < shown(one.rows(3)).keys()
+    assert not any(one.rows_due(request_id) for request_id in (1, 2, 3))
+    one.take_changed_nodes([node("d")])
+    assert [one.rows_due(request_id) for request_id in (1, 2, 3)] == [True, True, False]
+    assert "d" in shown(one.rows(1))
+    one.want([ask(1, exclude_nodes=("a", "b")), ask(1, 2, exclude_nodes=("a",))], NONE)
+    assert one.avoid() == (["a"], [])
+    assert shown(one.rows(2))[ANY] == (1, True), "the whole application avoids it"
+
+
+def test_a_role_that_excludes_every_node_is_put_on_none() -> None:
+    one = wants(node("a"))
+    one.want([ask(1, exclude_nodes=("a",)), ask(1, 2)], NONE)
+    assert shown(one.rows(1)) == {ANY: (1, False)}
+    assert not one.fits_a_node(ask(1, exclude_nodes=("a",)))
+
+
+def test_where_no_nodes_are_known_by_name_what_any_role_excludes_is_avoided_unless_another_asks_for_it() -> None:
+    one = wants()
+    one.want([ask(1, exclude_nodes=("a", "b")), ask(1, 2, nodes=("b",))], NONE)
+    assert one.avoid() == (["a"], [])
+
+
 def test_named_nodes_are_strict_with_their_racks() -> None:
     one = wants(node("a", rack="/r7"))
     one.want([ask(2, nodes=("a", "unknown"))], NONE)
