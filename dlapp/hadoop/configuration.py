@@ -1,16 +1,19 @@
 """Configuration of a Hadoop cluster: the addresses in the files that its operators hand out.
 
-Read are core-site.xml, hdfs-site.xml and yarn-site.xml of one directory, later over earlier, with Hadoop's own
-defaults under them for the few properties that matter here. ``${name}`` stands for another property, and
-``${env.NAME}`` for a variable, and ``xi:include`` for the properties of another file, as in Hadoop.
+Read are core-site.xml, hdfs-site.xml and yarn-site.xml of one directory, with Hadoop's own defaults under them for the
+few properties that matter here. What stands later counts, but where an earlier one is final or the later one has no
+value. ``${name}`` stands for another property, ``${env.NAME}`` for a variable, and ``xi:include`` for the properties of
+another file, as in Hadoop.
 
-Source: org.apache.hadoop.conf.Configuration; yarn-default.xml and hdfs-default.xml of 3.4.2.
+Source: org.apache.hadoop.conf.Configuration; yarn-default.xml and hdfs-default.xml of 3.4.2; answers of its
+``hdfs getconf``.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import re
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -27,12 +30,22 @@ _CLUSTER_ID = "yarn.resourcemanager.cluster-id"
 _CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
 _CA, _TRUSTSTORE = "SSL_CERT_FILE", "ssl.client.truststore.location"
 _MOST_BYTES = 16 << 20
-_REFERENCE = re.compile(r"\$\{([^${}]+)\}")
-_MOST_ROUNDS = 20
+_REFERENCE = re.compile(r"\$\{([^$} ]+)\}")
+_VARIABLE = re.compile(r"env\.(.+?)(?:(:?-)(.*))?", re.DOTALL)
+_MOST_REFERENCES = 20
+"""Source: Configuration.MAX_SUBST."""
 _MOST_INCLUDES = 10
 """Files that include one another."""
 _MOST_TEXT = 1 << 16
-"""Characters of a value when its references are resolved; a value with each twice doubles in each round."""
+"""Characters of a value when its references are resolved."""
+_RENAMED = {
+    "fs.default.name": "fs.defaultFS",
+    "dfs.federation.nameservices": "dfs.nameservices",
+    "dfs.http.address": "dfs.namenode.http-address",
+    "dfs.https.address": "dfs.namenode.https-address",
+    "dfs.umaskmode": "fs.permissions.umask-mode",
+}
+"""Former names of properties that are read here. Source: Hadoop's DeprecatedProperties.md."""
 _DEFAULTS = {
     "yarn.resourcemanager.hostname": "0.0.0.0",
     "yarn.resourcemanager.address": "${yarn.resourcemanager.hostname}:8032",
@@ -62,24 +75,40 @@ class HadoopConfiguration(NamedTuple):
     files: tuple[str, ...] = ()
 
     def get(self, name: str) -> str | None:
-        """The value of a property, references resolved; None: it has none, or an empty one."""
-        text = self.properties.get(name) or _DEFAULTS.get(name)
-        return self._resolved(text).strip() or None if text else None
+        """The value of a property, references resolved; None: it has none, or an empty one.
 
-    def _resolved(self, text: str) -> str:
-        def value(match: re.Match[str]) -> str:
-            name = match[1]
-            if name.startswith("env."):
-                return os.environ.get(name[4:], "")
-            return self.properties.get(name) or _DEFAULTS.get(name, "")
+        A reference to what has no value stays as it is, with those after it.
 
-        for _ in range(_MOST_ROUNDS):
-            if not _REFERENCE.search(text):
-                return text
-            text = _REFERENCE.sub(value, text)
+        Raises:
+            ConfigError: it has too many references, or a circle of them.
+
+        Source: Configuration.substituteVars.
+        """
+        text = whole = self._raw(name) or ""
+        for _ in range(_MOST_REFERENCES):
+            reference = _REFERENCE.search(text)
+            value = self._referred(reference[1]) if reference else None
+            if reference is None or value is None:
+                return text.strip() or None
+            if reference[0] in value:
+                return whole.strip()
+            text = text[: reference.start()] + value + text[reference.end() :]
             if len(text) > _MOST_TEXT:
                 raise ConfigError(f"{self.origin}: {text[:40]!r}… grows beyond {_MOST_TEXT} characters")
-        raise ConfigError(f"{self.origin}: {text!r} refers to itself")
+        raise ConfigError(
+            f"{self.origin}: {name} ({whole[:100]!r}) refers to itself, or {_MOST_REFERENCES} times to others"
+        )
+
+    def _raw(self, name: str) -> str | None:
+        return self.properties.get(name) or _DEFAULTS.get(name)
+
+    def _referred(self, name: str) -> str | None:
+        """Return what ``${name}`` stands for; None: nothing."""
+        if variable := _VARIABLE.fullmatch(name):
+            value = os.environ.get(variable[1])
+            missing = value is None if variable[2] == "-" else not value
+            return variable[3] if variable[2] and missing else value
+        return _of_java(name) or self._raw(name)
 
     def is_on(self, name: str) -> bool:
         """Return True if a property is ``true``."""
@@ -115,7 +144,7 @@ class HadoopConfiguration(NamedTuple):
         Raises:
             ConfigError: the files have neither, or it is not of letters, digits, dots, dashes and underscores.
         """
-        place = (self.get("fs.defaultFS") or self.get("fs.default.name") or "").partition("://")[2]
+        place = (self.get("fs.defaultFS") or "").partition("://")[2]
         found = self.get(_CLUSTER_ID) or place.partition("/")[0].partition(":")[0]
         if not _CLUSTER_NAME.fullmatch(found):
             raise ConfigError(
@@ -154,7 +183,7 @@ class HadoopConfiguration(NamedTuple):
         Raises:
             ConfigError: it is not an HDFS, or the files do not say.
         """
-        location = (self.get("fs.defaultFS") or self.get("fs.default.name") or "").rstrip("/")
+        location = (self.get("fs.defaultFS") or "").rstrip("/")
         scheme, _, name = location.partition("://")
         if scheme not in ("hdfs", "viewfs") or not name:
             raise ConfigError(f"{self.origin}: fs.defaultFS is {location or 'not set'}; it must be hdfs://…")
@@ -289,8 +318,7 @@ def read_configuration(directory: str | None, environ: Mapping[str, str] = os.en
             f"core-site.xml and yarn-site.xml"
         )
     origin = f"yarn.conf_dir ({named})" if directory else f"{VARIABLE} ({named})"
-    properties: dict[str, str] = {}
-    found = []
+    reading, found = _Reading(named), []
     for name in (_SSL_CLIENT, *FILES):
         path = os.path.join(named, name)
         try:
@@ -302,96 +330,140 @@ def read_configuration(directory: str | None, environ: Mapping[str, str] = os.en
             if name == _SSL_CLIENT:
                 continue
             raise ConfigError(f"{path}: {error.strerror}") from error
-        properties.update(parse_properties(data, path))
+        reading.read(data, path)
         if name != _SSL_CLIENT:
             found.append(name)
     if not found:
         raise ConfigError(f"{origin}: there is none of {', '.join(FILES)}")
-    return HadoopConfiguration(properties, origin, tuple(found))
+    return HadoopConfiguration(reading.properties, origin, tuple(found))
 
 
-def parse_properties(data: bytes, path: str, depth: int = 0) -> dict[str, str]:
+def parse_properties(data: bytes, path: str) -> dict[str, str]:
     """The properties of one file, with those of files that it includes.
 
     Args:
         data: its content.
         path: where it lies; names of included files are relative to its directory.
-        depth: how many files include it, one the other.
 
     Raises:
         ConfigError: it is not XML, or includes what is not there and has no fallback for it.
-
-    Source: org.apache.hadoop.conf.Configuration, Parser.handleInclude.
     """
-    # The parser alone takes 1 ms to load, ElementTree 15.
-    from xml.parsers import expat
-
-    found: dict[str, str] = {}
-    texts: dict[str, list[str]] = {}
-    inside = missing = ""
-    is_included = False  # so its fallback does not count
-
-    def start(tag: str, attributes: dict[str, str]) -> None:
-        nonlocal inside, missing, is_included
-        if tag == "property":
-            texts.clear()
-        elif tag.rpartition(":")[2] == "include" and (href := attributes.get("href")):
-            more = _included(href, f"{path}:{parser.CurrentLineNumber}", os.path.dirname(path), depth)
-            missing, is_included = href if more is None else "", more is not None
-            found.update(more or {})
-        elif tag.rpartition(":")[2] == "fallback":
-            missing = ""
-        inside = tag
-
-    def end(tag: str) -> None:
-        nonlocal inside, is_included
-        if tag == "property" and not is_included and (name := "".join(texts.get("name", ())).strip()):
-            found[name] = "".join(texts.get("value", ())).strip()
-        elif tag.rpartition(":")[2] == "include":
-            if missing:
-                raise ConfigError(f"{path}:{parser.CurrentLineNumber}: includes {missing}, which is not there")
-            is_included = False
-        inside = ""
-
-    def character_data(text: str) -> None:
-        if inside in ("name", "value"):
-            texts.setdefault(inside, []).append(text)
-
-    def entity(*_: object) -> None:
-        # Hadoop's files have none, and entities of entities grow without end.
-        raise ConfigError(f"{path}:{parser.CurrentLineNumber}: declares an entity, which is not read here")
-
-    parser = expat.ParserCreate()
-    parser.EntityDeclHandler = entity
-    parser.StartElementHandler, parser.EndElementHandler, parser.CharacterDataHandler = start, end, character_data
-    try:
-        parser.Parse(data, True)
-    except LookupError as error:  # an encoding that Python does not know
-        raise ConfigError(f"{path}:{parser.CurrentLineNumber}: {str(error)!r:.80}") from error
-    except expat.ExpatError as error:
-        raise ConfigError(f"{path}:{error.lineno}: is not XML: {expat.errors.messages[error.code]}") from error
-    return found
+    reading = _Reading(os.path.dirname(path))
+    reading.read(data, path)
+    return reading.properties
 
 
-def _included(href: str, where: str, directory: str, depth: int) -> dict[str, str] | None:
-    """Return the properties of a file that another one includes; None: it is not there.
+class _Reading:
+    """Properties of some files, read one after the other.
 
     Args:
-        href: what the other one says.
-        where: file and line of that, for messages.
-        directory: of the other one.
-        depth: how many files include that one, one the other.
+        directory: that names of included files are relative to, also of those that included files include.
+
+    Source: org.apache.hadoop.conf.Configuration, Parser and loadProperty.
     """
-    if depth >= _MOST_INCLUDES:
-        raise ConfigError(f"{where}: includes {href}, the {depth + 1}th file that includes another one")
-    name = href.removeprefix("file://")
-    if "://" in name:
-        raise ConfigError(f"{where}: includes {href}; dlapp reads files only, so copy it beside this one")
-    path = os.path.join(directory, name)
-    try:
-        with open(path, "rb") as file:
-            return parse_properties(file.read(_MOST_BYTES), path, depth + 1)
-    except FileNotFoundError:
+
+    def __init__(self, directory: str) -> None:
+        self.properties: dict[str, str] = {}
+        self._final: set[str] = set()
+        self._directory = directory
+
+    def read(self, data: bytes, path: str, depth: int = 0) -> None:
+        """Read a file.
+
+        Args:
+            data: its content.
+            path: where it lies, for messages.
+            depth: how many files include it, one the other.
+
+        Raises:
+            ConfigError: see `parse_properties`.
+        """
+        # The parser alone takes 1 ms to load, ElementTree 15.
+        from xml.parsers import expat
+
+        one: dict[str, str] = {}
+        text: list[str] = []
+        missing, in_fallback = "", False
+
+        def start(tag: str, attributes: dict[str, str]) -> None:
+            nonlocal missing, in_fallback
+            local = tag.rpartition(":")[2]
+            if local == "property":
+                one.clear()
+                one.update(attributes)
+            elif local in ("name", "value", "final"):
+                text.clear()
+            elif local == "include" and (href := attributes.get("href")):
+                if not self._include(href, f"{path}:{parser.CurrentLineNumber}", depth):
+                    missing = href
+            elif local == "fallback":
+                in_fallback = True
+
+        def end(tag: str) -> None:
+            nonlocal missing, in_fallback
+            local = tag.rpartition(":")[2]
+            if local in ("name", "value", "final") and (text or local == "final"):
+                one[local] = "".join(text)
+            elif local == "property" and (missing or not in_fallback):
+                self._add(one.get("name", "").strip(), one.get("value"), one.get("final") == "true")
+            elif local == "include":
+                if missing and not in_fallback:
+                    raise ConfigError(f"{path}:{parser.CurrentLineNumber}: includes {missing}, which is not there")
+                missing, in_fallback = "", False
+
+        def entity(*_: object) -> None:
+            # Hadoop's files have none, and entities of entities grow without end.
+            raise ConfigError(f"{path}:{parser.CurrentLineNumber}: declares an entity, which is not read here")
+
+        parser = expat.ParserCreate()
+        parser.EntityDeclHandler = entity
+        parser.StartElementHandler, parser.EndElementHandler, parser.CharacterDataHandler = start, end, text.append
+        try:
+            parser.Parse(data, True)
+        except LookupError as error:  # an encoding that Python does not know
+            raise ConfigError(f"{path}:{parser.CurrentLineNumber}: {str(error)!r:.80}") from error
+        except expat.ExpatError as error:
+            raise ConfigError(f"{path}:{error.lineno}: is not XML: {expat.errors.messages[error.code]}") from error
+
+    def _add(self, name: str, value: str | None, final: bool) -> None:
+        name = _RENAMED.get(name, name)
+        if name and value is not None and name not in self._final:
+            self.properties[name] = value
+        if final:
+            self._final.add(name)
+
+    def _include(self, href: str, where: str, depth: int) -> bool:
+        """Read a file that another one includes; whether it is there.
+
+        Args:
+            href: what the other one says.
+            where: file and line of that, for messages.
+            depth: how many files include that one, one the other.
+        """
+        if depth >= _MOST_INCLUDES:
+            raise ConfigError(f"{where}: includes {href}, the {depth + 1}th file that includes another one")
+        name = href.removeprefix("file://") if href.startswith("file:///") else href.removeprefix("file:")
+        if "://" in name:
+            raise ConfigError(f"{where}: includes {href}; dlapp reads files only, so copy it beside this one")
+        path = os.path.join(self._directory, name)
+        try:
+            with open(path, "rb") as file:
+                data = file.read(_MOST_BYTES)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise ConfigError(f"{where}: includes {path}: {error.strerror}") from error
+        self.read(data, path, depth + 1)
+        return True
+
+
+def _of_java(name: str) -> str | None:
+    """Return a system property of Java's, which counts before a property of that name; None: it is none of those that
+    a configuration refers to."""
+    if name not in ("user.name", "user.home"):
         return None
-    except OSError as error:
-        raise ConfigError(f"{where}: includes {path}: {error.strerror}") from error
+    try:
+        user = pwd.getpwuid(os.getuid())
+    except KeyError:
+        return None
+    return user.pw_name if name == "user.name" else user.pw_dir

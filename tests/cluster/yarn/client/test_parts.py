@@ -84,7 +84,8 @@ def test_included_files_are_read_in_their_place(tmp_path: Path) -> None:
         return parse_properties(f"<configuration>{text}</configuration>".encode(), str(tmp_path / "core-site.xml"))
 
     (tmp_path / "more").mkdir()
-    text = prop("fs.defaultFS", "hdfs://ns") + prop("a", "included") + include("deeper.xml")
+    # As in Hadoop, names in an included file are relative to the first one, too.
+    text = prop("fs.defaultFS", "hdfs://ns") + prop("a", "included") + include("more/deeper.xml")
     (tmp_path / "more/ha.xml").write_text(f"<configuration>{text}</configuration>")
     (tmp_path / "more/deeper.xml").write_text(f"<configuration>{prop('b', 'deeper')}</configuration>")
     included = {"fs.defaultFS": "hdfs://ns", "a": "included", "b": "deeper"}
