@@ -117,8 +117,11 @@ class ApplicationSubmitter:
         user = spec.username
         rest, files = self._session.rest(user), self._session.files(user)
         places = StagingPaths(files.home)
-        new = self._session.take_id(rest)
         archive = submission.workspace_archive.removeprefix("file://")
+        workspace = f"{places.cache}/{os.path.basename(archive)}" if archive else ""
+        plan = self._plan(submission, secrets, workspace)
+        credentials_of(plan)  # what is too large is refused before anything is sent
+        new = self._session.take_id(rest)
         if self._preparing is not None:
             self._preparing.join()
         program, name = bundle.packed(local_cache("travel"))
@@ -127,47 +130,20 @@ class ApplicationSubmitter:
             return self._staged(files, user, program, f"{places.cache}/{name}", 0o644, "PUBLIC")
 
         if archive:
-            workspace = f"{places.cache}/{os.path.basename(archive)}"
             staged, packed = _both(
                 staged_program, lambda: self._staged(files, user, archive, workspace, 0o600, "PRIVATE")
             )
         else:
             staged, packed = staged_program(), None
         own = {bundle.NAME: staged, **self._python_archive(files, user)}
-        python = interpreter(self._session.config.yarn.python, self._session.config.yarn.python_archive)
-        docker = self._session.config.runtime.docker
-        named = [source for one in spec.inputs for source in one.sources] + [one.target for one in spec.outputs]
-        plan = AmPlan(
-            submission=replace(submission, workspace_archive=packed.url if packed else ""),
-            secrets=replace(secrets, environment=environment_of(secrets.environment)),
-            cluster=self._cluster(user),
-            home=places.home,
-            python=python,
-            hdfs=self._session.hdfs(user).for_locations(named),
-            resources=own | ({WORKSPACE: packed} if packed else {}),
-            ledger=self._ledger(any(role.resources.gcores for role in spec.roles)),
-            docker=DockerSettings(docker.host, docker.network, docker.gpu_mode, self._session.config.gpuid.lock_dir),
-            cache=CacheSettings(
-                self._session.config.storage.cache_limit_bytes,
-                self._session.config.storage.cache_age_s,
-                KEEP_FREE,
-                payload_limit_bytes=self._session.config.storage.payload_cache_limit_bytes,
-            ),
-        )
-        if len(plan.hdfs.certificates) > MOST_CERTIFICATES:
-            raise ConfigError(
-                f"the CAs that are trusted here have {len(plan.hdfs.certificates) >> 10} KiB, and "
-                f"{MOST_CERTIFICATES >> 10} KiB are taken along to the nodes: set SSL_CERT_FILE to a file with the CA "
-                "of your cluster alone"
-            )
-        credentials = credentials_of(plan)
+        credentials = credentials_of(replace(plan, resources=own | ({WORKSPACE: packed} if packed else {})))
         queue = spec.queue or "default"
         application = AppSubmission(
             application_id=new.application_id,
             name=spec.appname,
             kind=KIND,
             launch=Launch(
-                command=python_command(python, "am", "--engine", "yarn"),
+                command=python_command(plan.python, "am", "--engine", "yarn"),
                 resources=own,
                 credentials=credentials,
             ),
@@ -197,6 +173,44 @@ class ApplicationSubmitter:
             raise preflight.refusal(refused, new.application_id, queue, user)
         remember(str(new.application_id), submission.submitted_ms)
         return new.application_id
+
+    def _plan(self, submission: Submission, secrets: Secrets, workspace: str) -> AmPlan:
+        """Return the plan of an application without its resources.
+
+        Args:
+            submission: of the application.
+            secrets: of the application.
+            workspace: location that the packed workspace gets; empty: there is none.
+
+        Raises:
+            ConfigError: the CAs that are trusted here are too many to be taken along.
+        """
+        spec, config = submission.spec, self._session.config
+        docker = config.runtime.docker
+        named = [source for one in spec.inputs for source in one.sources] + [one.target for one in spec.outputs]
+        plan = AmPlan(
+            submission=replace(submission, workspace_archive=workspace),
+            secrets=replace(secrets, environment=environment_of(secrets.environment)),
+            cluster=self._cluster(spec.username),
+            home=self._session.files(spec.username).home,
+            python=interpreter(config.yarn.python, config.yarn.python_archive),
+            hdfs=self._session.hdfs(spec.username).for_locations(named),
+            ledger=self._ledger(any(role.resources.gcores for role in spec.roles)),
+            docker=DockerSettings(docker.host, docker.network, docker.gpu_mode, config.gpuid.lock_dir),
+            cache=CacheSettings(
+                config.storage.cache_limit_bytes,
+                config.storage.cache_age_s,
+                KEEP_FREE,
+                payload_limit_bytes=config.storage.payload_cache_limit_bytes,
+            ),
+        )
+        if len(plan.hdfs.certificates) > MOST_CERTIFICATES:
+            raise ConfigError(
+                f"the CAs that are trusted here have {len(plan.hdfs.certificates) >> 10} KiB, and "
+                f"{MOST_CERTIFICATES >> 10} KiB are taken along to the nodes: set SSL_CERT_FILE to a file with the CA "
+                "of your cluster alone"
+            )
+        return plan
 
     def run_on_a_node(self, word: str, secret: str, told: Mapping[str, Any], *, timeout_s: float) -> str:
         """Run a process of dlapp's alone in a container (`dlapp.cluster.yarn.probe`). Return what it said at its end.

@@ -17,6 +17,7 @@ from dlapp.cluster.yarn.client.rest import AppSubmission, YarnRest
 from dlapp.cluster.yarn.client.submission import ApplicationSubmitter, credentials_of
 from dlapp.cluster.yarn.dialect import Dialect
 from dlapp.cluster.yarn.values import Cluster, Launch
+from dlapp.config import load_config
 from dlapp.errors import Unreachable, UsageError
 from dlapp.hadoop.errors import ApplicationNotFound
 from dlapp.hadoop.tokens import Credentials
@@ -127,6 +128,27 @@ def test_a_plan_that_a_resource_manager_may_not_keep_is_refused_by_what_is_large
         credentials_of(plan("x" * (293 << 10), "hdfs://nn/a"))
     with pytest.raises(UsageError, match=r"the input \(\[from_hdfs\]\) alone have 293 KiB"):
         credentials_of(plan("x", "hdfs://nn/" + "x" * (293 << 10)))
+
+
+def test_a_plan_that_is_too_large_is_refused_before_anything_is_sent() -> None:
+    spec = AppSpec(username="tony", appname="a", workspace="/w", script="s", roles=(RoleSpec(instances=1),))
+    submission = Submission(
+        spec=spec, workspace_archive="/w.tar.gz", workspace_digest="", submitter="t", submitted_ms=1
+    )
+    place = HdfsPlace("hdfs://nn", (), Login("tony"))
+    # Whatever else it does needs an attribute that this one lacks.
+    session = SimpleNamespace(
+        config=load_config({}),
+        login=place.login,
+        site=SimpleNamespace(resource_managers=lambda _: [], web_scheme="http", web_urls=list),
+        rest=lambda _: None,
+        files=lambda _: SimpleNamespace(home=place.home),
+        hdfs=lambda _: place,
+        dialect=lambda: Dialect.NONE,
+    )
+    secrets = Secrets(control_secret="0" * 64, env={"A": "x" * (300 << 10)}, environment={})
+    with pytest.raises(UsageError, match=r"256 KiB at most: the variables"):
+        ApplicationSubmitter(session, None).submit(submission, secrets)  # type: ignore[arg-type]
 
 
 def test_nothing_is_submitted_before_the_resource_manager_is_active() -> None:
