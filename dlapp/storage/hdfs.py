@@ -23,7 +23,7 @@ from dlapp.storage.fetch_plan import FetchTarget, all_at_once
 from dlapp.storage.glob import split_pattern
 from dlapp.storage.links import TooManyLinks, link_target
 from dlapp.storage.tree import OpenTree, TreeNode, explaining, make_directories, nodes_to_store
-from dlapp.storage.webhdfs import INODES, FileStatus, HdfsRefused, WebHdfs, WrongAnswer
+from dlapp.storage.webhdfs import INODES, FileStatus, HdfsRefused, WebHdfs, WrongAnswer, calling
 from dlapp.system.files import UntrustedFile, closing_fd, is_plain_name
 
 if TYPE_CHECKING:
@@ -153,12 +153,8 @@ class HdfsFiles:
         found = self.check_own_directory(above or "/")
         numbered = f"{INODES}/{found.inode_id}"
         place = f"{numbered}/{name}" if self.web.has_numbers() and self.web.status(numbered) == found else top
-        try:
+        with calling(place, top):
             yield place
-        except DlappError as error:
-            # The user knows the name.
-            error.args = tuple(one.replace(place, top) if isinstance(one, str) else one for one in error.args)
-            raise
 
     def check_own_directory(self, path: str) -> FileStatus:
         """Return what a directory is that only the user may write.
@@ -206,13 +202,16 @@ class HdfsFiles:
         if path == "/":
             raise UsageError(f"{shown(target)} is the root of HDFS; output needs a name inside it")
         _check_name(path)
+        self.check_one_destination(target)
         above, found = path, None
         while found is None:
             above = above.rpartition("/")[0] or "/"
             found = self.web.status(above)
         if not found.is_dir:
             raise UsageError(f"{shown(target)} cannot be made: {shown(self.place.location + above)} is not a directory")
-        if overwrite and (problem := self._why_never_replaced(path)):
+        if overwrite and (mount := next((one for one in self.web.mounts() if f"{one}/".startswith(f"{path}/")), "")):
+            what = "is" if mount == path else f"holds {shown(mount)},"
+            problem = f"{what} a mount point of the HDFS Router, so it cannot be replaced; name a directory in it"
             raise UsageError(f"{shown(target)} {problem}")
         probe, lacks = f"{above.rstrip('/')}/.dlapp-probe-{os.urandom(6).hex()}", list[str]()
         there = self.web.status(path)
@@ -232,22 +231,24 @@ class HdfsFiles:
             raise UsageError(f"{shown(target)} {problem}, so it cannot be replaced; name a directory in it")
         return lacks
 
-    def _why_never_replaced(self, path: str) -> str:
-        """Return why a router cannot replace a directory in one step, whatever is there; empty: it can.
+    def check_one_destination(self, location: str) -> None:
+        """Refuse what is below a mount point of several destinations of an HDFS Router.
 
-        Below a mount point of several destinations a directory has an inode in each.
+        There a directory has an inode in each, and a rename looks for a file of the new name only in the destination
+        that has the old one: no output can be committed, and of many who create one file several succeed.
+
+        Raises:
+            UsageError: it is there.
+
+        Source: RouterClientProtocol.rename2, getRenameDestinations.
         """
-        mounts = self.web.mounts()
-        above = [one for one in mounts if f"{path}/".startswith(f"{one.rstrip('/')}/")]
-        mount = max(above, key=len, default="")
-        if mount == path:
-            return "is a mount point of the HDFS Router, so it cannot be replaced; name a directory in it"
+        path, mounts = self.place.path(location), self.web.mounts()
+        mount = max((one for one in mounts if f"{path}/".startswith(f"{one.rstrip('/')}/")), key=len, default="")
         if mounts.get(mount, 1) > 1:
-            return (
-                f"is below the mount point {shown(mount)} of {mounts[mount]} destinations, where overwrite=true is not "
-                "supported; leave it out, or name a directory elsewhere"
+            raise UsageError(
+                f"{shown(location)} is below the mount point {shown(mount)} of the HDFS Router, which has "
+                f"{mounts[mount]} destinations; dlapp writes only where there is one"
             )
-        return ""
 
     def _why_not_replaced(self, path: str, *, encrypted: bool, around: FileStatus) -> str:
         """Return why a directory must keep its inode, which a replacement has not; empty: it need not.

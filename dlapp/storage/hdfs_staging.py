@@ -64,6 +64,10 @@ class HdfsStagingFiles:
         files = self._at(self.home)
         return files.place.path(self.home) if self._place.view else files.web.home()
 
+    def check_one_destination(self, location: str) -> None:
+        """See `HdfsFiles.check_one_destination`."""
+        self._at(location).check_one_destination(location)
+
     def look(self, location: str) -> FileInfo | None:
         """Return what is there; None: nothing."""
         web, path = self._path_at(location)

@@ -35,7 +35,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote, unquote
 
 from dlapp.errors import Denied, DlappError, NotFound
@@ -56,6 +56,8 @@ from dlapp.storage.api import DiskFull
 from dlapp.system.clock import backoff_s
 from dlapp.system.files import UntrustedFile, is_plain_name, json_object
 from dlapp.system.text import human_size
+
+T = TypeVar("T")
 
 CONNECT_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 60.0
@@ -290,10 +292,19 @@ class WebHdfs:
 
     def has_numbers(self) -> bool:
         """Return whether a number below `INODES` names what has it in a listing: the server is a NameNode."""
-        for number in self._order():
-            with contextlib.suppress(HdfsUnreachable):
-                return self._role(self.place.web[number]).is_namenode
-        return False
+        return self._of_any(lambda web: self._role(web).is_namenode)
+
+    def _of_any(self, ask: Callable[[str], T]) -> T:
+        """Return the answer of the first server that gives one. Raises HdfsUnreachable: none did in time."""
+        for again in self._rounds(self.place.location):
+            said = []
+            for number in self._order():
+                try:
+                    return ask(self.place.web[number])
+                except HdfsUnreachable as error:
+                    said.append(str(error))
+            again(HdfsUnreachable("; ".join(said)))
+        raise AssertionError
 
     def _role(self, web: str) -> ServerRole:
         """Return what a server says that it is, as it said since it last failed. Raises HdfsUnreachable."""
@@ -318,12 +329,10 @@ class WebHdfs:
 
     def mounts(self) -> dict[str, int]:
         """Return the mount points of a router with the number of places that each leads to; of a NameNode none."""
-        if not self.has_numbers():
-            for number in self._order():
-                with contextlib.suppress(HdfsUnreachable):
-                    answer = self._asked("GET", self.place.web[number], _MOUNTS, MOST_BODY)
-                    return parse_mounts(answer.body) if answer.good else {}
-        return {}
+        if self.has_numbers():
+            return {}
+        answer = self._of_any(lambda web: self._asked("GET", web, _MOUNTS, MOST_BODY))
+        return parse_mounts(answer.body) if answer.good else {}
 
     def make_directory(self, path: str, mode: int = 0o755) -> None:
         """Make a directory with those above it; one that is there stays as it is. Raises AlreadyThere: a file is."""
@@ -848,6 +857,18 @@ class _DataNodeFailed(Exception):
     ) -> None:
         super().__init__(message)
         self.server, self.received, self.answered, self.refused = server, received, answered, refused
+
+
+@contextlib.contextmanager
+def calling(place: str, name: str) -> Iterator[None]:
+    """Name a directory in errors as the user knows it, and not by its number."""
+    try:
+        yield
+    except DlappError as error:
+        if place:
+            pattern = re.compile(rf"{re.escape(place)}(?![0-9])")
+            error.args = tuple(pattern.sub(lambda _: name, one) if isinstance(one, str) else one for one in error.args)
+        raise
 
 
 def _quoted(text: str, safe: str = "/") -> str:

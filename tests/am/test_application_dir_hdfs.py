@@ -55,6 +55,8 @@ class FilesInMemory:
 
     home = "hdfs://nn/user/tony"
 
+    def check_one_destination(self, location: str) -> None: ...
+
     def home_by_server(self) -> str:
         return "/user/tony"
 

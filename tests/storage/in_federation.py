@@ -1,7 +1,8 @@
-"""Commits with an observer NameNode that lags, and in an encryption zone with its KMS: `make test-federation`.
+"""Commits with an observer NameNode that lags, in an encryption zone with its KMS, and behind a Router whose DataNodes
+are killed: `make test-federation`.
 
 A JournalNode keeps the edits of three NameNodes. The one on standby reads them while they are written, the observer an
-hour later. That many JVMs take a minute or more, so `make test` leaves this file out.
+hour later. That many JVMs take minutes, so `make test` leaves this file out.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,14 @@ from dlapp.storage.hdfs_staging import HdfsStagingFiles
 from dlapp.storage.webhdfs import WebHdfs
 from tests.services.hadoop import JAVA_OPTIONS, NAMESERVICE, QUICK_TO_NOTICE, Hadoop, NoHadoop, java, library
 from tests.storage.commit.test_hdfs import APP, beside, new_tree, old_target, plant, tree
+from tests.storage.federation import (
+    KILLS,
+    Federation,
+    foreign_of,
+    overlapping,
+    prepare,
+    store_and_commit_while_datanodes_die,
+)
 
 pytestmark = pytest.mark.hadoop
 
@@ -131,6 +141,37 @@ def test_who_was_active_and_became_an_observer_is_not_read(three: Hadoop, target
     files.web._clock = lambda: time.monotonic() + 6  # its word is old; no call has failed
     assert files.read_bytes(f"{target}/attempt", 10) == b"2"
     assert where.web[files.web._first] == place(three, "nn").web[0]
+
+
+@pytest.fixture(scope="module")
+def federation() -> Iterator[Federation]:
+    try:
+        with ExitStack() as stack:
+            yield Federation(stack, ("dn", "dn2"))
+    except NoHadoop as missing:
+        pytest.skip(f"no Hadoop: {missing}")
+
+
+@pytest.fixture(scope="module")
+def own(federation: Federation) -> str:
+    return prepare(federation)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_what_is_stored_behind_a_router_while_datanodes_are_killed_changes_no_file_of_others(
+    federation: Federation, own: str, tmp_path: Path, seed: int
+) -> None:
+    before = foreign_of(federation, own)
+    assert store_and_commit_while_datanodes_die(federation, own, tmp_path, seed, overwrite=seed % 3 > 0) == KILLS
+    assert foreign_of(federation, own) == before
+
+
+def test_the_numbers_of_what_was_stored_are_of_other_files_in_the_other_nameservice(
+    federation: Federation, own: str
+) -> None:
+    above = f"hdfs://dlapp/other/{own}"
+    seeds = federation.through().names(above)
+    assert sum(len(overlapping(federation, f"{above}/{seed}/run")) for seed in seeds) == 3 * len(seeds) > 0
 
 
 class Zone:

@@ -45,12 +45,14 @@ MOUNTS: list[dict[str, Any]] = [
     {"sourcePath": "/", "destinations": ["ns0->/"]},
     {"sourcePath": "/spread", "destinations": ["ns0->/spread", "ns1->/spread"], "order": "HASH_ALL"},
     {"sourcePath": "/spread/one", "destinations": ["ns1->/one"]},
+    {"sourcePath": "/a/b", "destinations": ["ns1->/b"]},
 ]
 OF_BEFORE_3_1: list[dict[str, Any]] = [
     {"sourcePath": "/", "nameserviceId": "ns0", "path": "/"},
     {"sourcePath": "/spread", "nameserviceId": "ns0", "path": "/spread"},
     {"sourcePath": "/spread", "nameserviceId": "ns1", "path": "/spread"},
     {"sourcePath": "/spread/one", "nameserviceId": "ns1", "path": "/one"},
+    {"sourcePath": "/a/b", "nameserviceId": "ns1", "path": "/b"},
 ]
 
 
@@ -288,13 +290,15 @@ def test_below_a_mount_point_of_several_destinations_nothing_is_replaced(table: 
 
     web, servers = client(answer)
     files = HdfsFiles(web.place, web)
-    words = "run is below the mount point /spread of 2 destinations, where overwrite=true is not supported"
-    with pytest.raises(UsageError, match=words):
-        files.check_writable("hdfs://nn/spread/run")
+    words = "run is below the mount point /spread of the HDFS Router, which has 2 destinations; dlapp writes only where"
+    for overwrite in (True, False):
+        with pytest.raises(UsageError, match=words):
+            files.check_writable("hdfs://nn/spread/run", overwrite=overwrite)
     with pytest.raises(UsageError, match="/one is a mount point of the HDFS Router"):
         files.check_writable("hdfs://nn/spread/one")
+    with pytest.raises(UsageError, match="/a holds /a/b, a mount point of the HDFS Router"):
+        files.check_writable("hdfs://nn/a")
     assert not [what for _, what in servers.asked if what.startswith("MKDIRS")]
-    files.check_writable("hdfs://nn/spread/run", overwrite=False)
     files.check_writable("hdfs://nn/spread/one/run")
     files.check_writable("hdfs://nn/spreader/run")
 

@@ -47,6 +47,9 @@ class StagingFiles(Protocol):
     def home_by_server(self) -> str:
         """Return the path of the user's home directory as the file system has it."""
 
+    def check_one_destination(self, location: str) -> None:
+        """Refuse a place where a name can be given to several files. Raises UsageError."""
+
     def close(self) -> None:
         """Close the connections."""
 

@@ -23,9 +23,10 @@ Others may be able to write beside the target, so the rules of `dlapp.storage.co
 the user owns it and nobody else may write it, ``tmp`` and ``ready`` are used only if they are directories of the user's
 that nobody else may write, and a part lies in ``tmp`` under the name of its container. HDFS says who the owner is.
 Where the directory beside the target is not sticky, others may rename what is the user's, whole trees, to a name of the
-commit. So nothing is removed by a name beside the target: the marker goes by its number, ``tmp`` by its number if all
-in it is named as by this commit, and what else is to go is renamed into ``tmp`` first, where it is known by its number
-and nobody else can change a name.
+commit, between any two calls. So what a name was found to be is used by its number from then on: parts are taken out of
+the ``tmp`` that was checked, and put into the ``ready`` that the marker names, which was empty when the commit began.
+And nothing is removed by a name beside the target: the marker goes by its number, ``tmp`` by its number if all in it is
+named as by this commit, and what else is to go is renamed into ``tmp`` first, where nobody else can change a name.
 
 Source: FSDirRenameOp (Options.Rename.NONE), FSDirectory.resolveDotInodesPath; seen on 3.4.2.
 """
@@ -60,7 +61,7 @@ from dlapp.storage.commit.marker import (
     taken_away,
 )
 from dlapp.storage.commit.written import ATTRIBUTE, CommitTimes, attribute_value, names_path
-from dlapp.storage.webhdfs import INODES, FileStatus, HdfsRefused
+from dlapp.storage.webhdfs import INODES, FileStatus, HdfsRefused, calling
 from dlapp.system.clock import backoff_s
 from dlapp.system.files import UntrustedFile
 
@@ -126,9 +127,9 @@ class HdfsCommit:
             return self._finish(begun, step)
         present = [container for _, container in named if self._web.status(self._part(container)) is not None]
         if again and named and not present:
-            if self._web.status(self.partial) is not None:
+            if self._is_own(self.partial):
                 raise CommitRefused(self._location, self._place.location + self.partial)
-            if self._web.status(self.target) is not None:
+            if self._is_committed():
                 # Who began beside the one that has ended it may have made this anew; without a marker it is empty.
                 self._remove_empty(self.ready)
                 return self._kept_old()
@@ -168,28 +169,30 @@ class HdfsCommit:
             self._bring_back()
         if plan is not None and stage != _LOST:
             if self._stage(plan) == _BEFORE:
-                self._assemble(plan.parts, self.ready, ignore_step, missing_ok=True)
-                self._move(plan.number, self.ready, self.partial)
+                self._assemble(plan.parts, self.ready, plan.number, ignore_step, missing_ok=True)
+                if not self._move(plan.number, self.ready, self.partial):
+                    raise self._taken(self.partial)
         else:
             self._remove_empty(self.ready)  # Without a marker it has nothing in it.
-            if self._is_own(self.parts):
-                named = named if plan is None else plan.parts
-                if any(name and self._web.status(self._part(container)) for name, container in named):
-                    self._make_own(self.partial, self._dir_mode)
-                self._assemble(named, self.partial, ignore_step, missing_ok=True)
-        self._remove_parts()
+            self._put_aside(named if plan is None else plan.parts, self.partial)
+        self._remove_parts(but=named if plan is None else plan.parts)
         if plan is not None:
             self._remove_marker()
         return self._place.location + self.partial if self._is_own(self.partial) else None
 
     def keep_failed(self, parts: Parts) -> str | None:
         """Put aside what failed containers stored; its location, or None where there is none."""
-        named = self._named(parts)
-        if self._is_own(self.parts):
-            if any(name and self._web.status(self._part(container)) for name, container in named):
-                self._make_own(self.failed, self._dir_mode)
-            self._assemble(named, self.failed, ignore_step, missing_ok=True)
+        self._put_aside(self._named(parts), self.failed)
         return self._place.location + self.failed if self._is_own(self.failed) else None
+
+    def _put_aside(self, named: Named, into: str) -> None:
+        """Rename those parts that are there into ``into``. Raises UntrustedFile: something else has that name."""
+        if not self._is_own(self.parts):
+            return
+        present = [one for one in named if self._web.status(self._part(one[1])) is not None]
+        if present:
+            number = self._make_own(into, self._dir_mode).inode_id if present[0][0] else 0
+            self._assemble(present, into, number, ignore_step, missing_ok=True)
 
     def drop(self) -> None:
         """Remove all that is beside the target but a partial output."""
@@ -212,8 +215,10 @@ class HdfsCommit:
         self._make_own(self.parts, 0o700)
         if parts[0][0]:
             new: FileStatus | None = self._make_own(self.ready, self._dir_mode)
+            if (begun := self._begun_by_another(new)) is not None:
+                return begun
         else:
-            new = self._web.status(self._part(parts[0][1]))
+            new = self._web.status(self._in_parts(self._part(parts[0][1])))
         if new is None:
             where = self._part(parts[0][1])
             raise NotFound(f"{shown(where)} is gone, so {shown(self.target)} cannot be committed")
@@ -228,6 +233,21 @@ class HdfsCommit:
             return self._plan() or plan
         step("marker")
         return plan
+
+    def _begun_by_another(self, ready: FileStatus | None) -> Marker | None:
+        """Return the plan of the process that has filled ``ready`` meanwhile; None: it is empty, as a new one is.
+
+        Raises:
+            UntrustedFile: a directory of the user's was given that name; it would become the target.
+            NotFound: that process has put it in place.
+        """
+        if ready is None or not self._web.children(self._by_number(ready.inode_id, self.ready)):
+            return None
+        if (begun := self._plan()) is None:
+            if self._number(self.ready) == ready.inode_id:
+                raise self._taken(self.ready)
+            raise NotFound(f"{shown(self.ready)} is gone, so {shown(self.target)} cannot be committed")
+        return begun
 
     def _plan(self, *, obey_only: bool = False) -> Marker | None:
         """Return the content of the marker; None if there is none.
@@ -278,6 +298,33 @@ class HdfsCommit:
     def _part(self, container: str) -> str:
         return f"{self.parts}/{container}"
 
+    def _by_number(self, number: int, path: str) -> str:
+        """Return what names an inode whatever others rename; where there are no numbers, the ``path`` that it had."""
+        return f"{INODES}/{number}" if self._web.has_numbers() else path
+
+    def _in_parts(self, path: str) -> str:
+        """Return a path in ``tmp`` by the number of that.
+
+        Raises:
+            NotFound: there is no ``tmp``.
+            UntrustedFile: others own or may write what has its name.
+        """
+        found = self._files.check_own_directory(self.parts)
+        return self._by_number(found.inode_id, self.parts) + path[len(self.parts) :]
+
+    def _taken(self, path: str) -> UntrustedFile:
+        return UntrustedFile(self._place.location + path, "was not created by this commit; move it")
+
+    def _is_committed(self) -> bool:
+        """Return whether the target is this application's output, by its attribute; where HDFS has none, if it is
+        there."""
+        try:
+            return self._web.attribute(self.target, ATTRIBUTE) == attribute_value(self._app, self.target)
+        except (NotFound, Denied):
+            return False
+        except HdfsRefused:
+            return self._web.status(self.target) is not None
+
     def _make_own(self, path: str, mode: int) -> FileStatus:
         """Make a directory that the user alone may write; one that is there must be such a one."""
         self._web.make_directory(path, mode)
@@ -294,14 +341,20 @@ class HdfsCommit:
             return True
         return self._web.delete_if_empty(path)
 
-    def _remove_parts(self) -> None:
-        """Remove ``tmp``, if it is the user's alone, and all in it is named as by this commit."""
+    def _remove_parts(self, *, but: Named = ()) -> None:
+        """Remove ``tmp``, if it is the user's alone, and all in it is named as by this commit.
+
+        Raises:
+            UntrustedFile: one of the parts ``but`` is still in it, as others took the directory that it was to go to.
+        """
         try:
             found = self._files.check_own_directory(self.parts)
             top = f"{INODES}/{found.inode_id}" if self._web.has_numbers() else self.parts
             names = [one.name for one in self._web.children(top)]
         except (NotFound, UntrustedFile):
             return
+        if any(container in names for _, container in but):
+            raise self._taken(self.partial)
         asides = [path.rpartition("/")[2] for path in (self.old, self.dropped)]
         own = all(one in asides or _NEW_MARKER.fullmatch(one) or is_container(one, self._app) for one in names)
         now = self._web.status(top)
@@ -324,25 +377,28 @@ class HdfsCommit:
             return
         self._make_own(self.parts, 0o700)
         # By its name: by its number it would be taken from the target, too, where another process has just put it.
+        dropped = self._in_parts(self.dropped)
         with contextlib.suppress(NotFound):
-            self._web.rename(self.ready, self.dropped)
-        number = self._number(self.dropped)
+            self._web.rename(self.ready, dropped)
+        number = self._number(dropped)
         if number not in (None, plan.number):
             again = f"{self.ready}.{os.urandom(4).hex()}"
-            self._move(number, self.dropped, self.ready) or self._move(number, self.dropped, again)
-            raise UntrustedFile(self._place.location + self.ready, "was not created by this commit; move it")
+            self._move(number, dropped, self.ready) or self._move(number, dropped, again)
+            raise self._taken(self.ready)
 
     # ---- the steps ----
 
     def _finish(self, plan: Marker, step: Step) -> str | None:
         stage = self._stage(plan)
         if stage == _BEFORE:
-            self._assemble(plan.parts, self.ready, step)
-            self._mark(plan)
-            self._take_over_attributes(plan)
-            step("ready")
-            stage = self._swap(plan, step)
-            step(stage)
+            if self._assemble(plan.parts, self.ready, plan.number, step):
+                self._mark(plan)
+                self._take_over_attributes(plan)
+                step("ready")
+                stage = self._swap(plan, step)
+                step(stage)
+            elif (stage := self._stage(plan)) == _BEFORE:
+                stage = _LOST  # for a moment it was, and some of the parts are not in it
         if stage == _LOST:
             raise taken_away(self.ready, self.target, self.parts if self._has_parts(plan) else "")
         if stage == _REFUSED:
@@ -354,7 +410,7 @@ class HdfsCommit:
     def _stage(self, plan: Marker) -> str:
         """Return how far a commit has come, by where the new target is.
 
-        Gone: somebody took it away after the swap. Lost: before it, as far as can be told.
+        Gone: somebody took it away after another process ended the commit. Lost: before that, as far as can be told.
         """
         for path, stage in ((self.ready, _BEFORE), (self.target, _SWAPPED), (self.partial, _REFUSED)):
             if self._number(path) == plan.number:
@@ -367,23 +423,56 @@ class HdfsCommit:
             return _BEFORE
         if (there := self._number(self.target)) == plan.number:
             return _SWAPPED
-        put_aside = plan.before and self._number(self.old) == plan.before
-        return _LOST if put_aside or plan.is_lost(there) or self._has_parts(plan) else _GONE
+        aside, marked = self._old(), self._marker_status is not None and self._web.status(self.marker)
+        put_aside = aside is not None and aside.inode_id == plan.before
+        if put_aside or plan.is_lost(there) or self._has_parts(plan) or marked == self._marker_status:
+            return _LOST
+        return _GONE
 
     def _has_parts(self, plan: Marker) -> bool:
         return any(self._web.status(self._part(container)) for _, container in plan.parts)
 
-    def _assemble(self, parts: Named, into: str, step: Step, *, missing_ok: bool = False) -> None:
-        """Rename the parts into the tree ``into``; those that are there already stay."""
-        for name, container in parts:
-            place, part = f"{into}/{name}" if name else into, self._part(container)
-            try:
-                self._web.rename(part, place)
-            except NotFound:
-                if not missing_ok and self._web.status(place) is None and self._web.status(into) is not None:
-                    raise NotFound(f"{shown(part)} is gone, so it cannot be committed") from None
-                continue
-            step(f"part {name}".rstrip())
+    def _assemble(self, parts: Named, into: str, number: int, step: Step, *, missing_ok: bool = False) -> bool:
+        """Rename the parts into a directory, or a single one without a name to it; those that are there already stay.
+
+        Args:
+            parts: to be renamed.
+            into: the directory.
+            number: its inode; of no meaning for a single part without a name.
+            step: told of each part that was renamed.
+            missing_ok: a part that is nowhere is passed over.
+
+        Returns:
+            Whether all are there; if not, the directory has lost its name meanwhile.
+
+        Raises:
+            NotFound: a part is nowhere.
+            UntrustedFile: something else has the place of a part, or others may write ``tmp``.
+        """
+        top, source = self._by_number(number, into) if parts[0][0] else into, ""
+        with contextlib.suppress(NotFound):
+            source = self._in_parts(self.parts)
+        with calling(source, self.parts), calling(top, into):
+            for name, container in parts:
+                if name and self._number(into) != number:
+                    return False
+                part, place = f"{source}/{container}", f"{top}/{name}" if name else top
+                try:
+                    if not source:
+                        raise NotFound(shown(self._part(container)))
+                    if not self._web.rename(part, place) and self._web.status(part) is not None:
+                        # The new target goes by its number, where there are.
+                        if place != self.ready or not self._web.has_numbers():
+                            raise self._taken(place)
+                        continue
+                except NotFound:
+                    if name and not missing_ok and self._web.status(place) is None:
+                        if self._web.status(top) is None:
+                            return False
+                        raise NotFound(f"{shown(self._part(container))} is gone, so it cannot be committed") from None
+                    continue
+                step(f"part {name}".rstrip())
+        return True
 
     def _swap(self, plan: Marker, step: Step) -> str:
         """Give the new target its name: over the old one, or aside where something there may not be replaced."""
@@ -402,10 +491,10 @@ class HdfsCommit:
             else:
                 # Usually what the marker calls old. Another that took its place since has to go as well; then the first
                 # one is nobody's any more.
-                if self._number(self.old) not in (None, there.inode_id):
+                if (old := self._old()) is not None and old.inode_id != there.inode_id:
                     self._dispose_of_old(plan)
                 self._make_own(self.parts, 0o700)  # gone, if another process has just finished
-                if not self._move(there.inode_id, self.target, self.old):
+                if not self._move(there.inode_id, self.target, self._in_parts(self.old)):
                     time.sleep(pause_s)
                 step("old aside")
         else:
@@ -418,9 +507,14 @@ class HdfsCommit:
 
     def _bring_back(self) -> None:
         """Undo the first half of a swap: a target that was put aside; where another took its place, that keeps it."""
-        aside = self._number(self.old)
-        if aside is not None and not self._move(aside, self.old, self.target):
-            self._move(aside, self.old, self.replaced)
+        if (old := self._old()) is not None and not self._move(old.inode_id, self.old, self.target):
+            self._move(old.inode_id, self.old, self.replaced)
+
+    def _old(self) -> FileStatus | None:
+        """Return what was put aside; None: nothing was, or it cannot be told, as others may write ``tmp``."""
+        with contextlib.suppress(NotFound, UntrustedFile):
+            return self._web.status(self._in_parts(self.old))
+        return None
 
     def _move(self, number: int, old: str, path: str) -> bool:
         """Give the inode ``number``, which had the name ``old``, the name ``path``; whether it has it now.
@@ -471,22 +565,24 @@ class HdfsCommit:
             return
         if new.inode_id != plan.number:
             return
-        self._web.set_mode(self.ready, old.mode & 0o1777)
+        ready = self._by_number(plan.number, self.ready)
+        self._web.set_mode(ready, old.mode & 0o1777)
         # Of a group that the user is not in, or a list where HDFS has none, nothing can be kept.
         with contextlib.suppress(HdfsRefused, Denied):
             if old.group != new.group:
-                self._web.set_group(self.ready, old.group)
+                self._web.set_group(ready, old.group)
         with contextlib.suppress(HdfsRefused, Denied):
             if old.has_acl:
-                self._web.copy_acl(self.target, self.ready)
+                self._web.copy_acl(self.target, ready)
         # What it cannot get, who submitted was told of.
-        self._files.pass_on_policies(self.target, self.ready)
+        self._files.pass_on_policies(self.target, ready)
 
     def _mark(self, plan: Marker) -> None:
         """Set the attribute on ``ready``; without it the next commit keeps what it replaces."""
         with contextlib.suppress(HdfsRefused, Denied):
             if self._number(self.ready) == plan.number:
-                self._web.set_attribute(self.ready, ATTRIBUTE, attribute_value(self._app, self.target))
+                ready = self._by_number(plan.number, self.ready)
+                self._web.set_attribute(ready, ATTRIBUTE, attribute_value(self._app, self.target))
 
     def _dispose_of_old(self, plan: Marker) -> str | None:
         """Remove what was replaced, if dlapp wrote it. Else, or if it is kept or cannot be removed, put it beside the
@@ -495,16 +591,16 @@ class HdfsCommit:
         Returns:
             Its location then; None: it is gone.
         """
-        status = self._web.status(self.old)
-        if status is None:
+        old = self._old()
+        if old is None:
             return None
-        if self._is_written(self.old, status):
+        if self._is_written(self.old, old):
             if plan.keep_previous:
                 return self._put_old_beside(self.previous)
             # That it cannot be removed must not undo the commit: the output is in place.
             with contextlib.suppress(Denied):
-                self._remove_tree(self.old)
-                return None
+                if self._remove_found(self.old, old):
+                    return None
         return self._put_old_beside(self.replaced)
 
     def _is_written(self, path: str, status: FileStatus) -> bool:
@@ -512,7 +608,7 @@ class HdfsCommit:
         if status.owner != self._user or status.mode & 0o022 or status.link is not None:
             return False
         with contextlib.suppress(HdfsRefused, Denied, NotFound):
-            value = self._web.attribute(path, ATTRIBUTE)
+            value = self._web.attribute(self._by_number(status.inode_id, path), ATTRIBUTE)
             return value is not None and names_path(value, self.target)
         return False
 
@@ -532,17 +628,25 @@ class HdfsCommit:
             # That an old one cannot be removed must not undo the commit: the output is in place.
             with contextlib.suppress(Denied):
                 self._make_own(self.parts, 0o700)
-                if self._move(found[one].inode_id, f"{parent}/{one}", self.dropped):
-                    self._remove_tree(self.dropped)
+                if self._move(found[one].inode_id, f"{parent}/{one}", self._in_parts(self.dropped)):
+                    self._remove_found(self.dropped, found[one])
 
     def _put_old_beside(self, wanted: str) -> str | None:
         """Put what was replaced beside the target; its location, or None if it is gone."""
         path = wanted
-        while (number := self._number(self.old)) is not None:
-            if self._move(number, self.old, path):
+        while (old := self._old()) is not None:
+            if self._move(old.inode_id, self.old, path):
                 return self._place.location + path
             path = f"{wanted}.{os.urandom(4).hex()}"
         return None
+
+    def _remove_found(self, path: str, found: FileStatus) -> bool:
+        """Remove a tree in ``tmp``, if it is still what was found; whether it was."""
+        place = self._by_number(found.inode_id, path)
+        if self._web.status(place) != found._replace(name=""):
+            return False
+        self._remove_tree(place)
+        return True
 
     def _remove_tree(self, path: str) -> None:
         self._files.remove(self._place.location + path)

@@ -10,6 +10,7 @@ import contextlib
 import getpass
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -134,6 +135,131 @@ def test_a_directory_that_gets_a_name_of_a_commit_that_was_cut_off_is_not_remove
             output_commit(target, APP, files=victim).keep_partial(parts)
         else:
             finish_interrupted(target, files=victim)
+    assert_kept(admin, top)
+
+
+@pytest.fixture
+def attacker(admin: HdfsFiles) -> HdfsFiles:
+    return HdfsFiles(admin.place._replace(login=Login("mallory")))
+
+
+def before_each(
+    monkeypatch: pytest.MonkeyPatch, files: HdfsFiles, names: tuple[str, ...], attack: Callable[[str], object]
+) -> None:
+    """Call ``attack`` before each of these changes, with its name."""
+    for name in names:
+        real = getattr(files.web, name)
+
+        def attacked(*arguments: Any, _real: Callable[..., Any] = real, _name: str = name, **options: Any) -> Any:
+            attack(_name)
+            return _real(*arguments, **options)
+
+        monkeypatch.setattr(files.web, name, attacked)
+
+
+def test_a_directory_that_has_the_name_of_the_new_target_does_not_become_it(
+    admin: HdfsFiles, victim: HdfsFiles, top: str, plant: Callable[[str], None]
+) -> None:
+    parts = parts_of(victim, top)
+    victim.web.set_mode("/shared/dataset", 0o755)
+    plant("ready")
+    with pytest.raises(UntrustedFile, match=r"ready: was not created by this commit; move it"):
+        commit(f"{top}/run", APP, parts, overwrite=True, files=victim)
+    assert not admin.exists(f"{top}/run")
+    assert_kept(admin, top)
+    kept = output_commit(f"{top}/run", APP, files=victim).keep_partial(parts)
+    assert kept is not None
+    assert admin.names(kept) == ["2", "3"]
+
+
+@pytest.mark.parametrize("change", ["set_mode", "set_attribute", "rename"])
+def test_what_is_done_to_the_new_target_is_not_done_to_a_directory_that_gets_its_name(
+    monkeypatch: pytest.MonkeyPatch, admin: HdfsFiles, victim: HdfsFiles, top: str, attacker: HdfsFiles, change: str
+) -> None:
+    victim.web.write("/shared/run/weights", b"old")
+    victim.web.set_mode("/shared/run", 0o755)
+    victim.web.set_mode("/shared/dataset", 0o700)
+    parts, ready, done = parts_of(victim, top), f"/shared/run.{APP}.ready", list[str]()
+    before = admin.web.status("/shared/dataset")
+
+    def attack(name: str) -> None:
+        if name == change and admin.web.status(f"/shared/run.{APP}.commit") and not done:
+            done.append(name)
+            attacker.web.rename(ready, f"{ready} aside")
+            attacker.web.rename("/shared/dataset", ready)
+
+    before_each(monkeypatch, victim, ("set_mode", "set_attribute", "rename"), attack)
+    with contextlib.suppress(DlappError):
+        commit(f"{top}/run", APP, parts, overwrite=True, files=victim)
+    assert done == [change]
+    (private,) = (one for one in admin.web.children("/shared") if before and one.inode_id == before.inode_id)
+    assert (private.mode, admin.names(f"{top}/{private.name}")) == (0o700, ["images"])
+    assert admin.web.attribute(f"/shared/{private.name}", "user.dlapp") is None
+    assert_kept(admin, top)
+
+
+def test_a_new_target_that_lost_its_name_for_a_moment_is_not_committed_without_its_parts(
+    monkeypatch: pytest.MonkeyPatch, admin: HdfsFiles, victim: HdfsFiles, top: str, attacker: HdfsFiles
+) -> None:
+    parts, ready, done = parts_of(victim, top), f"/shared/run.{APP}.ready", list[str]()
+    status = victim.web.status
+
+    def attacked(path: str) -> Any:
+        if path != ready or not admin.exists(f"{top}/run.{APP}.commit") or len(done) > 1:
+            return status(path)
+        done.append(path)
+        if len(done) == 1:  # it is before the first part
+            return status(path)
+        attacker.web.rename(ready, f"{ready} aside")
+        found = status(path)
+        attacker.web.rename(f"{ready} aside", ready)
+        return found
+
+    monkeypatch.setattr(victim.web, "status", attacked)
+    with pytest.raises(NotFound, match=r"the output is kept in /shared/run\..*\.tmp"):
+        commit(f"{top}/run", APP, parts, overwrite=True, files=victim)
+    assert len(done) == 2
+    kept = output_commit(f"{top}/run", APP, files=victim).keep_partial(parts)
+    assert kept is not None
+    assert [victim.read_bytes(f"{kept}/{name}/model", 100) for name in ("2", "3")] == [b"weights"] * 2
+    assert not admin.exists(f"{top}/run")
+
+
+def test_a_former_output_that_gets_the_name_of_what_was_replaced_is_not_removed_in_its_place(
+    monkeypatch: pytest.MonkeyPatch, admin: HdfsFiles, victim: HdfsFiles, top: str, attacker: HdfsFiles
+) -> None:
+    parts, tmp, name = parts_of(victim, top), f"/shared/run.{APP}.tmp", f"run.{APP}.old"
+    for path in ("/shared/run", "/shared/former"):
+        victim.web.write(f"{path}/weights", b"of before")
+        victim.web.set_mode(path, 0o755)
+        victim.web.set_attribute(path, "user.dlapp", b"application_1_1 /shared/run")
+    attribute, done = victim.web.attribute, list[str]()
+
+    def attacked(path: str, key: str) -> Any:
+        if not done:
+            done.append(path)
+            attacker.web.rename(tmp, f"{tmp} aside")
+            attacker.web.make_directory(tmp, 0o777)
+            attacker.web.set_mode(tmp, 0o777)
+            attacker.web.rename("/shared/former", f"{tmp}/{name}")
+        return attribute(path, key)
+
+    monkeypatch.setattr(victim.web, "attribute", attacked)
+    commit(f"{top}/run", APP, parts, overwrite=True, files=victim)
+    assert done != []
+    assert admin.read_bytes(f"{top}/run.{APP}.tmp/{name}/weights", 100) == b"of before"
+    assert admin.names(f"{top}/run") == ["2", "3"]
+
+
+@pytest.mark.parametrize("call", ["keep_partial", "keep_failed"])
+def test_an_output_of_one_container_is_not_removed_where_its_place_is_taken(
+    admin: HdfsFiles, victim: HdfsFiles, top: str, plant: Callable[[str], None], call: str
+) -> None:
+    part = parts_of(victim, top)[0][1]
+    plant("partial" if call == "keep_partial" else "failed")
+    with pytest.raises(UntrustedFile, match="was not created by this commit; move it"):
+        getattr(output_commit(f"{top}/run", APP, files=victim), call)([("", part)])
+    assert victim.read_bytes(f"{part}/model", 100) == b"weights"
     assert_kept(admin, top)
 
 

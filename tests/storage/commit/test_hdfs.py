@@ -428,6 +428,44 @@ def test_a_new_target_that_is_gone_before_it_was_in_place_is_not_committed(
     assert len(beside(files, target)) == (point == "part 0")
 
 
+@pytest.mark.parametrize("there", ["nothing", "of another application", "what stood there before"])
+def test_parts_that_are_gone_are_committed_only_where_the_target_is_the_output_of_this_application(
+    place: HdfsPlace, files: HdfsFiles, target: str, there: str
+) -> None:
+    parts = plant(files, target, ["0", "1"])
+    files.remove(parts[0][1].rpartition("/")[0])
+    if there == "what stood there before":
+        files.make_directory(target)
+    elif there == "of another application":
+        commit.commit(target, OTHER, plant(files, target, ["7"], OTHER), overwrite=False, hdfs=place)
+    before = tree(files, target)
+    with pytest.raises(NotFound, match=r"is gone, so .* cannot be committed"):
+        commit.commit(target, APP, parts, overwrite=True, again=True, hdfs=place)
+    with contextlib.closing(HdfsStagingFiles(place)) as staged:
+        assert not settled(staged, target, parts).committed
+    assert (tree(files, target), beside(files, target)) == (before, [])
+
+
+def test_a_new_target_that_is_gone_is_not_committed_whatever_took_its_place(
+    place: HdfsPlace, files: HdfsFiles, target: str
+) -> None:
+    parts = plant(files, target, ["0", "1"])
+
+    def dies(step: str) -> None:
+        if step == "ready":
+            raise Killed
+
+    with pytest.raises(Killed):
+        commit.commit(target, APP, parts, overwrite=True, hdfs=place, step=dies)
+    files.remove(f"{target}.{APP}.ready")
+    files.web.write(place.path(f"{target}/own"), b"of the user")
+    with pytest.raises(NotFound, match="ready was taken away"):
+        commit.commit(target, APP, parts, overwrite=True, again=True, hdfs=place)
+    with contextlib.closing(HdfsStagingFiles(place)) as staged:
+        assert not settled(staged, target, parts).committed
+    assert (tree(files, target), beside(files, target)) == ({"own": "of the user"}, [])
+
+
 def test_a_directory_that_is_replaced_passes_on_its_permissions_group_and_access_list(
     place: HdfsPlace, files: HdfsFiles, target: str
 ) -> None:

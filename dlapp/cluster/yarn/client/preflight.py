@@ -212,10 +212,12 @@ def check_home(files: StagingFiles, user: str) -> None:
     Raises:
         NotFound: the user has no home directory and may not make it.
         Denied: the user may not write there.
+        UsageError: it is on several nameservices.
         Unreachable: it takes no files now.
     """
     home = files.home
     try:
+        files.check_one_destination(home)
         files.make(StagingPaths(home).directory, CACHE_MODE)
     except Denied as error:
         if files.look(home) is None:
