@@ -10,18 +10,65 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dlapp.doctor.findings import ASK_S, Check, CheckContext, Finding, clock_finding, failed, passed, warned
-from dlapp.errors import Denied, DlappError, Unreachable
+from dlapp.errors import Denied, DlappError, Unreachable, UsageError
 
 if TYPE_CHECKING:
     from dlapp.locations import HdfsPlace
     from dlapp.storage.hdfs_staging import HdfsStagingFiles
 
 
+_AT_ONCE = 16
+"""Nameservices that are asked at a time."""
+
+
 def checks(ground: CheckContext) -> list[Check]:
-    """The default file system of the cluster, where there is one."""
+    """The default file system of the cluster, where there is one, and the other nameservices of its configuration."""
     if ground.hdfs is None:
         return []
-    return [Check("hdfs", functools.partial(_hdfs, ground.hdfs))]
+    return [
+        Check("hdfs", functools.partial(_hdfs, ground.hdfs)),
+        Check("hdfs.nameservices", functools.partial(_others, ground)),
+    ]
+
+
+def _others(ground: CheckContext) -> Iterator[Finding]:
+    """Yield whether each nameservice answers; all are asked at once, for one that does not takes as long as it may."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    place = ground.hdfs
+    if place is None or not place.others:
+        return
+    used = {place.of(one).location for one in _named(ground, place)}
+    with ThreadPoolExecutor(_AT_ONCE, "doctor-hdfs") as pool:
+        yield from pool.map(lambda one: _answers(place.of(one.location), one.location in used), place.others)
+
+
+def _named(ground: CheckContext, place: HdfsPlace) -> Iterator[str]:
+    """Yield the locations that the configuration itself names: what mount tables lead to, and the archive of Python."""
+    for table in place.mounts:
+        for target in table.links.values():
+            with contextlib.suppress(UsageError):
+                yield place.resolve(target)
+    if ground.config.yarn.python_archive:
+        yield place.resolve(ground.config.yarn.python_archive)
+
+
+def _answers(place: HdfsPlace, used: bool) -> Finding:
+    from dlapp.storage.webhdfs import WebHdfs
+
+    names = (one for one in place.names if ":" not in one)
+    subject = f"hdfs.{next(names, place.location.removeprefix('hdfs://'))}"
+    # Two NameNodes that take connections and say nothing are tried twice each in that time.
+    with contextlib.closing(WebHdfs(place, patience_s=ASK_S, timeout_s=(ASK_S / 4, ASK_S / 4))) as web:
+        try:
+            with contextlib.suppress(Denied):
+                web.status("/")
+        except DlappError as error:
+            repair = "start it, or correct dfs.namenode.http-address or dfs.http.policy"
+            if used:
+                return failed(subject, str(error), repair)
+            return warned(subject, str(error), f"{repair}; applications that name it cannot be submitted")
+    return passed(subject, f"{place.location} answers by WebHDFS at {', '.join(place.web)}")
 
 
 def _hdfs(place: HdfsPlace) -> Iterator[Finding]:
@@ -53,6 +100,13 @@ def _writes(files: HdfsStagingFiles, place: HdfsPlace) -> Iterator[Finding]:
         )
     else:
         yield passed("hdfs.home", f"{home}, mode {found.mode:o}")
+    try:
+        files.check_one_destination(home)
+    except UsageError as error:
+        yield failed(
+            "hdfs.home", str(error), "let the operator of the router mount home directories on one nameservice"
+        )
+        return
     name, text = f"{home}/.dlapp-doctor-{os.urandom(4).hex()}", b"a file of dlapp-doctor\n"
     try:
         began = time.time()

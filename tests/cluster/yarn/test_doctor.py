@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 import threading
 import time
@@ -14,12 +15,15 @@ import pytest
 
 from dlapp.cluster.yarn.client.rest import NewApplication, NodeInfo, QueueInfo, YarnRest
 from dlapp.config import Config, load_config
-from dlapp.doctor.findings import FAIL, PASS, WARN, Finding
+from dlapp.doctor import hdfs as doctor_hdfs
+from dlapp.doctor.findings import FAIL, PASS, WARN, CheckContext, Finding
 from dlapp.doctor.run import diagnosis
 from dlapp.doctor.yarn import _history, _resource_manager
 from dlapp.errors import Unreachable
 from dlapp.hadoop.configuration import HadoopConfiguration
 from dlapp.ids import ApplicationId
+from dlapp.locations import HdfsPlace, HdfsService, MountTable
+from dlapp.login import Login
 from dlapp.tools.doctor import node_table
 from tests.services.hadoop import NODES, Hadoop
 
@@ -224,6 +228,33 @@ def test_clocks_that_differ_are_a_warning() -> None:
     assert (found.verdict, found.repair) == (WARN, "run NTP on both")
     cluster.server_time_s = time.time()
     assert "clock.yarn" not in said(cluster)
+
+
+@pytest.mark.slow
+def test_every_nameservice_is_asked_and_one_that_the_configuration_leads_to_must_answer(
+    hadoop: Hadoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor_hdfs, "ASK_S", 5.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        services = {
+            "east": hadoop.hdfs_url,
+            "gone": "http://127.0.0.1:1",
+            "mounted": "http://127.0.0.1:1",
+            "silent": f"http://127.0.0.1:{silent.getsockname()[1]}",
+        }
+        place = HdfsPlace(
+            "hdfs://nn",
+            ("http://127.0.0.1:1",),
+            Login("tony"),
+            others=tuple(HdfsService(f"hdfs://{name}", (web,), (name,)) for name, web in services.items()),
+            mounts=(MountTable("all", {"/data": "hdfs://mounted/data", "/bucket": "s3a://b"}, {}),),
+        )
+        (check,) = (one for one in doctor_hdfs.checks(CheckContext(load_config({}), hdfs=place)) if "." in one.subject)
+        found = {one.subject: one for one in check.look()}
+    verdicts = {"hdfs.east": PASS, "hdfs.gone": WARN, "hdfs.mounted": FAIL, "hdfs.silent": WARN}
+    assert {name: one.verdict for name, one in found.items()} == verdicts
+    assert "127.0.0.1:1 connection refused" in found["hdfs.gone"].found
+    assert "applications that name it cannot be submitted" in found["hdfs.gone"].repair
 
 
 def test_a_home_that_is_not_there_is_a_failure_with_the_commands(
