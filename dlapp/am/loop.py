@@ -21,12 +21,12 @@ from collections import deque
 from collections.abc import Callable
 from functools import lru_cache
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dlapp.am.application_dir.interface import ApplicationDir, Superseded
 from dlapp.am.decisions.master import Master
 from dlapp.am.model import events
-from dlapp.am.model.journal import RecoveredState, line, records, replay
+from dlapp.am.model.journal import line, records, replay
 from dlapp.am.model.state import ApplicationState
 from dlapp.am.page import page
 from dlapp.am.server import ControlEndpoint, ControlRequest, RequestKind
@@ -40,7 +40,7 @@ from dlapp.report import ApplicationView
 from dlapp.serialization import to_json
 from dlapp.spec import Secrets, Submission
 from dlapp.storage.commit import part_location
-from dlapp.system import log
+from dlapp.system import log, waits
 from dlapp.value import replace
 
 if TYPE_CHECKING:
@@ -53,13 +53,12 @@ DISK_AGAIN_S = 1.0
 """Between two tries to write while the disk is full."""
 SETTLING_S = 300.0
 """How long an attempt that was told to end lets its outputs be settled; what it leaves undone the next one does."""
-SILENT_S = 5.0
-"""So long the start of an attempt may take before those who look are shown what it waits for."""
 VIEW_EVERY_S = 0.2
 """The least time between two views written while containers report progress."""
 OPEN_ANSWER_EVERY_S = 1.0
 """The least time between two pages, or two views, that are made for who has no token."""
 WAKE = None
+T = TypeVar("T")
 
 Item = (
     ControlRequest
@@ -141,16 +140,17 @@ class Loop:
         self._changed, self._view_due = True, 0.0
         self._reported: dict[ContainerId, int] = {}
         self._disk_trouble = False
+        self._wait = ""  # in words
 
     def run(self) -> None:
         """Run until the application has ended and all of that is written down."""
         with self._control.server:
             self._app_dir.open(self._control.url, self._queue.put)
-            registered = self._engine.register(self._control.url)
-            if self._attempt > 1:
+            registered = self._wait_for(lambda: self._engine.register(self._control.url), shows=True)
+            if registered is not None and self._attempt > 1:
                 # Not before: an engine gives up an attempt that does not register, and a file system may be away.
                 self._recall()
-            if not self._over():
+            if registered is not None and not self._over():
                 self._handle(registered)
             heartbeat_at = 0.0
             while not self._over():
@@ -164,6 +164,7 @@ class Loop:
                 self._release_held(time.monotonic())
                 if woken or time.monotonic() >= heartbeat_at:
                     heartbeat_at = time.monotonic() + QUIET_HEARTBEAT_S
+                    self._look_for_wait()
                     self._heartbeat()
                     # Those that are due before the next one, too: many together cost half of what each costs alone,
                     # and who is answered together asks together again.
@@ -189,27 +190,38 @@ class Loop:
     # ---- what comes in ----
 
     def _recall(self) -> None:
-        """Read the journals of earlier attempts. A file system may be away for hours: what comes in waits, of who
-        repeats a request the last one, and who looks sees after some seconds why.
-        """
-        read: list[RecoveredState | Exception] = []
+        """Read the journals of earlier attempts. A file system may be away for hours."""
+        self._state.lack = "the journal of the attempt before is read"
+        recovered = self._wait_for(lambda: replay(records(self._app_dir.all_journal_lines())))
+        self._state.lack = ""
+        if recovered is not None:
+            self._state.recall(recovered)
 
-        def work() -> None:
+    def _wait_for(self, work: Callable[[], T], *, shows: bool = False) -> T | None:
+        """Return what a part of the start gives that may take hours; None: this attempt is over. What comes in waits,
+        of who repeats a request the last one, and who looks sees after some seconds what it waits for.
+
+        Args:
+            work: is done by a thread.
+            shows: the view is written meanwhile.
+        """
+        done: list[T | Exception] = []
+
+        def run() -> None:
             try:
-                read.append(replay(records(self._app_dir.all_journal_lines())))
+                done.append(work())
             except Exception as error:
-                read.append(error)
+                done.append(error)
             self._queue.put(WAKE)
 
-        self._state.lack = "the journal of the attempt before is read"
-        threading.Thread(target=work, name="am-journal", daemon=True).start()
-        shown_at = time.monotonic() + SILENT_S
+        threading.Thread(target=run, name="am-start", daemon=True).start()
+        shown_at = time.monotonic() + waits.SHOWN_AFTER_S
         waiting: dict[object, Item] = {}
         lookers: list[ControlRequest] = []
-        while not read:
+        while not done:
             item = None
             with contextlib.suppress(Empty):
-                item = self._queue.get(timeout=1.0)
+                item = self._queue.get(timeout=waits.LOOK_EVERY_S)
             match item:
                 case ControlRequest(message=None):
                     lookers.append(item)
@@ -219,19 +231,21 @@ class Loop:
                 case Heartbeat():
                     self._handle(item)
                     if self._over():
-                        return
+                        return None
                 case _ if item is not WAKE:
                     waiting[len(waiting), None] = item
             if time.monotonic() >= shown_at:
                 for looker in lookers:
                     self._on_call(looker)
                 lookers.clear()
-        if isinstance(read[0], Exception):
-            raise read[0]
-        self._state.lack = ""
-        self._state.recall(read[0])
+                self._look_for_wait()
+                if shows:
+                    self._note_down()
         for later in (*waiting.values(), *lookers):
             self._queue.put(later)
+        if isinstance(done[0], Exception):
+            raise done[0]
+        return done[0]
 
     def _take(self, timeout_s: float) -> bool:
         """Handle all that waits, at least one thing if it comes in time; whether a heartbeat is due at once."""
@@ -451,7 +465,12 @@ class Loop:
         return data
 
     def _view(self) -> ApplicationView:
-        return view_of(self._state, self._control.page_url)
+        return view_of(self._state, self._control.page_url, self._wait)
+
+    def _look_for_wait(self) -> None:
+        """Take note of what this process waits for."""
+        if (wait := waits.longest_text()) != self._wait:
+            self._wait, self._changed = wait, True
 
     def _note_down(self, *, final: bool = False) -> None:
         """Write the journal's group and the view. A disk that is full now costs what is shown, not the application."""

@@ -27,7 +27,7 @@ from dlapp.storage.open import open_output
 from dlapp.storage.settlement import ApplicationOutputs, Waits
 from dlapp.storage.tree import remove_tree
 from dlapp.system import log
-from dlapp.system.clock import date_and_time
+from dlapp.system.waits import FILE_SYSTEM, Wait
 from dlapp.value import replace
 
 T = TypeVar("T")
@@ -147,20 +147,21 @@ class OutputSettlement:
             work: told which errors it is to raise, because it is called again then.
             give_up: as of `finish`.
         """
-        began, since = time.monotonic(), date_and_time()
+        began, wait = time.monotonic(), Wait("", None)
         patience_s = {
             Unreachable: min(self._app_dir.patience_s, self._spec.output_patience_s),
             DiskFull: self._spec.output_patience_s if give_up else 0.0,
         }
-        while wait := tuple(kind for kind, longest_s in patience_s.items() if time.monotonic() < began + longest_s):
+        while again := tuple(kind for kind, longest_s in patience_s.items() if time.monotonic() < began + longest_s):
             try:
-                return work(wait)
+                return work(again)
             except (Unreachable, DiskFull) as error:
-                if not isinstance(error, wait):
+                if not isinstance(error, again):
                     raise
-                left_s = began + patience_s[DiskFull if isinstance(error, DiskFull) else Unreachable] - time.monotonic()
-                what, why = (f" for {error.lack}", "") if isinstance(error, DiskFull) else ("", f": {error}")
-                self._tell(f"waits{what} since {since}, until {date_and_time(left_s)}{why}")
+                wait.what = error.lack if isinstance(error, DiskFull) else FILE_SYSTEM
+                wait.why = "" if isinstance(error, DiskFull) else str(error)
+                wait.longest_s = patience_s[DiskFull if isinstance(error, DiskFull) else Unreachable]
+                self._tell(wait.text)
                 log.warning(f"the output: {error}; it is tried again")
             time.sleep(AGAIN_S)
         return work(() if give_up else (Unreachable,))

@@ -15,14 +15,21 @@ from dlapp.am.model.state import ApplicationState
 from dlapp.messages import Phase
 from dlapp.report import ApplicationView, ContainerView, FinalStatus, State
 from dlapp.spec import Until
+from dlapp.system.waits import SHOWN_AFTER_S
 
+SHOWN_MS = int(SHOWN_AFTER_S * 1000)
 _ON_THE_WAY = (Phase.STARTING, Phase.PULLING, Phase.UNPACKING, Phase.FETCHING, Phase.LEASING)
 
 
-def of(state: ApplicationState, tracking_url: str) -> ApplicationView:
-    """The view of an application.
+def of(state: ApplicationState, tracking_url: str, wait: str = "") -> ApplicationView:
+    """Return the view of an application.
 
-    ``state`` is RUNNING until the engine was told of the end: whoever reads FINISHED finds everything in its place.
+    Its ``state`` is RUNNING until the engine was told of the end: whoever reads FINISHED finds everything in its place.
+
+    Args:
+        state: of the application.
+        tracking_url: of the page.
+        wait: what the ApplicationMaster's own process waits for (`dlapp.system.waits`); empty: nothing that lasts.
     """
     spec = state.spec
     memory_mib, vcores, gcores = spec.total()
@@ -34,7 +41,7 @@ def of(state: ApplicationState, tracking_url: str) -> ApplicationView:
         state=State.RUNNING if ending is None else ending.cause.state(by_itself=True),
         final_status=FinalStatus.UNDEFINED if ending is None else ending.final_status,
         cause=None if ending is None else ending.cause,
-        phase="" if ended else phase_of(state),
+        phase="" if ended else phase_of(state, wait),
         diagnostics=state.ending.diagnostics if state.ending else "",
         username=spec.username,
         appname=spec.appname,
@@ -60,8 +67,18 @@ def of(state: ApplicationState, tracking_url: str) -> ApplicationView:
     )
 
 
-def phase_of(state: ApplicationState) -> str:
-    """A few words on where it is: ``running 3 of 4, waiting for 1 container``."""
+def phase_of(state: ApplicationState, wait: str = "") -> str:
+    """Return a few words on where it is: ``running 3 of 4, waiting for 1 container``.
+
+    Args:
+        state, wait: as of `of`.
+    """
+    phase = _phase_of(state)
+    # What a commit waits for is said with its own patience, of which this is a part.
+    return f"{phase}, {wait}" if wait and not state.lack.startswith("waits") else phase
+
+
+def _phase_of(state: ApplicationState) -> str:
     match state.stage:
         case Stage.STARTING:
             return f"starting: {state.lack}" if state.lack else "starting"
@@ -72,24 +89,26 @@ def phase_of(state: ApplicationState) -> str:
             pass
     if state.stage is Stage.ACTIVE and state.open and all(one.unvouched for one in state.open.values()):
         return "restarting"
-    counts = _counts(state)
+    counts, obstacles = _counts(state), _obstacles(state)
     total = len(state.instances)
     storing = counts.get(Phase.STORING, 0) + counts.get(Phase.RELEASING, 0)
     running = counts.get(Phase.RUNNING, 0)
     if state.stage is Stage.CLOSING:
         if state.soft_by and running:
             return f"stopping, {running} of {total} still running"
-        return f"storing{_obstacle(state)}" if storing else "stopping"
+        return f"storing{obstacles.get(Phase.STORING, '')}" if storing else "stopping"
     words = []
     if running:
         words.append(f"running {running} of {total}")
     if storing:
-        words.append(("storing" if storing == total or not running else f"{storing} storing") + _obstacle(state))
+        what = "storing" if storing == total or not running else f"{storing} storing"
+        words.append(what + obstacles.get(Phase.STORING, ""))
     if at_the_gate := counts.get(Phase.WAITING, 0):
         words.append(f"{at_the_gate} of {total} at the gate")
     for phase in reversed(_ON_THE_WAY):
         if count := counts.get(phase, 0):
-            words.append(phase.value if count == total else f"{count} {phase.value}")
+            what = phase.value if count == total else f"{count} {phase.value}"
+            words.append(what + (_starting(state) if phase is Phase.STARTING else "") + obstacles.get(phase, ""))
     words += _service_waits(state)
     paused = [until_ms for role in state.roles for until_ms in role.paused.values()]
     if paused:
@@ -97,7 +116,7 @@ def phase_of(state: ApplicationState) -> str:
         words.append(f"{len(paused)} container{'s' if len(paused) > 1 else ''} tried again at {at}")
     held_back = [role for role in state.roles if not role.is_wanted]
     if (waiting := counts.get(None, 0) - len(paused) - sum(role.waiting for role in held_back)) > 0:
-        words.append(f"waiting for {waiting} container{'s' if waiting > 1 else ''}")
+        words.append(f"waiting for {waiting} container{'s' if waiting > 1 else ''}{_unallocated(state)}")
     words += _dependencies(state)
     if (over := counts.get(Phase.ENDED, 0)) < total:
         failed = sum(bool(one.failed) for one in state.instances)
@@ -133,14 +152,57 @@ def _service_waits(state: ApplicationState) -> list[str]:
 
 
 def _wall_time(state: ApplicationState, awake_ms: int) -> str:
-    return time.strftime("%H:%M:%S", time.localtime((state.now_ms + awake_ms - state.awake_ms) / 1000))
+    return _time_text(state.now_ms + awake_ms - state.awake_ms)
 
 
-def _obstacle(state: ApplicationState) -> str:
-    """Return what the first container says that cannot store its output now: ``: waits for 4.1 MiB on /data``."""
-    bound = (one.container for one in state.instances)
-    texts = (one.detail for one in bound if one is not None and one.phase is Phase.STORING and one.detail)
-    return next((f": {text}" for text in texts), "")
+def _time_text(at_ms: int) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(at_ms / 1000))
+
+
+def _unallocated(state: ApplicationState) -> str:
+    """Return since when and until when containers are waited for, if it lasts: ``since 14:02:03, until 15:02:03``.
+
+    An engine gives them when there is room; the application's time limit alone ends that.
+    """
+    wanted = {index for role in state.roles if role.is_wanted for index in role.indexes if index not in role.paused}
+    waiting = [one for one in state.instances if one.container is None and not one.given_up and one.index in wanted]
+    started_ms = state.now_ms if state.started_ms is None else state.started_ms
+    since_ms = min(
+        (started_ms if one.last is None else one.last.finished_ms or started_ms for one in waiting), default=started_ms
+    )
+    if state.now_ms - since_ms < SHOWN_MS:
+        return ""
+    text = f" since {_time_text(since_ms)}"
+    if (limit_s := state.spec.max_runtime_s) is not None:
+        text += f", until {_time_text(started_ms + int(limit_s * 1000))} (max_runtime)"
+    return text
+
+
+def _starting(state: ApplicationState) -> str:
+    """Return since when and until when tasks are waited for that have not spoken yet, if it lasts."""
+    silent = [one for one in state.open.values() if not one.hello and one.phase is Phase.STARTING]
+    since_ms = min((one.started_ms for one in silent), default=state.now_ms)
+    if state.now_ms - since_ms < SHOWN_MS:
+        return ""
+    text = f" since {_time_text(since_ms)}"
+    begun_ms = [one.node_has_it_ms for one in silent if one.node_has_it_ms is not None]
+    if begun_ms:
+        limit_ms = state.timing.prepare_ms if any(one.is_preparing for one in silent) else state.timing.hello_ms
+        text += f", until {_wall_time(state, min(begun_ms) + limit_ms)}"
+    return text
+
+
+def _obstacles(state: ApplicationState) -> dict[Phase, str]:
+    """Return what the first container in each phase says that it waits for: ``: waits for 4.1 MiB on /data``.
+
+    Waits for services are counted; see `_service_waits`.
+    """
+    found: dict[Phase, str] = {}
+    for instance in state.instances:
+        one = instance.container
+        if one is not None and one.detail.startswith("waits ") and one.waits_since_ms is None:
+            found.setdefault(one.phase, f": {one.detail}")
+    return found
 
 
 def _counts(state: ApplicationState) -> dict[Phase | None, int]:

@@ -13,6 +13,7 @@ from dlapp.hadoop.errors import ConnectionLost, HadoopError, NotHadoop, TokenRef
 from dlapp.hadoop.tokens import Token
 from dlapp.login import Login
 from dlapp.system.clock import backoff_s
+from dlapp.system.waits import Wait
 from dlapp.value import Closeable
 
 _M = TypeVar("_M", bound=Message)
@@ -83,8 +84,13 @@ class RpcClient(Closeable):
             RemoteError: the method threw.
             NotHadoop: the last answer could not be read.
         """
+        with Wait(f"the {self._what}", timeout_s) as wait:
+            return self._call(method, request.SerializeToString(), answer, timeout_s, answer_s, wait)
+
+    def _call(
+        self, method: str, data: bytes, answer: type[_M], timeout_s: float, answer_s: float | None, wait: Wait
+    ) -> _M:
         deadline = self._clock() + timeout_s
-        data = request.SerializeToString()
         # Jitter: the ApplicationMasters of a cluster all lose the same ResourceManager at the same moment.
         pauses_s = backoff_s(_FIRST_WAIT_S, _LONGEST_WAIT_S)
         failed: dict[str, int] = {}
@@ -104,6 +110,7 @@ class RpcClient(Closeable):
                     refused = isinstance(error, ConnectionLost) and error.refused
                     words = self._in_words(method, failed, timeout_s)
                     raise ConnectionLost(words, sent=sent, refused=refused) from error
+                wait.why = str(error)
                 self._sleep(pause_s)
 
     def call_once(self, method: str, request: Message, answer: type[_M], *, answer_s: float) -> _M:

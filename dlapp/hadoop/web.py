@@ -56,7 +56,7 @@ class Web(Closeable):
 
     def __init__(self, timeout_s: float, *, accept: str = "application/json") -> None:
         self._timeout_s, self._accept = timeout_s, accept
-        self._client = HttpClient(timeout_s, timeout_s)
+        self._client = HttpClient(timeout_s, timeout_s, what="YARN")
 
     def close(self) -> None:
         """Close the connections."""

@@ -113,7 +113,7 @@ class Dockerd:
         headers = {"Content-Type": "application/x-tar" if isinstance(body, bytes) else "application/json"}
         deadline = time.monotonic() + self.timeout_s if until is None else until
         try:
-            with closing(HttpClient(self.timeout_s, self.timeout_s)) as client:
+            with closing(HttpClient(self.timeout_s, self.timeout_s, what="Docker")) as client:
                 answer = client.request(
                     method, self.host, _target(path, query), data, headers=headers, most=most, until=deadline
                 )

@@ -33,6 +33,7 @@ from dlapp.net.http_framing import (
     parse_chunk_line,
     parse_head,
 )
+from dlapp.system.waits import Wait
 from dlapp.value import Value
 
 MAX_INTERIM = 16
@@ -176,10 +177,15 @@ class HttpClient:
             that goes to a file, for each piece of one that is streamed, and for any other body as a whole.
         ca: file of the certificates that servers are trusted by; None: what OpenSSL has.
         idle_s: a connection that was not used for this long is not used again.
+        what: the servers' kind, for users: a wait for one is shown as ``HDFS at node7:9864`` (`dlapp.system.waits`);
+            empty: waits are not shown, because to wait there is nothing special.
     """
 
-    def __init__(self, connect_s: float, silence_s: float, ca: str | None = None, *, idle_s: float = IDLE_S) -> None:
+    def __init__(
+        self, connect_s: float, silence_s: float, ca: str | None = None, *, idle_s: float = IDLE_S, what: str = ""
+    ) -> None:
         self._connect_s, self._silence_s, self._ca, self._idle_s = connect_s, silence_s, ca, idle_s
+        self._what = what
         self._idle: dict[str, list[_Connection]] = {}
         self._busy: dict[_Connection, int] = {}  # with the thread that uses it
         self._known: set[str] = set()  # servers that have answered
@@ -277,6 +283,10 @@ class HttpClient:
             self._known.add(server)
             return connection, result
 
+    def _wait_for(self, server: str, longest_s: float) -> Wait:
+        place = server if server.startswith("unix") else server.partition("://")[2]
+        return Wait(f"{self._what} at {place}" if self._what else "", longest_s)
+
     def _leave(self, server: str, connection: _Connection, *, stays: bool) -> None:
         """Keep a connection for the next request if it ``stays``, else close it. Only the first call counts."""
         if self._busy.pop(connection, None) is None:
@@ -323,10 +333,16 @@ class HttpClient:
             one.close()
 
     def _new(self, server: str, until: float | None) -> _Connection:
+        with self._wait_for(server, self._connect_s):
+            return self._newly_connected(server, until)
+
+    def _newly_connected(self, server: str, until: float | None) -> _Connection:
         scheme, host, port = _address(server)
+        wait = self._wait_for(server, self._silence_s)
         try:
             if scheme == "unix":
-                return _Connection(self._connected([(socket.AF_UNIX, host)], until), self._silence_s, in_kernel=True)
+                sock = self._connected([(socket.AF_UNIX, host)], until)
+                return _Connection(sock, self._silence_s, wait, in_kernel=True)
             sock = self._connected_by_name(host, port, until)
             try:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -345,7 +361,7 @@ class HttpClient:
             if getattr(error, "reason", "") in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
                 raise IncompleteResponse(PLAIN, sent=False, lasting=True) from error
             raise IncompleteResponse(_words(error), sent=False) from error
-        return _Connection(sock, self._silence_s, in_kernel=scheme != "https")
+        return _Connection(sock, self._silence_s, wait, in_kernel=scheme != "https")
 
     def _wants_tls(self, server: str, broken: IncompleteResponse) -> bool:
         """Return True if a server that gave no answer to plain HTTP would have given one in TLS."""
@@ -475,15 +491,17 @@ class _Connection:
     """One connection to one server, asked one thing at a time.
 
     Args:
+        wait: for the server.
         in_kernel: the kernel may move bytes between it and files.
     """
 
-    def __init__(self, sock: socket.socket, silence_s: float, *, in_kernel: bool) -> None:
+    def __init__(self, sock: socket.socket, silence_s: float, wait: Wait, *, in_kernel: bool) -> None:
         self._sock, self._silence_s, self._in_kernel = sock, silence_s, in_kernel
         self._buffer = b""
         self._body_of: _Body | None = None
         self._ends_at: float | None = None  # of what is being received as a whole
         self.until: float | None = None  # of the request
+        self.wait = wait
         self.stays = False  # it is, or will be, at the beginning of the next answer once the body is read
         self.may_be_tls = True  # nothing but an alert of TLS came
         self.is_cut = False
@@ -572,10 +590,9 @@ class _Connection:
     def _send(self, head: bytes, body: bytes | RequestBody | None) -> OSError | None:
         """Send a request. A server that refuses may close before it has all; the error counts only if it is mute."""
         try:
-            if not isinstance(body, RequestBody):
-                self._sock.sendall(head + (body or b""))
-            else:
-                self._sock.sendall(head)
+            with self.wait.renew():
+                self._sock.sendall(head if isinstance(body, RequestBody) else head + (body or b""))
+            if isinstance(body, RequestBody):
                 self._send_file(body)
         except (BrokenPipeError, ConnectionResetError) as error:
             self._sock.settimeout(_HASTE_S)
@@ -594,7 +611,8 @@ class _Connection:
                     continue
             else:
                 piece = os.pread(body.fd, count, at)
-                self._sock.sendall(piece)
+                with self.wait.renew():
+                    self._sock.sendall(piece)
                 sent = len(piece)
             if sent == 0:
                 raise SourceShrank
@@ -615,7 +633,8 @@ class _Connection:
     def _receive(self, most: int) -> bytes:
         if self._ends_at is not None:
             self._sock.settimeout(_left(0.0, self._ends_at))
-        return self._sock.recv(most)
+        with self.wait.renew():
+            return self._sock.recv(most)
 
     def _head(self) -> Head:
         while (end := self._buffer.find(b"\r\n\r\n")) < 0:
@@ -718,7 +737,9 @@ class _Connection:
         return piece
 
     def _wait(self, event: int) -> None:
-        if not _ready(self._sock, event, self._silence_s):
+        with self.wait.renew():
+            is_ready = _ready(self._sock, event, self._silence_s)
+        if not is_ready:
             raise TimeoutError
 
 

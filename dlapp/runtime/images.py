@@ -22,6 +22,7 @@ from dlapp.system import locks
 from dlapp.system.files import UntrustedFile, closing_fd, open_file
 from dlapp.system.owners import refuse_place_of_others
 from dlapp.system.shared_directory import create_shared_file, open_shared_directory
+from dlapp.system.waits import Wait
 
 Progress = Callable[[int, int], None]
 _STALL_S = 600.0
@@ -86,11 +87,12 @@ def _turn(lock_dir: str, host: str, image: str, note: Callable[[str], None]) -> 
         return
     with closing_fd(fd):
         deadline, told = time.monotonic() + _LONGEST_WAIT_S, False
-        while not _try_lock(fd) and time.monotonic() < deadline:
-            if not told:
-                note(f"image {image}: another task is pulling it")
-                told = True
-            time.sleep(_LOOK_EVERY_S)
+        with Wait(f"another task that pulls image {image}", _LONGEST_WAIT_S):
+            while not _try_lock(fd) and time.monotonic() < deadline:
+                if not told:
+                    note(f"image {image}: another task is pulling it")
+                    told = True
+                time.sleep(_LOOK_EVERY_S)
         yield
 
 
@@ -122,9 +124,12 @@ def _pull(docker: Dockerd, image: str, progress: Progress | None) -> None:
     name, tag = parse_repository_tag(image)
     headers = _credentials(name)
     layers: dict[str, tuple[int, int]] = {}
+    wait = Wait(f"image {image} from its registry", _STALL_S)
+    wait.begin()
     try:
         lines = docker.lines("/images/create", {"fromImage": name, "tag": tag or "latest"}, headers, timeout_s=_STALL_S)
         for line in lines:
+            wait.renew()
             if "error" in line:
                 raise pull_error(image, str(line["error"]))
             detail = line.get("progressDetail") or {}
@@ -137,6 +142,8 @@ def _pull(docker: Dockerd, image: str, progress: Progress | None) -> None:
                 progress(sum(done for done, _ in layers.values()), sum(total for _, total in layers.values()))
     except DockerRefused as error:
         raise pull_error(image, str(error)) from error
+    finally:
+        wait.end()
 
 
 def _credentials(name: str) -> dict[str, str]:

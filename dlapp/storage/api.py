@@ -131,6 +131,16 @@ class OutputFileSystem(FileSystem, Protocol):
             DiskFull: there is not enough room.
         """
 
+    def try_storing(self, location: str) -> None:
+        """Store and delete a small file beside ``location``, in the way in which `store` will: from this machine.
+
+        A local directory needs none.
+
+        Raises:
+            Unreachable: what it needs does not answer; `dlapp.storage.webhdfs.DataNodeUnreachable`: no DataNode does.
+            Denied, DlappError: it is refused.
+        """
+
     def check_writable(self, target: str, *, overwrite: bool = True) -> Sequence[str]:
         """Refuse a target that output could never be committed to. Leaves nothing behind.
 

@@ -107,6 +107,9 @@ class LocalFiles:
                 _make_movable(inside)
         return stored
 
+    def try_storing(self, location: str) -> None:
+        """See `OutputFileSystem.try_storing`."""
+
     def check_writable(self, target: str, *, overwrite: bool = True) -> Sequence[str]:
         """See `FileSystem.check_writable`. It tries, beside the target or in the nearest directory above it.
 

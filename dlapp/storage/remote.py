@@ -31,6 +31,7 @@ from dlapp.storage.glob import split_pattern
 from dlapp.storage.tree import TreeNode, explaining, make_directories
 from dlapp.system.clock import backoff_s
 from dlapp.system.files import closing_fd, is_plain_name, write_all
+from dlapp.system.waits import Wait
 
 AT_ONCE = 8
 RANGE_BYTES = 16 << 20
@@ -177,6 +178,10 @@ class RemoteFiles:
 
     def _asked(self, location: str, call: Callable[[Any], Any]) -> Any:
         """Return the result of ``call``, tried several times; its errors are ours."""
+        with Wait(f"{self.scheme}://{location.partition('://')[2].partition('/')[0]}", None):
+            return self._tried(location, call)
+
+    def _tried(self, location: str, call: Callable[[Any], Any]) -> Any:
         for left, pause_s in zip(reversed(range(TRIES)), backoff_s(FIRST_PAUSE_S, math.inf), strict=False):
             try:
                 return call(self._fs(location))

@@ -56,6 +56,7 @@ from dlapp.storage.api import DiskFull
 from dlapp.system.clock import backoff_s
 from dlapp.system.files import UntrustedFile, is_plain_name, json_object
 from dlapp.system.text import human_size
+from dlapp.system.waits import Wait
 
 T = TypeVar("T")
 
@@ -112,6 +113,10 @@ class HdfsUnreachable(_Unreachable):
     def __init__(self, message: str, *, doubtful: bool = False) -> None:
         super().__init__(message)
         self.doubtful = doubtful
+
+
+class DataNodeUnreachable(HdfsUnreachable):
+    """A call that a NameNode answered, and no DataNode that it named."""
 
 
 class HdfsRefused(DlappError):
@@ -199,7 +204,7 @@ class WebHdfs:
         self._answered = False
         self._clock, self._sleep = clock, sleep
         trust(place.certificates)
-        self._connections = HttpClient(*timeout_s, place.ca)
+        self._connections = HttpClient(*timeout_s, place.ca, what="HDFS")
         self._first = 0  # the NameNode that served last
         # Of web addresses that have said it since they last failed, with the time.
         self._roles: dict[str, tuple[float, ServerRole]] = {}
@@ -652,7 +657,7 @@ class WebHdfs:
                     raise (
                         failed.refused or DlappError(f"{shown(self.place.location + path)} cannot be written: {failed}")
                     ) from failed
-                again(HdfsUnreachable(str(failed), doubtful=True))
+                again(DataNodeUnreachable(str(failed), doubtful=True))
 
     # ---- DataNodes ----
 
@@ -809,7 +814,7 @@ class WebHdfs:
 
     def _rounds(self, what: str) -> Iterator[Callable[..., None]]:
         """Rounds of one undertaking: each ends with ``again(why)``, which waits or, out of patience, raises."""
-        began = self._clock()
+        began, wait = self._clock(), Wait(self.place.location, self._patience_s)
         pauses_s, count = backoff_s(FIRST_PAUSE_S, LONGEST_PAUSE_S), 0
 
         def again(why: HdfsUnreachable, *, progress: bool = False) -> None:
@@ -819,15 +824,21 @@ class WebHdfs:
             count += 1
             if progress:
                 began, pauses_s = self._clock(), backoff_s(FIRST_PAUSE_S, LONGEST_PAUSE_S)
+                wait.renew()
             pause_s = next(pauses_s)
             patience_s = self._patience_s if self._answered else self._first_contact_timeout_s
             if self._clock() - began + pause_s > patience_s:
                 tries = f"tried {count} times in {self._clock() - began:.0f} s"
-                raise HdfsUnreachable(f"{what}: {why} ({tries})", doubtful=why.doubtful) from why
+                raise type(why)(f"{what}: {why} ({tries})", doubtful=why.doubtful) from why
+            wait.longest_s, wait.why = patience_s, str(why)
+            wait.begin()
             self._sleep(pause_s)
 
-        while True:
-            yield again
+        try:
+            while True:
+                yield again
+        finally:
+            wait.end()
 
 
 class _Where(NamedTuple):

@@ -12,9 +12,9 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def date_and_time(in_s: float = 0.0) -> str:
-    """Return the time of day so many seconds from now, for users, with its date: ``2025-03-04 17:02:11``."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time.time() + in_s))
+def date_and_time(at_s: float | None = None) -> str:
+    """Return a moment [s since 1970] as local date and time, for users: ``2025-03-04 17:02:11``; None: now."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s))
 
 
 def backoff_s(first_s: float, longest_s: float) -> Iterator[float]:

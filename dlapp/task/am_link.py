@@ -2,11 +2,12 @@
 
 Two threads: one brings news as they come, in their order, and closes its connection when there are none; the other
 always has a report outstanding that the ApplicationMaster answers when it has new orders, so they arrive at once. It
-repeats the last news under their number, so they count once, and older ones that come after them count no more. An
-ApplicationMaster that does not answer is asked again, with growing pauses, as long as the task lives. Where its file
-names the next one, that is asked. On one machine the file also shows whether its process lives: a task that sees none
-for some time stops. On a cluster a third thread looks for proof that the application is over
-(`dlapp.task.application_end`), as long as no ApplicationMaster answers.
+repeats the last news under their number, so they count once, and older ones that come after them count no more. What a
+step waits for (`dlapp.system.waits`) the first looks for every second; if it lasts, it is news. An ApplicationMaster
+that does not answer is asked again, with growing pauses, as long as the task lives. Where its file names the next one,
+that is asked. On one machine the file also shows whether its process lives: a task that sees none for some time stops.
+On a cluster a third thread looks for proof that the application is over (`dlapp.task.application_end`), as long as no
+ApplicationMaster answers.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from dlapp.ids import ContainerId
 from dlapp.messages import Assignment, Hello, Orders, Phase, Report, Stop, TaskResult
 from dlapp.net.control_client import ControlConnection
 from dlapp.serialization import from_json, to_json
+from dlapp.system import waits
 from dlapp.system.clock import backoff_s, date_and_time
 from dlapp.task.am_address import Find
 from dlapp.task.environment import node_name
@@ -83,6 +85,7 @@ class AmLink:
         self._changed = threading.Condition()
         self._unsent: deque[Report] = deque()
         self._last: Report | None = None
+        self._detail = ""  # of the last report, without what is waited for
         self._number = 1
         self._attempt = 0
         self._orders: Orders | None = None
@@ -157,7 +160,7 @@ class AmLink:
                 "waits_for": "",
                 **details,
             }
-            self._last = replace(self._last, **fields)
+            self._last, self._detail = replace(self._last, **fields), str(fields["detail"])
             # Of one phase only the latest news count.
             if self._unsent and self._unsent[-1].phase is phase:
                 self._unsent.pop()
@@ -211,11 +214,15 @@ class AmLink:
         pauses_s = backoff_s(*_PAUSES_S)
         while True:
             with self._changed:
-                idle_s: float | None = NEWS_IDLE_S
-                while not self._unsent and not self._closing:
-                    if not self._changed.wait(idle_s):
+                idle_at: float | None = time.monotonic() + NEWS_IDLE_S
+                while not self._look_for_wait() and not self._unsent and not self._closing:
+                    # The payload, while it runs, waits for nothing of ours.
+                    look_s = None if self.phase is Phase.RUNNING else waits.LOOK_EVERY_S
+                    left_s = None if idle_at is None else max(0.0, idle_at - time.monotonic())
+                    self._changed.wait(min((one for one in (look_s, left_s) if one is not None), default=None))
+                    if idle_at is not None and time.monotonic() >= idle_at:
                         self._news_connection.rest()
-                        idle_s = None
+                        idle_at = None
                 if self._closing:
                     return
                 news, url = self._unsent[0], self._url
@@ -229,6 +236,17 @@ class AmLink:
                         self._changed.notify_all()
                 else:
                     self._wait_to_repeat(url, next(pauses_s))
+
+    def _look_for_wait(self) -> bool:
+        """Report what this task waits for, if it lasts, or that it no longer does. Return True if that is news."""
+        assert self._last is not None
+        text = waits.longest_text() or self._detail
+        if self._unsent or text == self._last.detail or self._last.result is not None:
+            return False
+        self._number += 1
+        self._last = replace(self._last, number=self._number, detail=text)
+        self._unsent.append(self._last)
+        return True
 
     def _poll_orders(self) -> None:
         pauses_s = backoff_s(*_PAUSES_S)

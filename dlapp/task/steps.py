@@ -42,10 +42,11 @@ from dlapp.storage.api import DiskFull, Moved
 from dlapp.storage.open import open_output
 from dlapp.storage.tree import Pace, remove_tree
 from dlapp.system import log_times
-from dlapp.system.clock import backoff_s, date_and_time
+from dlapp.system.clock import backoff_s
 from dlapp.system.disk_space import FULL, mount_point
 from dlapp.system.log_times import LogTimesWriter
 from dlapp.system.owners import user_name
+from dlapp.system.waits import FILE_SYSTEM, Wait
 from dlapp.task.am_address import finder
 from dlapp.task.am_link import AmLink
 from dlapp.task.environment import NODE_MANAGERS, node_name, payload_environment
@@ -212,6 +213,7 @@ class Task:
             return self._work_without_payload("the node could not be checked", self._checked_node)
         self._refuse_root()
         self._look_at_inputs()
+        self._try_outputs()
         self._get_image()
         self._hold_caches()
         self._fill_workspace()
@@ -312,20 +314,24 @@ class Task:
             phase: reported meanwhile.
             service: the one that is away where ``ask`` raises Unreachable; empty: that is raised.
         """
-        since = date_and_time()
-        for pause_s in backoff_s(*_SERVICE_AGAIN_S):
-            try:
-                return ask()
-            except ServiceAway as error:
-                if error.fault is Fault.NODE and self._launch.on_a_cluster:
-                    raise
-                away, why = error.service, error.why
-            except Unreachable as error:
-                if not service:
-                    raise
-                away, why = service, str(error)
-            self._say(phase, detail=f"waits for {away} since {since}: {why}", waits_for=away)
-            time.sleep(pause_s)
+        wait = Wait("", None)
+        try:
+            for pause_s in backoff_s(*_SERVICE_AGAIN_S):
+                try:
+                    return ask()
+                except ServiceAway as error:
+                    if error.fault is Fault.NODE and self._launch.on_a_cluster:
+                        raise
+                    wait.what, wait.why = error.service, error.why
+                except Unreachable as error:
+                    if not service:
+                        raise
+                    wait.what, wait.why = service, str(error)
+                wait.begin()
+                self._say(phase, detail=wait.text, waits_for=wait.what)
+                time.sleep(pause_s)
+        finally:
+            wait.end()
         raise AssertionError
 
     def _look_at_inputs(self) -> None:
@@ -346,6 +352,37 @@ class Task:
                 if service.startswith(HDFS) and self._launch.hdfs is not None:
                     self._wait_out(partial(_reach_hdfs, self._launch.hdfs.of(each.sources[0])), Phase.STARTING, service)
                 self._planned.append(self._wait_out(plan, Phase.STARTING, service))
+
+    def _try_outputs(self) -> None:
+        """Store a small file where output goes on HDFS. What this node cannot store later would be computed for
+        nothing: it may reach the NameNode and no DataNode.
+        """
+        one = self._assignment
+        tried: set[str] = set()
+        for output, part in zip(one.outputs, one.parts, strict=True):
+            service = _file_system((part,))
+            if self._launch.hdfs is None or not service.startswith(HDFS) or service in tried:
+                continue
+            tried.add(service)
+            self._say(Phase.STARTING, detail="trying the place of the output")
+            with self._step(f"output {output.output_path} could not be stored"):
+                self._wait_out(partial(_reach_hdfs, self._launch.hdfs.of(part)), Phase.STARTING, service)
+                self._wait_out(partial(self._try_storing, part, service), Phase.STARTING, service)
+
+    def _try_storing(self, part: str, service: str) -> None:
+        from dlapp.storage.webhdfs import DataNodeUnreachable
+
+        try:
+            open_output(part, self._launch.hdfs).try_storing(part)
+        except DiskFull as error:
+            self._note(f"the output could not be stored now: {error}")  # it may be possible when there is output
+        except DataNodeUnreachable as error:
+            message = f"the output could not be stored from this node: {error}"
+            raise ServiceAway(f"the DataNodes of {service}", str(error), message, Fault.NODE) from error
+        except (Unreachable, Denied, NotFound, UsageError):
+            raise
+        except DlappError as error:  # a DataNode said it, of itself or of the others of its pipeline
+            raise StepFailed(Fault.NODE, f"the output could not be stored from this node: {error}") from error
 
     def _hold_caches(self) -> None:
         if not self._assignment.caches:
@@ -386,9 +423,12 @@ class Task:
             str(one.application_id), str(one.container_id), one.username, gcores, (), evidence, one.spread
         )
 
+        timeout_s = self._launch.lease_timeout_s
+
         def lease() -> Lease:
             ledger.reach(timeout_s=_REACH_S)
-            return ledger.acquire(ask, timeout_s=self._launch.lease_timeout_s)
+            with Wait(f"{gcores} free GPU{'' if gcores == 1 else 's'} of this node", timeout_s):
+                return ledger.acquire(ask, timeout_s=timeout_s)
 
         leased = self._wait_out(lease, Phase.LEASING, f"ZooKeeper at {settings.ensemble}" if settings.ensemble else "")
         # A payload runs for days. With a session for each, an ensemble that restarts gets all of them back at once; a
@@ -421,7 +461,7 @@ class Task:
     def _fill_workspace(self) -> None:
         """Unpack the workspace and fetch the input. On a single node a full disk is waited for, like a service: the
         ApplicationMaster ends us when that takes too long."""
-        since = date_and_time()
+        wait = Wait("", None)
         for pause_s in backoff_s(*_SERVICE_AGAIN_S):
             try:
                 self._unpack()
@@ -431,10 +471,10 @@ class Task:
             except StepFailed as error:
                 if self._launch.on_a_cluster or (lack := _lack(error.__cause__, self._home)) is None:
                     raise
-                why = str(error)
+                wait.what, wait.why = lack, str(error)
             self._waits_for = f"space on {mount_point(self._home)}"
             with self._step("there is no space", node=True):
-                self._say(self._link.phase, detail=f"waits for {lack} since {since}: {why}")
+                self._say(self._link.phase, detail=wait.text)
                 if self._inputs is not None:
                     self._inputs.close()
                 time.sleep(pause_s)
@@ -764,24 +804,30 @@ class Task:
         Raises:
             StepFailed: it is not stored; the text says where it is, or that YARN deletes it.
         """
-        move, since = len(self._assignment.outputs) == 1, date_and_time()
-        for pause_s in backoff_s(*_STORE_AGAIN_S):
-            try:
-                files = open_output(part, self._launch.hdfs)
-                return files.store(
-                    local, part, move=move, seen_as=self._seen_as(path), replaces=replaces, note=self._note
-                )
-            except (Unreachable, DiskFull) as error:
-                left_s = self._store_until[isinstance(error, Unreachable)] - time.monotonic()
-                if self._link.is_alone or pause_s >= left_s:
+        move, wait = len(self._assignment.outputs) == 1, Wait("", None)
+        try:
+            for pause_s in backoff_s(*_STORE_AGAIN_S):
+                try:
+                    files = open_output(part, self._launch.hdfs)
+                    return files.store(
+                        local, part, move=move, seen_as=self._seen_as(path), replaces=replaces, note=self._note
+                    )
+                except (Unreachable, DiskFull) as error:
+                    left_s = self._store_until[isinstance(error, Unreachable)] - time.monotonic()
+                    if self._link.is_alone or pause_s >= left_s:
+                        raise self._stays_here(local, path, error) from error
+                    wait.what = error.lack if isinstance(error, DiskFull) else FILE_SYSTEM
+                    wait.why = "" if isinstance(error, DiskFull) else str(error)
+                    wait.longest_s = wait.lasted_s + left_s
+                    wait.begin()
+                    self._give_back_gpus()
+                    self._let_go_of_reservation()
+                    self._say(Phase.STORING, detail=wait.text)
+                except DlappError as error:
                     raise self._stays_here(local, path, error) from error
-                self._give_back_gpus()
-                self._let_go_of_reservation()
-                what, why = (f" for {error.lack}", "") if isinstance(error, DiskFull) else ("", f": {error}")
-                self._say(Phase.STORING, detail=f"waits{what} since {since}, until {date_and_time(left_s)}{why}")
-            except DlappError as error:
-                raise self._stays_here(local, path, error) from error
-            time.sleep(pause_s)
+                time.sleep(pause_s)
+        finally:
+            wait.end()
         raise AssertionError
 
     def _stays_here(self, local: str, path: str, error: DlappError) -> StepFailed:

@@ -25,6 +25,7 @@ from dlapp.errors import (
     FileRefused,
     UsageError,
 )
+from dlapp.system.waits import told
 
 EXIT_BROKEN_PIPE = 141
 """Whoever read our output went away: 128 + SIGPIPE, as a shell reports it of any other program."""
@@ -148,7 +149,8 @@ def _invoke(declared: click.Command, arguments: list[str]) -> int:
 def exit_code_of(body: Callable[[], int], *, debug: bool, name: str) -> int:
     """Run ``body`` to its end; an error becomes ``Error: ...`` on stderr and its code."""
     try:
-        code = body()
+        with told(lambda text: note(f"{name} {text}")):
+            code = body()
         sys.stdout.flush()
         return code
     except BrokenPipeError:

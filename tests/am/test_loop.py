@@ -23,6 +23,8 @@ from dlapp.net.control_client import ControlConnection
 from dlapp.report import ApplicationView, Cause, FinalStatus
 from dlapp.serialization import from_json, to_json
 from dlapp.spec import AppSpec, Resources, RoleSpec, Secrets, Submission
+from dlapp.system import waits
+from dlapp.system.waits import Wait
 from dlapp.value import replace
 
 APP = ApplicationId(1_700_000_000_000, 1)
@@ -314,7 +316,7 @@ def test_a_next_attempt_registers_before_it_reads_the_journal(second: Next) -> N
 def test_while_the_journal_cannot_be_read_those_who_look_see_why_and_tasks_wait(
     second: Next, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop_module, "SILENT_S", 0.0)
+    monkeypatch.setattr(waits, "SHOWN_AFTER_S", 0.0)
     until(lambda: second.done)
     assert second.phase() == "starting: the journal of the attempt before is read"
     container_id = ContainerId(APP, 1, 2)
@@ -334,6 +336,39 @@ def test_while_the_journal_cannot_be_read_those_who_look_see_why_and_tasks_wait(
     task.join(20)
     assert [one.attempt for one in told] == [2]
     assert "journal" not in second.phase()
+
+
+def test_while_the_resourcemanager_is_away_at_the_start_status_sees_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waits, "SHOWN_AFTER_S", 0.0)
+    monkeypatch.setattr(waits, "LOOK_EVERY_S", 0.01)
+    world, back = World(Watched(str(tmp_path))), threading.Event()
+
+    def register(_url: str) -> Registered:
+        with Wait("the ResourceManager", 86_400.0):
+            assert back.wait(20)
+        return Registered(limits=ResourceLimits())
+
+    monkeypatch.setattr(world.engine, "register", register)
+    world.thread.start()
+    until(lambda: world.home.views and "ResourceManager" in world.home.views[-1].phase)
+    assert world.home.views[-1].phase.startswith("starting, waits for the ResourceManager since ")
+    back.set()
+    until(lambda: world.engine.given == TASKS)
+    world.beat()
+    until(lambda: "ResourceManager" not in world.home.views[-1].phase)
+    world.shut_down()
+
+
+def test_who_is_superseded_while_the_resourcemanager_is_away_ends(tmp_path: Path) -> None:
+    world, never = World(Watched(str(tmp_path))), threading.Event()
+    world.engine.register = lambda _url: never.wait(20)  # type: ignore[assignment, method-assign, return-value]
+    world.thread.start()
+    world.wakes.put(Heartbeat(shut_down="attempt 2 has the application now"))
+    world.thread.join(20)
+    assert not world.thread.is_alive()
+    never.set()
 
 
 def test_of_a_task_that_repeats_its_report_meanwhile_the_last_is_answered(second: Next) -> None:

@@ -343,7 +343,8 @@ def test_what_a_failed_run_stored_waits_for_a_file_system_as_a_commit_does(
     assert settled.error is None
     assert world.beside() == (["partial"] if keep else [])
     assert len(said) == 2
-    assert re.fullmatch(rf"waits since {TIME}, until {TIME}: hdfs://nn/out.partial: HDFS is in safe mode", said[0])
+    wait = rf"waits for its file system since {TIME}, until {TIME}: hdfs://nn/out.partial: HDFS is in safe mode"
+    assert re.fullmatch(wait, said[0])
 
 
 def test_a_kill_waits_for_no_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

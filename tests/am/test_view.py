@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from dlapp.am.model import events, journal
+from dlapp.am.view import phase_of
 from dlapp.cluster import Heartbeat
 from dlapp.messages import Fault, Phase
 from dlapp.report import ApplicationView, FinalStatus, State
@@ -27,6 +28,38 @@ def test_the_phase_says_what_is_waited_for() -> None:
     assert am.phase() == "1 fetching, waiting for 2 containers, 1 done"
     am.report(2, Phase.STORING)
     assert am.phase() == "storing, waiting for 2 containers, 1 done"
+
+
+def test_the_phase_says_since_when_and_until_when_an_allocation_lasts() -> None:
+    am = Driver(RoleSpec(instances=2), max_runtime_s=3600.0)
+    am.wait(5.0)
+    since, until = clock_time(START_MS), clock_time(START_MS + 3_600_000)
+    assert am.phase() == f"waiting for 2 containers since {since}, until {until} (max_runtime)"
+    am.running(2)
+    am.wait(1.0)
+    assert am.phase() == f"running 1 of 2, waiting for 1 container since {since}, until {until} (max_runtime)"
+
+
+def test_the_phase_says_since_when_and_until_when_a_start_lasts() -> None:
+    am = Driver(RoleSpec())
+    am.granted(2)
+    granted_ms = am.now_ms
+    am.wait(4.0)
+    since, until = clock_time(granted_ms), clock_time(granted_ms + am.state.timing.hello_ms)
+    assert am.phase() == f"starting since {since}, until {until}"
+
+
+def test_the_phase_says_what_a_task_and_what_the_applicationmaster_waits_for() -> None:
+    am = Driver(RoleSpec(instances=2))
+    am.running(2, 3)
+    am.report(3, Phase.STORING, detail="waits for HDFS at dn:9864 since 2026-03-01 14:02:03")
+    wait = "waits for the ResourceManager since 2026-03-01 14:02:05"
+    shown = phase_of(am.state, wait)
+    assert shown == f"running 1 of 2, 1 storing: waits for HDFS at dn:9864 since 2026-03-01 14:02:03, {wait}"
+
+
+def clock_time(at_ms: int) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(at_ms / 1000))
 
 
 def test_the_phase_of_a_gang_counts_who_is_ready() -> None:

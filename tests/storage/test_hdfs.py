@@ -65,6 +65,12 @@ def there_and_back(files: HdfsFiles, base: str, top: Path, into: Path) -> Path:
     return into / top.name
 
 
+def test_a_try_to_store_reaches_the_datanodes_and_leaves_nothing(files: HdfsFiles, base: str) -> None:
+    files.try_storing(f"{base}/out.tmp/container")
+    assert files.names(base) == ["out.tmp"]
+    assert files.names(f"{base}/out.tmp") == []
+
+
 def test_a_tree_comes_back_as_it_was(files: HdfsFiles, base: str, tmp_path: Path) -> None:
     top = plant(tmp_path / "out", {"deep/er/model": b"m" * 100_000, "log": b"", "empty/inner": None, "run.sh": b"#!"})
     (top / "run.sh").chmod(0o775)

@@ -108,7 +108,7 @@ def test_what_was_computed_waits_for_an_hdfs_that_takes_no_changes(
     try:
         (tmp_path / "go").touch()
         (said,) = wait_for("a word on it", lambda: details(application, "storing", "safe mode"))
-        assert re.match(r"waits since \S+ \S+, until \S+ \S+: hdfs://", said)
+        assert re.match(r"waits for its file system since \S+ \S+, until \S+ \S+: hdfs://", said)
     finally:
         admin("-safemode", "leave")
     end = ended(application)

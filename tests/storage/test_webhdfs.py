@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,10 +13,19 @@ import pytest
 from dlapp.errors import NotFound, Unreachable, UsageError
 from dlapp.locations import HdfsPlace
 from dlapp.login import Login
-from dlapp.net.http import HttpResponse
+from dlapp.net.http import HttpResponse, IncompleteResponse
 from dlapp.net.http_framing import Headers
 from dlapp.storage.hdfs import HdfsFiles
-from dlapp.storage.webhdfs import ServerRole, WebHdfs, WrongAnswer, parse_mounts, parse_role
+from dlapp.storage.webhdfs import (
+    DataNodeUnreachable,
+    HdfsUnreachable,
+    ServerRole,
+    WebHdfs,
+    WrongAnswer,
+    parse_mounts,
+    parse_role,
+)
+from dlapp.system import waits
 
 NAMENODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
 ROUTER = "org.apache.hadoop.hdfs.server.federation.metrics.NamenodeBeanMetrics"
@@ -306,3 +316,51 @@ def test_below_a_mount_point_of_several_destinations_nothing_is_replaced(table: 
 def test_what_is_no_table_of_mount_points_has_none() -> None:
     for said in (b"", b"{}", b'{"beans": 3}', b'{"beans": [{"MountTable": 3}]}', b'{"beans": [{"MountTable": "[3]"}]}'):
         assert parse_mounts(said) == {}
+
+
+def test_a_try_to_store_is_four_requests_and_leaves_nothing() -> None:
+    web, servers = client(storing)
+    HdfsFiles(web.place, web).try_storing("hdfs://nn/out.tmp/container_1")
+    (probe,) = {what.partition(" ")[2] for _, what in servers.asked if "CREATE" in what}
+    assert re.fullmatch(r"/out\.tmp/\.container_1\.[0-9a-f]{12}", probe)
+    asked = [("nn:1", "MKDIRS /out.tmp"), ("nn:1", f"CREATE {probe}"), ("dn:9", f"CREATE {probe}")]
+    assert servers.asked == [*asked, ("nn:1", f"DELETE {probe}")]
+
+
+@pytest.mark.parametrize(("silent", "kind"), [("nn:1", HdfsUnreachable), ("dn:9", DataNodeUnreachable)])
+def test_a_node_that_reaches_no_datanode_is_told_from_an_hdfs_that_is_away(
+    silent: str, kind: type[HdfsUnreachable]
+) -> None:
+    def answer(name: str, what: str) -> object:
+        if name == silent:
+            raise IncompleteResponse("connection refused", sent=False)
+        return storing(name, what)
+
+    web, _ = client(answer)
+    with pytest.raises(HdfsUnreachable, match="connection refused") as caught:
+        HdfsFiles(web.place, web).try_storing("hdfs://nn/out.tmp/container_1")
+    assert type(caught.value) is kind
+
+
+def storing(name: str, what: str) -> object:
+    """Answer as a NameNode and a DataNode that take a file."""
+    if what.startswith("CREATE"):
+        head = b"HTTP/1.1 307 x\r\nLocation: http://dn:9/webhdfs/v1/?op=CREATE" if name == "nn:1" else b""
+        return HttpResponse(307 if name == "nn:1" else 201, Headers(head), b"", 0)
+    if what.startswith("GETFILESTATUS"):
+        return None
+    return bean(NAMENODE) if what == "/jmx" else {"boolean": True}
+
+
+def test_while_a_call_is_repeated_its_wait_is_shown_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waits, "SHOWN_AFTER_S", 0.0)
+    shown: list[str] = []
+    web, _ = client(lambda *_: refused(403, "StandbyException"), "nn1", "nn2")
+    web._sleep = lambda _: shown.append(waits.longest_text())
+    with pytest.raises(HdfsUnreachable):
+        web.make_directory("/run")
+    assert shown
+    when = r"\S{10} \S{8}"
+    reason = "nn1 is on standby; nn2 is on standby"
+    assert all(re.fullmatch(rf"waits for hdfs://nn since {when}, until {when}: {reason}", one) for one in shown)
+    assert waits.longest_text() == ""

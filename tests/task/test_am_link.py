@@ -12,6 +12,8 @@ from dlapp.ids import ApplicationId, ContainerId
 from dlapp.messages import Orders, Phase
 from dlapp.net.control import Admission, ControlServer, Request
 from dlapp.serialization import to_json
+from dlapp.system import waits
+from dlapp.system.waits import Wait
 from dlapp.task import am_link
 from dlapp.task.am_link import AmLink
 from dlapp.task.interrupt import InterruptHandler
@@ -48,6 +50,28 @@ def test_a_task_without_news_keeps_one_connection(monkeypatch: pytest.MonkeyPatc
             link.say(Phase.RUNNING, detail=f"news {number}")
             until(lambda: f"news {number}" in heard)  # noqa: B023
             until(lambda: len(server._peers) == 1)
+
+
+def test_a_wait_inside_a_step_is_reported_while_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waits, "SHOWN_AFTER_S", 0.0)
+    monkeypatch.setattr(waits, "LOOK_EVERY_S", 0.01)
+    heard: list[str] = []
+
+    def on_request(request: Request) -> None:
+        if not request.json()["wait_s"]:
+            heard.append(request.json()["detail"])
+            server.reply(request, 200, to_json(Orders(attempt=1, number=1, report_every_s=60.0)))
+
+    server = ControlServer(on_request, admit=lambda *_: Admission(1 << 20, authenticated=True))
+    url = f"http://{server.host}:{server.port}"
+    with server, AmLink(url, "t", CONTAINER, InterruptHandler(), lambda _: None) as link:
+        link.begin(0)
+        link.say(Phase.FETCHING, detail="1 of 2 files")
+        until(lambda: heard == ["1 of 2 files"])
+        with Wait("HDFS at dn:9864", 60.0):
+            until(lambda: heard[-1].startswith("waits for HDFS at dn:9864 since "))
+        until(lambda: heard[-1] == "1 of 2 files")
+    assert len(heard) == 3
 
 
 class Elsewhere:

@@ -17,7 +17,7 @@ import pytest
 
 from dlapp.locations import HdfsPlace
 from dlapp.login import Login
-from dlapp.messages import Phase
+from dlapp.messages import Fault, Phase
 from dlapp.spec import OutputSpec
 from dlapp.storage.webhdfs import _NAMENODE
 from tests.runtime.driver import USER
@@ -44,11 +44,12 @@ SAFE_MODE = {"RemoteException": {"exception": "SafeModeException", "message": "s
 
 
 class Servers:
-    """A NameNode that takes no changes, and an active ResourceManager."""
+    """A NameNode, which is its own DataNode, and an active ResourceManager."""
 
     def __init__(self) -> None:
         self.state = "RUNNING"
-        self.has_staging = True
+        self.has_staging = self.takes_changes = True
+        self.datanode = ""
         self.asked_state = self.asked_staging = 0
 
     def answer(self, method: str, path: str, query: str) -> tuple[int, Any]:
@@ -59,10 +60,16 @@ class Servers:
         if path.startswith("/ws/v1/cluster/apps/"):
             self.asked_state += 1
             return 200, {"app": {"id": str(APPLICATION), "state": self.state}}
-        if method != "GET":
+        if method != "GET" and not self.takes_changes:
             return 403, SAFE_MODE
+        if "op=CREATE" in query:
+            return (201, "") if "datanode=true" in query else (307, f"{path}?{query}&datanode=true")
+        if method != "GET":
+            return 200, {"boolean": True}
         path = path.removeprefix("/webhdfs/v1")
         self.asked_staging += path == STAGING
+        if path.rpartition("/")[2].startswith("."):
+            return 404, NOT_FOUND
         is_there = not path.startswith(STAGING) or (path == STAGING and self.has_staging)
         return (200, {"FileStatus": STATUS}) if is_there else (404, NOT_FOUND)
 
@@ -76,14 +83,17 @@ def servers() -> Iterator[tuple[Servers, str]]:
 
         def do_GET(self) -> None:
             path, _, query = self.path.partition("?")
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
             code, said = one.answer(self.command, path, query)
             data = json.dumps(said).encode()
             self.send_response(code)
+            if code == 307:
+                self.send_header("Location", f"http://{one.datanode or self.headers['Host']}{said}")
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)
 
-        do_PUT = do_GET
+        do_PUT = do_DELETE = do_GET
 
         def log_message(self, *_: object) -> None: ...
 
@@ -98,11 +108,11 @@ def servers() -> Iterator[tuple[Servers, str]]:
 class Orphan:
     """A task whose ApplicationMaster dies."""
 
-    def __init__(self, am: FakeAm, url: str) -> None:
+    def __init__(self, am: FakeAm, url: str, begins_with: str = "") -> None:
         self.am = am
         am.start(
             as_uid=USER,
-            begins_with=QUICK,
+            begins_with=QUICK + begins_with,
             am_file=f"hdfs://nn{STAGING}/am.json",
             hdfs=HdfsPlace("hdfs://nn", (url,), Login("tony")),
             resource_managers=(url,),
@@ -178,10 +188,29 @@ def test_output_is_not_stored_for_an_application_that_is_over(place: Path, serve
     stub, url = servers
     target = f"hdfs://nn/user/tony/out.{APPLICATION}.tmp"
     outputs = (OutputSpec(output_path="output", target="hdfs://nn/user/tony/out"),)
-    with make_am(place, "mkdir output; echo 1 >output/x", outputs=outputs, parts=(f"{target}/container",)) as am:
+    script = "mkdir output; echo 1 >output/x; until [ -e $TMPDIR/finish ]; do sleep 0.02; done"
+    with make_am(place, script, outputs=outputs, parts=(f"{target}/container",)) as am:
         orphan = Orphan(am, url)
-        am.wait_until(lambda: "waits since" in am.log())
+        am.wait_for(Phase.RUNNING)
+        stub.takes_changes = False
+        (am.home / "tmp" / "finish").touch()
+        am.wait_until(lambda: "waits for its file system since" in am.log())
         am.die()
         orphan.lives(stub)
         stub.state = "FAILED"
         orphan.ends()
+
+
+def test_a_node_that_reaches_no_datanode_is_found_before_the_payload_begins(
+    place: Path, servers: tuple[Servers, str]
+) -> None:
+    stub, url = servers
+    stub.datanode = "127.0.0.1:1"
+    outputs = (OutputSpec(output_path="output", target="hdfs://nn/user/tony/out"),)
+    with make_am(place, "echo ran", outputs=outputs, parts=("hdfs://nn/user/tony/out.tmp/container",)) as am:
+        Orphan(am, url, "from dlapp.storage.webhdfs import WebHdfs as W\nW.__init__.__kwdefaults__['patience_s'] = 0.5")
+        result = am.result()
+        assert (result.fault, result.service) == (Fault.NODE, "the DataNodes of hdfs://nn")
+        assert result.message.startswith("the output could not be stored from this node: ")
+        assert "127.0.0.1:1 connection refused" in result.message
+        assert Phase.UNPACKING not in am.phases

@@ -737,6 +737,47 @@ def test_a_container_waits_for_the_namenode_of_its_input(place: Path) -> None:
         assert am.result().fault is Fault.STOPPED
 
 
+def test_a_wait_for_a_namenode_that_says_nothing_is_reported(place: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        hdfs = HdfsPlace("hdfs://nn", (f"http://{address}",), Login("tony"))
+        inputs = (InputSpec(sources=("hdfs://nn/data",), input_path="data"),)
+        with fake_am(place, "true", inputs=inputs) as am:
+            am.start(hdfs=hdfs)
+            am.wait_until(lambda: any(report.detail.startswith("waits ") for report in am.reports))
+            wait = am.reports[-1]
+            assert re.fullmatch(rf"waits for HDFS at {address} since \S+ \S+, until \S+ \S+", wait.detail)
+            assert (wait.phase, wait.waits_for) == (Phase.STARTING, "")
+            am.stop(Stop.NOW)
+            assert am.result().fault is Fault.STOPPED
+
+
+def test_a_wait_for_gpus_that_others_hold_is_reported(place: Path) -> None:
+    ledger = MachineLedger(str(place / "locks"), discover=lambda: (Device("GPU-0", 0, 0),))
+    env = with_devices(place, [StubDevice(uuid="GPU-0")])
+    with (
+        ledger.reserve("the application", 1),
+        fake_am(place, "echo $NV_GPU", resources=Resources(gcores=1)) as am,
+    ):
+        with ledger.lease(LeaseRequest("the application", "the container before", "tony", 1)):
+            am.start(process_env=env, ledger=ledger_of(place), lease_timeout_s=3600.0)
+            am.wait_until(lambda: any(report.detail.startswith("waits ") for report in am.reports))
+            detail = am.reports[-1].detail
+            assert re.fullmatch(r"waits for 1 free GPU of this node since \S+ \S+, until \S+ \S+", detail)
+        assert am.result().fault is Fault.NONE
+
+
+def test_a_wait_for_a_registry_that_says_nothing_is_reported(place: Path, dockerd: Dockerd) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        image = f"127.0.0.1:{silent.getsockname()[1]}/it:1"
+        with fake_am(place, "true", docker_image=image) as am:
+            am.start(docker=DockerSettings(dockerd.host, "none"))
+            am.wait_until(lambda: any(report.detail.startswith("waits for image") for report in am.reports))
+            assert am.reports[-1].detail.startswith(f"waits for image {image} from its registry since ")
+            am.stop(Stop.NOW)
+            assert am.result().fault is Fault.STOPPED
+
+
 def test_a_container_waits_for_a_registry_and_has_no_gpus_meanwhile_until_it_is_told_to_end(
     place: Path, dockerd: Dockerd
 ) -> None:

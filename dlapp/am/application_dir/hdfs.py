@@ -45,6 +45,7 @@ from dlapp.report import ApplicationView, CommitClaim
 from dlapp.serialization import from_json, parse_json, to_json
 from dlapp.spec import DEFAULT_OUTPUT_PATIENCE_S, Submission
 from dlapp.system import log
+from dlapp.system.waits import Wait
 
 if TYPE_CHECKING:
     from dlapp.am.application_dir.interface import Notice
@@ -393,15 +394,20 @@ class HdfsApplicationDir:
 
 def _patiently(work: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
     """Do it, again and again while the file system does not answer; what it refuses is raised."""
-    deadline = time.monotonic() + patience_s
-    while True:
-        try:
-            return work()
-        except Unreachable as error:
-            if time.monotonic() >= deadline:
-                raise
-            log.warning(f"the staging directory: {error}; it is tried again")
-        time.sleep(AGAIN_S)
+    deadline, wait = time.monotonic() + patience_s, Wait("the staging directory", patience_s)
+    try:
+        while True:
+            try:
+                return work()
+            except Unreachable as error:
+                if time.monotonic() >= deadline:
+                    raise
+                log.warning(f"the staging directory: {error}; it is tried again")
+                wait.why = str(error)
+            wait.begin()
+            time.sleep(AGAIN_S)
+    finally:
+        wait.end()
 
 
 def _essence(view: ApplicationView) -> tuple[object, ...]:

@@ -25,6 +25,7 @@ from dlapp.gpuid.devices import Device
 from dlapp.gpuid.health import nvml
 from dlapp.gpuid.health.nvml import NvmlError
 from dlapp.gpuid.health.readings import Reading
+from dlapp.system.waits import Wait
 
 ANSWER_S = 30.0
 """How long NVML may take: to initialize eight GPUs without nvidia-persistenced takes ten seconds and more."""
@@ -70,11 +71,12 @@ class _NvmlProcess:
             self._stuck = 0
             deadline = time.monotonic() + ANSWER_S
             try:
-                try:
-                    answer = self._answer(question, deadline)
-                except _Gone:
-                    self._end()  # it had waited long enough, or was killed
-                    answer = self._answer(question, deadline)
+                with Wait("NVIDIA's driver (NVML)", ANSWER_S):
+                    try:
+                        answer = self._answer(question, deadline)
+                    except _Gone:
+                        self._end()  # it had waited long enough, or was killed
+                        answer = self._answer(question, deadline)
             except _Gone:
                 self._end()
                 raise NvmlError("NVML: the process that called it died") from None

@@ -28,6 +28,7 @@ from dlapp.system.disk_space import free_bytes
 from dlapp.system.files import UntrustedFile, closing_fd, open_directory, open_own_directory
 from dlapp.system.owners import other_writers_above
 from dlapp.system.text import human_size
+from dlapp.system.waits import Wait
 
 Note = Callable[[str], None]
 WAIT_S = 60.0
@@ -188,10 +189,11 @@ class PayloadCaches:
 
     def _locked(self, path: str, *, shared: bool = True) -> int:
         deadline = time.monotonic() + WAIT_S
-        while (lock := lock_files.take(path, shared=shared)) is None:
-            if time.monotonic() > deadline:
-                raise TimedOut(f"{shown(path)} has been locked by another process for {WAIT_S:.0f} s")
-            time.sleep(_AGAIN_S)
+        with Wait(f"another process that has {shown(path)} locked", WAIT_S):
+            while (lock := lock_files.take(path, shared=shared)) is None:
+                if time.monotonic() > deadline:
+                    raise TimedOut(f"{shown(path)} has been locked by another process for {WAIT_S:.0f} s")
+                time.sleep(_AGAIN_S)
         return lock
 
     def _path(self, *names: str) -> str:

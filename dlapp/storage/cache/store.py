@@ -52,6 +52,7 @@ from dlapp.system.disk_space import free_bytes
 from dlapp.system.files import UntrustedFile, closing_fd, open_own_directory, read_file, sync_file_system
 from dlapp.system.owners import other_writers_above
 from dlapp.system.text import human_size
+from dlapp.system.waits import Wait
 
 _TELL_EVERY_S = 0.2
 _LOOK_S = (0.02, 0.2)
@@ -85,6 +86,7 @@ class _Waiting:
     def __init__(self) -> None:
         self.told = False
         self._said, self._since = b"", time.monotonic()
+        self._wait = Wait("another container that fetches the same input", STALLED_S)
 
     def goes_on(self, lock_path: str, progress: Progress | None) -> bool:
         """Wait a moment; False: there was no progress for too long."""
@@ -97,7 +99,9 @@ class _Waiting:
                 progress(done, total)
         if said != self._said:
             self._said, self._since = said, time.monotonic()
-        time.sleep(random.uniform(*_LOOK_S))
+            self._wait.renew()
+        with self._wait:
+            time.sleep(random.uniform(*_LOOK_S))
         return time.monotonic() - self._since < STALLED_S
 
 

@@ -18,6 +18,7 @@ import pytest
 import dlapp
 from dlapp.cluster.yarn.am.node_manager import NodeManager
 from dlapp.cluster.yarn.am.resource_manager import ResourceManager, usable_nodes
+from dlapp.cluster.yarn.client import rest as rest_module
 from dlapp.cluster.yarn.client.rest import AppSubmission, YarnRest
 from dlapp.cluster.yarn.dialect import FIELD3_LIMIT, Dialect, choose_dialect
 from dlapp.cluster.yarn.values import Allocation, ContainerStage, ContainerStatus, Granted, Launch, ResourceRequest
@@ -402,12 +403,13 @@ def test_tls_where_plain_is_spoken_is_one_line_with_the_setting(hadoop: Hadoop) 
         wrong.info()
 
 
-def test_of_several_resourcemanagers_the_active_one_is_found(hadoop: Hadoop) -> None:
+def test_of_several_resourcemanagers_the_active_one_is_found(hadoop: Hadoop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rest_module, "ACTIVE_TIMEOUT_S", 1.0)
     with YarnRest(["http://127.0.0.1:1", hadoop.rm_url], Login(os.environ.get("USER", "u"))) as rest:
         assert rest.active_url() == hadoop.rm_url
         assert rest.info()["haState"] == "ACTIVE"
     with (
         YarnRest(["http://127.0.0.1:1", "http://127.0.0.1:2"], Login("u")) as none,
-        pytest.raises(Unreachable, match="no active"),
+        pytest.raises(Unreachable, match="no active ResourceManager in 1 s: "),
     ):
         none.info()

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from dlapp.client import Client
+from dlapp.cluster.yarn.client import rest
 from dlapp.config import load_config
 from dlapp.errors import AskTooLarge, ConfigError, Denied, DlappError, FileRefused, NotFound, Unreachable, UsageError
 from dlapp.ids import ApplicationId
@@ -262,7 +263,7 @@ def address(hadoop: Hadoop, port: str = "rm_http") -> str:
 
 @pytest.mark.slow
 def test_a_resourcemanager_on_standby_alone_is_refused_and_beside_the_active_one_passed_over(
-    client_of: Make, hadoop: Hadoop, others: Others, tmp_path: Path
+    client_of: Make, hadoop: Hadoop, others: Others, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = "yarn.resourcemanager"
     alone = client_of({f"{name}.webapp.address": address(others.standby)})
@@ -280,7 +281,9 @@ def test_a_resourcemanager_on_standby_alone_is_refused_and_beside_the_active_one
     end = both.wait(both.submit(properties(tmp_path)), timeout_s=90)
     assert end.final_status.value == "SUCCEEDED", end.diagnostics
     none = client_of({**two, f"{name}.webapp.address.b": "127.0.0.1:1"})
-    assert refused(none, properties(tmp_path), Unreachable).startswith("no active ResourceManager: http://127.0.0.1:")
+    monkeypatch.setattr(rest, "ACTIVE_TIMEOUT_S", 2.0)
+    said = refused(none, properties(tmp_path), Unreachable)
+    assert said.startswith("no active ResourceManager in 2 s: http://127.0.0.1:")
 
 
 @pytest.mark.parametrize("server", ["rm", "nn_http", "nobody"])

@@ -51,6 +51,7 @@ from dlapp.system.machine import boot_id
 from dlapp.system.owners import user_name
 from dlapp.system.processes.proc import open_process, status_words
 from dlapp.system.processes.spawn import PROGRAM
+from dlapp.system.waits import Wait
 from dlapp.value import Closeable
 
 if TYPE_CHECKING:
@@ -928,10 +929,11 @@ def _umask() -> int:
 
 def _wait_for(condition: Callable[[], bool], deadline: float) -> bool:
     pauses_s = backoff_s(0.002, 0.1)
-    while not condition():
-        if time.monotonic() >= deadline:
-            return False
-        time.sleep(next(pauses_s))
+    with Wait("the end of what runs", deadline - time.monotonic()):
+        while not condition():
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(next(pauses_s))
     return True
 
 

@@ -53,16 +53,24 @@ from dlapp.hadoop.tokens import AM_RM_KIND, Credentials
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.report import Cause, FinalStatus
 from dlapp.system import log
+from dlapp.system.waits import Wait
 
 BUSY_S, QUIET_S = 0.1, 1.0
 """Between two heartbeats to the ResourceManager while something is wanted or ending, and else. Each costs 0.5 ms."""
 BUSY_FOR_S = 60.0
 """So long something is asked for often: a queue that is full stays so for longer, and its cluster has enough to do. So
 long, too, the ends of the last containers are waited for."""
-REGISTER_TIMEOUT_S = 600.0
-FINISH_TIMEOUT_S = 86_400.0
-"""How long the last word waits for a ResourceManager that is away: all is committed, and on the last attempt YARN would
-say that it failed."""
+AWAY_S = 86_400.0
+"""How long an attempt, which has registered or not, or said its last word, waits for a ResourceManager that is away.
+
+While it is away YARN counts no time against an attempt: one that starts gives each attempt that it recovers the time of
+yarn.am.liveness-monitor.expiry-interval-ms (10 min) to register, and ours comes within seconds. Its containers live as
+long as their NodeManagers wait for it (yarn.resourcemanager.connect.max-wait.ms, 15 min; with recovery, longer). A day
+is longer than a maintenance, and the time after which YARN makes a new key for the tokens of ApplicationMasters
+(yarn.resourcemanager.am-rm-tokens.master-key-rolling-interval-secs): one that was not there meanwhile is refused.
+Source: RMAppAttemptImpl.AttemptRecoveredTransition, AMLivelinessMonitor, RMProxy, AMRMTokenSecretManager."""
+REGISTER_TIMEOUT_S = 60.0
+"""Of one registration after another one; those who end this attempt wait for it."""
 REFUSED_S = 300.0
 """An attempt whose every heartbeat, or whose token, is refused for so long learns nothing any more: it leaves what runs
 to the next."""
@@ -122,6 +130,7 @@ class YarnAmEngine:
         self._busy_until = self._calm_until = 0.0
         self._said_last = ""
         self._refused_since: float | None = None
+        self._away = Wait("the ResourceManager", AWAY_S)
         # Under the lock from here on.
         self._wants = ResourceRequestTable()
         self._patience = UnsatisfiedRequestTimeouts()
@@ -135,20 +144,21 @@ class YarnAmEngine:
 
         Raises:
             AttemptOver, TokenRefused: YARN has given it up.
-            ConnectionLost: no ResourceManager answered in ten minutes.
+            ConnectionLost: no ResourceManager answered in `AWAY_S`.
         """
         self._control_url = control_url
         registration = None
         # Registered already: the answer was lost, and with it the list of what lives on. The journal and the tasks that
         # find us tell of those, and the ResourceManager takes away what we want ended.
         with contextlib.suppress(WrongRequest):
-            registration = self._while_refused(lambda: self._register(REGISTER_TIMEOUT_S))
+            registration = self._while_refused(lambda: self._register(AWAY_S))
         live = registration.live if registration else ()
         with self._lock:
             grants = self._holdings.hold(live)
         if self._cluster.clients:
             self._node_list.start()
         self._registered = True
+        self._away.renew()
         self._thread = threading.Thread(target=self._beat, name="am-heartbeat", daemon=True)
         self._thread.start()
         return Registered(
@@ -215,10 +225,10 @@ class YarnAmEngine:
             Whether it has. Else it has ended the application itself, or this attempt alone.
 
         Raises:
-            ConnectionLost: no ResourceManager answered in `FINISH_TIMEOUT_S`.
+            ConnectionLost: no ResourceManager answered in `AWAY_S`.
         """
         self._close_threads()
-        deadline = self._clock() + FINISH_TIMEOUT_S
+        deadline = self._clock() + AWAY_S
         try:
             while True:
                 left_s = max(1.0, deadline - self._clock())
@@ -236,9 +246,7 @@ class YarnAmEngine:
                     log.warning(f"YARN has already unregistered this attempt: {error}")
                     return False
                 if self._clock() > deadline:
-                    raise ConnectionLost(
-                        f"YARN did not record the end of this attempt in {FINISH_TIMEOUT_S:g} s", sent=True
-                    )
+                    raise ConnectionLost(f"YARN did not record the end of this attempt in {AWAY_S:g} s", sent=True)
                 time.sleep(0.02)
         finally:
             self._rm.close()
@@ -254,6 +262,7 @@ class YarnAmEngine:
         self._node_list.close()
         if self._thread is not None:
             self._thread.join()
+        self._away.end()
         self._nodes.close(timeout_s=5.0)
 
     # ---- the heartbeat's thread ----
@@ -292,14 +301,21 @@ class YarnAmEngine:
             if self._clock() >= self._look_at_lifetime_at:
                 self._look_at_lifetime()
             self._refused_since = None
+            self._hear()
         except NotRegistered:
             self._registered = False
+            self._hear()
             self._changed.set()
         except ConnectionLost as error:
             # It was tried for as long as the call had; the next one goes on with it.
             self._say(str(error))
             with self._lock:
                 self._holdings.silent(self._clock())
+            self._away.why = str(error)
+            self._away.begin()
+            if self._away.lasted_s > AWAY_S:
+                self._tell(shut_down=f"no ResourceManager answered in {AWAY_S:g} s: {error}")
+                return False
         except AttemptOver as error:
             self._tell(shut_down=str(error))
             return False
@@ -493,6 +509,11 @@ class YarnAmEngine:
         if line != self._said_last:
             self._said_last = line
             log.warning(line)
+
+    def _hear(self) -> None:
+        """Take note that a ResourceManager has answered."""
+        self._away.end()
+        self._away.renew()
 
     def _be_busy(self) -> None:
         self._busy_until = self._clock() + BUSY_FOR_S

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from dlapp.cluster.engine import NODE_MANAGER
 from dlapp.cluster.yarn.am.node_manager import NodeManager
 from dlapp.cluster.yarn.values import ContainerStage, Granted, Launch, NodeId
 from dlapp.errors import DlappError
@@ -21,6 +22,7 @@ from dlapp.hadoop.errors import ConnectionLost, HadoopError, NotHadoop, TryAgain
 from dlapp.hadoop.tokens import Token
 from dlapp.ids import ContainerId
 from dlapp.system.clock import backoff_s
+from dlapp.system.waits import Wait
 
 MOST_THREADS, MOST_SLOW_THREADS = 32, 2
 """For all nodes, and for those that did not answer."""
@@ -100,11 +102,13 @@ class _NodeQueue:
         failing_since: since when the node does not answer; None: it does, or was not called yet.
         retry_at: when a node that does not answer is called again.
         error: of its last call.
+        wait: for its answer.
     """
 
-    __slots__ = ("error", "failing_since", "is_queued", "orders", "pauses_s", "retry_at")
+    __slots__ = ("error", "failing_since", "is_queued", "orders", "pauses_s", "retry_at", "wait")
 
-    def __init__(self) -> None:
+    def __init__(self, node: NodeId) -> None:
+        self.wait = Wait(NODE_MANAGER + node.host, None)
         self.orders: deque[_PendingOrder] = deque()
         self.is_queued = False
         self.failing_since: float | None = None
@@ -142,6 +146,7 @@ class _NodeQueue:
         if self.failing_since is None:
             self.failing_since, self.pauses_s = began, backoff_s(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         self.retry_at, self.error = time.monotonic() + next(self.pauses_s), error
+        self.wait.why = str(error)
         for one in batch:
             one.is_tried = True
             one.sent = one.sent or (isinstance(error, ConnectionLost | NotHadoop) and error.sent)
@@ -188,7 +193,7 @@ class NodeCalls:
         with self._lock:
             if self._closed:
                 return
-            queue = self._queues.setdefault(node, _NodeQueue())
+            queue = self._queues.setdefault(node, _NodeQueue(node))
             queue.orders.append(_PendingOrder(what))
             if not queue.is_queued:
                 self._put(node, queue)
@@ -203,6 +208,8 @@ class NodeCalls:
         deadline = time.monotonic() + timeout_s
         for thread in (*self._lane.threads, *self._slow_lane.threads):
             thread.join(max(0.0, deadline - time.monotonic()))
+        for queue in self._queues.copy().values():
+            queue.wait.end()
 
     def _put(self, node: NodeId, queue: _NodeQueue) -> None:
         lane = self._lane if queue.failing_since is None else self._slow_lane
@@ -229,6 +236,8 @@ class NodeCalls:
             finally:
                 with self._lock:
                     queue.is_queued = False
+                    if not queue.orders or queue.failing_since is None:
+                        queue.wait.end()
                     if queue.orders:
                         self._put(node, queue)
                     elif queue.failing_since is None:
@@ -252,6 +261,9 @@ class NodeCalls:
 
     def _carry_out(self, node: NodeId, queue: _NodeQueue, batch: list[_PendingOrder]) -> None:
         first, began = batch[0].order, time.monotonic()
+        if not batch[0].is_tried:
+            queue.wait.renew().longest_s = batch[0].patience_s
+        queue.wait.begin()
         containers = [one.container_id for one in batch]
         outcome: dict[ContainerId, DlappError | None] = {}
         stages: dict[ContainerId, ContainerStage | None] = {}

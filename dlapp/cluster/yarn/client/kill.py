@@ -20,6 +20,7 @@ from dlapp.messages import StopAnswer, StopRequest
 from dlapp.report import State
 from dlapp.serialization import from_json, to_json
 from dlapp.system import clock
+from dlapp.system.waits import Wait
 
 KILL_ASK_S = 2.0
 """How long an ApplicationMaster may take to end by itself once dlapp-kill has asked it."""
@@ -118,8 +119,9 @@ class ApplicationKiller:
 
     def _wait_for_end(self, application_id: ApplicationId, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
-        while not self._session.rest().report(application_id).state.ended and time.monotonic() < deadline:
-            time.sleep(0.05)
+        with Wait(f"the end of {application_id}", timeout_s):
+            while not self._session.rest().report(application_id).state.ended and time.monotonic() < deadline:
+                time.sleep(0.05)
 
     def _permitted(self, application_id: ApplicationId, by: str) -> AppReport:
         report = self._looker.report(application_id)

@@ -24,6 +24,8 @@ from dlapp.login import Login
 from dlapp.net.http import HttpResponse
 from dlapp.report import FinalStatus, State
 from dlapp.serialization import parse_json
+from dlapp.system.clock import backoff_s
+from dlapp.system.waits import Wait
 from dlapp.value import Closeable, Value, field
 
 SETTING = "yarn.resourcemanager.webapp.address"
@@ -31,6 +33,9 @@ KIND = "DLAPP"
 """YARN's type of our applications."""
 KILL_END_S = 60.0
 """How long YARN may take to end an application."""
+ACTIVE_TIMEOUT_S, ASK_TIMEOUT_S = 30.0, 5.0
+"""How long an active one of several ResourceManagers is waited for, and what one may take to say what it is. A failover
+takes 10 to 20 s: the session with ZooKeeper expires (yarn.resourcemanager.zk-timeout-ms), and the state is read."""
 _CLUSTER = "/ws/v1/cluster"
 _MAX_REDIRECTS = 3
 _KINDS: dict[int, type[RemoteError]] = {401: NotAllowed, 403: NotAllowed, 404: ApplicationNotFound}
@@ -155,7 +160,7 @@ class YarnRest(Closeable):
     ) -> None:
         self._urls, self._login = [url.rstrip("/") for url in urls], login
         self._clock, self._sleep = clock, sleep
-        self._web = Web(timeout_s)
+        self._web, self._short_web = Web(timeout_s), Web(min(timeout_s, ASK_TIMEOUT_S))
         self._active: str | None = None
         self.server_date = ""
         """The clock of who answered last, as HTTP says it."""
@@ -168,6 +173,7 @@ class YarnRest(Closeable):
     def close(self) -> None:
         """Close the connections."""
         self._web.close()
+        self._short_web.close()
 
     # ---- the cluster ----
 
@@ -179,6 +185,9 @@ class YarnRest(Closeable):
                 still reads what it knew before its restart.
         """
         found = _object(self._call("GET", f"{_CLUSTER}/info").get("clusterInfo"))
+        if found.get("haState", "ACTIVE") != "ACTIVE" and len(self._urls) > 1:
+            self._active = self._wait_for_active()
+            found = _object(self._call("GET", f"{_CLUSTER}/info").get("clusterInfo"))
         state = found.get("haState", "ACTIVE")
         # On standby this is the one question that is answered, and not passed on.
         if state == "STANDBY":
@@ -191,17 +200,31 @@ class YarnRest(Closeable):
         """The address of the ResourceManager that serves.
 
         Raises:
-            Unreachable: none answers, or all are on standby.
+            Unreachable: of several none has said in `ACTIVE_TIMEOUT_S` that it is active.
         """
         if self._active is None:
-            self._active = self._urls[0] if len(self._urls) == 1 else self._find_active()
+            self._active = self._urls[0] if len(self._urls) == 1 else self._wait_for_active()
         return self._active
 
+    def _wait_for_active(self) -> str:
+        deadline, pauses_s = self._clock() + ACTIVE_TIMEOUT_S, backoff_s(0.2, 2.0)
+        with Wait("an active ResourceManager", ACTIVE_TIMEOUT_S) as wait:
+            while True:
+                try:
+                    return self._find_active()
+                except Unreachable as error:
+                    pause_s = next(pauses_s)
+                    if self._clock() + pause_s >= deadline:
+                        raise Unreachable(f"no active ResourceManager in {ACTIVE_TIMEOUT_S:g} s: {error}") from error
+                    wait.why = str(error)
+                self._sleep(pause_s)
+
     def _find_active(self) -> str:
+        """Return the one that is active now. Raises Unreachable, with what each says."""
         said = []
         for url in self._urls:
             try:
-                answer = self._request("GET", url, f"{_CLUSTER}/info")
+                answer = self._request("GET", url, f"{_CLUSTER}/info", web=self._short_web)
                 state = _object(answer.get("clusterInfo")).get("haState", "ACTIVE")
             except (Unreachable, RemoteError) as error:
                 said.append(str(error))
@@ -209,7 +232,7 @@ class YarnRest(Closeable):
             if state == "ACTIVE":
                 return url
             said.append(f"{url}: is {state}")
-        raise Unreachable(f"no active ResourceManager: {'; '.join(said)}")
+        raise Unreachable("; ".join(said))
 
     def nodes(self) -> list[NodeInfo]:
         """Return all nodes, in any state."""
@@ -341,11 +364,12 @@ class YarnRest(Closeable):
             TimedOut: it had not ended in ``timeout_s``; YARN goes on with it.
         """
         deadline = self._clock() + timeout_s
-        while not (state := self.report(application_id).state).ended:
-            self._call("PUT", f"{_CLUSTER}/apps/{application_id}/state", body={"state": "KILLED"})
-            if self._clock() >= deadline:
-                raise TimedOut(f"{application_id} had not ended {timeout_s:g} s after YARN was told to kill it")
-            self._sleep(0.1)
+        with Wait(f"the end of {application_id}", timeout_s):
+            while not (state := self.report(application_id).state).ended:
+                self._call("PUT", f"{_CLUSTER}/apps/{application_id}/state", body={"state": "KILLED"})
+                if self._clock() >= deadline:
+                    raise TimedOut(f"{application_id} had not ended {timeout_s:g} s after YARN was told to kill it")
+                self._sleep(0.1)
         return state
 
     # ---- requests ----
@@ -358,8 +382,8 @@ class YarnRest(Closeable):
             if len(self._urls) == 1:
                 raise
         # Another one may have taken over. Every call of ours may be repeated.
-        self._active = self._find_active()
-        return self._request(method, self._active, path, query, body)
+        self._active = None
+        return self._request(method, self.active_url(), path, query, body)
 
     def _request(
         self,
@@ -368,11 +392,13 @@ class YarnRest(Closeable):
         path: str,
         query: Mapping[str, str] | None = None,
         body: Any = None,
+        *,
+        web: Web | None = None,
     ) -> dict[str, Any]:
         params = {**(query or {}), **self._login.query}
         sent = None if body is None else json.dumps(body).encode()
         try:
-            answer = self._sent_on(method, url + path, params, sent)
+            answer = self._sent_on(web or self._web, method, url + path, params, sent)
         except NoAddress as error:
             raise HadoopError(f"{url}: is not a web address; see {SETTING}") from error
         except NotHadoop as error:
@@ -385,10 +411,12 @@ class YarnRest(Closeable):
             raise Unreachable(f"{url}: {_on_standby(len(self._urls))}")
         return self._read(method, path, url, answer)
 
-    def _sent_on(self, method: str, target: str, params: Mapping[str, str], body: bytes | None) -> HttpResponse | None:
+    def _sent_on(
+        self, web: Web, method: str, target: str, params: Mapping[str, str], body: bytes | None
+    ) -> HttpResponse | None:
         """The answer of the active one, to which one on standby sends us; None: it knows none."""
         for _ in range(_MAX_REDIRECTS):
-            answer = self._web.call(method, target, params, body)
+            answer = web.call(method, target, params, body)
             if answer.status != 307:
                 return answer
             if not (location := answer.headers.get("location")):

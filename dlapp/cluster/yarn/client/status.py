@@ -67,14 +67,37 @@ class ApplicationReader:
         return [str(one) for one in sorted({one.application_id for one in found}.union(self._kept_ids()))]
 
     def view(self, application_id: ApplicationId) -> ApplicationView:
-        """Return the current view of an application. Raises NotFound."""
-        report = self.report(application_id)
+        """Return the current view of an application; while no ResourceManager answers, of one of the caller's own what
+        its ApplicationMaster wrote last. Raises NotFound, Unreachable.
+        """
+        try:
+            report = self._session.rest().report(application_id)
+        except ApplicationNotFound as missing:
+            report = self._forgotten_report(application_id, missing)
+        except Unreachable as error:
+            if (written := self._written_view(application_id)) is None:
+                raise
+            said = "; ".join(filter(None, (written.diagnostics, f"the ResourceManager does not answer: {error}")))
+            return replace(written, diagnostics=said)
         told = self._told(report)
         server = self._log_server(report)
         if told.view is None or not server:
             return client_views.merged(report, told)
         nodes = self._nodes_of(told.view.containers, report)
         return client_views.merged(report, told, lambda url: client_views.completed_log_url(url, server, nodes))
+
+    def _written_view(self, application_id: ApplicationId) -> ApplicationView | None:
+        """Return the view that an ApplicationMaster of the caller's wrote last on HDFS; None: there is none."""
+        with contextlib.suppress(DlappError, ValueError, LookupError, TypeError):
+            files = self._session.files(self._session.user)
+            places = StagingPaths(files.home)
+            if (kept := _history(files, places, application_id)) is not None:
+                return kept.view
+            written = files.look(f"{places.staging(application_id)}/{VIEW}")
+            view = _staged(files, places, application_id).view
+            if view is not None and written is not None:
+                return replace(view, as_of_ms=written.modified_ms)
+        return None
 
     def views(
         self, *, everybody: bool = False, user: str | None = None, limit: int | None = None
@@ -270,18 +293,21 @@ class ApplicationReader:
         try:
             return self._session.rest().report(application_id)
         except ApplicationNotFound as missing:
-            unread: Unreachable | None = None
-            try:
-                if (kept := self._kept(application_id)) is not None:
-                    return kept
-            except Unreachable as error:
-                unread = error
-            timeline = self._session.site.timeline_url()
-            if timeline is None and unread is not None:
-                raise unread from missing
-            if timeline is None:
-                raise NotFound(f"{application_id} is not known to YARN (dlapp-list -a shows what is)") from missing
-            return client_views.from_timeline(timeline, application_id, self._session.login)
+            return self._forgotten_report(application_id, missing)
+
+    def _forgotten_report(self, application_id: ApplicationId, missing: ApplicationNotFound) -> AppReport:
+        unread: Unreachable | None = None
+        try:
+            if (kept := self._kept(application_id)) is not None:
+                return kept
+        except Unreachable as error:
+            unread = error
+        timeline = self._session.site.timeline_url()
+        if timeline is None and unread is not None:
+            raise unread from missing
+        if timeline is None:
+            raise NotFound(f"{application_id} is not known to YARN (dlapp-list -a shows what is)") from missing
+        return client_views.from_timeline(timeline, application_id, self._session.login)
 
     def _told(self, report: AppReport, *, live: bool = True) -> AmState:
         """Return what the application's own ApplicationMaster says or said of it, and what was submitted, if known."""

@@ -39,6 +39,7 @@ from dlapp.spec import Secrets, Submission
 from dlapp.system import clock
 from dlapp.system.clock import backoff_s
 from dlapp.system.retention import Retention
+from dlapp.system.waits import Wait
 from dlapp.value import replace
 
 IN_DOUBT_S = 60.0
@@ -250,14 +251,15 @@ class ApplicationSubmitter:
             )
         )
         deadline = time.monotonic() + timeout_s
-        while not (report := rest.report(new.application_id)).state.ended:
-            if time.monotonic() >= deadline:
-                rest.kill(new.application_id, timeout_s=KILL_END_S)
-                raise TimedOut(
-                    f"{new.application_id} did not end in {timeout_s:g} s, it was {report.state.value}: "
-                    f"{views.first_line(report.diagnostics)}"
-                )
-            time.sleep(0.1)
+        with Wait(f"the end of {new.application_id}", timeout_s):
+            while not (report := rest.report(new.application_id)).state.ended:
+                if time.monotonic() >= deadline:
+                    rest.kill(new.application_id, timeout_s=KILL_END_S)
+                    raise TimedOut(
+                        f"{new.application_id} did not end in {timeout_s:g} s, it was {report.state.value}: "
+                        f"{views.first_line(report.diagnostics)}"
+                    )
+                time.sleep(0.1)
         if report.final_status is FinalStatus.SUCCEEDED:
             return report.diagnostics
         return views.first_line(report.diagnostics)
@@ -344,16 +346,18 @@ class ApplicationSubmitter:
         So it is where a ResourceManager has taken it and another one, or its next start, does not know of it.
         """
         deadline, is_sent = time.monotonic() + IN_DOUBT_S, False
-        for pause_s in backoff_s(0.2, 3.0):
-            try:
-                if not is_sent or not _has(rest, application.application_id):
-                    is_sent = True
-                    rest.submit(application)
-                return self._refused(rest, application.application_id)
-            except (Unreachable, ApplicationNotFound):
-                if time.monotonic() + pause_s >= deadline:
-                    raise
-            time.sleep(pause_s)
+        with Wait(f"YARN to accept {application.application_id}", IN_DOUBT_S) as wait:
+            for pause_s in backoff_s(0.2, 3.0):
+                try:
+                    if not is_sent or not _has(rest, application.application_id):
+                        is_sent = True
+                        rest.submit(application)
+                    return self._refused(rest, application.application_id)
+                except (Unreachable, ApplicationNotFound) as error:
+                    if time.monotonic() + pause_s >= deadline:
+                        raise
+                    wait.why = str(error)
+                time.sleep(pause_s)
         raise AssertionError
 
     def _refused(self, rest: YarnRest, application_id: ApplicationId) -> str | None:

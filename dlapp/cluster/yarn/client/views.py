@@ -15,6 +15,7 @@ from dlapp.ids import ApplicationId
 from dlapp.login import Login
 from dlapp.report import ApplicationView, Cause, ContainerView, FinalStatus, OutputView, State, TryView
 from dlapp.spec import OnFailure, Submission
+from dlapp.system.clock import date_and_time
 from dlapp.value import replace
 
 _TIMEOUT_S = 20.0
@@ -159,9 +160,10 @@ def merged(report: AppReport, told: AmState, log_url: Callable[[str], str] = lam
     else:
         changes |= {"state": report.state, "final_status": FinalStatus.UNDEFINED, "cause": None, "finished_ms": None}
         if report.state is not State.RUNNING:
-            changes |= {"diagnostics": _waiting_line(report), "phase": "waiting for its ApplicationMaster"}
+            changes |= {"diagnostics": _waiting_line(report), "phase": _wait_for_am(report, told)}
         elif view.state.ended:
-            changes["phase"] = "ending"
+            since = "" if view.finished_ms is None else f" since {date_and_time(view.finished_ms / 1000)}"
+            changes["phase"] = f"ending: YARN is told{since}"
         changes["as_of_ms"] = told.written_ms
     return replace(view, **changes)
 
@@ -207,7 +209,7 @@ def _of_report(report: AppReport) -> ApplicationView:
         state=state,
         final_status=final if ended else FinalStatus.UNDEFINED,
         cause=cause,
-        phase="" if ended else "starting" if report.state is State.RUNNING else "waiting for its ApplicationMaster",
+        phase="" if ended else "starting" if report.state is State.RUNNING else _wait_for_am(report, AmState()),
         diagnostics=first_line(report.diagnostics),
         username=report.user,
         appname=report.name,
@@ -218,6 +220,16 @@ def _of_report(report: AppReport) -> ApplicationView:
         finished_ms=report.finished_ms or None if ended else None,
         tracking_url=report.tracking_url,
     )
+
+
+def _wait_for_am(report: AppReport, told: AmState) -> str:
+    """Return that an application waits for YARN to start its ApplicationMaster, and since when.
+
+    It may wait without limit: for room in its queue, or on a node. How long it waits for a later attempt is not known.
+    """
+    if not report.started_ms or told.view is not None:
+        return "waiting for its ApplicationMaster"
+    return f"waiting for its ApplicationMaster since {date_and_time(report.started_ms / 1000)}"
 
 
 def first_line(diagnostics: str) -> str:

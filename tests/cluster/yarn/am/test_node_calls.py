@@ -14,6 +14,7 @@ from dlapp.cluster.yarn.proto import yarn_pb2 as pb
 from dlapp.cluster.yarn.values import ContainerStage, NodeId
 from dlapp.hadoop.errors import ConnectionLost, TryAgain
 from dlapp.ids import ContainerId
+from dlapp.system import waits
 from tests.cluster.yarn.am.node_managers import TOKEN, SilentNode, id_of, start_of, take_all
 from tests.cluster.yarn.on_yarn import until
 from tests.hadoop.rpc_server import Refuse, RpcServer
@@ -82,8 +83,10 @@ def test_what_a_silent_node_does_not_take_in_time_has_failed_and_was_not_started
 ) -> None:
     monkeypatch.setattr(node_calls, "START_TIMEOUT_S", 0.5)
     monkeypatch.setattr(node_calls, "STOP_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(waits, "SHOWN_AFTER_S", 0.0)
     with SilentNode(full=full) as dead:
         outcome.calls.order(dead.node, start_of(id_of(2), dead.node))
+        until(lambda: waits.longest_text().startswith("waits for the NodeManager on 127.0.0.1 since "), 20)
         outcome.calls.order(dead.node, LookOrder(id_of(4)))
         outcome.calls.order(dead.node, StopOrder(id_of(3)))
         until(lambda: len(outcome.failed) == 2 and outcome.seen, 20)
@@ -97,6 +100,7 @@ def test_what_a_silent_node_does_not_take_in_time_has_failed_and_was_not_started
         assert str(error) == words
         if not full:
             assert dead.calls > 1
+        until(lambda: waits.longest_text() == "", 20)
 
 
 @pytest.mark.usefixtures("impatient")

@@ -86,6 +86,20 @@ def test_it_is_asked_for_views_every_25_s(
     assert files.touched == {SUBMISSION_PLACE: 3}
 
 
+def test_while_no_resourcemanager_answers_what_it_wrote_is_shown(files: Staged) -> None:
+    def away(_application_id: ApplicationId) -> AppReport:
+        raise Unreachable("http://rm:8088: connection refused")
+
+    session = SimpleNamespace(user="tony", files=lambda _user: files, rest=lambda: SimpleNamespace(report=away))
+    reader = ApplicationReader(session, Silent())  # type: ignore[arg-type]
+    shown = reader.view(APP)
+    assert (shown.state, shown.phase, shown.as_of_ms) == (State.RUNNING, "running 1 of 1", WRITTEN_MS)
+    assert shown.diagnostics == "the ResourceManager does not answer: http://rm:8088: connection refused"
+    files.files.clear()
+    with pytest.raises(Unreachable, match=r"^http://rm:8088: connection refused$"):
+        reader.view(APP)
+
+
 def test_a_list_and_what_was_submitted_ask_nobody_for_views(reader: ApplicationReader, files: Staged) -> None:
     assert reader._last_words(REPORT).view is not None
     assert reader._told(REPORT, live=False).view is not None

@@ -1,0 +1,116 @@
+"""Test the calls to several ResourceManagers of which none is active, with servers of a few lines and a clock."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from dlapp.cluster.yarn.client.rest import ACTIVE_TIMEOUT_S, YarnRest
+from dlapp.errors import EXIT_UNREACHABLE, Unreachable
+from dlapp.login import Login
+from dlapp.system import waits
+
+NOBODY = "http://127.0.0.1:1"
+
+
+class Clock:
+    """A clock that only sleep moves on."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+class Manager:
+    """A ResourceManager that is active from its n-th question on."""
+
+    def __init__(self) -> None:
+        self.standby_for = 0
+        self.url = ""
+
+
+@pytest.fixture
+def manager() -> Iterator[Manager]:
+    one = Manager()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            one.standby_for -= 1
+            state = "STANDBY" if one.standby_for >= 0 else "ACTIVE"
+            data = json.dumps({"clusterInfo": {"haState": state, "resourceManagerVersion": "3.4.2"}}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread.start()
+        one.url = f"http://127.0.0.1:{server.server_address[1]}"
+        yield one
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def test_of_several_one_that_becomes_active_is_waited_for(manager: Manager, clock: Clock) -> None:
+    manager.standby_for = 5
+    with YarnRest([NOBODY, manager.url], Login("u"), clock=clock, sleep=clock.sleep) as rest:
+        assert rest.info()["haState"] == "ACTIVE"
+    assert 0 < clock.now_s < ACTIVE_TIMEOUT_S
+
+
+def test_one_that_served_and_is_on_standby_now_is_asked_again(manager: Manager, clock: Clock) -> None:
+    with YarnRest([NOBODY, manager.url], Login("u"), clock=clock, sleep=clock.sleep) as rest:
+        assert rest.active_url() == manager.url
+        manager.standby_for = 3
+        assert rest.info()["haState"] == "ACTIVE"
+
+
+def test_of_several_none_is_active_for_half_a_minute_and_the_error_says_so(
+    manager: Manager, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waits, "SHOWN_AFTER_S", 0.0)
+    manager.standby_for, shown = 1000, list[str]()
+
+    def sleep(seconds: float) -> None:
+        clock.sleep(seconds)
+        shown.append(waits.longest_text())
+
+    with (
+        YarnRest([NOBODY, manager.url], Login("u"), clock=clock, sleep=sleep) as rest,
+        pytest.raises(Unreachable) as caught,
+    ):
+        rest.info()
+    assert ACTIVE_TIMEOUT_S - 3 < clock.now_s < ACTIVE_TIMEOUT_S
+    assert str(caught.value).startswith(f"no active ResourceManager in 30 s: {NOBODY}: connection refused")
+    assert str(caught.value).endswith(f"{manager.url}: is STANDBY")
+    assert caught.value.exit_code == EXIT_UNREACHABLE
+    assert all(one.startswith("waits for an active ResourceManager since ") for one in shown)
+    assert all(one.endswith(f"{manager.url}: is STANDBY") for one in shown)
+
+
+def test_a_single_one_is_not_waited_for(clock: Clock) -> None:
+    with (
+        YarnRest([NOBODY], Login("u"), clock=clock, sleep=clock.sleep) as rest,
+        pytest.raises(Unreachable, match=f"^{NOBODY}: connection refused"),
+    ):
+        rest.info()
+    assert clock.now_s == 0

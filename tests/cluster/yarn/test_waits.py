@@ -1,0 +1,51 @@
+"""Waits of a whole application on a real YARN, as dlapp-status shows them."""
+
+from __future__ import annotations
+
+import getpass
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dlapp.client import Client
+from dlapp.config import load_config
+from dlapp.messages import Phase
+from dlapp.report import Cause, State
+from tests.applications import properties
+from tests.cluster.yarn.on_yarn import until
+from tests.services.hadoop import Hadoop
+
+
+@pytest.fixture
+def client(hadoop: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    monkeypatch.setenv("HADOOP_USER_NAME", getpass.getuser())
+    tmp_path.chmod(0o755)
+    options = {"cluster": "yarn", "yarn.conf_dir": str(hadoop.configuration), "yarn.python": sys.executable}
+    with Client(load_config(options, environ={})) as one:
+        yield one
+
+
+@pytest.mark.slow
+def test_while_the_resourcemanager_is_away_the_status_on_hdfs_says_what_is_waited_for(
+    client: Client, hadoop: Hadoop, tmp_path: Path
+) -> None:
+    script = f"until [ -e '{tmp_path}/go' ]; do sleep 0.1; done"
+    application_id = client.submit(str(properties(tmp_path, script, resources={"memory": 256})))
+    until(lambda: [one.phase for one in client.status(application_id).containers] == [Phase.RUNNING], 90)
+    hadoop.kill_part("rm")
+    try:
+        until(lambda: "waits for the ResourceManager since " in client.status(application_id).phase, 60)
+        view = client.status(application_id)
+        assert view.phase.startswith("running 1 of 1, waits for the ResourceManager since ")
+        assert (view.state, [one.phase for one in view.containers]) == (State.RUNNING, [Phase.RUNNING])
+        assert view.as_of_ms is not None
+        assert view.diagnostics.startswith(f"the ResourceManager does not answer: {hadoop.rm_url}: ")
+    finally:
+        hadoop.start_part("rm")
+    until(lambda: client.status(application_id).phase == "running 1 of 1", 90)
+    (tmp_path / "go").touch()
+    end = client.wait(application_id, timeout_s=90)
+    assert end.cause is Cause.SUCCEEDED, end.diagnostics
+    assert [one.attempt for one in end.containers] == [1]

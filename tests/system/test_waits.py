@@ -1,0 +1,70 @@
+"""Test what a process says of its waits."""
+
+from __future__ import annotations
+
+import re
+import threading
+
+import pytest
+
+from dlapp.system import waits
+from dlapp.system.waits import Wait
+
+TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each wait be shown from its beginning."""
+    monkeypatch.setattr(waits, "SHOWN_AFTER_S", 0.0)
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_wait_is_shown_with_what_since_when_until_when_and_why() -> None:
+    with Wait("hdfs://nn", 60.0) as wait:
+        assert re.fullmatch(rf"waits for hdfs://nn since {TIME}, until {TIME}", waits.longest_text())
+        wait.why = "nn:9870: connection refused"
+        assert re.fullmatch(rf"waits for hdfs://nn since {TIME}, until {TIME}: {wait.why}", waits.longest_text())
+        wait.longest_s = None
+        assert re.fullmatch(rf"waits for hdfs://nn since {TIME}: {wait.why}", waits.longest_text())
+    assert waits.longest_text() == ""
+
+
+@pytest.mark.usefixtures("at_once")
+def test_of_several_waits_the_one_that_lasts_longest_is_shown() -> None:
+    with Wait("the outer", None) as outer, Wait("the inner", None):
+        assert waits.longest_text().startswith("waits for the outer since")
+        outer.renew()
+        assert waits.longest_text().startswith("waits for the inner since")
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_wait_without_a_name_is_not_shown() -> None:
+    with Wait("", None):
+        assert waits.lasting() == []
+
+
+def test_a_wait_that_just_began_is_not_shown() -> None:
+    with Wait("a moment", None):
+        assert waits.lasting() == []
+
+
+@pytest.mark.usefixtures("at_once")
+def test_each_longest_wait_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waits, "LOOK_EVERY_S", 0.001)
+    told: list[str] = []
+    changed = threading.Condition()
+
+    def tell(text: str) -> None:
+        with changed:
+            told.append(text)
+            changed.notify_all()
+
+    with waits.told(tell):
+        assert not any(one.name == "waits" for one in threading.enumerate())
+        for what in ("one", "two"):
+            with Wait(what, 30.0), changed:
+                assert changed.wait_for(lambda what=what: any(f"for {what} " in text for text in told), 20)  # type: ignore[misc]
+    assert not any(one.name == "waits" for one in threading.enumerate())
+    assert [text.split()[2] for text in told] == ["one", "two"]
+    assert all(re.search(f"since {TIME}, until {TIME}$", text) for text in told)
