@@ -16,7 +16,7 @@ from dlapp.am.settlement import OutputSettlement
 from dlapp.am.view import of as view_of
 from dlapp.cluster import AmEngine
 from dlapp.errors import DlappError
-from dlapp.ids import ApplicationId
+from dlapp.ids import ApplicationId, ContainerId
 from dlapp.report import ApplicationView, Cause, FinalStatus, OutputView
 from dlapp.spec import Submission
 from dlapp.value import replace
@@ -77,13 +77,13 @@ def decide(
         return ApplicationEnd(claim.final_status, claim.cause, said), settled.outputs
     if (by := app_dir.kill_request()) is not None:
         left = settlement.leave(None)
-        app_dir.clear_leftovers()
+        app_dir.clear_leftovers(app_dir.container_ids())
         return ApplicationEnd(FinalStatus.KILLED, Cause.KILLED, f"killed by {by}, no output kept"), left
     stored, lost = _parts(app_dir, submission)
     salvaged, unsaved = settlement.salvage(lost)
     left = settlement.leave(in_order((*stored, *salvaged)))
     if not unsaved:
-        app_dir.clear_leftovers()
+        app_dir.clear_leftovers(set(app_dir.container_ids()) - _with_unstored_output(app_dir))
     return ApplicationEnd(FinalStatus.FAILED, Cause.FAILED, "; ".join((why, *unsaved))), left
 
 
@@ -107,6 +107,12 @@ def _parts(app_dir: LocalApplicationDir, submission: Submission) -> tuple[list[P
         elif known.result is None:
             lost.append(Part(known.index, role.name, role_index, container_id, ()))
     return stored, lost
+
+
+def _with_unstored_output(app_dir: LocalApplicationDir) -> set[ContainerId]:
+    """Return the containers whose directory may have the only copy of an output, as their results say."""
+    known = replay(records(app_dir.all_journal_lines())).containers
+    return {one for one, each in known.items() if each.result is not None and each.result.unstored}
 
 
 def _readable_view(app_dir: LocalApplicationDir) -> ApplicationView | None:

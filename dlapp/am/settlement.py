@@ -77,8 +77,11 @@ class OutputSettlement:
             return self._finish_claim_of_another(earlier)
         problem = self._misplaced_part(wanted.parts + wanted.failed) if wanted.how is Settlement.COMMIT else None
         if wanted.how is Settlement.DROP:
+            self._app_dir.clear_leftovers(wanted.dead)
             return OutputsSettled(self.leave(None))  # who kills does not want to wait
         salvaged, unsaved = self._patiently(lambda _: self.salvage(wanted.lost), give_up=True)
+        if not unsaved:
+            self._app_dir.clear_leftovers(wanted.dead)
         if wanted.how is not Settlement.COMMIT or problem is not None:
             everything = in_order((*wanted.parts, *wanted.failed, *salvaged))
             left = self._patiently(lambda _: self.leave(everything), give_up=True)

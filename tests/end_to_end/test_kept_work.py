@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -111,6 +112,57 @@ def test_what_an_earlier_try_computed_is_kept_until_one_succeeds(tmp_path: Path)
     assert done.code == 1, done.out
     assert seen["diagnostics"].endswith("failed 2 times, the last time: exit code 4")
     assert (Path(seen["outputs"][0]["partial"].removeprefix("file://")) / "ck").read_text() == "1\n"
+
+
+def test_of_a_killed_task_only_the_logs_and_the_output_stay(tmp_path: Path, state_dir: Path) -> None:
+    tries = tmp_path / "tries"
+    script = f'echo >>{tries}; mkdir output; echo 1 >output/ck; [ "$(wc -l <{tries})" -gt 1 ] || exec sleep 300'
+    file = properties(
+        tmp_path,
+        script,
+        resources={"retries": 1},
+        from_hdfs={"hdfs": tmp_path / "input", "input_path": "in"},
+        to_hdfs={"output_path": "output", "hdfs": f"file://{tmp_path}/result"},
+    )
+    (tmp_path / "input").write_text("large")
+    application = launch(file)
+    (written,) = wait_for("its output", lambda: [*state_dir.glob("*/applications/*/containers/*/workspace/output/ck")])
+    for one in processes(written.parents[2]):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(one.pid, signal.SIGKILL)
+    assert run("dlapp-logs", "-f", application, timeout_s=END_S).code == 0
+    homes = sorted(state_dir.glob("*/applications/*/containers/*"))
+    assert len(homes) == 2
+    assert [name for home in homes for name in ("workspace", "home", "tmp") if (home / name).exists()] == []
+    assert (homes[0] / "stdout").exists()
+
+
+@pytest.mark.slow
+def test_output_that_is_only_in_a_workspace_outlives_the_death_of_its_master(
+    small_disk: Path, tmp_path: Path, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DLAPP_LOCAL_AM_ATTEMPTS", "1")
+    run("dlapp-list")
+    (home,) = state_dir.iterdir()
+    (home / "unstored").write_text("in the way, so that the output cannot be renamed to there")
+    script = "mkdir output; [ $CONTAINER_INDEX = 0 ] || exec sleep 300\nhead -c 1000000 /dev/zero >output/model"
+    file = properties(
+        tmp_path,
+        script,
+        application={"output_patience": "1s", "on_container_failure": "continue"},
+        resources={"containers": 2},
+        to_hdfs={"output_path": "output", "hdfs": f"file://{small_disk}/result"},
+    )
+    application = launch(file)
+    wait_for("one has failed", lambda: status(application)["phase"] == "running 1 of 2, 1 failed", END_S)
+    for one in processes(home / "applications" / application):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(one.pid, signal.SIGKILL)
+    assert run("dlapp-logs", "-f", application, timeout_s=END_S).code == 1
+    run("dlapp-list")
+    wait_for("what was left is cleared", lambda: not [*home.glob("applications/*/containers/*/tmp")], END_S)
+    (kept,) = status(application)["unstored"]
+    assert Path(kept, "model").stat().st_size == 1_000_000
 
 
 def test_a_soft_kill_before_the_first_file_leaves_the_former_output(tmp_path: Path) -> None:

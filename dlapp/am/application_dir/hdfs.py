@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dlapp.am.application_dir.hdfs_journal import HdfsJournalWriter, read_lines
@@ -187,7 +187,7 @@ class HdfsApplicationDir:
         """Return None: the NodeManager removes a container's directory when it ends."""
         return None
 
-    def clear_leftovers(self) -> None:
+    def clear_leftovers(self, _container_ids: Iterable[ContainerId]) -> None:
         """Do nothing: the NodeManager removes a container's directory when it ends."""
 
     def commit_times(self, _target: str) -> list[int]:

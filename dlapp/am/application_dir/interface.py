@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from dlapp.errors import DlappError
@@ -109,8 +109,8 @@ class ApplicationDir(Protocol):
             path: relative to the workspace.
         """
 
-    def clear_leftovers(self) -> None:
-        """Remove the workspaces of containers whose tasks were killed; no process of the application is left."""
+    def clear_leftovers(self, container_ids: Iterable[ContainerId]) -> None:
+        """Remove the workspaces of containers whose tasks were killed. Their processes are gone."""
 
     def commit_times(self, target: str) -> list[int]:
         """Return when applications of the user ended that committed to a target [ms since 1970], by the history. On

@@ -16,12 +16,12 @@ import contextlib
 import itertools
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dlapp.am.application_dir.interface import MAX_JOURNAL_BYTES
 from dlapp.am.model.events import Kill, Published
-from dlapp.errors import DlappError, NotFound
+from dlapp.errors import DlappError, NotFound, UsageError
 from dlapp.ids import ContainerId
 from dlapp.locations import HdfsPlace
 from dlapp.report import ApplicationView, CommitClaim
@@ -128,13 +128,21 @@ class LocalApplicationDir:
         # A link may lead anywhere; what is not in the workspace is not lost with it.
         return found if found.startswith(f"{root}/") and os.path.exists(found) else None
 
-    def clear_leftovers(self) -> None:
-        """Remove the workspaces of containers whose tasks were killed; no process of the application is left."""
-        above = self._path("containers")
-        with contextlib.suppress(FileNotFoundError):
-            for name in os.listdir(above):
+    def clear_leftovers(self, container_ids: Iterable[ContainerId]) -> None:
+        """Remove the workspaces, HOME and TMPDIR of containers whose tasks were killed. Their processes are gone."""
+        for container_id in container_ids:
+            for name in ("workspace", "home", "tmp"):
                 with contextlib.suppress(DlappError, OSError):
-                    remove_tree(os.path.join(above, name, "workspace"))
+                    remove_tree(self._path(f"containers/{container_id}/{name}"))
+
+    def container_ids(self) -> list[ContainerId]:
+        """Return the containers that have a directory."""
+        found = []
+        with contextlib.suppress(FileNotFoundError):
+            for name in os.listdir(self._path("containers")):
+                with contextlib.suppress(UsageError):
+                    found.append(ContainerId.from_text(name))
+        return found
 
     def commit_times(self, target: str) -> list[int]:
         """Return when applications of the user ended that committed to a target [ms since 1970], by their views."""

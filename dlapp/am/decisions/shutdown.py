@@ -253,16 +253,22 @@ def settle(state: ApplicationState) -> None:
     if state.commits or state.soft_text is not None:
         state.note("ending", durable=True, **journal.ending_record(state.ending, state.settlement))
     state.stage = Stage.SETTLING
+    dead = tuple(
+        each.container_id
+        for one in state.instances
+        for each in filter(None, (*one.earlier, one.last))
+        if each.result is None and each.end is not None
+    )
     match state.settlement:
         case Settlement.COMMIT:
-            state.do(SettleOutputs(state.settlement, state.ending, parts, failed, lost))
+            state.do(SettleOutputs(state.settlement, state.ending, parts, failed, lost, dead))
         case Settlement.KEEP:
             # Of an index that is not done, an earlier try may have stored what the last one did not.
             kept, lost = _kept_parts([one for one in state.instances if not one.done])
             done = tuple(part for part in parts if state.instances[part.index].done)
-            state.do(SettleOutputs(state.settlement, state.ending, in_order(done + kept), (), lost))
+            state.do(SettleOutputs(state.settlement, state.ending, in_order(done + kept), (), lost, dead))
         case Settlement.DROP:
-            state.do(SettleOutputs(state.settlement, state.ending, ()))
+            state.do(SettleOutputs(state.settlement, state.ending, (), dead=dead))
 
 
 def _filled(outputs: tuple[StoredOutput, ...]) -> set[str]:

@@ -186,6 +186,7 @@ class SettleOutputs(Value):
         parts: in the order of CONTAINER_INDEX; what was stored beside them is removed.
         failed: with COMMIT, what containers stored that failed: it is put aside.
         lost: containers whose task ended without a result after the payload ran; what they left is put aside, too.
+        dead: all containers whose task ended without a result: their directories are cleared after that.
     """
 
     how: Settlement
@@ -193,6 +194,7 @@ class SettleOutputs(Value):
     parts: tuple[Part, ...]
     failed: tuple[Part, ...] = ()
     lost: tuple[Part, ...] = ()
+    dead: tuple[ContainerId, ...] = ()
 
 
 class Finish(Value):
