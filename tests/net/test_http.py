@@ -216,6 +216,12 @@ def test_a_host_is_looked_up_once_for_many_connections_and_again_where_nobody_an
     assert looked_up == ["one.example", "two.example", "one.example"]
 
 
+def test_an_address_is_not_looked_up(connections: HttpClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(socket, "getaddrinfo")
+    with saying([[sized(b"1", b"Connection: close")]]) as (server, _):
+        assert connections.request("GET", server.replace("localhost", "127.0.0.1"), "/").good
+
+
 def test_an_address_of_a_kind_that_this_machine_has_not_is_passed_over_and_says_less_than_another(
     connections: HttpClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
