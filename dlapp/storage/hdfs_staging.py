@@ -20,6 +20,10 @@ from dlapp.storage.webhdfs import PATIENCE_S, WebHdfs
 from dlapp.system.clock import now_ms
 from dlapp.system.files import closing_fd
 
+REPLICATION_WHERE_UNKNOWN = 10
+"""The most replicas of an archive where the number of DataNodes is not known: the default of MapReduce
+(``mapreduce.client.submit.file.replication``)."""
+
 
 class HdfsStagingFiles:
     """One user's view of the HDFS of a cluster. Any thread may call.
@@ -144,6 +148,21 @@ class HdfsStagingFiles:
         """Set the time of a file's last change to now, by our clock. Raises NotFound."""
         web, path = self._path_at(location)
         web.set_mtime(path, now_ms())
+
+    def replicate(self, location: str, count: int) -> None:
+        """Have a file kept on more DataNodes; see `StagingFiles.replicate`.
+
+        Args:
+            location, count: as there.
+        """
+        web, path = self._path_at(location)
+        status = web.status(path)
+        if status is None or not status.replication:
+            return
+        live = web.live_datanodes()
+        wanted = min(count, REPLICATION_WHERE_UNKNOWN if live is None else live)
+        if wanted > status.replication:
+            web.set_replication(path, wanted)
 
     def remove(self, location: str) -> None:
         """Remove a file, or a directory with all in it; nothing there is no error."""

@@ -162,6 +162,7 @@ class FileStatus(NamedTuple):
         storage_policy: id of the storage policy that is in force there; 0: none is set.
         ec_policy: name of the erasure coding policy that is in force there; empty: none; ``?``: one that the server
             does not name.
+        replication: number of replicas that each block is to have; 0: it is no file, or has an erasure coding policy.
     """
 
     name: str
@@ -177,6 +178,7 @@ class FileStatus(NamedTuple):
     has_acl: bool = False
     storage_policy: int = 0
     ec_policy: str = ""
+    replication: int = 0
 
 
 class WebHdfs:
@@ -396,6 +398,25 @@ class WebHdfs:
     def set_mode(self, path: str, mode: int) -> None:
         """Set permission bits."""
         self._call("SETPERMISSION", path, {"permission": f"{mode:o}"}, method="PUT")
+
+    def set_replication(self, path: str, count: int) -> None:
+        """Set the number of replicas of a file's blocks; the NameNode has them copied in its own time.
+
+        Raises:
+            HdfsRefused: more than ``dfs.replication.max`` of the NameNode.
+            DiskFull: more than a quota of space leaves.
+        """
+        self._call("SETREPLICATION", path, {"replication": str(count)}, method="PUT")
+
+    def live_datanodes(self) -> int | None:
+        """Return how many DataNodes the NameNode hears of; None: it does not say."""
+        for number in self._order():
+            with contextlib.suppress(HdfsUnreachable):
+                answer = self._asked("GET", self.place.web[number], _STATE_OF_NAMESYSTEM, MOST_JSON)
+                found = _bean(answer.body).get("NumLiveDataNodes") if answer.good else None
+                if type(found) is int and found > 0:
+                    return found
+        return None
 
     def set_group(self, path: str, group: str) -> None:
         """Set the group. Raises Denied: the user is not in it."""
@@ -794,6 +815,9 @@ class WebHdfs:
         except IncompleteResponse as broken:
             if broken.lasting:
                 raise _lasting(web, broken) from broken
+            if broken.too_large:
+                many = ": move some of its entries elsewhere" if "op=LISTSTATUS&" in target else ""
+                raise WrongAnswer(f"the NameNode sent more than {most >> 20} MiB, which is not read{many}") from broken
             raise HdfsUnreachable(f"{web.partition('://')[2]} {broken}", doubtful=broken.sent) from broken
 
     def _refusal(self, answer: HttpResponse, path: str, server: str) -> DlappError:
@@ -1064,6 +1088,7 @@ def parse_status(said: object) -> FileStatus:
         encrypted=said.get("encBit") is True,
         has_acl=said.get("aclBit") is True,
         storage_policy=_amount(said, "storagePolicy", 1 << 8) if "storagePolicy" in said else 0,
+        replication=_amount(said, "replication", 1 << 15) if kind == "FILE" and "replication" in said else 0,
         ec_policy=policy if isinstance(policy := said.get("ecPolicy"), str) else "?" * (said.get("ecBit") is True),
     )
 

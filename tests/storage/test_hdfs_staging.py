@@ -3,10 +3,64 @@
 from __future__ import annotations
 
 import json
+import time
+
+import pytest
 
 from dlapp.locations import HdfsPlace
+from dlapp.storage import hdfs_staging
 from dlapp.storage.hdfs_staging import HdfsStagingFiles
+from dlapp.storage.webhdfs import HdfsRefused, WebHdfs
 from dlapp.task.am_address import FindOnHdfs
+
+
+def datanodes_of(web: WebHdfs, path: str) -> int:
+    """Return how many DataNodes have the first block of a file."""
+    said = web._json("GETFILEBLOCKLOCATIONS", path)["BlockLocations"]["BlockLocation"]
+    return len(said[0]["names"])
+
+
+def test_an_archive_comes_to_as_many_datanodes_as_are_wanted_and_there_and_keeps_its_time(
+    place: HdfsPlace, base: str
+) -> None:
+    staged, location, web = HdfsStagingFiles(place), f"{base}/archive", WebHdfs(place)
+    path = place.path(location)
+    staged.write(location, b"bytes", 0o600)
+    before = staged.look(location)
+    counts = []
+    for wanted in (1, 2, 32, 2):
+        staged.replicate(location, wanted)
+        status = web.status(path)
+        assert status is not None
+        counts.append(status.replication)
+    # One of three DataNodes has it at first; what it has is never lowered.
+    assert web.live_datanodes() == 3
+    assert counts == [1, 2, 3, 3]
+    deadline = time.monotonic() + 90
+    while datanodes_of(web, path) != 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    # YARN compares the time with what it was promised.
+    assert staged.look(location) == before
+    staged.replicate(f"{base}/nothing", 3)
+    staged.replicate(base, 3)
+    staged.close()
+
+
+def test_more_replicas_than_the_namenode_allows_are_refused_and_the_file_stays_as_it_is(
+    place: HdfsPlace, base: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staged, location, web = HdfsStagingFiles(place), f"{base}/archive", WebHdfs(place)
+    staged.write(location, b"bytes", 0o600)
+    monkeypatch.setattr(WebHdfs, "live_datanodes", lambda _: 4000)
+    with pytest.raises(HdfsRefused, match="exceeds maximum"):
+        staged.replicate(location, 4000)
+    monkeypatch.setattr(WebHdfs, "live_datanodes", lambda _: None)
+    staged.replicate(location, 4000)
+    status = web.status(place.path(location))
+    assert status is not None
+    assert status.replication == hdfs_staging.REPLICATION_WHERE_UNKNOWN
+    staged.close()
 
 
 def test_a_replaced_address_of_the_same_length_is_found_and_a_touched_file_shows_it(

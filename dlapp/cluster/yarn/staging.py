@@ -87,6 +87,19 @@ class StagingFiles(Protocol):
     def touch(self, location: str) -> None:
         """Set the time of a file's last change to now. Raises NotFound."""
 
+    def replicate(self, location: str, count: int) -> None:
+        """Have a file kept on so many nodes, or on all if there are fewer; one that is on more of them stays so.
+
+        Nodes without it get it in the file system's own time. A file with erasure coding has no replicas.
+
+        Args:
+            location: of the file; nothing there is no error.
+            count: on how many nodes.
+
+        Raises:
+            DlappError: it may not be, by a quota or by the file system's own limit; the file stays as it is.
+        """
+
     def remove(self, location: str) -> None:
         """Remove a file, or a directory with all in it; nothing there is no error."""
 

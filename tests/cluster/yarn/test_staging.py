@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from dlapp.cluster.yarn.client.submission import ApplicationSubmitter
-from dlapp.errors import Denied
+from dlapp.cluster.yarn.client.submission import ApplicationSubmitter, replication
+from dlapp.errors import Denied, DlappError
 from dlapp.locations import FileInfo, HdfsPlace
 from dlapp.login import Login
 
@@ -146,3 +146,37 @@ def test_a_python_archive_is_public_where_everybody_may_read_it(mode: int, visib
     there = ApplicationSubmitter(session, None)
     (found,) = there._python_archive(files, "tony").values()  # type: ignore[arg-type]
     assert (found.visibility, found.archive) == (visibility, True)
+
+
+@pytest.mark.parametrize(
+    ("containers", "most", "count"),
+    [
+        (1, None, None),
+        (50, None, None),
+        (51, None, 8),
+        (100, None, 10),
+        (101, None, 11),
+        (10_000, None, 100),
+        (10_000, "20", 20),
+        (10_000, "many", 100),
+        (1_000_000, None, 512),
+    ],
+)
+def test_archives_of_many_containers_are_on_the_square_root_of_so_many_datanodes(
+    containers: int, most: str | None, count: int | None
+) -> None:
+    assert replication(containers, most) == count
+
+
+def test_replicas_that_hdfs_refuses_hinder_no_submission() -> None:
+    wanted: list[tuple[str, int]] = []
+
+    def replicate(location: str, count: int) -> None:
+        wanted.append((location, count))
+        raise DlappError("a quota")
+
+    there = ApplicationSubmitter(SimpleNamespace(site={}), None)  # type: ignore[arg-type]
+    files: Any = SimpleNamespace(replicate=replicate)
+    for containers in (50, 400):
+        there._replicate(files, ["zip", "workspace"], containers)
+    assert wanted == [("zip", 20), ("workspace", 20)]
