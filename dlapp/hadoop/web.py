@@ -11,12 +11,11 @@ from contextlib import AbstractContextManager
 from urllib.parse import urlencode
 
 from dlapp.errors import DlappError, Unreachable
-from dlapp.hadoop.errors import NotHadoop
 from dlapp.net.http import PLAIN, TLS, HttpClient, HttpResponse, IncompleteResponse, ResponseStream, split_url
 from dlapp.value import Closeable
 
 MOST_BYTES = 64 << 20
-"""10,000 applications, as the ResourceManager lists them, have some 20 MiB."""
+"""20,000 applications, or 50,000 nodes, as the ResourceManager lists them, have some 30 MiB."""
 _CLOSED = "it closed the connection without an answer"
 
 
@@ -26,6 +25,10 @@ class NoAddress(DlappError):
 
 class WrongScheme(Unreachable):
     """One side speaks TLS and the other does not, or does not trust; the words name the setting."""
+
+
+class AnswerTooLarge(Unreachable):
+    """An answer beyond `MOST_BYTES`; it is as large when it is asked for again."""
 
 
 class WebStream:
@@ -75,7 +78,7 @@ class Web(Closeable):
 
         Raises:
             Unreachable: no answer, or not one of a web server; without the URL, which the caller knows.
-            NotHadoop: an answer without end.
+            AnswerTooLarge: more than `MOST_BYTES`.
             NoAddress: the URL is none.
         """
         server, target = _parts(url, query)
@@ -104,7 +107,7 @@ class Web(Closeable):
             if error.lasting:
                 raise WrongScheme(f"it {error}; {tls_setting(error, 'yarn.http.policy')}") from error
             if error.too_large:
-                raise NotHadoop("an answer without end") from error
+                raise AnswerTooLarge(f"an answer of more than {MOST_BYTES >> 20} MiB, which is not read") from error
             raise Unreachable(self._words(error)) from error
 
     def _words(self, error: IncompleteResponse) -> str:

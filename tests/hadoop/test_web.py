@@ -14,8 +14,7 @@ import pytest
 from dlapp.cluster.yarn.client.rest import YarnRest
 from dlapp.errors import Unreachable
 from dlapp.hadoop import web
-from dlapp.hadoop.errors import NotHadoop
-from dlapp.hadoop.web import NoAddress, Web
+from dlapp.hadoop.web import AnswerTooLarge, NoAddress, Web
 from dlapp.login import Login
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
@@ -134,7 +133,7 @@ def test_a_server_that_trickles_is_given_up_like_one_that_says_nothing(begins: b
             given_up.set()
 
 
-def test_an_answer_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_without_end_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web, "MOST_BYTES", 1000)
 
     def work(link: socket.socket) -> None:
@@ -142,7 +141,7 @@ def test_an_answer_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> N
         link.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 3000\r\n\r\n" + 2000 * b"x")
         link.recv(65536)
 
-    with server(work) as url, Web(5) as client, pytest.raises(NotHadoop, match="without end"):
+    with server(work) as url, Web(5) as client, pytest.raises(AnswerTooLarge, match="more than 0 MiB"):
         client.call("GET", url)
 
 

@@ -323,6 +323,7 @@ def test_the_cluster_is_read(hadoop: Hadoop, rest: YarnRest) -> None:
     assert rest.info()["resourceManagerVersion"].startswith("3.")
     nodes = {node.name: node for node in rest.nodes()}
     assert sorted(nodes) == hadoop.nodes
+    assert sorted(node.name for node in rest.nodes(running=True)) == hadoop.nodes
     assert nodes[hadoop.nodes[0]].total == {"memory-mb": 4096, "vcores": 8, "gcores": 4}
     queues = {queue.path: (queue.leaf, queue.state) for queue in rest.queues()}
     assert queues == {

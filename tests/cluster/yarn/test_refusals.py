@@ -130,7 +130,7 @@ def test_names_of_no_node_are_told_of_with_the_nearest(client_of: Make, tmp_path
     file = properties(tmp_path, resources=f"memory=256m\nexclude_nodes={here}x")
     notes: list[str] = []
     application_id = client.submit(file, note=notes.append)
-    assert notes == [f"resources.exclude_nodes: YARN knows no node '{here}x' now, the nearest is {here}"]
+    assert notes == [f"resources.exclude_nodes: no node '{here}x' runs now, the nearest is {here}"]
     assert client.wait(application_id, timeout_s=90).cause is Cause.SUCCEEDED
 
 

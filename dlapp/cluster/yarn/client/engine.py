@@ -6,7 +6,7 @@ ending have a class each, whose methods are the engine's; they share the connect
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dlapp.cluster import NOT_ENDED
@@ -15,7 +15,7 @@ from dlapp.cluster.yarn.client import preflight
 from dlapp.cluster.yarn.client.am_client import AmClients
 from dlapp.cluster.yarn.client.kill import ApplicationKiller
 from dlapp.cluster.yarn.client.last_application import local_cache
-from dlapp.cluster.yarn.client.rest import version_of
+from dlapp.cluster.yarn.client.rest import NodeInfo, version_of
 from dlapp.cluster.yarn.client.session import ClusterSession, FilesOf
 from dlapp.cluster.yarn.client.status import ApplicationReader
 from dlapp.cluster.yarn.client.submission import ApplicationSubmitter
@@ -103,7 +103,6 @@ class YarnEngine(Closeable):
         """
         rest = self._session.rest()
         dialect, user, lines = self._session.dialect(), spec.username, []
-        nodes = rest.nodes()
         for role in spec.roles:
             of_role = f"role {role.name}: " if len(spec.roles) > 1 else ""
             try:
@@ -116,13 +115,11 @@ class YarnEngine(Closeable):
             if role.resources.gcores:
                 self._session.check_credentials()
             found += preflight.check_memory(role.resources, rest.configuration)
-            found += preflight.check_nodes(role.resources, spec.placement_of(role), dialect, nodes)
             lines += [f"{of_role}{line}" for line in found]
-        for key, names in spec.placement_keys():
+        for key, _ in spec.placement_keys():
             if key.endswith("node_label"):
                 preflight.check_label(key, rest.configuration)
-            else:
-                lines += preflight.check_node_names(key, names, nodes)
+        lines += self._node_lines(spec)
         preflight.check_queue(rest.queues(), spec.queue or "default")
         preflight.check_home(self._session.files(user), user)
         if spec.priority is not None:
@@ -131,9 +128,26 @@ class YarnEngine(Closeable):
                 lines.append(f"priority {spec.priority} is lowered to {most} ({PRIORITY_LIMIT})")
         return lines
 
+    def _node_lines(self, spec: AppSpec) -> list[str]:
+        """Return what the user is told of the nodes of now; an old list serves where there is nothing to tell."""
+        if not self._check_nodes(spec, self._session.nodes()):
+            return []
+        return self._check_nodes(spec, self._session.nodes(afresh=True))
+
+    def _check_nodes(self, spec: AppSpec, nodes: Sequence[NodeInfo]) -> list[str]:
+        dialect, lines = self._session.dialect(), []
+        for role in spec.roles:
+            of_role = f"role {role.name}: " if len(spec.roles) > 1 else ""
+            found = preflight.check_nodes(role.resources, spec.placement_of(role), dialect, nodes)
+            lines += [f"{of_role}{line}" for line in found]
+        for key, names in spec.placement_keys():
+            if not key.endswith("node_label"):
+                lines += preflight.check_node_names(key, names, nodes)
+        return lines
+
     def node_names(self) -> tuple[str, ...]:
         """The hosts that run containers now. Raises Unreachable."""
-        return tuple(node.host for node in self._session.rest().nodes() if node.state == "RUNNING")
+        return tuple(node.host for node in self._session.nodes(afresh=True))
 
     def archive_cache(self) -> str:
         """Directory for packed workspaces on this machine; what is in it is brought to the cluster."""

@@ -34,6 +34,11 @@ def local_cache(name: str) -> str:
     return path
 
 
+def local_state(name: str) -> str:
+    """Return a place among what this user keeps on this machine; who uses it checks its owner."""
+    return os.path.join(os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state"), "dlapp", name)
+
+
 def remember(application_id: str, submitted_ms: int) -> None:
     """Write it down; where that is not possible, it is only not found as ``last``."""
     with contextlib.suppress(OSError):

@@ -114,7 +114,7 @@ def check_nodes(resources: Resources, placement: Placement, dialect: Dialect, no
         nodes: those that run now.
     """
     asked = amounts(resources, dialect)
-    allowed = {node.host for node in nodes if node.state == "RUNNING"} - set(placement.exclude_nodes)
+    allowed = {node.host for node in nodes} - set(placement.exclude_nodes)
     if placement.nodes:
         allowed &= set(placement.nodes)
     fitting = (node for node in nodes if all(node.total.get(name, 0) >= amount for name, amount in asked.items()))
@@ -126,16 +126,16 @@ def check_nodes(resources: Resources, placement: Placement, dialect: Dialect, no
 
 
 def check_node_names(key: str, names: Sequence[str], nodes: Sequence[NodeInfo]) -> list[str]:
-    """A line for each name that no node of the cluster has. One that was not heard of since a restart may come back.
+    """Return a line for each name that no node that runs has.
 
     Args:
         key: of the properties file.
         names: that are set by it.
-        nodes: those that the ResourceManager knows.
+        nodes: those that run now.
     """
     known = {node.host: None for node in nodes}
     return [
-        f"{key}: YARN knows no node {shown(name)} now, {nearest(name, known)}"
+        f"{key}: no node {shown(name)} runs now, {nearest(name, known)}"
         for name in names
         if known and name not in known
     ]

@@ -11,14 +11,14 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 from urllib.parse import urljoin
 
 from dlapp.cluster.yarn.values import Launch, LocalResource
 from dlapp.errors import TimedOut, Unreachable
 from dlapp.hadoop.errors import ApplicationNotFound, HadoopError, NotAllowed, NotHadoop, RemoteError
-from dlapp.hadoop.web import NoAddress, Web, WrongScheme
+from dlapp.hadoop.web import AnswerTooLarge, NoAddress, Web, WrongScheme
 from dlapp.ids import ApplicationId
 from dlapp.login import Login
 from dlapp.net.http import HttpResponse
@@ -37,7 +37,14 @@ ACTIVE_TIMEOUT_S, ASK_TIMEOUT_S = 30.0, 5.0
 """How long an active one of several ResourceManagers is waited for, and what one may take to say what it is. A failover
 takes 10 to 20 s: the session with ZooKeeper expires (yarn.resourcemanager.zk-timeout-ms), and the state is read."""
 _CLUSTER = "/ws/v1/cluster"
+_APPS = f"{_CLUSTER}/apps"
 _MAX_REDIRECTS = 3
+MOST_APPLICATIONS = 20_000
+"""So many are asked for at most: the ResourceManager makes the whole answer before it sends any of it. Some 20 MiB."""
+_UNREAD = "resourceRequests,timeouts,appNodeLabelExpression,amNodeLabelExpression,resourceInfo"
+"""Fields of an application that nobody here reads; the requests of a large one have some MiB. Versions before 2.9
+ignore the parameter. Source: DeSelectFields, 2.9.2 to 3.5.0."""
+_FEWER = "name one user, or lower yarn.resourcemanager.max-completed-applications"
 _KINDS: dict[int, type[RemoteError]] = {401: NotAllowed, 403: NotAllowed, 404: ApplicationNotFound}
 
 
@@ -234,9 +241,13 @@ class YarnRest(Closeable):
             said.append(f"{url}: is {state}")
         raise Unreachable("; ".join(said))
 
-    def nodes(self) -> list[NodeInfo]:
-        """Return all nodes, in any state."""
-        answer = self._call("GET", f"{_CLUSTER}/nodes")
+    def nodes(self, *, running: bool = False) -> list[NodeInfo]:
+        """Return all nodes, in any state.
+
+        Args:
+            running: only those that run now.
+        """
+        answer = self._call("GET", f"{_CLUSTER}/nodes", {"states": "RUNNING"} if running else None)
         return [_node(one) for one in _list(_object(answer.get("nodes")).get("node"))]
 
     def queues(self) -> list[QueueInfo]:
@@ -307,7 +318,7 @@ class YarnRest(Closeable):
             Unreachable: no ResourceManager is active.
         """
         try:
-            answer = self._call("GET", f"{_CLUSTER}/apps/{application_id}")
+            answer = self._call("GET", f"{_CLUSTER}/apps/{application_id}", {"deSelects": _UNREAD})
         except ApplicationNotFound:
             self.info()  # one that is starting knows none yet
             raise
@@ -317,9 +328,8 @@ class YarnRest(Closeable):
         self,
         *,
         user: str | None = None,
-        states: Sequence[State] = (),
-        kind: str | None = None,
-        limit: int | None = None,
+        states: Collection[State] = (),
+        kind: str | None = KIND,
     ) -> list[AppReport]:
         """Return the applications that the ResourceManager remembers, newest last.
 
@@ -327,20 +337,25 @@ class YarnRest(Closeable):
             user: only those of this user; None: of all.
             states: only those in one of these; none: in any.
             kind: only those of this application type; None: of any.
-            limit: at most so many; None: all.
+
+        Raises:
+            AnswerTooLarge: they are more than `MOST_APPLICATIONS`. Which ones a limit leaves out the ResourceManager
+                does not say: it goes through them in no order (ClientRMService.getApplications).
         """
-        # Hadoop 3 would add each application's requests, most of the answer; Hadoop 2 does not know the word.
-        query = {"deSelects": "resourceRequests"}
+        query = {"limit": str(MOST_APPLICATIONS), "deSelects": _UNREAD}
+        if kind is not None:
+            query["applicationTypes"] = kind
         if user is not None:
             query["user"] = user
         if states:
-            query["states"] = ",".join(state.value for state in states)
-        if kind is not None:
-            query["applicationTypes"] = kind
-        if limit is not None:
-            query["limit"] = str(limit)
-        answer = self._call("GET", f"{_CLUSTER}/apps", query)
+            query["states"] = ",".join(sorted(state.value for state in states))
+        answer = self._call("GET", _APPS, query)
         found = [_report(one) for one in _list(_object(answer.get("apps")).get("app"))]
+        if len(found) >= MOST_APPLICATIONS:
+            raise AnswerTooLarge(
+                f"{self.active_url()}: the ResourceManager lists more than {MOST_APPLICATIONS} applications, which are "
+                f"not read; {_FEWER}"
+            )
         return sorted(found, key=lambda report: report.application_id)
 
     def attempts(self, application_id: ApplicationId) -> list[dict[str, Any]]:
@@ -378,6 +393,8 @@ class YarnRest(Closeable):
         url = self.active_url()
         try:
             return self._request(method, url, path, query, body)
+        except AnswerTooLarge:
+            raise
         except Unreachable:
             if len(self._urls) == 1:
                 raise
@@ -401,8 +418,9 @@ class YarnRest(Closeable):
             answer = self._sent_on(web or self._web, method, url + path, params, sent)
         except NoAddress as error:
             raise HadoopError(f"{url}: is not a web address; see {SETTING}") from error
-        except NotHadoop as error:
-            raise NotHadoop(f"{url}: {error} to {method} {path}") from error
+        except AnswerTooLarge as error:
+            fewer = f"; {_FEWER}" if path == _APPS else "; tell the operator of the ResourceManager"
+            raise AnswerTooLarge(f"{url}: {error}, to {method} {path}{fewer}") from error
         except WrongScheme as error:
             raise Unreachable(f"{url}: {error}") from error
         except Unreachable as error:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from dlapp.cluster.yarn.client.rest import NewApplication, YarnRest
+from dlapp.cluster.yarn.client import node_cache
+from dlapp.cluster.yarn.client.rest import NewApplication, NodeInfo, YarnRest
 from dlapp.cluster.yarn.dialect import FIELD3_LIMIT, Dialect, choose_dialect
 from dlapp.cluster.yarn.staging import StagingFiles
 from dlapp.config import NO_CREDENTIALS, Config
@@ -76,6 +77,19 @@ class ClusterSession:
     def hdfs(self, user: str) -> HdfsPlace:
         """Return where the default file system is, used as ``user``."""
         return self.site.hdfs(self.login.as_user(user))
+
+    def nodes(self, *, afresh: bool = False) -> list[NodeInfo]:
+        """Return the nodes that run.
+
+        Args:
+            afresh: as the ResourceManager has them now; else they may be `node_cache.MAX_AGE_S` old.
+        """
+        urls = self.site.web_urls()
+        if not afresh and (kept := node_cache.find(urls)) is not None:
+            return kept
+        nodes = self.rest().nodes(running=True)
+        node_cache.keep(urls, nodes)
+        return nodes
 
     def ask_anew(self) -> None:
         """Forget what the ResourceManager said of its largest container, so that it is asked again."""

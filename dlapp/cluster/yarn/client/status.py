@@ -12,7 +12,8 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from dlapp.cluster import LOG_NAMES
@@ -21,7 +22,7 @@ from dlapp.cluster.yarn.client import tools_tokens
 from dlapp.cluster.yarn.client import views as client_views
 from dlapp.cluster.yarn.client.am_client import AmClients
 from dlapp.cluster.yarn.client.cleanup import GONE_AFTER_S, EndedApplication, forgotten, settle, settle_all
-from dlapp.cluster.yarn.client.rest import KIND, AppReport
+from dlapp.cluster.yarn.client.rest import AppReport, NodeInfo
 from dlapp.cluster.yarn.client.session import ClusterSession
 from dlapp.cluster.yarn.client.views import AmState
 from dlapp.cluster.yarn.staging import (
@@ -63,7 +64,7 @@ class ApplicationReader:
 
     def ids(self, *, everybody: bool = False) -> list[str]:
         """All ids as text, oldest first: the caller's own, or everybody's."""
-        found = self._session.rest().reports(user=None if everybody else self._session.user, kind=KIND)
+        found = self._session.rest().reports(user=None if everybody else self._session.user)
         return [str(one) for one in sorted({one.application_id for one in found}.union(self._kept_ids()))]
 
     def view(self, application_id: ApplicationId) -> ApplicationView:
@@ -113,7 +114,7 @@ class ApplicationReader:
             limit: how many of those that have ended, the latest; None: all.
         """
         whose = None if everybody else user or self._session.user
-        known = self._session.rest().reports(user=whose, kind=KIND)
+        known = self._session.rest().reports(user=whose)
         with self._sweeping(known if whose in (None, self._session.user) else ()):
             reports = [*self._forgotten(whose, known, limit), *known]
             reports.sort(key=lambda one: (one.started_ms, one.application_id))
@@ -250,10 +251,17 @@ class ApplicationReader:
         return found
 
     def _nodes_of(self, containers: Sequence[ContainerView], report: AppReport) -> dict[str, str]:
-        """Return the nodes of the cluster: web address -> id. They are asked for again where a container's is new."""
+        """Return the nodes of the cluster: web address -> id. They are asked for again where a container's is new, and
+        at last in any state: one that is to leave, or has no healthy disk, still shows its logs.
+        """
         addresses = {client_views.address_of_node(one, report) for one in containers} - {""}
-        if not addresses <= self._nodes.keys():
-            self._nodes = {node.web: node.name for node in self._session.rest().nodes() if node.web}
+        session = self._session
+        reads: tuple[Callable[[], list[NodeInfo]], ...]
+        reads = session.nodes, partial(session.nodes, afresh=True), session.rest().nodes
+        for read in reads:
+            if addresses <= self._nodes.keys():
+                break
+            self._nodes = {node.web: node.name for node in read() if node.web}
         return self._nodes
 
     def _log_server(self, report: AppReport) -> str:

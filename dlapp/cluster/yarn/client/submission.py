@@ -96,7 +96,7 @@ class ApplicationSubmitter:
             # A session of its own: this is another thread.
             with self._session.own_rest() as rest:
                 started_ms = int(rest.info().get("id") or 0)
-                reports = rest.reports(user=self._session.user, kind=KIND)
+                reports = rest.reports(user=self._session.user)
                 ended = {
                     one.application_id: EndedApplication(one.state, rest.ended_ago_s(one))
                     for one in reports

@@ -16,6 +16,7 @@ import os
 import re
 import time
 
+from dlapp.cluster.yarn.client.last_application import local_state
 from dlapp.id_text import APPLICATION_ID
 from dlapp.ids import ApplicationId
 from dlapp.system import files
@@ -44,8 +45,7 @@ class KeptToken(Value):
 
 def directory() -> str:
     """Return the directory of the token files."""
-    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    return os.path.join(state, "dlapp", "tokens")
+    return local_state("tokens")
 
 
 def keep(application_id: ApplicationId, kept: KeptToken) -> None:

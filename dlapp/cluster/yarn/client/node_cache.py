@@ -1,0 +1,88 @@
+"""The nodes of a cluster that run, kept on the client's machine for some minutes.
+
+A list of 10,000 nodes has some 6 MB, and the ResourceManager makes it anew for each question. Each submission looks at
+the nodes for what it tells the user; so a script that submits in a loop would ask for nothing else.
+
+    ~/.local/state/dlapp/nodes/       0700
+        <digest of the addresses of the ResourceManagers>.json    0600
+
+A list may be ten minutes old: nothing is refused by one, and what a user is told is looked up afresh.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from dlapp.cluster.yarn.client.last_application import local_state
+from dlapp.cluster.yarn.client.rest import NodeInfo
+from dlapp.system import clock, files
+from dlapp.system.owners import refuse_place_of_others
+
+MAX_AGE_S = 600.0
+MAX_BYTES = 4 << 20
+"""Of a file; a node has some 120 bytes. A list that is larger is not kept."""
+
+
+def keep(urls: Sequence[str], nodes: Sequence[NodeInfo]) -> None:
+    """Write down the nodes of a cluster; where that is not possible, they are asked for again.
+
+    Args:
+        urls: the web addresses of its ResourceManagers.
+        nodes: those that run, as they said a moment ago.
+    """
+    told = {"read_ms": clock.now_ms(), "nodes": [[one.name, one.web, one.total] for one in nodes]}
+    data = json.dumps(told, separators=(",", ":")).encode()
+    if len(data) > MAX_BYTES:
+        return
+    with contextlib.suppress(OSError):
+        refuse_place_of_others(directory())
+        os.makedirs(directory(), mode=0o700, exist_ok=True)
+        with _opened() as fd:
+            temporary = f".{os.getpid()}"
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary, dir_fd=fd)
+            with files.closing_fd(os.open(temporary, flags, 0o600, dir_fd=fd)) as file:
+                files.write_all(file, data)
+            os.rename(temporary, _name(urls), src_dir_fd=fd, dst_dir_fd=fd)
+
+
+def find(urls: Sequence[str]) -> list[NodeInfo] | None:
+    """Return the nodes of a cluster that ran at most `MAX_AGE_S` ago; None: there is no such list of this user's alone.
+
+    Args:
+        urls: the web addresses of its ResourceManagers.
+    """
+    with contextlib.suppress(OSError, LookupError, TypeError, ValueError), _opened() as fd:
+        told = files.read_json_object(
+            _name(urls), dir_fd=fd, path=directory(), owners={os.geteuid()}, max_bytes=MAX_BYTES
+        )
+        # The clock may have been set back since.
+        if 0 <= clock.now_ms() - int(told["read_ms"]) <= MAX_AGE_S * 1000:
+            return [_node(*one) for one in told["nodes"]]
+    return None
+
+
+def directory() -> str:
+    """Return the directory of the lists."""
+    return local_state("nodes")
+
+
+def _node(name: Any, web: Any, total: Any) -> NodeInfo:
+    amounts = {str(kind): int(amount) for kind, amount in dict(total).items()}
+    return NodeInfo(name=str(name), web=str(web), state="RUNNING", total=amounts)
+
+
+def _name(urls: Sequence[str]) -> str:
+    digest = hashlib.sha256("\n".join(sorted(urls)).encode()).hexdigest()
+    return f"{digest[:32]}.json"
+
+
+def _opened() -> contextlib.AbstractContextManager[int]:
+    refuse_place_of_others(directory())
+    return files.closing_fd(files.open_own_directory(f"{directory()}/.", path=directory()))
