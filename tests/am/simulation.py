@@ -17,6 +17,7 @@ from functools import partial
 from dlapp.am.decisions.master import Master
 from dlapp.am.model import events, journal
 from dlapp.am.model.instance import StopReason
+from dlapp.am.model.journal_compaction import JournalCompaction
 from dlapp.am.model.state import ApplicationState
 from dlapp.am.view import of as view_of
 from dlapp.am.view import phase_of
@@ -178,11 +179,20 @@ class World:
 
     # ---- the ApplicationMaster and its loop ----
 
+    def _compacted(self, lines: list[str]) -> list[str]:
+        """Leave out what is not needed of the journal's first pieces, as an attempt that dies before it has all."""
+        compaction = JournalCompaction(most_runs=self.chance.choice((1, 50_000)))
+        compaction.learn(lines)
+        size = self.chance.randint(1, 1 + len(lines))
+        pieces = [lines[at : at + size] for at in range(0, len(lines), size)]
+        done = self.chance.randint(0, len(pieces))
+        return [line for at, piece in enumerate(pieces) for line in (compaction.keep(piece) if at < done else piece)]
+
     def start_attempt(self) -> None:
         self.attempt += 1
         former = None
         if self.attempt > 1:
-            lines = self.durable if self.plan.journal != "lost" else []
+            lines = self._compacted(self.durable) if self.plan.journal != "lost" else []
             former = journal.replay(journal.records(lines))
             if self.plan.journal != "whole":
                 self.on_record = {index: container_id for index, (container_id, _) in self.completions.items()}

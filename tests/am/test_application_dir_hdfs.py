@@ -211,7 +211,7 @@ def test_an_attempt_that_was_cut_off_learns_of_the_next_and_neither_claims_nor_w
     journal = first.home.journal(1)
     journal.add("{}")
     journal.flush(durable=True)
-    assert first.home.all_journal_lines() == []
+    assert list(first.home.all_journal_lines()) == []
     assert second.claim().attempt == 2
     second.end()
     assert second.others == []
@@ -224,7 +224,7 @@ def test_what_an_attempt_says_after_another_took_over_is_neither_in_the_journal_
     first.say()
     assert first.others[0] == "attempt 2 has the application now"
     # What a third would go by.
-    assert first.home.all_journal_lines() == ['"2"']
+    assert list(first.home.all_journal_lines()) == ['"2"']
     assert json.loads(files.files[f"{first.home.directory}/{VIEW}"])["attempt"] == 2
 
 
@@ -337,7 +337,7 @@ def test_a_line_counts_as_written_when_its_group_is_there_and_who_waits_is_told(
     journal.hurry()
     assert told.wait(10)
     assert (journal.added, journal.written) == (1, 1)
-    assert first.home.all_journal_lines() == ["{}"]
+    assert list(first.home.all_journal_lines()) == ["{}"]
 
 
 def test_results_that_come_shortly_after_a_group_are_written_together(
@@ -375,7 +375,7 @@ def test_what_waited_long_is_written_in_groups_that_a_next_attempt_reads(
     for line in lines:
         journal.add(line)
     until(lambda: journal.written == 7)
-    assert first.home.all_journal_lines() == lines
+    assert list(first.home.all_journal_lines()) == lines
     assert all(len(data) <= 20 for name, data in files.files.items() if "journal" in name)
 
 
@@ -385,7 +385,7 @@ def test_journals_that_are_too_large_together_are_refused(
     first = Attempt(files, 1).begun()
     for number in range(3):
         files.files[f"{first.home.directory}/journal-1-{number:06d}.jsonl"] = b"{}\n"
-    assert first.home.all_journal_lines() == ["{}"] * 3
+    assert list(first.home.all_journal_lines()) == ["{}"] * 3
     monkeypatch.setattr(hdfs_journal, "MAX_JOURNAL_BYTES", 8)
     with pytest.raises(DlappError, match=r"has 9 bytes, at most 8 are read: submit the application again"):
         first.home.all_journal_lines()
@@ -416,7 +416,7 @@ def test_a_group_that_was_given_up_and_comes_late_takes_the_place_of_no_other(fi
     journal.add('"b"')
     until(lambda: journal.written == 2)
     write(*given_up[0], 0o600)
-    assert first.home.all_journal_lines()[-2:] == ['"a"', '"b"']
+    assert list(first.home.all_journal_lines())[-2:] == ['"a"', '"b"']
 
 
 def test_the_address_of_an_earlier_attempt_that_comes_late_does_not_stay(files: FilesInMemory) -> None:
@@ -469,7 +469,7 @@ def test_files_that_are_not_what_we_write_stop_nothing(files: FilesInMemory, dat
     assert first.marks == [(KILL, "an unknown user")]
     assert first.home.is_ours()
     first.say()
-    assert first.home.all_journal_lines() == ['"1"']
+    assert list(first.home.all_journal_lines()) == ['"1"']
     assert first.claim().attempt == 1
 
 

@@ -93,12 +93,12 @@ def test_a_journal_is_whole_at_whatever_change_its_attempt_is_killed(how: str) -
         files.fails = lambda change, nth=nth: how if change == nth else ""  # type: ignore[misc]
         added, recorded = journal_of(files, 30)
         files.fails = lambda _: ""
-        found = read_lines(files, HOME)
+        found = list(read_lines(files, HOME))
         assert len(found) >= len(recorded), nth
         assert found == added[: len(found)], nth
         # The next attempt, killed nowhere.
         more, _ = journal_of(files, 30, attempt=2)
-        assert read_lines(files, HOME) == found + more, nth
+        assert list(read_lines(files, HOME)) == found + more, nth
 
 
 @settings(max_examples=60, deadline=None)
@@ -117,7 +117,7 @@ def test_a_file_system_that_fails_at_any_change_costs_no_line_and_no_order(data:
     for _ in range(100):
         journal.write()
         journal.tidy()
-    found = read_lines(files, HOME)
+    found = list(read_lines(files, HOME))
     # A group whose answer was lost is there twice, one after the other.
     assert list(dict.fromkeys(found)) == added
     assert journal.written == len(added)
@@ -128,14 +128,14 @@ def test_ten_thousand_groups_are_a_hundred_files_at_most(monkeypatch: pytest.Mon
     files = Changes()
     added, _ = journal_of(files, 10_000)
     assert files.most <= 100
-    assert read_lines(files, HOME) == added
+    assert list(read_lines(files, HOME)) == added
 
 
 def test_files_that_are_too_large_together_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hdfs_journal, "MAX_GROUP_BYTES", 20)
     files = Changes()
     added, _ = journal_of(files, 30)
-    assert read_lines(files, HOME) == added
+    assert list(read_lines(files, HOME)) == added
     assert all(len(data) <= 20 for data in files.files.values())
     assert len(files.files) < 20
 
@@ -166,7 +166,7 @@ def test_a_reader_whose_files_an_earlier_attempt_merges_meanwhile_reads_every_li
             cut_off.tidy()
 
     files.before_read = merge
-    assert read_lines(files, HOME) == added
+    assert list(read_lines(files, HOME)) == added
     assert list(files.files) == [f"{HOME}/journal-1-000000-000002.jsonl"]
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dlapp.am.application_dir.hdfs_journal import HdfsJournalWriter, read_lines
@@ -177,8 +177,8 @@ class HdfsApplicationDir:
         """The journal of this attempt, to append to."""
         return self._journal
 
-    def all_journal_lines(self) -> list[str]:
-        """The lines of all attempts' journals, in order."""
+    def all_journal_lines(self) -> Iterator[str]:
+        """Return the lines of all attempts' journals, in order."""
         return _patiently(lambda: read_lines(self._files, self.directory), self.patience_s)
 
     # ---- the end ----

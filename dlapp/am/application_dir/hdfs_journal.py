@@ -7,6 +7,10 @@ HDFS appends, but a file that is renamed into place is never half there. Results
 each, and a next attempt would have to read them all. So of each level every 32 files are merged into one of the next
 level: of 10,000 groups there are 75 files at most. Merged files are removed, a few at a time, once the file that has
 their lines is there; a reader leaves out what another file covers. So at any moment the files have each line once.
+
+Where the files of all attempts become many bytes, lines that a next attempt no longer needs are left out
+(`dlapp.am.model.journal_compaction`): all files are read once, and then written anew, in order, each in the place of
+the old one.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from dlapp.am.application_dir.interface import MAX_JOURNAL_BYTES
+from dlapp.am.model.journal_compaction import JournalCompaction
 from dlapp.cluster.yarn.staging import MAX_GROUP_BYTES, OWN_FILE_MODE, StagingFiles
 from dlapp.errors import DlappError, NotFound
 from dlapp.system import log
@@ -30,6 +35,9 @@ KEPT_BYTES = 64 << 10
 """Groups up to this size stay in memory until they are merged; larger ones are read again."""
 TIDY_AGAIN_S = 60.0
 """After HDFS did not take, or did not have, what was to be merged or removed."""
+COMPACT_BYTES = 16 << 20
+"""From so many bytes of this attempt's files on lines are left out, and again when they have doubled since. That is the
+memory of a next attempt, and some 15,000 runs of containers."""
 READ_AT_ONCE = 16
 LIST_AGAIN = 10
 _NAME = re.compile(r"journal-([0-9]{1,12})-([0-9]{1,12})(?:-([0-9]{1,12}))?\.jsonl")
@@ -62,8 +70,12 @@ class JournalHome(Protocol):
         """Have `HdfsJournalWriter.write` called soon, by another thread."""
 
 
-def read_lines(files: StagingFiles, directory: str) -> list[str]:
-    """Return the complete lines of all attempts' journals, in order. Raises DlappError."""
+def read_lines(files: StagingFiles, directory: str) -> Iterator[str]:
+    """Return the complete lines of all attempts' journals, in order. All is read when this returns.
+
+    Raises:
+        DlappError: they cannot be read, or are too large.
+    """
     for _ in range(LIST_AGAIN):
         wanted = needed_files(files.entries(directory))
         if (size := sum(one.size_bytes for one in wanted)) > MAX_JOURNAL_BYTES:
@@ -72,18 +84,28 @@ def read_lines(files: StagingFiles, directory: str) -> list[str]:
                 "submit the application again"
             )
         try:
-            return _lines_of(files, [f"{directory}/{one.name}" for one in wanted])
+            return _lines_of(_contents(files, [f"{directory}/{one.name}" for one in wanted]))
         except NotFound as error:
             missing = error  # an attempt that does not know of us yet has merged some meanwhile
     raise missing
 
 
-def _lines_of(files: StagingFiles, places: Sequence[str]) -> list[str]:
+def _contents(files: StagingFiles, places: Sequence[str]) -> deque[bytes]:
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(READ_AT_ONCE) as pool:
-        found = pool.map(lambda place: files.read(place, max_bytes=MAX_GROUP_BYTES), places)
-        return [line for data in found for line in data.decode("utf-8", "replace").split("\n")[:-1]]
+        return deque(pool.map(lambda place: files.read(place, max_bytes=MAX_GROUP_BYTES), places))
+
+
+def _lines_of(contents: deque[bytes]) -> Iterator[str]:
+    """Yield the lines of files; each is let go before the next, as an ApplicationMaster has little memory."""
+    while contents:
+        yield from _lines(contents.popleft())
+
+
+def _lines(data: bytes) -> list[str]:
+    """Return the complete lines of a file."""
+    return data.decode("utf-8", "replace").split("\n")[:-1]
 
 
 def needed_files(entries: Iterable[tuple[str, int, int]]) -> list[JournalFile]:
@@ -108,6 +130,20 @@ def _parsed(name: str, size_bytes: int) -> JournalFile | None:
     return JournalFile(attempt, first, last, size_bytes, name)
 
 
+class _Compaction:
+    """Files of which lines are being left out.
+
+    Attributes:
+        rules: what is known of the lines.
+        unread: files whose lines are to be learned, in order.
+        unwritten: files that are to be written anew, in order.
+    """
+
+    def __init__(self, files: Sequence[JournalFile]) -> None:
+        self.rules = JournalCompaction()
+        self.unread, self.unwritten = deque(files), deque(files)
+
+
 class HdfsJournalWriter:
     """Appends lines to an attempt's journal, in groups that the directory's thread writes.
 
@@ -128,6 +164,8 @@ class HdfsJournalWriter:
         self._levels: list[list[JournalFile]] = [[]]
         self._covered: deque[JournalFile] = deque()
         self._tidy_at = 0.0
+        self._compaction: _Compaction | None = None
+        self._compact_at_bytes = COMPACT_BYTES
 
     def add(self, line: str) -> None:
         """Put a line into the next group."""
@@ -177,17 +215,55 @@ class HdfsJournalWriter:
         self.write()
 
     def tidy(self) -> None:
-        """Merge files where there are many, and remove some of those that were merged. By one thread at a time."""
+        """Do a part of what keeps the journal small: merge files where there are many, remove some of those that were
+        merged, leave out what is not needed. By one thread at a time.
+        """
         if time.monotonic() < self._tidy_at:
             return
         try:
             for _ in range(min(REMOVED_AT_ONCE, len(self._covered))):
                 self._files.remove(f"{self._home.directory}/{self._covered[0].name}")
                 self._covered.popleft()
-            self._merge()
+            if self._compaction is not None or self._size_bytes() >= self._compact_at_bytes:
+                self._compact()
+            else:
+                self._merge()
         except (DlappError, OSError) as error:
             log.warning(f"the journal: {error}")
-            self._tidy_at = time.monotonic() + TIDY_AGAIN_S
+            self._compaction, self._tidy_at = None, time.monotonic() + TIDY_AGAIN_S
+
+    def _size_bytes(self) -> int:
+        return sum(one.size_bytes for files in self._levels for one in files)
+
+    def _compact(self) -> None:
+        """Read, or write anew, the next file; nothing is merged meanwhile."""
+        directory = self._home.directory
+        if self._compaction is None:
+            self._compaction = _Compaction(needed_files(self._files.entries(directory)))
+        work = self._compaction
+        if work.unread:
+            one = work.unread[0]
+            work.rules.learn(_lines(self._files.read(f"{directory}/{one.name}", max_bytes=MAX_GROUP_BYTES)))
+            work.unread.popleft()
+            return
+        if not work.unwritten:
+            self._compaction, self._compact_at_bytes = None, max(COMPACT_BYTES, 2 * self._size_bytes())
+            return
+        one = work.unwritten[0]
+        before = self._files.read(f"{directory}/{one.name}", max_bytes=MAX_GROUP_BYTES)
+        data = "".join(line + "\n" for line in work.rules.keep(_lines(before))).encode()
+        if data != before:
+            if not self._home.is_ours():
+                return
+            self._files.write(f"{directory}/{one.name}", data, OWN_FILE_MODE)
+            self._replace(one.name, data)
+        work.unwritten.popleft()
+
+    def _replace(self, name: str, data: bytes) -> None:
+        kept = data if len(data) <= KEPT_BYTES else None
+        with self._writing:
+            for files in self._levels:
+                files[:] = [one._replace(size_bytes=len(data), data=kept) if one.name == name else one for one in files]
 
     def _merge(self) -> None:
         # A level's files are in order, and those of a higher one come before them.

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     attempt has taken over (``Heartbeat.shut_down``)."""
 
 MAX_JOURNAL_BYTES = 256 << 20
-"""The largest journal that is read: each run of a container has some ten lines of at most 300 bytes, and 10,000
-containers may run eight times each."""
+"""The largest journal that is read. A run of a container has some 1,000 bytes, and lines that are not needed any more
+are left out (`dlapp.am.model.journal_compaction`), so 100,000 containers have some 200 MiB, however often they ran."""
 
 
 class Superseded(DlappError):
@@ -82,7 +82,7 @@ class ApplicationDir(Protocol):
     def journal(self, attempt: int) -> JournalWriter:
         """Return the journal of this attempt, to append to."""
 
-    def all_journal_lines(self) -> list[str]:
+    def all_journal_lines(self) -> Iterable[str]:
         """Return the complete lines of all attempts' journals, in order. Raises DlappError."""
 
     def write_view(self, view: ApplicationView) -> None:

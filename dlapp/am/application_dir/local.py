@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dlapp.am.application_dir.interface import MAX_JOURNAL_BYTES
 from dlapp.am.model.events import Kill, Published
+from dlapp.am.model.journal_compaction import JournalCompaction
 from dlapp.errors import DlappError, NotFound, UsageError
 from dlapp.ids import ContainerId
 from dlapp.locations import HdfsPlace
@@ -28,7 +29,7 @@ from dlapp.report import ApplicationView, CommitClaim
 from dlapp.serialization import from_json, to_json
 from dlapp.spec import Secrets, Submission
 from dlapp.storage.tree import explaining, remove_tree
-from dlapp.system import files
+from dlapp.system import files, log
 from dlapp.system.files import UntrustedFile
 
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 MAX_BYTES = 64 << 20
 """The largest file that is read here."""
+COMPACT_BYTES = 16 << 20
+"""From this size on lines of a journal are left out, and again when it has doubled since."""
+_APPENDING, _MODE = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640
 
 
 class LocalApplicationDir:
@@ -216,12 +220,17 @@ class LocalApplicationDir:
 
 
 class LocalJournalWriter:
-    """Appends lines to an attempt's journal, in groups: `add` costs nothing, `flush` is one write."""
+    """Appends lines to an attempt's journal, in groups: `add` costs nothing, `flush` is one write.
+
+    A journal that has grown is written anew without the lines that a next attempt no longer needs. Containers of
+    earlier attempts, whose journals stay as they are, keep theirs.
+    """
 
     def __init__(self, path: str) -> None:
         self.added = self.written = 0
         self.on_written: Callable[[], None] = lambda: None
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+        self._path, self._fd = path, os.open(path, _APPENDING, _MODE)
+        self._size_bytes, self._compact_at_bytes = os.fstat(self._fd).st_size, COMPACT_BYTES
         self._waiting: list[str] = []
         self._left = b""
 
@@ -238,10 +247,42 @@ class LocalJournalWriter:
         self._left += "".join(self._waiting).encode()
         self._waiting.clear()
         while self._left:
-            self._left = self._left[os.write(self._fd, self._left) :]
+            count = os.write(self._fd, self._left)
+            self._left = self._left[count:]
+            self._size_bytes += count
         self.written = self.added
         if durable:
             os.fdatasync(self._fd)
+        if self._size_bytes >= self._compact_at_bytes:
+            self._compact()
+
+    def _compact(self) -> None:
+        try:
+            self._write_anew()
+        except (OSError, DlappError) as error:
+            log.warning(f"{self._path} stays as it is, with {self._size_bytes >> 20} MiB: {error}")
+        self._compact_at_bytes = max(COMPACT_BYTES, 2 * self._size_bytes)
+
+    def _write_anew(self) -> None:
+        directory, _, name = self._path.rpartition("/")
+        with files.closing_fd(files.open_directory(directory)) as above:
+            data = files.read_file(name, dir_fd=above, path=self._path, max_bytes=MAX_JOURNAL_BYTES)
+            lines = data.decode("utf-8", "replace").split("\n")[:-1]
+            rules = JournalCompaction()
+            rules.learn(lines)
+            data = "".join(line + "\n" for line in rules.keep(lines)).encode()
+            temporary = f".{name}.{os.getpid()}"
+            fd = os.open(temporary, _APPENDING | os.O_TRUNC, _MODE, dir_fd=above)
+            try:
+                files.write_all(fd, data)
+                os.fdatasync(fd)
+                os.rename(temporary, name, src_dir_fd=above, dst_dir_fd=above)
+            except BaseException:
+                os.close(fd)
+                os.unlink(temporary, dir_fd=above)
+                raise
+        os.close(self._fd)
+        self._fd, self._size_bytes = fd, len(data)
 
     def close(self) -> None:
         """Write what is left, and close."""

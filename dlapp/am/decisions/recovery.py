@@ -26,7 +26,8 @@ def recover(state: ApplicationState, former: RecoveredState, live: tuple[Grant, 
     Args:
         live: the containers that the engine says live on.
     """
-    by_id = {grant.container_id: grant for grant in live}
+    state.gone |= former.gone
+    by_id = {grant.container_id: grant for grant in live if grant.container_id not in former.gone}
     for role in state.roles:
         role.recovering = role.gate.gang
         if role.gate.gang and former.gates.get(role.gate.name):

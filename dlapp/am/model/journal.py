@@ -19,6 +19,8 @@ does no harm.
     ending   ending, how                       how it ends is decided
     settled  ending, how, outputs              the outputs are where they belong
     finish                                     the engine was told
+    gone     containers                        these have ended; what else was known of them was left out
+                                               (`dlapp.am.model.journal_compaction`)
 
 Of these only ``gate``, ``soft`` and ``ending`` must be on the disk before what follows from them. The rest fills in
 what cannot be lost: the engine's list of live containers, and the tasks that say what they run.
@@ -27,10 +29,11 @@ what cannot be lost: the engine's list of live containers, and the tasks that sa
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from dlapp.am.model.events import ApplicationEnd, Settlement
+from dlapp.am.model.journal_compaction import containers_of
 from dlapp.cluster import ContainerEnd, Grant
 from dlapp.errors import UsageError
 from dlapp.ids import ContainerId
@@ -47,17 +50,15 @@ def line(record: dict[str, Any]) -> str:
     return json.dumps(record, separators=(",", ":"), ensure_ascii=False)
 
 
-def records(lines: Iterable[str]) -> list[dict[str, Any]]:
-    """The records of lines; what is not a JSON object is left out."""
-    found = []
+def records(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Yield the records of lines; what is not a JSON object is left out."""
     for text in lines:
         try:
             record = json.loads(text)
         except (ValueError, RecursionError):
             continue
         if isinstance(record, dict):
-            found.append(record)
-    return found
+            yield record
 
 
 def ending_record(ending: ApplicationEnd, how: Settlement) -> dict[str, Any]:
@@ -107,6 +108,7 @@ class RecoveredState:
         soft: who asked for a soft stop, with which cause, and when its grace is over [ms since 1970].
         ending: how it ends, where that was decided; the outputs may be half settled.
         outputs: where they were settled: what became of them.
+        gone: containers that have ended, and of which nothing else is known.
     """
 
     def __init__(self) -> None:
@@ -124,6 +126,7 @@ class RecoveredState:
         self.ending: tuple[ApplicationEnd, Settlement] | None = None
         self.outputs: tuple[OutputView, ...] | None = None
         self.finished = False
+        self.gone: set[ContainerId] = set()
 
 
 def replay(found: Iterable[dict[str, Any]]) -> RecoveredState:
@@ -210,6 +213,8 @@ def _replay_one(former: RecoveredState, record: dict[str, Any]) -> None:
                 former.outputs = tuple(from_json(OutputView, one) for one in record["outputs"])
         case "finish":
             former.finished = True
+        case "gone":
+            former.gone.update(map(ContainerId.from_text, containers_of(record["containers"])))
 
 
 def _container(former: RecoveredState, record: dict[str, Any]) -> RecoveredContainer:

@@ -1,0 +1,199 @@
+"""Lines of a journal that a next attempt no longer needs.
+
+Each run of a container leaves some ten lines, and what a cluster takes away is tried again without limit. So a journal
+grows without limit, and a next attempt has little memory to read it in. But of an index that ran a thousand times a
+next attempt needs the last run, the latest of the others, and the last of its counts, which are absolute.
+
+`JournalCompaction` goes through a journal twice, in order: `learn` all lines, then `keep` what is needed of them, in
+any pieces. It guarantees that
+
+- the lines that are kept give the same state as all lines did (`dlapp.am.model.journal.replay`), but for the runs that
+  are left out; those are in a record ``gone``, because their tasks may come back from a node that was cut off,
+- this holds after each piece: a process that ends in between leaves a journal whose first pieces are without lines that
+  the others still have, and a record of a container without its ``grant`` is passed over,
+- what is not needed now is not needed later, whatever is added to the journal.
+
+Lines that were not learned, of an unknown kind, or of a container whose ``grant`` was not learned, are kept.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from dlapp.am.model.instance import MOST_EARLIER
+
+MOST_RUNS = 50_000
+"""So many runs of all indexes together are kept, and at least two of each: some 50 MB of a journal."""
+MOST_GONE = 10_000_000
+"""Containers in one range: more no application had."""
+
+Ranges = dict[str, list[list[int]]]
+"""Containers, by what their ids have before their number: ranges of these, each with its first and last number."""
+
+
+class _Run:
+    """A container that was granted.
+
+    Attributes:
+        index: what it was bound to; None: nothing yet.
+        stored: its task stored files.
+        ended: the engine said that it is gone.
+    """
+
+    __slots__ = ("ended", "index", "stored")
+
+    def __init__(self) -> None:
+        self.index: int | None = None
+        self.stored = self.ended = False
+
+
+class JournalCompaction:
+    """Knowledge of which lines of a journal are needed.
+
+    Args:
+        most_runs: see `MOST_RUNS`.
+    """
+
+    def __init__(self, most_runs: int = MOST_RUNS) -> None:
+        self._most_runs = most_runs
+        self._runs: dict[str, _Run] = {}
+        self._last: dict[int, str] = {}
+        self._earlier: dict[int, list[str]] = defaultdict(list)
+        self._needed: dict[tuple[str, str], str] = {}
+        self._gone: dict[str, set[int]] = defaultdict(set)
+        self._is_complete = False
+
+    def learn(self, lines: Iterable[str]) -> None:
+        """Take in the next lines of the journal."""
+        for text in lines:
+            try:
+                self._learn_one(json.loads(text), text)
+            except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+                continue  # `replay` passes over it, too
+
+    def keep(self, lines: Iterable[str]) -> list[str]:
+        """Return what is needed of lines that were learned, in order; nothing may be learned after that."""
+        if not self._is_complete:
+            self._is_complete = True
+            most = min(MOST_EARLIER, max(1, self._most_runs // max(1, len(self._last)) - 1))
+            for index in self._earlier:
+                self._leave_out(index, most)
+        kept: list[str] = []
+        gone: dict[str, set[int]] = defaultdict(set)
+        for text in lines:
+            try:
+                record = json.loads(text)
+                kind = record["kind"]
+                if kind == "gone":
+                    for prefix, number in _numbers(record["containers"]):
+                        gone[prefix].add(number)
+                    continue
+                if (container := record.get("container")) is not None:
+                    prefix, number = _split(container)
+                    if number in self._gone.get(prefix, ()):
+                        if kind == "grant":
+                            gone[prefix].add(number)
+                        continue
+                elif (keys := _keys(record)) and all(self._needed.get(key, text) != text for key in keys):
+                    continue
+            except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+                pass
+            kept.append(text)
+        if gone:
+            record = {"kind": "gone", "t": 0, "containers": {prefix: _ranges(found) for prefix, found in gone.items()}}
+            kept.insert(0, json.dumps(record, separators=(",", ":")))
+        return kept
+
+    def _learn_one(self, record: dict[str, Any], text: str) -> None:
+        for key in _keys(record):
+            if not key[0].startswith("first") or key not in self._needed:
+                self._needed[key] = text
+        match record["kind"]:
+            case "grant":
+                self._runs.setdefault(str(record["container"]), _Run())
+            case "assign":
+                container, index = str(record["container"]), int(record["index"])
+                self._runs[container].index = index
+                before, self._last[index] = self._last.get(index), container
+                if before not in (None, container):
+                    self._settle(str(before))
+            case "result":
+                files = [int(one.get("files") or 0) for one in record["result"].get("outputs") or ()]
+                self._runs[str(record["container"])].stored = sum(files) > 0
+            case "end":
+                self._runs[str(record["container"])].ended = True
+                self._settle(str(record["container"]))
+
+    def _settle(self, container: str) -> None:
+        """Note that a container has ended, or is no longer the last one of its index."""
+        run = self._runs[container]
+        if not run.ended:
+            return
+        if run.index is None:
+            self._forget(container)
+        elif self._last.get(run.index) != container:
+            earlier = self._earlier[run.index]
+            if container not in earlier:
+                earlier.append(container)
+            self._leave_out(run.index, MOST_EARLIER)
+
+    def _leave_out(self, index: int, most: int) -> None:
+        """Leave out as many earlier runs of an index as `Instance.add_earlier` does."""
+        earlier = self._earlier[index]
+        while len(earlier) > most:
+            container = next((one for one in earlier if not self._runs[one].stored), earlier[0])
+            earlier.remove(container)
+            self._forget(container)
+
+    def _forget(self, container: str) -> None:
+        prefix, number = _split(container)
+        self._gone[prefix].add(number)
+        del self._runs[container]
+
+
+def containers_of(ranges: Ranges) -> Iterator[str]:
+    """Yield the ids in a record ``gone``. Raises ValueError, TypeError: it is none."""
+    for prefix, number in _numbers(ranges):
+        yield f"{prefix}_{number:06d}"
+
+
+def _keys(record: dict[str, Any]) -> Sequence[tuple[str, str]]:
+    """Return for what a record may be the one that counts; nothing: it is needed for itself."""
+    match record["kind"]:
+        case "free" | "give_up" as kind:
+            return [(kind, str(record["index"]))]
+        case "wait":
+            # The first one says that times are to be noted from then on, one for no service sets them back.
+            index = str(record["index"])
+            return [("first wait", index), ("wait", index), *([] if record["service"] else [("no wait", index)])]
+        case "gate" | "change" as kind:
+            return [(kind, str(record["role"]))]
+        case _:
+            return []
+
+
+def _split(container: str) -> tuple[str, int]:
+    prefix, _, number = container.rpartition("_")
+    return prefix, int(number)
+
+
+def _ranges(numbers: Iterable[int]) -> list[list[int]]:
+    found: list[list[int]] = []
+    for number in sorted(numbers):
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return found
+
+
+def _numbers(ranges: Ranges) -> Iterator[tuple[str, int]]:
+    for prefix, pairs in dict(ranges).items():
+        for first, last in pairs:
+            if not 0 <= first <= last < 1 << 40 or last - first > MOST_GONE:
+                raise ValueError(f"{first} to {last} are not the numbers of containers")
+            for number in range(first, last + 1):
+                yield prefix, number
