@@ -20,6 +20,7 @@ from typing import Any
 from dlapp.cluster.yarn.convert import container_id_from_proto, container_id_to_proto
 from dlapp.cluster.yarn.proto import yarn_pb2 as pb
 from dlapp.cluster.yarn.task_container import TASK_SECRET
+from dlapp.hadoop.framing import encode_varint
 from dlapp.hadoop.proto.rpc_pb2 import TokenProto
 from dlapp.hadoop.tokens import AM_RM_KIND, Credentials, Token
 from dlapp.ids import ApplicationId, ContainerId
@@ -31,6 +32,11 @@ GRANTS_AT_ONCE = 1000
 NODE_CHANGES_EVERY_S = 10.0
 """A cluster of thousands of nodes has one that comes or goes about as often."""
 ABORTED, STOPPED = -100, -105
+NODE_REPORT_BYTES, APPLICATION_REPORT_BYTES = 280, 2000
+"""Of a ResourceManager's reports of a node and of an application, with what dlapp does not read: resources in use,
+addresses, the times of health checks, loads."""
+_UNREAD_FIELD = 2
+"""Number of a field that the messages of dlapp do not have: httpAddress of a node, user of an application."""
 
 
 class FakeCluster:
@@ -41,7 +47,9 @@ class FakeCluster:
         granted: when the first container of this cluster was granted.
         registered: when each attempt registered.
         scheduler: where an ApplicationMaster sends its heartbeats.
-        lister: where it asks for the list of nodes.
+        lister: where it asks for the list of nodes, and for its own report.
+        lists: how often it asked for the list.
+        list_bytes: of the list.
 
     Args:
         application: whose containers these are.
@@ -80,6 +88,7 @@ class FakeCluster:
         self.scheduler = self._stack.enter_context(RpcServer(self._schedule, TOKEN))
         self.lister = self._stack.enter_context(RpcServer(self._list))
         self._listing = pb.GetClusterNodesResponseProto(nodeReports=map(self._node_report, names)).SerializeToString()
+        self.lists, self.list_bytes = 0, len(self._listing)
 
     def __enter__(self) -> FakeCluster:
         return self
@@ -174,16 +183,23 @@ class FakeCluster:
             token = TokenProto(identifier=TOKEN.identifier, password=TOKEN.password, kind="NMToken", service="")
             tokens.add(nodeId=node, token=token)
 
-    def _list(self, _method: str, _request: bytes) -> bytes:
-        return self._listing
+    def _list(self, method: str, _request: bytes) -> bytes:
+        if method == "getClusterNodes":
+            self.lists += 1
+            return self._listing
+        answer = pb.GetApplicationReportResponseProto()
+        answer.application_report.MergeFromString(_unread(APPLICATION_REPORT_BYTES))
+        return answer.SerializeToString()
 
     def _node_report(self, name: str) -> pb.NodeReportProto:
-        return pb.NodeReportProto(
+        report = pb.NodeReportProto(
             nodeId=self._node_id(name),
             rackName=f"/rack{name.rpartition('.')[2]}",
             capability=pb.ResourceProto(memory=256 << 10, virtual_cores=64),
             node_state=pb.NS_RUNNING,
         )
+        report.MergeFromString(_unread(NODE_REPORT_BYTES - report.ByteSize()))
+        return report
 
     def _node_id(self, name: str) -> pb.NodeIdProto:
         return pb.NodeIdProto(host=name, port=self._dead_port if name in self._dead else self._port)
@@ -215,6 +231,12 @@ class FakeCluster:
             self._on_start(json.loads(secrets[TASK_SECRET]))
             answer.succeeded_requests.append(container_id_to_proto(container_id))
         return answer.SerializeToString()
+
+
+def _unread(size: int) -> bytes:
+    """Return a field of text of so many bytes that dlapp does not read."""
+    text = b"x" * (size - 3)
+    return encode_varint(_UNREAD_FIELD << 3 | 2) + encode_varint(len(text)) + text
 
 
 def host_names(count: int) -> list[str]:

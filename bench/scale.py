@@ -256,33 +256,40 @@ class _Application:
     def _steady(self, all_run_s: float) -> list[Row]:
         assert self.master is not None
         conditions = {"containers": self.containers, "until_all_ran_s": all_run_s}
-        rm, listings = self.cluster.scheduler, self.cluster.lister
-        listing_bytes = listings.traffic_bytes / max(1, listings.calls)
-        calls = listings.calls
+        rm, list_bytes = self.cluster.scheduler, self.cluster.list_bytes
+        lists, reports_before = self.cluster.lists, self._report_bytes()
         before, bytes_before, at = cpu_s(self.master.pid), rm.traffic_bytes, time.monotonic()
         time.sleep(STEADY_S)
         minutes = (time.monotonic() - at) / 60
         share = (cpu_s(self.master.pid) - before) / (60 * minutes)
         heartbeat_mb = (rm.traffic_bytes - bytes_before) / 1e6 / minutes
+        report_mb = (self._report_bytes() - reports_before) / 1e6 / minutes
         # Between two lists of the nodes pass minutes, so that a minute's share of one counts even where none came.
-        listed = max((listings.calls - calls) / minutes, 60 / max(node_list.EVERY_S, SCALE * node_list.EVERY_S_EACH))
+        listed = max(
+            (self.cluster.lists - lists) / minutes, 60 / max(node_list.EVERY_S, SCALE * node_list.EVERY_S_EACH)
+        )
         memory = resident_mib(self.master.pid)
         return [
             _row("am-memory-10000", memory, 200, "MiB", conditions),
             _row("am-cpu-10000", share, 0.4, "cores", conditions | {"seconds": STEADY_S}),
             _row(
                 "rm-bytes-minute",
-                heartbeat_mb + listed * listing_bytes / 1e6,
+                heartbeat_mb + report_mb + listed * list_bytes / 1e6,
                 0.2,
                 "MB",
                 {
                     "nodes": SCALE,
                     "heartbeats_mb": heartbeat_mb,
-                    "node_list_mb": listing_bytes / 1e6,
+                    "reports_mb": report_mb,
+                    "node_list_mb": list_bytes / 1e6,
                     "node_lists": listed,
                 },
             ),
         ]
+
+    def _report_bytes(self) -> int:
+        """Return the bytes of what was said to the lister but for lists of the nodes."""
+        return self.cluster.lister.traffic_bytes - self.cluster.lists * self.cluster.list_bytes
 
     def _come_back(self, name: str, away_s: float, goal_s: float) -> Row:
         """Kill the ApplicationMaster, and start the next attempt so long after that."""
