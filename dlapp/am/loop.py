@@ -8,6 +8,7 @@
 One thread changes state: this one. What may take long (outputs) has a thread of its own and comes back as an event.
 Reports of tasks are held back until there is news for them, so an order reaches a task in a millisecond. A report with
 a result is answered when the journal has it: the task ends with the answer, and a next attempt could ask nobody.
+`Master` is told what is written where a payload waits for that.
 """
 
 from __future__ import annotations
@@ -171,6 +172,8 @@ class Loop:
                     self._release_held(heartbeat_at)
                 self._note_down()
                 self._answer_recorded()
+                if self._state.unrecorded:
+                    self._handle(events.JournalWritten(self._journal.written))
             self._end()
         if self._settling is not None:
             self._settling.join(SETTLING_S)
@@ -337,7 +340,7 @@ class Loop:
             self._answer_report(call, container_id)
 
     def _on_journal_written(self) -> None:
-        if self._unrecorded:
+        if self._unrecorded or self._state.unrecorded:
             self._queue.put(WAKE)
 
     def _release_held(self, now: float) -> None:
@@ -392,6 +395,7 @@ class Loop:
             case events.Assign(container_id, assignment):
                 for call in self._hellos.pop(container_id, ()):
                     call.answer(to_json(assignment))
+                self._journal.hurry()  # it has the index, for which the payload waits
             case events.Refuse(container_id, why):
                 for call in self._hellos.pop(container_id, ()):
                     call.refuse(409, why)

@@ -103,7 +103,13 @@ def _phase_of(state: ApplicationState) -> str:
     if storing:
         what = "storing" if storing == total or not running else f"{storing} storing"
         words.append(what + obstacles.get(Phase.STORING, ""))
-    if at_the_gate := counts.get(Phase.WAITING, 0):
+    unrecorded = sum(
+        container.phase is Phase.WAITING and container.container_id in state.open and state.role_of(container).may_start
+        for _, container in state.unrecorded
+    )
+    if unrecorded:
+        words.append(f"{unrecorded} waiting until the journal is written")
+    if at_the_gate := counts.get(Phase.WAITING, 0) - unrecorded:
         words.append(f"{at_the_gate} of {total} at the gate")
     for phase in reversed(_ON_THE_WAY):
         if count := counts.get(phase, 0):

@@ -52,6 +52,7 @@ class Driver:
         published: bool = True,
         single_node: bool = False,
         is_complete: bool = False,
+        journal_is_slow: bool = False,
         **fields: Any,
     ) -> None:
         wanted = submission(*(roles or (RoleSpec(),)), **fields)
@@ -59,6 +60,7 @@ class Driver:
         self.attempt = attempt
         self.state = ApplicationState(wanted, APPLICATION, attempt, former=former, timing=timing)
         self.master = Master(self.state)
+        self.journal_is_slow = journal_is_slow
         self.all: list[events.Action] = []
         self.last: list[events.Action] = []
         self._numbers: dict[int, int] = {}
@@ -73,6 +75,8 @@ class Driver:
         """Let something happen, some seconds later."""
         self.now_ms += int(after_s * 1000)
         self.last = self.master.handle(event, self.now_ms)
+        if self.state.unrecorded and not self.journal_is_slow:
+            self.last += self.master.handle(events.JournalWritten(self.state.journal_lines), self.now_ms)
         self.all += self.last
         return self.last
 

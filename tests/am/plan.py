@@ -59,6 +59,8 @@ class Plan:
     am_deaths: tuple[float, ...] = ()
     journal: str = "whole"
     """``whole``, ``tail lost`` or ``lost``."""
+    journal_s: tuple[float, float] = (0.0, 0.5)
+    """From a line of the journal to the end of the write that takes it."""
     soft_kill_at: float | None = None
     kill_at: float | None = None
     max_runtime_s: float | None = None
@@ -125,6 +127,7 @@ class Plan:
         if chance.random() < 0.4 and plan.gang is Gang.NONE:
             plan.on_container_failure = ContainerFailure.CONTINUE
         plan.slow_files = chance.choice((0.0, 0.0, 0.1))
+        plan.journal_s = chance.choice(((0.0, 0.5), (0.0, 0.5), (1.0, 6.0)))
         return plan
 
     @property

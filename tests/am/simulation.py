@@ -115,6 +115,8 @@ class World:
         self.master: Master | None = None
         self.durable: list[str] = []
         self.fleeting: list[str] = []
+        self.recorded = 0
+        self.writes_journal = self.ended_softly = False
         self.ending: events.ApplicationEnd | None = None
         # the outputs
         self.claim: events.SettleOutputs | None = None
@@ -198,7 +200,7 @@ class World:
                 self.on_record = {index: container_id for index, (container_id, _) in self.completions.items()}
                 for index, (container_id, result) in self.completions.items():
                     add_completion(former, container_id, index, result, int(self.now * 1000))
-        self.fleeting = []
+        self.fleeting, self.recorded, self.writes_journal = [], 0, False
         self.unsaid = None
         self.published = self.attempt == 1 or not self.plan.unpublished_s
         self.master = Master(ApplicationState(self.submission, APPLICATION, self.attempt, former=former, timing=TIMING))
@@ -270,10 +272,27 @@ class World:
             case events.Finish(ending):
                 self.ending = ending
             case events.WriteJournal(record, durable):
+                self.ended_softly |= record["kind"] == "soft"
                 self.fleeting.append(journal.line(record))
                 if durable:
-                    self.durable += self.fleeting
-                    self.fleeting = []
+                    self.record()
+                elif not self.writes_journal:
+                    self.writes_journal = True
+                    mine = self.attempt
+                    self.at(self.chance.uniform(*self.plan.journal_s), lambda: self.write_journal(mine))
+
+    def write_journal(self, attempt: int) -> None:
+        """A group of the journal is written."""
+        if self.master is None or self.attempt != attempt:
+            return
+        self.writes_journal = False
+        self.record()
+        self.handle(events.JournalWritten(self.recorded))
+
+    def record(self) -> None:
+        self.durable += self.fleeting
+        self.recorded += len(self.fleeting)
+        self.fleeting = []
 
     def beat(self, attempt: int) -> None:
         if self.master is None or self.attempt != attempt or self.ending is not None:
@@ -687,7 +706,7 @@ class World:
         if ending.cause in no_commit and self.swapped is not None and not plan.commit_fails:
             self.violated(f"{ending.diagnostics}, and its output was committed")
         # A commit that fails after a soft stop makes it FAILED, too.
-        if ending.cause is Cause.FAILED and goes_on and self.master.state.soft_text is None:
+        if ending.cause is Cause.FAILED and goes_on and not self.ended_softly:
             self.check_others_went_on(deciding or list(range(self.total)))
         view = view_of(self.master.state, "")
         if not view.state.ended or view.cause is not ending.cause:

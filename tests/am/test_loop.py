@@ -12,7 +12,7 @@ from queue import SimpleQueue
 import pytest
 
 from dlapp.am import loop as loop_module
-from dlapp.am.application_dir.local import LocalApplicationDir
+from dlapp.am.application_dir.local import LocalApplicationDir, LocalJournalWriter
 from dlapp.am.loop import WAKE, Item, Loop
 from dlapp.am.server import ControlRequest, RequestKind
 from dlapp.cluster.engine import ContainerRequest, Grant, Heartbeat, Registered, ResourceLimits, TaskLaunch
@@ -54,9 +54,10 @@ class Engine:
         self.numbers = itertools.count(2)
         self.given = self.beats = 0
         self.over = False
+        self.lists_all = True
 
     def register(self, control_url: str) -> Registered:
-        return Registered(limits=ResourceLimits())
+        return Registered(limits=ResourceLimits(), is_complete=self.lists_all)
 
     def heartbeat(
         self, asks: Sequence[ContainerRequest], releases: Sequence[ContainerId], progress: float
@@ -119,8 +120,13 @@ class Task:
         self._report = Report(container_id=self.container_id, number=2, index=index, phase=Phase.RUNNING)
 
     def report(self, wait_s: float = 0.0) -> None:
+        self.orders(wait_s)
+
+    def orders(self, wait_s: float = 0.0) -> Orders:
+        """Report, and return the answer."""
         orders = from_json(Orders, self._call("report", replace(self._report, wait_s=wait_s)))
         self._report = replace(self._report, seen=orders.number)
+        return orders
 
     def close(self) -> None:
         self._link.close()
@@ -251,6 +257,51 @@ def test_who_is_to_end_at_once_writes_no_last_view(world: World) -> None:
     before = len(world.home.views)
     world.shut_down()
     assert len(world.home.views) == before
+
+
+class LateJournal(LocalJournalWriter):
+    """A journal that another thread writes, when the test says so."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.hurried = threading.Event()
+
+    def hurry(self) -> None:
+        self.hurried.set()
+
+    def flush(self, *, durable: bool = False) -> None:
+        pass
+
+    def write(self) -> None:
+        super().flush()
+        self.on_written()
+
+
+def test_a_task_may_start_its_payload_when_another_thread_has_written_the_journal(tmp_path: Path) -> None:
+    late = LateJournal(str(tmp_path / "journal-1.jsonl"))
+
+    class Late(Watched):
+        def journal(self, attempt: int) -> LateJournal:
+            return late
+
+    world = World(Late(str(tmp_path)))
+    world.engine.lists_all = False
+    world.thread.start()
+    try:
+        until(lambda: world.engine.given == TASKS)
+        task = Task(world.loop.control_url, 2)
+        assert late.hurried.wait(20)
+        first = task.orders()
+        waiting = threading.Thread(target=task.report, args=(60.0,))
+        waiting.start()
+        until(lambda: world.held() == 1)
+        late.write()
+        waiting.join(20)
+        assert not waiting.is_alive()
+        assert (first.go, task.orders().go) == (False, True)
+        task.close()
+    finally:
+        world.shut_down()
 
 
 class Next:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dlapp.am.decisions.verdict import NODE_RETRIES
-from dlapp.am.model import events
+from dlapp.am.model import events, journal
 from dlapp.am.model.events import Settlement
 from dlapp.am.model.instance import StopReason
 from dlapp.am.model.state import Timing
@@ -1710,6 +1710,85 @@ def test_a_container_of_a_lost_node_of_which_no_journal_tells_may_run_any_index_
         am.wait(121)
         given = {one.container_id: one.assignment.index for one in am.of(events.Assign, am.all)}
         assert given == {am.id(2): 0, am.id(4): 2}
+
+
+def written(am: Driver, lines: int | None = None) -> None:
+    """The journal is on record, or so many lines of it."""
+    am.do(events.JournalWritten(am.state.journal_lines if lines is None else lines))
+
+
+def test_a_payload_starts_when_the_journal_says_which_index_its_container_has() -> None:
+    am = Driver(RoleSpec(instances=2), journal_is_slow=True)
+    am.granted(2, 3)
+    am.hello(2)
+    before = am.state.journal_lines
+    am.hello(3)
+    for number in (2, 3):
+        am.report(number, Phase.WAITING)
+    written(am, before - 1)
+    assert not am.orders(2).go
+    assert am.phase() == "2 waiting until the journal is written"
+    written(am, before)
+    assert am.orders(2).go
+    assert not am.orders(3).go
+    written(am)
+    assert am.orders(3).go
+
+
+def test_no_payload_runs_of_which_a_next_attempt_knows_nothing() -> None:
+    first = Driver(RoleSpec(), journal_is_slow=True)
+    first.granted(2)
+    first.hello(2)
+    lost(first, 2)
+    # It dies before the journal is written. YARN has said all that it says of the container, and the next attempt gives
+    # its index to another one before the task has found it.
+    am = Driver(RoleSpec(), attempt=2, former=journal.replay([]))
+    am.granted(2)
+    (given,) = am.of(events.Assign, am.hello(2))
+    assert (given.container_id, given.assignment.index) == (am.id(2), 0)
+    assert am.orders(2).go
+    assert not first.orders(2).go
+
+
+def test_a_gang_starts_when_the_journal_says_which_indexes_its_containers_have() -> None:
+    am = Driver(RoleSpec(instances=2), gang=Gang.ALL, journal_is_slow=True)
+    am.granted(2, 3)
+    am.hello(2)
+    written(am)
+    am.hello(3)
+    for number in (2, 3):
+        am.report(number, Phase.WAITING)
+    assert [am.orders(number).go for number in (2, 3)] == [True, False]
+    written(am)
+    assert am.orders(3).go
+
+
+def test_an_index_that_a_task_says_it_has_is_on_record_before_its_payload_starts() -> None:
+    live = Driver(RoleSpec()).grant(2)
+    am = Driver(RoleSpec(), attempt=2, live=(live,), journal_is_slow=True)
+    am.hello(2, index=0, phase=Phase.WAITING, attempt=1)
+    assert not am.orders(2, attempt=1).go
+    written(am)
+    assert am.orders(2, attempt=1).go
+
+
+def test_what_ended_or_is_stopped_before_its_index_is_on_record_is_not_let_go() -> None:
+    am = Driver(RoleSpec(instances=2), journal_is_slow=True)
+    am.granted(2, 3)
+    am.hello(2)
+    am.hello(3)
+    am.ended(2, -100, node_fault=True)
+    lost(am, 3)
+    written(am)
+    assert not am.orders(2).go
+    assert (am.orders(3).stop, am.orders(3).go) == (Stop.NOW, False)
+
+
+def test_where_the_engine_lists_every_container_a_payload_waits_for_no_journal() -> None:
+    am = Driver(RoleSpec(), is_complete=True, journal_is_slow=True)
+    am.granted(2)
+    am.hello(2)
+    assert am.orders(2).go
 
 
 def test_one_that_the_journal_knows_keeps_its_index_alone() -> None:

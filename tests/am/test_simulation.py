@@ -239,6 +239,10 @@ def believes_that_a_lost_node_is_dead(plant: Plant) -> None:
     plant.setattr(failures, "_may_run_on", lambda *_: False)
 
 
+def starts_payloads_of_which_no_journal_tells(plant: Plant) -> None:
+    plant.setattr(assignment, "may_start", lambda state, container: state.role_of(container).may_start)
+
+
 def loses_sight_of_a_container(plant: Plant) -> None:
     take_grant = allocation.take_grant
 
@@ -290,7 +294,11 @@ PLANTED = (
     commits_what_failed_containers_left,
     ends_for_all_when_one_is_given_up,
 )
-RARELY_SEEN = (restarts_an_index_before_its_container_has_ended, believes_that_a_lost_node_is_dead)
+RARELY_SEEN = (
+    restarts_an_index_before_its_container_has_ended,
+    believes_that_a_lost_node_is_dead,
+    starts_payloads_of_which_no_journal_tells,
+)
 """Bugs that take hundreds of seeds to show."""
 
 

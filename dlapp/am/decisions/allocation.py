@@ -16,7 +16,8 @@ from dlapp.value import replace
 
 def take_registered(state: ApplicationState, registered: Registered) -> None:
     """The engine took us."""
-    state.stage, state.single_node = Stage.ACTIVE, registered.single_node
+    state.stage = Stage.ACTIVE
+    state.single_node, state.engine_lists_all = registered.single_node, registered.is_complete
     former = state.former
     state.started_ms = state.now_ms if former is None or former.started_ms is None else former.started_ms
     state.runtime_from_ms = state.awake_ms - max(0, state.now_ms - state.started_ms)

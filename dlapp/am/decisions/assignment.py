@@ -3,6 +3,15 @@
 An index is only ever bound at a hello, to a task that has just proved to be alive. While a container of an earlier
 attempt may run an index of the role and nobody knows which, no index of the role is given out: those who ask wait for
 their answer.
+
+The payload starts when the journal has the index on record. Else a next attempt might not know of a container at all:
+
+1. A binds an index to a container; the line of the journal is not written yet.
+2. The node of the container is lost to YARN, which says so to A and never again. The task runs on.
+3. A dies. B reads the journal, asks YARN what lives, and hears of this container from neither.
+4. B gives the index to another container before the task has found B.
+
+So what runs is on record, and B waits for it. On one machine the engine lists every container that lives.
 """
 
 from __future__ import annotations
@@ -13,7 +22,7 @@ from dlapp.am.model.events import Assign, Refuse, SendOrders, StopContainer
 from dlapp.am.model.instance import Container, Instance, Stage, StopReason
 from dlapp.am.model.state import ApplicationState, Due
 from dlapp.ids import ContainerId
-from dlapp.messages import Assignment, Orders
+from dlapp.messages import Assignment, Orders, Stop
 
 INDEX = "{index}"
 """In an argument or a word of a command: CONTAINER_INDEX of the container that gets it."""
@@ -64,6 +73,9 @@ def bind(state: ApplicationState, container: Container, instance: Instance) -> N
         host=container.host,
         tries=instance.tries,
     )
+    container.is_recorded = state.engine_lists_all
+    if not container.is_recorded:
+        state.unrecorded.append((state.journal_lines, container))
     make_orders(state, container)
 
 
@@ -72,10 +84,37 @@ def make_orders(state: ApplicationState, container: Container) -> None:
     container.orders = Orders(
         attempt=state.attempt,
         number=1,
-        go=state.role_of(container).may_start,
+        go=may_start(state, container),
         report_every_s=state.timing.report_every_s,
     )
     state.at(state.timing.silence_ms, Due.SILENCE, container)
+
+
+def may_start(state: ApplicationState, container: Container) -> bool:
+    """Return whether the payload of a container that is bound may start."""
+    return container.is_recorded and state.role_of(container).may_start
+
+
+def take_written(state: ApplicationState, lines: int) -> None:
+    """Let payloads start whose index is on record now.
+
+    Args:
+        state: of the application; it is changed.
+        lines: how many lines of the journal are written.
+    """
+    while state.unrecorded and state.unrecorded[0][0] <= lines:
+        _, container = state.unrecorded.popleft()
+        container.is_recorded = True
+        let_start(state, container)
+
+
+def let_start(state: ApplicationState, container: Container) -> None:
+    """Order the payload of a container to start if it may, and was not ordered to before."""
+    orders = container.orders
+    if orders is None or orders.go or orders.stop is not Stop.NO:
+        return
+    if container.container_id in state.open and container.stop_reason is None and may_start(state, container):
+        state.order(container, go=True)
 
 
 def assign(state: ApplicationState, container: Container, instance: Instance) -> None:

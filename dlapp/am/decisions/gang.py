@@ -42,8 +42,8 @@ def start_payloads(state: ApplicationState, role: Role, indexes: Iterable[int]) 
         return
     for index in indexes:
         container = state.instances[index].container
-        if container and container.stop_reason is None and container.orders and not container.orders.go:
-            state.order(container, go=True)
+        if container is not None:
+            assignment.let_start(state, container)
 
 
 def restart(state: ApplicationState, gate: Gate) -> None:

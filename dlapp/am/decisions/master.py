@@ -16,12 +16,13 @@ ApplicationMaster was awake, which a suspended laptop, a stopped process or a cl
 
 from __future__ import annotations
 
-from dlapp.am.decisions import allocation, dependencies, failures, recovery, shutdown, tasks
+from dlapp.am.decisions import allocation, assignment, dependencies, failures, recovery, shutdown, tasks
 from dlapp.am.model import demand
 from dlapp.am.model.events import (
     Action,
     DeviceCountsRead,
     Event,
+    JournalWritten,
     Kill,
     OutputsSettled,
     Published,
@@ -73,6 +74,8 @@ class Master:
                 state.devices.take(usable)
             case Published():
                 recovery.take_published(state)
+            case JournalWritten(lines):
+                assignment.take_written(state, lines)
             case Tick():
                 pass
         # What follows without an event of its own.

@@ -128,7 +128,7 @@ def _recover_container(
             blockers.add(state, container)
         return
     instance = state.instances[index]
-    instance.container, container.instance = container, instance
+    instance.container, container.instance, container.is_recorded = container, instance, True
     role.take(index)
     if container.ran:
         role.begun.add(index)

@@ -12,6 +12,7 @@ Events are the values that arrive anyway, and a few of ours; each goes to `Maste
     OutputsSettled         the answer to `SettleOutputs`
     DeviceCountsRead       hosts that are short of healthy GPUs
     Published              tasks of an earlier attempt can find this one from now on
+    JournalWritten         a next attempt would read these lines
 
 What is wanted of the engine is no action but a state, `Master.asks()` and `Master.releases()`, said with every
 heartbeat: one that was lost or came twice does no harm.
@@ -70,6 +71,16 @@ class Published(Value):
     """Publication of the address of this attempt, for the tasks of an earlier one."""
 
 
+class JournalWritten(Value):
+    """Lines of this attempt's journal are on record.
+
+    Args:
+        lines: how many of them, from the first `WriteJournal` on.
+    """
+
+    lines: int
+
+
 class SettlementWaits(Value):
     """The commit waits, for space or for a file system; ``lack`` says for what."""
 
@@ -102,6 +113,7 @@ Event = (
     | OutputsSettled
     | DeviceCountsRead
     | Published
+    | JournalWritten
 )
 
 # ---- actions ----

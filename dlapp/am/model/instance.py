@@ -131,6 +131,7 @@ class Container:
         unvouched: an earlier attempt left it; it may run an index, and this attempt has not heard which.
         listed: the engine says that it lives; False: only a journal does.
         renumber: its task may have seen orders of an earlier attempt with higher numbers than ours.
+        is_recorded: the index that it is bound to is on record, where a next attempt depends on that.
         presumed_end: its node is lost; this is its end as soon as its task has said its result or fallen silent.
         ran: its payload has begun.
         waits_since_ms: since when its task waits for a service [ms of time awake]; None: it does not.
@@ -150,6 +151,7 @@ class Container:
         "image",
         "instance",
         "is_preparing",
+        "is_recorded",
         "listed",
         "node_has_it_ms",
         "orders",
@@ -189,7 +191,7 @@ class Container:
         self.waits_since_ms: int | None = None
         self.node_has_it_ms: int | None = None
         self.heard_ms = self.report_number = self.try_number = 0
-        self.hello = self.ran = self.unvouched = self.renumber = self.is_preparing = False
+        self.hello = self.ran = self.unvouched = self.renumber = self.is_preparing = self.is_recorded = False
         self.listed = True
 
     @property

@@ -6,7 +6,7 @@ does no harm.
 
     begin    attempt, started_ms, version      an attempt registered
     grant    container, request_id, node, log_url
-    assign   container, index, tries, host     an index was bound to a container
+    assign   container, index, tries, host     an index was bound to a container; on record before its payload starts
     run      container                         its payload has begun
     result   container, result                 its task said how it ended
     end      container, status, diagnostics    the engine said that it is gone
@@ -22,8 +22,9 @@ does no harm.
     gone     containers                        these have ended; what else was known of them was left out
                                                (`dlapp.am.model.journal_compaction`)
 
-Of these only ``gate``, ``soft`` and ``ending`` must be on the disk before what follows from them. The rest fills in
-what cannot be lost: the engine's list of live containers, and the tasks that say what they run.
+Of these only ``gate``, ``soft`` and ``ending`` must be on the disk before what follows from them, and ``assign`` where
+the engine may not know a container that lives. The rest fills in what cannot be lost: the engine's list of live
+containers, and the tasks that say what they run.
 """
 
 from __future__ import annotations

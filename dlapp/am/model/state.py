@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import deque
 from collections.abc import Callable
 from enum import Enum
 from typing import Any
@@ -97,6 +98,8 @@ class ApplicationState:
         released: grants that are given back and whose end is not known; `gone`: containers that ended and were never
             kept.
         presumed_ends: of containers of lost nodes that block every role, until the recovery's deadline.
+        journal_lines: how many lines this attempt has written to the journal, on record or not yet.
+        unrecorded: containers whose index is not on record yet, each with the line that says it, in this order.
         avoided, devices: which nodes not to ask for.
         now_ms, awake_ms: the two clocks of `dlapp.am.decisions.master`; names that end in ``until_ms`` are of the
             second one.
@@ -110,6 +113,7 @@ class ApplicationState:
         soft_by, soft_ends_ms: who asked for a soft stop, and when its grace is over; `soft_text`: what the diagnostics
             begin with then.
         single_node: its containers run on one machine, so a next try is never elsewhere.
+        engine_lists_all: the engine tells a next attempt of every container that lives (`Registered.is_complete`).
         service_waits: index -> the service that it waits for now, with a container or without one.
         changes: role -> what its containers got otherwise than was asked for.
         closing_stage: 0: in the grace time; 1: those that store may go on; 2: all were stopped.
@@ -154,6 +158,8 @@ class ApplicationState:
         self.released: dict[ContainerId, None] = {}
         self.gone: set[ContainerId] = set()
         self.presumed_ends: list[ContainerEnd] = []
+        self.journal_lines = 0
+        self.unrecorded: deque[tuple[int, Container]] = deque()
         self.service_waits: dict[int, str] = {}
         self.avoided = demand.AvoidedNodes(timing.avoid_ms)
         self.devices = demand.UsableDevices(devices_wait_ms)
@@ -167,7 +173,7 @@ class ApplicationState:
         self.killed_until_ms = self.lifetime_ms = math.inf
         self.recovery_until_ms: int | None = None
         self.unpublished_until_ms = timing.unpublished_ms
-        self.payload_ran = self.single_node = False
+        self.payload_ran = self.single_node = self.engine_lists_all = False
         self.stop_before_start: SoftKill | Kill | None = None
 
         self.ending: ApplicationEnd | None = None
@@ -212,6 +218,7 @@ class ApplicationState:
 
     def note(self, kind: str, durable: bool = False, **fields: Any) -> None:
         """Write a record to the journal (`dlapp.am.model.journal`)."""
+        self.journal_lines += 1
         self.do(WriteJournal({"kind": kind, "t": self.now_ms, **fields}, durable))
 
     def at(self, in_ms: int, what: Due, container: Container) -> None:
