@@ -51,6 +51,8 @@ class Plan:
     task_killed: float = 0.0
     task_hangs: float = 0.0
     task_late: float = 0.0
+    task_pauses: float = 0.0
+    """Share of the tasks that say and hear nothing for some time while their payloads run on."""
     slow_files: float = 0.0
     """Share of the containers whose files take longer than a task may."""
     node_deaths: tuple[float, ...] = ()

@@ -70,6 +70,8 @@ class Box:
         self.stopping = Stop.NO
         self.reached_gate = False
         self.blamed = self.stop_said = False
+        self.heard_at = 0.0
+        self.given_up = self.replaced = False
 
     @property
     def alive(self) -> bool:
@@ -117,6 +119,8 @@ class World:
         self.fleeting: list[str] = []
         self.recorded = 0
         self.writes_journal = self.ended_softly = False
+        self.unanswered: list[tuple[int, Box]] = []
+        self.reachable_at = 0.0
         self.ending: events.ApplicationEnd | None = None
         # the outputs
         self.claim: events.SettleOutputs | None = None
@@ -196,11 +200,11 @@ class World:
         if self.attempt > 1:
             lines = self._compacted(self.durable) if self.plan.journal != "lost" else []
             former = journal.replay(journal.records(lines))
-            if self.plan.journal != "whole":
+            if self.plan.journal == "lost":
                 self.on_record = {index: container_id for index, (container_id, _) in self.completions.items()}
                 for index, (container_id, result) in self.completions.items():
                     add_completion(former, container_id, index, result, int(self.now * 1000))
-        self.fleeting, self.recorded, self.writes_journal = [], 0, False
+        self.fleeting, self.recorded, self.writes_journal, self.unanswered = [], 0, False, []
         self.unsaid = None
         self.published = self.attempt == 1 or not self.plan.unpublished_s
         self.master = Master(ApplicationState(self.submission, APPLICATION, self.attempt, former=former, timing=TIMING))
@@ -212,6 +216,7 @@ class World:
         self.handle(Registered(limits=ResourceLimits(), live=live, single_node=self.plan.seed % 2 == 1))
         mine = self.attempt
         self.at(0.05, lambda: self.beat(mine))
+        self.reachable_at = self.now
         if self.published:
             self.handle(events.Published())
         else:
@@ -219,7 +224,7 @@ class World:
 
     def publish(self, attempt: int) -> None:
         if self.attempt == attempt:
-            self.published = True
+            self.published, self.reachable_at = True, self.now
             self.handle(events.Published())
 
     def kill_master(self) -> None:
@@ -273,6 +278,9 @@ class World:
                 self.ending = ending
             case events.WriteJournal(record, durable):
                 self.ended_softly |= record["kind"] == "soft"
+                if record["kind"] == "end":
+                    box = self.boxes[ContainerId.from_text(record["container"])]
+                    box.given_up = box.given_up or self.is_out_of_reach(box)
                 self.fleeting.append(journal.line(record))
                 if durable:
                     self.record()
@@ -293,6 +301,10 @@ class World:
         self.durable += self.fleeting
         self.recorded += len(self.fleeting)
         self.fleeting = []
+        while self.unanswered and self.unanswered[0][0] <= self.recorded:
+            _, box = self.unanswered.pop(0)
+            if not self.is_lost():
+                self.at(self.latency(), partial(self.end_box, box, 0))  # heard: the task may go
 
     def beat(self, attempt: int) -> None:
         if self.master is None or self.attempt != attempt or self.ending is not None:
@@ -482,11 +494,21 @@ class World:
             self.at(self.chance.uniform(0, 10), lambda: self.kill_task(box))
         if self.plan.task_hangs and self.chance.random() < self.plan.task_hangs:
             self.at(self.chance.uniform(0, 10), lambda: setattr(box, "hangs", True))
+        if self.plan.task_pauses and self.chance.random() < self.plan.task_pauses:
+            self.at(self.chance.uniform(0, 15), lambda: self.pause_task(box))
         self.at(wait, lambda: self.talk(box))
+
+    def pause_task(self, box: Box) -> None:
+        def go_on() -> None:
+            box.hangs = False
+            self.talk(box)
+
+        box.hangs = True
+        self.at(self.chance.uniform(1, 40), go_on)
 
     def kill_task(self, box: Box) -> None:
         if box.alive:
-            box.blamed = box.index is not None and box.result is None
+            box.blamed = box.index is not None and box.result is None and not box.replaced
             self.end_box(box, -9)
 
     def blame_user(self, box: Box) -> None:
@@ -537,6 +559,9 @@ class World:
     def arrive(self, box: Box, message: Hello | Report, attempt: int) -> None:
         if self.master is None or self.ending is not None or self.attempt != attempt:
             return
+        box.heard_at = self.now
+        if box.replaced and box.payload:
+            self.at(30.0, lambda: self.check_replaced(box, attempt))
         if isinstance(message, Report) and message.result is not None:
             self.blame_user(box)
         actions = self.handle(message)
@@ -544,8 +569,10 @@ class World:
             orders = self.master.orders_of(box.grant.container_id) if self.master else None
             if orders is not None:
                 self.message(lambda: self.on_orders(box, orders))
-            if message.result is not None and not self.is_lost():
-                self.at(self.latency(), lambda: self.end_box(box, 0))  # heard: the task may go
+            if message.result is not None:
+                self.unanswered.append((self.recorded + len(self.fleeting), box))
+                if not self.fleeting:
+                    self.record()
         elif any(isinstance(one, events.Assign) for one in actions):
             box.greeted_attempt = attempt
 
@@ -606,8 +633,10 @@ class World:
         assert box.index is not None
         other = self.payloads.get(box.index)
         if other is not None:
-            mine, its = box.grant.container_id, other.grant.container_id
-            self.violated(f"index {box.index} runs in {its} and was started in {mine}")
+            if not (other.given_up or self.is_out_of_reach(other)):
+                mine, its = box.grant.container_id, other.grant.container_id
+                self.violated(f"index {box.index} runs in {its} and was started in {mine}")
+            other.replaced = True
         box.payload = True
         box.phase = Phase.RUNNING
         self.payloads[box.index] = box
@@ -627,16 +656,19 @@ class World:
         if box.payload:
             assert box.index is not None
             box.payload = False
-            del self.payloads[box.index]
+            if not box.replaced:
+                del self.payloads[box.index]
 
     def payload_ends(self, box: Box) -> None:
         if not box.payload or not box.alive:
             return
         assert box.index is not None
         self.payload_over(box)
-        before = self.ended_payloads.get(box.index, 0)
-        self.ended_payloads[box.index] = before + 1
-        fault = self.plan.failing.get((box.index, before), Fault.NONE)
+        fault = Fault.NONE
+        if not box.replaced:
+            before = self.ended_payloads.get(box.index, 0)
+            self.ended_payloads[box.index] = before + 1
+            fault = self.plan.failing.get((box.index, before), Fault.NONE)
         box.blamed = fault is Fault.USER
         if box.stopping is Stop.SOFT:
             fault = self.chance.choice((Fault.NONE, Fault.STOPPED, Fault.USER))
@@ -654,7 +686,7 @@ class World:
             outputs = (StoredOutput(name="", part=f"part of {box.grant.container_id}", files=1, size_bytes=1),)
         code = {Fault.NONE: 0, Fault.USER: 3}.get(fault)
         result = TaskResult(fault=fault, exit_code=code, outputs=outputs)
-        if fault is Fault.NONE:
+        if fault is Fault.NONE and not box.replaced:
             self.completions[box.index] = (box.grant.container_id, result)
         self.say_result(box, result)
 
@@ -665,6 +697,21 @@ class World:
                 self.report(box)
 
     # ---- what must hold ----
+
+    def is_out_of_reach(self, box: Box) -> bool:
+        """Return whether an index may run elsewhere though a container runs it: the engine has lost its node, which
+        cannot be told to end it, and its task has been silent for as long as it may.
+        """
+        reachable_at = 0.0 if box.grant.container_id.attempt == self.attempt else self.reachable_at
+        was_heard = box.heard_at > reachable_at
+        silent_s = self.now - max(box.heard_at, reachable_at)
+        least_ms = TIMING.silence_ms if was_heard else TIMING.recovery_ms
+        return box.on_lost_node and silent_s * 1000 >= least_ms
+
+    def check_replaced(self, box: Box, attempt: int) -> None:
+        """Check that a task which was heard again has ended its payload, for its index runs elsewhere."""
+        if box.payload and not box.hangs and self.ending is None and self.attempt == attempt and self.published:
+            self.violated(f"{box.grant.container_id} was heard, and runs on though index {box.index} runs elsewhere")
 
     def check_orders(self, box: Box, orders: Orders) -> None:
         if not orders.go or box.index is None:

@@ -1171,6 +1171,24 @@ def test_a_gang_that_lost_a_member_begins_anew_and_counts_it_for_one() -> None:
     assert am.orders(5).go
 
 
+def test_a_late_result_of_a_silent_member_does_not_count_for_the_gang_that_begins_anew() -> None:
+    am = Driver(RoleSpec(instances=2, retries=1), gang=Gang.ALL)
+    am.granted(2, 3)
+    for number in (2, 3):
+        am.hello(number)
+    for number in (2, 3):
+        am.report(number, Phase.WAITING)
+    for number in (2, 3):
+        am.report(number, Phase.RUNNING)
+    am.wait(40)
+    am.report(2, Phase.RUNNING)
+    am.wait(25)
+    assert am.stops(2, 3) == [Stop.NO, Stop.NOW]
+    am.finished(2, result(Fault.USER, 1))
+    am.finished(3)
+    assert am.asked() == [2], "a gang of one would wait at the gate for ever"
+
+
 def test_a_gang_without_retries_fails_with_its_first_member() -> None:
     am = gang_at_work()
     am.finished(3, result(Fault.USER, 1))

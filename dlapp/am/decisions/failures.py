@@ -145,7 +145,7 @@ def judge_result(state: ApplicationState, container: Container, instance: Instan
     """
     if instance.container is not container:
         return
-    recalled = container.stop_reason is StopReason.RECALLED
+    recalled = container.stop_reason is StopReason.RECALLED or (container.ran and gang.was_recalled(state, container))
     if not recalled:
         take_stored(instance, container, result)
     if state.stage is Stage.ACTIVE:

@@ -64,13 +64,15 @@ def restart(state: ApplicationState, gate: Gate) -> None:
 
 
 def was_recalled(state: ApplicationState, container: Container) -> bool:
-    """Return whether it ran for a gang that begins anew: its attempt closed the gate, and died before all had heard.
+    """Return whether a container whose payload has run did so for a gang that begins anew.
 
-    Without a journal that is only known once all members are heard or gone.
+    The gate was closed since: by this attempt, which may have been stopping the container for another reason, or by an
+    earlier one, which died before all had heard. Without a journal the latter is only known once all members are heard
+    or gone.
     """
     role = state.role_of(container)
     journal_knows = state.former is not None and state.former.started_ms is not None
-    return role.gate.gang and not role.gate.open and state.attempt > 1 and (journal_knows or not role.recovering)
+    return role.gate.gang and not role.gate.open and (journal_knows or not role.recovering)
 
 
 def check_recovered(state: ApplicationState, role: Role) -> None:
