@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import subprocess
@@ -154,7 +155,7 @@ def _processes(is_one: Callable[[bytes, bytes, bytes], bool]) -> Iterator[Proces
             continue
         words = command.split(b"\0")
         role = "payload"
-        for program in (b"dlapp", b"dlapp.pyz"):
-            if program in words:
-                role = words[words.index(program) + 1].decode()
+        for program, after in itertools.pairwise(words):
+            if program in (b"dlapp", b"dlapp.pyz") or program.endswith(b"/dlapp/__main__.py"):
+                role = after.decode()
         yield Process(int(name), role, command.replace(b"\0", b" ").decode(errors="replace"))
