@@ -31,6 +31,7 @@ from dlapp.system.text import nearest, read_duration_s
 Path = str | os.PathLike[str]
 
 _OTHER_WAYS = {
+    **dict.fromkeys(("gang", "success", "depends_on", "service", "roles"), "an AppSpec"),
     **dict.fromkeys(("pass_env", "env_file"), 'env={"NAME": os.environ["NAME"]}'),
     **dict.fromkeys(("archive", "mode", "shard", "optional"), "inputs=[InputSpec(...)]"),
     **dict.fromkeys(("keep_previous", "on_failure"), "outputs=[OutputSpec(...)]"),
@@ -41,7 +42,8 @@ _OTHER_WAYS = {
 class ApplicationFields(TypedDict, total=False):
     """The keywords of `Client.submit`, named as the keys of a file; what is not given is as in a file without the key.
 
-    ``workspace`` and ``script`` are required. ``appname`` is the script's name if not given. Amounts and durations are
+    ``workspace`` and ``script`` are required, or ``command``: its words, or text as in a file. ``appname`` is the
+    program's name if not given. Amounts and durations are
     numbers (MiB, seconds) or text as in a file; ``gcores`` None is auto. ``inputs`` has input_path -> source or
     sources, ``outputs`` has output_path -> target; ``overwrite`` is for all of them. With several inputs or outputs
     each gets its path as name, with ``_`` for what a name cannot have. Sequences of `InputSpec` and `OutputSpec` are
@@ -50,6 +52,7 @@ class ApplicationFields(TypedDict, total=False):
 
     workspace: Path
     script: Path
+    command: str | Sequence[str]
     appname: str
     username: str
     docker_image: str
@@ -101,22 +104,26 @@ def spec_of(
         way = _OTHER_WAYS.get(unknown)
         hint = f"use {way}" if way else nearest(unknown, known)
         raise UsageError(f"{unknown}: is not a keyword of an application, {hint}")
-    if missing := [name for name in ("workspace", "script") if not fields.get(name)]:
+    command = _command(fields.get("command"))
+    if command and fields.get("script"):
+        raise UsageError("command: is given, and so is script; an application has one of them")
+    if missing := [name for name in ("workspace", "script") if not command and not fields.get(name)]:
         raise UsageError(f"{missing[0]}: is missing; give a properties file, an AppSpec, or workspace and script")
     given = {name: value for name, value in fields.items() if value is not None}
     defaults = config.defaults
     gcores = _amount(given, "gcores", None if "gcores" in fields else defaults.gcores)
     placement = _text(given, "placement", "pack")
     failure = _text(given, "on_container_failure", ContainerFailure.STOP.value)
-    script = _path("script", given["script"])
+    script = "" if command else _path("script", given["script"])
     containers = _amount(given, "containers", defaults.containers)
     if not 1 <= containers <= MAX_CONTAINERS:
         raise SpecError("containers", f"is {containers}, allowed are 1 to {MAX_CONTAINERS}")
     return AppSpec(
         username=_text(given, "username") or getpass.getuser(),
-        appname=_text(given, "appname") or os.path.basename(script),
-        workspace=_path("workspace", given["workspace"]),
+        appname=_text(given, "appname") or os.path.basename(command[0] if command else script),
+        workspace=_path("workspace", given.get("workspace", "")),
         script=script,
+        command=command,
         args=tuple(args),
         docker_image=_text(given, "docker_image"),
         network=_text(given, "network"),
@@ -175,6 +182,14 @@ def check_words(args: Sequence[str], env: Mapping[str, str]) -> None:
             raise SpecError("env", f"the name {name!r} must be text (str)")
         if not isinstance(value, str):
             raise SpecError(f"env.{name}", f"is of type {type(value).__name__}, it must be text (str)")
+
+
+def _command(value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return tuple(_read("command", SECTIONS["application"]["command"].read, value))
+    words = () if value is None else value
+    check_words(words, {})  # type: ignore[arg-type]
+    return tuple(words)  # type: ignore[arg-type]
 
 
 def _text(given: Mapping[str, Any], name: str, default: str | None = None) -> Any:

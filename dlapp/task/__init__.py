@@ -1,7 +1,7 @@
 """Task in a container: the steps around a payload, from the first request to the ApplicationMaster to the result.
 
 - `main`: the process; forks the payload's guardian before anything else is loaded.
-- `steps`: leasing, unpacking, fetching, pulling, waiting, running, storing, releasing.
+- `steps`: pulling, unpacking, fetching, leasing, waiting, running, storing, releasing.
 - `am_link`: talking to the ApplicationMaster without ever waiting for it.
 - `interrupt`: how an order to stop reaches a step that is in the middle of something.
 - `gpu_health`: the devices of a task, watched while its payload runs.

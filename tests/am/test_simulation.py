@@ -13,7 +13,17 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from dlapp.am.decisions import allocation, assignment, blockers, containers, failures, gang, recovery, shutdown
+from dlapp.am.decisions import (
+    allocation,
+    assignment,
+    blockers,
+    containers,
+    dependencies,
+    failures,
+    gang,
+    recovery,
+    shutdown,
+)
 from dlapp.am.decisions.master import Master
 from dlapp.am.decisions.verdict import Verdict
 from dlapp.am.model.events import SettleOutputs
@@ -284,6 +294,20 @@ def commits_what_failed_containers_left(plant: Plant) -> None:
     plant.setattr(shutdown, "settle", settle_all)
 
 
+def starts_before_what_it_depends_on(plant: Plant) -> None:
+    plant.setattr(dependencies, "is_met", lambda *_: True)
+
+
+def waits_for_what_never_comes(plant: Plant) -> None:
+    plant.setattr(dependencies, "_is_in_vain", lambda *_: False)
+
+
+def opens_the_gate_for_one_role_of_its_gang(plant: Plant) -> None:
+    plant.setattr(
+        ApplicationState, "roles_of", lambda state, gate: [one for one in state.roles if one.gate is gate][:1]
+    )
+
+
 def ends_for_all_when_one_is_given_up(plant: Plant) -> None:
     give_up = ApplicationState.give_up
 
@@ -310,6 +334,9 @@ PLANTED = (
     commits_what_failed_containers_left,
     ends_for_all_when_one_is_given_up,
     believes_that_a_lost_node_is_dead,
+    starts_before_what_it_depends_on,
+    waits_for_what_never_comes,
+    opens_the_gate_for_one_role_of_its_gang,
 )
 RARELY_SEEN = (
     restarts_an_index_before_its_container_has_ended,

@@ -166,7 +166,7 @@ WHO = {
 CALLS = {"making": b"POST /containers/create", "started": b"/start"}
 """Phases in which dockerd got a call, and its answer does not come back; the others are `dlapp.messages.Phase`'s."""
 PHASES = (
-    *("starting", "leasing", "unpacking", "fetching", "making", "waiting", "started"),
+    *("starting", "unpacking", "fetching", "leasing", "making", "waiting", "started"),
     *("running", "storing", "releasing"),
 )
 ALL = [

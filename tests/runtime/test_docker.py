@@ -42,6 +42,12 @@ def docker(place: Path, dockerd: Dockerd) -> Generator[Driven, None, None]:
 # ---- what is the same as for a plain process ----
 
 
+def test_a_command_of_the_image_runs_without_a_shell(docker: Driven) -> None:
+    docker.run(None, "$HOME", command=["printf", "<%s>", "a  b"], **docker.docker)
+    assert docker.end()["code"] == 0
+    assert docker.out() == b"<a  b><$HOME>"
+
+
 def test_arguments_arrive_byte_for_byte(docker: Driven) -> None:
     docker.run('for one in "$@"; do printf "%s\\0" "$one"; done', *ODD_ARGUMENTS, **docker.docker)
     assert docker.end()["code"] == 0

@@ -51,6 +51,12 @@ ODD_ARGUMENTS = [
 STANDARD = ["life", "null", "stderr", "stdout"]
 
 
+def test_a_command_runs_in_the_workspace_with_its_words_as_they_are(runner: Driven) -> None:
+    runner.run(None, "$HOME", command=["printf", "<%s>", "a  b"])
+    assert runner.end()["code"] == 0
+    assert runner.out() == b"<a  b><$HOME>"
+
+
 def test_arguments_arrive_byte_for_byte(runner: Driven) -> None:
     runner.run('for one in "$@"; do printf "%s\\0" "$one"; done', *ODD_ARGUMENTS)
     assert runner.end()["code"] == 0

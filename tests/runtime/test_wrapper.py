@@ -35,9 +35,17 @@ class Wrapped:
         self.line = Lifeline(str(directory / "life"))
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self, mode: str, shell: list[str], *args: str, how: str = "shell", around: str = "") -> None:
+    def start(
+        self,
+        mode: str,
+        shell: list[str],
+        *args: str,
+        how: str = "shell",
+        program: str = "run.sh",
+        around: str = "",
+    ) -> None:
         files = [str(self.directory / name) for name in ("life", "stdout", "stderr", "exit")]
-        command = [*shell, WRAPPER, mode, *files, how, "run.sh", *args]
+        command = [*shell, WRAPPER, mode, *files, how, program, *args]
         if around:
             command = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", around, *command]
         self.process = subprocess.Popen(command, cwd=self.directory, stdin=subprocess.DEVNULL)
@@ -94,6 +102,25 @@ def test_it_writes_the_exit_code_down(tmp_path: Path, shell: list[str]) -> None:
     assert (wrapped.text("exit"), wrapped.text("stdout")) == ("exited 3\n", "out\n")
     assert wrapped.line.taken
     assert wrapped.line.payload_gone
+    wrapped.line.close()
+
+
+def test_a_command_is_looked_up_in_the_path_and_not_in_the_working_directory(tmp_path: Path, shell: list[str]) -> None:
+    (tmp_path / "printf").write_text("#!/bin/sh\necho the workspace's own\n")
+    (tmp_path / "printf").chmod(0o755)
+    wrapped = Wrapped(tmp_path, "")
+    wrapped.start("exec", shell, "<%s>", "$HOME", "a  b", how="command", program="printf")
+    assert (wrapped.wait(), wrapped.text("stdout")) == (0, "<$HOME><a  b>")
+    wrapped.line.close()
+
+
+def test_a_command_that_is_not_there_is_an_exit_code_of_127_with_its_name_in_stderr(
+    tmp_path: Path, shell: list[str]
+) -> None:
+    wrapped = Wrapped(tmp_path, "")
+    wrapped.start("exec", shell, how="command", program="there-is-none")
+    assert wrapped.wait() == 127
+    assert "there-is-none" in wrapped.text("stderr")
     wrapped.line.close()
 
 

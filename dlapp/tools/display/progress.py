@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
 PHASES = (
-    *("starting", "pulling", "leasing", "unpacking", "fetching"),
+    *("starting", "pulling", "unpacking", "fetching", "leasing"),
     *("waiting", "running", "storing", "releasing", "ended"),
 )
 """`dlapp.messages.Phase`, in its order."""
