@@ -1,0 +1,143 @@
+"""Test lists of applications: in which order, of whom, and what they settle, with files in memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dlapp.cluster.yarn.client import status
+from dlapp.cluster.yarn.client.am_client import AmClients
+from dlapp.cluster.yarn.client.cleanup import GONE_AFTER_S
+from dlapp.cluster.yarn.client.rest import KIND, AppReport
+from dlapp.cluster.yarn.client.status import ApplicationReader
+from dlapp.ids import ApplicationId
+from dlapp.login import Login
+from dlapp.report import FinalStatus, State
+from dlapp.serialization import to_json
+from dlapp.spec import AppSpec, RoleSpec, Submission
+from dlapp.system import clock
+from tests.cluster.yarn.client.test_cleanup import NOW_MS, PLACES, Memory
+
+
+def id_of(number: int) -> ApplicationId:
+    return ApplicationId(1700000000000, number)
+
+
+class Files(Memory):
+    """What is in memory, with a directory that cannot be listed before ``go`` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go = threading.Event()
+        self.go.set()
+        self.is_asked = threading.Event()
+
+    def names(self, location: str) -> list[str]:
+        if location == PLACES.all_staging:
+            self.is_asked.set()
+            self.go.wait(20)
+        return super().names(location)
+
+    def close(self) -> None: ...
+
+    def keep(self, *numbers: int) -> None:
+        """Write histories of applications, each submitted by its number."""
+        for number in numbers:
+            spec = AppSpec(username="tony", appname="old", workspace="/w", script="s", roles=(RoleSpec(),))
+            submission = Submission(
+                spec=spec, workspace_archive="", workspace_digest="", submitter="tony", submitted_ms=number
+            )
+            text = {"view": None, "state": "KILLED", "finished_ms": 1000 + number, "submission": to_json(submission)}
+            self.put(PLACES.history(id_of(number)), text=text)
+
+    def stage(self, *numbers: int, days_old: float = 0) -> None:
+        """Write staging directories."""
+        for number in numbers:
+            self.put(f"{PLACES.staging(id_of(number))}/am.json", days_old=days_old)
+
+    def staged(self) -> set[int]:
+        return {ApplicationId.from_text(name).number for name in self.names(PLACES.all_staging)}
+
+
+def known(number: int, state: State = State.FINISHED, user: str = "tony") -> AppReport:
+    return AppReport(
+        application_id=id_of(number),
+        user=user,
+        name="a",
+        queue="root.default",
+        state=state,
+        final_status=FinalStatus.SUCCEEDED if state.ended else FinalStatus.UNDEFINED,
+        started_ms=number,
+        finished_ms=1000 + number if state.ended else 0,
+        kind=KIND,
+    )
+
+
+def reader(files: Files, reports: Iterable[AppReport], ago_s: float = 60.0) -> ApplicationReader:
+    """Return what shows the applications of a ResourceManager."""
+
+    def of(user: str | None) -> list[AppReport]:
+        return [one for one in reports if user in (None, one.user)]
+
+    rest = SimpleNamespace(reports=of, ended_ago_s=lambda _: ago_s)
+    session: Any = SimpleNamespace(
+        user="tony",
+        login=Login("tony"),
+        site=SimpleNamespace(timeline_url=lambda: None),
+        rest=lambda: rest,
+        files=lambda _user: files,
+        own_files=lambda: files,
+    )
+    return ApplicationReader(session, AmClients())
+
+
+@pytest.mark.parametrize(
+    ("limit", "numbers"), [(None, [1, 2, 3, 4, 5]), (4, [1, 2, 3, 4, 5]), (3, [1, 3, 4, 5]), (2, [1, 4, 5]), (0, [1])]
+)
+def test_a_list_is_by_the_time_of_submission_wherever_its_applications_are_known(
+    limit: int | None, numbers: list[int]
+) -> None:
+    files = Files()
+    files.keep(3, 4)
+    found = reader(files, [known(1, State.RUNNING), known(2), known(5)]).views(limit=limit)
+    assert [one.application_id.number for one in found] == numbers
+
+
+def test_one_that_others_ended_and_the_resourcemanager_forgot_has_the_time_of_its_end() -> None:
+    files = Files()
+    files.keep(3)
+    (one,) = reader(files, []).views()
+    assert (one.state, one.finished_ms) == (State.KILLED, 1003)
+
+
+def test_a_list_settles_what_the_callers_own_applications_left_that_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock, "now_ms", lambda: NOW_MS)
+    files = Files()
+    files.stage(1, 2, 3, 4)
+    files.stage(5, days_old=1.9)
+    files.stage(6, days_old=2.1)
+    reports = [known(1), known(2, State.RUNNING), known(3, State.KILLED), known(4, user="kim")]
+    reader(files, reports).views(everybody=True)
+    assert files.staged() == {2, 4, 5}
+    files.stage(1)
+    reader(files, reports).views(user="kim")
+    reader(files, reports, GONE_AFTER_S - 1).views()
+    assert files.staged() == {1, 2, 4, 5}, "the first has just ended, and removes it itself"
+
+
+def test_a_list_does_not_wait_for_a_file_system_that_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status, "SWEEP_S", 0.01)
+    files = Files()
+    files.stage(1)
+    files.go.clear()
+    assert len(reader(files, [known(1)]).views()) == 1
+    assert files.is_asked.wait(20)
+    files.go.set()
+    for thread in threading.enumerate():
+        if thread.name == "yarn-sweep":
+            thread.join(20)
+    assert files.staged() == set()
