@@ -22,7 +22,7 @@ import pytest
 
 from dlapp.cluster.yarn.am.node_manager import NodeManager
 from dlapp.cluster.yarn.am.resource_manager import ResourceManager, lifetime_left_s, usable_nodes
-from dlapp.cluster.yarn.client.rest import AppSubmission, YarnRest
+from dlapp.cluster.yarn.client.rest import MOST_APPLICATIONS, AppSubmission, YarnRest
 from dlapp.cluster.yarn.client.views import forgotten, from_timeline
 from dlapp.cluster.yarn.dialect import Dialect
 from dlapp.cluster.yarn.values import (
@@ -52,6 +52,10 @@ VERSIONS = ("2.7.7", "2.10.2")
 TOKEN = Token(b"identifier", b"password", AM_RM_KIND)
 LOGIN = Login("root")
 RECORDED = Path(__file__).parent / "recorded"
+
+
+UNRECORDED = ("user.name=", "deSelects=", "applicationTypes=", f"limit={MOST_APPLICATIONS}")
+"""What was not asked for when the answers were recorded, and changes none of them."""
 
 
 class Recording:
@@ -91,7 +95,7 @@ def web(recording: Recording) -> Iterator[tuple[str, list[tuple[str, str, bytes]
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             asked.append((self.command, self.path, body))
             path, _, query = self.path.partition("?")
-            query = "&".join(word for word in query.split("&") if not word.startswith(("user.name=", "deSelects=")))
+            query = "&".join(word for word in query.split("&") if not word.startswith(UNRECORDED))
             status, text = answers.get(f"{path}?{query}" if query else path, (404, "<!DOCTYPE html>"))
             if self.command != "GET":
                 status, text = 202, ""
