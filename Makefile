@@ -13,6 +13,7 @@
 #   make test-hadoop, test-zookeeper, test-docker    those that need a server
 #   make test-faults       all tests with every fault injected, the slow ones and all cases of those marked sampled
 #   make test-federation   HDFS with an observer NameNode, and with a KMS, from Maven Central (minutes)
+#   make test-versions [VERSIONS="3.3.6 3.5.0"]   the tests on YARN and HDFS with other versions of Hadoop (long)
 #   make test-oldest       the tests with the oldest libraries that pyproject.toml allows
 #   make soak NAME=ledger  one part under faults for an hour, or yarn; ARGS="--seconds 300 --seed 1"
 #   make fuzz [CASES=]     100,000 changed inputs for each parser of what others wrote (hours; ARGS="-k hadoop")
@@ -32,6 +33,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 # The extra that reaches a server, and what the tests run with.
 STORES := fsspec
+# Where the tests are whose result depends on the version of Hadoop.
+ON_HADOOP := tests/cluster/yarn tests/storage tests/end_to_end tests/tools
 TESTED := demo test $(STORES)
 WORKERS ?= 4
 # A worker that dies is not replaced: a test that hangs ends the run, and the servers of its group are lost.
@@ -44,8 +47,8 @@ COMPILE = ls tests/__pycache__/conftest.*-pytest-*.pyc >/dev/null 2>&1 || \
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help demo yarn-up yarn-down demo-yarn demo-caffe images test-images test test-quick test-users test-hadoop \
-	test-zookeeper test-docker test-faults test-federation test-oldest soak fuzz scale fix check \
-	dead-code coverage dist bench clean
+	test-zookeeper test-docker test-faults test-federation test-versions test-oldest soak fuzz scale fix \
+	check dead-code coverage dist bench clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -118,6 +121,16 @@ test-federation:
 	@.ci/venv $(VENV) $(TESTED)
 	@$(BIN)/python -m tests.services.install
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest tests/storage/in_federation.py $(ARGS)
+
+# All versions, also when one fails.
+VERSIONS ?= 3.3.6 3.5.0
+test-versions:
+	@.ci/venv $(VENV) $(TESTED)
+	@$(BIN)/python -m tests.services.install
+	@failed=; for version in $(VERSIONS); do \
+		echo "Hadoop $$version"; \
+		DLAPP_TEST_HADOOP=$$version $(PYTEST) -m hadoop $(ON_HADOOP) $(ARGS) || failed="$$failed $$version"; \
+	done; [ -z "$$failed" ] || { echo "Error: tests failed on Hadoop$$failed" >&2; exit 1; }
 
 test-oldest:
 	@PIP_CONSTRAINT=$$(.ci/oldest) .ci/venv $(VENV)-oldest $(TESTED)

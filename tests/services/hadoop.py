@@ -8,6 +8,8 @@ The configuration is docs/hadoop/*.xml, the files that operators copy, with addr
 small machine over it: so what the documentation says is what the tests run on. The nodes have addresses of their own
 (127.0.1.1 and 127.0.1.2), which are their host names too; each offers 4 GiB, 8 vcores and 4 gcores.
 
+``DLAPP_TEST_HADOOP`` names another version than the usual one (``make test-versions``).
+
 ``up`` uses YARN's usual ports and stays until ``down``; a ZooKeeper comes with it, and a configuration of dlapp that
 names both. Tests get a cluster of their own on free ports, or the one that is up; parts can be killed and started again
 by both.
@@ -71,6 +73,9 @@ ROUTER_ARTIFACTS = ("hadoop-hdfs-rbf", "hadoop-federation-balance", "hadoop-dist
 """Of the part ``router`` alone."""
 KMS_ARTIFACTS = ("hadoop-kms",)
 """Of the part ``kms`` alone."""
+HADOOP_2 = (("org.codehaus.jackson", "jackson-jaxrs", "1.9.13"), ("org.codehaus.jackson", "jackson-xc", "1.9.13"))
+"""Libraries as a release 2 has them. Maven finds older ones, with which its ResourceManager ends at the first event
+that it sends to the timeline server."""
 MAIN = {
     "nn": "org.apache.hadoop.hdfs.server.namenode.NameNode",
     "nn2": "org.apache.hadoop.hdfs.server.namenode.NameNode",
@@ -208,11 +213,14 @@ def _fetch(target: Path, artifacts: tuple[str, ...]) -> None:
     if maven is None:
         raise NoHadoop(f"no mvn to fetch the jars of Hadoop {VERSION} with, and none in {target}")
     dependencies = ""
-    for artifact in artifacts:
+    for group, artifact, version in (
+        *(("org.apache.hadoop", one, VERSION) for one in artifacts),
+        *(HADOOP_2 if VERSION.startswith("2.") else ()),
+    ):
         name, _, kind = artifact.partition(":")
         dependencies += (
-            f"<dependency><groupId>org.apache.hadoop</groupId><artifactId>{name}</artifactId>"
-            f"<version>{VERSION}</version>{f'<type>{kind}</type>' if kind else ''}</dependency>\n"
+            f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId>"
+            f"<version>{version}</version>{f'<type>{kind}</type>' if kind else ''}</dependency>\n"
         )
     with tempfile.TemporaryDirectory(dir=target.parent) as work:
         Path(work, "pom.xml").write_text(
@@ -230,6 +238,10 @@ def _fetch(target: Path, artifacts: tuple[str, ...]) -> None:
         )
         if done.returncode != 0:
             raise NoHadoop(f"mvn could not fetch Hadoop {VERSION}: {(done.stdout + done.stderr)[-500:]}")
+        if VERSION.startswith("2."):
+            # Of the two that Maven finds its Jersey knows the older.
+            for newer in Path(work, "lib").glob("asm-[4-9]*.jar"):
+                newer.unlink()
         # Whole or not at all: whoever sees the directory uses it.
         os.rename(Path(work, "lib"), target)
 
@@ -489,10 +501,16 @@ class Hadoop:
             kind["value"]
             for node in listed
             if node["state"] == "RUNNING"
-            for kind in node["totalResource"]["resourceInformations"]["resourceInformation"]
+            # Hadoop 2 has no total; nothing runs yet.
+            for amounts in [node.get("totalResource") or node["availableResource"]]
+            for kind in amounts["resourceInformations"]["resourceInformation"]
             if kind["name"] == "gcores"
         ]
         return gcores == [self.node_gcores()] * len(NODES)
+
+    def version(self) -> str:
+        """Return which Hadoop this is, as its ResourceManager says."""
+        return str(self.get(f"{self.rm_url}/ws/v1/cluster/info")["clusterInfo"]["resourceManagerVersion"])
 
     def node_gcores(self) -> int:
         """Return how many gcores each node offers."""
@@ -746,7 +764,7 @@ def cluster_for_tests() -> Iterator[Hadoop]:
         if cluster is not None:
             running = [part for part, one in cluster.status().items() if one["exit"] is None]
             cluster._datanodes = len(set(running) & set(DATANODES))
-        if cluster is not None and cluster.node_gcores() == NODE_GCORES:
+        if cluster is not None and cluster.node_gcores() == NODE_GCORES and cluster.version() == VERSION:
             cluster.wait_until_ready()
             yield cluster
             return

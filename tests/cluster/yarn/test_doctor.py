@@ -25,7 +25,7 @@ from dlapp.ids import ApplicationId
 from dlapp.locations import HdfsPlace, HdfsService, MountTable
 from dlapp.login import Login
 from dlapp.tools.doctor import node_table
-from tests.services.hadoop import NODES, Hadoop
+from tests.services.hadoop import NODES, VERSION, Hadoop
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_a_cluster_that_is_set_up_as_documented_has_no_failure(hadoop: Hadoop, r
     subjects |= {"yarn.timeline", "yarn.logs", "yarn.recovery", "yarn.queues", "hdfs.home", "hdfs.write", "clock.hdfs"}
     subjects |= {"node", "node.python", "node.disk", "node.hdfs.write"}
     assert {one: found[one].verdict for one in subjects if one in found} == dict.fromkeys(subjects, PASS)
-    assert found["yarn"].found == f"Hadoop 3.4.2 at {hadoop.rm_url}, active"
+    assert found["yarn"].found == f"Hadoop {VERSION} at {hadoop.rm_url}, active"
     assert sys.executable in found["node.python"].found
     # What the test clusters have otherwise.
     assert found["node.recovery"].verdict == WARN

@@ -21,7 +21,7 @@ from dlapp.ids import ApplicationId
 from dlapp.launcher.application import read_application
 from dlapp.report import Cause
 from tests.cluster.yarn.on_yarn import set_safe_mode, until
-from tests.services.hadoop import Hadoop, NoHadoop, _write_xml, free_ports, read_configuration
+from tests.services.hadoop import VERSION, Hadoop, NoHadoop, _write_xml, free_ports, read_configuration
 from tests.services.tls import tls_in_front
 
 Make = Callable[..., Client]
@@ -277,7 +277,7 @@ def test_a_resourcemanager_on_standby_alone_is_refused_and_beside_the_active_one
         two[f"{name}.scheduler.address.{one}"] = address(where, "rm_scheduler")
         two[f"{name}.address.{one}"] = address(where, "rm")
     both = client_of(two)
-    assert both.engine.info().version == "3.4.2"
+    assert both.engine.info().version == VERSION
     end = both.wait(both.submit(properties(tmp_path)), timeout_s=90)
     assert end.final_status.value == "SUCCEEDED", end.diagnostics
     none = client_of({**two, f"{name}.webapp.address.b": "127.0.0.1:1"})
@@ -317,7 +317,7 @@ def test_tls_on_one_side_alone_is_refused_with_the_policy(
         said = refused(client_of(there), properties(tmp_path), Unreachable)
         assert "it has a certificate that is not trusted (self-signed certificate); SSL_CERT_FILE names" in said
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "certificate.pem"))
-        assert client_of(there).engine.info().version == "3.4.2"
+        assert client_of(there).engine.info().version == VERSION
 
 
 @pytest.mark.slow
