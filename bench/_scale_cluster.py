@@ -17,6 +17,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from dlapp.cluster.yarn.am.node_manager import STARTED_BEFORE
 from dlapp.cluster.yarn.convert import container_id_from_proto, container_id_to_proto
 from dlapp.cluster.yarn.proto import yarn_pb2 as pb
 from dlapp.cluster.yarn.task_container import TASK_SECRET
@@ -226,7 +227,14 @@ class FakeCluster:
         answer = pb.StartContainersResponseProto()
         for one in request.start_container_request:
             container_id = ContainerId.from_text(one.container_token.identifier.decode())
-            self.started[container_id] = time.monotonic()
+            with self._lock:
+                runs = container_id in self.started
+                self.started.setdefault(container_id, time.monotonic())
+            if runs:  # the answer to an earlier call came too late
+                failed = answer.failed_requests.add(container_id=container_id_to_proto(container_id))
+                failed.exception.class_name = "org.apache.hadoop.yarn.exceptions.YarnException"
+                failed.exception.message = STARTED_BEFORE
+                continue
             secrets = Credentials.decode(one.container_launch_context.tokens).secrets
             self._on_start(json.loads(secrets[TASK_SECRET]))
             answer.succeeded_requests.append(container_id_to_proto(container_id))

@@ -26,7 +26,8 @@ import urllib.request
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from queue import SimpleQueue
+from typing import Any
 
 from bench import Row
 from bench._on_yarn import cpu_s, resident_mib
@@ -96,7 +97,7 @@ class _Application:
         self.ended: set[str] = set()
         self.lost: list[dict[str, Any]] = []
         self.heard: dict[int, list[float]] = defaultdict(list)
-        self._helpers: list[subprocess.Popen[str]] = []
+        self._helpers: list[_Helper] = []
         self._of_helper: dict[str, int] = {}
         self.cluster = FakeCluster(self.application, nodes, nodes[:dead], self._start_task, self._stop_task)
 
@@ -107,22 +108,12 @@ class _Application:
     def __exit__(self, *_: object) -> None:
         self.kill()
         for helper in self._helpers:
-            helper.kill()
-            helper.wait()
+            helper.close()
         self._stack.close()
 
     def start_helpers(self) -> None:
         """Start the processes of the tasks."""
-        for _ in range(HELPERS):
-            helper = subprocess.Popen(
-                [sys.executable, "-m", "bench._scale_tasks"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-                preexec_fn=_allow_open_files,
-            )
-            self._helpers.append(helper)
-            threading.Thread(target=self._listen, args=(helper.stdout,), daemon=True).start()
+        self._helpers = [_Helper(self._take) for _ in range(HELPERS)]
 
     def start(self) -> float:
         """Start the next attempt, as a NodeManager does; until it has registered [s]."""
@@ -210,31 +201,23 @@ class _Application:
         if self._helpers:
             name = launch["container_id"]
             helper = self._of_helper[name] = len(self._of_helper) % HELPERS
-            self._tell(helper, {"start": launch})
+            self._helpers[helper].tell({"start": launch})
 
     def _stop_task(self, container: str) -> None:
         if container in self._of_helper:
-            self._tell(self._of_helper[container], {"stop": container})
+            self._helpers[self._of_helper[container]].tell({"stop": container})
 
-    def _tell(self, helper: int, command: dict[str, Any]) -> None:
-        pipe = self._helpers[helper].stdin
-        assert pipe is not None
-        # One write for each line: several threads of the NodeManagers come here.
-        pipe.write(json.dumps(command) + "\n")
-        pipe.flush()
-
-    def _listen(self, lines: IO[str]) -> None:
-        for line in lines:
-            said = json.loads(line)
-            if "runs" in said:
-                self.running.add(said["runs"])
-            elif "heard" in said:
-                self.heard[said["heard"]].append(said["at"])
-            elif "ended" in said:
-                self.ended.add(said["ended"])
-                self.cluster.ended(ContainerId.from_text(said["ended"]), 0)
-            else:
-                self.lost.append(said)
+    def _take(self, said: dict[str, Any]) -> None:
+        """Take what a process of tasks says."""
+        if "runs" in said:
+            self.running.add(said["runs"])
+        elif "heard" in said:
+            self.heard[said["heard"]].append(said["at"])
+        elif "ended" in said:
+            self.ended.add(said["ended"])
+            self.cluster.ended(ContainerId.from_text(said["ended"]), 0)
+        else:
+            self.lost.append(said)
 
     # ---- what is measured ----
 
@@ -341,7 +324,7 @@ class _Application:
         each = [list(self._of_helper.values()).count(helper) for helper in range(HELPERS)]
         each[0] -= 1
         for helper, count in enumerate(each):
-            self._tell(helper, {"results": count, "every_s": RESULTS_S / max(1, count)})
+            self._helpers[helper].tell({"results": count, "every_s": RESULTS_S / max(1, count)})
         self.until("ended", lambda: len(self.ended) == sum(each), RESULTS_S + HEARD_LIMIT_S)
         files = self._journal_files()
         self.kill()
@@ -361,6 +344,52 @@ class _Application:
         return len([name for name in names if name not in ("am.json", "view.json", "submission.json")])
 
 
+class _Helper:
+    """A process of tasks. What it is told waits in a queue, so that no NodeManager's answer waits for the process.
+
+    Args:
+        take: called, from a thread of ours, with each thing that the process says.
+    """
+
+    def __init__(self, take: Callable[[dict[str, Any]], None]) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "bench._scale_tasks"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            preexec_fn=_allow_open_files,
+        )
+        self._take = take
+        self._commands: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
+        self._threads = [threading.Thread(target=one, daemon=True) for one in (self._write, self._read)]
+        for thread in self._threads:
+            thread.start()
+
+    def tell(self, command: dict[str, Any]) -> None:
+        """Give the process a command. Returns at once."""
+        self._commands.put(command)
+
+    def close(self) -> None:
+        """End the process."""
+        self._commands.put(None)
+        self._process.kill()
+        self._process.wait()
+        for thread in self._threads:
+            thread.join()
+
+    def _write(self) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):  # it was ended
+            while (command := self._commands.get()) is not None:
+                self._process.stdin.write(json.dumps(command) + "\n")
+                self._process.stdin.flush()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._take(json.loads(line))
+
+
 def _dead_nodes(hadoop: Hadoop, root: Path) -> list[Row]:
     """An application with a container on each of its nodes, the first of which are dead."""
     with _Application(hadoop, root, 2, containers=NODES, nodes=host_names(NODES), dead=DEAD) as one:
@@ -372,10 +401,13 @@ def _dead_nodes(hadoop: Hadoop, root: Path) -> list[Row]:
 
 
 def _row(name: str, value: float, goal: float, unit: str, conditions: dict[str, Any]) -> Row:
+    """Make a figure, and print it: the others come minutes later, or not at all."""
     load = os.getloadavg()[0]
-    return Row(
+    row = Row(
         name=name, ratio=value, goal=goal, better="lower", conditions={"unit": unit, **conditions, "load_average": load}
     )
+    _say(f"{name}: {value:.4g} {unit}, {'at most' if row.met else 'MISSED:'} {goal:g}  {json.dumps(row.conditions)}")
+    return row
 
 
 def _say(line: str) -> None:
