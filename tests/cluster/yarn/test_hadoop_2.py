@@ -59,7 +59,7 @@ UNRECORDED = ("user.name=", "deSelects=", "applicationTypes=", f"limit={MOST_APP
 
 
 class Recording:
-    """What servers of one version answered, and what they had been asked."""
+    """Recorded answers of the servers of one version, with what they had been asked."""
 
     def __init__(self, version: str) -> None:
         self.version = version
@@ -231,7 +231,7 @@ def test_a_submission_has_no_empty_list(recording: Recording, web: tuple[str, li
 
 
 def test_the_timeline_server_is_read(recording: Recording, web: tuple[str, Any]) -> None:
-    """Its answers have no outer object, and 2.7 leaves out the state of an application that it has no end of."""
+    # Its answers have no outer object, and 2.7 leaves out the state of an application that it has no end of.
     found = from_timeline(web[0], recording.application, LOGIN)
     assert (found.application_id, found.name, found.user) == (recording.application, "trial", "root")
     assert (found.state, found.final_status) == (State.RUNNING, FinalStatus.UNDEFINED)
