@@ -1,0 +1,98 @@
+"""Disks that are full under a real Hadoop: what was computed is kept, and the status says what it waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.applications import launch, properties, run, status, wait_for
+from tests.engines import Engine
+from tests.services.disks import fill, small_disk
+from tests.services.hadoop import NODES, Hadoop, NoHadoop
+
+END_S = 120.0
+YARN = pytest.mark.parametrize("engine", [pytest.param("yarn", marks=pytest.mark.hadoop)], indirect=True)
+pytestmark = [pytest.mark.slow, pytest.mark.root("to mount small disks")]
+
+
+class Disks(NamedTuple):
+    """The disk of the only DataNode, and that of the directories of all NodeManagers."""
+
+    of_data: Path
+    of_nodes: Path
+
+
+@pytest.fixture(scope="module")
+def disks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disks]:
+    data, nodes = tmp_path_factory.mktemp("data"), tmp_path_factory.mktemp("nodes")
+    with small_disk(data, size_mib=96) as of_data, small_disk(nodes, size_mib=96) as of_nodes:
+        yield Disks(of_data, of_nodes)
+
+
+@pytest.fixture(scope="module")
+def hadoop(disks: Disks, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hadoop]:
+    """A cluster on them, in place of the one that other tests share."""
+    directory = tmp_path_factory.mktemp("hadoop")
+    for host in NODES.values():
+        (disks.of_nodes / host).mkdir()
+        (directory / f"local-{host}").symlink_to(disks.of_nodes / host)
+    of_hdfs = {
+        "dfs.datanode.data.dir": f"file://{disks.of_data}/data",
+        # A DataNode with less space than one block and this is given none.
+        "dfs.blocksize": str(1 << 20),
+        "dfs.datanode.round-robin-volume-choosing-policy.additional-available-space": "0",
+        "dfs.heartbeat.interval": "1",
+    }
+    try:
+        cluster = Hadoop.start(directory, settings={"hdfs-site.xml": of_hdfs})
+    except NoHadoop as missing:
+        pytest.skip(f"no Hadoop: {missing}")
+    with cluster:
+        yield cluster
+
+
+@YARN
+def test_output_waits_for_space_on_the_datanodes_and_is_computed_once(
+    engine: Engine, disks: Disks, tmp_path: Path
+) -> None:
+    engine.put("somewhere else", "")
+    up, go = tmp_path / "up", tmp_path / "go"
+    script = (
+        f"echo start >>{tmp_path}/starts; mkdir output; head -c 3000000 /dev/zero | tr '\\0' 0 >output/model\n"
+        f"touch {up}; until [ -e {go} ]; do sleep 0.05; done"
+    )
+    output = {"output_path": "output", "hdfs": f"{engine.root}/result"}
+    application = launch(properties(tmp_path, script, resources={"retries": 2}, to_hdfs=output))
+    wait_for("its program", up.exists, END_S)
+    ballast = fill(disks.of_data)
+    go.touch()
+    wait_for("it waits", lambda: status(application)["phase"].startswith("storing: waits for "), END_S)
+    # A NameNode may find another DataNode in a moment; after a minute it is space that is waited for.
+    (line,) = (line for line in run("dlapp-status", application).out.splitlines() if line.startswith("phase : "))
+    assert "could only be written to 0 of the 1 minReplication nodes" in line or "space on the DataNodes" in line
+    ballast.unlink()
+    assert run("dlapp-logs", "-f", application, timeout_s=END_S).code == 0
+    assert (tmp_path / "starts").read_text() == "start\n"
+    assert engine.beside("result") == []
+    assert engine.tree("result") == {"model": "0" * 3_000_000}
+
+
+@YARN
+def test_what_a_program_wrote_before_it_filled_the_disk_of_its_node_is_kept(
+    engine: Engine, disks: Disks, tmp_path: Path
+) -> None:
+    engine.put("somewhere else", "")
+    script = "mkdir output; echo 1 >output/checkpoint; exec head -c 500000000 /dev/zero >scratch"
+    output = {"output_path": "output", "hdfs": f"{engine.root}/kept"}
+    done = run("dlapp-launcher", "--wait", properties(tmp_path, script, to_hdfs=output), timeout_s=END_S)
+    assert done.code == 1, done.out
+    seen = status("last")
+    assert seen["diagnostics"].startswith("container 0 (worker 0) failed: exit code 1")
+    assert "No space left on device" in done.out
+    (kept,) = engine.beside("kept")
+    assert engine.tree(kept) == {"checkpoint": "1\n"}
+    again = run("dlapp-launcher", "--wait", properties(tmp_path, "true", name="again"), timeout_s=END_S)
+    assert again.code == 0, again.out
