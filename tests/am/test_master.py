@@ -672,6 +672,7 @@ def test_on_a_single_node_a_container_that_waits_for_a_service_keeps_its_resourc
     assert am.stops(2) == [Stop.NO]
     waits(am, 2, 110)
     assert am.stops(2) == [Stop.NOW]
+    am.report(2, Phase.RELEASING)  # it removes its workspace, and waits for nothing any more
     am.finished(2, result(Fault.STOPPED, None, None))
     am.settled()
     assert (

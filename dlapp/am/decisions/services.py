@@ -37,6 +37,8 @@ def take_wait(state: ApplicationState, container: Container, instance: Instance,
             container.waits_since_ms = state.awake_ms
         if is_new:
             check_wait(state, container)
+    elif container.stop_reason is StopReason.SERVICE:
+        return  # it says goodbye, and is judged by what it waited for
     elif container.waits_since_ms is not None or instance.index in state.service_waits:
         container.waits_since_ms = None
         instance.good_since_ms = state.awake_ms
