@@ -32,7 +32,7 @@ class Row:
 
     @property
     def met(self) -> bool:
-        """Whether the goal is reached."""
+        """True if the goal is reached."""
         return self.ratio <= self.goal if self.better == "lower" else self.ratio >= self.goal
 
 

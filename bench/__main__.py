@@ -67,7 +67,7 @@ def table(rows: list[Row]) -> str:
 
 
 def kept(rows: list[Row], began: float) -> list[dict[str, Any]]:
-    """What is kept of the figures: an object for each, its conditions with those of the machine and the time.
+    """Return what is kept of the figures: an object for each, its conditions with those of the machine and the time.
 
     Args:
         began: when the measuring did [s since 1970].

@@ -129,7 +129,7 @@ class Bed:
     # ---- looking ----
 
     def took(self, application_id: ApplicationId) -> Began:
-        """What is on record of an application's first ApplicationMaster."""
+        """Record of an application's first ApplicationMaster."""
         place = self._records / f"{_first_container(application_id)}"
         # Epoch and attempts beyond the first do not occur here.
         self.until(f"{place} is there", place.exists)
@@ -176,7 +176,7 @@ def resident_mib(pid: int) -> float:
 
 
 def private_mib(pid: int) -> float:
-    """What a process has in memory that no other has [MiB]; 0: it has ended."""
+    """Return what a process has in memory that no other has [MiB]; 0: it has ended."""
     return _mib(f"/proc/{pid}/smaps_rollup", "Private_")
 
 

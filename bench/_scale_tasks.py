@@ -77,7 +77,7 @@ class Task:
         container = str(launch.container_id)
 
         def warn(_line: str) -> None:
-            """What a task writes into its log is not read here."""
+            """Discard what a task writes into its log."""
 
         with Link(
             launch.control_url,

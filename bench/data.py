@@ -83,7 +83,7 @@ print(time.perf_counter() - began, brought.hits.files)
 
 
 class Taken(NamedTuple):
-    """What a process took; ``memory`` is the most that was resident [bytes]."""
+    """Use of a process; ``memory`` is the most that was resident [bytes]."""
 
     seconds: float
     cpu_s: float
@@ -182,7 +182,7 @@ class _Bench:
         return found
 
     def cache_hit(self) -> Row:
-        """What is there, mounted or copied, against what is fetched."""
+        """Compare what is there, mounted or copied, with what is fetched."""
         size = 1024 * MIB // SCALE
         source = self._here / "train"
         with open(source, "wb") as file:

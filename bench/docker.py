@@ -151,7 +151,7 @@ def leased(root: Path, gcores: int) -> Iterator[tuple[PayloadDevice, ...]]:
 
 
 def wait_for_end(run: DockerRun) -> None:
-    """As a task does: polled where there is something to poll, else every 5 ms.
+    """Wait as a task does: polled where there is something to poll, else every 5 ms.
 
     Raises:
         SystemExit: the payload failed.
@@ -273,7 +273,7 @@ def _task_of(home: Path) -> int:
 
 
 def ends_after_kill(daemon: Dockerd) -> Iterator[Row]:
-    """With dockerd alive and dead; in seconds, for the promise is one."""
+    """Measure with dockerd alive and dead; in seconds, for the promise is one."""
     rounds = max(3, ROUNDS // 3)
     for name, dead in (("end-after-kill", False), ("end-after-kill-dead", True)):
         taken = [end_after_kill(daemon, dead) for _ in range(rounds + 1)][1:]

@@ -275,7 +275,7 @@ def _held(there: Bed, application_id: ApplicationId, containers: int) -> float:
 
 
 def _of_one_task(there: Bed, application_id: ApplicationId, containers: int) -> float:
-    """What of ours a container holds in memory, the mean of all: the task, and what its guardians add to it.
+    """Return what of ours a container holds in memory, the mean of all: the task, and what its guardians add to it.
 
     The guardians are forked from the task, so nearly all of their pages are its own, which are counted once.
     """

@@ -57,7 +57,7 @@ class Plan:
     """Share of the containers whose files take longer than a task may."""
     node_deaths: tuple[float, ...] = ()
     node_losses: tuple[float, ...] = ()
-    """When the engine loses a node on which all runs on, and reaches the ApplicationMaster."""
+    """Times at which the engine loses a node on which all runs on, and reaches the ApplicationMaster."""
     am_deaths: tuple[float, ...] = ()
     journal: str = "whole"
     """``whole``, ``tail lost`` or ``lost``."""
@@ -78,7 +78,7 @@ class Plan:
     success: tuple[str, ...] = ()
     on_container_failure: ContainerFailure = ContainerFailure.STOP
     unpublished_s: float = 0.0
-    """How long tasks of an earlier attempt cannot find the next one."""
+    """Time for which tasks of an earlier attempt cannot find the next one."""
 
     @classmethod
     def of_seed(cls, seed: int) -> Plan:

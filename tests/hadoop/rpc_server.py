@@ -44,7 +44,7 @@ class RpcServer:
         self.handler, self.token, self.qop, self.offers = handler, token, qop, offers
         self.connections, self.calls = 0, 0
         self.traffic_bytes = 0
-        """Of requests and answers, after the handshake of a connection."""
+        """Frames of requests and answers, after the handshake of a connection."""
         self._listening = socket.create_server((host, 0), backlog=1024)
         self.address: tuple[str, int] = self._listening.getsockname()
         self._threads = [threading.Thread(target=self._accept)]

@@ -36,9 +36,9 @@ class Driven:
         self.marker = f"1000.{int.from_bytes(os.urandom(6), 'big')}"
         """Seconds to sleep, in a number that no other process has on its command line."""
         self.docker: dict[str, Any] = {}
-        """What makes `run` use Docker; given to it by the test."""
+        """Settings that make `run` use Docker; set by the test."""
         self.within: list[str] = []
-        """What stands before the driver's command."""
+        """Words before the driver's command."""
         self._as_user = as_user
         self._env = env or {}
         self._heard = b""

@@ -68,7 +68,7 @@ class Recording:
         self._calls: list[tuple[str, str, str]] = found["rpc"]
         self.application = ApplicationId.from_text(self.rest["app-finished"][0].rpartition("/")[2])
         self.has_types = version != "2.7.7"
-        """Whether it knows other resources than memory and vcores."""
+        """True: it knows other resources than memory and vcores."""
 
     def answer(self, method: str, request: bytes) -> bytes:
         """Answer the next call; it must be the recorded one."""

@@ -51,9 +51,9 @@ class Dockerd:
         self.config: dict[str, object] = {}
         """daemon.json, for the next start."""
         self.within: list[str] = []
-        """What stands before its command, for the next start."""
+        """Words before its command, for the next start."""
         self.bridge = False
-        """Whether it has the network ``bridge``, for the next start."""
+        """True: it has the network ``bridge``, for the next start."""
         self._search = SEARCH if programs is None else os.pathsep.join([str(programs), SEARCH])
         self._driver: str | None = None
         self._process: subprocess.Popen[bytes] | None = None

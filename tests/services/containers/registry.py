@@ -54,9 +54,9 @@ class Registry:
         self.slow_s = slow_s
         """May be changed, also while a layer is on its way."""
         self.break_off = False
-        """Whether a layer ends in the middle."""
+        """True: a layer ends in the middle."""
         self.is_busy = False
-        """Whether it asks all callers for patience."""
+        """True: it answers 429 to all callers."""
         registry, blobs = self, {_digest(one): one for one in (layer, config)}
         wanted = f"Basic {base64.b64encode(login.encode()).decode()}" if login else ""
 

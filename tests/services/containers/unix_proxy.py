@@ -23,7 +23,7 @@ class UnixProxy:
         self.hangs = threading.Event()
         self.hang_at = b""
         self.held = 0
-        """How many answers were held back by it."""
+        """Number of answers that were held back."""
         self._target = str(target)
         self._closing = threading.Event()
         self._listening = socket.socket(socket.AF_UNIX)

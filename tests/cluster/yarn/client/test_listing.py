@@ -28,7 +28,7 @@ def id_of(number: int) -> ApplicationId:
 
 
 class Files(Memory):
-    """What is in memory, with a directory that cannot be listed before ``go`` is set."""
+    """Files in memory, with a directory that cannot be listed before ``go`` is set."""
 
     def __init__(self) -> None:
         super().__init__()
