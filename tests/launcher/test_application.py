@@ -671,6 +671,7 @@ def test_every_role_has_its_own_keys_and_else_those_of_the_application(place: Pa
     ]
     assert (spec.gang, spec.success) == (Gang.ALL, ("trainer",))
     assert (application.env, application.role_env) == ({"A": "app", "B": "app"}, {"trainer": {"A": "own"}})
+    assert "own" not in application.properties.masked().to_text()
 
 
 def test_roles_are_a_gang_by_themselves_and_one_kind_of_container_is_not(place: Path, config: Config) -> None:
