@@ -138,7 +138,7 @@ def submit_once(environment: dict[str, str], properties: Path) -> tuple[float, f
 
 
 def first_line_at(containers: Path, deadline: float) -> float:
-    """Return when a stdout file in ``containers`` first has a whole line (`time.perf_counter`), to a fraction of 1 ms."""
+    """Return when a stdout file in ``containers`` first has a whole line (`time.perf_counter`), to within 1 ms."""
     while (now := time.perf_counter()) < deadline:
         try:
             with os.scandir(containers) as entries:
