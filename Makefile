@@ -120,7 +120,8 @@ test-faults:
 test-federation:
 	@.ci/venv $(VENV) $(TESTED)
 	@$(BIN)/python -m tests.services.install
-	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest tests/storage/in_federation.py $(ARGS)
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -o faulthandler_timeout=600 \
+		tests/storage/in_federation.py $(ARGS)
 
 # All versions, also when one fails.
 VERSIONS ?= 3.3.6 3.5.0

@@ -115,7 +115,8 @@ class HdfsPlace(NamedTuple):
         ca: file of the certificates that sign those of NameNodes and DataNodes (``https://``); None: what OpenSSL has.
         certificates: of CAs that are trusted besides, for all servers of the cluster (PEM).
         umask: permissions that new directories do not get (``fs.permissions.umask-mode``).
-        protected: directories that may not be replaced (``fs.protected.directories``).
+        protected: directories that may not be replaced (``fs.protected.directories``), nor what holds them; after
+            one that ends with a slash, nor what is in it.
         homes: path of the directory with all home directories (``dfs.user.home.dir.prefix``).
         names: what else may stand after ``hdfs://``: the nameservice, ``host:port`` of its NameNodes.
         others: the other nameservices of the configuration.

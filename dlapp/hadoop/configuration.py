@@ -198,7 +198,8 @@ class HadoopConfiguration(NamedTuple):
                 f"{self.origin}: by fs.hdfs.impl {location} is a mount table, which dlapp follows as viewfs:// only; "
                 "give it a copy of the files without fs.hdfs.impl (yarn.conf_dir)"
             )
-        protected = [one.rstrip("/") for one in self._list("fs.protected.directories")]
+        end = "/" if self.is_on("dfs.protected.subdirectories.enable") else ""
+        protected = [f"{one.rstrip('/')}{end}" for one in self._list("fs.protected.directories")]
         place = HdfsPlace(
             location,
             (),

@@ -265,12 +265,17 @@ class HdfsFiles:
     def _why_not_replaced(self, path: str, *, encrypted: bool, around: FileStatus) -> str:
         """Return why a directory must keep its inode, which a replacement has not; empty: it need not.
 
-        Source: FSDirRenameOp.validateRenameSource; EncryptionZoneManager; core-default.xml.
+        Source: FSDirRenameOp.validateRenameSource; EncryptionZoneManager; DFSUtil.checkProtectedDescendants.
         """
         if encrypted and not around.encrypted:
             return "is the root of an encryption zone"
-        if path in self.place.protected:
-            return "is one of fs.protected.directories"
+        for one in self.place.protected:
+            if one.rstrip("/") == path:
+                return "is one of fs.protected.directories"
+            if one.startswith(f"{path}/"):
+                return f"holds {shown(one.rstrip('/'))}, one of fs.protected.directories"
+            if one.endswith("/") and path.startswith(one):
+                return f"is below {shown(one.rstrip('/'))}, one of fs.protected.directories"
         if snapshots := self.web.with_snapshots(path):
             return "has snapshots" if snapshots == path else f"holds {shown(snapshots)}, which has snapshots"
         return "has a quota of its own" if self.web.has_quota(path) else ""

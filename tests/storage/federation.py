@@ -103,14 +103,21 @@ class Federation:
         """Return both as the router shows them."""
         return HdfsFiles(self.place(self.router, "router_http"))
 
-    def all_of(self, number: int) -> dict[str, Entry]:
-        """Return every file and directory of one of the two, by its path."""
+    def all_of(self, number: int, but: str = "") -> dict[str, Entry]:
+        """Return every file and directory of one of the two, by its path.
+
+        Args:
+            number: 0 or 1.
+            but: name of a directory that is left out.
+        """
         files, found = self.member(number), dict[str, Entry]()
         todo = ["/"]
         while todo:
             directory = todo.pop()
             for one in files.web.children(directory):
                 path = f"{directory.rstrip('/')}/{one.name}"
+                if path == f"/{but}":
+                    continue
                 content = b"" if one.is_dir else files.web.read_bytes(path, 1 << 28)
                 checksum = hashlib.sha256(content).hexdigest()
                 found[path] = Entry(one.is_dir, one.size_bytes, checksum, one.mode, one.owner, one.group)
@@ -185,10 +192,13 @@ class KillsDataNodes(HttpClient):
             self.killed += 1
 
 
-def prepare(federation: Federation) -> str:
+def prepare(federation: Federation, numbers: int) -> str:
     """Fill both file systems with what no application may change; the name of a directory for tests that is in both.
 
-    What is made after it in the second one gets numbers that the first one gave to files and directories.
+    Args:
+        federation: both.
+        numbers: so many files and directories, at least, that are made in the second one from then on get numbers that
+            the first one has given before.
     """
     first, second = federation.member(0), federation.member(1)
     foreign = f"/foreign{os.urandom(4).hex()}"
@@ -196,10 +206,10 @@ def prepare(federation: Federation) -> str:
         for one, modes in ((first, (0o644, 0o600)), (second, (0o640, 0o444))):
             one.web.write(f"{foreign}/{number % 7}/{number}", b"of somebody " * number, modes[number % 2])
     first.web._call("SETOWNER", f"{foreign}/3", {"owner": "ann", "group": "research"}, method="PUT")
-    highest = max(one.inode_id for one in [*first.web.children("/"), *second.web.children("/")])
-    for number in range(700):
-        first.web.make_directory(f"{foreign}/many/{number}", 0o700)
-    assert _last_number(first) > max(highest, _last_number(second)) + 500
+    last = _last_number(second)
+    while (more := last + numbers - _last_number(first)) > 0:
+        for _ in range(more):
+            first.web.make_directory(f"{foreign}/many/{os.urandom(6).hex()}", 0o700)
     name = f"t{os.urandom(4).hex()}"
     for one in (first, second):
         one.make_directory(f"hdfs://dlapp/{name}")
@@ -217,10 +227,7 @@ def _last_number(files: HdfsFiles) -> int:
 
 def foreign_of(federation: Federation, own: str) -> list[dict[str, Entry]]:
     """Return all of both file systems but what is in the directory ``own`` of each."""
-    return [
-        {path: one for path, one in federation.all_of(number).items() if not f"{path}/".startswith(f"/{own}/")}
-        for number in range(2)
-    ]
+    return [federation.all_of(number, own) for number in range(2)]
 
 
 def store_and_commit_while_datanodes_die(

@@ -21,7 +21,8 @@ from typing import Any
 
 import pytest
 
-from dlapp.errors import Unreachable, UsageError
+from dlapp.errors import Denied, Unreachable, UsageError
+from dlapp.hadoop.configuration import read_configuration
 from dlapp.ids import ContainerId
 from dlapp.locations import HdfsPlace
 from dlapp.login import Login
@@ -154,10 +155,10 @@ def federation() -> Iterator[Federation]:
 
 @pytest.fixture(scope="module")
 def own(federation: Federation) -> str:
-    return prepare(federation)
+    return prepare(federation, 500)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(8))
 def test_what_is_stored_behind_a_router_while_datanodes_are_killed_changes_no_file_of_others(
     federation: Federation, own: str, tmp_path: Path, seed: int
 ) -> None:
@@ -198,7 +199,12 @@ class Zone:
 @pytest.fixture(scope="module")
 def zone() -> Iterator[Zone]:
     try:
-        with Hadoop.start(parts=("kms", "nn", "dn"), settings={"hdfs-site.xml": QUICK_TO_NOTICE}) as cluster:
+        limits = {"fs.permissions.umask-mode": "u=rwx,g=rx,o=", "fs.protected.directories": "/kept, /above/kept"}
+        settings = {
+            "hdfs-site.xml": QUICK_TO_NOTICE | {"dfs.protected.subdirectories.enable": "true"},
+            "core-site.xml": limits,
+        }
+        with Hadoop.start(parts=("kms", "nn", "dn"), settings=settings) as cluster:
             yield Zone(cluster)
     except NoHadoop as missing:
         pytest.skip(f"no Hadoop: {missing}")
@@ -226,6 +232,30 @@ def test_an_output_in_an_encryption_zone_is_encrypted_from_its_parts_on(zone: Zo
     found = HdfsStagingFiles(files.place).look(f"{target}/0/model")
     assert found is not None
     assert found.encrypted
+
+
+def test_what_the_namenode_protects_is_refused_and_new_output_has_the_permissions_of_the_configuration(
+    zone: Zone,
+) -> None:
+    where = read_configuration(str(zone.cluster.configuration)).hdfs(Login(getpass.getuser()))
+    files = HdfsFiles(where)
+    for path in ("/kept/in/it", "/above/kept/it"):
+        files.make_directory(where.location + path)
+    for path, problem in (
+        ("/kept", "is one of fs.protected.directories"),
+        ("/kept/in", "is below /kept, one of fs.protected.directories"),
+        ("/above", "holds /above/kept, one of fs.protected.directories"),
+    ):
+        with pytest.raises(Denied, match="Cannot delete/rename"):
+            files.web.rename(path, f"{path} aside")
+        with pytest.raises(UsageError, match=f"{path} {problem}, so it cannot be replaced"):
+            files.check_writable(where.location + path)
+    for names in ([""], ["0", "1"]):
+        target = f"{where.location}/new{len(names)}/run"
+        commit.commit(target, APP, plant(files, target, names), overwrite=True, files=files)
+        status = files.web.status(where.path(target))
+        assert status is not None
+        assert status.mode == 0o750
 
 
 def test_a_key_server_that_is_away_is_waited_for_as_for_a_namenode(zone: Zone, tmp_path: Path) -> None:

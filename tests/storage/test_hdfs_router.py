@@ -83,7 +83,7 @@ def test_what_has_the_same_number_in_the_other_nameservice_stays(federation: Fed
 def test_a_datanode_that_is_killed_while_output_is_stored_costs_nobody_a_file(
     federation: Federation, tmp_path: Path
 ) -> None:
-    own = prepare(federation)
+    own = prepare(federation, 200)
     before = foreign_of(federation, own)
     assert store_and_commit_while_datanodes_die(federation, own, tmp_path, seed=2) == KILLS
     assert len(overlapping(federation, f"hdfs://dlapp/other/{own}/2/run")) == 3

@@ -170,6 +170,7 @@ class HdfsCommit:
         if plan is not None and stage != _LOST:
             if self._stage(plan) == _BEFORE:
                 self._assemble(plan.parts, self.ready, plan.number, ignore_step, missing_ok=True)
+                self._mask(self._by_number(plan.number, self.ready))
                 if not self._move(plan.number, self.ready, self.partial):
                     raise self._taken(self.partial)
         else:
@@ -192,6 +193,8 @@ class HdfsCommit:
         present = [one for one in named if self._web.status(self._part(one[1])) is not None]
         if present:
             number = self._make_own(into, self._dir_mode).inode_id if present[0][0] else 0
+            if not number:
+                self._mask(self._in_parts(self._part(present[0][1])))
             self._assemble(present, into, number, ignore_step, missing_ok=True)
 
     def drop(self) -> None:
@@ -557,15 +560,23 @@ class HdfsCommit:
     def _dir_mode(self) -> int:
         return 0o755 & ~self._place.umask
 
+    def _mask(self, path: str) -> None:
+        """Take permissions off that new files and directories of this cluster do not get; nothing there is no error."""
+        found = self._web.status(path)
+        if found is not None and found.mode & self._place.umask:
+            self._web.set_mode(path, found.mode & ~self._place.umask)
+
     def _take_over_attributes(self, plan: Marker) -> None:
         """Give a directory in ``ready`` the permissions, group, access control list and policies of the one that it
-        replaces."""
+        replaces; what replaces nothing, the permissions that the cluster allows."""
         old, new = self._web.status(self.target), self._web.status(self.ready)
-        if old is None or new is None or not (plan.overwrite and old.is_dir and new.is_dir):
-            return
-        if new.inode_id != plan.number:
+        if new is None or new.inode_id != plan.number:
             return
         ready = self._by_number(plan.number, self.ready)
+        if old is None and self._old() is None:
+            self._mask(ready)
+        if old is None or not (plan.overwrite and old.is_dir and new.is_dir):
+            return
         self._web.set_mode(ready, old.mode & 0o1777)
         # Of a group that the user is not in, or a list where HDFS has none, nothing can be kept.
         with contextlib.suppress(HdfsRefused, Denied):

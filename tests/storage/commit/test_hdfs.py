@@ -521,11 +521,18 @@ def test_what_replaces_a_directory_is_coded_and_placed_by_its_policies(
     assert (kept.ec_policy, kept.storage_policy) == ("", before.storage_policy)
 
 
+@pytest.mark.parametrize("names", [[""], ["0", "1"]], ids=["one", "two"])
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o755), (0o027, 0o750), (0o077, 0o700), (0o002, 0o755)])
-def test_a_new_directory_of_parts_has_the_permissions_that_the_cluster_says(
-    place: HdfsPlace, files: HdfsFiles, target: str, umask: int, mode: int
+def test_a_new_output_has_the_permissions_that_the_cluster_says(
+    place: HdfsPlace, files: HdfsFiles, target: str, umask: int, mode: int, names: list[str]
 ) -> None:
-    parts = plant(files, target, ["0", "1"])
+    other = plant(files, target, names, OTHER)
+    kept = output_commit(target, OTHER, hdfs=place._replace(umask=umask)).keep_partial(other)
+    assert kept is not None
+    aside = files.web.status(place.path(kept))
+    assert aside is not None
+    assert aside.mode == mode
+    parts = plant(files, target, names)
     commit.commit(target, APP, parts, overwrite=False, hdfs=place._replace(umask=umask))
     status = files.web.status(place.path(target))
     assert status is not None
