@@ -79,7 +79,8 @@ class ApplicationWitness:
                 return Liveness(UNKNOWN, "no ResourceManager was asked in time")
             try:
                 with Web(left_s) as web:
-                    answer = web.call("GET", f"{url}/ws/v1/cluster/apps/{application}", self._query)
+                    query = {"deSelects": "resourceRequests", **self._query}
+                    answer = web.call("GET", f"{url}/ws/v1/cluster/apps/{application}", query)
                 # One on standby redirects to the active one, which is asked itself.
                 if answer.status == 200:
                     return judge(json.loads(answer.body), application, answer.headers.get("date") or "", ended_s)
