@@ -82,6 +82,12 @@ def test_a_plain_payload_takes_over_the_submitters_path_and_home() -> None:
     assert (env["PATH"], env["HOME"]) == (DEFAULT_PATH, "/h")
 
 
+def test_what_python_prints_is_in_the_log_at_once_unless_the_user_says_otherwise() -> None:
+    assert environment(assignment())["PYTHONUNBUFFERED"] == "1"
+    assert environment(assignment(docker_image="image"))["PYTHONUNBUFFERED"] == "1"
+    assert environment(assignment(), user={"PYTHONUNBUFFERED": ""})["PYTHONUNBUFFERED"] == ""
+
+
 def test_the_users_variables_go_over_the_submitters_and_never_over_ours() -> None:
     env = environment(
         assignment(), submitter={"LANG": "C"}, user={"LANG": "ko_KR.UTF-8", "TOKEN": "a b", "CONTAINER_INDEX": "9"}
