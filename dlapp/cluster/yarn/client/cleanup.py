@@ -14,7 +14,7 @@ import contextlib
 import json
 import os
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dlapp.cluster.yarn.staging import (
     COMMIT,
@@ -36,6 +36,9 @@ from dlapp.serialization import from_json, parse_json, to_json
 from dlapp.spec import OutputSpec
 from dlapp.system import clock
 from dlapp.system.retention import KeptItem, Retention, files_in
+
+if TYPE_CHECKING:
+    from dlapp.cluster.yarn.client.rest import YarnRest
 
 USED = ".used"
 USED_EVERY_S = 86_400.0
@@ -148,6 +151,30 @@ def _settle_outputs(
     else:
         said = "its output could not be committed and is kept as partial output"
     return said, done
+
+
+def ended_applications(
+    rest: YarnRest, files: StagingFiles, places: StagingPaths, user: str
+) -> dict[ApplicationId, EndedApplication]:
+    """Return a user's applications that have ended, by the ResourceManager's word or because it has forgotten them.
+
+    Args:
+        rest: the ResourceManager.
+        files: the default file system, as the user.
+        places: the user's directories there.
+        user: whose applications count.
+
+    Raises:
+        Unreachable: it does not answer, or does not know yet what runs: it has just been started.
+    """
+    started_ms = int(rest.info().get("id") or 0)  # first: only then what it does not list is forgotten
+    reports = rest.reports(user=user)
+    ended = {
+        one.application_id: EndedApplication(one.state, rest.ended_ago_s(one)) for one in reports if one.state.ended
+    }
+    known = {one.application_id for one in reports}
+    starts = {one.cluster_timestamp_ms for one in known} | {started_ms}
+    return ended | forgotten(files, places, known, starts, clock.now_ms())
 
 
 def settle_all(files: StagingFiles, places: StagingPaths, ended: Mapping[ApplicationId, EndedApplication]) -> int:

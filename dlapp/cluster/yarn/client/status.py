@@ -21,7 +21,7 @@ from dlapp.cluster.engine import LogFiles
 from dlapp.cluster.yarn.client import tools_tokens
 from dlapp.cluster.yarn.client import views as client_views
 from dlapp.cluster.yarn.client.am_client import AmClients
-from dlapp.cluster.yarn.client.cleanup import GONE_AFTER_S, EndedApplication, forgotten, settle, settle_all
+from dlapp.cluster.yarn.client.cleanup import GONE_AFTER_S, EndedApplication, ended_applications, settle, settle_all
 from dlapp.cluster.yarn.client.rest import AppReport, NodeInfo
 from dlapp.cluster.yarn.client.session import ClusterSession
 from dlapp.cluster.yarn.client.views import AmState
@@ -40,7 +40,6 @@ from dlapp.ids import ApplicationId
 from dlapp.report import ApplicationView, ContainerView, OutputView, State
 from dlapp.serialization import from_json, parse_json
 from dlapp.spec import Submission
-from dlapp.system import clock
 from dlapp.value import replace
 
 KEPT_READ = 200
@@ -115,7 +114,7 @@ class ApplicationReader:
         """
         whose = None if everybody else user or self._session.user
         known = self._session.rest().reports(user=whose)
-        with self._sweeping(known if whose in (None, self._session.user) else ()):
+        with self._sweeping() if whose in (None, self._session.user) else contextlib.nullcontext():
             reports = [*self._forgotten(whose, known, limit), *known]
             reports.sort(key=lambda one: (one.started_ms, one.application_id))
             ended = [one for one in reports if one.state.ended]
@@ -129,33 +128,25 @@ class ApplicationReader:
             ]
 
     @contextlib.contextmanager
-    def _sweeping(self, known: Sequence[AppReport]) -> Iterator[None]:
+    def _sweeping(self) -> Iterator[None]:
         """Settle beside the block what the caller's own applications left that have ended or are forgotten.
 
         The block's end waits `SWEEP_S` for it at most: each step may be cut off at any time, and is done again later.
-
-        Args:
-            known: what the ResourceManager has of the caller's own; none: nothing is done.
         """
-        rest, own = self._session.rest(), [one for one in known if one.user == self._session.user]
-        ago_s = {one: rest.ended_ago_s(one) for one in own if one.state.ended}
-        # One that has just ended removes its directory itself.
-        ended = {
-            one.application_id: EndedApplication(one.state, ago) for one, ago in ago_s.items() if ago >= GONE_AFTER_S
-        }
-        ids = {one.application_id for one in own}
-        thread = threading.Thread(target=self._sweep, args=(ids, ended), name="yarn-sweep", daemon=True)
-        if own:
-            thread.start()
+        thread = threading.Thread(target=self._sweep, name="yarn-sweep", daemon=True)
+        thread.start()
         yield
-        if own:
-            thread.join(SWEEP_S)
+        thread.join(SWEEP_S)
 
-    def _sweep(self, known: set[ApplicationId], ended: dict[ApplicationId, EndedApplication]) -> None:
+    def _sweep(self) -> None:
         # What hinders it hinders no list, and comes up again.
         with contextlib.suppress(DlappError, OSError), contextlib.closing(self._session.own_files()) as files:
-            places, starts = StagingPaths(files.home), {one.cluster_timestamp_ms for one in known}
-            settle_all(files, places, ended | forgotten(files, places, known, starts, clock.now_ms()))
+            places = StagingPaths(files.home)
+            if files.names(places.all_staging):
+                with self._session.own_rest() as rest:
+                    ended = ended_applications(rest, files, places, self._session.user)
+                # One that has just ended removes its directory itself.
+                settle_all(files, places, {one: end for one, end in ended.items() if end.ago_s >= GONE_AFTER_S})
 
     def _last_words(self, report: AppReport) -> AmState:
         """Return what the ApplicationMaster of a running application has written last, if it is the caller's own."""

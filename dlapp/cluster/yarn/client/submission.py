@@ -18,7 +18,7 @@ from typing import Any
 from dlapp.cluster.yarn import bundle
 from dlapp.cluster.yarn.am_plan import WORKSPACE, AmPlan, environment_of, python_command
 from dlapp.cluster.yarn.client import preflight, tools_tokens, views
-from dlapp.cluster.yarn.client.cleanup import EndedApplication, forgotten, mark_use, sweep, sweep_cache
+from dlapp.cluster.yarn.client.cleanup import ended_applications, mark_use, sweep, sweep_cache
 from dlapp.cluster.yarn.client.interpreter import DIRECTORY as PYTHON_DIRECTORY
 from dlapp.cluster.yarn.client.interpreter import archive_resource, check_archive, interpreter
 from dlapp.cluster.yarn.client.last_application import local_cache, remember
@@ -95,16 +95,8 @@ class ApplicationSubmitter:
         try:
             # A session of its own: this is another thread.
             with self._session.own_rest() as rest:
-                started_ms = int(rest.info().get("id") or 0)
-                reports = rest.reports(user=self._session.user)
-                ended = {
-                    one.application_id: EndedApplication(one.state, rest.ended_ago_s(one))
-                    for one in reports
-                    if one.state.ended
-                }
-            places, known = StagingPaths(files.home), {one.application_id for one in reports}
-            starts = {one.cluster_timestamp_ms for one in known} | {started_ms}
-            ended |= forgotten(files, places, known, starts, clock.now_ms())
+                places = StagingPaths(files.home)
+                ended = ended_applications(rest, files, places, self._session.user)
             for application_id in ended:
                 tools_tokens.forget(application_id, login_user=self._session.user)
             sweep(files, places, ended, archives, histories, clock.now_ms())

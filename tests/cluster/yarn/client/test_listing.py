@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterable
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from dlapp.cluster.yarn.client.am_client import AmClients
 from dlapp.cluster.yarn.client.cleanup import GONE_AFTER_S
 from dlapp.cluster.yarn.client.rest import KIND, AppReport
 from dlapp.cluster.yarn.client.status import ApplicationReader
+from dlapp.errors import Unreachable
 from dlapp.ids import ApplicationId
 from dlapp.login import Login
 from dlapp.report import FinalStatus, State
@@ -77,13 +79,20 @@ def known(number: int, state: State = State.FINISHED, user: str = "tony") -> App
     )
 
 
-def reader(files: Files, reports: Iterable[AppReport], ago_s: float = 60.0) -> ApplicationReader:
+def reader(
+    files: Files, reports: Iterable[AppReport], ago_s: float = 60.0, *, starting: bool = False
+) -> ApplicationReader:
     """Return what shows the applications of a ResourceManager."""
 
     def of(user: str | None) -> list[AppReport]:
         return [one for one in reports if user in (None, one.user)]
 
-    rest = SimpleNamespace(reports=of, ended_ago_s=lambda _: ago_s)
+    def info() -> dict[str, Any]:
+        if starting:
+            raise Unreachable("the ResourceManager is starting")
+        return {"id": 1700000000000}
+
+    rest = SimpleNamespace(reports=of, ended_ago_s=lambda _: ago_s, info=info)
     session: Any = SimpleNamespace(
         user="tony",
         login=Login("tony"),
@@ -91,6 +100,7 @@ def reader(files: Files, reports: Iterable[AppReport], ago_s: float = 60.0) -> A
         rest=lambda: rest,
         files=lambda _user: files,
         own_files=lambda: files,
+        own_rest=lambda: contextlib.nullcontext(rest),
     )
     return ApplicationReader(session, AmClients())
 
@@ -127,6 +137,16 @@ def test_a_list_settles_what_the_callers_own_applications_left_that_have_ended(m
     reader(files, reports).views(user="kim")
     reader(files, reports, GONE_AFTER_S - 1).views()
     assert files.staged() == {1, 2, 4, 5}, "the first has just ended, and removes it itself"
+
+
+def test_what_a_resourcemanager_that_starts_does_not_list_yet_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock, "now_ms", lambda: NOW_MS)
+    files = Files()
+    files.stage(1, days_old=9)
+    reader(files, [], starting=True).views()
+    assert files.staged() == {1}
+    reader(files, []).views()
+    assert files.staged() == set()
 
 
 def test_a_list_does_not_wait_for_a_file_system_that_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
