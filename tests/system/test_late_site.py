@@ -50,3 +50,9 @@ print(*sorted(found))
 @pytest.mark.parametrize("options", [(), ("-S",)])
 def test_libraries_come_from_the_environment_that_dlapp_is_installed_in(options: tuple[str, ...]) -> None:
     assert trial("import click; print(click.__file__)", *options) == trial("import click; print(click.__file__)")
+
+
+def test_a_directory_beside_dlapp_does_not_hide_a_library_of_its_name() -> None:
+    # In a checkout there is one with images.
+    code = "import docker.utils; print(docker.utils.parse_repository_tag('a:b'))"
+    assert trial(code, "-S") == "('a', 'b')"

@@ -15,7 +15,10 @@ from types import ModuleType
 
 
 class LateSite:
-    """A finder, the last of all, that adds site-packages when a module is asked for that nothing else has.
+    """A finder, before that of `sys.path`, that adds site-packages when a module is asked for that nothing else has.
+
+    A directory without ``__init__.py`` counts as nothing, as it does in a Python that has site-packages from the start:
+    such a one lies beside dlapp in a checkout, and is called docker.
 
     Threads that come at the same time do the same twice, which changes nothing.
     """
@@ -26,6 +29,9 @@ class LateSite:
         # The standard library tries modules of other systems, and is complete without site-packages.
         if path is not None or name in sys.stdlib_module_names:
             return None
+        found = PathFinder.find_spec(name)
+        if found is not None and found.loader is not None:
+            return found
         sys.path += [directory for directory in _site_packages() if directory not in sys.path]
         return PathFinder.find_spec(name)
 
@@ -50,4 +56,4 @@ def _site_packages() -> list[str]:
 def add_late() -> None:
     """Find what lies in site-packages although this Python was started without them."""
     if sys.flags.no_site:
-        sys.meta_path.append(LateSite)
+        sys.meta_path.insert(sys.meta_path.index(PathFinder), LateSite)
