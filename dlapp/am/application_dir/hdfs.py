@@ -61,7 +61,8 @@ FEW_CONTAINERS = 100
 READ_FOR_S = 60.0
 """So long after a request for views somebody reads them; it is repeated twice in that time."""
 GROUP_EVERY_S, RESULTS_EVERY_S = 1.0, 0.2
-"""Between two groups of the journal, and if results of tasks wait for one; one that comes alone waits for nothing."""
+"""Between two groups of the journal, and if results of tasks, or payloads that are to start, wait for one; one that
+comes alone waits for nothing."""
 LOOK_EVERY_S = 5.0
 """For the marks of who cannot reach the control address, and for another attempt; each look is 2 ms of the NameNode."""
 PATIENCE_S, AGAIN_S = 300.0, 1.0
