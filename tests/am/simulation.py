@@ -133,6 +133,7 @@ class World:
         self.user_faults: dict[int, int] = {}
         self.completions: dict[int, tuple[ContainerId, TaskResult]] = {}
         self.on_record: dict[int, ContainerId] = {}
+        self.at_claim: dict[int, ContainerId] = {}
         self.stop_answers: list[str] = []
 
     # ---- time ----
@@ -351,6 +352,7 @@ class World:
             if committing:
                 if self.claim is None:
                     self.claim = wanted
+                    self.at_claim = {index: container_id for index, (container_id, _) in self.completions.items()}
                 else:
                     ended = self.claim.ending
                 if self.chance.random() < 0.5 and self.swapped is None:
@@ -780,6 +782,7 @@ class World:
         parts = {part.index: part.container_id for part in self.swapped.parts}
         for index in deciding:
             # An attempt that knows no more than the records takes a part that is there, and not one of whose making it
-            # hears afterwards.
-            if parts.get(index) not in (self.completions[index][0], self.on_record.get(index)):
+            # hears afterwards. Without a journal it may run all again before it finds the claim of an earlier one.
+            right = (self.completions[index][0], self.on_record.get(index), self.at_claim.get(index))
+            if parts.get(index) not in right:
                 self.violated(f"part {index} is of {parts.get(index)}, not of {self.completions[index][0]}")
