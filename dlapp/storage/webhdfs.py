@@ -503,7 +503,8 @@ class WebHdfs:
             NotFound: there is no ``old``, or no directory for ``new``.
             HdfsRefused: a gateway did nothing.
         """
-        if not overwrite and not self.has_numbers() and self.status(new) is not None:
+        is_namenode = self.has_numbers()
+        if not overwrite and not is_namenode and self.status(new) is not None:
             return False
         doubtful, options = False, "OVERWRITE" if overwrite else "NONE"
         for again in self._rounds(f"{shown(old)} cannot be renamed to {shown(new)}"):
@@ -512,7 +513,8 @@ class WebHdfs:
                 self._call(
                     "RENAME", old, {"destination": new, "renameoptions": options}, method="PUT", repeatable=False
                 )
-                if not self.has_numbers() and self.status(old) is not None:
+                doubtful = True  # if the next answer is lost
+                if not is_namenode and self.status(old) is not None:
                     raise HdfsRefused(f"{shown(self.place.location + old)} was not renamed to {shown(new)}", "")
                 return True
             except HdfsUnreachable as error:
