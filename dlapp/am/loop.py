@@ -282,7 +282,6 @@ class Loop:
         self._handle(answer)
         self._handle(events.Tick())
         if self._has_devices and self._master.are_payloads_over():
-            self._has_devices = False
             self._engine.release_devices()
 
     def _on_call(self, call: ControlRequest) -> None:

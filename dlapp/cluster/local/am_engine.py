@@ -235,13 +235,18 @@ class LocalAmEngine:
     def release_devices(self) -> None:
         """Give back the application's devices, of which no task of its own has one leased. May be repeated.
 
-        A next attempt must not wait for devices that it does not need, so a file says so first.
+        A next attempt must not wait for devices that it does not need, so a file says so first. While the disk is full,
+        they stay.
         """
-        if self._hold_fds:
+        if not self._hold_fds:
+            return
+        try:
             write_whole(os.path.join(self._home, DEVICES_RETURNED), "")
-            for fd in self._hold_fds:
-                os.close(fd)
-            self._hold_fds = ()
+        except OSError:
+            return
+        for fd in self._hold_fds:
+            os.close(fd)
+        self._hold_fds = ()
 
     def finish(self, final_status: FinalStatus, cause: Cause, diagnostics: str) -> bool:
         """Write the outcome, once and for all, and let the next ones start."""

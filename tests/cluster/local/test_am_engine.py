@@ -17,7 +17,7 @@ import pytest
 from dlapp.am.decisions.verdict import of_end
 from dlapp.cluster import STATUS_UNKNOWN, ContainerEnd, ContainerRequest, Grant, TaskLaunch
 from dlapp.cluster.local.am_engine import LocalAmEngine
-from dlapp.cluster.local.attempts import alive_lock
+from dlapp.cluster.local.attempts import DEVICES_RETURNED, alive_lock
 from dlapp.cluster.local.settings import settings_of
 from dlapp.cluster.local.state import is_locked
 from dlapp.config import load_config
@@ -165,6 +165,21 @@ def test_containers_are_granted_at_once_and_numbered_as_on_yarn(am: Am) -> None:
     assert grants[0].node == os.uname().nodename
     assert grants[0].log_url == f"file://{am.home}/containers/{grants[0].container_id}"
     assert am.beat() == ()
+
+
+def test_devices_are_held_until_their_return_is_written_down(am: Am) -> None:
+    read, write = os.pipe()
+    engine = LocalAmEngine(str(am.home), 1, am.alive, [write], am.woken.set)
+    in_the_way = am.home / DEVICES_RETURNED
+    in_the_way.mkdir()
+    engine.release_devices()
+    os.fstat(write)
+    in_the_way.rmdir()
+    for _ in range(2):
+        engine.release_devices()
+    assert in_the_way.is_file()
+    assert os.read(read, 1) == b"", "the last descriptor of what holds them is closed"
+    os.close(read)
 
 
 def test_a_registration_says_where_the_attempt_is(am: Am) -> None:
