@@ -13,7 +13,7 @@
 #   make test-hadoop, test-zookeeper, test-docker    those that need a server
 #   make test-faults       all tests with every fault injected, the slow ones and all cases of those marked sampled
 #   make test-federation   HDFS with an observer NameNode, and with a KMS, from Maven Central (minutes)
-#   make test-versions [VERSIONS="3.3.6 3.5.0"]   the tests on YARN and HDFS with other versions of Hadoop (long)
+#   make test-versions [VERSIONS="3.3.6"]   the tests on YARN and HDFS with Hadoop 2.10.2, 3.3.6 and 3.5.0 (long)
 #   make test-oldest       the tests with the oldest libraries that pyproject.toml allows
 #   make soak NAME=ledger  one part under faults for an hour, or yarn; ARGS="--seconds 300 --seed 1"
 #   make fuzz [CASES=]     100,000 changed inputs for each parser of what others wrote (hours; ARGS="-k hadoop")
@@ -124,7 +124,7 @@ test-federation:
 		tests/storage/in_federation.py $(ARGS)
 
 # All versions, also when one fails.
-VERSIONS ?= 3.3.6 3.5.0
+VERSIONS ?= 2.10.2 3.3.6 3.5.0
 test-versions:
 	@.ci/venv $(VENV) $(TESTED)
 	@$(BIN)/python -m tests.services.install

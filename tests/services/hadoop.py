@@ -44,6 +44,7 @@ from tests.services.zookeeper import NoZooKeeper, ZooKeeper
 
 DEFAULT_VERSION = "3.4.2"
 VERSION = os.environ.get("DLAPP_TEST_HADOOP", DEFAULT_VERSION)
+IS_HADOOP_2 = VERSION.startswith("2.")
 # Read at import: the tests give each test a home of its own.
 CACHE = Path(os.environ.get("DLAPP_TEST_CACHE") or Path.home() / ".cache" / "dlapp-tests")
 UP_DIRECTORY = Path(tempfile.gettempdir()) / f"dlapp-hadoop-{os.getuid()}"
@@ -215,7 +216,7 @@ def _fetch(target: Path, artifacts: tuple[str, ...]) -> None:
     dependencies = ""
     for group, artifact, version in (
         *(("org.apache.hadoop", one, VERSION) for one in artifacts),
-        *(HADOOP_2 if VERSION.startswith("2.") else ()),
+        *(HADOOP_2 if IS_HADOOP_2 else ()),
     ):
         name, _, kind = artifact.partition(":")
         dependencies += (
@@ -238,7 +239,7 @@ def _fetch(target: Path, artifacts: tuple[str, ...]) -> None:
         )
         if done.returncode != 0:
             raise NoHadoop(f"mvn could not fetch Hadoop {VERSION}: {(done.stdout + done.stderr)[-500:]}")
-        if VERSION.startswith("2."):
+        if IS_HADOOP_2:
             # Of the two that Maven finds its Jersey knows the older.
             for newer in Path(work, "lib").glob("asm-[4-9]*.jar"):
                 newer.unlink()
@@ -596,6 +597,7 @@ class Hadoop:
                 "dfs.datanode.hostname": local,
                 "dfs.namenode.datanode.registration.ip-hostname-check": "false",
                 "dfs.namenode.safemode.extension": "0",
+                "dfs.namenode.acls.enabled": "true",  # the default from Hadoop 3.3 on
                 "dfs.federation.router.rpc-address": f"{local}:{port['router']}",
                 "dfs.federation.router.admin-address": f"{local}:{port['router_admin']}",
                 "dfs.federation.router.http-address": f"{local}:{port['router_http']}",

@@ -32,7 +32,7 @@ from dlapp.storage.hdfs import HdfsFiles
 from dlapp.storage.open import plan_fetch
 from dlapp.storage.webhdfs import WebHdfs
 from dlapp.system.files import UntrustedFile
-from tests.services.hadoop import DATANODES, Hadoop
+from tests.services.hadoop import DATANODES, IS_HADOOP_2, Hadoop
 from tests.services.proxy import Plan, Proxy
 from tests.storage.fetching import fetch_entries
 
@@ -529,6 +529,7 @@ def test_a_corrupt_block_that_has_other_replicas_is_not_noticed(
 # ---- what is refused ----
 
 
+@pytest.mark.skipif(IS_HADOOP_2, reason="WebHDFS of Hadoop 2 sets no quotas")
 def test_space_that_is_used_up_is_said_and_not_tried_again(files: HdfsFiles, base: str, tmp_path: Path) -> None:
     files.web._call("SETQUOTA", files.place.path(base), {"storagespacequota": "1000"}, method="PUT")
     (tmp_path / "model").write_bytes(os.urandom(5000))

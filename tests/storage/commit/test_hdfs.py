@@ -24,6 +24,7 @@ from dlapp.storage.hdfs import HdfsFiles
 from dlapp.storage.hdfs_staging import HdfsStagingFiles
 from dlapp.storage.webhdfs import FileStatus, WebHdfs
 from dlapp.system.files import UntrustedFile
+from tests.services.hadoop import IS_HADOOP_2
 
 APP = ApplicationId(1700000000000, 42)
 OTHER = ApplicationId(1700000000000, 43)
@@ -483,6 +484,7 @@ def test_a_directory_that_is_replaced_passes_on_its_permissions_group_and_access
     assert "research" in str(before)
 
 
+@pytest.mark.skipif(IS_HADOOP_2, reason="Hadoop 2 has no erasure coding")
 @pytest.mark.parametrize("names", [[""], ["0", "1"]], ids=["one", "two"])
 def test_what_replaces_a_directory_is_coded_and_placed_by_its_policies(
     place: HdfsPlace, files: HdfsFiles, target: str, tmp_path: Path, names: list[str]

@@ -26,8 +26,9 @@ createAbnormalContainerStatus, createPreemptedContainerStatus and createKilledCo
 LOST_NODE = "*lost* node"
 """In the ResourceManager's words on a container of a node that it has given up, whose processes may live on. Source:
 SchedulerUtils.LOST_CONTAINER, Hadoop 2.6 to 3.4."""
+VIRTUAL_MEMORY = -103
 MEMORY = {
-    -103: "raise memory of its role, or the cluster's yarn.nodemanager.vmem-pmem-ratio",
+    VIRTUAL_MEMORY: "raise memory of its role, or the cluster's yarn.nodemanager.vmem-pmem-ratio",
     -104: "raise memory of its role",
 }
 NO_PYTHON = (126, 127)
@@ -35,7 +36,7 @@ NO_PYTHON = (126, 127)
 OURS = "dlapp: "
 """How a line begins that the command then leaves on standard error."""
 OWN_FAULTS = {
-    -103: "was ended for using too much virtual memory",
+    VIRTUAL_MEMORY: "was ended for using too much virtual memory",
     -104: "was ended for using too much memory",
     -105: "was ended by dlapp",
     -107: "was ended after the application",
@@ -51,7 +52,7 @@ def end_of(status: ContainerStatus) -> ContainerEnd:
     words = NODE_FAULTS.get(code) or OWN_FAULTS.get(code)
     told = _first_words(status.diagnostics)
     if code in MEMORY:
-        told = f"{_memory(status.diagnostics)}; {MEMORY[code]}"
+        told = f"{_memory(status)}; {MEMORY[code]}"
     return ContainerEnd(
         container_id=status.container_id,
         exit_status=code,
@@ -60,11 +61,11 @@ def end_of(status: ContainerStatus) -> ContainerEnd:
     )
 
 
-def _memory(diagnostics: str) -> str:
+def _memory(status: ContainerStatus) -> str:
     """The numbers: ``607.8 MB of 256 MB``; source: ContainersMonitorImpl.formatErrorMessage."""
-    kind = "physical" if "PHYSICAL" in diagnostics else "virtual"
-    found = re.search(rf"(\d[\d.]* \w+ of \d[\d.]* \w+) {kind} memory used", diagnostics)
-    return found[1] if found else _first_words(diagnostics)
+    kind = "virtual" if status.exit_status == VIRTUAL_MEMORY else "physical"
+    found = re.search(rf"(\d[\d.]* \w+ of \d[\d.]* \w+) {kind} memory used", status.diagnostics)
+    return found[1] if found else _first_words(status.diagnostics)
 
 
 def was_taken_away(status: ContainerStatus) -> bool:

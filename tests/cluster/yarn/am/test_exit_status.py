@@ -15,6 +15,11 @@ MEMORY = (
     "memory limit. Current usage: 607.8 MB of 256 MB physical memory used; 613.5 MB of 537.6 MB virtual memory used. "
     "Killing container.\nDump of the process-tree for container_x :"
 )
+MEMORY_2 = (
+    "Container [pid=7001,containerID=container_x] is running beyond physical memory limits. Current usage: 607.8 MB of "
+    "256 MB physical memory used; 613.5 MB of 537.6 MB virtual memory used. Killing container."
+)
+"""Of Hadoop 2."""
 ONE = ContainerId.from_text("container_1700000000000_0042_01_000002")
 
 
@@ -33,6 +38,7 @@ def status(code: int, told: str) -> ContainerStatus:
         (-102, "Container preempted by scheduler", True, "was preempted: "),
         (-104, MEMORY, False, "was ended for using too much memory: 607.8 MB of 256 MB; raise memory of its role$"),
         (-103, MEMORY.replace("PHYSICAL", "VIRTUAL"), False, "virtual memory: 613.5 MB of 537.6 MB; raise .*-ratio$"),
+        (-104, MEMORY_2, False, "was ended for using too much memory: 607.8 MB of 256 MB; raise memory of its role$"),
         (-104, "in other words", False, "too much memory: in other words; raise"),
         (-105, "Container killed by the ApplicationMaster.", False, "by dlapp"),
         (-1000, "\n\nFile does not exist: hdfs://x/y", True, "could not be prepared on its node: File does not exist"),
