@@ -546,11 +546,11 @@ def test_what_has_ended_is_removed_from_the_history_and_nothing_else(state_dir: 
 
 @pytest.mark.hadoop
 @pytest.mark.parametrize("engine", ["yarn"], indirect=True)
-def test_what_is_on_a_cluster_is_not_removed(engine: Engine, tmp_path: Path) -> None:
+def test_what_has_not_ended_on_a_cluster_is_not_removed(engine: Engine, tmp_path: Path) -> None:
     application = launch(properties(tmp_path, "true"))
     refused = run("dlapp-rm", application)
     assert refused.code == 2
-    assert "on the cluster" in refused.err
+    assert "only what has ended can be removed" in refused.err
     ended(application)
 
 
