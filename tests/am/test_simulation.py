@@ -265,10 +265,6 @@ def believes_that_a_lost_node_is_dead(plant: Plant) -> None:
     plant.setattr(failures, "_may_run_on", lambda *_: False)
 
 
-def starts_payloads_of_which_no_journal_tells(plant: Plant) -> None:
-    plant.setattr(assignment, "may_start", lambda state, container: state.role_of(container).may_start)
-
-
 def loses_sight_of_a_container(plant: Plant) -> None:
     take_grant = allocation.take_grant
 
@@ -338,10 +334,7 @@ PLANTED = (
     waits_for_what_never_comes,
     opens_the_gate_for_one_role_of_its_gang,
 )
-RARELY_SEEN = (
-    restarts_an_index_before_its_container_has_ended,
-    starts_payloads_of_which_no_journal_tells,
-)
+RARELY_SEEN = (restarts_an_index_before_its_container_has_ended,)
 """Bugs that take hundreds of seeds to show."""
 
 
