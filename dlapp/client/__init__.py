@@ -487,7 +487,7 @@ class Client(Closeable):
             given = Overrides(settings, env or {}, words, OptionNames("overrides", "env", "args"))
 
         def brought_by_a_shell(spec: AppSpec) -> list[str]:
-            from dlapp.client import shell_input
+            from dlapp.client.shell import input as shell_input
 
             paths = shell_input.remembered(shell_input.records_below(self.state_path), spec)
             for one in paths:

@@ -41,11 +41,11 @@ def main(
 
     The words after -- are the program's arguments, in place of user_shell_args.
     """
-    from dlapp.client.shell_server import BIN, DIRECTORY_VARIABLE, START_VARIABLE
+    from dlapp.client.shell.server import BIN, DIRECTORY_VARIABLE, START_VARIABLE
 
     if path := os.environ.get(START_VARIABLE):
         from dlapp.client import Client
-        from dlapp.client.shell_start import read_start
+        from dlapp.client.shell.start import read_start
         from dlapp.tools.launcher import launch
 
         snapshot, config = read_start(path, cluster=cluster)

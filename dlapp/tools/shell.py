@@ -21,7 +21,7 @@ def main(file: str, gcores: int | None, no_input: bool, as_json: bool) -> int:
     as a run would. 'dlapp-run' inside submits the application with the workspace as it is then.
     """
     from dlapp.client import Client
-    from dlapp.client.shell import ShellClosed, open_shell
+    from dlapp.client.shell.session import ShellClosed, open_shell
     from dlapp.tools.display.progress import copying_bar
 
     try:

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlapp.client import shell_input
-from dlapp.client.shell_input import STAGING, as_pattern, remember, remembered
+from dlapp.client.shell import input as shell_input
+from dlapp.client.shell.input import STAGING, as_pattern, remember, remembered
 from dlapp.errors import DlappError, NotFound
 from dlapp.spec import AppSpec, InputSpec
 

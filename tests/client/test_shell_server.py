@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.client.shell_server import ShellRequestServer, install
+from dlapp.client.shell.server import ShellRequestServer, install
 from tests.applications import wait_for
 
 LAUNCHER = """

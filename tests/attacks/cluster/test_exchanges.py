@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.client import shell  # noqa: F401
+from dlapp.client.shell import session as shell  # noqa: F401
 from dlapp.errors import DlappError
 from dlapp.ids import ApplicationId
 from tests.attacks.cluster.test_own_state import of

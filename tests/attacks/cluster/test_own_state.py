@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 
 # What is imported late: another user may not be able to read the interpreter of the tests.
-from dlapp.client import completion, shell, shell_input
+from dlapp.client import completion
+from dlapp.client.shell import input as shell_input
+from dlapp.client.shell import session as shell
 from dlapp.cluster.local.client import engine as client
 from dlapp.cluster.local.client.engine import LocalEngine
 from dlapp.cluster.local.runner import (

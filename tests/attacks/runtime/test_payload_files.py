@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlapp.client.logs import GrowingFile, LogPiece, read_logs
-from dlapp.client.shell_input import fetch_into_workspace
+from dlapp.client.shell.input import fetch_into_workspace
 from dlapp.cluster import LogFiles
 from dlapp.errors import NotFound, UsageError
 from dlapp.ids import ApplicationId, ContainerId

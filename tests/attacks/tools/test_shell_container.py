@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.client.shell_server import ShellRequestServer, install
+from dlapp.client.shell.server import ShellRequestServer, install
 from tests.applications import BIN, Done, properties, run, wait_for
 from tests.services.containers.dockerd import IMAGE, Dockerd, dockerd
 

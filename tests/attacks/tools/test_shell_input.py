@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dlapp.client.shell_input import fetch_into_workspace
+from dlapp.client.shell.input import fetch_into_workspace
 from dlapp.errors import DlappError
 from dlapp.spec import InputSpec
 from tests.attacks.identities import Identities, User, deadline

@@ -1,10 +1,10 @@
 """dlapp-shell: the environment of a payload, interactively, in the user's own workspace.
 
-A session is a directory under the state directory: where dlapp-run asks (`dlapp.client.shell_server`), and in Docker
+A session is a directory under the state directory: where dlapp-run asks (`dlapp.client.shell.server`), and in Docker
 the lifeline, HOME and TMPDIR. A lock on its ``dlapp.log`` says that it is alive; the next session removes the dead
 ones'. Nothing else has to be given back after a SIGKILL: GPUs are held by kernel locks that end with the last process
 that inherited them (of a cluster's ledger, the next that asks on this host ends the lease then), a plain shell ends
-with its keeper (`dlapp.client.plain_shell`), a container by its lifeline.
+with its keeper (`dlapp.client.shell.plain`), a container by its lifeline.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dlapp.client import shell_input
-from dlapp.client.shell_server import BIN, DIRECTORY_VARIABLE, RC, SEEN, START_VARIABLE, ShellRequestServer, install
-from dlapp.client.shell_start import write_start
+from dlapp.client.shell import input as shell_input
+from dlapp.client.shell.server import BIN, DIRECTORY_VARIABLE, RC, SEEN, START_VARIABLE, ShellRequestServer, install
+from dlapp.client.shell.start import write_start
 from dlapp.cluster.local.state import is_locked, open_lock, open_state
 from dlapp.errors import NotFound, UsageError
 from dlapp.ids import ApplicationId, ContainerId
@@ -33,7 +33,7 @@ from dlapp.system.processes.spawn import PROGRAM
 
 if TYPE_CHECKING:
     from dlapp.client import Client
-    from dlapp.client.plain_shell import PlainShell
+    from dlapp.client.shell.plain import PlainShell
     from dlapp.config import Config
     from dlapp.gpuid.devices import Device
     from dlapp.runtime.docker_shell import DockerShell
@@ -144,7 +144,7 @@ def open_shell(
                 stack.callback(shell.close)
                 shell.start()
         else:
-            from dlapp.client.plain_shell import PlainShell
+            from dlapp.client.shell.plain import PlainShell
 
             inside = environment(spec, directory, devices, user_env, cache_paths, in_docker=False)
             inside[DIRECTORY_VARIABLE] = f"{directory}/{SEEN}"
