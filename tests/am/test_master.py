@@ -1118,6 +1118,33 @@ def test_where_the_others_go_on_only_the_role_that_cannot_start_has_failed() -> 
     assert am.words().startswith("2 of 3 containers failed: 0-1; the first of them: container 0 (prepare 0) failed")
 
 
+def test_where_the_others_go_on_a_role_that_can_never_start_loses_its_containers_of_before() -> None:
+    roles = (RoleSpec(name="db"), after("web", ("db", Until.STARTED)), RoleSpec(name="other"))
+    first = Driver(*roles, on_container_failure=ContainerFailure.CONTINUE)
+    first.running(2)
+    first.granted(3, request_id=2)
+    first.hello(3)  # its payload has not begun
+    first.running(4, request_id=3)
+    grants = tuple(first.grant(number) for number in (3, 4))
+    going_on = {"on_container_failure": ContainerFailure.CONTINUE}
+    am = Driver(*roles, attempt=2, former=first.journal(), live=grants, **going_on)
+    am.hello(3, index=1, phase=Phase.UNPACKING, attempt=1)
+    am.hello(4, index=2, phase=Phase.RUNNING, attempt=1)
+    am.ended(2, -100, attempt=1, node_fault=True)
+    am.wait(20)
+    am.granted(5)
+    am.hello(5)
+    am.finished(5, result(Fault.USER, None, None))  # before its payload began
+    assert (am.orders(3, attempt=1).stop, am.orders(4, attempt=1).stop) == (Stop.NOW, Stop.NO)
+    am.report(3, Phase.ENDED, result(Fault.STOPPED, None, None), attempt=1)
+    am.report(4, Phase.ENDED, result(), attempt=1)
+    assert [part.role for part in am.settlement().parts] == ["other"]
+    am.settled()
+    am.ended(3, attempt=1)
+    am.ended(4, attempt=1)
+    assert am.words().startswith("2 of 3 containers failed: 0-1; the first of them: container 0 (db 0) ")
+
+
 def test_a_next_attempt_knows_what_had_started_and_failed_for_good() -> None:
     roles = (RoleSpec(name="db", service=True), after("web", ("db", Until.STARTED)))
     first = Driver(*roles)

@@ -7,9 +7,9 @@ until then they would hold what that role may need.
 
 from __future__ import annotations
 
-from dlapp.am.decisions import failures, gang, shutdown, verdict
+from dlapp.am.decisions import containers, failures, gang, shutdown, verdict
 from dlapp.am.model.demand import Role
-from dlapp.am.model.instance import Stage
+from dlapp.am.model.instance import Stage, StopReason
 from dlapp.am.model.state import ApplicationState
 from dlapp.spec import ContainerFailure, Until
 
@@ -44,7 +44,10 @@ def _is_in_vain(other: Role, until: Until) -> bool:
 
 
 def _give_up_if_in_vain(state: ApplicationState, role: Role, others: list[Role]) -> None:
-    """End or go on without the indexes of a role that can never start, because these roles will never be there."""
+    """End or go on without the indexes of a role that can never start, because these roles will never be there.
+
+    Those that an earlier attempt had bound are stopped first; they are given up when their containers are over.
+    """
     unstarted = set(role.indexes) - role.begun - role.lost
     if not others or not unstarted:
         return
@@ -52,9 +55,13 @@ def _give_up_if_in_vain(state: ApplicationState, role: Role, others: list[Role])
     name = verdict.container_name(lost.index, lost.role.name, lost.role_index)
     failure = f"role {role.spec.name} cannot start: it depends on role {others[0].spec.name}, and {name} failed"
     decides = state.spec.decides(role.spec)
-    is_bound = not unstarted.issubset(role.waiting_indexes())
-    if is_bound or (decides and state.spec.on_container_failure is ContainerFailure.STOP):
+    bound = [one for index in sorted(unstarted) if (one := state.instances[index].container) is not None]
+    if (bound and role.gate.gang) or (decides and state.spec.on_container_failure is ContainerFailure.STOP):
         shutdown.fail(state, failure)
         return
+    for container in bound:
+        if container.stop_reason is None:
+            containers.stop(state, container, StopReason.SURPLUS)
     for index in sorted(unstarted):
-        failures.give_up(state, state.instances[index], failure if decides else "")
+        if state.instances[index].container is None:
+            failures.give_up(state, state.instances[index], failure if decides else "")
