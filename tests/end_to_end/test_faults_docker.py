@@ -20,6 +20,7 @@ from dlapp.am.decisions.verdict import NODE_RETRIES
 from dlapp.gpuid.stores.machine import MachineLedger
 from dlapp.gpuid.stores.zookeeper import ZooKeeperLedger
 from dlapp.system.processes.proc import start_time
+from dlapp.system.processes.spawn import is_program
 from tests.applications import (
     application_dir,
     ended,
@@ -195,8 +196,7 @@ def gate() -> Iterator[FileGate]:
 
 
 def is_task(pid: int) -> bool:
-    words = command_line(pid).split("\0")
-    return "dlapp" in words and words[words.index("dlapp") + 1] == "task"
+    return is_program([word.encode() for word in command_line(pid).split("\0")], (b"task",))
 
 
 def launched_and_held(box: Box, gate: FileGate, phase: str) -> tuple[str, Path]:

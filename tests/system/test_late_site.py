@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -56,3 +58,19 @@ def test_a_directory_beside_dlapp_does_not_hide_a_library_of_its_name() -> None:
     # In a checkout there is one with images.
     code = "import docker.utils; print(docker.utils.parse_repository_tag('a:b'))"
     assert trial(code, "-S") == "('a', 'b')"
+
+
+@pytest.mark.parametrize("python", dict.fromkeys([sys.executable, shutil.which("python3", path="/usr/bin")]))
+def test_what_a_pth_file_adds_is_found_and_what_it_would_run_is_not(python: str | None, tmp_path: Path) -> None:
+    if python is None:
+        pytest.skip("the system has no Python")
+    subprocess.run([python, "-m", "venv", "--without-pip", tmp_path / "made"], check=True)
+    (packages,) = (tmp_path / "made").glob("lib/python*/site-packages")
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "added_library.py").touch()
+    (packages / "some.pth").write_text(f"# a comment\nimport sys; sys.exit('run')\n{tmp_path}/more\n{tmp_path}/gone\n")
+    begin = PACKAGES.format(PROGRAM[-1].removesuffix("/dlapp/__main__.py"))
+    shown = "import sys, added_library; print(sys.prefix)"
+    command = [tmp_path / "made" / "bin" / "python", "-I", "-S", "-c", begin + shown]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == (f"{tmp_path}/made\n", "")

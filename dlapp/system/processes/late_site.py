@@ -2,14 +2,14 @@
 
 The processes that dlapp starts itself run without `site` (``python -S``): on every start it reads each ``.pth`` file of
 the installation and runs what these import, which is a third of the processor time of a task's start or more, and a
-task on one machine or from the bundle of a cluster needs nothing that lies there. ``.pth`` files are not read later
-either: what they run or add is not dlapp's. Source: docs.python.org, library/site.
+task on one machine or from the bundle of a cluster needs nothing that lies there. What ``.pth`` files add is added
+late, too; what they run is not run. Source: docs.python.org, library/site.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
@@ -50,7 +50,21 @@ def _site_packages() -> list[str]:
         pass
     else:
         prefixes = [environment, *(prefixes if ("include-system-site-packages", "true") in lines else ())]
-    return [directory for directory in site.getsitepackages(prefixes) if os.path.isdir(directory)]
+        sys.prefix = sys.exec_prefix = environment  # by which Debian's `site` knows a virtual environment
+    found = [directory for directory in site.getsitepackages(prefixes) if os.path.isdir(directory)]
+    return found + [path for directory in found for path in _added(directory)]
+
+
+def _added(directory: str) -> Iterator[str]:
+    """Yield the directories that the ``.pth`` files of a site-packages add."""
+    import os
+
+    for name in sorted(os.listdir(directory)):
+        if name.endswith(".pth") and not name.startswith("."):
+            with open(os.path.join(directory, name), encoding="utf-8", errors="replace") as file:
+                lines = [line.strip() for line in file]
+            paths = [os.path.join(directory, line) for line in lines if line and not line.startswith(("#", "import"))]
+            yield from (path for path in paths if os.path.isdir(path))
 
 
 def add_late() -> None:

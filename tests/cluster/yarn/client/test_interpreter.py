@@ -74,7 +74,7 @@ def run(hadoop: Hadoop, directory: Path, **options: str) -> ApplicationView:
 
 def test_a_python_that_is_an_archive_on_hdfs_runs_master_and_tasks(hadoop: Hadoop, tmp_path: Path) -> None:
     witness = tmp_path / "witness"
-    script = f'#!/bin/sh\necho "$3" >>{witness}\nexec {sys.executable} "$@"\n'.encode()
+    script = f'#!/bin/sh\necho "$4" >>{witness}\nexec {sys.executable} "$@"\n'.encode()
     archive = tmp_path / "python.tar.gz"
     with tarfile.open(archive, "w:gz") as tar:
         entry = tarfile.TarInfo("bin/python3")
@@ -101,7 +101,7 @@ def test_a_python_that_is_an_archive_on_hdfs_runs_master_and_tasks(hadoop: Hadoo
 
 def test_a_python_that_is_too_old_says_so_in_one_line(hadoop: Hadoop, tmp_path: Path) -> None:
     old = tmp_path / "python3.6"
-    code = "import sys, zipfile; sys.version_info = (3, 6, 8); exec(zipfile.ZipFile(sys.argv[2]).read('__main__.py'))"
+    code = "import sys, zipfile; sys.version_info = (3, 6, 8); exec(zipfile.ZipFile(sys.argv[3]).read('__main__.py'))"
     old.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{code}" "$@"\n')
     old.chmod(0o755)
     tmp_path.chmod(0o755)
