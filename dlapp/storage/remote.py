@@ -55,7 +55,8 @@ class RemoteFiles:
         try:
             import fsspec
         except ImportError:
-            raise UsageError(f"{scheme}:// needs a library that is not here: pip install 'dlapp[fsspec]'") from None
+            install = "pip install '/path/to/the/clone[fsspec]'"
+            raise UsageError(f"{scheme}:// needs a library that is not here: {install}") from None
         try:
             self._class: Any = fsspec.get_filesystem_class(scheme)
         except ImportError as missing:

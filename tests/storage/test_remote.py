@@ -20,7 +20,7 @@ from dlapp.storage.open import open_location, open_output
 from dlapp.storage.remote import RemoteFiles
 from tests.storage.fetching import fetch_sources
 
-fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: pip install 'dlapp[fsspec]'")
+fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: pip install '.[fsspec]'")
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_what_has_no_library_or_no_meaning_is_refused_by_name(monkeypatch: pytes
     with pytest.raises(UsageError, match=r"odd:// needs a library that is not here: Install odd"):
         open_location("odd://x/y")
     monkeypatch.setitem(__import__("sys").modules, "fsspec", None)
-    with pytest.raises(UsageError, match=r"pip install 'dlapp\[fsspec\]'"):
+    with pytest.raises(UsageError, match=r"pip install '/path/to/the/clone\[fsspec\]'"):
         open_location("s3://x/y")
 
 

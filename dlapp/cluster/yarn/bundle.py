@@ -82,7 +82,8 @@ def sources() -> list[BundleFile]:
         spec = _spec_of(module)
         if spec is None or spec.origin is None:
             if module in _NEEDED:
-                raise DlappError(f"{module} is not installed here, and every node needs it: pip install dlapp")
+                install = "pip install /path/to/the/clone"
+                raise DlappError(f"{module} is not installed here, and every node needs it: {install}")
             continue
         for one in _files_of(module, spec):
             found[one.name] = one
