@@ -26,7 +26,7 @@ _OF_ROLES = ("instances", "memory", "vcores", "gcores", "nodes", "exclude_nodes"
 @click.option("--wait", is_flag=True, help="Show the progress until the application ends, and exit with its code.")
 @click.option("--print-spec", is_flag=True, help="Print what would be submitted as JSON; submit nothing.")
 @click.option("--cluster", metavar="NAME", help="Submit to this engine instead of the configured one.")
-@override_options("a key of [resources]")
+@override_options("a key of [resources], or the same of a role,")
 @json_option("Print the result as JSON; the lines for people go to stderr.")
 def main(
     wait: bool,
