@@ -1126,8 +1126,8 @@ def test_where_the_others_go_on_a_role_that_can_never_start_loses_its_containers
     first.hello(3)  # its payload has not begun
     first.running(4, request_id=3)
     grants = tuple(first.grant(number) for number in (3, 4))
-    going_on = {"on_container_failure": ContainerFailure.CONTINUE}
-    am = Driver(*roles, attempt=2, former=first.journal(), live=grants, **going_on)
+    going_on = ContainerFailure.CONTINUE
+    am = Driver(*roles, attempt=2, former=first.journal(), live=grants, on_container_failure=going_on)
     am.hello(3, index=1, phase=Phase.UNPACKING, attempt=1)
     am.hello(4, index=2, phase=Phase.RUNNING, attempt=1)
     am.ended(2, -100, attempt=1, node_fault=True)

@@ -13,6 +13,9 @@ from dlapp.system.processes.spawn import PROGRAM
 
 PACKAGES = "import sys; sys.path.append({0!r}); from dlapp.system.processes.late_site import add_late; add_late()\n"
 
+SYSTEM = shutil.which("python{}.{}".format(*sys.version_info), path="/usr/bin")
+"""The system's own Python, if it is of this version; Debian's has other directories."""
+
 
 def trial(code: str, *options: str) -> str:
     """Run code in a Python that was started with these options and has dlapp."""
@@ -60,10 +63,8 @@ def test_a_directory_beside_dlapp_does_not_hide_a_library_of_its_name() -> None:
     assert trial(code, "-S") == "('a', 'b')"
 
 
-@pytest.mark.parametrize("python", dict.fromkeys([sys.executable, shutil.which("python3", path="/usr/bin")]))
-def test_what_a_pth_file_adds_is_found_and_what_it_would_run_is_not(python: str | None, tmp_path: Path) -> None:
-    if python is None:
-        pytest.skip("the system has no Python")
+@pytest.mark.parametrize("python", [one for one in (sys.executable, SYSTEM) if one])
+def test_what_a_pth_file_adds_is_found_and_what_it_would_run_is_not(python: str, tmp_path: Path) -> None:
     subprocess.run([python, "-m", "venv", "--without-pip", tmp_path / "made"], check=True)
     (packages,) = (tmp_path / "made").glob("lib/python*/site-packages")
     (tmp_path / "more").mkdir()
@@ -71,6 +72,6 @@ def test_what_a_pth_file_adds_is_found_and_what_it_would_run_is_not(python: str 
     (packages / "some.pth").write_text(f"# a comment\nimport sys; sys.exit('run')\n{tmp_path}/more\n{tmp_path}/gone\n")
     begin = PACKAGES.format(PROGRAM[-1].removesuffix("/dlapp/__main__.py"))
     shown = "import sys, added_library; print(sys.prefix)"
-    command = [tmp_path / "made" / "bin" / "python", "-I", "-S", "-c", begin + shown]
+    command = [str(tmp_path / "made" / "bin" / "python"), "-I", "-S", "-c", begin + shown]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.stdout, done.stderr) == (f"{tmp_path}/made\n", "")
