@@ -23,7 +23,7 @@ class LedgerSettings(Value):
         kind: `MACHINE`, `ZOOKEEPER` or `NODE_MANAGER`.
         lock_dir: where the ledger of this machine is; one for everybody on it.
         docker_host: the dockerd that is asked for containers, and no other one; empty: none.
-        application: of `MACHINE`: leases come from what its ApplicationMaster reserved; empty: nothing is reserved.
+        application: of `MACHINE`: leases come from what its ApplicationMaster reserved; empty: each reserves its own.
         ensemble: of `ZOOKEEPER`: ``zk1:2181,zk2:2181,zk3:2181``.
         root: path of the ledger's znodes.
         former_root: where a host's record is read that is not there yet; empty: nowhere.

@@ -244,9 +244,10 @@ class LocalAmEngine:
             write_whole(os.path.join(self._home, DEVICES_RETURNED), "")
         except OSError:
             return
-        for fd in self._hold_fds:
+        with self._lock:  # the reaper's thread may start a task with them just now
+            returned, self._hold_fds = self._hold_fds, ()
+        for fd in returned:
             os.close(fd)
-        self._hold_fds = ()
 
     def finish(self, final_status: FinalStatus, cause: Cause, diagnostics: str) -> bool:
         """Write the outcome, once and for all, and let the next ones start."""
@@ -402,6 +403,9 @@ class LocalAmEngine:
         directory = container.directory
         os.mkdir(directory, 0o700)
         settings = self._settings
+        # Devices that were given back are no longer reserved: a container that starts again then reserves its own.
+        is_returned = self._total[2] > 0 and not self._hold_fds
+        reserved_for = "" if is_returned else str(self._application)
         spec = LaunchSpec(
             launch.container_id,
             launch.control_url,
@@ -409,7 +413,7 @@ class LocalAmEngine:
             launch.env,
             launch.environment,
             DockerSettings(settings.docker_host, settings.docker_network, settings.docker_gpu_mode, settings.lock_dir),
-            ledger=LedgerSettings(MACHINE, settings.lock_dir, settings.docker_host, application=str(self._application)),
+            ledger=LedgerSettings(MACHINE, settings.lock_dir, settings.docker_host, application=reserved_for),
             cache=CacheSettings(
                 settings.cache_limit_bytes,
                 settings.cache_age_s,

@@ -319,8 +319,7 @@ class MachineLedger:
     def lease(self, ask: LeaseRequest, *, timeout_s: float = 0.0) -> MachineLease:
         """Lease ``ask.gcores`` of the devices that are reserved for ``ask.application`` to one of its containers.
 
-        In the place of one that is lost or in quarantine, another is reserved for this lease alone; if none is reserved
-        any more, all of them.
+        In the place of one that is lost or in quarantine, another is reserved for this lease alone.
 
         Args:
             ask: its evidence is for a payload that does not inherit ``fds``: ``fifo``, the path of the lifeline that
@@ -350,17 +349,14 @@ class MachineLedger:
                             extra = None
                         kept.pop_all()
                         return MachineLease(chosen, taken, extra)
-                elif (ours.broken or not ours.total) and extra is None:
-                    # Those of an application that had no more payloads were given back; one of its containers may still
-                    # have to start again.
-                    count = min(len(ours.broken), gcores - len(free)) if ours.total else gcores
+                elif ours.broken and extra is None:
+                    count = min(len(ours.broken), gcores - len(free))
                     try:
                         extra = kept.enter_context(self.reserve(application, count, spread=spread))
                         continue
                     except (NotEnough, AskTooLarge) as error:
                         if self._clock() >= deadline:
-                            reason = str(getattr(error, "reason", error))
-                            why = ", and in place of it: ".join(filter(None, (", ".join(ours.broken), reason)))
+                            why = f"{', '.join(ours.broken)}, and in place of it: {getattr(error, 'reason', error)}"
                             raise NotEnough(self.host, why, gcores, len(free), held) from error
                 elif gcores > ours.total:
                     reason = f"asked for {counted(gcores, 'gcores')}, {ours.total} are reserved for {application}"

@@ -41,6 +41,8 @@ class Am:
         program: Sequence[str],
         attempt: int = 1,
         containers: int = 3,
+        gcores: int = 0,
+        hold_fds: Sequence[int] = (),
         shared: bool = False,
         is_aftermath: bool = False,
     ) -> None:
@@ -50,7 +52,7 @@ class Am:
         settings = settings_of(config, program).to_json()
         (home / "engine.json").write_text(json.dumps({"settings": settings, "shared": shared, "umask": 0o027}))
         submission = Submission(
-            spec=spec_of("x", memory_mib=100, containers=containers),
+            spec=spec_of("x", memory_mib=100, containers=containers, gcores=gcores),
             workspace_archive="file:///nowhere",
             workspace_digest="sha256-00",
             submitter="tony",
@@ -60,7 +62,7 @@ class Am:
         self.alive = os.open(alive_lock(str(home), attempt), os.O_RDWR | os.O_CREAT)
         locks.try_lock(self.alive)
         self.woken = threading.Event()
-        self.engine = LocalAmEngine(str(home), attempt, self.alive, [], self.woken.set, is_aftermath=is_aftermath)
+        self.engine = LocalAmEngine(str(home), attempt, self.alive, hold_fds, self.woken.set, is_aftermath=is_aftermath)
         self.ended: dict[ContainerId, ContainerEnd] = {}
         self.failed: dict[ContainerId, ContainerEnd] = {}
         self.refused: dict[int, str] = {}
@@ -179,6 +181,40 @@ def test_devices_are_held_until_their_return_is_written_down(am: Am) -> None:
         engine.release_devices()
     assert in_the_way.is_file()
     assert os.read(read, 1) == b"", "the last descriptor of what holds them is closed"
+    os.close(read)
+
+
+def test_a_task_that_starts_when_the_devices_were_given_back_leases_others(make_am: Callable[..., Am]) -> None:
+    read, write = os.pipe()
+    am = make_am(gcores=1, hold_fds=[write])
+    os.close(read)
+    before, after = am.beat(ask(2))
+    found = []
+    for grant in (before, after):
+        launch = from_json(LaunchSpec, json.loads((am.start(grant, "wait") / FILE_NAME).read_text()))
+        assert launch.ledger is not None
+        found.append(launch.ledger.application)
+        am.engine.release_devices()
+    assert found == [am.home.name, ""], "without an application, each lease reserves its own devices"
+
+
+def test_devices_are_given_back_when_no_task_is_being_started_with_them(make_am: Callable[..., Am]) -> None:
+    read, write = os.pipe()
+    am = make_am(hold_fds=[write])
+    held_before_close: list[int] = []
+
+    class Watched:
+        def __enter__(self) -> None:
+            held_before_close.append(os.fstat(write).st_ino)
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    lock, am.engine._lock = am.engine._lock, Watched()  # type: ignore[assignment]
+    am.engine.release_devices()
+    am.engine._lock = lock
+    assert len(held_before_close) == 1
+    assert os.read(read, 1) == b""
     os.close(read)
 
 
