@@ -131,7 +131,7 @@ def _clear(
     """
     from dlapp.system.text import human_size
 
-    caches = {one.name: one for one in programs.entries()} if programs and names else {}
+    caches = {one.name: one for one in programs.entries(names)} if programs and names else {}
     if missing := [name for name in names if name not in caches]:
         raise NotFound(f"{shown(_PROGRAMS + missing[0])}: there is no such cache (dlapp-cache list shows them)")
     is_named = bool(chosen or names)

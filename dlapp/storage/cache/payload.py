@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from dlapp.errors import Denied, DlappError, TimedOut
@@ -34,6 +35,7 @@ Note = Callable[[str], None]
 WAIT_S = 60.0
 """A cache gets out of the way in one rename, so nobody holds a lock for long."""
 _AGAIN_S = 0.02
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class PayloadCacheEntry(NamedTuple):
@@ -105,8 +107,8 @@ class PayloadCaches:
             raise explained(error, path, "made") from error
         return path
 
-    def entries(self) -> list[PayloadCacheEntry]:
-        """Return all caches, the one used longest ago first."""
+    def entries(self, only: Collection[str] | None = None) -> list[PayloadCacheEntry]:
+        """Return all caches, or those named ``only``, the one used longest ago first."""
         found = [
             PayloadCacheEntry(
                 name,
@@ -115,6 +117,7 @@ class PayloadCaches:
                 lock_files.kind_held(self._path("locks", name)) == "shared",
             )
             for name in names(self._path("caches"))
+            if only is None or name in only
         ]
         return sorted(found, key=lambda one: one.used_ms)
 
@@ -201,15 +204,62 @@ class PayloadCaches:
 
 
 def _size_bytes(path: str) -> int:
-    """Return the room that a tree takes on the disk; what goes away meanwhile counts as gone."""
+    """Return the room that a tree takes on the disk; what goes away meanwhile counts as gone.
+
+    A payload may nest directories as deep as it likes: neither a path, nor a descriptor or a call for each level.
+    """
     seen: set[int] = set()
     total = 0
-    for _, directories, files, fd in os.fwalk(path, follow_symlinks=False):
-        for name in (*directories, *files):
-            with contextlib.suppress(OSError):
-                found = os.lstat(name, dir_fd=fd)
-                if found.st_nlink == 1 or found.st_ino not in seen:
-                    total += found.st_blocks * 512
-                    if found.st_nlink > 1:
-                        seen.add(found.st_ino)
-    return total
+    try:
+        fd = os.open(path, _DIRECTORY)
+    except OSError:
+        return 0
+    levels: list[tuple[os.stat_result, list[str]]] = []  # each directory on the way, and those in it that are left
+    is_new = True
+    try:
+        while True:
+            if is_new:
+                levels.append((os.fstat(fd), inner := []))
+                with contextlib.suppress(OSError), os.scandir(fd) as entries:
+                    for entry in entries:
+                        with contextlib.suppress(OSError):
+                            found = entry.stat(follow_symlinks=False)
+                            if stat.S_ISDIR(found.st_mode):
+                                inner.append(entry.name)
+                            if found.st_nlink == 1 or found.st_ino not in seen:
+                                total += found.st_blocks * 512
+                                if found.st_nlink > 1:
+                                    seen.add(found.st_ino)
+            _, inner = levels[-1]
+            if is_new := bool(inner):
+                new = _opened_within(fd, inner.pop())
+                if new is None:
+                    is_new = False
+                    continue
+            else:
+                levels.pop()
+                if not levels:
+                    return total
+                new = _opened_within(fd, "..")
+                if new is None:
+                    return total
+            os.close(fd)
+            fd = new
+            if not is_new and not os.path.samestat(os.fstat(fd), levels[-1][0]):
+                return total  # moved to another place meanwhile
+    finally:
+        os.close(fd)
+
+
+def _opened_within(above: int, name: str) -> int | None:
+    """Open a directory in another one; None: it is gone, or one cannot go on from there."""
+    try:
+        fd = os.open(name, _DIRECTORY, dir_fd=above)
+    except OSError:
+        return None
+    try:
+        os.stat(".", dir_fd=fd)
+    except OSError:
+        os.close(fd)
+        return None
+    return fd

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import threading
@@ -15,6 +16,7 @@ from dlapp.errors import Denied, DlappError
 from dlapp.storage.cache import payload
 from dlapp.storage.cache.entry import CachePlace
 from dlapp.storage.cache.payload import PayloadCaches
+from dlapp.storage.tree import remove_tree
 from dlapp.system import lock_files
 from tests.services.users import ONLY_ROOT, place_for_everybody
 
@@ -97,12 +99,38 @@ def test_the_lock_of_a_cache_is_held_in_whatever_process_has_its_descriptor(tmp_
     os.close(inherited)
 
 
+def test_a_cache_with_directories_of_any_depth_is_measured_and_removed(tmp_path: Path) -> None:
+    top = tmp_path / "c"
+    fill(top, "models", 10_000)
+    fill(top, "beside", 10_000)
+    with contextlib.ExitStack() as stack:
+        stack.callback(remove_tree, str(top))  # pytest cannot
+        depth, name = 3000, "d" * 20
+        above = os.open(top / "caches" / "models", os.O_RDONLY)
+        for _ in range(depth):
+            os.mkdir(name, dir_fd=above)
+            below = os.open(name, os.O_RDONLY, dir_fd=above)
+            os.close(above)
+            above = below
+        with open(os.open("model", os.O_WRONLY | os.O_CREAT, dir_fd=above), "wb") as file:
+            file.write(b"x" * 1_000_000)
+        os.close(above)
+        (top / "caches" / "models" / "closed").mkdir(mode=0o400)
+        (top / "caches" / "models" / "link").symlink_to(top)
+        one = caches(top)
+        sizes = {cache.name: cache.size_bytes for cache in one.entries()}
+        assert 1_000_000 < sizes["models"] < 1_100_000 + depth * 4096
+        assert sizes["beside"] < 100_000
+        assert one.remove("models")
+
+
 def test_all_are_listed_and_one_that_no_task_uses_can_be_removed(tmp_path: Path) -> None:
     top = tmp_path / "c"
     fill(top, "models", 10_000, 1_700_000_000)
     user = caches(top)
     user.hold("pip")
     one = caches(top)
+    assert [cache.name for cache in one.entries(["pip"])] == ["pip"]
     models, pip = one.entries()
     assert (models.name, models.used_ms, models.in_use, pip.name, pip.in_use) == (
         "models",
