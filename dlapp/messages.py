@@ -62,7 +62,7 @@ class Phase(Enum):
     FETCHING = "fetching"
     LEASING = "leasing"
     WAITING = "waiting"
-    """Ready, at the gate of its role's start rule."""
+    """Ready, at the gate of its gang, or waiting for what its role depends on, or for the journal."""
     RUNNING = "running"
     STORING = "storing"
     RELEASING = "releasing"

@@ -147,8 +147,10 @@ class Loop:
         """Run until the application has ended and all of that is written down."""
         with self._control.server:
             self._app_dir.open(self._control.url, self._queue.put)
-            registered = self._wait_for(lambda: self._engine.register(self._control.url), shows=True)
-            if registered is not None and self._attempt > 1:
+            # A later attempt does not know its containers yet: the view of the one before says more.
+            is_first = self._attempt == 1
+            registered = self._wait_for(lambda: self._engine.register(self._control.url), shows=is_first)
+            if registered is not None and not is_first:
                 # Not before: an engine gives up an attempt that does not register, and a file system may be away.
                 self._recall()
             if registered is not None and not self._over():

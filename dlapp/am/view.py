@@ -139,7 +139,7 @@ def _dependencies(state: ApplicationState) -> list[str]:
             for other, until in conditions
             if not is_met(other, until)
         ]
-        if missing and len(role.begun) < role.spec.instances:
+        if missing and len(role.begun | role.lost) < role.spec.instances:
             texts.append(f"{role.spec.name} waits for {', '.join(missing)}")
     return texts
 

@@ -489,6 +489,40 @@ def test_who_is_to_find_it_can_when_its_file_is_there_and_not_before(files: File
     assert f"{first.home.directory}/{AM}" in files.files
 
 
+def test_a_next_attempt_reads_the_journal_when_the_one_before_can_see_it_and_not_before(files: FilesInMemory) -> None:
+    first, tried, lines = Attempt(files, 1).begun(), threading.Event(), list[str]()
+    first.home.close()
+
+    def refuse(_place: str) -> None:
+        tried.set()
+        raise Unreachable("the NameNode is in safe mode")
+
+    files.before_write = refuse
+    second = Attempt(files, 2)
+    reader = threading.Thread(target=lambda: lines.extend(second.home.all_journal_lines()))
+    reader.start()
+    assert tried.wait(10)
+    # The first is the application's until then: what it adds is on record.
+    files.files[f"{first.home.directory}/journal-1-000000.jsonl"] = b'"late"\n'
+    assert not any("journal" in place for place in files.reads)
+    files.before_write = lambda _: None
+    reader.join(10)
+    assert lines == ['"late"']
+    assert [place for place in files.reads if "journal" in place]
+
+
+def test_an_attempt_whose_address_cannot_be_written_in_time_says_so(files: FilesInMemory) -> None:
+    def refuse(_place: str) -> None:
+        raise Unreachable("the NameNode is in safe mode")
+
+    files.before_write = refuse
+    second = Attempt(files, 2)
+    second.home.patience_s = 0.01
+    with pytest.raises(DlappError, match=r"am\.json could not be written for 0 s"):
+        second.home.all_journal_lines()
+    files.before_write = lambda _: None
+
+
 def written_views(files: FilesInMemory, monkeypatch: pytest.MonkeyPatch) -> tuple[Attempt, list[str]]:
     """Return an attempt whose views wait a second for another state and for ever else, and the phases written."""
     monkeypatch.setattr(hdfs, "VIEW_SOON_S", 0.0)

@@ -31,6 +31,9 @@ class Home:
     def is_ours(self) -> bool:
         return self.ours
 
+    def is_surely_ours(self) -> bool:
+        return self.ours
+
     def hurry(self) -> None: ...
 
 
@@ -150,6 +153,42 @@ def test_an_attempt_that_no_longer_has_the_application_merges_nothing() -> None:
     before = dict(files.files)
     journal.tidy()
     assert files.files == before
+
+
+def test_a_group_that_is_there_only_after_another_attempt_took_over_counts_for_nobody() -> None:
+    files, home = Changes(), Home()
+    journal = HdfsJournalWriter(home, files, 1)
+    told: list[int] = []
+    journal.on_written = lambda: told.append(journal.written)
+    journal.add("{}")
+
+    def take_over(_change: int) -> str:
+        home.ours = False
+        return ""
+
+    files.fails = take_over
+    assert journal.write()
+    assert files.files, "the group came too late to be stopped"
+    assert (journal.written, told) == (0, [])
+
+
+def test_a_group_of_which_nobody_knows_whose_the_application_is_by_then_is_written_again() -> None:
+    class Away(Home):
+        knows = False
+
+        def is_surely_ours(self) -> bool:
+            if not self.knows:
+                raise Unreachable("the NameNode is away")
+            return True
+
+    files, home = Changes(), Away()
+    journal = HdfsJournalWriter(home, files, 1)
+    journal.add("{}")
+    assert not journal.write()
+    assert journal.written == 0
+    home.knows = True
+    assert journal.write()
+    assert journal.written == 1
 
 
 def test_a_reader_whose_files_an_earlier_attempt_merges_meanwhile_reads_every_line() -> None:

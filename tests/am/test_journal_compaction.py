@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from dlapp.am.application_dir import hdfs_journal, local
 from dlapp.am.application_dir.hdfs_journal import HdfsJournalWriter, read_lines
 from dlapp.am.application_dir.local import LocalApplicationDir
-from dlapp.am.model import events, journal
+from dlapp.am.model import events, journal, journal_compaction
 from dlapp.am.model.instance import MOST_EARLIER
 from dlapp.am.model.journal import RecoveredState, records, replay
 from dlapp.am.model.journal_compaction import JournalCompaction
@@ -128,15 +128,21 @@ def test_a_journal_that_was_written_anew_goes_on_and_is_written_anew_again(data:
     check_same(lines, less)
 
 
-def test_the_latest_runs_of_an_index_are_kept_and_before_them_those_that_stored_output() -> None:
+@pytest.mark.parametrize(
+    "left",
+    [{"outputs": [{"name": "o", "part": "p", "files": 2, "size_bytes": 1}]}, {"unstored": ["/work/the/only/copy"]}],
+)
+def test_the_latest_runs_of_an_index_are_kept_and_before_them_those_that_left_output(left: dict[str, Any]) -> None:
     lines = taken_away(100)
-    stored = {"fault": "user", "exit_code": 1, "outputs": [{"name": "o", "part": "p", "files": 2, "size_bytes": 1}]}
+    stored = {"fault": "user", "exit_code": 1, **left}
     fourth = str(ContainerId(APPLICATION, 1, 5))
     end = next(at for at, text in enumerate(lines) if fourth in text and json.loads(text)["kind"] == "end")
     lines.insert(end, line("result", container=fourth, result=stored))
     (kept,) = kept_of(lines)
-    numbers = [one.number for one in replay(records(kept)).containers]
-    assert numbers == [5, *range(101 - MOST_EARLIER + 1, 102)]
+    former = replay(records(kept))
+    assert [one.number for one in former.containers] == [5, *range(101 - MOST_EARLIER + 1, 102)]
+    shown = Driver(RoleSpec(instances=1), attempt=2, former=former).state.instances[0].earlier
+    assert shown[0].container_id.number == 5
 
 
 def test_of_many_indexes_fewer_runs_are_kept() -> None:
@@ -165,6 +171,18 @@ def test_a_record_of_containers_that_is_none_is_passed_over(gone: Any) -> None:
     assert replay(records([text])).gone == set()
     if gone not in ([], {"a": [[1, 2]]}):
         assert kept_of([text]) == [[text]]
+
+
+def test_containers_that_were_left_out_are_no_more_in_all_than_an_application_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(journal_compaction, "MOST_GONE", 100)
+    prefix = str(ContainerId(APPLICATION, 1, 2)).rpartition("_")[0]
+    pieces = [line("gone", containers={prefix: [[1, 30], [31, 60]]}), line("gone", containers={prefix: [[61, 101]]})]
+    assert len(replay(records(pieces)).gone) == 60
+    assert replay(records([line("gone", containers={prefix: [[1, 60]] * 2})])).gone == set()
+    (kept,) = kept_of(pieces)
+    assert len(replay(records(kept)).gone) == 60
 
 
 def test_lines_that_are_no_records_and_kinds_of_a_newer_version_are_kept() -> None:
@@ -279,6 +297,25 @@ def test_a_journal_on_a_disk_does_not_grow_with_the_runs(tmp_path: Path) -> None
     writer.close()
     assert os.listdir(tmp_path) == ["journal-1.jsonl"]
     check_same(lines, list(LocalApplicationDir(str(tmp_path)).all_journal_lines()), most=4000)
+
+
+@pytest.mark.usefixtures("small")
+def test_a_journal_on_a_disk_is_written_anew_through_no_link_and_its_name_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bait, home, synced = tmp_path / "bait", tmp_path / "home", list[str]()
+    bait.write_text("kept")
+    home.mkdir()
+    (home / f".journal-1.jsonl.{os.getpid()}").symlink_to(bait)
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
+    writer = LocalApplicationDir(str(home)).journal(1)
+    for text in taken_away(500):
+        writer.add(text)
+        writer.flush()
+    writer.close()
+    assert bait.read_text() == "kept"
+    assert os.listdir(home) == ["journal-1.jsonl"]
+    assert str(home) in synced
 
 
 @pytest.mark.usefixtures("small")

@@ -138,7 +138,7 @@ class Task:
 class World:
     """A loop whose heart beats when the test says so, and the tasks of its application."""
 
-    def __init__(self, home: Watched) -> None:
+    def __init__(self, home: Watched, attempt: int = 1) -> None:
         self.home, self.engine = home, Engine()
         self.wakes: SimpleQueue[Item] = SimpleQueue()
         self.loop = Loop(
@@ -146,7 +146,7 @@ class World:
             submission=SUBMISSION,
             secrets=Secrets(control_secret=SECRET),
             application_id=APP,
-            attempt=1,
+            attempt=attempt,
             engine=self.engine,
             wakes=self.wakes,
         )
@@ -409,6 +409,36 @@ def test_while_the_resourcemanager_is_away_at_the_start_status_sees_it(
     until(lambda: world.engine.given == TASKS)
     world.beat()
     until(lambda: "ResourceManager" not in world.home.views[-1].phase)
+    world.shut_down()
+
+
+def test_while_the_resourcemanager_is_away_a_next_attempt_leaves_the_view_of_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waits, "SHOWN_AFTER_S", 0.0)
+    monkeypatch.setattr(waits, "LOOK_EVERY_S", 0.01)
+    home, looked, back = Watched(str(tmp_path)), threading.Event(), threading.Event()
+    world = World(home, attempt=2)
+
+    def register(_url: str) -> Registered:
+        with Wait("the ResourceManager", 86_400.0):
+            assert back.wait(20)
+        return Registered(limits=ResourceLimits())
+
+    look = world.loop._look_for_wait
+
+    def look_and_tell() -> None:
+        if "ResourceManager" in world.loop._wait:
+            looked.set()  # by an earlier look: what that one was to write is written
+        look()
+
+    monkeypatch.setattr(world.engine, "register", register)
+    monkeypatch.setattr(world.loop, "_look_for_wait", look_and_tell)
+    world.thread.start()
+    assert looked.wait(20)
+    assert home.views == []
+    back.set()
+    until(lambda: home.views)
     world.shut_down()
 
 

@@ -1118,6 +1118,23 @@ def test_where_the_others_go_on_only_the_role_that_cannot_start_has_failed() -> 
     assert am.words().startswith("2 of 3 containers failed: 0-1; the first of them: container 0 (prepare 0) failed")
 
 
+def test_what_can_never_start_names_the_container_that_never_started() -> None:
+    am = Driver(
+        RoleSpec(name="db", instances=2),
+        after("web", ("db", Until.STARTED)),
+        RoleSpec(name="other"),
+        on_container_failure=ContainerFailure.CONTINUE,
+    )
+    am.running(4, request_id=3)
+    am.running(2)
+    am.finished(2, result(Fault.USER, 1))  # it had started
+    am.granted(3)
+    am.hello(3)
+    am.finished(3, result(Fault.USER, None, None))
+    assert am.state.instances[2].failed.endswith("it depends on role db, and container 1 (db 1) failed")
+    assert "web waits" not in am.phase()
+
+
 def test_where_the_others_go_on_a_role_that_can_never_start_loses_its_containers_of_before() -> None:
     roles = (RoleSpec(name="db"), after("web", ("db", Until.STARTED)), RoleSpec(name="other"))
     first = Driver(*roles, on_container_failure=ContainerFailure.CONTINUE)
@@ -1987,6 +2004,22 @@ def test_the_runtime_of_earlier_attempts_counts() -> None:
     am.hello(2, index=0, phase=Phase.RUNNING, attempt=1)
     am.wait(11)
     assert am.orders(2, attempt=1).stop is Stop.SOFT
+
+
+def test_a_member_that_was_given_up_is_taken_back_also_if_the_attempt_dies_when_the_gate_is_closed() -> None:
+    first = team_at_work()
+    first.finished(2, result(Fault.USER, 1))
+    assert first.state.instances[0].given_up
+    first.finished(3, result(Fault.USER, 1))
+    written = [one.record for one in first.of(events.WriteJournal, first.all)]
+    closed = next(at for at, one in enumerate(written) if one["kind"] == "gate" and not one["open"])
+    former = journal.replay(written[: closed + 1])
+    am = Driver(*TEAM, attempt=2, former=former, live=(first.grant(4, 2),), gang=Gang.ALL)
+    assert not am.state.instances[0].given_up
+    am.hello(4, index=2, phase=Phase.RUNNING, attempt=1)
+    am.ended(4, -9, attempt=1)
+    am.wait(200)
+    assert am.asked() == [1, 2]
 
 
 @pytest.mark.parametrize("when", ["granted", "bound", "at the gate", "running", "recalled"])

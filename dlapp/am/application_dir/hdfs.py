@@ -7,7 +7,7 @@ group of lines at a time (`dlapp.am.application_dir.hdfs_journal`).
 At the end the last view goes to the history, and then the whole directory is removed.
 
 ``am.json`` says which attempt has the application. An attempt that was cut off and lives on finds there that another
-one has taken over: it looks every few seconds, before each group of the journal and each view, and around the
+one has taken over: it looks every few seconds, around each group of the journal, before each view, and around the
 commit claim. What it has found once stays so: it ends and changes nothing more, also where the other one has ended the
 application since and the directory is gone, which any write would make anew.
 """
@@ -106,7 +106,7 @@ class HdfsApplicationDir:
         self._found: str | None = None  # what `_other` said
         self._attempt_read: tuple[tuple[int, int, int] | None, int] = None, 0  # of am.json, with its status then
         self._overwritten = False  # an earlier attempt's address stands in place of ours
-        self._begun = threading.Event()
+        self._published, self._begun = threading.Event(), threading.Event()
         self._hurries = False
         self._wrote_at = float("-inf")
         self._marks_seen: set[str] = set()
@@ -179,7 +179,17 @@ class HdfsApplicationDir:
         return self._journal
 
     def all_journal_lines(self) -> Iterator[str]:
-        """Return the lines of all attempts' journals, in order."""
+        """Return the lines of all attempts' journals, in order.
+
+        They are read when this attempt's address is in place: until then an earlier one that lives on may add lines,
+        and act on them.
+
+        Raises:
+            DlappError: they cannot be read, or the address could not be written in all the time.
+        """
+        with Wait("the staging directory", self.patience_s):
+            if not self._published.wait(self.patience_s):
+                raise DlappError(f"{self._place(AM)} could not be written for {self.patience_s:.0f} s")
         return _patiently(lambda: read_lines(self._files, self.directory), self.patience_s)
 
     # ---- the end ----
@@ -353,6 +363,7 @@ class HdfsApplicationDir:
 
     def _publish(self) -> None:
         self._write(AM, {"attempt": self._attempt, "control_url": self._control_url})
+        self._published.set()
         self._put(Published())
 
     def _again(self, work: Any) -> bool:
@@ -380,11 +391,15 @@ class HdfsApplicationDir:
 
     def is_ours(self) -> bool:
         """Return True if no other attempt has taken over; else tell the application's loop. A doubt counts as True."""
-        found: list[str | None] = [None]
-        self._again(lambda: found.insert(0, self._other()))
-        if found[0] is not None:
-            self._put(Heartbeat(shut_down=found[0]))
-        return found[0] is None
+        found = [True]
+        self._again(lambda: found.insert(0, self.is_surely_ours()))
+        return found[0]
+
+    def is_surely_ours(self) -> bool:
+        """Do as `is_ours`, but raise DlappError or OSError where it cannot be learned."""
+        if (why := self._other()) is not None:
+            self._put(Heartbeat(shut_down=why))
+        return why is None
 
     def hurry(self) -> None:
         """Write the journal's group soon: now, or with those that come shortly after the one before."""

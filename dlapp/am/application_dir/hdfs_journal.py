@@ -64,7 +64,10 @@ class JournalHome(Protocol):
     directory: str
 
     def is_ours(self) -> bool:
-        """Return whether no other attempt has taken over."""
+        """Return whether no other attempt has taken over. A doubt counts as True."""
+
+    def is_surely_ours(self) -> bool:
+        """Return whether no other attempt has taken over. Raises DlappError, OSError: that cannot be learned now."""
 
     def hurry(self) -> None:
         """Have `HdfsJournalWriter.write` called soon, by another thread."""
@@ -185,7 +188,9 @@ class HdfsJournalWriter:
     def write(self) -> bool:
         """Write what waits, as one group or, if that is too large, as several; False: HDFS does not take it now.
 
-        What waits where another attempt has the application is dropped: an attempt after that one would go by it.
+        What waits where another attempt has the application is dropped: an attempt after that one would go by it. And
+        a group counts only if nobody had taken over when it was there: a write may take minutes, and the next attempt,
+        which reads once it has taken over, may have read before its end.
         """
         with self._writing:
             with self._lock:
@@ -197,13 +202,14 @@ class HdfsJournalWriter:
                 # Each try has a number of its own: one that was given up, and comes late, takes the place of no other.
                 number, self._number = self._number, self._number + 1
                 try:
-                    written = self._put(number, number, "".join(group).encode())
+                    self._levels[0].append(self._put(number, number, "".join(group).encode()))
+                    if not self._home.is_surely_ours():
+                        return True
                 except (DlappError, OSError) as error:
                     log.warning(f"the journal: {error}")
                     with self._lock:
                         self._waiting[:0] = lines[done:]
                     break
-                self._levels[0].append(written)
                 done += len(group)
                 self.written += len(group)
         if done:

@@ -272,7 +272,9 @@ class LocalJournalWriter:
             rules.learn(lines)
             data = "".join(line + "\n" for line in rules.keep(lines)).encode()
             temporary = f".{name}.{os.getpid()}"
-            fd = os.open(temporary, _APPENDING | os.O_TRUNC, _MODE, dir_fd=above)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary, dir_fd=above)
+            fd = os.open(temporary, _APPENDING | os.O_EXCL | os.O_NOFOLLOW, _MODE, dir_fd=above)
             try:
                 files.write_all(fd, data)
                 os.fdatasync(fd)
@@ -281,8 +283,9 @@ class LocalJournalWriter:
                 os.close(fd)
                 os.unlink(temporary, dir_fd=above)
                 raise
-        os.close(self._fd)
-        self._fd, self._size_bytes = fd, len(data)
+            os.close(self._fd)
+            self._fd, self._size_bytes = fd, len(data)
+            os.fsync(above)
 
     def close(self) -> None:
         """Write what is left, and close."""

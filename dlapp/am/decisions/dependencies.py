@@ -30,7 +30,7 @@ def check(state: ApplicationState) -> None:
         if role.may_begin and not began:
             gang.start_payloads(state, role, role.indexes)
         elif not role.may_begin:
-            _give_up_if_in_vain(state, role, [other for other, until in conditions if _is_in_vain(other, until)])
+            _give_up_if_in_vain(state, role, [one for condition in conditions if (one := _lost(*condition))])
 
 
 def is_met(other: Role, until: Until) -> bool:
@@ -38,22 +38,24 @@ def is_met(other: Role, until: Until) -> bool:
     return len(other.begun if until is Until.STARTED else other.done) == other.spec.instances
 
 
-def _is_in_vain(other: Role, until: Until) -> bool:
-    """Return whether a role will never come so far: an index of it was given up."""
-    return bool(other.lost - other.begun if until is Until.STARTED else other.lost)
+def _lost(other: Role, until: Until) -> set[int]:
+    """Return the indexes for which a role will never come so far: they were given up."""
+    return other.lost - other.begun if until is Until.STARTED else other.lost
 
 
-def _give_up_if_in_vain(state: ApplicationState, role: Role, others: list[Role]) -> None:
-    """End or go on without the indexes of a role that can never start, because these roles will never be there.
+def _give_up_if_in_vain(state: ApplicationState, role: Role, lost: list[set[int]]) -> None:
+    """End or go on without the indexes of a role that can never start, because it depends on these, which were lost.
 
     Those that an earlier attempt had bound are stopped first; they are given up when their containers are over.
     """
+    if not lost:
+        return  # as after almost every event
     unstarted = set(role.indexes) - role.begun - role.lost
-    if not others or not unstarted:
+    if not unstarted:
         return
-    lost = state.instances[min(others[0].lost)]
-    name = verdict.container_name(lost.index, lost.role.name, lost.role_index)
-    failure = f"role {role.spec.name} cannot start: it depends on role {others[0].spec.name}, and {name} failed"
+    first = state.instances[min(lost[0])]
+    name = verdict.container_name(first.index, first.role.name, first.role_index)
+    failure = f"role {role.spec.name} cannot start: it depends on role {first.role.name}, and {name} failed"
     decides = state.spec.decides(role.spec)
     bound = [one for index in sorted(unstarted) if (one := state.instances[index].container) is not None]
     if (bound and role.gate.gang) or (decides and state.spec.on_container_failure is ContainerFailure.STOP):

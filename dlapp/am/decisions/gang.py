@@ -49,15 +49,18 @@ def start_payloads(state: ApplicationState, role: Role, indexes: Iterable[int]) 
 def restart(state: ApplicationState, gate: Gate) -> None:
     """Begin a gang anew: stop all members, and close the gate until all are ready again."""
     gate.close()
+    members = [state.instances[index] for role in state.roles_of(gate) for index in role.indexes]
+    taken_back = {one.index for one in members if one.given_up}
+    # The others are not complete without them. On record before the gate: a next attempt that finds it closed would
+    # wait for them in vain.
+    for index in sorted(taken_back):
+        state.take_back(state.instances[index])
     state.note("gate", durable=True, role=gate.name, open=False)
-    for index in [index for role in state.roles_of(gate) for index in role.indexes]:
-        instance = state.instances[index]
+    for instance in members:
         container = instance.container
-        if instance.given_up:
-            state.take_back(instance)  # the others are not complete without it
-        elif container is None:
+        if container is None or instance.index in taken_back:
             continue
-        elif container.container_id in state.open:
+        if container.container_id in state.open:
             containers.stop(state, container, StopReason.RECALLED)
         else:
             assignment.free(state, instance)

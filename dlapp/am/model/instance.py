@@ -99,7 +99,7 @@ class Instance:
         self.earlier.append(container)
         self.earlier.sort(key=lambda one: one.try_number)
         if len(self.earlier) > MOST_EARLIER:
-            self.earlier.remove(next((one for one in self.earlier if not one.stored_files), self.earlier[0]))
+            self.earlier.remove(next((one for one in self.earlier if not one.has_output), self.earlier[0]))
 
     def tries_with_output(self) -> tuple[list[Container], list[Container]]:
         """Return the containers whose output is kept if this index does not succeed, each list oldest first.
@@ -203,6 +203,11 @@ class Container:
     def stored_files(self) -> int:
         """Number of files that its task stored."""
         return sum(one.files for one in self.result.outputs) if self.result is not None else 0
+
+    @property
+    def has_output(self) -> bool:
+        """True if its task stored files, or left some that it could not store."""
+        return self.stored_files > 0 or (self.result is not None and bool(self.result.unstored))
 
     @property
     def storing(self) -> bool:

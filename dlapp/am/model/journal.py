@@ -34,7 +34,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from dlapp.am.model.events import ApplicationEnd, Settlement
-from dlapp.am.model.journal_compaction import containers_of
+from dlapp.am.model.journal_compaction import check_number, containers_of
 from dlapp.cluster import ContainerEnd, Grant
 from dlapp.errors import UsageError
 from dlapp.ids import ContainerId
@@ -215,6 +215,7 @@ def _replay_one(former: RecoveredState, record: dict[str, Any]) -> None:
         case "finish":
             former.finished = True
         case "gone":
+            check_number(record["containers"], len(former.gone))
             former.gone.update(map(ContainerId.from_text, containers_of(record["containers"])))
 
 

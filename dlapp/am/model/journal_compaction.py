@@ -28,7 +28,7 @@ from dlapp.am.model.instance import MOST_EARLIER
 MOST_RUNS = 50_000
 """So many runs of all indexes together are kept, and at least two of each: some 50 MB of a journal."""
 MOST_GONE = 10_000_000
-"""Containers in one range: more no application had."""
+"""Containers in all ranges together: more no application had."""
 
 Ranges = dict[str, list[list[int]]]
 """Containers, by what their ids have before their number: ranges of these, each with its first and last number."""
@@ -39,7 +39,7 @@ class _Run:
 
     Attributes:
         index: what it was bound to; None: nothing yet.
-        stored: its task stored files.
+        stored: its task stored files, or left some that it could not store.
         ended: the engine said that it is gone.
     """
 
@@ -88,7 +88,9 @@ class JournalCompaction:
                 record = json.loads(text)
                 kind = record["kind"]
                 if kind == "gone":
-                    for prefix, number in _numbers(record["containers"]):
+                    ranges = record["containers"]
+                    check_number(ranges, sum(map(len, gone.values())))
+                    for prefix, number in _numbers(ranges):
                         gone[prefix].add(number)
                     continue
                 if (container := record.get("container")) is not None:
@@ -121,8 +123,9 @@ class JournalCompaction:
                 if before not in (None, container):
                     self._settle(str(before))
             case "result":
-                files = [int(one.get("files") or 0) for one in record["result"].get("outputs") or ()]
-                self._runs[str(record["container"])].stored = sum(files) > 0
+                result = record["result"]
+                files = [int(one.get("files") or 0) for one in result.get("outputs") or ()]
+                self._runs[str(record["container"])].stored = sum(files) > 0 or bool(result.get("unstored"))
             case "end":
                 self._runs[str(record["container"])].ended = True
                 self._settle(str(record["container"]))
@@ -154,8 +157,26 @@ class JournalCompaction:
         del self._runs[container]
 
 
+def check_number(ranges: Ranges, known: int) -> None:
+    """Refuse a record ``gone`` with which more containers would be known than an application has.
+
+    Args:
+        ranges: of the record.
+        known: how many are known without it.
+
+    Raises:
+        ValueError, TypeError: it is refused, or is no such record.
+    """
+    for pairs in dict(ranges).values():
+        for first, last in pairs:
+            if not 0 <= first <= last < 1 << 40:
+                raise ValueError(f"{first} to {last} are not the numbers of containers")
+            if (known := known + last - first + 1) > MOST_GONE:
+                raise ValueError(f"more than {MOST_GONE} containers")
+
+
 def containers_of(ranges: Ranges) -> Iterator[str]:
-    """Yield the ids in a record ``gone``. Raises ValueError, TypeError: it is none."""
+    """Yield the ids in a record ``gone`` that `check_number` has taken."""
     for prefix, number in _numbers(ranges):
         yield f"{prefix}_{number:06d}"
 
@@ -193,7 +214,5 @@ def _ranges(numbers: Iterable[int]) -> list[list[int]]:
 def _numbers(ranges: Ranges) -> Iterator[tuple[str, int]]:
     for prefix, pairs in dict(ranges).items():
         for first, last in pairs:
-            if not 0 <= first <= last < 1 << 40 or last - first > MOST_GONE:
-                raise ValueError(f"{first} to {last} are not the numbers of containers")
             for number in range(first, last + 1):
                 yield prefix, number
