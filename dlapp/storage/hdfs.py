@@ -153,8 +153,7 @@ class HdfsFiles:
         above, _, name = top.rpartition("/")
         self.web.make_directory(above or "/", 0o700)
         found = self.check_own_directory(above or "/")
-        numbered = f"{INODES}/{found.inode_id}"
-        place = f"{numbered}/{name}" if self.web.has_numbers() and self.web.status(numbered) == found else top
+        place = f"{INODES}/{found.inode_id}/{name}" if self.web.has_numbers() else top
         with calling(place, top):
             yield place
 
@@ -199,14 +198,19 @@ class HdfsFiles:
         return lacks
 
     def try_storing(self, location: str) -> None:
-        """See `OutputFileSystem.try_storing`. What a task leaves that dies in between goes with the directory."""
-        above, _, name = self.place.path(location).rpartition("/")
-        probe = f"{above}/.{name}.{os.urandom(6).hex()}"
-        self.web.make_directory(above or "/", 0o700)
-        try:
-            self.web.write(probe, bytes(PROBE_BYTES), 0o600, parents=False)
-        finally:
-            self._forget(probe)
+        """See `OutputFileSystem.try_storing`. The file is named as a marker that is not yet in force: what a task
+        leaves that dies in between goes with the directory, when the commit removes that.
+
+        Raises:
+            UntrustedFile: others own or may write the directory of the parts.
+        """
+        above = self.place.path(location).rpartition("/")[0]
+        with self._held_in_place(f"{above}/commit.{os.urandom(6).hex()}") as place:
+            try:
+                self.web.write(place, bytes(PROBE_BYTES), 0o600, parents=False)
+            finally:
+                with contextlib.suppress(DlappError):
+                    self.web.clear(place, file=True)
 
     def check_writable(self, target: str, *, overwrite: bool = True) -> list[str]:
         """See `FileSystem.check_writable`. It tries, in the nearest directory above the target that is there."""

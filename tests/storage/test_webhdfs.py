@@ -318,13 +318,15 @@ def test_what_is_no_table_of_mount_points_has_none() -> None:
         assert parse_mounts(said) == {}
 
 
-def test_a_try_to_store_is_four_requests_and_leaves_nothing() -> None:
+def test_a_try_to_store_is_eight_requests_at_most_and_leaves_nothing() -> None:
     web, servers = client(storing)
     HdfsFiles(web.place, web).try_storing("hdfs://nn/out.tmp/container_1")
     (probe,) = {what.partition(" ")[2] for _, what in servers.asked if "CREATE" in what}
-    assert re.fullmatch(r"/out\.tmp/\.container_1\.[0-9a-f]{12}", probe)
-    asked = [("nn:1", "MKDIRS /out.tmp"), ("nn:1", f"CREATE {probe}"), ("dn:9", f"CREATE {probe}")]
-    assert servers.asked == [*asked, ("nn:1", f"DELETE {probe}")]
+    assert re.fullmatch(r"/\.reserved/\.inodes/5/commit\.[0-9a-f]{12}", probe)
+    begun = [("nn:1", "MKDIRS /out.tmp"), ("nn:1", "GETFILESTATUS /out.tmp"), ("nn:1", "/jmx")]
+    written = [("nn:1", f"CREATE {probe}"), ("dn:9", f"CREATE {probe}"), ("nn:1", f"GETFILESTATUS {probe}")]
+    number = "/.reserved/.inodes/777"
+    assert servers.asked == [*begun, *written, ("nn:1", f"GETFILESTATUS {number}"), ("nn:1", f"DELETE {number}")]
 
 
 @pytest.mark.parametrize(("silent", "kind"), [("nn:1", HdfsUnreachable), ("dn:9", DataNodeUnreachable)])
@@ -347,8 +349,10 @@ def storing(name: str, what: str) -> object:
     if what.startswith("CREATE"):
         head = b"HTTP/1.1 307 x\r\nLocation: http://dn:9/webhdfs/v1/?op=CREATE" if name == "nn:1" else b""
         return HttpResponse(307 if name == "nn:1" else 201, Headers(head), b"", 0)
+    if what == "GETFILESTATUS /out.tmp":
+        return {"FileStatus": status(5, type="DIRECTORY", permission="700")}
     if what.startswith("GETFILESTATUS"):
-        return None
+        return {"FileStatus": status(777)}
     return bean(NAMENODE) if what == "/jmx" else {"boolean": True}
 
 

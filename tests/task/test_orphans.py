@@ -68,7 +68,7 @@ class Servers:
             return 200, {"boolean": True}
         path = path.removeprefix("/webhdfs/v1")
         self.asked_staging += path == STAGING
-        if path.rpartition("/")[2].startswith("."):
+        if path.rpartition("/")[2].startswith((".", "commit.")):
             return 404, NOT_FOUND
         is_there = not path.startswith(STAGING) or (path == STAGING and self.has_staging)
         return (200, {"FileStatus": STATUS}) if is_there else (404, NOT_FOUND)

@@ -75,6 +75,7 @@ _BEFORE, _SWAPPED, _REFUSED, _GONE, _LOST = "before", "swapped", "refused", "gon
 _MOST_SWAPS, _SWAP_AGAIN_S = 100, (0.01, 1.0)
 """How often a target that others replace meanwhile is to be replaced, and the pauses after a try that did nothing."""
 _NEW_MARKER = re.compile(r"commit\.[0-9a-f]{12}")
+"""A marker that is not yet in force, or the file of `HdfsFiles.try_storing`."""
 
 
 class HdfsCommit:
@@ -227,8 +228,9 @@ class HdfsCommit:
             raise NotFound(f"{shown(where)} is gone, so {shown(self.target)} cannot be committed")
         before = self._number(self.target) or 0
         plan = Marker(new.inode_id, overwrite, parts, keep_previous=keep_previous, before=before)
-        new_marker = f"{self.parts}/commit.{os.urandom(6).hex()}"
-        self._web.write(new_marker, marker_bytes(plan, "number"), 0o600)
+        self._make_own(self.parts, 0o700)  # gone, if another process has just finished
+        new_marker = self._in_parts(f"{self.parts}/commit.{os.urandom(6).hex()}")
+        self._web.write(new_marker, marker_bytes(plan, "number"), 0o600, parents=False)
         self._marker_status = self._web.status(new_marker)
         step("marker written")
         if not self._web.rename(new_marker, self.marker):
@@ -567,8 +569,9 @@ class HdfsCommit:
             self._web.set_mode(path, found.mode & ~self._place.umask)
 
     def _take_over_attributes(self, plan: Marker) -> None:
-        """Give a directory in ``ready`` the permissions, group, access control list and policies of the one that it
-        replaces; what replaces nothing, the permissions that the cluster allows."""
+        """Give a directory in ``ready`` the policies of the one that it replaces, and if that is the user's own, its
+        permissions, group and access control list; what replaces nothing, or a directory of another user, gets the
+        permissions that the cluster allows. Others may have put theirs in the place of the user's."""
         old, new = self._web.status(self.target), self._web.status(self.ready)
         if new is None or new.inode_id != plan.number:
             return
@@ -577,16 +580,20 @@ class HdfsCommit:
             self._mask(ready)
         if old is None or not (plan.overwrite and old.is_dir and new.is_dir):
             return
-        self._web.set_mode(ready, old.mode & 0o1777)
-        # Of a group that the user is not in, or a list where HDFS has none, nothing can be kept.
-        with contextlib.suppress(HdfsRefused, Denied):
-            if old.group != new.group:
-                self._web.set_group(ready, old.group)
-        with contextlib.suppress(HdfsRefused, Denied):
-            if old.has_acl:
-                self._web.copy_acl(self.target, ready)
+        replaced = self._by_number(old.inode_id, self.target)
+        if old.owner != self._user:
+            self._mask(ready)
+        else:
+            self._web.set_mode(ready, old.mode & 0o1777)
+            # Of a group that the user is not in, or a list where HDFS has none, nothing can be kept.
+            with contextlib.suppress(HdfsRefused, Denied):
+                if old.group != new.group:
+                    self._web.set_group(ready, old.group)
+            with contextlib.suppress(HdfsRefused, Denied):
+                if old.has_acl:
+                    self._web.copy_acl(replaced, ready)
         # What it cannot get, who submitted was told of.
-        self._files.pass_on_policies(self.target, ready)
+        self._files.pass_on_policies(replaced, ready)
 
     def _mark(self, plan: Marker) -> None:
         """Set the attribute on ``ready``; without it the next commit keeps what it replaces."""

@@ -316,6 +316,76 @@ def test_a_directory_in_the_attackers_place_for_the_parts_is_not_removed_by_who_
     assert admin.read_bytes(f"{top}/run.{APP}.tmp/{CONTAINER}/images/1.png", 100) == b"pixels"
 
 
+@pytest.mark.parametrize("single", [True, False])
+def test_an_output_gets_no_permissions_of_a_directory_that_another_user_put_in_the_targets_place(
+    admin: HdfsFiles, victim: HdfsFiles, top: str, attacker: HdfsFiles, single: bool
+) -> None:
+    parts = parts_of(victim, top)
+    if single:
+        parts = [("", parts[0][1])]
+        victim.web.set_mode(victim.place.path(parts[0][1]), 0o700)
+    victim.web.make_directory("/shared/run", 0o700)
+    attacker.web.rename("/shared/run", "/shared/run aside")
+    attacker.web.make_directory("/shared/run", 0o777)
+    attacker.web.set_mode("/shared/run", 0o777)
+    acl = {"aclspec": "user::rwx,group::rwx,mask::rwx,other::rwx,user:mallory:rwx,default:user:mallory:rwx"}
+    attacker.web._call("SETACL", "/shared/run", acl, method="PUT")
+    commit(f"{top}/run", APP, parts, overwrite=True, files=victim)
+    output = admin.web.status("/shared/run")
+    assert output is not None
+    assert (output.owner, output.mode, output.has_acl) == ("victim", 0o700 if single else 0o755, False)
+
+
+def test_the_marker_is_written_where_the_parts_are_and_not_in_a_directory_that_gets_their_name(
+    monkeypatch: pytest.MonkeyPatch, admin: HdfsFiles, victim: HdfsFiles, top: str, attacker: HdfsFiles
+) -> None:
+    parts, tmp, write = parts_of(victim, top), f"/shared/run.{APP}.tmp", victim.web.write
+
+    def after_the_attacker(path: str, *arguments: Any, **options: Any) -> None:
+        attacker.web.rename(tmp, f"{tmp} aside")
+        attacker.web.make_directory(tmp, 0o777)
+        attacker.web.set_mode(tmp, 0o777)
+        write(path, *arguments, **options)
+        assert admin.names(f"{top}/run.{APP}.tmp") == []
+        raise CutOff
+
+    monkeypatch.setattr(victim.web, "write", after_the_attacker)
+    with pytest.raises(CutOff):
+        commit(f"{top}/run", APP, parts, overwrite=True, files=victim)
+
+
+def test_a_try_to_store_removes_no_directory_that_gets_the_name_of_its_file(
+    monkeypatch: pytest.MonkeyPatch, admin: HdfsFiles, victim: HdfsFiles, top: str, attacker: HdfsFiles
+) -> None:
+    tmp, write, done = f"/shared/run.{APP}.tmp", victim.web.write, list[str]()
+
+    def written_and_exchanged(path: str, *arguments: Any, **options: Any) -> None:
+        write(path, *arguments, **options)
+        (name,) = admin.names(f"{top}/run.{APP}.tmp")
+        attacker.web.rename(tmp, f"{tmp} aside")
+        attacker.web.make_directory(tmp, 0o777)
+        attacker.web.set_mode(tmp, 0o777)
+        done.append(f"{tmp}/{name}")
+        attacker.web.rename("/shared/dataset", done[0])
+
+    monkeypatch.setattr(victim.web, "write", written_and_exchanged)
+    victim.try_storing(part_location(f"{top}/run", APP, CONTAINER))
+    assert admin.read_bytes(f"{admin.place.location}{done[0]}/images/1.png", 100) == b"pixels"
+    assert admin.names(f"{top}/run.{APP}.tmp aside") == []
+
+
+def test_nothing_is_tried_in_the_attackers_place_for_the_parts(
+    admin: HdfsFiles, victim: HdfsFiles, top: str, attacker: HdfsFiles
+) -> None:
+    fake = f"/shared/run.{APP}.tmp"
+    attacker.web.make_directory(fake, 0o777)
+    attacker.web.set_mode(fake, 0o777)
+    before = admin.web.status(fake)
+    with pytest.raises(UntrustedFile, match="belongs to mallory"):
+        victim.try_storing(part_location(f"{top}/run", APP, CONTAINER))
+    assert admin.web.status(fake) == before
+
+
 def test_a_directory_that_gets_the_name_of_the_new_target_while_it_is_dropped_gets_it_back(
     monkeypatch: pytest.MonkeyPatch, admin: HdfsFiles, victim: HdfsFiles, top: str, plant: Callable[[str], None]
 ) -> None:

@@ -135,6 +135,20 @@ def test_parts_become_the_target_and_nothing_else_stays(
     assert tree(files, target) == new_tree(names)
 
 
+def test_what_a_task_left_that_died_while_it_tried_to_store_goes_with_the_parts(
+    place: HdfsPlace, files: HdfsFiles, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = plant(files, target, ["0", "1"])
+    parent = parts[0][1].rpartition("/")[0]
+    files.web.set_mode(place.path(parent), 0o700)
+    with monkeypatch.context() as patch:
+        patch.setattr(files.web, "clear", lambda *_, **__: None)
+        files.try_storing(parts[0][1])
+    assert len(files.names(parent)) == 3
+    commit.commit(target, APP, parts, overwrite=False, hdfs=place)
+    assert (tree(files, target), beside(files, target)) == (new_tree(["0", "1"]), [])
+
+
 def test_former_outputs_are_kept_and_older_ones_of_dlapps_own_removed(
     place: HdfsPlace, files: HdfsFiles, target: str
 ) -> None:
