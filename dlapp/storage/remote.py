@@ -179,10 +179,14 @@ class RemoteFiles:
 
     def _asked(self, location: str, call: Callable[[Any], Any]) -> Any:
         """Return the result of ``call``, tried several times; its errors are ours."""
-        with Wait(f"{self.scheme}://{location.partition('://')[2].partition('/')[0]}", None):
-            return self._tried(location, call)
+        wait = Wait(f"{self.scheme}://{location.partition('://')[2].partition('/')[0]}", None)
+        try:
+            return self._tried(location, call, wait)
+        finally:
+            wait.end()
 
-    def _tried(self, location: str, call: Callable[[Any], Any]) -> Any:
+    def _tried(self, location: str, call: Callable[[Any], Any], wait: Wait) -> Any:
+        """Begin the wait after the first try that failed: a long one may be a large piece that comes slowly."""
         for left, pause_s in zip(reversed(range(TRIES)), backoff_s(FIRST_PAUSE_S, math.inf), strict=False):
             try:
                 return call(self._fs(location))
@@ -199,6 +203,8 @@ class RemoteFiles:
                     raise Unreachable(
                         f"{shown(location)} cannot be read: {_line(error)} (tried {TRIES} times)"
                     ) from error
+                wait.why = _line(error)
+                wait.begin()
             time.sleep(pause_s)
         raise AssertionError
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 import warnings
@@ -18,6 +19,7 @@ from dlapp.locations import last_name
 from dlapp.storage import remote
 from dlapp.storage.open import open_location, open_output
 from dlapp.storage.remote import RemoteFiles
+from dlapp.system import waits
 from tests.storage.fetching import fetch_sources
 
 fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: pip install '.[fsspec]'")
@@ -141,6 +143,20 @@ def test_a_read_that_fails_is_tried_again_and_goes_on_where_it_was(
     faulty["error"], faulty["fail"] = PermissionError("403"), 1
     with pytest.raises(Denied, match="/x may not be read: 403"):
         fetch_sources([f"{here}/x"], str(tmp_path / "third"))
+
+
+def test_only_what_failed_once_is_shown_as_a_wait(
+    bucket: str, faulty: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waits, "SHOWN_AFTER_S", 0.0)
+    here, shown = fill(bucket, {"x": bytes(500)}), list[str]()
+    faulty["after"] = lambda: shown.append(waits.longest_text())
+    fetch_sources([f"{here}/x"], str(tmp_path))
+    assert shown == [""]
+    faulty["fail"] = 1
+    fetch_sources([f"{here}/x"], str(tmp_path / "again"))
+    assert re.fullmatch(r"waits for memory://\S+ since \S{10} \S{8}: connection reset", shown[1])
+    assert waits.longest_text() == ""
 
 
 def test_an_object_that_changes_while_it_is_fetched_is_named(
