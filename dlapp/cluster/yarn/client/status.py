@@ -10,6 +10,7 @@ their ApplicationMasters show to everybody. Whose an application is YARN says, a
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -40,6 +41,7 @@ from dlapp.ids import ApplicationId
 from dlapp.report import ApplicationView, ContainerView, OutputView, State
 from dlapp.serialization import from_json, parse_json
 from dlapp.spec import Submission
+from dlapp.system import log
 from dlapp.value import replace
 
 KEPT_READ = 200
@@ -58,6 +60,7 @@ class ApplicationReader:
 
     def __init__(self, there: ClusterSession, masters: AmClients) -> None:
         self._session, self._masters = there, masters
+        self._sweeper: threading.Thread | None = None
         self._nodes: dict[str, str] = {}
         self._ask_at: dict[ApplicationId, float] = {}
 
@@ -132,15 +135,29 @@ class ApplicationReader:
         """Settle beside the block what the caller's own applications left that have ended or are forgotten.
 
         The block's end waits `SWEEP_S` for it at most: each step may be cut off at any time, and is done again later.
+        While one lasts, none is begun.
         """
-        thread = threading.Thread(target=self._sweep, name="yarn-sweep", daemon=True)
-        thread.start()
+        sweeper = self._sweeper
+        if sweeper is None or not sweeper.is_alive():
+            self._sweeper = sweeper = threading.Thread(target=self._sweep, name="yarn-sweep", daemon=True)
+            sweeper.start()
         yield
-        thread.join(SWEEP_S)
+        sweeper.join(SWEEP_S)
 
     def _sweep(self) -> None:
         # What hinders it hinders no list, and comes up again.
-        with contextlib.suppress(DlappError, OSError), contextlib.closing(self._session.own_files()) as files:
+        try:
+            self._settle_ended()
+        except (DlappError, OSError):
+            pass
+        except Exception as error:
+            # In place of a thread's traceback. stdout has the command's data.
+            text = f"what ended applications left is not settled: {type(error).__name__}: {error}"
+            with contextlib.suppress(OSError):
+                os.write(2, log.line("WARNING", text))
+
+    def _settle_ended(self) -> None:
+        with contextlib.closing(self._session.own_files()) as files:
             places = StagingPaths(files.home)
             if files.names(places.all_staging):
                 with self._session.own_rest() as rest:

@@ -154,10 +154,27 @@ def test_a_list_does_not_wait_for_a_file_system_that_is_slow(monkeypatch: pytest
     files = Files()
     files.stage(1)
     files.go.clear()
-    assert len(reader(files, [known(1)]).views()) == 1
+    shown = reader(files, [known(1)])
+    for _ in range(3):
+        assert len(shown.views()) == 1
     assert files.is_asked.wait(20)
+    sweeps = [thread for thread in threading.enumerate() if thread.name == "yarn-sweep"]
+    assert len(sweeps) == 1, "none begins while one lasts"
     files.go.set()
-    for thread in threading.enumerate():
-        if thread.name == "yarn-sweep":
-            thread.join(20)
+    sweeps[0].join(20)
     assert files.staged() == set()
+
+
+def test_an_error_of_the_sweep_is_one_line_and_hinders_no_list(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("no number")
+
+    monkeypatch.setattr(status, "settle_all", fail)
+    files = Files()
+    files.stage(1)
+    assert len(reader(files, [known(1)]).views()) == 1
+    said = capfd.readouterr().err
+    assert "what ended applications left is not settled: ValueError: no number" in said
+    assert "Traceback" not in said
