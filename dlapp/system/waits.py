@@ -8,6 +8,7 @@ thread, and one is seen also inside a call that does not return.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -47,8 +48,8 @@ class Wait:
         if not self.what:
             return
         _waits.add(self)
-        if (show := _shown_by) is not None:
-            show()
+        if (teller := _shown_by) is not None:
+            teller.start()
 
     def end(self) -> None:
         """End. May be repeated."""
@@ -80,7 +81,7 @@ class Wait:
         return f"waits for {self.what} since {times}{': ' if self.why else ''}{self.why}"
 
 
-_shown_by: Callable[[], None] | None = None
+_shown_by: _Teller | None = None
 
 
 def lasting() -> list[Wait]:
@@ -97,41 +98,81 @@ def longest_text() -> str:
     return found[0].text if found else ""
 
 
+class _Teller:
+    """Tells of the longest wait, from a thread that the first wait starts."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._said: Wait | None = None
+        self._lock = threading.Lock()
+        self._is_stopped = False
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread, if it does not run and may. May be repeated."""
+        if self._thread is not None or self._is_stopped:
+            return  # without the lock: in a fork its holder may not exist
+        with self._lock:
+            if self._thread is None and not self._is_stopped:
+                thread = threading.Thread(target=self._watch, name="waits", daemon=True)
+                # A user at the limit of processes: waits are not shown, and nothing else fails.
+                with contextlib.suppress(RuntimeError):
+                    thread.start()
+                    self._thread = thread
+
+    def stop(self) -> None:
+        """End the thread; none is started any more."""
+        with self._lock:
+            self._is_stopped = True
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            self._over.set()
+            thread.join()
+            self._over.clear()
+
+    def resume(self) -> None:
+        """Let the thread be started again; at once, if something waits."""
+        self._is_stopped = False
+        if _waits:
+            self.start()
+
+    def _watch(self) -> None:
+        while not self._over.wait(LOOK_EVERY_S):
+            found = lasting()
+            if not found:
+                self._said = None
+            elif found[0] is not self._said:
+                self._said = found[0]
+                self._tell(found[0].text)
+
+
 @contextmanager
 def told(tell: Callable[[str], None]) -> Iterator[None]:
     """Tell of the longest wait in the block, each time that another one is the longest.
 
-    A thread looks for it, from the first wait to the end of the block.
+    A thread looks for it, from the first wait to the end of the block, but for `paused`.
 
     Args:
         tell: takes a line, on that thread.
     """
     global _shown_by
-    over = threading.Event()
-    lock = threading.Lock()
-    threads: list[threading.Thread] = []
-
-    def watch() -> None:
-        said: Wait | None = None
-        while not over.wait(LOOK_EVERY_S):
-            found = lasting()
-            if found and found[0] is not said:
-                said = found[0]
-                tell(said.text)
-
-    def start() -> None:
-        global _shown_by
-        with lock:
-            _shown_by = None
-            if not threads:
-                threads.append(threading.Thread(target=watch, name="waits", daemon=True))
-                threads[0].start()
-
-    _shown_by = start
+    _shown_by = teller = _Teller(tell)
     try:
         yield
     finally:
         _shown_by = None
-        over.set()
-        for thread in threads:
-            thread.join()
+        teller.stop()
+
+
+@contextmanager
+def paused() -> Iterator[None]:
+    """Have no thread of `told` in the block: for a fork. A child that never leaves the block never gets one."""
+    teller = _shown_by
+    if teller is not None:
+        teller.stop()
+    try:
+        yield
+    finally:
+        if teller is not None:
+            teller.resume()

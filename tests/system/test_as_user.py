@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import resource
+import threading
 from typing import Any
 
 import pytest
 
 from dlapp.errors import Denied, NotFound
+from dlapp.system import waits
 from dlapp.system.processes import as_user
+from dlapp.system.waits import Wait
 
 NOBODY = 65534
 
@@ -47,6 +50,26 @@ def test_the_child_is_that_user_and_has_nothing_of_root(monkeypatch: pytest.Monk
     assert found["leads its session"]
     assert (found["no new privileges"], found["umask"]) == ("1", "0077")
     assert "SECRET" not in found["variables"]
+
+
+def _threads_of_a_wait() -> int:
+    with Wait("hdfs://nn", None):
+        return len(os.listdir("/proc/self/task"))
+
+
+def test_no_thread_shows_waits_at_the_fork_or_in_the_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    at_fork: list[str] = []
+    fork = os.fork
+
+    def noting_fork() -> int:
+        at_fork.extend(one.name for one in threading.enumerate())
+        return fork()
+
+    monkeypatch.setattr(os, "fork", noting_fork)
+    with waits.told(lambda _: None), Wait("hdfs://nn", None):
+        assert as_user.call(NOBODY, _threads_of_a_wait, timeout_s=20) == 1
+    assert at_fork
+    assert "waits" not in at_fork
 
 
 def test_a_descriptor_above_a_lowered_limit_is_closed_too() -> None:

@@ -68,3 +68,52 @@ def test_each_longest_wait_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None
     assert not any(one.name == "waits" for one in threading.enumerate())
     assert [text.split()[2] for text in told] == ["one", "two"]
     assert all(re.search(f"since {TIME}, until {TIME}$", text) for text in told)
+
+
+def has_teller() -> bool:
+    return any(one.name == "waits" for one in threading.enumerate())
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_wait_that_begins_again_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waits, "LOOK_EVERY_S", 0.001)
+    looks = threading.Semaphore(0)
+    found = waits.lasting
+
+    def look() -> list[Wait]:
+        looks.release()
+        return found()
+
+    monkeypatch.setattr(waits, "lasting", look)
+    told: list[str] = []
+    with waits.told(told.append):
+        wait = Wait("hdfs://nn", None)
+        for number in (1, 2):
+            with wait:
+                for _ in range(3 + looks._value):
+                    assert looks.acquire(timeout=20)
+                assert len(told) == number
+            for _ in range(3 + looks._value):
+                assert looks.acquire(timeout=20)
+
+
+def test_no_thread_looks_for_waits_while_a_process_forks() -> None:
+    with waits.told(lambda _: None), Wait("the outer", None):
+        assert has_teller()
+        with waits.paused():
+            assert not has_teller()
+            with Wait("the inner", None):
+                assert not has_teller()
+        assert has_teller()
+    assert not has_teller()
+
+
+def test_a_process_that_may_start_no_thread_waits_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with waits.told(lambda _: None), Wait("hdfs://nn", None):
+        assert not has_teller()
+    with waits.told(lambda _: None), Wait("hdfs://nn", None), waits.paused():
+        pass

@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
+from dlapp.system import waits
 from dlapp.system.processes import kernel
 from dlapp.system.processes.proc import command_line, descendants
 from dlapp.system.processes.spawn import is_program
@@ -46,21 +47,22 @@ class PlainShell:
         self._opened.callback(_Terminal().restore)
 
     def start(self) -> None:
-        """Fork the keeper, and it the shell; to be called while the process has one thread."""
+        """Fork the keeper, and it the shell; to be called while the process has one thread, or that of `waits.told`."""
         kernel.become_subreaper()
         sys.stdout.flush()
         sys.stderr.flush()
         theirs, life = os.pipe2(os.O_CLOEXEC)
         self._status, tell = os.pipe2(os.O_CLOEXEC)
-        keeper = os.fork()
-        if keeper == 0:
-            # Whatever goes wrong in here, the code above must never go on in this copy of it.
-            try:
-                os.close(life)
-                os.close(self._status)
-                self._be_keeper(theirs, tell)
-            finally:
-                os._exit(70)
+        with waits.paused():
+            keeper = os.fork()
+            if keeper == 0:
+                # Whatever goes wrong in here, the code above must never go on in this copy of it.
+                try:
+                    os.close(life)
+                    os.close(self._status)
+                    self._be_keeper(theirs, tell)
+                finally:
+                    os._exit(70)
         os.close(theirs)
         os.close(tell)
         # The last of these is done first when it closes: the keeper ends because its lifeline does.

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from dlapp import errors
 from dlapp.errors import Denied, DlappError, TimedOut, Unreachable
+from dlapp.system import waits
 from dlapp.system.owners import user_name
 from dlapp.system.processes.spawn import close_all_but
 
@@ -63,9 +64,10 @@ def call(uid: int, work: Callable[[], Any], *, timeout_s: float, is_change: bool
     reading, writing = os.pipe2(os.O_CLOEXEC)
     sys.stdout.flush()
     sys.stderr.flush()
-    pid = os.fork()
-    if pid == 0:
-        _run(account, work, writing, prctl)
+    with waits.paused():
+        pid = os.fork()
+        if pid == 0:
+            _run(account, work, writing, prctl)
     os.close(writing)
     try:
         data = _receive(reading, time.monotonic() + timeout_s)
