@@ -12,15 +12,18 @@ Source: org.apache.hadoop.conf.Configuration; yarn-default.xml and hdfs-default.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pwd
 import re
+import stat
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from dlapp.errors import ConfigError, UsageError
 from dlapp.locations import HDFS, HdfsPlace, HdfsService, MountTable
 from dlapp.login import Login
+from dlapp.system.files import closing_fd
 
 FILES = ("core-site.xml", "hdfs-site.xml", "yarn-site.xml")
 _SSL_CLIENT = "ssl-client.xml"
@@ -36,6 +39,8 @@ _MOST_REFERENCES = 20
 """Source: Configuration.MAX_SUBST."""
 _MOST_INCLUDES = 10
 """Files that include one another."""
+_MOST_INCLUDED = 100
+"""Included files of a configuration in all."""
 _MOST_TEXT = 1 << 16
 """Characters of a value when its references are resolved."""
 _RENAMED = {
@@ -323,8 +328,7 @@ def read_configuration(directory: str | None, environ: Mapping[str, str] = os.en
     for name in (_SSL_CLIENT, *FILES):
         path = os.path.join(named, name)
         try:
-            with open(path, "rb") as file:
-                data = file.read(_MOST_BYTES)
+            data = _content(path)
         except FileNotFoundError:
             continue
         except OSError as error:
@@ -367,6 +371,7 @@ class _Reading:
         self.properties: dict[str, str] = {}
         self._final: set[str] = set()
         self._directory = directory
+        self._included = 0
 
     def read(self, data: bytes, path: str, depth: int = 0) -> None:
         """Read a file.
@@ -447,15 +452,26 @@ class _Reading:
         if "://" in name:
             raise ConfigError(f"{where}: includes {href}; dlapp reads files only, so copy it beside this one")
         path = os.path.join(self._directory, name)
+        self._included += 1
+        if self._included > _MOST_INCLUDED:
+            raise ConfigError(f"{where}: includes {path}; more than {_MOST_INCLUDED} files are included")
         try:
-            with open(path, "rb") as file:
-                data = file.read(_MOST_BYTES)
+            data = _content(path)
         except FileNotFoundError:
             return False
         except OSError as error:
             raise ConfigError(f"{where}: includes {path}: {error.strerror}") from error
         self.read(data, path, depth + 1)
         return True
+
+
+def _content(path: str) -> bytes:
+    """Return what is in a file. Raises OSError, also if it is no regular file: a FIFO is not waited for."""
+    with closing_fd(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)) as fd:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "is not a regular file", path)
+        with open(fd, "rb", closefd=False) as file:
+            return file.read(_MOST_BYTES)
 
 
 def _of_java(name: str) -> str | None:

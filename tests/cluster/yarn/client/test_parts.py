@@ -100,6 +100,18 @@ def test_included_files_are_read_in_their_place(tmp_path: Path) -> None:
     (tmp_path / "core-site.xml").write_text(f"<configuration>{include('core-site.xml')}</configuration>")
     with pytest.raises(ConfigError, match="the 11th file that includes another one"):
         parsed(include("core-site.xml"))
+    with pytest.raises(ConfigError, match=r"includes .*deeper\.xml; more than 100 files are included"):
+        parsed(include("more/deeper.xml") * 101)
+
+
+def test_a_fifo_in_a_configuration_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    include = b'<configuration><xi:include xmlns:xi="http://www.w3.org/2001/XInclude" href="fifo"/></configuration>'
+    with pytest.raises(ConfigError, match=r"includes .*/fifo: is not a regular file"):
+        parse_properties(include, str(tmp_path / "core-site.xml"))
+    (tmp_path / "fifo").rename(tmp_path / "core-site.xml")
+    with pytest.raises(ConfigError, match=r"core-site\.xml: is not a regular file"):
+        read_configuration(str(tmp_path))
 
 
 def test_home_directories_are_where_the_cluster_has_them() -> None:
