@@ -104,6 +104,8 @@ _QUOTA = re.compile(
     r"quota ?= ?(\d{1,20})\b.{0,60}?(?:file count|diskspace consumed) ?= ?(\d{1,20})\b"
 )
 """Source: Hadoop 2.6 to 3.4, NSQuotaExceededException and DSQuotaExceededException.getMessage."""
+_LIMITS = frozenset({"MaxDirectoryItemsExceededException", "PathComponentTooLongException"})
+"""What a DataNode passes on of the NameNode, whichever DataNode it is. Source: FSLimitException."""
 _NO_ROOM = ("QuotaExceededException", "DSQuotaExceededException", "NSQuotaExceededException")
 
 
@@ -125,6 +127,10 @@ class HdfsRefused(DlappError):
     def __init__(self, message: str, java_class: str) -> None:
         super().__init__(message)
         self.java_class = java_class
+
+
+class DataNodeRefused(HdfsRefused):
+    """What several DataNodes answered that were to write a file, of themselves or of the others of the pipeline."""
 
 
 class AlreadyThere(HdfsRefused):
@@ -677,9 +683,11 @@ class WebHdfs:
                     bad.add(failed.server)
                     dead_ends += failed.answered
                 if dead_ends >= _MOST_DEAD_ENDS:
-                    raise (
-                        failed.refused or DlappError(f"{shown(self.place.location + path)} cannot be written: {failed}")
-                    ) from failed
+                    if isinstance(failed.refused, DiskFull):
+                        raise failed.refused from failed
+                    kind = failed.refused.java_class if isinstance(failed.refused, HdfsRefused) else ""
+                    what = failed.refused or f"{shown(self.place.location + path)} cannot be written: {failed}"
+                    raise DataNodeRefused(str(what), kind) from failed
                 again(DataNodeUnreachable(str(failed), doubtful=True))
 
     # ---- DataNodes ----
@@ -747,6 +755,8 @@ class WebHdfs:
         if answer.good:
             return answer
         refused = self._refusal(answer, path, where.server)
+        if isinstance(refused, HdfsRefused) and refused.java_class in _LIMITS:
+            raise refused
         if isinstance(refused, (HdfsRefused, HdfsUnreachable)) or (
             isinstance(refused, DiskFull) and not _is_quota(refused)
         ):

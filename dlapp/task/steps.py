@@ -370,7 +370,7 @@ class Task:
                 self._wait_out(partial(self._try_storing, part, service), Phase.STARTING, service)
 
     def _try_storing(self, part: str, service: str) -> None:
-        from dlapp.storage.webhdfs import DataNodeUnreachable
+        from dlapp.storage.webhdfs import DataNodeRefused, DataNodeUnreachable
 
         try:
             open_output(part, self._launch.hdfs).try_storing(part)
@@ -379,9 +379,7 @@ class Task:
         except DataNodeUnreachable as error:
             message = f"the output could not be stored from this node: {error}"
             raise ServiceAway(f"the DataNodes of {service}", str(error), message, Fault.NODE) from error
-        except (Unreachable, Denied, NotFound, UsageError):
-            raise
-        except DlappError as error:  # a DataNode said it, of itself or of the others of its pipeline
+        except DataNodeRefused as error:
             raise StepFailed(Fault.NODE, f"the output could not be stored from this node: {error}") from error
 
     def _hold_caches(self) -> None:

@@ -17,7 +17,9 @@ from dlapp.net.http import HttpResponse, IncompleteResponse
 from dlapp.net.http_framing import Headers
 from dlapp.storage.hdfs import HdfsFiles
 from dlapp.storage.webhdfs import (
+    DataNodeRefused,
     DataNodeUnreachable,
+    HdfsRefused,
     HdfsUnreachable,
     ServerRole,
     WebHdfs,
@@ -342,6 +344,19 @@ def test_a_node_that_reaches_no_datanode_is_told_from_an_hdfs_that_is_away(
     with pytest.raises(HdfsUnreachable, match="connection refused") as caught:
         HdfsFiles(web.place, web).try_storing("hdfs://nn/out.tmp/container_1")
     assert type(caught.value) is kind
+
+
+@pytest.mark.parametrize(
+    ("said", "of_the_node", "tries"),
+    [("IOException", True, 4), ("MaxDirectoryItemsExceededException", False, 1)],
+)
+def test_what_datanodes_refuse_is_told_from_what_the_namenode_does(said: str, of_the_node: bool, tries: int) -> None:
+    web, servers = client(lambda name, what: refused(403, said) if name == "dn:9" else storing(name, what))
+    web._patience_s = web._first_contact_timeout_s = 60.0
+    with pytest.raises(HdfsRefused, match="it will not") as caught:
+        HdfsFiles(web.place, web).try_storing("hdfs://nn/out.tmp/container_1")
+    assert isinstance(caught.value, DataNodeRefused) == of_the_node
+    assert len([name for name, _ in servers.asked if name == "dn:9"]) == tries
 
 
 def storing(name: str, what: str) -> object:

@@ -50,6 +50,7 @@ class Servers:
         self.state = "RUNNING"
         self.has_staging = self.takes_changes = True
         self.datanode = ""
+        self.refuses: dict[str, Any] | None = None
         self.asked_state = self.asked_staging = 0
 
     def answer(self, method: str, path: str, query: str) -> tuple[int, Any]:
@@ -62,6 +63,8 @@ class Servers:
             return 200, {"app": {"id": str(APPLICATION), "state": self.state}}
         if method != "GET" and not self.takes_changes:
             return 403, SAFE_MODE
+        if "op=CREATE" in query and self.refuses is not None:
+            return 403, self.refuses
         if "op=CREATE" in query:
             return (201, "") if "datanode=true" in query else (307, f"{path}?{query}&datanode=true")
         if method != "GET":
@@ -214,3 +217,15 @@ def test_a_node_that_reaches_no_datanode_is_found_before_the_payload_begins(
         assert result.message.startswith("the output could not be stored from this node: ")
         assert "127.0.0.1:1 connection refused" in result.message
         assert Phase.UNPACKING not in am.phases
+
+
+def test_what_the_namenode_refuses_is_no_fault_of_the_node(place: Path, servers: tuple[Servers, str]) -> None:
+    stub, url = servers
+    stub.refuses = {"RemoteException": {"exception": "IllegalStateException", "message": "no file goes there"}}
+    outputs = (OutputSpec(output_path="output", target="hdfs://nn/user/tony/out"),)
+    with make_am(place, "echo ran", outputs=outputs, parts=("hdfs://nn/user/tony/out.tmp/container",)) as am:
+        Orphan(am, url)
+        result = am.result()
+        assert result.fault is Fault.DATA
+        assert result.message.startswith("output output could not be stored: ")
+        assert "no file goes there" in result.message
