@@ -341,10 +341,24 @@ class WebHdfs:
             raise HdfsUnreachable(f"{web.partition('://')[2]} is {words}")
 
     def mounts(self) -> dict[str, int]:
-        """Return the mount points of a router with the number of places that each leads to; of a NameNode none."""
+        """Return the mount points of a router with the number of places that each leads to; of a NameNode none.
+
+        Who has no ``/jmx``, or closes it, is taken for none that has mount points.
+
+        Raises:
+            HdfsUnreachable: no server could say.
+            WrongAnswer: a router's table cannot be read.
+        """
         if self.has_numbers():
             return {}
-        answer = self._of_any(lambda web: self._asked("GET", web, _MOUNTS, MOST_BODY))
+
+        def ask(web: str) -> HttpResponse:
+            answer = self._asked("GET", web, _MOUNTS, MOST_BODY)
+            if answer.status >= 500:
+                raise HdfsUnreachable(f"{web.partition('://')[2]} does not say its mount points (HTTP {answer.status})")
+            return answer
+
+        answer = self._of_any(ask)
         return parse_mounts(answer.body) if answer.good else {}
 
     def make_directory(self, path: str, mode: int = 0o755) -> None:
@@ -1025,15 +1039,21 @@ def _bean(data: bytes) -> dict[str, Any]:
 
 
 def parse_mounts(data: bytes) -> dict[str, int]:
-    """Return what `_MOUNTS` answers: path -> number of destinations; what is no such answer has no mount points."""
+    """Return what `_MOUNTS` answers: path -> number of destinations; what is no such answer has no mount points.
+
+    Raises:
+        WrongAnswer: it has a table that cannot be read.
+    """
     found: dict[str, set[str]] = {}
+    if (table := _bean(data).get("MountTable")) is None:
+        return {}
     try:
-        for one in json.loads(json_object(data, path="")["beans"][0]["MountTable"]):
+        for one in json.loads(table):
             # Older ones have an entry for each destination.
             where = one.get("destinations") or [f"{name}->{one['path']}" for name in one["nameserviceId"].split(",")]
             found.setdefault(str(one["sourcePath"]), set()).update(map(str, where))
-    except (UntrustedFile, ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
-        return {}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise WrongAnswer("the HDFS Router sent no table of mount points") from error
     return {path: len(where) for path, where in found.items()}
 
 

@@ -316,8 +316,23 @@ def test_below_a_mount_point_of_several_destinations_nothing_is_replaced(table: 
 
 
 def test_what_is_no_table_of_mount_points_has_none() -> None:
-    for said in (b"", b"{}", b'{"beans": 3}', b'{"beans": [{"MountTable": 3}]}', b'{"beans": [{"MountTable": "[3]"}]}'):
+    for said in (b"", b"{}", b"<html>", b'{"beans": 3}', b'{"beans": []}', b'{"beans": [{"name": "x"}]}'):
         assert parse_mounts(said) == {}
+
+
+def test_a_table_of_mount_points_that_cannot_be_read_is_an_error() -> None:
+    for said in (b'{"beans": [{"MountTable": 3}]}', b'{"beans": [{"MountTable": "[3]"}]}'):
+        with pytest.raises(WrongAnswer, match="sent no table of mount points"):
+            parse_mounts(said)
+
+
+@pytest.mark.parametrize("code", [500, 503])
+def test_a_target_is_not_taken_for_one_without_mount_points_by_a_server_that_fails(code: int) -> None:
+    failed = HttpResponse(code, Headers(b""), b"", 0)
+    web, servers = client(lambda _, what: failed if what == "/mounts" else bean(ROUTER))
+    with pytest.raises(HdfsUnreachable, match=rf"nn:1 does not say its mount points \(HTTP {code}\)"):
+        HdfsFiles(web.place, web).check_writable("hdfs://nn/spread/run")
+    assert not [what for _, what in servers.asked if what.startswith("MKDIRS")]
 
 
 def test_a_try_to_store_is_eight_requests_at_most_and_leaves_nothing() -> None:
