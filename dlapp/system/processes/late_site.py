@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
+import dlapp
+
 
 class LateSite:
     """A finder, before that of `sys.path`, that adds site-packages when a module is asked for that nothing else has.
@@ -51,7 +53,9 @@ def _site_packages() -> list[str]:
     else:
         prefixes = [environment, *(prefixes if ("include-system-site-packages", "true") in lines else ())]
         sys.prefix = sys.exec_prefix = environment  # by which Debian's `site` knows a virtual environment
-    found = [directory for directory in site.getsitepackages(prefixes) if os.path.isdir(directory)]
+    # Where dlapp itself was installed in the user's own site-packages, they are its libraries' place, too.
+    own = os.path.dirname(os.path.dirname(os.path.abspath(dlapp.__file__)))
+    found = [directory for directory in (own, *site.getsitepackages(prefixes)) if os.path.isdir(directory)]
     return found + [path for directory in found for path in _added(directory)]
 
 
