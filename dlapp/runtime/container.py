@@ -252,11 +252,12 @@ def operators_binds(policy: DockerPolicy, note: Callable[[str], None] = lambda _
     """
     binds = []
     for one in policy.mounts:
-        if not os.path.exists(one.path):
+        # A link of somebody else in a sticky directory cannot be followed, and is named (proc(5), protected_symlinks).
+        if not os.path.lexists(one.path):
             continue
         if problem := node_policy.mount_problem(one):
             note(f"a mount is left out (docker.mounts of {node_policy.FILE}): {problem}")
-        else:
+        elif os.path.exists(one.path):
             binds.append(Bind(one.path, one.path, not one.writable))
     return tuple(binds)
 
