@@ -91,7 +91,11 @@ def reader_of(
         raise NotFound("nothing")
 
     session = SimpleNamespace(
-        rest=lambda: rest, user="tony", site=SimpleNamespace(get=(settings or {}).get), files=no_files
+        rest=lambda: rest,
+        nodes=lambda **_: rest.nodes(),
+        user="tony",
+        site=SimpleNamespace(get=(settings or {}).get),
+        files=no_files,
     )
     masters = SimpleNamespace(view=lambda _: to_json(view), leave=lambda: None)
     return ApplicationReader(session, masters), rest  # type: ignore[arg-type]
