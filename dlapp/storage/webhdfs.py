@@ -130,7 +130,7 @@ class HdfsRefused(DlappError):
 
 
 class DataNodeRefused(HdfsRefused):
-    """What several DataNodes answered that were to write a file, of themselves or of the others of the pipeline."""
+    """Answer of several DataNodes that were to write a file, of themselves or of the others of the pipeline."""
 
 
 class AlreadyThere(HdfsRefused):

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import click
 
 from dlapp.errors import EXIT_FAILED, NotFound, UsageError
-from dlapp.locations import shown
 from dlapp.tools.common import command, json_option, note, print_json, say
 
 if TYPE_CHECKING:
@@ -129,6 +128,7 @@ def _clear(
         names: those of them that the user named. If nothing is named, all input is cleared.
         as_json: print it as JSON.
     """
+    from dlapp.locations import shown
     from dlapp.system.text import human_size
 
     caches = {one.name: one for one in programs.entries(names)} if programs and names else {}

@@ -25,7 +25,6 @@ from dlapp.errors import (
     FileRefused,
     UsageError,
 )
-from dlapp.system.waits import told
 
 EXIT_BROKEN_PIPE = 141
 """Whoever read our output went away: 128 + SIGPIPE, as a shell reports it of any other program."""
@@ -41,6 +40,15 @@ class Command(click.Command):
     def __call__(self, *_args: Any, **_settings: Any) -> NoReturn:
         """Run it with the arguments of the process."""
         run(self)
+
+    def invoke(self, context: click.Context) -> Any:
+        """Do its work, and tell what it waits for."""
+        if isinstance(self, click.Group):
+            return super().invoke(context)
+        from dlapp.system.waits import told  # the help needs it not
+
+        with told(lambda text: note(f"{context.find_root().info_name} {text}")):
+            return super().invoke(context)
 
 
 class ProgramCommand(Command):
@@ -149,8 +157,7 @@ def _invoke(declared: click.Command, arguments: list[str]) -> int:
 def exit_code_of(body: Callable[[], int], *, debug: bool, name: str) -> int:
     """Run ``body`` to its end; an error becomes ``Error: ...`` on stderr and its code."""
     try:
-        with told(lambda text: note(f"{name} {text}")):
-            code = body()
+        code = body()
         sys.stdout.flush()
         return code
     except BrokenPipeError:
