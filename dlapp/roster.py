@@ -1,0 +1,65 @@
+"""Roster of an application: where each of its containers is, so that payloads find each other."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+
+from dlapp.value import Value
+
+
+class Member(Value, kw_only=True):
+    """One container as its peers see it.
+
+    Args:
+        role_index: DLAPP_ROLE_INDEX; ``index`` is CONTAINER_INDEX.
+        host: name of its host, as the engine says it; not always one that peers can resolve.
+        address: IPv4 or IPv6 address of the interface that peers reach it at, without brackets.
+        ports: TCP ports on ``address`` that are locked for it, in the order in which the role counts them.
+    """
+
+    role: str
+    role_index: int
+    index: int
+    host: str
+    address: str
+    ports: tuple[int, ...] = ()
+
+
+class Roster(Value, kw_only=True):
+    """All members of one generation.
+
+    Args:
+        generation: DLAPP_GENERATION; grows with each restart of the gang.
+        version: grows when a single member is replaced; 0 at the start of each generation.
+        members: in the order of their indexes.
+    """
+
+    generation: int
+    version: int
+    members: tuple[Member, ...]
+
+    def of_role(self, role: str) -> tuple[Member, ...]:
+        """Return the members of a role, in the order of their role indexes."""
+        return tuple(one for one in self.members if one.role == role)
+
+    def at(self, index: int) -> Member:
+        """Return the member with a CONTAINER_INDEX.
+
+        Raises:
+            LookupError: it is not in this roster.
+        """
+        for one in self.members:
+            if one.index == index:
+                return one
+        raise LookupError(f"container {index} is not in the roster")
+
+
+def is_address(text: object) -> bool:
+    """Return whether a text is an IPv4 or IPv6 address in its usual form, without brackets and without a zone."""
+    if not isinstance(text, str):
+        return False
+    for family in (socket.AF_INET, socket.AF_INET6):
+        with contextlib.suppress(OSError, ValueError):
+            return socket.inet_ntop(family, socket.inet_pton(family, text)) == text
+    return False

@@ -1,0 +1,68 @@
+"""Addresses by which others reach this machine."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from dlapp.errors import NotFound
+from dlapp.roster import is_address
+from dlapp.system.network.addresses import (
+    address_of_interface,
+    address_towards,
+    interface_of,
+    is_loopback,
+)
+
+
+def test_the_address_is_that_of_the_way_to_the_other_and_never_a_name() -> None:
+    assert address_towards(["127.0.0.1"]) == "127.0.0.1"
+    assert address_towards(["::1"]) == "::1"
+    assert is_address(address_towards([socket.gethostname(), "localhost"]))
+
+
+def test_a_host_that_is_this_machine_says_less_than_one_that_is_not() -> None:
+    own = next(
+        (found for _, name in socket.if_nameindex() if name != "lo" and (found := _address_or_none(name)) is not None),
+        "",
+    )
+    if not own:
+        pytest.skip("this machine has no interface but the loopback")
+    assert address_towards(["127.0.0.1", own]) == own
+
+
+def test_no_way_is_said() -> None:
+    with pytest.raises(NotFound, match=r"no route to nowhere\.invalid"):
+        address_towards(["nowhere.invalid"])
+
+
+def test_an_interface_has_an_address_and_the_address_an_interface() -> None:
+    assert address_of_interface("lo") == "127.0.0.1"
+    assert interface_of("127.0.0.1") == "lo"
+    assert interface_of("203.0.113.1") == ""
+    with pytest.raises(NotFound, match="no network interface nosuch0"):
+        address_of_interface("nosuch0")
+
+
+@pytest.mark.parametrize("text", ["10.0.0.1", "::1", "2001:db8::7"])
+def test_an_address_is_one(text: str) -> None:
+    assert is_address(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["node7", "", "10.0.0", "[::1]", "fe80::1%eth0", "10.0.0.01", "::0001", "1\0", None, 7]
+)
+def test_what_is_not_an_address_in_its_usual_form_is_none(text: object) -> None:
+    assert not is_address(text)
+
+
+def test_loopback_is_known() -> None:
+    assert [is_loopback(one) for one in ("127.0.1.1", "::1", "10.0.0.1", "2001:db8::1")] == [True, True, False, False]
+
+
+def _address_or_none(name: str) -> str | None:
+    try:
+        return address_of_interface(name)
+    except NotFound:
+        return None
