@@ -1,0 +1,1 @@
+"""Causes of failures: rules name them by how a program ended and by the end of its logs."""

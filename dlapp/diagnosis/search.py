@@ -1,0 +1,222 @@
+"""Search for the cause of a failure in the end of a program's logs.
+
+A log is what a program wrote: it is looked through, bounded, and decides only about its own application.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from dlapp.diagnosis.rules import Act, Rule, Where
+from dlapp.messages import Diagnosis, Evidence
+from dlapp.value import replace
+
+TAIL_BYTES = 256 << 10
+"""Of each log that are looked at."""
+MOST_LINE = 300
+"""Characters of a line that is kept as evidence."""
+_MOST_MATCHED = 4096
+"""Characters of a line that are compared with a regular expression."""
+_MOST_HITS = 50
+_TRACEBACK = b"Traceback (most recent call last)"
+_LINKS = (b"The above exception was the direct cause of", b"During handling of the above exception")
+_AFTER_EXCEPTION = 2048
+"""Bytes after the line of an exception that belong to its message."""
+_EXCEPTION = re.compile(rb"[A-Za-z_][A-Za-z0-9_.]*(:|$)")
+_CONTROLS = dict.fromkeys((*range(32), *range(127, 160)), " ")
+
+
+class LogTail(NamedTuple):
+    """The end of a log: name of the file, offset [bytes] of its part, and the part, which begins with a line."""
+
+    file: str
+    offset: int
+    data: bytes
+
+
+class _Hit(NamedTuple):
+    """A line that a rule names.
+
+    Args:
+        chain: number of the chain of exceptions that it belongs to; negative: none.
+    """
+
+    position: int
+    order: int
+    rule: Rule
+    chain: int
+
+
+class _Traceback(NamedTuple):
+    """A traceback of Python: where it begins, the line of its exception, and where the message ends, as positions."""
+
+    begin: int
+    exception: int
+    end: int
+    chain: int
+
+
+def read_tail(path: str, *, limit_bytes: int = TAIL_BYTES) -> LogTail:
+    """Read the end of a log.
+
+    Args:
+        path: of the file. The program may have put anything there.
+        limit_bytes: how much is read at most.
+
+    Raises:
+        OSError: it cannot be read, or is no file.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    with os.fdopen(fd, "rb", buffering=0):
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode):
+            raise OSError(f"{path} is no file")
+        begin = max(0, info.st_size - limit_bytes)
+        data = os.pread(fd, limit_bytes, begin)
+    if begin:
+        skipped = data.find(b"\n") + 1
+        begin, data = begin + skipped, data[skipped:]
+    return LogTail(os.path.basename(path), begin, data)
+
+
+def diagnose(
+    rules: Sequence[Rule], *, message: str, exit_code: int | None, signal: int | None, logs: Sequence[LogTail]
+) -> Diagnosis | None:
+    """Return the cause of a failure; None: no rule names it.
+
+    Args:
+        rules: in their order.
+        message: what dlapp says of the end.
+        exit_code, signal: of the program, as far as it ran. Shells end with 128 and the signal of their command.
+        logs: the ends of its logs, in the order in which they are believed: stderr, then stdout.
+    """
+    for rule in rules:
+        if rule.where is Where.MESSAGE and (found := _named(rule, message.encode())) is not None:
+            return found
+    hits = [_found(rules, log) for log in logs]
+    for wanted in (False, True):
+        for log, found_here in zip(logs, hits, strict=True):
+            if (hit := _chosen(found_here, consequence=wanted)) is not None:
+                start, end = _line_at(log.data, hit.position)
+                line = log.data[start:end]
+                found = _named(hit.rule, line) or _diagnosis(hit.rule, {})
+                evidence = Evidence(file=log.file, offset=log.offset + start, line=_shown(line))
+                return replace(found, evidence=evidence)
+    if signal is None and exit_code is not None and exit_code > 128:
+        signal = exit_code - 128
+    for rule in rules:
+        if rule.where is Where.EXIT and (signal, exit_code)[rule.signal is None] == (rule.signal or rule.exit_code):
+            return _diagnosis(rule, {})
+    return None
+
+
+def _found(rules: Sequence[Rule], log: LogTail) -> list[_Hit]:
+    """Return the lines of a log that rules name, by position, one rule each."""
+    tracebacks = list(_tracebacks(log.data))
+    by_line: dict[int, _Hit] = {}
+    for order, rule in enumerate(rules):
+        if rule.where is not Where.LOG:
+            continue
+        for position in {_line_at(log.data, at)[0] for text in rule.contains for at in _positions(log.data, text)}:
+            if position in by_line or _is_frame(position, tracebacks):
+                continue
+            start, end = _line_at(log.data, position)
+            if _named(rule, log.data[start:end]) is not None:
+                chain = next((one.chain for one in tracebacks if one.exception <= position < one.end), -1 - position)
+                by_line[position] = _Hit(position, order, rule, chain)
+    named = {one.chain for one in by_line.values()}
+    for order, rule in enumerate(rules):
+        if rule.where is Where.TRACEBACK:
+            for one in tracebacks:
+                if one.chain not in named:
+                    by_line.setdefault(one.exception, _Hit(one.exception, order, rule, one.chain))
+    return sorted(by_line.values())
+
+
+def _chosen(hits: Sequence[_Hit], *, consequence: bool) -> _Hit | None:
+    """Return the last line of those that rules name; a program goes on after what it can handle."""
+    return next((one for one in reversed(hits) if one.rule.is_consequence == consequence), None)
+
+
+def _tracebacks(data: bytes) -> Iterator[_Traceback]:
+    chain, former_end = -1, 0
+    positions = sorted(_positions(data, _TRACEBACK))
+    for number, at in enumerate(positions):
+        begin, line_end = _line_at(data, at)
+        prefix = data[begin:at]
+        limit = positions[number + 1] if number + 1 < len(positions) else len(data)
+        position = line_end + 1
+        while position < limit:
+            _, line_end = _line_at(data, position)
+            line = data[position:line_end].removeprefix(prefix)
+            if line.strip() and not line[:1].isspace():
+                break
+            position = line_end + 1
+        else:
+            continue
+        if not _EXCEPTION.match(line):
+            continue
+        if not any(link in data[former_end:begin] for link in _LINKS):
+            chain += 1
+        former_end = position
+        yield _Traceback(begin, position, min(limit, line_end + _AFTER_EXCEPTION), chain)
+
+
+def _is_frame(position: int, tracebacks: Sequence[_Traceback]) -> bool:
+    """Return whether a line is one of those that show the program's source."""
+    return any(one.begin <= position < one.exception for one in tracebacks)
+
+
+def _positions(data: bytes, text: bytes) -> Iterator[int]:
+    """Yield where a text is, from the last one on, and not more than are worth a look."""
+    end = len(data)
+    for _ in range(_MOST_HITS):
+        if (at := data.rfind(text, 0, end)) < 0:
+            return
+        yield at
+        end = at
+
+
+def _line_at(data: bytes, position: int) -> tuple[int, int]:
+    """Return where the line at a position begins and ends."""
+    end = data.find(b"\n", position)
+    return data.rfind(b"\n", 0, position) + 1, len(data) if end < 0 else end
+
+
+def _named(rule: Rule, line: bytes) -> Diagnosis | None:
+    if rule.contains and not any(text in line for text in rule.contains):
+        return None
+    if rule.line is None:
+        return _diagnosis(rule, {})
+    match = rule.line.search(_text(line)[:_MOST_MATCHED])
+    return None if match is None else _diagnosis(rule, match.groupdict())
+
+
+def _diagnosis(rule: Rule, groups: dict[str, str]) -> Diagnosis:
+    words = {name: _cut(text or "?") for name, text in groups.items()}
+    retry = {Act.RETRY: True, Act.AVOID_NODE: True, Act.NO_RETRY: False}.get(rule.act)
+    return Diagnosis(
+        rule=rule.name,
+        cause=rule.cause.format_map(words),
+        fault=rule.fault,
+        next_step=rule.next_step.format_map(words),
+        retry=retry,
+        avoid_node=rule.act is Act.AVOID_NODE,
+        is_consequence=rule.is_consequence,
+    )
+
+
+def _text(line: bytes) -> str:
+    return line.decode("utf-8", "replace").translate(_CONTROLS)
+
+
+def _shown(line: bytes) -> str:
+    return _cut(_text(line).strip())
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MOST_LINE else text[: MOST_LINE - 1] + "…"
