@@ -1,0 +1,149 @@
+"""Environment that a framework for distributed training needs in each container.
+
+One module per framework, which is imported only where an application names it. Each has the same functions, of values
+alone:
+
+    SERVICES                                names of roles that are services unless the file says otherwise
+    success(roles)                          names of the roles that decide by default; none: all that are not services
+    problems(roles, deciding)               what is wrong with the roles of an application, by key of its file
+    takes_part(role, deciding)              whether the framework knows a role's containers
+    environment(roster, member, resources, user)    the variables of one container
+
+``deciding`` has the names of the roles that decide the application's success. ``user`` has the variables of the
+properties file: one that is set there is never replaced.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Protocol, cast
+
+from dlapp.roster import Member, Roster
+from dlapp.spec import (
+    AppSpec,
+    Framework,
+    Gang,
+    PayloadProgram,
+    Resources,
+    RoleFailure,
+    RoleSpec,
+    deciding_roles,
+    gangs_of,
+)
+
+_RESTARTS_WHOLE = (Framework.TENSORFLOW, Framework.PYTORCH, Framework.TORCHRUN)
+"""Frameworks in which a process that is started again cannot join the others."""
+
+
+class _Module(Protocol):
+    SERVICES: tuple[str, ...]
+
+    def success(self, roles: Sequence[RoleSpec]) -> tuple[str, ...]: ...
+    def problems(self, roles: Sequence[RoleSpec], deciding: Collection[str]) -> Iterator[tuple[str, str]]: ...
+    def takes_part(self, role: str, deciding: Collection[str]) -> bool: ...
+    def environment(
+        self, roster: Roster, member: Member, resources: Resources, user: Mapping[str, str]
+    ) -> dict[str, str]: ...
+
+
+def _module(framework: Framework) -> _Module:
+    return cast(_Module, importlib.import_module(f"{__name__}.{framework.value}"))
+
+
+def services(framework: Framework) -> tuple[str, ...]:
+    """Return the names of roles that are services unless the file says otherwise."""
+    return () if framework is Framework.NONE else _module(framework).SERVICES
+
+
+def success(framework: Framework, roles: Sequence[RoleSpec]) -> tuple[str, ...]:
+    """Return the default of `AppSpec.success`."""
+    return () if framework is Framework.NONE else _module(framework).success(roles)
+
+
+def framework_of(spec: AppSpec, role: RoleSpec) -> Framework:
+    """Return the framework whose variables the containers of a role get."""
+    if spec.framework is Framework.NONE:
+        return Framework.NONE
+    deciding = {one.name for one in deciding_roles(spec.roles, spec.success)}
+    return spec.framework if _module(spec.framework).takes_part(role.name, deciding) else Framework.NONE
+
+
+def command_of(framework: Framework, program: PayloadProgram) -> PayloadProgram:
+    """Return what runs in place of a program of the user's."""
+    if framework is not Framework.TORCHRUN or not program.script.endswith(".py"):
+        return program
+    from dlapp.frameworks.torchrun import COMMAND
+
+    return PayloadProgram("", (*COMMAND, program.script), program.args)
+
+
+def environment(
+    framework: Framework,
+    roster: Roster,
+    member: Member,
+    *,
+    resources: Resources,
+    interface: str,
+    user: Mapping[str, str],
+) -> dict[str, str]:
+    """Return what is set in one container beside the variables that every payload has.
+
+    Args:
+        framework: `framework_of` the member's role.
+        roster: of the application, with every member that takes part.
+        member: the container.
+        resources: its amounts.
+        interface: name of the network interface that has the member's address; empty: not known.
+        user: variables of the properties file, which are left as they are.
+    """
+    found = _module(framework).environment(roster, member, resources, user)
+    if interface:
+        # Without the "=" NCCL takes every interface whose name begins so. Gloo has no such sign.
+        # Source: docs.nvidia.com/deeplearning/nccl, Environment Variables.
+        found |= {"NCCL_SOCKET_IFNAME": f"={interface}", "GLOO_SOCKET_IFNAME": interface}
+    return {name: value for name, value in found.items() if name not in user}
+
+
+def problems(
+    framework: Framework, roles: Sequence[RoleSpec], *, gang: Gang, success: Sequence[str]
+) -> Iterator[tuple[str, str]]:
+    """Find what keeps the roles of an application from working together in a framework.
+
+    Args:
+        framework: of the application.
+        roles: of the application.
+        gang: `AppSpec.gang`.
+        success: `AppSpec.success`.
+
+    Returns:
+        Each time the key of a properties file, and the problem.
+    """
+    if framework is Framework.NONE:
+        return
+    module, deciding = _module(framework), {role.name for role in deciding_roles(roles, success)}
+    yield from module.problems(roles, deciding)
+    members = {role.name for role in roles if module.takes_part(role.name, deciding)}
+    gangs = [members & {role.name for role in together} for together in gangs_of(roles, gang)]
+    if members and members not in gangs:
+        names = " and ".join(sorted(members))
+        if gang is Gang.ALL:
+            yield "application.framework", f"is {framework.value}, but {names} do not start together: one waits (:done)"
+        else:
+            yield "application.gang", f"is {gang.value}, but with framework={framework.value} {names} start together"
+    for role in roles:
+        if role.name in members and not role.ports:
+            yield f"role {role.name}.ports", f"is 0, but with framework={framework.value} each container needs one"
+        if role.name in members and role.on_failure is RoleFailure.RESTART and framework in _RESTARTS_WHOLE:
+            problem = f"is restart, but in {framework.value} one process cannot join the others later"
+            yield f"role {role.name}.on_failure", f"{problem}; use restart_gang"
+
+
+def endpoint(member: Member) -> str:
+    """Return the address and first port of a member as a URL has them, an IPv6 address in brackets."""
+    return f"{bracketed(member.address)}:{member.ports[0]}"
+
+
+def bracketed(address: str) -> str:
+    """Return an address as it stands before a port."""
+    return f"[{address}]" if ":" in address else address

@@ -1,0 +1,66 @@
+"""DMLC's parameter server (ps-lite), as MXNet and BytePS use it: roles scheduler, server and worker.
+
+All of them find each other by the scheduler. ps-lite numbers workers and servers itself; BytePS wants the worker's
+number. ps-lite puts an address before a port without brackets, so it needs IPv4.
+
+Source: dmlc/ps-lite, docs/env.md and src/van.cc; bytedance/byteps, docs/running.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from dlapp.roster import Member, Roster
+from dlapp.spec import Resources, RoleSpec
+
+SERVICES = ()
+ROLES = ("scheduler", "server", "worker")
+
+
+def success(_roles: Sequence[RoleSpec]) -> tuple[str, ...]:
+    """Return the roles that decide by default: all that are not services."""
+    return ()
+
+
+def problems(roles: Sequence[RoleSpec], _deciding: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Find what ps-lite would wait for without end."""
+    by_name = {role.name: role for role in roles}
+    for name in ROLES:
+        if name not in by_name:
+            yield "application.framework", f"is dmlc, and there is no role {name}"
+    if "scheduler" in by_name and (count := by_name["scheduler"].instances) > 1:
+        yield "role scheduler.instances", f"is {count}, ps-lite has one scheduler"
+    for role in roles:
+        if role.name not in ROLES and not role.service:
+            yield f"role {role.name}", f"is no role of ps-lite ({', '.join(ROLES)}); another role must be a service"
+
+
+def takes_part(role: str, _deciding: Collection[str]) -> bool:
+    """Return whether ps-lite knows a role."""
+    return role in ROLES
+
+
+def environment(roster: Roster, member: Member, resources: Resources, _user: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of one container.
+
+    Args:
+        roster: of the application.
+        member: the container.
+        resources: its amounts.
+        _user: variables of the properties file.
+    """
+    scheduler = roster.of_role("scheduler")[0]
+    found = {
+        "DMLC_ROLE": member.role,
+        "DMLC_PS_ROOT_URI": scheduler.address,
+        "DMLC_PS_ROOT_PORT": str(scheduler.ports[0]),
+        "DMLC_NUM_WORKER": str(len(roster.of_role("worker"))),
+        "DMLC_NUM_SERVER": str(len(roster.of_role("server"))),
+        "DMLC_NODE_HOST": member.address,
+        "OMP_NUM_THREADS": str(resources.vcores),
+    }
+    if member.role == "worker":
+        found["DMLC_WORKER_ID"] = str(member.role_index)
+    if member.role != "scheduler":
+        found["PORT"] = str(member.ports[0])  # else ps-lite takes any that is free
+    return found

@@ -1,0 +1,55 @@
+"""PyTorch, one process per container: what ``torch.distributed.init_process_group`` reads (``env://``).
+
+Each container is alone on its host for PyTorch, also where two share one: LOCAL_RANK is the number of its first GPU
+among those that it sees.
+
+Source: pytorch.org/docs/stable/distributed.html, Environment variable initialization; torchrun, Environment Variables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from dlapp.roster import Member, Roster
+from dlapp.spec import Resources, RoleSpec
+
+SERVICES = ()
+
+
+def success(_roles: Sequence[RoleSpec]) -> tuple[str, ...]:
+    """Return the roles that decide by default: all that are not services."""
+    return ()
+
+
+def problems(roles: Sequence[RoleSpec], deciding: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Find what leaves it open which containers are the ranks."""
+    names = [role.name for role in roles if role.name in deciding]
+    if len(names) > 1:
+        problem = f"the processes of one role are its ranks, and {' and '.join(names)} decide"
+        yield "application.success", f"{problem}; name the one that trains, or make the others services"
+
+
+def takes_part(role: str, deciding: Collection[str]) -> bool:
+    """Return whether the instances of a role are ranks."""
+    return role in deciding
+
+
+def environment(roster: Roster, member: Member, resources: Resources, _user: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of one rank.
+
+    Args:
+        roster: of the application.
+        member: the container.
+        resources: its amounts.
+        _user: variables of the properties file.
+    """
+    ranks = roster.of_role(member.role)
+    return {
+        "MASTER_ADDR": ranks[0].address,  # without brackets: a host, not a part of a URL
+        "MASTER_PORT": str(ranks[0].ports[0]),
+        "RANK": str(member.role_index),
+        "WORLD_SIZE": str(len(ranks)),
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "OMP_NUM_THREADS": str(resources.vcores),
+    }

@@ -1,0 +1,64 @@
+"""TensorFlow: ``TF_CONFIG``, for MultiWorkerMirroredStrategy and ParameterServerStrategy.
+
+The roles have the names of TensorFlow's task types. An evaluator is told of the cluster but is not in it: it reads
+checkpoints, and nobody connects to it.
+
+Source: tensorflow/python/distribute, tfconfig_cluster_resolver.py and multi_worker_util.py; the guide of Google's AI
+Platform on TF_CONFIG for the evaluator.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from dlapp.frameworks import endpoint
+from dlapp.roster import Member, Roster
+from dlapp.spec import Resources, RoleSpec
+
+CLUSTER = ("chief", "worker", "ps")
+EVALUATOR = "evaluator"
+SERVICES = ("ps", EVALUATOR)
+"""They serve until they are ended."""
+
+
+def success(roles: Sequence[RoleSpec]) -> tuple[str, ...]:
+    """Return the roles that decide by default: the chief, else the workers, which a chief does not wait for."""
+    names = {role.name for role in roles}
+    return next(((name,) for name in ("chief", "worker") if name in names), ())
+
+
+def problems(roles: Sequence[RoleSpec], _deciding: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Find what TensorFlow would refuse, or wait for without end."""
+    by_name = {role.name: role for role in roles}
+    for name in ("chief", EVALUATOR):
+        if name in by_name and by_name[name].instances > 1:
+            yield f"role {name}.instances", f"is {by_name[name].instances}, TensorFlow has one {name} at most"
+    if "ps" in by_name and "worker" not in by_name:
+        yield "role ps", "has parameter servers, and there is no role worker"
+    if not by_name.keys() & {"chief", "worker"}:
+        yield "application.framework", "is tensorflow, and there is neither a role chief nor a role worker"
+    for role in roles:
+        if role.name not in (*CLUSTER, EVALUATOR) and not role.service:
+            known = ", ".join((*CLUSTER, EVALUATOR))
+            yield f"role {role.name}", f"is no task type of TensorFlow ({known}); another role must be a service"
+
+
+def takes_part(role: str, _deciding: Collection[str]) -> bool:
+    """Return whether a role is one of TensorFlow's task types."""
+    return role in (*CLUSTER, EVALUATOR)
+
+
+def environment(roster: Roster, member: Member, resources: Resources, _user: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of one container.
+
+    Args:
+        roster: of the application.
+        member: the container.
+        resources: its amounts.
+        _user: variables of the properties file.
+    """
+    cluster = {role: [endpoint(one) for one in members] for role in CLUSTER if (members := roster.of_role(role))}
+    task = {"type": member.role, "index": member.role_index}
+    config = json.dumps({"cluster": cluster, "task": task})
+    return {"TF_CONFIG": config, "OMP_NUM_THREADS": str(resources.vcores)}

@@ -1,0 +1,273 @@
+"""The variables that frameworks get, and the rules for their roles."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import pytest
+
+from dlapp import frameworks
+from dlapp.roster import Member, Roster
+from dlapp.spec import AppSpec, Dependency, Framework, Gang, PayloadProgram, Resources, RoleFailure, RoleSpec, Until
+
+CPU = Resources(vcores=8)
+
+
+def roster(**instances: int) -> Roster:
+    """Return a roster with so many members of each role, two on each host."""
+    members: list[Member] = []
+    for role, count in instances.items():
+        for n in range(count):
+            index = len(members)
+            where = index // 2
+            ports = (20_000 + index,)
+            members.append(
+                Member(role=role, role_index=n, index=index, host=f"n{where}", address=f"10.0.0.{where}", ports=ports)
+            )
+    return Roster(generation=0, version=0, members=tuple(members))
+
+
+def variables(
+    framework: Framework,
+    of: Roster,
+    index: int,
+    *,
+    resources: Resources = CPU,
+    interface: str = "",
+    user: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    return frameworks.environment(
+        framework, of, of.at(index), resources=resources, interface=interface, user=user or {}
+    )
+
+
+def on_ipv6(of: Roster) -> Roster:
+    members = tuple(
+        Member(role=m.role, role_index=m.role_index, index=m.index, host=m.host, address="fd00::1", ports=m.ports)
+        for m in of.members
+    )
+    return Roster(generation=0, version=0, members=members)
+
+
+# ---- variables ----
+
+
+def test_tensorflow_gets_the_cluster_by_task_type_and_its_own_task() -> None:
+    of = roster(chief=1, worker=2, ps=1)
+    assert json.loads(variables(Framework.TENSORFLOW, of, 2)["TF_CONFIG"]) == {
+        "cluster": {
+            "chief": ["10.0.0.0:20000"],
+            "worker": ["10.0.0.0:20001", "10.0.0.1:20002"],
+            "ps": ["10.0.0.1:20003"],
+        },
+        "task": {"type": "worker", "index": 1},
+    }
+
+
+def test_tensorflows_evaluator_is_told_of_the_cluster_and_is_not_in_it() -> None:
+    config = json.loads(variables(Framework.TENSORFLOW, roster(worker=2, evaluator=1), 2)["TF_CONFIG"])
+    assert config["cluster"].keys() == {"worker"}
+    assert config["task"] == {"type": "evaluator", "index": 0}
+
+
+def test_tensorflow_is_not_told_of_a_service_that_is_no_task_type() -> None:
+    config = json.loads(variables(Framework.TENSORFLOW, roster(worker=2, board=1), 0)["TF_CONFIG"])
+    assert config["cluster"].keys() == {"worker"}
+
+
+def test_an_ipv6_address_is_in_brackets_before_a_port_and_nowhere_else() -> None:
+    config = json.loads(variables(Framework.TENSORFLOW, on_ipv6(roster(worker=1)), 0)["TF_CONFIG"])
+    assert config["cluster"]["worker"] == ["[fd00::1]:20000"]
+    assert variables(Framework.PYTORCH, on_ipv6(roster(worker=1)), 0)["MASTER_ADDR"] == "fd00::1"
+    assert variables(Framework.TORCHRUN, on_ipv6(roster(worker=1)), 0)["PET_MASTER_ADDR"] == "[fd00::1]"
+
+
+def test_a_rank_of_pytorch_is_alone_in_its_container_also_where_two_share_a_host() -> None:
+    assert variables(Framework.PYTORCH, roster(board=1, worker=3), 2) == {
+        "MASTER_ADDR": "10.0.0.0",
+        "MASTER_PORT": "20001",
+        "RANK": "1",
+        "WORLD_SIZE": "3",
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "OMP_NUM_THREADS": "8",
+    }
+
+
+def test_torchrun_starts_a_process_for_each_gpu_and_restarts_none() -> None:
+    assert variables(Framework.TORCHRUN, roster(worker=2), 1, resources=Resources(vcores=8, gcores=2)) == {
+        "PET_NNODES": "2",
+        "PET_NPROC_PER_NODE": "2",
+        "PET_NODE_RANK": "1",
+        "PET_MASTER_ADDR": "10.0.0.0",
+        "PET_MASTER_PORT": "20000",
+        "PET_RDZV_BACKEND": "static",
+        "PET_MAX_RESTARTS": "0",
+        "OMP_NUM_THREADS": "4",
+    }
+
+
+@pytest.mark.parametrize(
+    ("asked", "threads"), [("4", "2"), ("16", "1"), ("auto", None), ("0", None)], ids=lambda one: str(one)
+)
+def test_the_users_number_of_processes_counts_for_torchrun(asked: str, threads: str | None) -> None:
+    found = variables(Framework.TORCHRUN, roster(worker=1), 0, user={"PET_NPROC_PER_NODE": asked})
+    assert "PET_NPROC_PER_NODE" not in found
+    assert found.get("OMP_NUM_THREADS") == threads
+
+
+def test_torchrun_runs_a_python_script_and_nothing_else() -> None:
+    python = PayloadProgram("code/train.py", (), ("--fast",))
+    wrapped = PayloadProgram("", ("python3", "-m", "torch.distributed.run", "code/train.py"), ("--fast",))
+    assert frameworks.command_of(Framework.TORCHRUN, python) == wrapped
+    assert frameworks.command_of(Framework.PYTORCH, python) == python
+    for other in (PayloadProgram("train.sh", (), ()), PayloadProgram("", ("torchrun", "train.py"), ())):
+        assert frameworks.command_of(Framework.TORCHRUN, other) == other
+
+
+def test_a_worker_of_dmlc_gets_the_scheduler_the_counts_and_its_own_address() -> None:
+    of = roster(scheduler=1, server=1, worker=2)
+    assert variables(Framework.DMLC, of, 3) == {
+        "DMLC_ROLE": "worker",
+        "DMLC_PS_ROOT_URI": "10.0.0.0",
+        "DMLC_PS_ROOT_PORT": "20000",
+        "DMLC_NUM_WORKER": "2",
+        "DMLC_NUM_SERVER": "1",
+        "DMLC_NODE_HOST": "10.0.0.1",
+        "DMLC_WORKER_ID": "1",
+        "PORT": "20003",
+        "OMP_NUM_THREADS": "8",
+    }
+    assert variables(Framework.DMLC, of, 0).keys().isdisjoint({"DMLC_WORKER_ID", "PORT"})
+
+
+def test_nccl_and_gloo_get_the_interface_where_it_is_known() -> None:
+    found = variables(Framework.PYTORCH, roster(worker=1), 0, interface="eth0")
+    assert (found["NCCL_SOCKET_IFNAME"], found["GLOO_SOCKET_IFNAME"]) == ("=eth0", "eth0")
+    assert "NCCL_SOCKET_IFNAME" not in variables(Framework.PYTORCH, roster(worker=1), 0)
+
+
+@pytest.mark.parametrize("framework", [one for one in Framework if one is not Framework.NONE])
+def test_what_the_user_sets_is_left_as_it_is(framework: Framework) -> None:
+    of = roster(scheduler=1, server=1, worker=1)
+    every = variables(framework, of, 2, interface="eth0")
+    assert variables(framework, of, 2, interface="eth0", user=dict.fromkeys(every, "mine")) == {}
+
+
+# ---- rules ----
+
+
+def problems(framework: Framework, *roles: RoleSpec, gang: Gang = Gang.ALL, success: tuple[str, ...] = ()) -> list[str]:
+    found = frameworks.problems(framework, roles, gang=gang, success=success)
+    return [f"{key}: {problem}" for key, problem in found]
+
+
+def role(name: str, instances: int = 1, **more: object) -> RoleSpec:
+    return RoleSpec(name=name, instances=instances, **{"ports": 1, **more})  # type: ignore[arg-type]
+
+
+TENSORFLOW_TYPES = "is no task type of TensorFlow (chief, worker, ps, evaluator); another role must be a service"
+
+
+@pytest.mark.parametrize(
+    ("framework", "roles", "expected"),
+    [
+        (Framework.TENSORFLOW, [role("chief"), role("worker", 2), role("ps", service=True)], []),
+        (Framework.TENSORFLOW, [role("worker", 4), role("board", service=True)], []),
+        (
+            Framework.TENSORFLOW,
+            [role("chief", 2), role("evaluator", 3, service=True)],
+            [
+                "role chief.instances: is 2, TensorFlow has one chief at most",
+                "role evaluator.instances: is 3, TensorFlow has one evaluator at most",
+            ],
+        ),
+        (
+            Framework.TENSORFLOW,
+            [role("ps", service=True), role("trainer")],
+            [
+                "role ps: has parameter servers, and there is no role worker",
+                "application.framework: is tensorflow, and there is neither a role chief nor a role worker",
+                f"role trainer: {TENSORFLOW_TYPES}",
+            ],
+        ),
+        (Framework.PYTORCH, [role("worker", 4), role("board", service=True)], []),
+        (
+            Framework.TORCHRUN,
+            [role("master"), role("worker", 4)],
+            [
+                "application.success: the processes of one role are its ranks, and master and worker decide; name the "
+                "one that trains, or make the others services"
+            ],
+        ),
+        (Framework.DMLC, [role("scheduler"), role("server"), role("worker", 2)], []),
+        (
+            Framework.DMLC,
+            [role("scheduler", 2), role("worker", 2), role("board")],
+            [
+                "application.framework: is dmlc, and there is no role server",
+                "role scheduler.instances: is 2, ps-lite has one scheduler",
+                "role board: is no role of ps-lite (scheduler, server, worker); another role must be a service",
+            ],
+        ),
+        (Framework.NONE, [role("ps"), role("any", on_failure=RoleFailure.RESTART)], []),
+    ],
+)
+def test_what_a_framework_would_refuse_is_found_before(
+    framework: Framework, roles: list[RoleSpec], expected: list[str]
+) -> None:
+    assert problems(framework, *roles) == expected
+
+
+def test_a_role_that_prepares_is_no_rank_if_another_one_decides() -> None:
+    train = role("train", 2, depends_on=(Dependency("prepare", Until.DONE),))
+    assert problems(Framework.PYTORCH, role("prepare"), train, success=("train",)) == []
+
+
+@pytest.mark.parametrize("gang", [Gang.NONE, Gang.ROLE])
+def test_members_of_a_framework_start_together(gang: Gang) -> None:
+    assert problems(Framework.TENSORFLOW, role("chief"), role("worker"), gang=gang) == [
+        f"application.gang: is {gang.value}, but with framework=tensorflow chief and worker start together"
+    ]
+
+
+def test_a_member_that_waits_for_the_end_of_another_cannot_work_with_it() -> None:
+    late = role("worker", depends_on=(Dependency("chief", Until.DONE),))
+    assert problems(Framework.TENSORFLOW, role("chief"), late) == [
+        "application.framework: is tensorflow, but chief and worker do not start together: one waits (:done)"
+    ]
+
+
+def test_a_member_of_a_framework_needs_a_port() -> None:
+    assert problems(Framework.PYTORCH, role("worker", ports=0), role("board", service=True, ports=0)) == [
+        "role worker.ports: is 0, but with framework=pytorch each container needs one"
+    ]
+
+
+def test_only_dmlc_lets_one_process_come_back() -> None:
+    alone = role("worker", 2, on_failure=RoleFailure.RESTART)
+    assert problems(Framework.PYTORCH, alone) == [
+        "role worker.on_failure: is restart, but in pytorch one process cannot join the others later; use restart_gang"
+    ]
+    assert problems(Framework.DMLC, role("scheduler"), role("server"), alone) == []
+
+
+def test_only_the_roles_that_a_framework_knows_get_its_variables() -> None:
+    def given(framework: Framework, *roles: RoleSpec, success: tuple[str, ...] = ()) -> list[Framework]:
+        spec = AppSpec(username="u", appname="a", command=("x",), roles=roles, framework=framework, success=success)
+        return [frameworks.framework_of(spec, one) for one in roles]
+
+    none, pytorch, tensorflow = Framework.NONE, Framework.PYTORCH, Framework.TENSORFLOW
+    board = role("board", service=True)
+    assert given(none, role("worker"), board) == [none, none]
+    assert given(pytorch, role("prepare"), role("train"), board, success=("train",)) == [none, pytorch, none]
+    assert given(tensorflow, role("chief"), role("ps", service=True), board) == [tensorflow, tensorflow, none]
+
+
+def test_the_chief_decides_and_else_the_workers() -> None:
+    chief, worker, board = role("chief"), role("worker"), role("board", service=True)
+    assert frameworks.success(Framework.TENSORFLOW, [board, worker, chief]) == ("chief",)
+    assert frameworks.success(Framework.TENSORFLOW, [board, worker]) == ("worker",)
+    assert frameworks.success(Framework.PYTORCH, [board, worker]) == ()
+    assert frameworks.services(Framework.TENSORFLOW) == ("ps", "evaluator")
