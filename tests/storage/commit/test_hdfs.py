@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,38 +21,13 @@ from dlapp.storage.commit import CommitRefused, ForeignMarker, finish_interrupte
 from dlapp.storage.commit.written import ATTRIBUTE, attribute_value
 from dlapp.storage.hdfs import HdfsFiles
 from dlapp.storage.hdfs_staging import HdfsStagingFiles
-from dlapp.storage.webhdfs import FileStatus, WebHdfs
+from dlapp.storage.webhdfs import FileStatus
 from dlapp.system.files import UntrustedFile
 from tests.services.hadoop import IS_HADOOP_2
+from tests.storage.mortal import Killed, Mortal
 
 APP = ApplicationId(1700000000000, 42)
 OTHER = ApplicationId(1700000000000, 43)
-CHANGES = ("make_directory", "delete", "delete_if_empty", "rename", "write", "set_mode")
-
-
-class Killed(BaseException):
-    """The process is dead; nothing of it runs any more."""
-
-
-class Mortal(WebHdfs):
-    """Dies at its n-th change of the file system: before it, or when it was done and the answer was not heard yet."""
-
-    def __init__(self, place: HdfsPlace, left: int, *, done: bool) -> None:
-        super().__init__(place)
-        self.left, self.done = left, done
-        for name in CHANGES:
-            setattr(self, name, self._mortal(getattr(super(), name)))
-
-    def _mortal(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        def made(*arguments: Any, **options: Any) -> Any:
-            self.left -= 1
-            if self.left == -1 and self.done:
-                call(*arguments, **options)
-            if self.left < 0:
-                raise Killed
-            return call(*arguments, **options)
-
-        return made
 
 
 @pytest.fixture

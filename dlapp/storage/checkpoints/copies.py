@@ -1,0 +1,386 @@
+"""Copies of a directory at a place: one is stored, or the newest whole one is restored."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from dlapp.errors import DlappError, NotFound
+from dlapp.locations import shown
+from dlapp.storage.checkpoints.manifest import (
+    MAX_BYTES,
+    MAX_ENTRIES,
+    EntryKind,
+    Manifest,
+    ManifestEntry,
+    NotWhole,
+    encode_manifest,
+    entry_of,
+    manifest_name,
+    number_of,
+    parse_manifest,
+)
+from dlapp.storage.checkpoints.place import OBJECTS, CheckpointPlace, GivenUp, is_on_its_way
+from dlapp.storage.tree import READ_CHUNK, Note, OpenTree, TreeNode, explaining, nodes_to_store, remove_tree
+from dlapp.system.files import closing_fd, open_directory
+
+_FRESH_NS = 2_000_000_000
+"""A file that changed so short a time ago may change again without another time: clocks of file systems have steps."""
+
+
+class CheckpointChanged(DlappError):
+    """The directory changed while it was copied, so there is no copy."""
+
+
+class FileIdentity(NamedTuple):
+    """Identity of a file with its content: every change of it sets ``ctime_ns``."""
+
+    device: int
+    inode: int
+    size_bytes: int
+    mtime_ns: int
+    ctime_ns: int
+
+
+class DirectoryState(NamedTuple):
+    """State of a directory: two that are equal have the same content.
+
+    Args:
+        nodes: what it holds, the directory itself first.
+        identities: of its files, by name.
+    """
+
+    nodes: list[TreeNode]
+    identities: dict[str, FileIdentity]
+
+
+class StoredCheckpoint(NamedTuple):
+    """A checkpoint that was stored: its number, its files and their bytes, and the bytes that were new."""
+
+    number: int
+    files: int
+    size_bytes: int
+    new_bytes: int
+
+
+class Checkpoints:
+    """Checkpoints of one directory at one place. One thread at a time, and `giving_up` for any other.
+
+    Args:
+        place: where they are; entered by the caller.
+        keep: so many are kept.
+        note: takes a line about what is not stored, or not restored.
+        seen_as: other absolute paths under which a payload sees the directory; links that name it so stay right.
+    """
+
+    def __init__(self, place: CheckpointPlace, keep: int, note: Note, seen_as: Sequence[str] = ()) -> None:
+        self._place, self._keep, self._note, self._seen_as = place, keep, note, seen_as
+        self._digests: dict[FileIdentity, str] = {}
+        self._objects: dict[int, dict[str, int]] = {}  # of manifests, which never change
+        self._is_given_up = False
+
+    def numbers(self) -> list[int]:
+        """Return the numbers of the manifests, ascending; one may be of a checkpoint that is not whole."""
+        return sorted(number for name in self._place.sizes("") if (number := number_of(name)) is not None)
+
+    @contextlib.contextmanager
+    def giving_up(self) -> Iterator[Callable[[], None]]:
+        """End the call of the other thread soon, by an error: a block in which its owner waits for that. What it gives
+        is to be called again and again meanwhile."""
+        self._is_given_up = True
+        try:
+            with self._place.giving_up() as cut:
+                yield cut
+        finally:
+            self._is_given_up = False
+
+    def state(self, directory: str) -> DirectoryState:
+        """Return the state of a directory as `store` would find it. Errors as of `store`."""
+        with contextlib.closing(OpenTree(directory)) as tree:
+            return self._state(tree, _ignore)
+
+    def store(self, directory: str, number: int | None = None) -> StoredCheckpoint:
+        """Store a directory as a checkpoint, and remove those that are too many.
+
+        Args:
+            directory: its path, without links.
+            number: of the checkpoint; None: the one after the last.
+
+        Raises:
+            CheckpointChanged: the directory changed meanwhile, or somebody else stored this number.
+            NotFound: it is not there.
+            UntrustedFile: others own or may write the place, or the directory is reached by a link.
+            DlappError: it cannot be stored; the checkpoints that were there still are.
+        """
+        with contextlib.closing(OpenTree(directory)) as tree:
+            if not stat.S_ISDIR(os.fstat(tree.fd).st_mode):
+                raise DlappError(f"{shown(directory)} is no directory")
+            before = self._state(tree, self._note)
+            digests = self._digests_of(tree, before)
+            entries = [entry_of(node, digests.get(node.name, "")) for node in before.nodes]
+            place = self._place
+            place.prepare()
+            if number is None:
+                number = max(self.numbers(), default=0) + 1
+            manifest = Manifest(number, tuple(entries))
+            content = encode_manifest(manifest)
+            self._remove_old(but=manifest.objects)
+            there = place.sizes(OBJECTS)
+            missing = {
+                digests[node.name]: node
+                for node in before.nodes
+                if node.is_file and there.get(digests[node.name]) != node.size_bytes
+            }
+            try:
+                self._put(tree, missing, before)
+                if self._state(tree, _ignore) != before:
+                    raise CheckpointChanged(f"{shown(directory)} changed while it was copied")
+                if not place.create(manifest_name(number), content):
+                    raise CheckpointChanged(f"checkpoint {number} is there already; somebody else stores, too")
+            except CheckpointChanged:
+                self._remove_unused()
+                raise
+        self._remove_old()
+        files = [one for one in before.nodes if one.is_file]
+        total, new = sum(one.size_bytes for one in files), sum(one.size_bytes for one in missing.values())
+        return StoredCheckpoint(number, len(files), total, new)
+
+    def restore(self, into: str, number: int | None = None) -> int | None:
+        """Restore a whole checkpoint as a directory, in place of what has this name.
+
+        Args:
+            into: path of the directory; the one above it must be there, and nobody else may change names in it.
+            number: of the checkpoint; None: the newest whole one.
+
+        Returns:
+            Its number; None: there is none.
+
+        Raises:
+            NotWhole: the one that was asked for is not whole.
+            DlappError, OSError: it cannot be restored; what was there still is.
+        """
+        objects = self._place.sizes(OBJECTS)
+        for one in reversed(self.numbers()) if number is None else (number,):
+            try:
+                self._check_objects(one, objects)
+                self._restore_one(self._read_manifest(one), into)
+            except NotWhole as error:
+                if number is not None:
+                    raise
+                self._note(f"{error}; the one before it is taken")
+            else:
+                return one
+        return None
+
+    # ---- storing ----
+
+    def _state(self, tree: OpenTree, note: Note) -> DirectoryState:
+        try:
+            nodes = nodes_to_store(tree, seen_as=self._seen_as, note=note)[0]
+        except NotFound as error:
+            raise CheckpointChanged(f"{shown(tree.top)} changed while it was copied: {error}") from error
+        if len(nodes) > MAX_ENTRIES:
+            raise DlappError(f"{shown(tree.top)} has {len(nodes)} files, at most {MAX_ENTRIES} are stored")
+        identities = {}
+        for node in nodes:
+            if node.is_file:
+                with _opened(tree, node) as fd:
+                    identities[node.name] = _identity(fd)
+        return DirectoryState(nodes, identities)
+
+    def _digests_of(self, tree: OpenTree, state: DirectoryState) -> dict[str, str]:
+        """Return name -> digest of all files; those that are as they were are not read again."""
+        known, self._digests = self._digests, {}
+        digests = {}
+        for node in state.nodes:
+            if not node.is_file:
+                continue
+            identity, now_ns = state.identities[node.name], time.time_ns()
+            if (digest := known.get(identity)) is None:
+                with _opened(tree, node) as fd:
+                    digest = digest_of(fd, self._go_on)
+                    if _identity(fd) != identity or identity.size_bytes != node.size_bytes:
+                        raise CheckpointChanged(f"{shown(node.source)} changed while it was copied")
+            digests[node.name] = digest
+            if identity.ctime_ns + _FRESH_NS < now_ns:
+                self._digests[identity] = digest
+        return digests
+
+    def _go_on(self, _count: int = 0) -> None:
+        if self._is_given_up:
+            raise GivenUp("the copy was given up")
+
+    def _put(self, tree: OpenTree, missing: dict[str, TreeNode], before: DirectoryState) -> None:
+        items = list(missing.items())
+
+        def put(place: int, tell: Callable[[int], None]) -> None:
+            digest, node = items[place]
+
+            def go_on(count: int) -> None:
+                self._go_on()
+                tell(count)
+
+            with _opened(tree, node) as fd:
+
+                def check() -> None:
+                    # What was sent is what was read before only if it is that still.
+                    if _identity(fd) != before.identities[node.name] or digest_of(fd, go_on) != digest:
+                        raise CheckpointChanged(f"{shown(node.source)} changed while it was copied")
+
+                self._place.put(f"{OBJECTS}/{digest}", fd, node.size_bytes, check, go_on)
+
+        self._place.all_at_once(put, len(items))
+
+    def _remove_old(self, but: dict[str, int] | None = None) -> None:
+        """Remove the manifests before the last ones that are whole, then what no manifest names.
+
+        Args:
+            but: objects that stay.
+        """
+        objects, left = self._place.sizes(OBJECTS), self._keep
+        for number in reversed(self.numbers()):
+            if left <= 0:
+                self._place.remove(manifest_name(number))
+                continue
+            try:
+                self._check_objects(number, objects)
+                left -= 1
+            except NotWhole as error:
+                self._note(str(error))
+        self._remove_unused(but)
+
+    def _remove_unused(self, but: dict[str, int] | None = None) -> None:
+        """Remove objects that no manifest names, and what somebody was writing when they were killed.
+
+        Args:
+            but: objects that stay.
+        """
+        used = set(but or ())
+        for number in self.numbers():
+            with contextlib.suppress(NotWhole):
+                used |= self._objects_of(number).keys()
+        for name in self._place.sizes(""):
+            if is_on_its_way(name):
+                self._place.remove(name)
+        for name in self._place.sizes(OBJECTS):
+            if name not in used:
+                self._place.remove(f"{OBJECTS}/{name}")
+
+    # ---- restoring ----
+
+    def _read_manifest(self, number: int) -> Manifest:
+        """Return a manifest. Raises NotWhole."""
+        name = manifest_name(number)
+        if (size := self._place.sizes("").get(name)) is None:
+            raise NotWhole(f"checkpoint {number} is not there")
+        if size > MAX_BYTES:
+            raise NotWhole(f"{name} has {size} bytes, at most {MAX_BYTES} are read")
+        try:
+            return parse_manifest(self._place.read(name, MAX_BYTES), number)
+        except NotFound as error:
+            raise NotWhole(f"checkpoint {number} is gone") from error
+
+    def _objects_of(self, number: int) -> dict[str, int]:
+        """Return digest -> size of what a manifest names. Raises NotWhole."""
+        if (found := self._objects.get(number)) is None:
+            found = self._objects[number] = self._read_manifest(number).objects
+        return found
+
+    def _check_objects(self, number: int, objects: dict[str, int]) -> None:
+        """Raises NotWhole: an object of a checkpoint is not there."""
+        for digest, size in self._objects_of(number).items():
+            if objects.get(digest) != size:
+                raise NotWhole(f"checkpoint {number} is not whole: object {digest} is missing or has another size")
+
+    def _restore_one(self, manifest: Manifest, into: str) -> None:
+        above, _, name = into.rpartition("/")
+        with explaining(into, "restored"), closing_fd(open_directory(above)) as above_fd:
+            new, old = f".{name[:200]}.restored", f".{name[:200]}.replaced"
+            inside = f"/proc/self/fd/{above_fd}"
+            for rest in (new, old):
+                remove_tree(f"{above}/{rest}", dir_fd=above_fd, name=rest)
+            try:
+                self._fill(manifest, f"{inside}/{new}")
+                with contextlib.suppress(FileNotFoundError):
+                    os.rename(name, old, src_dir_fd=above_fd, dst_dir_fd=above_fd)
+                try:
+                    os.rename(new, name, src_dir_fd=above_fd, dst_dir_fd=above_fd)
+                except OSError:
+                    os.rename(old, name, src_dir_fd=above_fd, dst_dir_fd=above_fd)
+                    raise
+            finally:
+                for rest in (new, old):
+                    remove_tree(f"{above}/{rest}", dir_fd=above_fd, name=rest)
+
+    def _fill(self, manifest: Manifest, top: str) -> None:
+        """Make the tree of a manifest at ``top``, where nothing is. Links come last, so none is on the way."""
+        directories = [one for one in manifest.entries if one.kind is EntryKind.DIRECTORY]
+        files = [one for one in manifest.entries if one.kind is EntryKind.FILE]
+        for one in directories:
+            os.mkdir(_path(top, one), 0o700)
+        self._place.all_at_once(
+            lambda place, tell: self._fetch(files[place], _path(top, files[place]), tell), len(files)
+        )
+        for one in manifest.entries:
+            if one.kind is EntryKind.LINK:
+                os.symlink(one.link, _path(top, one))
+                os.utime(_path(top, one), ns=(one.mtime_ns, one.mtime_ns), follow_symlinks=False)
+        for one in reversed(directories):
+            os.chmod(_path(top, one), one.mode | 0o700)
+            os.utime(_path(top, one), ns=(one.mtime_ns, one.mtime_ns))
+
+    def _fetch(self, entry: ManifestEntry, path: str, tell: Callable[[int], None]) -> None:
+        with explaining(path, "written"):
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with closing_fd(fd), explaining(path, "written"):
+            try:
+                self._place.fetch(f"{OBJECTS}/{entry.digest}", fd, entry.size_bytes, tell)
+            except NotFound as error:
+                raise NotWhole(f"object {entry.digest} is gone") from error
+            if digest_of(fd, tell) != entry.digest:
+                raise NotWhole(f"{shown(entry.name)} of the checkpoint has another content than its digest says")
+            os.fchmod(fd, entry.mode | 0o600)
+            os.utime(fd, ns=(entry.mtime_ns, entry.mtime_ns))
+
+
+def digest_of(fd: int, tell: Callable[[int], None]) -> str:
+    """Return the SHA-256 of an open file's content, as 64 hex digits; ``tell`` is called before each piece."""
+    import hashlib
+
+    digest, at = hashlib.sha256(), 0
+    while True:
+        tell(0)
+        if not (piece := os.pread(fd, READ_CHUNK, at)):
+            return digest.hexdigest()
+        digest.update(piece)
+        at += len(piece)
+
+
+@contextlib.contextmanager
+def _opened(tree: OpenTree, node: TreeNode) -> Iterator[int]:
+    """Open a file of a tree. Raises CheckpointChanged: it is gone, or no file any more; DlappError."""
+    try:
+        fd = tree.open(node.source)
+    except PermissionError as error:
+        raise DlappError(f"{shown(node.source)} cannot be read: {error.strerror}") from error
+    except OSError as error:
+        raise CheckpointChanged(f"{shown(node.source)} changed while it was copied: {error}") from error
+    with closing_fd(fd), explaining(node.source, "copied"):
+        yield fd
+
+
+def _identity(fd: int) -> FileIdentity:
+    found = os.fstat(fd)
+    return FileIdentity(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+def _path(top: str, entry: ManifestEntry) -> str:
+    return f"{top}/{entry.name}" if entry.name else top
+
+
+def _ignore(_line: str) -> None:
+    pass

@@ -1,0 +1,339 @@
+"""Places of checkpoints: a directory of this machine, or one on HDFS, that belongs to the user alone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from dlapp.errors import DlappError, NotFound
+from dlapp.locations import HDFS, HdfsPlace, local_path, shown
+from dlapp.net.http import RequestBody
+from dlapp.storage.fetch_plan import all_at_once
+from dlapp.storage.hdfs import SMALL_BYTES, WRITES_AT_ONCE, HdfsFiles
+from dlapp.storage.open import open_output
+from dlapp.storage.tree import READ_CHUNK, explaining, make_own_directory
+from dlapp.system.files import closing_fd, open_file, open_own_directory, sync_file_system, write_all
+
+Tell = Callable[[int], None]
+OBJECTS = "objects"
+_ON_ITS_WAY = "."
+"""What begins like this is being written."""
+
+
+class GivenUp(DlappError):
+    """A copy was given up by its owner."""
+
+
+class CheckpointPlace(Protocol):
+    """Place of checkpoints. Names are ``NAME`` or ``objects/NAME``. Any thread may call; every call may be repeated."""
+
+    def __enter__(self) -> CheckpointPlace:
+        """Return itself."""
+
+    def __exit__(self, *error: object) -> None:
+        """Close what is open."""
+
+    def prepare(self) -> None:
+        """Make the directories where they are missing.
+
+        Raises:
+            UntrustedFile: others own or may write one of them.
+        """
+
+    def sizes(self, directory: str) -> dict[str, int]:
+        """Return name -> size [bytes] of what is in the place (empty) or in ``objects``; nothing if it is missing."""
+
+    def put(self, name: str, fd: int, size: int, check: Callable[[], None], tell: Tell) -> None:
+        """Write an object from an open file, whole or not at all; one of this name gives way.
+
+        Args:
+            name: of the object.
+            fd, size: the file.
+            check: called before the object gets its name; what it raises ends the call.
+            tell: told bytes that are done, and 0 now and then; what it raises ends the call.
+        """
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Write a small file, whole, if there is none of this name; otherwise return False. All that was written
+        before is on the disk by then."""
+
+    def read(self, name: str, max_bytes: int) -> bytes:
+        """Return all of a small file. Raises NotFound."""
+
+    def fetch(self, name: str, fd: int, size: int, tell: Tell) -> None:
+        """Write the content of an object into an open, empty file.
+
+        Args:
+            name: of the object.
+            fd: the file.
+            size: of the object [bytes].
+            tell: as of `put`.
+
+        Raises:
+            NotFound: it is not there.
+            DlappError: it is shorter.
+        """
+
+    def remove(self, name: str) -> None:
+        """Remove a file; that it is gone is no error."""
+
+    def all_at_once(self, work: Callable[[int, Tell], None], count: int) -> None:
+        """Do ``work`` for the numbers from 0 to ``count``, as many at a time as is good for this place. After the first
+        failure, which is raised, all are cut off."""
+
+    def giving_up(self) -> AbstractContextManager[Callable[[], None]]:
+        """End the calls of the other threads in this place, and those that they begin in the block: Unreachable.
+        What it gives breaks the connections that they use; to be called until they have ended."""
+
+
+def open_place(location: str, hdfs: HdfsPlace | None = None) -> CheckpointPlace:
+    """Return the place at a location; nothing is made yet.
+
+    Args:
+        location: of a directory, on HDFS or of this machine.
+        hdfs: the HDFS that is configured, if one is.
+
+    Raises:
+        UsageError: checkpoints cannot be there.
+    """
+    files = open_output(location, hdfs)
+    if location.startswith(HDFS):
+        assert isinstance(files, HdfsFiles)
+        return _HdfsPlace(files, files.place.path(location).rstrip("/"))
+    return _LocalPlace(local_path(location).rstrip("/"))
+
+
+def is_on_its_way(name: str) -> bool:
+    """Return whether this is what somebody writes, or wrote before they were killed."""
+    return name.startswith(_ON_ITS_WAY)
+
+
+def _temporary(name: str) -> str:
+    """Return a name beside ``name`` that is this call's alone."""
+    above, slash, last = name.rpartition("/")
+    return f"{above}{slash}{_ON_ITS_WAY}{last[:100]}.{os.urandom(6).hex()}"
+
+
+class _LocalPlace:
+    """A place on this machine; all is done by the descriptors of its two directories."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._fds: dict[str, int] = {}
+
+    def __enter__(self) -> _LocalPlace:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        while self._fds:
+            os.close(self._fds.popitem()[1])
+
+    def prepare(self) -> None:
+        """See `CheckpointPlace.prepare`."""
+        for directory in ("", OBJECTS):
+            make_own_directory(f"{self._path}/{directory}".rstrip("/"))
+        self._open()
+
+    def sizes(self, directory: str) -> dict[str, int]:
+        """See `CheckpointPlace.sizes`."""
+        found: dict[str, int] = {}
+        if not self._open():
+            return found
+        with explaining(self._shown(directory), "read"), os.scandir(self._fds[directory]) as entries:
+            for entry in entries:
+                status = entry.stat(follow_symlinks=False)
+                if stat.S_ISREG(status.st_mode):
+                    found[entry.name] = status.st_size
+        return found
+
+    def put(self, name: str, fd: int, size: int, check: Callable[[], None], tell: Tell) -> None:
+        """See `CheckpointPlace.put`."""
+        with self._new_file(name) as (target, temporary, dir_fd):
+            at = 0
+            while at < size and (piece := os.pread(fd, min(READ_CHUNK, size - at), at)):
+                write_all(target, piece)
+                at += len(piece)
+                tell(len(piece))
+            check()
+            os.rename(temporary, name.rpartition("/")[2], src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+
+    def create(self, name: str, data: bytes) -> bool:
+        """See `CheckpointPlace.create`."""
+        with self._new_file(name) as (target, temporary, dir_fd):
+            write_all(target, data)
+            sync_file_system(dir_fd)
+            try:
+                os.link(temporary, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+            except FileExistsError:
+                return False
+            os.fsync(dir_fd)
+        return True
+
+    def read(self, name: str, max_bytes: int) -> bytes:
+        """See `CheckpointPlace.read`."""
+        with self._opened(name, max_bytes) as (fd, size), explaining(self._shown(name), "read"):
+            data = b""
+            while len(data) < size and (piece := os.read(fd, size - len(data))):
+                data += piece
+            return data
+
+    def fetch(self, name: str, fd: int, size: int, tell: Tell) -> None:
+        """See `CheckpointPlace.fetch`."""
+        with self._opened(name, None) as (source, _), explaining(self._shown(name), "read"):
+            left = size
+            while left:
+                if not (piece := os.read(source, min(READ_CHUNK, left))):
+                    raise DlappError(f"{shown(self._shown(name))} has fewer than {size} bytes")
+                write_all(fd, piece)
+                left -= len(piece)
+                tell(len(piece))
+
+    def remove(self, name: str) -> None:
+        """See `CheckpointPlace.remove`."""
+        above, _, last = name.rpartition("/")
+        with explaining(self._shown(name), "removed"), contextlib.suppress(FileNotFoundError):
+            os.unlink(last, dir_fd=self._fds[above])
+
+    def all_at_once(self, work: Callable[[int, Tell], None], count: int) -> None:
+        """See `CheckpointPlace.all_at_once`: one after the other, as the disk is one."""
+        for number in range(count):
+            work(number, lambda _: None)
+
+    def giving_up(self) -> AbstractContextManager[Callable[[], None]]:
+        """See `CheckpointPlace.giving_up`: no call here waits for anybody."""
+        return contextlib.nullcontext(lambda: None)
+
+    def _open(self) -> bool:
+        """Open the two directories; return False if they are not there."""
+        try:
+            for directory in ("", OBJECTS):
+                if directory not in self._fds:
+                    path = f"{self._path}/{directory}".rstrip("/")
+                    self._fds[directory] = open_own_directory(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _shown(self, name: str) -> str:
+        return f"{self._path}/{name}"
+
+    @contextlib.contextmanager
+    def _opened(self, name: str, max_bytes: int | None) -> Iterator[tuple[int, int]]:
+        above, _, last = name.rpartition("/")
+        if not self._open():
+            raise NotFound(f"{shown(self._shown(name))} is not there")
+        with explaining(self._shown(name), "read"):
+            fd = open_file(last, dir_fd=self._fds[above], path=self._shown(name), max_bytes=max_bytes)
+        with closing_fd(fd):
+            yield fd, os.fstat(fd).st_size
+
+    @contextlib.contextmanager
+    def _new_file(self, name: str) -> Iterator[tuple[int, str, int]]:
+        """Yield the descriptor of a new file, its name for now, and the descriptor of its directory; what still has
+        that name at the end is removed."""
+        dir_fd, temporary = self._fds[name.rpartition("/")[0]], _temporary(name).rpartition("/")[2]
+        with explaining(self._shown(name), "written"):
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=dir_fd)
+            try:
+                with closing_fd(fd):
+                    yield fd, temporary, dir_fd
+            finally:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(temporary, dir_fd=dir_fd)
+
+
+class _HdfsPlace:
+    """A place on HDFS."""
+
+    def __init__(self, files: HdfsFiles, path: str) -> None:
+        self._files, self._web, self._path = files, files.web, path
+        self._threads: set[int] = set()
+
+    def __enter__(self) -> _HdfsPlace:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._web.close()
+
+    def prepare(self) -> None:
+        """See `CheckpointPlace.prepare`."""
+        self._threads.add(threading.get_ident())
+        for directory in ("", OBJECTS):
+            path = f"{self._path}/{directory}".rstrip("/")
+            self._web.make_directory(path, 0o700)
+            self._files.check_own_directory(path)
+
+    def sizes(self, directory: str) -> dict[str, int]:
+        """See `CheckpointPlace.sizes`."""
+        self._threads.add(threading.get_ident())
+        path = f"{self._path}/{directory}".rstrip("/")
+        try:
+            self._files.check_own_directory(path)
+            return {one.name: one.size_bytes for one in self._web.children(path) if one.name and not one.is_dir}
+        except NotFound:
+            return {}
+
+    def put(self, name: str, fd: int, size: int, check: Callable[[], None], tell: Tell) -> None:
+        """See `CheckpointPlace.put`."""
+        with self._new_file(name) as temporary:
+            source = RequestBody(fd, size) if size else b""
+            direct = size <= SMALL_BYTES
+            self._web.write(temporary, source, 0o600, parents=False, direct_to_datanode=direct, tell=tell)
+            check()
+            self._web.rename(temporary, f"{self._path}/{name}", overwrite=True)
+        tell(size)
+
+    def create(self, name: str, data: bytes) -> bool:
+        """See `CheckpointPlace.create`."""
+        with self._new_file(name) as temporary:
+            self._web.write(temporary, data, 0o600, parents=False)
+            if self._web.rename(temporary, f"{self._path}/{name}"):
+                return True
+            self._forget(temporary)
+        return False
+
+    def read(self, name: str, max_bytes: int) -> bytes:
+        """See `CheckpointPlace.read`."""
+        return self._web.read_bytes(f"{self._path}/{name}", max_bytes)
+
+    def fetch(self, name: str, fd: int, size: int, tell: Tell) -> None:
+        """See `CheckpointPlace.fetch`."""
+        self._web.fetch(f"{self._path}/{name}", fd, 0, size, tell, direct_to_datanode=size <= SMALL_BYTES)
+
+    def remove(self, name: str) -> None:
+        """See `CheckpointPlace.remove`."""
+        self._web.delete(f"{self._path}/{name}")
+
+    def all_at_once(self, work: Callable[[int, Tell], None], count: int) -> None:
+        """See `CheckpointPlace.all_at_once`."""
+
+        def run(number: int, tell: Tell) -> None:
+            self._threads.add(threading.get_ident())
+            work(number, tell)
+
+        all_at_once(run, range(count), lambda _: None, at_once=WRITES_AT_ONCE, cut_off=self._web.cut_off)
+
+    @contextlib.contextmanager
+    def giving_up(self) -> Iterator[Callable[[], None]]:
+        """See `CheckpointPlace.giving_up`."""
+        with self._web.cut_off(self._threads - {threading.get_ident()}) as cut:
+            yield cut
+
+    @contextlib.contextmanager
+    def _new_file(self, name: str) -> Iterator[str]:
+        """Yield a path for a new file; what has it after an error is removed, else by a later copy."""
+        temporary = f"{self._path}/{_temporary(name)}"
+        try:
+            yield temporary
+        except BaseException:
+            self._forget(temporary)
+            raise
+
+    def _forget(self, temporary: str) -> None:
+        with contextlib.suppress(DlappError):
+            self._web.clear(temporary, file=True)
