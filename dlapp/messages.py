@@ -3,6 +3,7 @@
     who    call                                    body -> answer
     task   POST /v1/tasks/<container id>/hello     Hello -> Assignment
     task   POST /v1/tasks/<container id>/report    Report -> Orders      (held back up to ``wait_s`` for news)
+    task   GET  /v1/tasks/<container id>/roster    -> Roster             (if its orders name one)
     tool   GET  /v1/view                           -> ApplicationView
     tool   POST /v1/softkill, /v1/kill             StopRequest -> StopAnswer
     anyone GET  /                                  -> a page, read-only
@@ -18,14 +19,21 @@ Unknown fields are passed over, so an older AM and a newer task understand each 
 from __future__ import annotations
 
 import os
+import re
 from enum import Enum
 
+from dlapp.errors import SpecError
 from dlapp.ids import ApplicationId, ContainerId
-from dlapp.spec import InputSpec, OutputSpec, PayloadCache, Resources
+from dlapp.spec import CheckpointSpec, Framework, InputSpec, OutputSpec, PayloadCache, Resources
 from dlapp.value import Value, field
 
 TOOLS = "tools"
 """Purpose of the token that tools present; a task's is its container id."""
+MAX_METRICS = 64
+_METRIC = re.compile(r"[A-Za-z0-9_.:/@%+-]{1,64}")
+_MOST_METRIC = 1e18
+"""Below what `dlapp.serialization` takes for a number."""
+_MOST_STEPS = 1 << 62
 
 
 def new_secret() -> str:
@@ -102,6 +110,7 @@ class Hello(Value, kw_only=True):
         host: the task's host, on a cluster by YARN's name of it.
         pid: its process id there.
         index: the CONTAINER_INDEX that it runs already; None: it asks for one.
+        generation: of the gang, to which its phase belongs.
     """
 
     container_id: ContainerId
@@ -109,6 +118,7 @@ class Hello(Value, kw_only=True):
     pid: int
     index: int | None = None
     phase: Phase = Phase.STARTING
+    generation: int = 0
 
 
 class Assignment(Value, kw_only=True):
@@ -121,7 +131,15 @@ class Assignment(Value, kw_only=True):
         parts: for each output, in order, the location of the directory that takes this container's part.
         spread: `Placement.spread`.
         collect_gpus, check_node: of `AppSpec`.
+        framework: whose variables the payload gets.
         network: `AppSpec.network`.
+        hang_timeout_s: `AppSpec.hang_timeout_s`.
+        ready_by_port: another role waits until this one is ready; it is as soon as its first port accepts connections.
+        checkpoint: of `AppSpec`; ``target`` is the directory of this application's checkpoints.
+        in_gang: it starts together with others, and again with them.
+        generation: of the gang that its payload starts with, unless orders name a later one.
+        ports: `RoleSpec.ports`.
+        has_roster: `AppSpec.has_roster`.
     """
 
     application_id: ApplicationId
@@ -151,7 +169,15 @@ class Assignment(Value, kw_only=True):
     check_node: bool = False
     network: str | None = None
     caches: tuple[PayloadCache, ...] = ()
+    checkpoint: CheckpointSpec | None = None
     command: tuple[str, ...] = ()
+    hang_timeout_s: float | None = None
+    ready_by_port: bool = False
+    in_gang: bool = False
+    generation: int = 0
+    ports: int = 0
+    has_roster: bool = False
+    framework: Framework = Framework.NONE
 
 
 class StoredOutput(Value, kw_only=True):
@@ -169,6 +195,44 @@ class StoredOutput(Value, kw_only=True):
     stray: bool = False
 
 
+class Evidence(Value, kw_only=True):
+    """Line of a log that shows a cause.
+
+    Args:
+        file: ``stderr`` or ``stdout`` of the container.
+        offset: of the line's first byte.
+        line: its text without control characters; a long one is cut.
+    """
+
+    file: str
+    offset: int
+    line: str
+
+
+class Diagnosis(Value, kw_only=True):
+    """Cause of a failure, as a rule names it (docs/failures.md).
+
+    Args:
+        rule: the rule's name.
+        cause: one line for the user.
+        fault: whose fault it is.
+        next_step: what the user can do.
+        evidence: the line that shows it; None: how the program ended shows it.
+        retry: True: it is tried again, and counts against no ``retries``; False: it is not; None: ``retries`` decide.
+        avoid_node: the next try should be on another node.
+        is_consequence: it follows from the failure of another process.
+    """
+
+    rule: str
+    cause: str
+    fault: Fault
+    next_step: str = ""
+    evidence: Evidence | None = None
+    retry: bool | None = None
+    avoid_node: bool = False
+    is_consequence: bool = False
+
+
 class TaskResult(Value, kw_only=True):
     """Result of a task.
 
@@ -180,6 +244,7 @@ class TaskResult(Value, kw_only=True):
             which comes back without a change of its setup.
         lost: with NODE: the node removed the container's directories. It counts as what YARN takes away.
         unstored: the directories of this machine with output that could not be stored.
+        diagnosis: the cause of a failure; None: no rule names it, or it did not fail.
     """
 
     fault: Fault
@@ -190,6 +255,7 @@ class TaskResult(Value, kw_only=True):
     service: str = ""
     lost: bool = False
     unstored: tuple[str, ...] = ()
+    diagnosis: Diagnosis | None = None
 
     @property
     def exit_text(self) -> str:
@@ -199,17 +265,58 @@ class TaskResult(Value, kw_only=True):
         return f"exit code {self.exit_code}" if self.exit_code else ""
 
 
+class PayloadStatus(Value, kw_only=True):
+    """Progress and metrics that a payload has reported (docs/payload.md, DLAPP_REPORT).
+
+    Args:
+        progress: share of its work that is done, 0 to 1; None: it did not say.
+        metrics: the last value of each metric, at most `MAX_METRICS` of them.
+        step: the step that the last metrics are of.
+        ready: it can serve others, or whatever ready means for it.
+        lines: how many lines were taken so far.
+
+    Raises:
+        SpecError: a value is out of its range, or there are too many metrics.
+    """
+
+    progress: float | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    step: int | None = None
+    ready: bool = False
+    lines: int = 0
+
+    def __post_init__(self) -> None:
+        if self.progress is not None and not 0.0 <= self.progress <= 1.0:
+            raise SpecError("progress", "is not a number from 0 to 1")
+        if self.step is not None and not 0 <= self.step < _MOST_STEPS:
+            raise SpecError("step", f"is not a number from 0 to {_MOST_STEPS - 1}")
+        if len(self.metrics) > MAX_METRICS:
+            raise SpecError("metrics", f"has more than {MAX_METRICS} names")
+        for name, value in self.metrics.items():
+            if not _METRIC.fullmatch(name):
+                raise SpecError("metrics", "has a name that is not 1 to 64 letters, digits or any of _ . : / @ % + -")
+            if not -_MOST_METRIC <= value <= _MOST_METRIC:
+                raise SpecError("metrics", f"has a value beyond {_MOST_METRIC:g}")
+
+
 class Report(Value, kw_only=True):
     """A task's news. Reports of one task are numbered from 1.
 
     Args:
         index: what it runs; an AM that knows otherwise answers with `Stop.NOW`.
-        progress: share of the phase that is done, 0 to 1; None: unknown.
+        progress: share of the phase that is done, 0 to 1; None: unknown. While RUNNING the payload's own.
         detail: a few words on the phase.
         gpus: indices of the devices it holds, in NVML's PCI order.
+        address: at which its peers reach it, an IPv4 or IPv6 address; None: it has no peers, or is not that far.
+        ports: TCP ports of its host that are locked for it.
+        roster_version: of the roster that it has.
         image: which image its payload runs in, for good: the digest at its registry, or its id.
         waits_for: the service that is away, without which this phase cannot go on; empty: it goes on.
+        payload: what the payload has said; None: nothing.
         result: how it ended; with it the phase is ENDED and no report follows.
+        failure: how the payload of a member of a gang failed. The task waits for orders: to prepare a later generation,
+            or to stop; then this is its result.
+        generation: of the gang, to which the phase and the result belong.
         seen: the number of the orders that the task has; the answer is held back while there are no newer ones.
         wait_s: how long the answer may be held back.
     """
@@ -222,9 +329,14 @@ class Report(Value, kw_only=True):
     detail: str = ""
     gpus: tuple[int, ...] = ()
     address: str | None = None
+    ports: tuple[int, ...] = ()
+    roster_version: int = 0
     image: str = ""
     waits_for: str = ""
+    payload: PayloadStatus | None = None
     result: TaskResult | None = None
+    failure: TaskResult | None = None
+    generation: int = 0
     seen: int = 0
     wait_s: float = 0.0
 
@@ -236,19 +348,29 @@ class Orders(Value, kw_only=True):
         attempt: of the AM that speaks; a task refuses an attempt lower than one it has heard.
         number: grows with every change.
         go: the gate is open, the payload may start.
+        generation: of the gang. A task with an earlier one ends its payload (SIGTERM, the grace time, SIGKILL), unpacks
+            the workspace anew and waits at the gate again; it keeps its image and its GPUs.
         stop: how to end, if at all.
         why: to end, in a few words; they stand in the task's result.
+        reason: to end, in one word for programs (docs/payload.md, DLAPP_STOP).
+        abort: the payload hangs, in a few words: it gets SIGABRT, by which Python dumps its stacks, and has failed.
         grace_s: seconds between SIGTERM and SIGKILL of a soft stop.
         report_every_s: the longest silence between two reports.
+        roster: number of the latest roster (``GET /v1/tasks/ID/roster``); 0: there is none. It grows with every
+            change within one attempt.
     """
 
     attempt: int
     number: int
     go: bool = False
+    generation: int = 0
     stop: Stop = Stop.NO
     why: str = ""
+    reason: str = ""
+    abort: str = ""
     grace_s: float = 0.0
     report_every_s: float = 10.0
+    roster: int = 0
 
 
 class StopRequest(Value, kw_only=True):

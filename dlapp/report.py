@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any
 
 from dlapp.ids import ApplicationId, ContainerId
-from dlapp.messages import Phase
+from dlapp.messages import Diagnosis, Phase
 from dlapp.value import Value, field, fields, replace
 
 
@@ -74,6 +74,7 @@ class TryView(Value, kw_only=True):
     message: str = ""
     log_url: str = ""
     unstored: tuple[str, ...] = ()
+    diagnosis: Diagnosis | None = None
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -86,11 +87,14 @@ class ContainerView(Value, kw_only=True):
     Args:
         index: CONTAINER_INDEX.
         attempt: how many times this index was started, this one included.
-        progress: share of the phase, 0 to 1, or None.
+        progress: share of the phase, 0 to 1, or None; while its payload runs, what the payload reports.
+        metrics, step, ready: what the payload reported last (`dlapp.messages.PayloadStatus`).
         image: in Docker the digest of its image at the registry, or its id where it comes from none.
+        generation: how often its gang had been restarted when its payload started, or is going to start.
         exit_code: the payload's; None while it runs, or where a signal ended it.
         log_url: directory or page under which its stdout and stderr are found.
         unstored: directories on ``host`` with output that could not be stored.
+        diagnosis: why it failed; None: it did not, or no rule names the cause.
         earlier: the containers that the index had before, the latest of them, oldest first.
     """
 
@@ -103,8 +107,12 @@ class ContainerView(Value, kw_only=True):
     phase: Phase = Phase.STARTING
     progress: float | None = None
     detail: str = ""
+    metrics: dict[str, float] = field(default_factory=dict)
+    step: int | None = None
+    ready: bool = False
     gpus: tuple[int, ...] = ()
     image: str = ""
+    generation: int = 0
     started_ms: int = 0
     finished_ms: int | None = None
     exit_code: int | None = None
@@ -112,6 +120,7 @@ class ContainerView(Value, kw_only=True):
     message: str = ""
     log_url: str = ""
     unstored: tuple[str, ...] = ()
+    diagnosis: Diagnosis | None = None
     earlier: tuple[TryView, ...] = ()
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
@@ -127,6 +136,14 @@ class ContainerView(Value, kw_only=True):
     def as_try(self) -> TryView:
         """Return what is kept of this container once the index has another."""
         return TryView(**{name: getattr(self, name) for name in _OF_TRY})
+
+
+class ContainerDiagnosis(Value, kw_only=True):
+    """Cause of an application's failure: that of the container with CONTAINER_INDEX ``index``."""
+
+    index: int
+    diagnosis: Diagnosis
+    unknown: Mapping[str, Any] = field(default_factory=dict)
 
 
 class OutputView(Value, kw_only=True):
@@ -194,6 +211,7 @@ class ApplicationView(Value, kw_only=True):
             now, or of the end.
         network: Docker's network mode of its containers; empty: it is not in Docker.
         containers: the last one of each index, in the order of CONTAINER_INDEX.
+        diagnosis: why it failed, by the container that failed first; one that only followed from another comes last.
         min_version: the least format version that may write this.
     """
 
@@ -226,6 +244,7 @@ class ApplicationView(Value, kw_only=True):
     as_of_ms: int | None = None
     containers: tuple[ContainerView, ...] = ()
     outputs: tuple[OutputView, ...] = ()
+    diagnosis: ContainerDiagnosis | None = None
     min_version: int = 1
     unknown: Mapping[str, Any] = field(default_factory=dict)
 

@@ -22,6 +22,11 @@ MAX_AMOUNT = 2**31 - 1
 
 MAX_RETRIES = 1000
 MAX_PREVIOUS = 1000
+MAX_PORTS = 100
+MAX_CHECKPOINTS = 1000
+MIN_CHECKPOINT_EVERY_S = 1.0
+DEFAULT_CHECKPOINT_EVERY_S = 600.0
+DEFAULT_CHECKPOINTS = 3
 DEFAULT_KILL_GRACE_S = 30.0
 DEFAULT_OUTPUT_PATIENCE_S = 86_400.0
 """A NameNode with much to read is in safe mode for an hour, and a night may pass until somebody sees that it is down or
@@ -29,6 +34,20 @@ that a disk is full."""
 DEFAULT_SERVICE_PATIENCE_S = 3_600.0
 """Containers that wait hold memory and GPUs; who restarts a service has done so in less."""
 
+DEFAULT_FAILURE_SETTLE_S = 30.0
+"""By then the driver has told of a GPU that failed, and the tasks of nodes that live have been heard twice."""
+DEFAULT_GANG_WINDOW_S = 600.0
+"""A grant, a start and a lease take seconds each; what comes later than minutes another application holds."""
+
+_TIMES = (
+    "max_runtime_s",
+    "kill_grace_s",
+    "output_patience_s",
+    "service_patience_s",
+    "gang_window_s",
+    "failure_settle_s",
+    "hang_timeout_s",
+)
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _CACHE_NAME = re.compile("[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 _NOT_FOR_CACHES = ("/dev", "/dlapp", "/etc", "/proc", "/sys", "/workspace")
@@ -58,6 +77,19 @@ class Gang(Enum):
     """None: each payload starts as soon as its own container is ready."""
 
 
+class Framework(Enum):
+    """Framework for distributed training, whose variables the payloads get (`dlapp.frameworks`)."""
+
+    NONE = "none"
+    TENSORFLOW = "tensorflow"
+    PYTORCH = "pytorch"
+    """One process per container."""
+    TORCHRUN = "torchrun"
+    """An agent per container, which starts a process for each GPU."""
+    DMLC = "dmlc"
+    """ps-lite, as in MXNet."""
+
+
 class RoleFailure(Enum):
     """Extent of a restart after the payload of one instance of a role has failed, if retries are left."""
 
@@ -65,6 +97,8 @@ class RoleFailure(Enum):
     """That instance alone."""
     RESTART_GANG = "restart_gang"
     """All members of its gang."""
+    FAIL = "fail"
+    """None: the application fails, also if the role does not decide."""
 
 
 class Until(Enum):
@@ -72,6 +106,8 @@ class Until(Enum):
 
     STARTED = "started"
     """The payloads of all instances of the other role have started."""
+    READY = "ready"
+    """They have reported that they are ready, or their first ports accept connections, or they have ended well."""
     DONE = "done"
     """They have ended well."""
 
@@ -135,7 +171,7 @@ class Placement(Value, kw_only=True):
 
 
 class Dependency(Value):
-    """One condition for the start of a role: ``ROLE`` or ``ROLE:done`` in a properties file."""
+    """One condition for the start of a role: ``ROLE``, ``ROLE:ready`` or ``ROLE:done`` in a properties file."""
 
     role: str
     until: Until = Until.STARTED
@@ -155,10 +191,12 @@ class RoleSpec(Value, kw_only=True):
         docker_image: None: the application's.
         env: names of the variables that only this role gets, or with another value; the values are in `Secrets`.
         placement: None: the application's.
-        retries: how often one instance may be started again after its payload failed by itself.
+        retries: how often one instance may be started again after its payload failed by itself; where its gang is
+            restarted by that, how often the failures of all its instances may do so.
         on_failure: what is started again then; None: its gang, where it is in one.
         depends_on: what it waits for.
         service: it does not decide the application's success and is ended when the others are done.
+        ports: how many TCP ports of its host each instance has for itself.
     """
 
     name: str = DEFAULT_ROLE
@@ -174,6 +212,7 @@ class RoleSpec(Value, kw_only=True):
     on_failure: RoleFailure | None = None
     depends_on: tuple[Dependency, ...] = ()
     service: bool = False
+    ports: int = 0
 
     def __post_init__(self) -> None:
         check_role_name("roles", self.name)
@@ -182,6 +221,8 @@ class RoleSpec(Value, kw_only=True):
             raise SpecError(f"{section}.instances", f"is {self.instances}, allowed are 1 to {MAX_CONTAINERS}")
         if not 0 <= self.retries <= MAX_RETRIES:
             raise SpecError(f"{section}.retries", f"is {self.retries}, allowed are 0 to {MAX_RETRIES}")
+        if not 0 <= self.ports <= MAX_PORTS:
+            raise SpecError(f"{section}.ports", f"is {self.ports}, allowed are 0 to {MAX_PORTS}")
         if self.script is not None:
             if self.command is not None:
                 raise SpecError(f"{section}.command", "is given, and so is script; a role has one of them")
@@ -264,6 +305,33 @@ class OutputSpec(Value, kw_only=True):
             raise SpecError(f"{section}.keep_previous", "has no effect without overwrite=true")
 
 
+class CheckpointSpec(Value, kw_only=True):
+    """The ``[checkpoint]`` section.
+
+    Args:
+        path: the directory that is copied and restored, relative to the workspace.
+        target: location of the directory that has a directory for each application, named by its id.
+        every_s: seconds between two copies.
+        keep: how many are kept.
+    """
+
+    path: str
+    target: str
+    every_s: float = DEFAULT_CHECKPOINT_EVERY_S
+    keep: int = DEFAULT_CHECKPOINTS
+
+    def __post_init__(self) -> None:
+        check_inside_workspace("checkpoint.path", self.path)
+        if posixpath.normpath(self.path) == ".":
+            raise SpecError("checkpoint.path", "is the workspace itself; name a directory in it")
+        if not self.target:
+            raise SpecError("checkpoint.hdfs", "is empty")
+        if not isinstance(self.every_s, (int, float)) or self.every_s < MIN_CHECKPOINT_EVERY_S:
+            raise SpecError("checkpoint.every", f"is {self.every_s!r} s, the minimum is {MIN_CHECKPOINT_EVERY_S:g} s")
+        if not isinstance(self.keep, int) or not 1 <= self.keep <= MAX_CHECKPOINTS:
+            raise SpecError("checkpoint.keep", f"is {self.keep!r}, allowed are 1 to {MAX_CHECKPOINTS}")
+
+
 class PayloadCache(Value):
     """A directory that a user's payloads keep on a node between runs.
 
@@ -308,8 +376,15 @@ class AppSpec(Value, kw_only=True):
         service_patience_s: how long a container waits for a service that is away before it has failed.
         on_container_failure: what becomes of the other containers when one has failed and is not tried again.
         caches: directories that stay on a node between runs.
+        checkpoint: what is copied while the payload runs, and restored before it is started again; None: nothing.
         roles: in the order of the file.
         gang: which roles start together.
+        failure_settle_s: how long the others of a gang may take to end before the failure of one of them ends the
+            application; a lost node may be the reason, which is known later.
+        hang_timeout_s: how long the payloads of a gang, or one payload outside of gangs, may report nothing after their
+            first report; then their stacks are dumped, and they have failed. None: for ever.
+        gang_window_s: how long a gang holds some of its containers or GPUs while it waits for the rest.
+        framework: whose variables the payloads get.
         success: the roles that decide the application's success; empty: all that are not services. When all their
             instances have ended well, what still runs is soft-killed.
         collect_gpus: there is no payload; what its task does is to clear up the GPU ledger of its node.
@@ -340,8 +415,13 @@ class AppSpec(Value, kw_only=True):
     inputs: tuple[InputSpec, ...] = ()
     outputs: tuple[OutputSpec, ...] = ()
     caches: tuple[PayloadCache, ...] = ()
+    checkpoint: CheckpointSpec | None = None
     roles: tuple[RoleSpec, ...] = field(default_factory=lambda: (RoleSpec(),))
     gang: Gang = Gang.NONE
+    failure_settle_s: float = DEFAULT_FAILURE_SETTLE_S
+    gang_window_s: float = DEFAULT_GANG_WINDOW_S
+    hang_timeout_s: float | None = None
+    framework: Framework = Framework.NONE
     success: tuple[str, ...] = ()
     collect_gpus: bool = False
     check_node: bool = False
@@ -364,11 +444,15 @@ class AppSpec(Value, kw_only=True):
                 )
         if self.max_runtime_s is not None and self.max_runtime_s <= 0:
             raise SpecError("application.max_runtime", f"is {self.max_runtime_s:g} s, it must be above 0")
+        if self.hang_timeout_s is not None and self.hang_timeout_s <= 0:
+            raise SpecError("application.hang_timeout", f"is {self.hang_timeout_s:g} s, it must be above 0")
         if self.kill_grace_s < 0:
             raise SpecError("application.kill_grace", f"is {self.kill_grace_s:g} s, the minimum is 0")
         for key, seconds in (
             ("output_patience", self.output_patience_s),
             ("service_patience", self.service_patience_s),
+            ("gang_window", self.gang_window_s),
+            ("failure_settle", self.failure_settle_s),
         ):
             if seconds < 0:
                 raise SpecError(f"application.{key}", f"is {seconds:g} s, the minimum is 0")
@@ -385,6 +469,8 @@ class AppSpec(Value, kw_only=True):
             self.roles, gang=self.gang, success=self.success, failure=self.on_container_failure
         ):
             raise SpecError(where, problem)
+        if self.checkpoint is not None and (problem := checkpoint_problem(self.roles)):
+            raise SpecError("checkpoint.path", problem)
         for what, names in (
             ("role", [role.name for role in self.roles]),
             ("from_hdfs", [one.name for one in self.inputs]),
@@ -414,7 +500,7 @@ class AppSpec(Value, kw_only=True):
             for place, word in enumerate(words):
                 if not isinstance(word, str):
                     raise SpecError(f"{name}[{place}]", f"is {word!r}, it must be text (str)")
-        for name in ("max_runtime_s", "kill_grace_s", "output_patience_s", "service_patience_s"):
+        for name in _TIMES:
             if not isinstance(value := getattr(self, name), (int, float, type(None))):
                 raise SpecError(name, f"is {value!r}, it must be a number of seconds")
 
@@ -424,7 +510,7 @@ class AppSpec(Value, kw_only=True):
 
     def decides(self, role: RoleSpec) -> bool:
         """Return whether the application's success depends on a role."""
-        return role.name in self.success if self.success else not role.service
+        return role in deciding_roles(self.roles, self.success)
 
     def program_of(self, role: RoleSpec) -> PayloadProgram:
         """Return what the containers of a role run. Arguments belong to the script or command beside them."""
@@ -458,6 +544,11 @@ class AppSpec(Value, kw_only=True):
                 value = getattr(one, key)
                 if value and (one is self.placement or value != getattr(self.placement, key)):
                     yield f"{section}.{key}", (value,) if isinstance(value, str) else value
+
+    @property
+    def has_roster(self) -> bool:
+        """True if its containers are told where the others are (`dlapp.roster`)."""
+        return bool(self.gangs()) or any(role.ports for role in self.roles)
 
     @property
     def uses_docker(self) -> bool:
@@ -538,6 +629,11 @@ def gangs_of(roles: Sequence[RoleSpec], gang: Gang) -> tuple[tuple[RoleSpec, ...
     return (*([first] if first else ()), *((role,) for role in roles if role.name in late))
 
 
+def deciding_roles(roles: Sequence[RoleSpec], success: Sequence[str]) -> tuple[RoleSpec, ...]:
+    """Return the roles that the application's success depends on: those of `AppSpec.success`, else no services."""
+    return tuple(role for role in roles if (role.name in success if success else not role.service))
+
+
 def problems_between(
     roles: Sequence[RoleSpec], *, gang: Gang, success: Sequence[str], failure: ContainerFailure
 ) -> Iterator[tuple[str, str]]:
@@ -579,6 +675,13 @@ def problems_between(
     for role in roles:
         if role.on_failure is RoleFailure.RESTART_GANG and not gangs:
             yield f"role {role.name}.on_failure", "is restart_gang, and with gang=none there is no gang"
+
+
+def checkpoint_problem(roles: Sequence[RoleSpec]) -> str:
+    """Return why an application of these roles cannot have checkpoints; empty: it can."""
+    if (count := sum(role.instances for role in roles)) > 1:
+        return f"checkpoints of an application with several containers are not built yet, and this one has {count}"
+    return ""
 
 
 def _no_role(name: str, names: Iterable[str]) -> str:

@@ -28,10 +28,12 @@ from dlapp.am.application_dir.interface import ApplicationDir, Superseded
 from dlapp.am.decisions.master import Master
 from dlapp.am.model import events
 from dlapp.am.model.journal import line, records, replay
+from dlapp.am.model.roster import roster_of
 from dlapp.am.model.state import ApplicationState
 from dlapp.am.page import page
 from dlapp.am.server import ControlEndpoint, ControlRequest, RequestKind
 from dlapp.am.settlement import OutputSettlement
+from dlapp.am.view import for_strangers
 from dlapp.am.view import of as view_of
 from dlapp.cluster import AmEngine, ContainerEnd, Heartbeat, TaskLaunch
 from dlapp.errors import DlappError
@@ -133,6 +135,7 @@ class Loop:
         self._held_count = 0
         self._hellos: dict[ContainerId, list[ControlRequest]] = {}
         self._stop_calls: list[ControlRequest] = []
+        self._rosters: dict[str, tuple[int, bytes]] = {}
         self._open_answers: dict[RequestKind, tuple[bytes, float]] = {}
         self._settling: threading.Thread | None = None
         self._ending: events.ApplicationEnd | None = None
@@ -296,6 +299,11 @@ class Loop:
             case ((RequestKind.SOFT_KILL | RequestKind.KILL), StopRequest() as stop):
                 self._stop_calls.append(call)
                 self._handle(events.Kill(stop.user) if call.kind is RequestKind.KILL else events.SoftKill(stop.user))
+            case RequestKind.ROSTER, ContainerId() as container_id:
+                if (roster := self._roster_for(container_id)) is not None:
+                    call.answer_bytes(roster)
+                else:
+                    call.refuse(404, f"{container_id} is not a container of this application that has a roster")
             case RequestKind.VIEW, _:
                 call.answer(to_json(self._view()))
             case _:
@@ -456,6 +464,18 @@ class Loop:
         self._settling = threading.Thread(target=work, name="am-outputs", daemon=True)
         self._settling.start()
 
+    def _roster_for(self, container_id: ContainerId) -> bytes | None:
+        """Return the roster for a container, as JSON; many ask for the same one."""
+        container = self._state.open.get(container_id)
+        if container is None or container.instance is None or not self._state.roster.number:
+            return None
+        gate = self._state.role_of(container).gate
+        number, data = self._rosters.get(gate.name, (0, b""))
+        if number != self._state.roster.number:
+            data = json.dumps(to_json(roster_of(self._state, gate)), separators=(",", ":")).encode()
+            self._rosters[gate.name] = self._state.roster.number, data
+        return data
+
     # ---- what is shown ----
 
     def _shown_to_all(self, what: RequestKind) -> bytes:
@@ -463,7 +483,7 @@ class Loop:
         now = time.monotonic()
         data, until = self._open_answers.get(what, (b"", now))
         if until <= now:
-            view = self._view()
+            view = for_strangers(self._view())
             text = page(view) if what is RequestKind.PAGE else json.dumps(to_json(view), separators=(",", ":"))
             data = text.encode()
             self._open_answers[what] = data, now + OPEN_ANSWER_EVERY_S

@@ -37,6 +37,8 @@ def page(view: ApplicationView) -> str:
 def _row(one: ContainerView) -> str:
     from html import escape
 
+    reported = "" if one.step is None else f"step {one.step} "
+    reported += " ".join(f"{name}={value:.4g}" for name, value in one.metrics.items())
     share = "" if one.progress is None else f" {one.progress:.0%}"
     if one.exit_code is None and one.signal is None:
         end = ""
@@ -46,6 +48,6 @@ def _row(one: ContainerView) -> str:
         end = f'<span class="{"good" if good else "bad"}">{said}</span>'
     return (
         f'<tr><td class="n">{one.index}</td><td>{escape(one.role)} {one.role_index}</td>'
-        f"<td>{one.phase.value}{share} {escape(one.detail)}</td><td>{escape(one.host)}</td>"
+        f"<td>{one.phase.value}{share} {escape(one.detail)} {escape(reported)}</td><td>{escape(one.host)}</td>"
         f"<td>{', '.join(f'gpu{n}' for n in one.gpus)}</td><td>{end} {escape(one.message)}</td></tr>"
     )

@@ -28,6 +28,7 @@ class RequestKind(Enum):
 
     HELLO = "hello"
     REPORT = "report"
+    ROSTER = "roster"
     VIEW = "view"
     OPEN_VIEW = "open view"
     """The view, for somebody without a token."""
@@ -37,10 +38,10 @@ class RequestKind(Enum):
 
 
 class ControlRequest(Record):
-    """A request that may be answered: ``message`` is a Hello, a Report, a StopRequest or None."""
+    """A request that may be answered: ``message`` is a Hello, a Report, a StopRequest, a container's id or None."""
 
     kind: RequestKind
-    message: Hello | Report | StopRequest | None
+    message: Hello | Report | StopRequest | ContainerId | None
     request: Request
     server: ControlServer
 
@@ -104,6 +105,10 @@ class ControlEndpoint:
                 if token_is_right(self._secret, task, token):
                     return Admission(MAX_REPORT_BYTES if word == "report" else MAX_MESSAGE_BYTES, authenticated=True)
                 return Refusal(401, "the token is missing or not this task's")
+            case "GET", ["v1", "tasks", task, "roster"]:
+                if token_is_right(self._secret, task, token):
+                    return Admission(authenticated=True)
+                return Refusal(401, "the token is missing or not this task's")
             case ("GET", ["v1", "view"]) | ("POST", ["v1", ("softkill" | "kill")]):
                 if token_is_right(self._secret, TOOLS, token):
                     return Admission(MAX_MESSAGE_BYTES, authenticated=True)
@@ -120,6 +125,13 @@ class ControlEndpoint:
             self.server.reply(request, 400, {"error": why})
 
         match _words(request.path):
+            case ["v1", "tasks", task, "roster"]:
+                try:
+                    container_id = ContainerId.from_text(task)
+                except UsageError as error:
+                    refuse(str(error)[:500])
+                    return
+                self._put(ControlRequest(RequestKind.ROSTER, container_id, request, self.server))
             case ["v1", "tasks", task, word]:
                 kind: type[Hello] | type[Report] = Hello if word == "hello" else Report
                 try:

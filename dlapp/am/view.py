@@ -9,14 +9,18 @@ from __future__ import annotations
 import time
 
 from dlapp.am.decisions.dependencies import is_met
-from dlapp.am.decisions.verdict import of_end, of_result
+from dlapp.am.decisions.gangs import gang_window
+from dlapp.am.decisions.verdict import diagnosis_of_end, of_end, of_result
+from dlapp.am.model.gate import Gate
 from dlapp.am.model.instance import Container, Instance, Stage
 from dlapp.am.model.state import ApplicationState
-from dlapp.messages import Phase
-from dlapp.report import ApplicationView, ContainerView, FinalStatus, State
+from dlapp.messages import Diagnosis, Phase
+from dlapp.report import ApplicationView, Cause, ContainerDiagnosis, ContainerView, FinalStatus, State
 from dlapp.spec import Until
 from dlapp.system.waits import SHOWN_AFTER_S
+from dlapp.value import replace
 
+_UNTIL = {Until.STARTED: "", Until.READY: " (ready)", Until.DONE: " (done)"}
 SHOWN_MS = int(SHOWN_AFTER_S * 1000)
 _ON_THE_WAY = (Phase.STARTING, Phase.PULLING, Phase.UNPACKING, Phase.FETCHING, Phase.LEASING)
 
@@ -64,7 +68,38 @@ def of(state: ApplicationState, tracking_url: str, wait: str = "") -> Applicatio
         soft_kill_ends_ms=state.soft_ends_ms,
         containers=tuple(_container(one, one.last) for one in state.instances if one.last is not None),
         outputs=state.outputs,
+        diagnosis=_first_cause(state) if state.ending and state.ending.cause is Cause.FAILED else None,
     )
+
+
+def for_strangers(view: ApplicationView) -> ApplicationView:
+    """Return what a client without a token may see: no causes of failures, which quote what a program printed."""
+    containers = tuple(
+        replace(one, diagnosis=None, earlier=tuple(replace(each, diagnosis=None) for each in one.earlier))
+        for one in view.containers
+    )
+    return replace(view, diagnosis=None, containers=containers)
+
+
+def _first_cause(state: ApplicationState) -> ContainerDiagnosis | None:
+    """Return the cause of the container that failed first, before those that only followed from another failure."""
+    failed = [
+        (found.is_consequence, one.last.finished_ms or 0, one.index, found)
+        for one in state.instances
+        if one.last is not None and (found := _diagnosis(one.last)) is not None
+    ]
+    if not failed:
+        return None
+    _, _, index, found = min(failed, key=lambda one: one[:3])
+    return ContainerDiagnosis(index=index, diagnosis=found)
+
+
+def _diagnosis(container: Container) -> Diagnosis | None:
+    if container.result is not None:
+        return container.result.diagnosis
+    if container.end is None or container.stop_reason is not None:
+        return None
+    return diagnosis_of_end(container.end)
 
 
 def phase_of(state: ApplicationState, wait: str = "") -> str:
@@ -121,6 +156,10 @@ def _phase_of(state: ApplicationState) -> str:
         at = _wall_time(state, min(paused))
         words.append(f"{len(paused)} container{'s' if len(paused) > 1 else ''} tried again at {at}")
     held_back = [role for role in state.roles if not role.is_wanted]
+    for gate in state.gates:
+        if text := _gang_window(state, gate):
+            words.append(text)
+            held_back += [role for role in state.roles_of(gate) if role.is_wanted]
     if (waiting := counts.get(None, 0) - len(paused) - sum(role.waiting for role in held_back)) > 0:
         words.append(f"waiting for {waiting} container{'s' if waiting > 1 else ''}{_unallocated(state)}")
     words += _dependencies(state)
@@ -130,15 +169,34 @@ def _phase_of(state: ApplicationState) -> str:
     return ", ".join(words) or "ending"
 
 
+def _gang_window(state: ApplicationState, gate: Gate) -> str:
+    """Return what a gang holds and what it lacks: ``3 of 4 held, waiting for 2 GPUs, until 14:12:03 (gang_window)``;
+    or that it failed.
+
+    Empty: it is complete, or holds nothing and asks for all.
+    """
+    if (failure := gate.failure) is not None:
+        return f"waiting for the end of the gang of container {failure.member}, which failed"
+    if gate.open:
+        return ""
+    if gate.paused_until_ms is not None:
+        return f"gave back what it held (gang_window), asks again at {_wall_time(state, gate.paused_until_ms)}"
+    members, gpus = gang_window.lacks(state, gate)
+    if not members or not gang_window.held_by(state, gate):
+        return ""
+    count, what = (gpus, "GPU") if gpus else (members, "container")
+    until_ms = state.awake_ms + int(state.spec.gang_window_s * 1000) - gate.held_ms
+    return (
+        f"{gate.size - members} of {gate.size} held, waiting for {count} {what}{'s' if count > 1 else ''}, "
+        f"until {_wall_time(state, until_ms)} (gang_window)"
+    )
+
+
 def _dependencies(state: ApplicationState) -> list[str]:
     """Return for each role that waits for others which of them are missing: ``eval waits for worker (done)``."""
     texts = []
     for role, conditions in state.conditions.items():
-        missing = [
-            other.spec.name if until is Until.STARTED else f"{other.spec.name} (done)"
-            for other, until in conditions
-            if not is_met(other, until)
-        ]
+        missing = [f"{other.spec.name}{_UNTIL[until]}" for other, until in conditions if not is_met(other, until)]
         if missing and len(role.begun | role.lost) < role.spec.instances:
             texts.append(f"{role.spec.name} waits for {', '.join(missing)}")
     return texts
@@ -257,8 +315,12 @@ def _container(instance: Instance, container: Container) -> ContainerView:
         phase=Phase.ENDED if end is not None else container.phase,
         progress=container.progress,
         detail=container.detail,
+        metrics={} if container.payload is None else container.payload.metrics,
+        step=None if container.payload is None else container.payload.step,
+        ready=container.payload is not None and container.payload.ready,
         gpus=container.gpus,
         image=container.image,
+        generation=container.generation,
         started_ms=container.started_ms,
         finished_ms=container.finished_ms,
         exit_code=exit_code,
@@ -266,6 +328,7 @@ def _container(instance: Instance, container: Container) -> ContainerView:
         message=message,
         log_url=container.grant.log_url,
         unstored=() if result is None else result.unstored,
+        diagnosis=_diagnosis(container),
         earlier=()
         if container is not instance.last
         else tuple(_container(instance, one).as_try() for one in instance.earlier),

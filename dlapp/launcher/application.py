@@ -11,9 +11,10 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dlapp import frameworks
 from dlapp.cluster import EngineInfo
 from dlapp.config import Config
 from dlapp.errors import SpecError, UsageError
@@ -22,11 +23,17 @@ from dlapp.launcher.overrides import NO_OVERRIDES, Overrides
 from dlapp.launcher.properties import MOST_BYTES, Faults, Line, Properties, Setting, read_properties
 from dlapp.locations import FILE, HDFS, HdfsPlace, file_location, local_path
 from dlapp.spec import (
+    DEFAULT_CHECKPOINT_EVERY_S,
+    DEFAULT_CHECKPOINTS,
+    DEFAULT_FAILURE_SETTLE_S,
+    DEFAULT_GANG_WINDOW_S,
     DEFAULT_KILL_GRACE_S,
     DEFAULT_OUTPUT_PATIENCE_S,
     DEFAULT_SERVICE_PATIENCE_S,
     AppSpec,
+    CheckpointSpec,
     ContainerFailure,
+    Framework,
     Gang,
     InputSpec,
     OnFailure,
@@ -38,6 +45,7 @@ from dlapp.spec import (
     RoleSpec,
     check_env_name,
     check_inside_workspace,
+    checkpoint_problem,
     problems_between,
 )
 from dlapp.storage.glob import split_pattern
@@ -134,6 +142,7 @@ class _SpecProperties(Properties):
                 "script": role.script,
                 "command": role.command,
                 "docker_image": role.docker_image,
+                "ports": role.ports,
                 **{f"{ENV}{name}": value for name, value in source.role_env.get(role.name, {}).items()},
             }
         for one in spec.inputs:
@@ -152,6 +161,13 @@ class _SpecProperties(Properties):
                 "overwrite": output.overwrite,
                 "on_failure": output.on_failure.value,
                 "keep_previous": output.keep_previous,
+            }
+        if spec.checkpoint is not None:
+            values["checkpoint"] = {
+                "path": spec.checkpoint.path,
+                "hdfs": spec.checkpoint.target,
+                "every": spec.checkpoint.every_s,
+                "keep": spec.checkpoint.keep,
             }
         sections = {section: {key: Setting("", 0) for key in keys} for section, keys in values.items()}
         super().__init__(path="AppSpec", sections=sections, headers=dict.fromkeys(sections, 0))
@@ -245,6 +261,8 @@ def _resolve(source: UnresolvedSpec, config: Config, engine: EngineInfo) -> Reso
         faults.add(0, "role_env", f"has variables for {', '.join(unknown)}, and there is no such role")
     maker = _Maker(properties, config, engine, faults, {})
     made = maker.make()
+    for where, problem in frameworks.problems(spec.framework, spec.roles, gang=spec.gang, success=spec.success):
+        faults.add(0, where, problem)
     faults.refuse()
     assert made is not None
     resolved, env = made
@@ -262,6 +280,7 @@ def _resolve(source: UnresolvedSpec, config: Config, engine: EngineInfo) -> Reso
         kill_grace_s=resolved.kill_grace_s,
         inputs=resolved.inputs,
         outputs=resolved.outputs,
+        checkpoint=resolved.checkpoint,
     )
     return ResolvedApplication(properties, spec, env, maker.hdfs, Snapshot(maker.file, b"", {}), role_env)
 
@@ -415,16 +434,23 @@ class _Maker:
         workspace = self._workspace()
         script = self._script("application", "user_shell_script", workspace) or ""
         env = self._env()
-        roles = self._roles(workspace)
-        gang = Gang(get("gang", "all" if self._sections("role") else "none"))
-        success, failure = get("success", ()), ContainerFailure(get("on_container_failure", "stop"))
-        for where, problem in problems_between(roles, gang=gang, success=success, failure=failure):
+        framework = Framework(get("framework", "none"))
+        roles = self._roles(workspace, framework)
+        together = framework is not Framework.NONE or bool(self._sections("role"))
+        gang = Gang(get("gang", "all" if together else "none"))
+        success = get("success", frameworks.success(framework, roles))
+        failure = ContainerFailure(get("on_container_failure", "stop"))
+        for where, problem in (
+            *problems_between(roles, gang=gang, success=success, failure=failure),
+            *frameworks.problems(framework, roles, gang=gang, success=success),
+        ):
             section, _, key = where.partition(".")
             self.faults.add(self.properties.line(section, key), where, problem)
         inputs = [one for name in self._sections("from_hdfs") if (one := self._input(name))]
         outputs = [out for name in self._sections("to_hdfs") if (out := self._output(name, workspace))]
         self._check_overlaps(inputs, outputs, workspace)
-        grace_s, network = self._kill_grace_s(), self._network()
+        checkpoint = self._checkpoint(outputs, roles)
+        grace_s, network = self._kill_grace_s(), self._network(roles)
         if self.faults:
             return None
         try:
@@ -453,8 +479,13 @@ class _Maker:
                 inputs=tuple(inputs),
                 outputs=tuple(outputs),
                 caches=self._caches(),
+                checkpoint=checkpoint,
                 roles=tuple(roles),
                 gang=gang,
+                failure_settle_s=get("failure_settle", DEFAULT_FAILURE_SETTLE_S),
+                gang_window_s=get("gang_window", DEFAULT_GANG_WINDOW_S),
+                hang_timeout_s=get("hang_timeout"),
+                framework=framework,
                 success=success,
             )
         except SpecError as refused:
@@ -565,8 +596,16 @@ class _Maker:
                 except ValueError as problem:
                     self._fault("application", "pass_env", f"{name} {problem}")
 
-    def _network(self) -> str | None:
+    def _network(self, roles: Sequence[RoleSpec]) -> str | None:
         network: str | None = self._application("network")
+        everywhere = self._application("docker_image")
+        # What others reach on the ports of a role are ports of its host.
+        with_ports = next((one for one in roles if one.ports and (one.docker_image or everywhere)), None)
+        if with_ports is not None:
+            if network not in (None, "host"):
+                problem = f"is {network}; the ports of role {with_ports.name} can be reached only with host"
+                self._fault("application", "network", problem)
+            return "host"
         if any(self.properties.value(one, "docker_image") for one in ("application", *self._sections("role"))):
             return network or self.config.runtime.docker.network
         if network not in (None, "host"):
@@ -584,14 +623,16 @@ class _Maker:
 
     # ---- [resources], [role NAME] ----
 
-    def _roles(self, workspace: str | None) -> list[RoleSpec]:
+    def _roles(self, workspace: str | None, framework: Framework) -> list[RoleSpec]:
         """Return the roles that can be made; one, the worker, where the file has no ``[role NAME]``."""
+        services, ports = frameworks.services(framework), int(framework is not Framework.NONE)
         get, defaults = self.properties.value, self.config.defaults
         sections = self._sections("role")
         if not sections:
             instances = get("resources", "containers", defaults.containers)
             retries = get("resources", "retries", 0)
-            return [RoleSpec(instances=instances, resources=self._resources("resources"), retries=retries)]
+            resources = self._resources("resources")
+            return [RoleSpec(instances=instances, resources=resources, retries=retries, ports=ports)]
         roles = []
         for section in sections:
             script = self._script(section, "script", workspace)
@@ -610,7 +651,8 @@ class _Maker:
                     retries=get(section, "retries", get("resources", "retries", 0)),
                     on_failure=None if failure is None else RoleFailure(failure),
                     depends_on=get(section, "depends_on", ()),
-                    service=get(section, "service", False),
+                    service=get(section, "service", _name_of(section) in services),
+                    ports=get(section, "ports", ports),
                 )
             except SpecError as refused:
                 add_refusal(self.faults, self.properties, refused)
@@ -728,6 +770,39 @@ class _Maker:
             overwrite=overwrite,
             on_failure=OnFailure(get(section, "on_failure", "keep")),
             keep_previous=previous,
+        )
+
+    def _checkpoint(self, outputs: Sequence[OutputSpec], roles: Sequence[RoleSpec]) -> CheckpointSpec | None:
+        section, get = "checkpoint", self.properties.value
+        if section not in self.properties.sections:
+            return None
+        path, text, target = get(section, "path"), get(section, "hdfs"), ""
+        if problem := checkpoint_problem(roles):
+            self._fault(section, "path", problem)
+        if path is not None and self._is_inside_workspace(section, "path", path) and os.path.normpath(path) == ".":
+            self._fault(section, "path", f"{shown(path)} is the workspace itself; name a directory in it")
+        if text is not None:
+            try:
+                if set("*?") & set(text):
+                    raise ValueError(f"{shown(text)} is a pattern; checkpoints go to one place")
+                target = self._location(text, pattern=False)
+            except ValueError as problem:
+                self._fault(section, "hdfs", problem)
+        elif outputs:
+            target = f"{outputs[0].target.rstrip('/')}.checkpoints"
+        elif not self._sections("to_hdfs"):  # else that is what is to be corrected
+            self._fault(section, "hdfs", "is missing, and there is no output beside which checkpoints could be")
+        for output in outputs:
+            if target and is_inside(target, output.target):
+                what = f"is in the target of [{f'to_hdfs {output.name}'.strip()}], which is replaced as a whole"
+                self._fault(section, "hdfs", f"{shown(target)} {what}")
+        if path is None or self.faults:
+            return None
+        return CheckpointSpec(
+            path=os.path.normpath(path),
+            target=target,
+            every_s=get(section, "every", DEFAULT_CHECKPOINT_EVERY_S),
+            keep=get(section, "keep", DEFAULT_CHECKPOINTS),
         )
 
     def _location(self, text: str, *, pattern: bool) -> str:

@@ -11,7 +11,18 @@ from typing import Any, NamedTuple
 
 from dlapp.errors import SpecError
 from dlapp.launcher.shell_words import split_words
-from dlapp.spec import MAX_PREVIOUS, MAX_RETRIES, Dependency, Until, check_cache_path, check_env_name, check_role_name
+from dlapp.spec import (
+    MAX_CHECKPOINTS,
+    MAX_PORTS,
+    MAX_PREVIOUS,
+    MAX_RETRIES,
+    MIN_CHECKPOINT_EVERY_S,
+    Dependency,
+    Until,
+    check_cache_path,
+    check_env_name,
+    check_role_name,
+)
 from dlapp.system.text import nearest, read_boolean, read_choice, read_count, read_duration_s, read_memory_mib, shown
 
 NOT_BUILT = "is not built yet"
@@ -90,12 +101,8 @@ def _dependencies(text: str) -> tuple[Dependency, ...]:
     found = []
     for one in _list(text):
         name, _, until = one.partition(":")
-        if until == "ready":
-            raise ValueError(
-                f"{one}: ready {NOT_BUILT}; name the role alone (its payloads have started), or {name}:done"
-            )
         if until not in ("", *(each.value for each in Until)) or one.endswith(":"):
-            raise ValueError(f"{shown(one)} is neither a role nor ROLE:done")
+            raise ValueError(f"{shown(one)} is neither a role nor ROLE:ready nor ROLE:done")
         try:
             check_role_name("", name)
         except SpecError as refused:
@@ -108,10 +115,14 @@ def _gang(text: str) -> str:
     return read_choice(text, ("all", "role", "none"))
 
 
+def _framework(text: str) -> str:
+    if text == "mpi":
+        raise ValueError(f"mpi {NOT_BUILT}")
+    return read_choice(text, ("none", "tensorflow", "pytorch", "torchrun", "dmlc"))
+
+
 def _role_failure(text: str) -> str:
-    if text == "fail":
-        raise ValueError(f"fail {NOT_BUILT}")
-    return read_choice(text, ("restart", "restart_gang"))
+    return read_choice(text, ("restart", "restart_gang", "fail"))
 
 
 def _success(text: str) -> tuple[str, ...]:
@@ -185,6 +196,10 @@ def _retries(text: str) -> int:
     return read_count(text, 0, MAX_RETRIES)
 
 
+def _ports(text: str) -> int:
+    return read_count(text, 0, MAX_PORTS)
+
+
 def _previous(text: str) -> int:
     return read_count(text, 0, MAX_PREVIOUS)
 
@@ -198,6 +213,16 @@ def _max_runtime_s(text: str) -> float:
     if (seconds := read_duration_s(text)) <= 0:
         raise ValueError("is 0, it must be more")
     return seconds
+
+
+def _checkpoint_every_s(text: str) -> float:
+    if (seconds := read_duration_s(text)) < MIN_CHECKPOINT_EVERY_S:
+        raise ValueError(f"is {seconds:g} s, the minimum is {MIN_CHECKPOINT_EVERY_S:g} s")
+    return seconds
+
+
+def _checkpoints(text: str) -> int:
+    return read_count(text, 1, MAX_CHECKPOINTS)
 
 
 def _locations(text: str) -> tuple[str, ...]:
@@ -262,11 +287,12 @@ SECTIONS: Mapping[str, Mapping[str, PropertyKey]] = {
         "on_container_failure": PropertyKey(_on_container_failure),
         "env_file": PropertyKey(_text),
         "pass_env": PropertyKey(_variables, lines=True),
+        "framework": PropertyKey(_framework),
         "gang": PropertyKey(_gang),
         "success": PropertyKey(_success, lines=True),
-        "framework": _UNBUILT,
-        "gang_window": _UNBUILT,
-        "hang_timeout": _UNBUILT,
+        "gang_window": PropertyKey(read_duration_s),
+        "failure_settle": PropertyKey(read_duration_s),
+        "hang_timeout": PropertyKey(read_duration_s),
     },
     "resources": {
         "containers": PropertyKey(_containers),
@@ -298,7 +324,7 @@ SECTIONS: Mapping[str, Mapping[str, PropertyKey]] = {
         "on_failure": PropertyKey(_role_failure),
         "depends_on": PropertyKey(_dependencies, lines=True),
         "service": PropertyKey(read_boolean),
-        "ports": _UNBUILT,
+        "ports": PropertyKey(_ports),
     },
     "from_hdfs": {
         "hdfs": PropertyKey(_locations, required=True, lines=True),
@@ -314,6 +340,13 @@ SECTIONS: Mapping[str, Mapping[str, PropertyKey]] = {
         "overwrite": PropertyKey(read_boolean),
         "on_failure": PropertyKey(_on_failure),
         "keep_previous": PropertyKey(_previous),
+    },
+    "checkpoint": {
+        "path": PropertyKey(_text, required=True),
+        "hdfs": PropertyKey(_text),
+        "every": PropertyKey(_checkpoint_every_s),
+        "keep": PropertyKey(_checkpoints),
+        "role": _UNBUILT,
     },
 }
 
@@ -348,6 +381,7 @@ SYNONYMS = {
         ("from_hdfs.archive", "unpack extract"),
         ("to_hdfs.hdfs", "target to"),
         ("to_hdfs.overwrite", "replace force"),
+        ("checkpoint.every", "interval checkpointinterval"),
     )
     for other in others.split()
 }
@@ -359,6 +393,7 @@ ROLE_KEYS = {"containers": "instances", "user_shell_script": "script", "user_she
 SECTION_SYNONYMS = {"app": "application", "job": "application", "input": "from_hdfs", "inputs": "from_hdfs"} | {
     "output": "to_hdfs",
     "outputs": "to_hdfs",
+    "checkpoints": "checkpoint",
 }
 
 NAMED = ("role", "from_hdfs", "to_hdfs")

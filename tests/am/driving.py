@@ -113,11 +113,16 @@ class Driver:
         **fields: Any,
     ) -> list[events.Action]:
         container_id = self.id(number, attempt)
+        known = self.state.containers.get(container_id)
         if index is None:
-            instance = self.state.containers[container_id].instance
-            assert instance is not None
-            index = instance.index
+            assert known is not None
+            assert known.instance is not None
+            index = known.instance.index
+        fields.setdefault("generation", known.generation if known else 0)
         self._numbers[number] = self._numbers.get(number, 0) + 1
+        if self.state.roster.exists:
+            ports = self.state.instances[index].role.ports if index < len(self.state.instances) else 0
+            fields = {"address": f"10.0.0.{number}", "ports": tuple(20_000 + n for n in range(ports)), **fields}
         return self.do(
             Report(
                 container_id=container_id,
@@ -134,6 +139,16 @@ class Driver:
         self.granted(*numbers, request_id=request_id)
         for number in numbers:
             self.hello(number)
+        for number in numbers:
+            self.report(number, Phase.RUNNING)
+
+    def running_gang(self, *numbers: int) -> None:
+        """Containers of one gang that are granted, come to the gate and run their payloads."""
+        self.granted(*numbers)
+        for number in numbers:
+            self.hello(number)
+        for number in numbers:
+            self.report(number, Phase.WAITING)
         for number in numbers:
             self.report(number, Phase.RUNNING)
 

@@ -165,6 +165,10 @@ def _related(chance: random.Random, gang: Gang, role: RoleSpec, earlier: list[Ro
     others = [one for one in earlier if until is Until.STARTED or not one.service]
     if others and chance.random() < 0.4:
         role = replace(role, depends_on=(Dependency(chance.choice(others).name, until),))
-    if gang is not Gang.NONE and chance.random() < 0.2:
-        role = replace(role, on_failure=RoleFailure.RESTART)
+    if gang is not Gang.NONE:
+        share = chance.random()
+        if share < 0.2:
+            role = replace(role, on_failure=RoleFailure.RESTART)
+        elif share > 0.95:
+            role = replace(role, on_failure=RoleFailure.FAIL)
     return role

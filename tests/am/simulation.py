@@ -18,6 +18,7 @@ from dlapp.am.decisions.master import Master
 from dlapp.am.model import events, journal
 from dlapp.am.model.instance import StopReason
 from dlapp.am.model.journal_compaction import JournalCompaction
+from dlapp.am.model.roster import roster_of
 from dlapp.am.model.state import ApplicationState
 from dlapp.am.view import of as view_of
 from dlapp.am.view import phase_of
@@ -25,7 +26,7 @@ from dlapp.cluster import ContainerEnd, Grant, Heartbeat, Registered, ResourceLi
 from dlapp.ids import ContainerId
 from dlapp.messages import Assignment, Fault, Hello, Orders, Phase, Report, Stop, StoredOutput, TaskResult
 from dlapp.report import Cause, FinalStatus, OutputView
-from dlapp.spec import ContainerFailure, Resources, Until
+from dlapp.spec import ContainerFailure, Gang, Resources, RoleFailure, Until
 from tests.am.plan import APPLICATION, EPOCH_MS, PHASES, TIMING, Plan, Violation
 
 
@@ -62,6 +63,8 @@ class Box:
         self.index: int | None = None
         self.phase = Phase.STARTING
         self.payload = False
+        self.generation = self.run = 0
+        self.failure: TaskResult | None = None
         self.orders: Orders | None = None
         self.heard_attempt = 0
         self.greeted_attempt = self.asked_attempt = 0
@@ -76,6 +79,12 @@ class Box:
     @property
     def alive(self) -> bool:
         return self.started and not self.ended
+
+    @property
+    def address(self) -> str:
+        """An address of its own, not of its host: so it is seen which container of an index a roster has."""
+        number = self.grant.container_id.number
+        return f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
 
     @property
     def storing_now(self) -> bool:
@@ -131,6 +140,8 @@ class World:
         self.begun: dict[int, int] = {}
         self.ended_payloads: dict[int, int] = {}
         self.user_faults: dict[int, int] = {}
+        self.forgiven = 0  # for a node was to blame, as was heard later
+        self.charged: dict[int, int] = {}
         self.completions: dict[int, tuple[ContainerId, TaskResult]] = {}
         self.on_record: dict[int, ContainerId] = {}
         self.at_claim: dict[int, ContainerId] = {}
@@ -282,6 +293,9 @@ class World:
                 if record["kind"] == "end":
                     box = self.boxes[ContainerId.from_text(record["container"])]
                     box.given_up = box.given_up or self.is_out_of_reach(box)
+                if "user_faults" in record:
+                    self.forgiven += record["user_faults"] < self.charged.get(record["index"], 0)
+                    self.charged[record["index"]] = record["user_faults"]
                 self.fleeting.append(journal.line(record))
                 if durable:
                     self.record()
@@ -317,9 +331,11 @@ class World:
                 self.unsaid = answer  # the answer is lost; the engine repeats it
             else:
                 self.unsaid = None
-                for end in answer.ended:
-                    if end.exit_status == -9:
-                        self.blame_user(self.boxes[end.container_id])
+                killed = [self.boxes[end.container_id] for end in answer.ended if end.exit_status == -9]
+                for box in killed:
+                    self.blame_user(box)
+                    if self.plan.gang is not Gang.NONE:
+                        break  # it restarts the gang, or ends all
                 for grant in answer.granted:
                     self.boxes[grant.container_id].told = True
                 self.handle(answer)
@@ -530,8 +546,14 @@ class World:
         if box.index is None or box.greeted_attempt != self.attempt:
             if box.index is not None and self.attempt > 1 and self.chance.random() < 0.3:
                 return  # it has not found the new address yet
-            index, phase = box.index, box.phase
-            hello = Hello(container_id=box.grant.container_id, host=box.grant.node, pid=1, index=index, phase=phase)
+            hello = Hello(
+                container_id=box.grant.container_id,
+                host=box.grant.node,
+                pid=1,
+                index=box.index,
+                phase=box.phase,
+                generation=box.generation,
+            )
             box.asked_attempt = self.attempt
             self.to_master(box, hello)
         else:
@@ -548,7 +570,10 @@ class World:
             index=box.index,
             phase=box.phase,
             result=box.result,
+            failure=box.failure,
+            generation=box.generation,
             seen=box.orders.number if box.orders else 0,
+            address=box.address,
         )
         self.to_master(box, report)
 
@@ -564,7 +589,9 @@ class World:
         box.heard_at = self.now
         if box.replaced and box.payload:
             self.at(30.0, lambda: self.check_replaced(box, attempt))
-        if isinstance(message, Report) and message.result is not None:
+        if isinstance(message, Report) and (message.result is not None or message.failure is not None):
+            assert box.index is not None
+            box.blamed &= message.generation >= self.master.state.role_of_index(box.index).gate.generation
             self.blame_user(box)
         actions = self.handle(message)
         if isinstance(message, Report):
@@ -586,11 +613,11 @@ class World:
             if box.index != assignment.index:
                 self.violated(f"{box.grant.container_id} runs {box.index} and was given {assignment.index}")
             return
-        box.index = assignment.index
-        self.step(box, 0)
+        box.index, box.generation = assignment.index, assignment.generation
+        self.step(box, 0, box.run)
 
-    def step(self, box: Box, place: int) -> None:
-        if not box.alive or box.result is not None:
+    def step(self, box: Box, place: int, run: int) -> None:
+        if not box.alive or box.result is not None or run != box.run:
             return
         box.phase = PHASES[place]
         if box.phase is Phase.WAITING:
@@ -600,7 +627,7 @@ class World:
         if box.phase is Phase.WAITING:
             self.maybe_go(box)
         else:
-            self.at(self.chance.uniform(0, self.plan.step_s), lambda: self.step(box, place + 1))
+            self.at(self.chance.uniform(0, self.plan.step_s), lambda: self.step(box, place + 1, run))
 
     def on_orders(self, box: Box, orders: Orders) -> None:
         if not box.alive or box.hangs or box.index is None:
@@ -612,28 +639,67 @@ class World:
         box.heard_attempt, box.orders = orders.attempt, orders
         if orders.stop is not Stop.NO and box.result is None:
             self.on_stop(box, orders)
+        elif orders.generation > box.generation and box.result is None and not box.storing_now:
+            self.begin_generation(box, orders.generation)
         else:
             self.maybe_go(box)
+
+    def begin_generation(self, box: Box, generation: int) -> None:
+        """End the payload of a task whose gang is restarted, and bring it to the gate again."""
+        if box.failure is not None:
+            box.failure, box.blamed = None, False
+            box.run += 1
+            box.generation = generation
+            self.step(box, 0, box.run)
+            return
+        if not box.payload:
+            box.generation = generation
+            if box.phase is Phase.WAITING and not box.hangs:
+                self.report(box)
+            self.maybe_go(box)
+            return
+        box.run += 1
+        run = box.run
+
+        def over() -> None:
+            if box.alive and box.payload and box.run == run:
+                self.payload_over(box)
+                box.generation = max(generation, box.orders.generation if box.orders else 0)
+                self.step(box, 0, run)
+
+        self.at(self.chance.uniform(0, 1.0), over)
 
     def on_stop(self, box: Box, orders: Orders) -> None:
         if orders.stop is Stop.SOFT and box.stopping is Stop.SOFT:
             return
         box.stopping = orders.stop
+        if box.failure is not None:
+            box.failure = None
+            box.phase = Phase.STORING
+            if orders.stop is Stop.SOFT:
+                self.stored(box, Fault.USER)
+                return
         if orders.stop is Stop.SOFT and box.payload:
-            self.at(self.chance.uniform(0, orders.grace_s), lambda: self.payload_ends(box))
+            self.at(self.chance.uniform(0, orders.grace_s), lambda: self.payload_ends(box, box.run))
         elif orders.stop is Stop.NOW or not box.storing_now:
             self.payload_over(box)
             self.say_result(box, TaskResult(fault=Fault.STOPPED))
 
     def maybe_go(self, box: Box) -> None:
+        if box.orders is None or box.orders.generation != box.generation:
+            return
         if box.phase is Phase.WAITING and box.orders and box.orders.go and box.stopping is Stop.NO and box.alive:
+            if self.submission.spec.has_roster and not box.orders.roster:
+                return
             self.payload_begins(box)
 
     # ---- payloads ----
 
     def payload_begins(self, box: Box) -> None:
         assert box.index is not None
+        self.check_roster(box)
         other = self.payloads.get(box.index)
+        self.check_generations(box, box.index)
         if other is not None:
             if not (other.given_up or self.is_out_of_reach(other)):
                 mine, its = box.grant.container_id, other.grant.container_id
@@ -652,7 +718,8 @@ class World:
                 self.violated(f"{role.name} runs, and {one.role} has not {one.until.value}")
         if role.service and not self.plan.service_ends:
             return
-        self.at(self.chance.uniform(*self.plan.payload_s), lambda: self.payload_ends(box))
+        run = box.run
+        self.at(self.chance.uniform(*self.plan.payload_s), lambda: self.payload_ends(box, run))
 
     def payload_over(self, box: Box) -> None:
         if box.payload:
@@ -661,8 +728,8 @@ class World:
             if not box.replaced:
                 del self.payloads[box.index]
 
-    def payload_ends(self, box: Box) -> None:
-        if not box.payload or not box.alive:
+    def payload_ends(self, box: Box, run: int) -> None:
+        if not box.payload or not box.alive or run != box.run:
             return
         assert box.index is not None
         self.payload_over(box)
@@ -674,6 +741,13 @@ class World:
         box.blamed = fault is Fault.USER
         if box.stopping is Stop.SOFT:
             fault = self.chance.choice((Fault.NONE, Fault.STOPPED, Fault.USER))
+        if fault is Fault.USER and box.stopping is Stop.NO and self.plan.gang is not Gang.NONE and not box.replaced:
+            box.failure = TaskResult(fault=fault, exit_code=3)
+            if not box.hangs:
+                self.report(box)
+            if box.orders is not None and box.orders.generation > box.generation:
+                self.begin_generation(box, box.orders.generation)
+            return
         box.phase = Phase.STORING
         if not box.hangs:
             self.report(box)
@@ -715,6 +789,33 @@ class World:
         if box.payload and not box.hangs and self.ending is None and self.attempt == attempt and self.published:
             self.violated(f"{box.grant.container_id} was heard, and runs on though index {box.index} runs elsewhere")
 
+    def check_generations(self, box: Box, index: int) -> None:
+        """Check that no payload of an earlier generation runs when one of its gang begins."""
+        role, _ = self.submission.spec.role_of(index)
+        gang = next((gang for gang in self.submission.spec.gangs() if role in gang), ())
+        for one in gang:
+            for other in filter(None, map(self.payloads.get, self.indexes[one.name])):
+                if other.generation != box.generation and not (other.given_up or self.is_out_of_reach(other)):
+                    mine, its = f"{index} in generation {box.generation}", f"{other.index} in {other.generation}"
+                    self.violated(f"index {mine} begins while {its} runs")
+
+    def check_roster(self, box: Box) -> None:
+        """Check that a payload starts with a roster that has itself, and all members of its gang."""
+        if not self.submission.spec.has_roster or self.master is None or not self.master.state.roster.number:
+            return
+        assert box.index is not None
+        state = self.master.state
+        role = state.role_of_index(box.index)
+        members = {one.index: one for one in roster_of(state, role.gate).members}
+        if box.index not in members or members[box.index].address != box.address:
+            self.violated(f"index {box.index} starts with the roster {members.get(box.index)} of itself")
+        gang = [index for one in state.roles_of(role.gate) for index in one.indexes] if role.gate.gang else []
+        # Who ended or was lost before this attempt is not known to it, nor one that is only about to replace another.
+        running = {one.instance.index for one in state.open.values() if one.instance is not None and one.ran}
+        lacking = [index for index in gang if index not in members and (self.attempt == 1 or index in running)]
+        if lacking:
+            self.violated(f"index {box.index} starts with a roster without {lacking}")
+
     def check_orders(self, box: Box, orders: Orders) -> None:
         if not orders.go or box.index is None:
             return
@@ -740,9 +841,13 @@ class World:
         for index, faults in self.user_faults.items():
             role, _ = self.submission.spec.role_of(index)
             # An end that the journal lost with its attempt is counted against nobody: there is no other witness.
-            forgotten = 0 if plan.journal == "whole" else self.attempt - 1
-            if faults > role.retries + 1 + forgotten:
+            forgotten = self.forgiven + (0 if plan.journal == "whole" else self.attempt - 1)
+            # A service that failed for good is there again when its gang is restarted, and may fail again.
+            again = self.master.state.role_of_index(index).gate.generation if role.service else 0
+            if faults > role.retries + 1 + forgotten + again:
                 self.violated(f"index {index} failed {faults} times, {role.retries} retries are allowed")
+            if faults > 1 + forgotten and role.on_failure is RoleFailure.FAIL:
+                self.violated(f"index {index} failed {faults} times, and its first failure is to end the application")
         spec = self.submission.spec
         deciding = [i for i in range(self.total) if spec.decides(spec.role_of(i)[0])]
         if ending.final_status is FinalStatus.SUCCEEDED:

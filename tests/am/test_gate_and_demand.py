@@ -16,7 +16,7 @@ def test_a_gang_goes_exactly_when_all_are_ready_at_one_time(moves: list[tuple[bo
     for comes, index in moves:
         if gate.open:
             break
-        opened = comes and gate.arrive(index)
+        opened = comes and gate.arrive(index, 0)
         if not comes:
             gate.leave(index)
         ready = ready | {index} if comes else ready - {index}
@@ -27,7 +27,17 @@ def test_a_gang_goes_exactly_when_all_are_ready_at_one_time(moves: list[tuple[bo
 def test_without_a_gang_the_gate_stands_open_and_opens_for_nobody() -> None:
     gate = Gate("worker", 0)
     assert gate.open
-    assert not gate.arrive(0)
+    assert not gate.arrive(0, 0)
+
+
+def test_who_is_ready_for_an_earlier_generation_does_not_count() -> None:
+    gate = Gate("worker", 2)
+    gate.arrive(0, 0)
+    gate.close(1)
+    assert not gate.arrive(0, 0)
+    assert not gate.arrive(1, 1)
+    assert (gate.open, gate.ready) == (False, 1)
+    assert gate.arrive(0, 1)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["wait", "pause", "take", "time"]), st.integers(10, 15))))

@@ -16,13 +16,14 @@ from dlapp.am.application_dir.local import LocalApplicationDir, LocalJournalWrit
 from dlapp.am.loop import WAKE, Item, Loop
 from dlapp.am.server import ControlRequest, RequestKind
 from dlapp.cluster.engine import ContainerRequest, Grant, Heartbeat, Registered, ResourceLimits, TaskLaunch
-from dlapp.errors import DlappError
+from dlapp.errors import Denied, DlappError, NotFound
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.messages import TOOLS, Assignment, Hello, Orders, Phase, Report, derive_token
 from dlapp.net.control_client import ControlConnection
 from dlapp.report import ApplicationView, Cause, FinalStatus
+from dlapp.roster import Roster
 from dlapp.serialization import from_json, to_json
-from dlapp.spec import AppSpec, Resources, RoleSpec, Secrets, Submission
+from dlapp.spec import AppSpec, Gang, Resources, RoleSpec, Secrets, Submission
 from dlapp.system import waits
 from dlapp.system.waits import Wait
 from dlapp.value import replace
@@ -122,6 +123,11 @@ class Task:
     def report(self, wait_s: float = 0.0) -> None:
         self.orders(wait_s)
 
+    def wait_at_gate(self, address: str) -> None:
+        """Report that all is ready, and where it is."""
+        self._report = replace(self._report, phase=Phase.WAITING, address=address, number=self._report.number + 1)
+        self.report()
+
     def orders(self, wait_s: float = 0.0) -> Orders:
         """Report, and return the answer."""
         orders = from_json(Orders, self._call("report", replace(self._report, wait_s=wait_s)))
@@ -138,12 +144,12 @@ class Task:
 class World:
     """A loop whose heart beats when the test says so, and the tasks of its application."""
 
-    def __init__(self, home: Watched, attempt: int = 1) -> None:
+    def __init__(self, home: Watched, attempt: int = 1, submission: Submission = SUBMISSION) -> None:
         self.home, self.engine = home, Engine()
         self.wakes: SimpleQueue[Item] = SimpleQueue()
         self.loop = Loop(
             app_dir=home,
-            submission=SUBMISSION,
+            submission=submission,
             secrets=Secrets(control_secret=SECRET),
             application_id=APP,
             attempt=attempt,
@@ -196,6 +202,38 @@ def until(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_the_members_of_a_gang_read_their_roster_and_nobody_else_does(tmp_path: Path) -> None:
+    gang = replace(SUBMISSION, spec=replace(SUBMISSION.spec, gang=Gang.ALL))
+    made = World(Watched(str(tmp_path)), submission=gang)
+    made.thread.start()
+
+    def roster(asker: ContainerId, subject: ContainerId) -> Roster:
+        with ControlConnection(made.loop.control_url, derive_token(SECRET, str(asker))) as link:
+            return from_json(Roster, link.call("GET", f"/v1/tasks/{subject}/roster", timeout_s=20))
+
+    try:
+        until(lambda: made.engine.given == TASKS)
+        ids = [ContainerId(APP, 1, 2 + number) for number in range(TASKS)]
+        for container_id in ids:
+            made.tasks.append(Task(made.loop.control_url, container_id.number))
+            with pytest.raises(NotFound, match="that has a roster"):
+                roster(ids[0], ids[0])
+            made.tasks[-1].wait_at_gate(f"10.0.0.{container_id.number}")
+        found = roster(ids[0], ids[0])
+        assert [(one.index, one.address) for one in found.members] == [(n, f"10.0.0.{n + 2}") for n in range(TASKS)]
+        assert roster(ids[1], ids[1]) == found
+        assert [one.orders().roster for one in made.tasks] == [1] * TASKS
+        with pytest.raises(Denied):
+            roster(ids[0], ids[1])
+        stranger = ContainerId(APP, 1, 99)
+        with pytest.raises(NotFound, match="is not a container of this application"):
+            roster(stranger, stranger)
+    finally:
+        made.shut_down()
+        for one in made.tasks:
+            one.close()
 
 
 def test_reports_of_nothing_new_write_no_view(world: World) -> None:

@@ -12,11 +12,11 @@ import pytest
 from dlapp.am.decisions.verdict import NODE_RETRIES
 from dlapp.am.model import events, journal
 from dlapp.am.model.events import Settlement
-from dlapp.am.model.instance import StopReason
+from dlapp.am.model.instance import Stage, StopReason
 from dlapp.am.model.state import Timing
 from dlapp.cluster import ContainerEnd, Heartbeat, Registered, ResourceLimits
 from dlapp.cluster.yarn.am.resource_requests import ResourceRequestTable
-from dlapp.messages import Fault, Phase, Stop, StoredOutput, TaskResult
+from dlapp.messages import Fault, PayloadStatus, Phase, Stop, StoredOutput, TaskResult
 from dlapp.report import Cause, FinalStatus, State
 from dlapp.spec import ContainerFailure, Dependency, Gang, OutputSpec, Placement, RoleFailure, RoleSpec, Until
 from dlapp.value import replace
@@ -550,11 +550,10 @@ def test_a_gang_on_a_single_node_begins_anew_when_the_pause_of_its_lost_member_i
     am.report(2, Phase.RUNNING)
     am.report(3, Phase.RUNNING)
     am.finished(2, DOCKER_AWAY)
-    assert am.stops(3) == [Stop.NOW]
-    am.finished(3, result(Fault.STOPPED, None, None))
-    assert am.asked() == [1]
+    assert (am.stops(3), am.orders(3).generation) == ([Stop.NO], 1)
+    assert am.asked() == [0]
     am.wait(1)
-    assert am.asked() == [2]
+    assert am.asked() == [1]
 
 
 @pytest.mark.parametrize("status", [-100, -101, -102, -106, -108])
@@ -987,13 +986,56 @@ def test_with_a_gang_for_each_role_none_waits_for_another_role() -> None:
     assert am.orders(3).go
 
 
+def test_the_failures_of_all_instances_of_a_role_count_against_the_restarts_of_its_gang() -> None:
+    am = Driver(RoleSpec(instances=2, retries=1), gang=Gang.ALL)
+    am.running_gang(2, 3)
+    am.finished(2, result(Fault.USER, 3))
+    am.granted(4)
+    am.hello(4)
+    for number in (3, 4):
+        am.report(number, Phase.WAITING, generation=1)
+    for number in (3, 4):
+        am.report(number, Phase.RUNNING)
+    am.finished(3, result(Fault.USER, 3))
+    am.finished(4, result(Fault.STOPPED, None, None))
+    am.settled()
+    assert am.words() == "container 1 (worker 1) failed: exit code 3 (role worker failed 2 times in all)"
+
+
+@pytest.mark.parametrize("failure", list(ContainerFailure))
+@pytest.mark.parametrize("role", [RoleSpec(name="ps", service=True), RoleSpec(name="ps", retries=3)])
+def test_a_role_may_fail_its_application_with_its_first_failure(role: RoleSpec, failure: ContainerFailure) -> None:
+    roles = (replace(role, on_failure=RoleFailure.FAIL), RoleSpec(name="worker"))
+    am = Driver(*roles, gang=Gang.NONE, on_container_failure=failure)
+    am.granted(2)
+    am.granted(3, request_id=2)
+    for number in (2, 3):
+        am.hello(number)
+        am.report(number, Phase.RUNNING)
+    am.finished(2, result(Fault.USER, 3))
+    assert am.stops(3) == [Stop.SOFT]
+    am.finished(3, result(Fault.STOPPED, None, None))
+    am.settled()
+    assert am.words() == "container 0 (ps 0) failed: exit code 3"
+
+
+def test_a_role_whose_failure_ends_the_application_is_tried_again_after_a_fault_of_its_node() -> None:
+    am = Driver(RoleSpec(on_failure=RoleFailure.FAIL))
+    am.granted(2)
+    am.hello(2)
+    am.report(2, Phase.RUNNING)
+    am.finished(2, result(Fault.NODE, None, None))
+    am.ended(2)
+    assert am.asked() == [1]
+
+
 def test_a_lost_member_restarts_every_role_of_its_gang() -> None:
     am = team_at_work()
     am.finished(3, result(Fault.USER, 1))
-    assert am.stops(2, 4) == [Stop.NOW] * 2
-    am.ended(2)
-    am.ended(4)
-    assert am.asked() == [1, 2]
+    assert am.stops(2, 4) == [Stop.NO] * 2
+    assert [am.orders(number).generation for number in (2, 4)] == [1, 1]
+    assert not am.orders(2).go
+    assert am.asked() == [0, 1]
 
 
 def test_a_role_may_have_its_instances_restarted_alone() -> None:
@@ -1019,7 +1061,8 @@ def test_a_service_that_fails_for_good_is_there_again_when_its_gang_begins_anew(
     am.finished(2, result(Fault.USER, 1))
     assert (am.asked(), am.stops(3, 4)) == ([0, 0], [Stop.NO] * 2)
     am.finished(3, result(Fault.USER, 1))
-    am.ended(4)
+    am.ended(4, -100, node_fault=True)
+    am.wait(1)
     assert am.asked() == [1, 2]
     assert am.journal().given_up == {}
 
@@ -1040,7 +1083,7 @@ def test_the_gate_of_several_roles_is_open_for_the_next_attempt() -> None:
         am.hello(number, index=number - 2, phase=Phase.RUNNING, attempt=1)
     assert [am.orders(number, attempt=1).stop for number in (2, 3, 4)] == [Stop.NO] * 3
     am.ended(3, -100, attempt=1, node_fault=True)
-    assert [am.orders(number, attempt=1).stop for number in (2, 4)] == [Stop.NOW] * 2
+    assert [am.orders(number, attempt=1).generation for number in (2, 4)] == [1] * 2
 
 
 # ---- roles that depend on others ----
@@ -1085,6 +1128,41 @@ def test_in_a_gang_a_role_starts_after_the_gate_when_the_one_that_it_depends_on_
     assert am.phase() == "2 of 2 at the gate, worker waits for ps"
     am.report(2, Phase.RUNNING)
     assert am.orders(3).go
+
+
+def test_a_role_that_waits_until_another_is_ready_starts_when_each_of_its_payloads_has_said_so() -> None:
+    am = Driver(RoleSpec(name="ps", instances=2, service=True), after("worker", ("ps", Until.READY)), gang=Gang.ALL)
+    am.granted(2, 3)
+    am.granted(4, request_id=2)
+    for number in (2, 3, 4):
+        am.hello(number)
+        am.report(number, Phase.WAITING)
+    am.report(2, Phase.RUNNING, payload=PayloadStatus(ready=True))
+    am.report(3, Phase.RUNNING, payload=PayloadStatus(progress=0.5))
+    assert (am.orders(4).go, am.phase()) == (False, "running 2 of 3, 1 of 3 at the gate, worker waits for ps (ready)")
+    am.report(3, Phase.RUNNING, payload=PayloadStatus(ready=True))
+    assert am.orders(4).go
+
+
+def test_what_ended_well_was_ready_and_a_container_that_is_lost_is_not() -> None:
+    am = Driver(RoleSpec(name="db", instances=2, retries=1), after("web", ("db", Until.READY)))
+    am.running(2, 3)
+    am.report(2, Phase.RUNNING, payload=PayloadStatus(ready=True))
+    am.finished(2, result(Fault.USER, 1))
+    am.finished(3)
+    assert am.asked() == [1, 0]
+    am.running(4)
+    am.report(4, Phase.RUNNING, payload=PayloadStatus(ready=True))
+    assert am.asked() == [0, 1]
+
+
+def test_a_task_looks_at_its_port_only_if_a_role_waits_until_it_is_ready() -> None:
+    roles = (RoleSpec(name="db", ports=1), RoleSpec(name="old", ports=1), RoleSpec(name="none"))
+    am = Driver(*roles, after("web", ("db", Until.READY), ("old", Until.STARTED), ("none", Until.READY)))
+    for number, request_id in ((2, 1), (3, 2), (4, 3)):
+        am.granted(number, request_id=request_id)
+        am.hello(number)
+    assert [one.assignment.ready_by_port for one in am.of(events.Assign, am.all)] == [True, False, False]
 
 
 def test_a_role_whose_condition_can_never_hold_fails_the_application_by_both_names() -> None:
@@ -1190,13 +1268,7 @@ def test_the_roles_that_decide_end_the_others_softly() -> None:
 
 def gang_at_work(**fields: Any) -> Driver:
     am = Driver(RoleSpec(instances=3, **fields), gang=Gang.ALL)
-    am.granted(2, 3, 4)
-    for number in (2, 3, 4):
-        am.hello(number)
-    for number in (2, 3, 4):
-        am.report(number, Phase.WAITING)
-    for number in (2, 3, 4):
-        am.report(number, Phase.RUNNING)
+    am.running_gang(2, 3, 4)
     return am
 
 
@@ -1204,16 +1276,46 @@ def test_a_gang_that_lost_a_member_begins_anew_and_counts_it_for_one() -> None:
     am = gang_at_work(retries=1)
     am.finished(2)
     am.finished(3, result(Fault.USER, 1))
-    assert am.stops(4) == [Stop.NOW]
+    assert (am.stops(4), am.orders(4).generation, am.orders(4).go) == ([Stop.NO], 1, False)
     assert am.asked() == [2]
-    am.finished(4, result(Fault.STOPPED, None, None))
-    assert am.asked() == [3]
     assert [one.user_faults for one in am.state.instances] == [0, 1, 0]
-    am.granted(5, 6, 7)
-    for number in (5, 6, 7):
+    am.granted(5, 6)
+    for number in (5, 6):
         am.hello(number)
         am.report(number, Phase.WAITING)
-    assert am.orders(5).go
+    am.report(4, Phase.WAITING)
+    assert not am.orders(5).go, "that was for the generation before"
+    am.report(4, Phase.WAITING, generation=1)
+    assert [am.orders(number).go for number in (4, 5, 6)] == [True] * 3
+    assert [one.generation for one in am.view().containers] == [1, 1, 1]
+
+
+def test_a_member_whose_payload_ends_after_its_gang_was_restarted_comes_again_and_is_not_blamed() -> None:
+    am = gang_at_work(retries=1)
+    am.finished(3, result(Fault.USER, 1))
+    am.finished(2)
+    am.finished(4, result(Fault.USER, 9))
+    assert am.asked() == [3]
+    assert [one.user_faults for one in am.state.instances] == [0, 1, 0]
+
+
+def test_a_member_that_stores_the_output_of_its_ended_payload_is_stopped_when_its_gang_is_restarted() -> None:
+    am = gang_at_work(retries=1)
+    am.report(2, Phase.STORING)
+    am.finished(3, result(Fault.USER, 1))
+    assert am.stops(2, 4) == [Stop.NOW, Stop.NO]
+
+
+def test_an_attempt_without_a_journal_takes_the_highest_generation_of_which_it_hears() -> None:
+    am = Driver(RoleSpec(instances=3), gang=Gang.ALL, attempt=2, live=tuple(Driver().grant(n) for n in (2, 3, 4)))
+    for number, phase in ((2, Phase.WAITING), (3, Phase.WAITING), (4, Phase.RUNNING)):
+        am.report(number, phase, index=number - 2, attempt=1, generation=3 if number == 3 else 2)
+    assert [am.orders(number, attempt=1).generation for number in (2, 3, 4)] == [3] * 3
+    assert not am.state.payload_ran, "what runs is of a generation that is over"
+    for number in (2, 4):
+        am.report(number, Phase.WAITING, attempt=1, generation=3)
+    assert [am.orders(number, attempt=1).go for number in (2, 3, 4)] == [True] * 3
+    assert am.journal().gates == {"worker": journal.RecoveredGate(True, 3)}
 
 
 def test_a_late_result_of_a_silent_member_does_not_count_for_the_gang_that_begins_anew() -> None:
@@ -2017,6 +2119,7 @@ def test_a_member_that_was_given_up_is_taken_back_also_if_the_attempt_dies_when_
     am = Driver(*TEAM, attempt=2, former=former, live=(first.grant(4, 2),), gang=Gang.ALL)
     assert not am.state.instances[0].given_up
     am.hello(4, index=2, phase=Phase.RUNNING, attempt=1)
+    assert am.orders(4, attempt=1).generation == 1
     am.ended(4, -9, attempt=1)
     am.wait(200)
     assert am.asked() == [1, 2]
@@ -2043,20 +2146,187 @@ def test_a_gang_taken_over_at_any_moment_comes_to_its_end(when: str) -> None:
     phase = phases.get(when, Phase.STARTING)
     for number in live:
         am.hello(number, index=None if when == "granted" else number - 2, phase=phase, attempt=1)
+    generation = 0
     if when == "recalled":
-        assert 2 in am.stopped(am.all)
-        am.ended(2, -9, attempt=1)
-        am.granted(5, 6)
-        team = [(5, 2), (6, 2)]
-        for number, _ in team:
-            am.hello(number)
+        generation = 1
+        assert am.orders(2, attempt=1).generation == 1
+        am.granted(5)
+        am.hello(5)
+        team = [(2, 1), (5, 2)]
     else:
         team = [(2, 1), (3, 1)]
     for number, attempt in team:
-        am.report(number, Phase.WAITING, attempt=attempt, nth=70)
+        am.report(number, Phase.WAITING, attempt=attempt, nth=70, generation=generation)
     assert all(am.orders(number, attempt).go for number, attempt in team)
     for number, attempt in team:
         am.report(number, Phase.ENDED, result(), attempt=attempt, nth=80)
         am.ended(number, attempt=attempt)
     am.settled()
     assert am.ending().cause is Cause.SUCCEEDED
+
+
+# ---- failures of a gang ----
+
+FAILED = result(Fault.USER, 1)
+NODE_GONE = {"node_fault": True}
+
+
+def test_a_member_whose_payload_fails_keeps_its_container_for_the_next_generation() -> None:
+    am = gang_at_work(retries=1)
+    am.report(3, Phase.RUNNING, failure=FAILED)
+    am.report(4, Phase.RUNNING, failure=FAILED)
+    assert [(am.orders(n).generation, am.orders(n).go, am.orders(n).stop) for n in (2, 3, 4)] == [
+        (1, False, Stop.NO)
+    ] * 3
+    assert am.asked() == [0]
+    assert am.journal().faults == {1: (1, 0)}, "once for the generation"
+    for number in (2, 3, 4):
+        am.report(number, Phase.WAITING, generation=1)
+    for number in (2, 3, 4):
+        assert am.orders(number).go
+        am.report(number, Phase.RUNNING)
+    am.report(2, Phase.RUNNING, failure=FAILED)
+    assert am.stops(2, 3, 4) == [Stop.SOFT, Stop.NO, Stop.NO], "it ends, and has used up the retries of the role"
+
+
+def test_the_last_failure_of_a_gang_ends_it_when_the_others_have_stored_what_they_have() -> None:
+    am = gang_at_work()
+    am.report(3, Phase.RUNNING, failure=FAILED)
+    am.finished(3, FAILED)
+    assert am.stops(2, 4) == [Stop.SOFT] * 2
+    assert "waiting for the end of the gang of container 1, which failed" in am.phase()
+    am.finished(2, result(Fault.STOPPED, None))
+    assert am.state.stage is Stage.ACTIVE
+    am.finished(4, result(Fault.USER, 1))
+    am.settled()
+    assert am.words() == "container 1 (worker 1) failed: exit code 1"
+    assert len(am.settlement().parts) == 3
+
+
+def test_a_failure_that_came_of_a_lost_node_is_counted_against_nobody() -> None:
+    am = gang_at_work()
+    am.finished(3, FAILED)
+    am.finished(2, result(Fault.STOPPED, None, None))
+    am.ended(4, -100, **NODE_GONE)
+    assert am.state.stage is Stage.ACTIVE
+    assert [(one.user_faults, one.node_faults) for one in am.state.instances] == [(0, 0)] * 3
+    am.wait(1)
+    assert am.asked() == [3]
+    assert am.state.gates[0].generation == 1
+
+
+def test_a_gang_that_was_restarted_for_a_failure_learns_later_that_it_was_a_node() -> None:
+    am = gang_at_work(retries=1)
+    am.report(3, Phase.RUNNING, failure=FAILED)
+    assert am.state.instances[1].user_faults == 1
+    am.ended(4, -100, **NODE_GONE)
+    assert am.state.instances[1].user_faults == 0
+    assert am.journal().faults[1] == (0, 0)
+
+
+def test_a_member_lost_in_the_next_generation_does_not_excuse_the_failure_before() -> None:
+    am = gang_at_work(retries=1)
+    am.report(3, Phase.RUNNING, failure=FAILED)
+    am.report(4, Phase.WAITING, generation=1)
+    am.ended(4, -100, **NODE_GONE)
+    assert am.state.instances[1].user_faults == 1
+
+
+def test_a_failure_waits_for_members_that_hang_for_a_time() -> None:
+    am = gang_at_work()
+    am.finished(3, FAILED)
+    for _ in range(3):
+        am.wait(9)
+        am.report(2, Phase.RUNNING)
+        am.report(4, Phase.RUNNING)
+    assert am.state.ending is None
+    am.wait(5)
+    assert am.state.ending is not None
+
+
+def test_a_failure_waits_for_silent_members_until_they_are_lost() -> None:
+    am = gang_at_work()
+    am.finished(3, FAILED)
+    am.finished(2, result(Fault.STOPPED, None, None))
+    am.wait(50)
+    assert am.state.stage is Stage.ACTIVE
+    am.wait(15)
+    am.ended(4, -105)
+    assert [one.user_faults for one in am.state.instances] == [0] * 3
+    assert am.state.gates[0].generation == 1
+
+
+def test_a_failure_that_came_of_a_lost_node_restarts_its_gang_also_where_instances_are_restarted_alone() -> None:
+    am = gang_at_work(on_failure=RoleFailure.RESTART)
+    am.finished(3, FAILED)
+    am.finished(2, result(Fault.STOPPED, None, None))
+    am.ended(4, -100, **NODE_GONE)
+    assert am.state.gates[0].generation == 1
+    am.wait(1)
+    assert am.asked() == [3]
+
+
+# ---- payloads that hang ----
+
+
+def team_that_reports(**fields: Any) -> Driver:
+    am = Driver(RoleSpec(instances=2, retries=1), gang=Gang.ALL, hang_timeout_s=60.0, **fields)
+    am.running_gang(2, 3)
+    return am
+
+
+def said(lines: int) -> PayloadStatus:
+    return PayloadStatus(step=lines, lines=lines)
+
+
+def keep_talking(am: Driver, seconds: int, *numbers: int, **fields: Any) -> None:
+    for _ in range(seconds // 10):
+        am.wait(10)
+        for number in numbers:
+            am.report(number, Phase.RUNNING, **fields)
+
+
+def test_a_gang_in_which_nobody_reports_any_more_is_aborted_as_a_whole() -> None:
+    am = team_that_reports()
+    am.report(2, Phase.RUNNING, payload=said(1))
+    keep_talking(am, 50, 2, 3, payload=said(1))
+    assert not am.orders(2).abort
+    keep_talking(am, 20, 2, payload=said(1))
+    assert [am.orders(n).abort for n in (2, 3)] == ["no report for 60 s (hang_timeout)"] * 2
+
+
+def test_a_rank_that_reports_is_a_sign_of_life_of_its_gang() -> None:
+    am = team_that_reports()
+    am.report(2, Phase.RUNNING, payload=said(1))
+    for lines in range(1, 20):
+        keep_talking(am, 50, 2)
+        am.report(3, Phase.RUNNING, payload=said(lines))
+    assert (am.orders(2).abort, am.orders(3).abort) == ("", "")
+
+
+def test_payloads_that_never_reported_are_not_taken_to_hang() -> None:
+    am = team_that_reports()
+    keep_talking(am, 600, 2, 3)
+    am.report(3, Phase.RUNNING, payload=PayloadStatus(ready=True))  # its port accepts connections
+    keep_talking(am, 600, 2, 3, payload=PayloadStatus(ready=True))
+    assert (am.orders(2).abort, am.orders(3).abort) == ("", "")
+
+
+def test_outside_of_a_gang_each_payload_is_judged_alone() -> None:
+    am = Driver(RoleSpec(instances=2), hang_timeout_s=60.0)
+    am.running(2, 3)
+    am.report(2, Phase.RUNNING, payload=said(1))
+    for lines in range(1, 8):
+        am.report(3, Phase.RUNNING, payload=said(lines))
+        keep_talking(am, 10, 2, payload=said(1))
+    assert (bool(am.orders(2).abort), am.orders(3).abort) == (True, "")
+
+
+def test_a_gang_that_hangs_is_restarted_once_and_may_report_late_again() -> None:
+    am = team_that_reports()
+    am.report(2, Phase.RUNNING, payload=said(1))
+    keep_talking(am, 70, 2, 3, payload=said(1))
+    am.report(2, Phase.RUNNING, failure=result(Fault.USER, None, signal=6))
+    assert (am.orders(3).generation, am.orders(3).abort) == (1, "")
+    keep_talking(am, 30, 3, payload=said(1))
+    assert am.state.ending is None

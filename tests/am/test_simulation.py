@@ -13,20 +13,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from dlapp.am.decisions import (
-    allocation,
-    assignment,
-    blockers,
-    containers,
-    dependencies,
-    failures,
-    gang,
-    recovery,
-    shutdown,
-)
+from dlapp.am.decisions import allocation, assignment, blockers, containers, dependencies, failures, recovery, shutdown
+from dlapp.am.decisions.gangs import gang
 from dlapp.am.decisions.master import Master
 from dlapp.am.decisions.verdict import Verdict
 from dlapp.am.model.events import SettleOutputs
+from dlapp.am.model.gate import Gate
 from dlapp.am.model.instance import Container, Instance, StopReason
 from dlapp.am.model.state import ApplicationState, Due
 from dlapp.cluster import Grant
@@ -200,11 +192,15 @@ def tries_again_without_end(plant: Plant) -> None:
 def opens_the_gate_to_the_first(plant: Plant) -> None:
     arrive = gang.arrive
 
-    def arrive_alone(state: ApplicationState, instance: Instance) -> None:
+    def arrive_alone(state: ApplicationState, instance: Instance, container: Container) -> None:
         state.role_of_index(instance.index).gate._size = 1
-        arrive(state, instance)
+        arrive(state, instance, container)
 
     plant.setattr(gang, "arrive", arrive_alone)
+
+
+def restarts_only_who_has_failed(plant: Plant) -> None:
+    plant.setattr(Gate, "close", lambda gate, generation: setattr(gate, "generation", generation))
 
 
 def commits_twice(plant: Plant) -> None:
@@ -320,6 +316,7 @@ PLANTED = (
     gives_out_indexes_that_may_run,
     tries_again_without_end,
     opens_the_gate_to_the_first,
+    restarts_only_who_has_failed,
     commits_twice,
     asks_once_to_stop,
     does_not_miss_the_silent,

@@ -10,7 +10,7 @@ from dlapp.am.decisions import verdict
 from dlapp.am.decisions.verdict import NODE_RETRIES, Verdict
 from dlapp.cluster import ContainerEnd
 from dlapp.ids import ContainerId
-from dlapp.messages import Fault, TaskResult
+from dlapp.messages import Diagnosis, Fault, TaskResult
 from tests.am.driving import APPLICATION
 
 CONTAINER = ContainerId(APPLICATION, 1, 2)
@@ -31,6 +31,36 @@ CONTAINER = ContainerId(APPLICATION, 1, 2)
 )
 def test_a_result_is_put_into_one_line(result: TaskResult, words: str) -> None:
     assert verdict.of_result(result).reason == words
+
+
+def test_a_cause_that_lasts_is_not_tried_again() -> None:
+    lasts = Diagnosis(rule="module_missing", cause="no torch", fault=Fault.USER, retry=False)
+    judged = verdict.of_result(TaskResult(fault=Fault.USER, exit_code=1, diagnosis=lasts))
+    assert judged == Verdict(Fault.USER, "exit code 1", is_final=True)
+    assert not verdict.tried_again(judged, user_faults=1, node_faults=0, retries=5)
+
+
+@pytest.mark.parametrize("avoid_node", [True, False])
+def test_a_cause_of_the_node_counts_as_the_nodes(avoid_node: bool) -> None:
+    passes = Diagnosis(rule="gpu_lost", cause="the GPU failed", fault=Fault.NODE, retry=True, avoid_node=avoid_node)
+    judged = verdict.of_result(TaskResult(fault=Fault.USER, exit_code=1, diagnosis=passes))
+    assert judged == Verdict(Fault.NODE, "exit code 1: the GPU failed", avoid_node=avoid_node)
+
+
+@pytest.mark.parametrize("fault", [Fault.NODE, Fault.SERVICE, Fault.DATA, Fault.STOPPED])
+def test_a_cause_changes_nothing_where_the_program_is_not_to_blame(fault: Fault) -> None:
+    found = Diagnosis(rule="module_missing", cause="no torch", fault=Fault.USER, retry=False)
+    assert verdict.of_result(TaskResult(fault=fault, message="m", diagnosis=found)) == verdict.of_result(
+        TaskResult(fault=fault, message="m")
+    )
+
+
+@pytest.mark.parametrize("status", [-100, -101, -102, -103, -104, -106, -108, -109, -1000])
+def test_an_end_that_yarn_explains_has_a_cause(status: int) -> None:
+    end = ContainerEnd(container_id=CONTAINER, exit_status=status, node_fault=status not in (-103, -104, -109))
+    found = verdict.diagnosis_of_end(end)
+    assert found is not None
+    assert found.fault is verdict.of_end(end).fault
 
 
 @pytest.mark.parametrize(

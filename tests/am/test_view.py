@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 from dlapp.am.model import events, journal
-from dlapp.am.view import phase_of
+from dlapp.am.view import for_strangers, phase_of
 from dlapp.cluster import Heartbeat
-from dlapp.messages import Fault, Phase
+from dlapp.messages import Diagnosis, Evidence, Fault, PayloadStatus, Phase
 from dlapp.report import ApplicationView, FinalStatus, State
 from dlapp.serialization import from_json, to_json
 from dlapp.spec import Gang, Resources, RoleSpec
@@ -155,3 +155,29 @@ def test_a_view_shows_the_containers_that_an_index_had_before_also_in_a_later_at
     assert [(one.container_id, one.exit_code) for one in again.earlier] == [
         (one.container_id, one.exit_code) for one in shown.earlier
     ]
+
+
+def test_the_view_has_what_a_payload_reported() -> None:
+    am = Driver(RoleSpec(instances=2))
+    am.running(2, 3)
+    said = PayloadStatus(progress=0.5, metrics={"loss": 0.25}, step=7, ready=True, lines=2)
+    am.report(2, Phase.RUNNING, progress=0.5, payload=said)
+    first, second = am.view().containers
+    assert (first.progress, first.metrics, first.step, first.ready) == (0.5, {"loss": 0.25}, 7, True)
+    assert (second.progress, second.metrics, second.step, second.ready) == (None, {}, None, False)
+    am.report(2, Phase.ENDED, result(), payload=said)
+    am.ended(2)
+    assert am.view().containers[0].metrics == {"loss": 0.25}
+
+
+def test_who_has_no_token_sees_nothing_of_what_a_program_printed() -> None:
+    am = Driver(RoleSpec(instances=1, retries=1))
+    evidence = Evidence(file="stderr", offset=0, line="url: /?token=secret-1")
+    found = Diagnosis(rule="network_unreachable", cause="no host secret-2", fault=Fault.USER, evidence=evidence)
+    for container in (2, 3):
+        am.running(container)
+        am.finished(container, result(Fault.USER, 1, diagnosis=found))
+    view = am.view()
+    assert view.diagnosis is not None
+    assert "secret" in str(to_json(view))
+    assert "secret" not in str(to_json(for_strangers(view)))

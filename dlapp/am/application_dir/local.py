@@ -135,7 +135,7 @@ class LocalApplicationDir:
     def clear_leftovers(self, container_ids: Iterable[ContainerId]) -> None:
         """Remove the workspaces, HOME and TMPDIR of containers whose tasks were killed. Their processes are gone."""
         for container_id in container_ids:
-            for name in ("workspace", "home", "tmp"):
+            for name in ("workspace", "home", "tmp", "run", "python"):
                 with contextlib.suppress(DlappError, OSError):
                     remove_tree(self._path(f"containers/{container_id}/{name}"))
 

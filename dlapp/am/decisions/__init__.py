@@ -9,7 +9,7 @@ function of one module; all of them change an `ApplicationState`, and each modul
     recovery    what an earlier attempt left
     failures    ends and silence of containers, and what becomes of their indexes
     blockers    containers of which nobody knows what they run
-    gang        gates, and gangs that begin anew
+    gangs       gates, gangs that begin anew, their rosters, and payloads that hang
     assignment  indexes bound to containers, and freed
     shutdown    how an application ends
     containers  how a container is stopped

@@ -16,13 +16,17 @@ So what runs is on record, and B waits for it. On one machine the engine lists e
 
 from __future__ import annotations
 
+from dlapp import frameworks
 from dlapp.am.decisions import containers
 from dlapp.am.model.demand import Role
 from dlapp.am.model.events import Assign, Refuse, SendOrders, StopContainer
 from dlapp.am.model.instance import Container, Instance, Stage, StopReason
+from dlapp.am.model.roster import roster_for
 from dlapp.am.model.state import ApplicationState, Due
 from dlapp.ids import ContainerId
 from dlapp.messages import Assignment, Orders, Stop
+from dlapp.spec import CheckpointSpec, Until
+from dlapp.value import replace
 
 INDEX = "{index}"
 """In an argument or a word of a command: CONTAINER_INDEX of the container that gets it."""
@@ -66,12 +70,14 @@ def bind(state: ApplicationState, container: Container, instance: Instance) -> N
     instance.stored = None
     instance.good_since_ms = state.awake_ms
     container.instance, container.try_number, container.view = instance, instance.tries, None
+    container.generation = role.gate.generation
     state.note(
         "assign",
         container=str(container.container_id),
         index=instance.index,
         host=container.host,
         tries=instance.tries,
+        generation=container.generation,
     )
     container.is_recorded = state.engine_lists_all
     if not container.is_recorded:
@@ -85,6 +91,7 @@ def make_orders(state: ApplicationState, container: Container) -> None:
         attempt=state.attempt,
         number=1,
         go=may_start(state, container),
+        generation=state.role_of(container).gate.generation,
         report_every_s=state.timing.report_every_s,
     )
     state.at(state.timing.silence_ms, Due.SILENCE, container)
@@ -114,13 +121,14 @@ def let_start(state: ApplicationState, container: Container) -> None:
     if orders is None or orders.go or orders.stop is not Stop.NO:
         return
     if container.container_id in state.open and container.stop_reason is None and may_start(state, container):
-        state.order(container, go=True)
+        state.order(container, go=True, roster=roster_for(state, container))
 
 
 def assign(state: ApplicationState, container: Container, instance: Instance) -> None:
     """Tell a task its work: the answer to its hello."""
     spec, role = state.spec, instance.role
-    program = spec.program_of(role)
+    framework = frameworks.framework_of(spec, role)
+    program = frameworks.command_of(framework, spec.program_of(role))
     assignment = Assignment(
         application_id=state.application_id,
         attempt=state.attempt,
@@ -133,6 +141,7 @@ def assign(state: ApplicationState, container: Container, instance: Instance) ->
         resources=role.resources,
         script=program.script,
         command=_words(program.command, instance),
+        framework=framework,
         args=_words(program.args, instance),
         docker_image=spec.image_of(role),
         username=spec.username,
@@ -150,10 +159,29 @@ def assign(state: ApplicationState, container: Container, instance: Instance) ->
         check_node=spec.check_node,
         network=spec.network,
         caches=spec.caches,
+        hang_timeout_s=spec.hang_timeout_s,
+        ready_by_port=role.ports > 0 and _is_awaited(state, container),
+        checkpoint=_checkpoint_of(state),
+        generation=container.generation,
+        in_gang=state.role_of(container).gate.gang,
+        ports=role.ports,
+        has_roster=spec.has_roster,
     )
     state.do(Assign(container.container_id, assignment))
     assert container.orders is not None
     state.do(SendOrders(container.container_id, container.orders))
+
+
+def _is_awaited(state: ApplicationState, container: Container) -> bool:
+    """Return whether another role waits until that of a container is ready."""
+    return any((state.role_of(container), Until.READY) in conditions for conditions in state.conditions.values())
+
+
+def _checkpoint_of(state: ApplicationState) -> CheckpointSpec | None:
+    """Return the checkpoints of this application, in a directory named by its id."""
+    if (one := state.spec.checkpoint) is None:
+        return None
+    return replace(one, target=f"{one.target.rstrip('/')}/{state.application_id}")
 
 
 def _words(words: tuple[str, ...], instance: Instance) -> tuple[str, ...]:

@@ -5,7 +5,8 @@ Each stays one until its task is heard or its end is known.
 
 from __future__ import annotations
 
-from dlapp.am.decisions import assignment, gang
+from dlapp.am.decisions import assignment
+from dlapp.am.decisions.gangs import gang
 from dlapp.am.model.instance import Container
 from dlapp.am.model.state import ApplicationState
 from dlapp.cluster import Grant

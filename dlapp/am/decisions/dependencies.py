@@ -7,7 +7,8 @@ until then they would hold what that role may need.
 
 from __future__ import annotations
 
-from dlapp.am.decisions import containers, failures, gang, shutdown, verdict
+from dlapp.am.decisions import containers, failures, shutdown, verdict
+from dlapp.am.decisions.gangs import gang
 from dlapp.am.model.demand import Role
 from dlapp.am.model.instance import Stage, StopReason
 from dlapp.am.model.state import ApplicationState
@@ -35,12 +36,17 @@ def check(state: ApplicationState) -> None:
 
 def is_met(other: Role, until: Until) -> bool:
     """Return whether a role has come so far as one that depends on it waits for."""
-    return len(other.begun if until is Until.STARTED else other.done) == other.spec.instances
+    return len(_so_far(other, until)) == other.spec.instances
 
 
 def _lost(other: Role, until: Until) -> set[int]:
     """Return the indexes for which a role will never come so far: they were given up."""
-    return other.lost - other.begun if until is Until.STARTED else other.lost
+    return other.lost - _so_far(other, until) if until is not Until.DONE else other.lost
+
+
+def _so_far(other: Role, until: Until) -> set[int]:
+    """Return the indexes of a role that have come so far."""
+    return {Until.STARTED: other.begun, Until.READY: other.ready, Until.DONE: other.done}[until]
 
 
 def _give_up_if_in_vain(state: ApplicationState, role: Role, lost: list[set[int]]) -> None:

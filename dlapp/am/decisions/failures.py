@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import heapq
 
-from dlapp.am.decisions import assignment, blockers, containers, gang, services, shutdown, verdict
+from dlapp.am.decisions import assignment, blockers, containers, services, shutdown, verdict
+from dlapp.am.decisions.gangs import gang, gang_window
 from dlapp.am.decisions.verdict import Verdict
 from dlapp.am.model import journal
 from dlapp.am.model.demand import Role
@@ -88,6 +89,7 @@ def _judge_end(state: ApplicationState, container: Container, end: ContainerEnd)
             judged = services.judged_wait(state, container.instance)
         case why:
             judged = Verdict(Fault.STOPPED, why.value, free=True)
+    judged = _of_recalled(state, container, judged)
     blockers.remove(state, container)
     blockers.remove_stranger(state, end.container_id)
     if state.stage is not Stage.ACTIVE:
@@ -127,7 +129,8 @@ def take_result(state: ApplicationState, container: Container, instance: Instanc
             container.stop_reason = container.stop_reason or StopReason.RECALLED
     state.open.pop(container.container_id, None)
     blamed = result.fault in (Fault.USER, Fault.DATA)
-    state.note("result", durable=blamed, **journal.result_fields(container.container_id, result))
+    fields = journal.result_fields(container.container_id, result, container.generation)
+    state.note("result", durable=blamed, **fields)
     state.at(state.timing.exit_ms, Due.STOP, container)
     judge_result(state, container, instance, result)
     if container.presumed_end is not None:
@@ -149,14 +152,53 @@ def judge_result(state: ApplicationState, container: Container, instance: Instan
     if not recalled:
         take_stored(instance, container, result)
     if state.stage is Stage.ACTIVE:
-        judged = verdict.of_result(result)
-        if recalled:
-            judged = Verdict(Fault.STOPPED, StopReason.RECALLED.value, free=True)
+        judged = _of_recalled(state, container, verdict.of_result(result))
+        if container.stop_reason is StopReason.RECALLED:
+            judged = gang.RECALLED
+        elif container.stop_reason is StopReason.WINDOW:
+            judged = gang_window.RELEASED
         elif container.stop_reason is StopReason.SERVICE and result.fault is Fault.STOPPED:
             judged = services.judged_wait(state, instance)
         lose(state, instance, container, judged)
     elif result.fault is Fault.NONE and state.stage is Stage.CLOSING:
         state.mark_done(instance)
+
+
+def _of_recalled(state: ApplicationState, container: Container, judged: Verdict) -> Verdict:
+    """Judge the end of a container whose gang was restarted: it counts against nobody.
+
+    If it is that of a node, the generation before failed for that reason.
+    """
+    if not gang.was_recalled(state, container):
+        return judged
+    if judged.fault is not Fault.NODE:
+        return gang.RECALLED
+    gang.acquit(state, state.role_of(container).gate)
+    return judged
+
+
+def take_failure(state: ApplicationState, container: Container, instance: Instance, result: TaskResult) -> None:
+    """Take what a task of a gang says of its payload's end: it goes on with the next generation, or ends.
+
+    Args:
+        state: of the application; it is changed.
+        container: the task's.
+        instance: the index that runs in it.
+        result: how the payload failed.
+    """
+    gate = state.role_of(container).gate
+    is_over = container.stop_reason is not None or gang.was_recalled(state, container)
+    if is_over or state.stage is not Stage.ACTIVE or container.orders is None or container.orders.stop is not Stop.NO:
+        return  # its orders say what it is to do
+    judged = verdict.of_result(result)
+    if gate.open and gate.failure is None and instance.role.on_failure is not RoleFailure.RESTART:
+        instance.user_faults += 1
+        if _is_tried_again(state, instance, judged):
+            state.note_faults(instance)
+            gang.restart(state, gate, instance)
+            return
+        instance.user_faults -= 1
+    state.order(container, stop=Stop.SOFT, why=judged.reason)
 
 
 def take_stored(instance: Instance, container: Container, result: TaskResult) -> None:
@@ -178,6 +220,12 @@ def lose(state: ApplicationState, instance: Instance, container: Container, judg
         state.mark_done(instance)
         return
     judged = services.as_service(state, judged)
+    gate = state.role_of(container).gate
+    if gate.failure is not None and instance.container is container:
+        if judged.fault is not Fault.NODE:
+            return  # a consequence of the failure that ends the application
+        gang.acquit(state, gate)
+        gang.restart(state, gate)  # those who have ended meanwhile, too
     if judged.avoid_node or judged.is_silent:
         state.avoided.add(container.grant.node, judged.reason, state.awake_ms, is_silent=judged.is_silent)
     if instance.container is container:
@@ -201,17 +249,12 @@ def lose(state: ApplicationState, instance: Instance, container: Container, judg
             assignment.free(state, instance, durable, paused_until_ms=until_ms)
             is_recalled = container.stop_reason is StopReason.RECALLED or role.spec.on_failure is RoleFailure.RESTART
             if role.gate.gang and role.gate.open and not is_recalled:
-                gang.restart(state, role.gate)
-    elif instance.index in state.deciding or (role.gate.gang and not role.gate.open):
-        name = verdict.container_name(instance.index, instance.role.name, instance.role_index)
-        failure = verdict.failure(
-            name,
-            judged,
-            user_faults=instance.user_faults,
-            node_faults=instance.node_faults,
-            patience_s=state.spec.service_patience_s,
-        )
-        if state.spec.on_container_failure is ContainerFailure.STOP:
+                gang.restart(state, role.gate, instance if judged.fault is Fault.USER else None)
+    elif instance.index in state.deciding or (role.gate.gang and not role.gate.open) or _fails_all(instance):
+        failure = _failure(state, instance, judged)
+        if judged.fault is Fault.USER and role.gate.gang and role.gate.open and not _fails_all(instance):
+            gang.hold_failure(state, role.gate, instance, failure)
+        elif state.spec.on_container_failure is ContainerFailure.STOP or _fails_all(instance):
             shutdown.fail(state, failure)
         else:
             give_up(state, instance, failure)
@@ -235,12 +278,47 @@ def give_up(state: ApplicationState, instance: Instance, failure: str, *, durabl
     state.note("give_up", durable, index=instance.index, **faults, **why)
 
 
+def _fails_all(instance: Instance) -> bool:
+    """Return whether the application fails with this index, whatever else it is made of."""
+    return instance.role.on_failure is RoleFailure.FAIL
+
+
+def _failure(state: ApplicationState, instance: Instance, judged: Verdict) -> str:
+    """Return why an index failed, for the user."""
+    text = verdict.failure(
+        verdict.container_name(instance.index, instance.role.name, instance.role_index),
+        judged,
+        user_faults=instance.user_faults,
+        node_faults=instance.node_faults,
+        patience_s=state.spec.service_patience_s,
+    )
+    if judged.fault is Fault.USER and (faults := _user_faults(state, instance)) > instance.user_faults:
+        text += f" (role {instance.role.name} failed {faults} times in all)"
+    return text
+
+
+def _user_faults(state: ApplicationState, instance: Instance) -> int:
+    """Return how many failures count against the retries of an index.
+
+    The failure of one member restarts its whole gang. So there the failures of all instances of the role count, of
+    which each generation has one.
+    """
+    role = state.role_of_index(instance.index)
+    if not role.gate.gang or instance.role.on_failure is RoleFailure.RESTART:
+        return instance.user_faults
+    return sum(state.instances[index].user_faults for index in role.indexes)
+
+
 def _is_tried_again(state: ApplicationState, instance: Instance, judged: Verdict) -> bool:
     if judged.fault is Fault.SERVICE:
         return services.left_ms(state, instance, judged.service) > 0
+    is_users = judged.fault is Fault.USER
+    if is_users and _fails_all(instance):
+        return False
     return verdict.tried_again(
         judged,
-        user_faults=instance.user_faults,
+        # Not counted for the members of a gang that is restarted, of which there may be thousands.
+        user_faults=_user_faults(state, instance) if is_users else 0,
         node_faults=instance.node_faults,
         retries=instance.role.retries,
     )

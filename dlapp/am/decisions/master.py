@@ -1,4 +1,4 @@
-"""The ApplicationMaster's decisions on each event. No I/O, no clock, no chance.
+"""The ApplicationMaster's decisions on each event. No I/O, no clock, no chance but that of `ApplicationState.chance`.
 
 How an application goes:
 
@@ -17,6 +17,7 @@ ApplicationMaster was awake, which a suspended laptop, a stopped process or a cl
 from __future__ import annotations
 
 from dlapp.am.decisions import allocation, assignment, dependencies, failures, recovery, shutdown, tasks
+from dlapp.am.decisions.gangs import gang, gang_window, hangs, roster
 from dlapp.am.model import demand
 from dlapp.am.model.events import (
     Action,
@@ -84,6 +85,10 @@ class Master:
         failures.check_deadlines(state)
         recovery.check_deadline(state)
         dependencies.check(state)
+        gang.check_failures(state)
+        roster.check(state)
+        gang_window.check(state)
+        hangs.check(state)
         shutdown.advance(state)
         return state.take_actions()
 

@@ -11,13 +11,14 @@ tasks of the earlier attempt compute on meanwhile, so the deadline begins when t
 
 from __future__ import annotations
 
-from dlapp.am.decisions import assignment, blockers, containers, failures, gang, services, shutdown, verdict
+from dlapp.am.decisions import assignment, blockers, containers, failures, services, shutdown, verdict
+from dlapp.am.decisions.gangs import gang
 from dlapp.am.model.events import StopContainer
 from dlapp.am.model.instance import Container, Instance, Stage, StopReason
 from dlapp.am.model.journal import RecoveredContainer, RecoveredState
 from dlapp.am.model.state import ApplicationState, Due
 from dlapp.cluster import STATUS_UNKNOWN, ContainerEnd, Grant
-from dlapp.messages import Phase
+from dlapp.messages import Fault, Phase
 
 
 def recover(state: ApplicationState, former: RecoveredState, live: tuple[Grant, ...]) -> None:
@@ -30,14 +31,16 @@ def recover(state: ApplicationState, former: RecoveredState, live: tuple[Grant, 
     by_id = {grant.container_id: grant for grant in live if grant.container_id not in former.gone}
     for role in state.roles:
         role.recovering = role.gate.gang
-        if role.gate.gang and former.gates.get(role.gate.name):
-            role.gate.reopen()
+        if role.gate.gang and (known := former.gates.get(role.gate.name)) is not None:
+            role.gate.close(known.generation)
+            if known.open:
+                role.gate.reopen()
     for index, (user_faults, node_faults) in former.faults.items():
         if index < len(state.instances):
             state.instances[index].user_faults = user_faults
             state.instances[index].node_faults = node_faults
-    for container_id, known in former.containers.items():
-        _recover_container(state, former, known, by_id.pop(container_id, None))
+    for container_id, one in former.containers.items():
+        _recover_container(state, former, one, by_id.pop(container_id, None))
     for index, wait in former.waits.items():
         if 0 <= index < len(state.instances) and index not in former.given_up:
             services.recover(state, state.instances[index], wait)
@@ -105,6 +108,7 @@ def _recover_container(
     container.host, container.ran, container.try_number = known.host, known.ran, known.try_number
     container.result, container.end, container.finished_ms = known.result, known.end, known.finished_ms
     container.heard_ms, container.listed, container.renumber = state.awake_ms, grant is not None, True
+    container.generation = known.generation
     if container.result is not None:
         container.phase = Phase.ENDED
     state.payload_ran = state.payload_ran or container.ran
@@ -130,17 +134,18 @@ def _recover_container(
     instance = state.instances[index]
     instance.container, container.instance, container.is_recorded = container, instance, True
     role.take(index)
+    if container.unvouched and gang.was_recalled(state, container):
+        container.ran = False  # in this generation
     if container.ran:
         role.begun.add(index)
     if container.unvouched:
         assignment.make_orders(state, container)
-        if container.ran and gang.was_recalled(state, container):
-            containers.stop(state, container, StopReason.RECALLED)
 
 
 def _judge_what_is_over(state: ApplicationState) -> None:
     """Decide on the results and ends of which the earlier attempt wrote no decision."""
-    for instance in state.instances:
+    # Failures first: others ended because of them.
+    for instance in sorted(state.instances, key=_was_stopped):
         container = instance.container
         if container is None or state.stage is not Stage.ACTIVE:
             continue
@@ -153,6 +158,11 @@ def _judge_what_is_over(state: ApplicationState) -> None:
             failures.judge_result(state, container, instance, container.result)
         elif container.end is not None:
             failures.lose(state, instance, container, verdict.of_end(container.end))
+
+
+def _was_stopped(instance: Instance) -> bool:
+    result = instance.container.result if instance.container is not None else None
+    return result is not None and result.fault is Fault.STOPPED
 
 
 def adopt(state: ApplicationState, grant: Grant, *, listed: bool = True) -> Container | None:

@@ -173,7 +173,8 @@ def conclude(
             containers.stop(state, container, StopReason.ENDING)
         elif orders.stop is Stop.NO:
             text = containers.stop_text(state, StopReason.ENDING)
-            state.order(container, stop=Stop.SOFT, why=text, grace_s=grace_ms / 1000)
+            reason = ending.cause.value.replace("-", "_").replace(" ", "_")
+            state.order(container, stop=Stop.SOFT, why=text, reason=reason, grace_s=grace_ms / 1000)
     state.soft_until_ms = state.awake_ms + grace_ms
     state.closing_until_ms = state.soft_until_ms + state.timing.soft_margin_ms
 

@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
-from dlapp.am.decisions import assignment, blockers, containers, failures, gang, recovery, services
+from dlapp.am.decisions import assignment, blockers, containers, failures, recovery, services
+from dlapp.am.decisions.gangs import gang, hangs, roster
 from dlapp.am.model.events import SendOrders, StopContainer
 from dlapp.am.model.instance import Container, Instance, Stage, StopReason
+from dlapp.am.model.roster import take_place
 from dlapp.am.model.state import ApplicationState
 from dlapp.cluster import Grant
 from dlapp.ids import ContainerId
@@ -31,7 +33,7 @@ def take_hello(state: ApplicationState, hello: Hello) -> None:
     container.heard_ms = state.awake_ms
     container.host = hello.host or container.host
     if container.stop_reason is None and hello.index is not None:
-        _take_index(state, container, hello.index, hello.phase)
+        _take_index(state, container, hello.index, hello.phase, hello.generation)
     elif container.unvouched and container.instance is None:
         blockers.remove(state, container)  # it runs nothing: a container like any other
     if container.stop_reason is None and container.instance is None:
@@ -56,11 +58,13 @@ def take_report(state: ApplicationState, report: Report) -> None:
         return
     if container.instance is None or container.instance.index != report.index:
         if container.stop_reason is None:
-            _take_index(state, container, report.index, report.phase)
+            _take_index(state, container, report.index, report.phase, report.generation)
         if container.instance is None or container.instance.index != report.index:
             end_stranger(state, report)
             return
     instance = container.instance
+    if report.number >= container.report_number:
+        take_place(state, container, instance, report)  # first: with the last one that is heard the roster is whole
     _vouch(state, container)
     if container.renumber:
         container.renumber = False
@@ -73,17 +77,25 @@ def take_report(state: ApplicationState, report: Report) -> None:
 
 def _take_news(state: ApplicationState, container: Container, instance: Instance, report: Report) -> None:
     container.report_number, container.view = report.number, None
+    gang.take_generation(state, container, report.generation)
     container.progress, container.detail = report.progress, report.detail
     container.gpus, container.address = report.gpus, report.address
-    container.image = report.image
+    hangs.take_status(state, container, report.payload)
+    container.image, container.payload = report.image, report.payload
     container.phase = report.phase
     _note_run(state, container, report.phase)
+    if report.payload is not None and container.ran:
+        members = state.role_of(container).ready
+        (members.add if report.payload.ready else members.discard)(instance.index)
     if report.result is None:
         services.take_wait(state, container, instance, report.waits_for)
+    roster.tell(state, container)
     if report.result is not None:
         failures.take_result(state, container, instance, report.result)
+    elif report.failure is not None:
+        failures.take_failure(state, container, instance, report.failure)
     elif report.phase is Phase.WAITING:
-        gang.arrive(state, instance)
+        gang.arrive(state, instance, container)
 
 
 def end_stranger(state: ApplicationState, report: Report) -> None:
@@ -106,7 +118,7 @@ def _container_of(state: ApplicationState, container_id: ContainerId, index: int
     return recovery.adopt(state, grant, listed=False)
 
 
-def _take_index(state: ApplicationState, container: Container, index: int, phase: Phase) -> None:
+def _take_index(state: ApplicationState, container: Container, index: int, phase: Phase, generation: int) -> None:
     """A task says which index it runs: bind it, unless that index runs elsewhere."""
     role = state.role_of(container)
     if container.instance is not None:
@@ -125,6 +137,7 @@ def _take_index(state: ApplicationState, container: Container, index: int, phase
         return
     assignment.bind(state, container, state.instances[index])
     container.phase = phase
+    gang.take_generation(state, container, generation)
     _note_run(state, container, phase)
     _vouch(state, container)
 
@@ -137,10 +150,8 @@ def _vouch(state: ApplicationState, container: Container) -> None:
 
 
 def _note_run(state: ApplicationState, container: Container, phase: Phase) -> None:
-    if phase in RAN and not container.ran:
+    if phase in RAN and not container.ran and not gang.was_recalled(state, container):
         container.ran = state.payload_ran = True
         if container.instance is not None:
             state.role_of(container).begun.add(container.instance.index)
-        state.note("run", container=str(container.container_id))
-        if gang.was_recalled(state, container):
-            containers.stop(state, container, StopReason.RECALLED)
+        state.note("run", container=str(container.container_id), generation=container.generation)

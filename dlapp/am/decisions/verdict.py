@@ -19,7 +19,7 @@ is a decision of the scheduler or of an operator, and says nothing against the p
 from __future__ import annotations
 
 from dlapp.cluster import STATUS_UNKNOWN, ContainerEnd
-from dlapp.messages import Fault, TaskResult
+from dlapp.messages import Diagnosis, Fault, TaskResult
 from dlapp.value import Value
 
 NODE_RETRIES = 3
@@ -53,6 +53,20 @@ _WORDS = {
 """Source: org.apache.hadoop.yarn.api.records.ContainerExitStatus."""
 
 
+_RULES = {
+    -100: ("node_lost", "none; it is tried again"),
+    -101: ("node_disks", "ask the operator to look at the disks of the node"),
+    -102: ("preempted", "none; it is tried again"),
+    -103: ("virtual_memory_limit", "request more memory in [resources], or use less"),
+    -104: ("memory_limit", "request more memory in [resources], or use less"),
+    -106: ("killed_by_resourcemanager", "ask the operator"),
+    -108: ("killed_by_node", "none; it is tried again"),
+    -109: ("log_limit", "write less to stdout and stderr"),
+    -1000: ("container_not_prepared", "ask the operator to look at the node"),
+}
+"""Status -> name of the rule and what the user can do; the cause is in `_WORDS`."""
+
+
 class Verdict(Value):
     """One end, judged.
 
@@ -62,6 +76,7 @@ class Verdict(Value):
         free: counted against nothing.
         service: with SERVICE the one that is away; with NODE one that only this node has.
         is_silent: the node did not answer when its container was to start; it is avoided for that.
+        is_final: it is not tried again, whatever ``retries`` says.
     """
 
     fault: Fault
@@ -70,6 +85,7 @@ class Verdict(Value):
     free: bool = False
     service: str = ""
     is_silent: bool = False
+    is_final: bool = False
 
 
 def of_result(result: TaskResult) -> Verdict:
@@ -79,8 +95,27 @@ def of_result(result: TaskResult) -> Verdict:
         words = f"{code}: {words}" if words else code
     if not words and result.fault is not Fault.NONE:
         words = "stopped from outside" if result.fault is Fault.STOPPED else f"a failure of its {result.fault.value}"
+    found = result.diagnosis
+    if result.fault is Fault.USER and found is not None and found.retry is not None:
+        # The program's own log says so. It can only spend the tries that faults of nodes have, of its own application.
+        if found.retry:
+            return Verdict(Fault.NODE, f"{words}: {found.cause}", avoid_node=found.avoid_node)
+        return Verdict(Fault.USER, words, is_final=True)
     is_avoided = result.fault is Fault.NODE and not result.lost
     return Verdict(result.fault, words, avoid_node=is_avoided, free=result.lost, service=result.service)
+
+
+def diagnosis_of_end(end: ContainerEnd) -> Diagnosis | None:
+    """Return the cause of an end without a last word of the task, by what the engine says; None: it is not known."""
+    if (named := _RULES.get(end.exit_status)) is not None:
+        rule, next_step = named
+        fault = Fault.USER if end.exit_status in _LIMITS else Fault.NODE
+        return Diagnosis(rule=rule, cause=_WORDS[end.exit_status], fault=fault, next_step=next_step)
+    if end.node_fault:
+        return Diagnosis(
+            rule="node_failed", cause="the node failed", fault=Fault.NODE, next_step="none; it is tried again"
+        )
+    return None
 
 
 def of_end(end: ContainerEnd) -> Verdict:
@@ -117,7 +152,7 @@ def tried_again(verdict: Verdict, *, user_faults: int, node_faults: int, retries
     """
     match verdict.fault:
         case Fault.USER:
-            return user_faults <= retries
+            return user_faults <= retries and not verdict.is_final
         case Fault.NODE | Fault.STOPPED:
             return verdict.free or node_faults <= NODE_RETRIES
         case _:

@@ -29,8 +29,8 @@ class Role:
         recovering: a gang that an earlier attempt left, of which it is not known yet whether it is whole.
         held: those whose tasks asked for work and wait for the answer.
         paused: index that waits, and for which no container is wanted yet -> until when [ms of time awake].
-        begun: indexes whose payload runs, or has ended well; `done`: those that have ended well; `lost`: those that
-            were given up.
+        begun: indexes whose payload runs, or has ended well; `ready`: those of them whose payload is ready, or has
+            ended well; `done`: those that have ended well; `lost`: those that were given up.
         is_wanted: containers are asked for; not before what the role depends on, outside of its gang, is there.
         may_begin: what its payloads depend on is there now.
     """
@@ -40,6 +40,7 @@ class Role:
         self.request_id = place + 1
         self.recovering = False
         self.begun: set[int] = set()
+        self.ready: set[int] = set()
         self.done: set[int] = set()
         self.lost: set[int] = set()
         self.is_wanted = self.may_begin = not spec.depends_on
@@ -68,7 +69,7 @@ class Role:
     @property
     def missing(self) -> int:
         """Number of containers that are still wanted; below 0: so many too many."""
-        if not self.is_wanted:
+        if not self.is_wanted or self.gate.paused_until_ms is not None:
             return -len(self.unbound)
         return len(self._waiting) - len(self.paused) - len(self.unbound)
 

@@ -12,7 +12,7 @@ from enum import Enum
 
 from dlapp.cluster import ContainerEnd, Grant
 from dlapp.ids import ContainerId
-from dlapp.messages import Orders, Phase, StoredOutput, TaskResult
+from dlapp.messages import Orders, PayloadStatus, Phase, StoredOutput, TaskResult
 from dlapp.report import ContainerView
 from dlapp.spec import RoleSpec
 
@@ -34,6 +34,7 @@ class StopReason(Enum):
     ENDING = "the application is ending"
     SURPLUS = "there is no work left for this container"
     RECALLED = "the whole gang is restarted"
+    WINDOW = "its gang was not complete within gang_window"
     LATE = "its task did not start in time"
     SILENT = "its task stopped reporting"
     UNVOUCHED = "its task did not find the new ApplicationMaster in time"
@@ -133,7 +134,10 @@ class Container:
         renumber: its task may have seen orders of an earlier attempt with higher numbers than ours.
         is_recorded: the index that it is bound to is on record, where a next attempt depends on that.
         presumed_end: its node is lost; this is its end as soon as its task has said its result or fallen silent.
-        ran: its payload has begun.
+        generation: of its gang: that of the last report, and before the first one that of its work.
+        ran: its payload of this generation has begun.
+        payload: what its payload has said; None: nothing. ``reported_ms``: when it said something new last [ms of time
+            awake].
         waits_since_ms: since when its task waits for a service [ms of time awake]; None: it does not.
         view: the last view made of it; None: something changed.
     """
@@ -143,6 +147,7 @@ class Container:
         "detail",
         "end",
         "finished_ms",
+        "generation",
         "gpus",
         "grant",
         "heard_ms",
@@ -155,6 +160,7 @@ class Container:
         "listed",
         "node_has_it_ms",
         "orders",
+        "payload",
         "phase",
         "place",
         "presumed_end",
@@ -162,6 +168,7 @@ class Container:
         "ran",
         "renumber",
         "report_number",
+        "reported_ms",
         "result",
         "started_ms",
         "stop_reason",
@@ -178,6 +185,8 @@ class Container:
         self.orders: Orders | None = None
         self.phase = Phase.STARTING
         self.progress: float | None = None
+        self.payload: PayloadStatus | None = None
+        self.reported_ms: int | None = None
         self.detail = ""
         self.gpus: tuple[int, ...] = ()
         self.image = ""
@@ -190,7 +199,7 @@ class Container:
         self.finished_ms: int | None = None
         self.waits_since_ms: int | None = None
         self.node_has_it_ms: int | None = None
-        self.heard_ms = self.report_number = self.try_number = 0
+        self.heard_ms = self.report_number = self.try_number = self.generation = 0
         self.hello = self.ran = self.unvouched = self.renumber = self.is_preparing = self.is_recorded = False
         self.listed = True
 

@@ -6,14 +6,16 @@ does no harm.
 
     begin    attempt, started_ms, version      an attempt registered
     grant    container, request_id, node, log_url
-    assign   container, index, tries, host     an index was bound to a container; on record before its payload starts
-    run      container                         its payload has begun
-    result   container, result                 its task said how it ended
+    assign   container, index, tries, host,    an index was bound to a container; on record before its payload starts
+             generation
+    run      container, generation             its payload has begun
+    result   container, result, generation     its task said how it ended
     end      container, status, diagnostics    the engine said that it is gone
     free     index, user_faults, node_faults   the index is bound no more, or is given up no more, and waits
+    faults   index, user_faults, node_faults   so many of its ends count
     give_up  index, user_faults, node_faults   it is not tried again; if it decides, with its failure in ``why``
     wait     index, service, since_ms          it waits for this service (empty: for none), and for which since when
-    gate     role, open                        of the gang of this role and those behind it in the spec; on the disk
+    gate     role, open, generation            of the gang of this role and those behind it in the spec; on the disk
                                                before a payload may start, or is stopped for it
     soft     by, cause, ends_ms                a soft stop began
     ending   ending, how                       how it ends is decided
@@ -31,7 +33,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from dlapp.am.model.events import ApplicationEnd, Settlement
 from dlapp.am.model.journal_compaction import check_number, containers_of
@@ -74,11 +76,18 @@ class RecoveredContainer:
         self.grant, self.started_ms = grant, granted_ms
         self.host = grant.node
         self.index: int | None = None
-        self.try_number = 0
+        self.try_number = self.generation = 0
         self.ran = False
         self.result: TaskResult | None = None
         self.end: ContainerEnd | None = None
         self.finished_ms: int | None = None
+
+
+class RecoveredGate(NamedTuple):
+    """The gate of a gang: whether it stood open, and in which generation."""
+
+    open: bool
+    generation: int = 0
 
 
 class RecoveredWait:
@@ -104,7 +113,7 @@ class RecoveredState:
         last: index -> the container that it was bound to at the last, also where it is bound no more.
         given_up: index -> the failure by which one that decides was given up; empty for the others.
         waits: index -> its waits for services.
-        gates: first role of a gang -> whether its gate stood open.
+        gates: first role of a gang -> its gate.
         changes: role -> what its containers got otherwise than was asked for.
         soft: who asked for a soft stop, with which cause, and when its grace is over [ms since 1970].
         ending: how it ends, where that was decided; the outputs may be half settled.
@@ -121,7 +130,7 @@ class RecoveredState:
         self.tries: dict[int, int] = {}
         self.given_up: dict[int, str] = {}
         self.waits: dict[int, RecoveredWait] = {}
-        self.gates: dict[str, bool] = {}
+        self.gates: dict[str, RecoveredGate] = {}
         self.changes: dict[str, str] = {}
         self.soft: tuple[str, Cause, int] | None = None
         self.ending: tuple[ApplicationEnd, Settlement] | None = None
@@ -166,15 +175,18 @@ def _replay_one(former: RecoveredState, record: dict[str, Any]) -> None:
             container, index = _container(former, record), int(record["index"])
             container.index, container.try_number = index, int(record["tries"])
             container.host = str(record["host"])
+            container.generation = int(record.get("generation", 0))
             former.bound[index] = former.last[index] = container.grant.container_id
             former.tries[index] = container.try_number
             if index in former.waits:
                 former.waits[index].good_since_ms = t
         case "run":
-            _container(former, record).ran = True
+            container = _container(former, record)
+            container.ran, container.generation = True, int(record.get("generation", 0))
         case "result":
             container = _container(former, record)
             container.result, container.finished_ms = from_json(TaskResult, record["result"]), t
+            container.generation = int(record.get("generation", 0))
             container.ran = container.ran or (container.result.exit_code, container.result.signal) != (None, None)
         case "end":
             container = _container(former, record)
@@ -186,6 +198,8 @@ def _replay_one(former: RecoveredState, record: dict[str, Any]) -> None:
             )
             if container.finished_ms is None:
                 container.finished_ms = t
+        case "faults":
+            former.faults[int(record["index"])] = int(record["user_faults"]), int(record["node_faults"])
         case "free" | "give_up" as kind:
             index = int(record["index"])
             former.faults[index] = int(record["user_faults"]), int(record["node_faults"])
@@ -204,7 +218,7 @@ def _replay_one(former: RecoveredState, record: dict[str, Any]) -> None:
             if not service:
                 wait.good_since_ms = t
         case "gate":
-            former.gates[str(record["role"])] = bool(record["open"])
+            former.gates[str(record["role"])] = RecoveredGate(bool(record["open"]), int(record.get("generation", 0)))
         case "soft":
             former.soft = str(record["by"]), Cause(record["cause"]), int(record["ends_ms"])
         case "ending" | "settled" as kind:
@@ -223,9 +237,9 @@ def _container(former: RecoveredState, record: dict[str, Any]) -> RecoveredConta
     return former.containers[ContainerId.from_text(record["container"])]
 
 
-def result_fields(container_id: ContainerId, result: TaskResult) -> dict[str, Any]:
+def result_fields(container_id: ContainerId, result: TaskResult, generation: int = 0) -> dict[str, Any]:
     """The fields of a record ``result``."""
-    return {"container": str(container_id), "result": to_json(result)}
+    return {"container": str(container_id), "result": to_json(result), "generation": generation}
 
 
 def settled_record(ending: ApplicationEnd, how: Settlement, outputs: tuple[OutputView, ...]) -> dict[str, Any]:

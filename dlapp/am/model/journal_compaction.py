@@ -184,7 +184,7 @@ def containers_of(ranges: Ranges) -> Iterator[str]:
 def _keys(record: dict[str, Any]) -> Sequence[tuple[str, str]]:
     """Return for what a record may be the one that counts; nothing: it is needed for itself."""
     match record["kind"]:
-        case "free" | "give_up" as kind:
+        case "free" | "faults" | "give_up" as kind:
             return [(kind, str(record["index"]))]
         case "wait":
             # The first one says that times are to be noted from then on, one for no service sets them back.

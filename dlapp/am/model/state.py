@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import math
+import random
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
@@ -17,6 +18,7 @@ from dlapp.am.model import demand, journal
 from dlapp.am.model.events import Action, ApplicationEnd, Kill, SendOrders, Settlement, SoftKill, WriteJournal
 from dlapp.am.model.gate import Gate
 from dlapp.am.model.instance import Container, Instance, Stage
+from dlapp.am.model.roster import RosterState
 from dlapp.cluster import ContainerEnd, Grant
 from dlapp.ids import ApplicationId, ContainerId
 from dlapp.report import OutputView
@@ -88,10 +90,12 @@ class ApplicationState:
         former: what the journals of earlier attempts say (`journal.replay`); None: this is the first.
         parts_of: for each output of the spec, where this container's part goes while it is not committed.
         devices_wait_ms: how long asks for GPUs wait for the first `DeviceCountsRead`; 0: none comes.
+        chance: for what has to differ between applications; None: a generator of its own.
 
     Attributes:
         stage: see `dlapp.am.decisions.master`.
         instances: by CONTAINER_INDEX; `roles`: in the order of the spec; `conditions`: of those that depend on others.
+        gates: those of gangs.
         deciding: the indexes that decide how the application ends; `undecided`: those of them that are not done.
         containers: all that were granted and kept; `live`: those whose end is not known; `open`: those of them whose
             task said no result either.
@@ -101,6 +105,7 @@ class ApplicationState:
         journal_lines: how many lines this attempt has written to the journal, on record or not yet.
         unrecorded: containers whose index is not on record yet, each with the line that says it, in this order.
         avoided, devices: which nodes not to ask for.
+        roster: where the containers are.
         now_ms, awake_ms: the two clocks of `dlapp.am.decisions.master`; names that end in ``until_ms`` are of the
             second one.
         deadlines: a heap of (awake_ms, number, what, container).
@@ -116,6 +121,7 @@ class ApplicationState:
         engine_lists_all: the engine tells a next attempt of every container that lives (`Registered.is_complete`).
         service_waits: index -> the service that it waits for now, with a container or without one.
         changes: role -> what its containers got otherwise than was asked for.
+        hangs_checked_ms: when it was last looked whether a payload hangs [ms of time awake].
         closing_stage: 0: in the grace time; 1: those that store may go on; 2: all were stopped.
     """
 
@@ -129,10 +135,12 @@ class ApplicationState:
         parts_of: Callable[[ContainerId], tuple[str, ...]] = _no_parts,
         timing: Timing = Timing(),  # noqa: B008 - a tuple, it cannot change
         devices_wait_ms: int = 0,
+        chance: random.Random | None = None,
     ) -> None:
         self.submission, self.spec = submission, submission.spec
         self.application_id, self.attempt = application_id, attempt
         self.timing, self.parts_of = timing, parts_of
+        self.chance = chance or random.Random()
         self.stage = Stage.STARTING
         self.instances: list[Instance] = []
         self.roles: list[demand.Role] = []
@@ -144,6 +152,7 @@ class ApplicationState:
             first = len(self.instances)
             self.roles.append(demand.Role(place, role, first, gates.get(role.name) or Gate(role.name, 0)))
             self.instances.extend(Instance(first + n, role, n) for n in range(role.instances))
+        self.gates = tuple(dict.fromkeys(gates.values()))
         by_name = {role.spec.name: role for role in self.roles}
         self.conditions = {
             role: [(by_name[one.role], one.until) for one in role.spec.depends_on]
@@ -162,6 +171,7 @@ class ApplicationState:
         self.unrecorded: deque[tuple[int, Container]] = deque()
         self.service_waits: dict[int, str] = {}
         self.avoided = demand.AvoidedNodes(timing.avoid_ms)
+        self.roster = RosterState(exists=self.spec.has_roster, is_known=attempt == 1)
         self.devices = demand.UsableDevices(devices_wait_ms)
         self.deadlines: list[tuple[int, int, Due, Container]] = []
         self._deadlines_set = 0
@@ -182,6 +192,7 @@ class ApplicationState:
         self.soft_by = ""
         self.soft_ends_ms: int | None = None
         self.soft_until_ms = 0
+        self.hangs_checked_ms = 0
         self.closing_stage = 0
         self.closing_until_ms = 0
         self.outputs: tuple[OutputView, ...] = ()
@@ -270,6 +281,7 @@ class ApplicationState:
         role = self.role_of_index(instance.index)
         role.done.add(instance.index)
         role.begun.add(instance.index)
+        role.ready.add(instance.index)
         self.undecided.discard(instance.index)
         self.service_waits.pop(instance.index, None)
 
@@ -295,6 +307,7 @@ class ApplicationState:
         role = self.role_of_index(instance.index)
         role.lost.discard(instance.index)
         role.begun.discard(instance.index)
+        role.ready.discard(instance.index)
         role.wait(instance.index)
         self.note_free(instance)
 
@@ -308,10 +321,16 @@ class ApplicationState:
             node_faults=instance.node_faults,
         )
 
+    def note_faults(self, instance: Instance) -> None:
+        """Write down how many ends of an index count."""
+        faults = {"user_faults": instance.user_faults, "node_faults": instance.node_faults}
+        self.note("faults", True, index=instance.index, **faults)
+
     def mark_not_done(self, instance: Instance) -> None:
         """Record that an index is to run again; what it stored before does not count."""
         role = self.role_of_index(instance.index)
         role.begun.discard(instance.index)
+        role.ready.discard(instance.index)
         role.done.discard(instance.index)
         if instance.done:
             instance.done, instance.stored = False, None

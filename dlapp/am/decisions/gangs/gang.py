@@ -1,0 +1,201 @@
+"""Gangs: the gate of their roles opens, and closes when a member is lost (see `dlapp.am.model.gate`).
+
+An earlier attempt may have closed the gate, or opened it, and died before anybody had heard. So when all that it left
+of a gang is heard or gone, it is looked at once whether that is one gang.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from dlapp.am.decisions import assignment, containers, shutdown
+from dlapp.am.decisions.gangs import roster
+from dlapp.am.decisions.verdict import Verdict
+from dlapp.am.model.demand import Role
+from dlapp.am.model.gate import GangFailure, Gate
+from dlapp.am.model.instance import Container, Instance, Stage, StopReason
+from dlapp.am.model.roster import has_place
+from dlapp.am.model.state import ApplicationState
+from dlapp.messages import Fault, Phase, Stop
+from dlapp.spec import RoleFailure
+
+RECALLED = Verdict(Fault.STOPPED, StopReason.RECALLED.value, free=True)
+"""On the end of a payload whose gang was restarted before it."""
+
+
+def arrive(state: ApplicationState, instance: Instance, container: Container) -> None:
+    """A task is ready and waits at the gate."""
+    role = state.role_of_index(instance.index)
+    if container.stop_reason is not None:
+        return
+    if not has_place(state, container):
+        return  # its peers could not find it
+    if role.gate.arrive(instance.index, container.generation):
+        open_gate(state, role.gate)
+    else:
+        start_payloads(state, role, (instance.index,))
+
+
+def open_gate(state: ApplicationState, gate: Gate) -> None:
+    """Let the payloads of all members start, but of roles that wait for what they depend on."""
+    gate.reopen()
+    state.note("gate", durable=True, role=gate.name, open=True, generation=gate.generation)
+    roster.begin(state, gate)
+    for role in state.roles_of(gate):
+        start_payloads(state, role, role.indexes)
+
+
+def start_payloads(state: ApplicationState, role: Role, indexes: Iterable[int]) -> None:
+    """Let payloads of a role start, if its gate is open and what it depends on is there."""
+    if not role.may_start:
+        return
+    for index in indexes:
+        container = state.instances[index].container
+        if container is not None:
+            assignment.let_start(state, container)
+
+
+def restart(state: ApplicationState, gate: Gate, charged: Instance | None = None) -> None:
+    """Begin a gang anew: end the payloads of all members, and close the gate until all are ready again.
+
+    Args:
+        state: of the application; it is changed.
+        gate: of the gang.
+        charged: the member whose failure is the reason, and counts against its retries; None: another reason.
+    """
+    _begin_generation(state, gate, gate.generation + 1)
+    gate.charged = charged.index if charged is not None else None
+
+
+def hold_failure(state: ApplicationState, gate: Gate, instance: Instance, text: str) -> None:
+    """Let a failure end the application when the other members have ended: they get SIGTERM, and store their output.
+
+    Their peers exit with errors when a node is lost or a GPU fails, and often they are heard first.
+
+    Args:
+        state: of the application; it is changed.
+        gate: of the gang.
+        instance: the member that failed.
+        text: how, for the user.
+    """
+    if gate.failure is not None:
+        return
+    gate.failure = GangFailure(instance.index, text, state.awake_ms + int(state.spec.failure_settle_s * 1000))
+    for container in _open_members(state, gate):
+        if container.stop_reason is None and container.orders is not None and container.orders.stop is Stop.NO:
+            why = f"container {instance.index} of its gang has failed"
+            state.order(container, stop=Stop.SOFT, why=why, grace_s=state.spec.kill_grace_s)
+
+
+def check_failures(state: ApplicationState) -> None:
+    """Let a failure end the application if the members of its gang have ended, or had their time and none is silent."""
+    for gate in state.gates:
+        failure = gate.failure
+        if failure is None or state.stage is not Stage.ACTIVE:
+            continue
+        if state.awake_ms < failure.until_ms:
+            is_settled = next(_open_members(state, gate), None) is None
+        else:
+            longest_ms = 2 * int(state.timing.report_every_s * 1000)
+            is_settled = all(state.awake_ms - one.heard_ms < longest_ms for one in _open_members(state, gate))
+        if is_settled:
+            gate.failure = None
+            shutdown.fail(state, failure.text)
+
+
+def acquit(state: ApplicationState, gate: Gate) -> None:
+    """Count the failure of a member against nobody: its generation failed with a node, or with what YARN took away."""
+    index = gate.failure.member if gate.failure is not None else gate.charged
+    gate.failure = gate.charged = None
+    if index is not None:
+        state.instances[index].user_faults -= 1
+        state.note_faults(state.instances[index])
+
+
+def _open_members(state: ApplicationState, gate: Gate) -> Iterator[Container]:
+    for role in state.roles_of(gate):
+        for index in role.indexes:
+            container = state.instances[index].container
+            if container is not None and container.container_id in state.open:
+                yield container
+
+
+def take_generation(state: ApplicationState, container: Container, generation: int) -> None:
+    """A task says to which generation its phase belongs.
+
+    Only an attempt without the journals of earlier ones hears of generations that it does not know. The highest one is
+    that of the gang, unless this attempt has begun others.
+    """
+    role = state.role_of(container)
+    container.generation = generation
+    if role.gate.gang and generation > role.gate.generation:
+        _begin_generation(state, role.gate, generation if role.recovering else generation + 1)
+
+
+def _begin_generation(state: ApplicationState, gate: Gate, generation: int) -> None:
+    """Let all members come to the gate that are of an earlier generation: in the containers whose tasks can do it
+    again, else in new ones."""
+    gate.close(generation)
+    members = [state.instances[index] for role in state.roles_of(gate) for index in role.indexes]
+    taken_back = {one.index for one in members if one.given_up}
+    # The others are not complete without them. On record before the gate: a next attempt that finds it closed would
+    # wait for them in vain.
+    for index in sorted(taken_back):
+        state.take_back(state.instances[index])
+    state.note("gate", durable=True, role=gate.name, open=False, generation=generation)
+    for instance in members:
+        container = instance.container
+        if container is None or instance.index in taken_back:
+            continue
+        is_earlier = container.generation < generation
+        if container.container_id not in state.open:
+            if is_earlier:
+                assignment.free(state, instance)
+        elif is_earlier and (container.storing or _is_stopping(container)):
+            containers.stop(state, container, StopReason.RECALLED)
+        else:
+            if is_earlier:
+                container.ran = False
+                state.mark_not_done(instance)
+            state.order(container, generation=generation, go=False, roster=0, abort="")
+
+
+def _is_stopping(container: Container) -> bool:
+    is_told = container.orders is not None and container.orders.stop is not Stop.NO
+    return is_told or container.stop_reason is not None
+
+
+def was_recalled(state: ApplicationState, container: Container) -> bool:
+    """Return whether the gang of a container's payload has been restarted since the payload began."""
+    gate = state.role_of(container).gate
+    return gate.gang and container.instance is not None and container.generation < gate.generation
+
+
+def check_recovered(state: ApplicationState, role: Role) -> None:
+    """Decide whether what an earlier attempt left of a role's gang is one gang, once all of it is heard or gone."""
+    if not role.recovering or state.stage is not Stage.ACTIVE:
+        return
+    members = state.roles_of(role.gate)
+    if any(one.blockers for one in members):
+        return
+    indexes = [index for one in members for index in one.indexes]
+    bound = [container for index in indexes if (container := state.instances[index].container) is not None]
+    if any(one.unvouched for one in bound):
+        return
+    for one in members:
+        one.recovering = False
+    is_incomplete = any(one.waiting and one.spec.on_failure is not RoleFailure.RESTART for one in members)
+    if role.gate.open:
+        if is_incomplete:
+            restart(state, role.gate)
+    elif any(_has_passed(one) and one.stop_reason is None and not was_recalled(state, one) for one in bound):
+        # No journal says that it was opened, but payloads run. All there: it was; else it cannot be completed.
+        if is_incomplete:
+            restart(state, role.gate)
+        else:
+            open_gate(state, role.gate)
+
+
+def _has_passed(container: Container) -> bool:
+    """Return whether the payload of a container has begun in the generation that it last spoke of."""
+    return container.ran or container.storing or container.phase in (Phase.RUNNING, Phase.ENDED)

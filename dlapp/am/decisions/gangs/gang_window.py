@@ -1,0 +1,93 @@
+"""Window of a gang: it holds what it has been given for so long, and then gives all of it back.
+
+A gang that has some of its containers keeps them from others while it waits for the rest. Two gangs that each hold half
+of a cluster would wait for each other for ever. So a gang that is not complete within `AppSpec.gang_window_s` gives all
+containers back and withdraws its requests. It asks again after a random pause, whose limit doubles with each release:
+sooner or later one of the two asks while the other pauses.
+
+The window counts the time in which the gang has a container and lacks another one, or GPUs that a container waits for.
+The time in which all have containers and GPUs, or are still on their way to them (the image is pulled, the workspace
+unpacked, the input fetched), is no wait for what another gang may hold, and does not count. A member that runs out of
+its container during the window is replaced as ever. A new attempt begins the window anew.
+"""
+
+from __future__ import annotations
+
+from dlapp.am.decisions import containers
+from dlapp.am.decisions.verdict import Verdict
+from dlapp.am.model.gate import Gate
+from dlapp.am.model.instance import Container, Stage, StopReason
+from dlapp.am.model.state import ApplicationState
+from dlapp.messages import Fault, Phase
+
+RELEASED = Verdict(Fault.STOPPED, StopReason.WINDOW.value, free=True)
+"""On the end of a container that its gang gave back."""
+FIRST_PAUSE_MS, LAST_PAUSE_MS = 10_000, 600_000
+"""The longest pause after the first release; doubled with each further one, up to the second. Two gangs need some
+seconds from their requests to their leases: with shorter pauses they would meet again."""
+CHECK_MS = 1_000
+"""How often the window is looked at: that costs time in proportion to the containers."""
+
+
+def check(state: ApplicationState) -> None:
+    """Count the windows of the gangs that are not complete, and release those that hold too long."""
+    if state.stage is not Stage.ACTIVE:
+        return
+    for gate in state.gates:
+        if gate.paused_until_ms is not None and gate.paused_until_ms <= state.awake_ms:
+            gate.paused_until_ms = None
+        if gate.open:
+            gate.held_ms, gate.releases, gate.checked_ms = 0, 0, None
+        elif gate.checked_ms is None or state.awake_ms - gate.checked_ms >= CHECK_MS:
+            _count(state, gate)
+
+
+def _count(state: ApplicationState, gate: Gate) -> None:
+    """Add the time since the last look if the gang was waiting then, for it has hardly changed since."""
+    since_ms, gate.checked_ms = gate.checked_ms, state.awake_ms
+    if since_ms is not None and gate.waits:
+        gate.held_ms += state.awake_ms - since_ms
+    held = held_by(state, gate)
+    gate.waits = bool(held) and lacks(state, gate) != (0, 0)
+    if not held:
+        gate.held_ms = 0
+    elif gate.waits and gate.held_ms >= state.spec.gang_window_s * 1000:
+        _release(state, gate, held)
+
+
+def held_by(state: ApplicationState, gate: Gate) -> list[Container]:
+    """Return the containers that a gang has and is not giving back."""
+    found = []
+    for role in state.roles_of(gate):
+        bound = [state.instances[index].container for index in role.indexes]
+        found += [one for one in (*bound, *role.unbound.values()) if one is not None and _is_held(state, one)]
+    return found
+
+
+def _is_held(state: ApplicationState, container: Container) -> bool:
+    return container.container_id in state.open and container.stop_reason is None
+
+
+def lacks(state: ApplicationState, gate: Gate) -> tuple[int, int]:
+    """Return how many members of a gang have no container or no GPUs yet, and how many GPUs that makes."""
+    members = gpus = 0
+    for role in state.roles_of(gate):
+        gcores = role.spec.resources.gcores
+        missing = max(0, role.waiting - len(role.unbound))
+        for index in role.indexes if gcores else ():
+            container = state.instances[index].container
+            missing += container is not None and container.phase is Phase.LEASING and not container.gpus
+        members, gpus = members + missing, gpus + missing * gcores
+    return members, gpus
+
+
+def _release(state: ApplicationState, gate: Gate, held: list[Container]) -> None:
+    """Give back all that a gang holds, and ask for nothing for some time."""
+    limit_ms = min(FIRST_PAUSE_MS << min(gate.releases, 10), LAST_PAUSE_MS)
+    gate.releases += 1
+    gate.paused_until_ms = state.awake_ms + max(CHECK_MS, int(state.chance.random() * limit_ms))
+    gate.held_ms, gate.waits = 0, False
+    for container in held:
+        if container.instance is not None:
+            gate.leave(container.instance.index)
+        containers.stop(state, container, StopReason.WINDOW)

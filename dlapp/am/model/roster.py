@@ -1,0 +1,106 @@
+"""Roster of an application: where its containers are (`dlapp.roster`), and which one their tasks have to know.
+
+Its members come from what tasks report, so a next attempt learns it like the phases: when it has heard all of them.
+A member that is lost keeps its place until another container has taken it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dlapp.roster import Member, Roster, is_address
+
+if TYPE_CHECKING:
+    from dlapp.am.model.gate import Gate
+    from dlapp.am.model.instance import Container, Instance
+    from dlapp.am.model.state import ApplicationState
+    from dlapp.messages import Report
+
+_PORTS = range(1, 65_536)
+
+
+class RosterState:
+    """Places of an application's containers, as far as they are known.
+
+    Attributes:
+        exists: the containers are told of each other.
+        is_known: all members of which an earlier attempt knew are known.
+        number: of the roster that tasks have to know (`Orders.roster`); 0: there is none yet.
+        told: the number that all tasks whose payloads run were told.
+        members: by index.
+        places: index -> the container whose place that is.
+        is_changed: the members are others than those of roster ``number``.
+        quiet_until_ms: when tasks whose payloads run are told of the next change [ms of time awake].
+    """
+
+    def __init__(self, *, exists: bool, is_known: bool) -> None:
+        self.exists, self.is_known = exists, is_known
+        self.number = self.told = 0
+        self.members: dict[int, Member] = {}
+        self.places: dict[int, Container] = {}
+        self.is_changed = False
+        self.quiet_until_ms = 0
+
+
+def take_place(state: ApplicationState, container: Container, instance: Instance, report: Report) -> None:
+    """Take in where a container is.
+
+    Args:
+        state: of the application; it is changed.
+        container: it is bound to ``instance``.
+        instance: the index.
+        report: of its task.
+    """
+    if not state.roster.exists:
+        return
+    role = instance.role
+    if not state.roster.is_known:
+        gate = state.role_of(container).gate
+        if report.generation == gate.generation:
+            gate.roster_version = max(gate.roster_version, report.roster_version)
+    is_place = is_address(report.address) and len(report.ports) == role.ports
+    if not is_place or any(port not in _PORTS for port in report.ports):
+        return  # it has none yet
+    assert report.address is not None
+    member = Member(
+        role=role.name,
+        role_index=instance.role_index,
+        index=instance.index,
+        host=container.host,
+        address=report.address,
+        ports=report.ports,
+    )
+    state.roster.places[instance.index] = container
+    if state.roster.members.get(instance.index) != member:
+        state.roster.members[instance.index] = member
+        state.roster.is_changed = True
+
+
+def has_place(state: ApplicationState, container: Container) -> bool:
+    """Return whether the task of a container that is bound has said where it is, if its peers are to know."""
+    if not state.roster.exists:
+        return True
+    assert container.instance is not None
+    return state.roster.places.get(container.instance.index) is container
+
+
+def publish(state: ApplicationState) -> int:
+    """Make the members that are known now the roster that counts, and return its number."""
+    roster = state.roster
+    if roster.is_changed:
+        roster.is_changed = False
+        roster.number += 1
+        for gate in {role.gate for role in state.roles}:
+            gate.roster_version += 1
+    return roster.number
+
+
+def roster_for(state: ApplicationState, container: Container) -> int:
+    """Return the number of the roster with which the payload of a container may start; 0: there is none yet."""
+    return publish(state) if state.roster.is_known and has_place(state, container) else 0
+
+
+def roster_of(state: ApplicationState, gate: Gate) -> Roster:
+    """Return the roster for the containers behind a gate, with all members that are known."""
+    members = tuple(state.roster.members[index] for index in sorted(state.roster.members))
+    return Roster(generation=gate.generation, version=gate.roster_version, members=members)
