@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from dlapp.errors import ConfigError
 from dlapp.system.files import is_inside
+from dlapp.system.network.port_range import PortRange, read_port_range
 from dlapp.system.text import (
     read_boolean,
     read_choice,
@@ -72,6 +74,8 @@ class NodePolicy(NamedTuple):
     log_limit_bytes: int | None
     cache_dir: str | None
     payload_cache_limit_bytes: int | None
+    network_interface: str | None
+    ports: PortRange
     docker: DockerPolicy
 
 
@@ -182,6 +186,12 @@ def _read_directory(text: str) -> str:
     return os.path.normpath(text)
 
 
+def _read_interface(text: str) -> str:
+    if not re.fullmatch(r"[^\s/:]{1,15}", text, re.ASCII):
+        raise ValueError(f"{shown(text)} is not the name of a network interface")
+    return text
+
+
 def _read_pids(text: str) -> int:
     return read_count(text, 16)
 
@@ -209,6 +219,15 @@ KEYS: tuple[Key, ...] = (
         "size",
         "maximum size of a user's caches of programs (`cache.NAME`); 0 forbids them",
     ),
+    Key(
+        "network_interface",
+        "network_interface",
+        _one(_read_interface),
+        "",
+        "name",
+        "the interface whose address the containers of an application give each other",
+    ),
+    Key("ports", "ports", _one(read_port_range), "20000-29999", "range", "TCP ports for programs (`ports`)"),
     Key(
         "docker.gpu_modes",
         "gpu_modes",
@@ -262,12 +281,30 @@ def node_policy(path: str = FILE, *, owner: int = 0) -> NodePolicy:
     Raises:
         ConfigError: it is not the operator's alone, or something in it cannot be meant; all faults at once.
     """
+    if (data := read_operators_file(path, owner=owner)) is None:
+        return _tree({}, [])
+    faults: list[str] = []
+    policy = _tree(yaml_values(data, path, [key.name for key in KEYS], faults, lists=(MOUNTS,)), faults)
+    if faults:
+        raise ConfigError("\n".join(faults))
+    return policy
+
+
+def read_operators_file(path: str, *, owner: int = 0) -> bytes | None:
+    """Return the content of a file that belongs to the operator alone; None: there is none.
+
+    Args:
+        owner: the uid to which it must belong.
+
+    Raises:
+        ConfigError: others may write it, it cannot be read, or it is larger than `MOST_FILE_BYTES`.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
-        return _tree({}, [])
+        return None
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}; it says what is allowed on this node") from error
+        raise ConfigError(f"{path}: {error.strerror}; it says what holds on this node") from error
     with os.fdopen(fd, "rb") as file:
         info = os.fstat(file.fileno())
         if not stat.S_ISREG(info.st_mode) or info.st_uid != owner or info.st_mode & 0o022:
@@ -276,11 +313,7 @@ def node_policy(path: str = FILE, *, owner: int = 0) -> NodePolicy:
         data = file.read(MOST_FILE_BYTES + 1)
     if len(data) > MOST_FILE_BYTES:
         raise ConfigError(f"{path}: is larger than {MOST_FILE_BYTES >> 10} KiB")
-    faults: list[str] = []
-    policy = _tree(yaml_values(data, path, [key.name for key in KEYS], faults, lists=(MOUNTS,)), faults)
-    if faults:
-        raise ConfigError("\n".join(faults))
-    return policy
+    return data
 
 
 def _tree(found: Mapping[str, YamlValue], faults: list[str]) -> NodePolicy:

@@ -23,7 +23,8 @@ def policy_of(directory: Path, text: str, mode: int = 0o644) -> object:
 def test_without_a_file_the_strict_defaults_hold(tmp_path: Path) -> None:
     policy = node_policy(str(tmp_path / "node.yaml"))
     assert (policy.kill_grace_max_s, policy.log_limit_bytes, policy.cache_dir) == (None, None, None)
-    assert policy.payload_cache_limit_bytes is None
+    assert (policy.payload_cache_limit_bytes, policy.network_interface) == (None, None)
+    assert policy.ports == (20_000, 29_999)
     assert policy.docker == (GPU_MODES, ("host", "bridge", "none"), (), False, 16384, 50)
 
 
@@ -33,6 +34,8 @@ kill_grace_max: 10m
 log_limit: 100m
 cache_dir: /var/cache/dlapp
 payload_cache_limit: 0
+network_interface: ib0
+ports: 21000-21099
 docker:
   gpu_modes: cdi
   networks: [host]
@@ -45,7 +48,8 @@ docker:
 """
     policy = policy_of(tmp_path, text)
     mounts = (Mount("/data/sets", False), Mount("/scratch", True))
-    assert policy == (600.0, 100 << 20, "/var/cache/dlapp", 0, (("cdi",), ("host",), mounts, True, 100, 90))
+    docker = (("cdi",), ("host",), mounts, True, 100, 90)
+    assert policy == (600.0, 100 << 20, "/var/cache/dlapp", 0, "ib0", (21_000, 21_099), docker)
 
 
 @pytest.mark.parametrize("text", ["", "docker:\n", "docker: {mounts: []}\n", "docker:\n  root: false\n"])
@@ -56,6 +60,8 @@ def test_what_a_file_does_not_say_is_as_without_it(tmp_path: Path, text: str) ->
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
+        ("ports: 20000", ":1: ports: '20000' is not a range of ports such as 20000-29999"),
+        ("network_interface: a/b", ":1: network_interface: 'a/b' is not the name of a network interface"),
         ("docker: {gpu_mode: cdi}", ":1: docker.gpu_mode: is not known, the nearest is docker.gpu_modes"),
         (
             "docker: {networks: ['container:other']}",
@@ -110,6 +116,14 @@ def test_the_documentation_has_the_table_of_keys() -> None:
 def test_the_example_is_a_file_that_is_taken(tmp_path: Path) -> None:
     text = (DOCS / "node.yaml").read_text()
     policy = policy_of(tmp_path, text)
-    assert policy == (3600.0, 1 << 30, None, 50 << 30, (("cdi", "gpus"), ("bridge", "none"), (), False, 16384, 50))
+    assert policy == (
+        3600.0,
+        1 << 30,
+        None,
+        50 << 30,
+        None,
+        (20_000, 29_999),
+        (("cdi", "gpus"), ("bridge", "none"), (), False, 16384, 50),
+    )
     for key in KEYS:
         assert f"{key.name.rpartition('.')[2]}:" in text

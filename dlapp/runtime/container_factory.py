@@ -20,6 +20,8 @@ from dlapp.runtime.payload import PayloadDevice, PayloadError, ServiceAway
 WORKSPACE = "/workspace"
 HOME = "/dlapp/home"
 TMP = "/dlapp/tmp"
+RUN = "/dlapp/run"
+PYTHON = "/dlapp/python"
 LIFE = "/dlapp/life"
 _SIGNS_OF_A_RESTART = (
     "connection refused",

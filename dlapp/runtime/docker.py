@@ -8,8 +8,13 @@ What a container sees:
 
     /workspace              the workspace; the working directory
     /dlapp/home, /dlapp/tmp HOME and TMPDIR
+    /dlapp/run              DLAPP_DIR: files that dlapp and the payload exchange
+    /dlapp/python           the module dlapp_context; read-only
     /dlapp/log/             the files that take stdout, stderr and the exit code
     /dlapp/life             the lifeline; read-only, like the wrapper beside it
+
+What is known only when the payload starts cannot be in the container's environment. The wrapper reads it from the file
+env.sh in DLAPP_DIR, which is written before the container starts, and never read by dlapp.
 
 With GPUs the wrapper first writes down which it sees. Only if these are those that were leased is it told to begin.
 
@@ -36,6 +41,8 @@ from dlapp.runtime.container import Bind
 from dlapp.runtime.container_factory import (
     HOME,
     LIFE,
+    PYTHON,
+    RUN,
     TMP,
     WORKSPACE,
     account_binds,
@@ -51,11 +58,13 @@ from dlapp.runtime.gpu.modes import Facts, GpuPart, part_for
 from dlapp.runtime.images import digest_of, make_sure_of_image
 from dlapp.runtime.labels import LABEL_APP, LABEL_IMAGE, labels_of, remove_what_is_left
 from dlapp.runtime.lifeline import Lifeline
-from dlapp.runtime.payload import Payload, PayloadError, PayloadExit
+from dlapp.runtime.payload import NO_VARIABLES, Payload, PayloadError, PayloadExit
 from dlapp.runtime.shim import ShimWatch
+from dlapp.system.files import closing_fd, open_own_directory, write_all
 
 _WRAPPER = "/dlapp/wrapper.sh"
 _LOG = "/dlapp/log"
+_ENV_FILE = "env.sh"
 
 _CALL_TIMEOUT_S = 60.0
 _LOOK_TIMEOUT_S = 5.0
@@ -128,14 +137,17 @@ class DockerRun:
         for path in (payload.stdout, payload.stderr, payload.exit_file):
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
         os.truncate(payload.exit_file, 0)
-        for path in (payload.home, payload.tmp):
+        for path in (payload.home, payload.tmp, payload.run):
             os.makedirs(path, mode=0o700, exist_ok=True)
+        payload.write_context()
         if self._lifeline is None:
             self._lifeline = Lifeline(payload.life)
         out, err, exit_file = f"{_LOG}/stdout", f"{_LOG}/stderr", f"{_LOG}/exit"
         mode = "look" if payload.gpus else "wait"
         # Docker's init then passes SIGTERM (docker stop, the host's shutdown) on to the payload, not only to its shell.
         env = {"HOME": HOME, "TMPDIR": TMP, **payload.env, "TINI_KILL_PROCESS_GROUP": "1"}
+        if (of_image := containers.image_env(image).get("PYTHONPATH")) and env.get("PYTHONPATH") == PYTHON:
+            env["PYTHONPATH"] = f"{of_image}:{PYTHON}"  # it would be lost
         known = accounts.recall(self._settings.lock_dir, str(image["Id"]))
         made = containers.ContainerSpec(
             name=self._name,
@@ -154,6 +166,8 @@ class DockerRun:
                 *self._inputs(),
                 Bind(payload.home, HOME),
                 Bind(payload.tmp, TMP),
+                Bind(payload.run, RUN),
+                Bind(payload.python, PYTHON, read_only=True),
                 Bind(payload.stdout, out),
                 Bind(payload.stderr, err),
                 Bind(payload.exit_file, exit_file),
@@ -187,8 +201,10 @@ class DockerRun:
 
     # ---- while it runs ----
 
-    def start(self) -> None:
+    def start(self, late_env: Mapping[str, str] = NO_VARIABLES) -> None:
         """See `Running.start`."""
+        if late_env:
+            self._write_late_env(late_env)
         with self._explained():
             self._docker.start(self._name)
         # What is asked from now on is good to know, and not worth a long wait for a dockerd that hangs.
@@ -197,6 +213,17 @@ class DockerRun:
         if self._payload.gpus:
             self._look_at_gpus()
         self._shim.open(self._ending.state().get("Pid"))
+
+    def _write_late_env(self, late_env: Mapping[str, str]) -> None:
+        quoted = {name: value.replace("'", "'\\''") for name, value in late_env.items()}
+        text = "".join(f"export {name}='{value}'\n" for name, value in quoted.items())
+        try:
+            with closing_fd(open_own_directory(self._payload.run)) as where:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+                with closing_fd(os.open(_ENV_FILE, flags, 0o600, dir_fd=where)) as fd:
+                    write_all(fd, os.fsencode(text))
+        except OSError as error:
+            raise PayloadError(Fault.NODE, f"the payload's environment could not be written: {error}") from error
 
     def _look_at_gpus(self) -> None:
         """Let the payload begin if the container sees the GPUs that it is to have, and no others."""
@@ -249,6 +276,12 @@ class DockerRun:
         if self._lifeline is not None:
             self._sent.add(signal.SIGTERM)
             self._lifeline.say("term")
+
+    def abort(self) -> None:
+        """See `Running.abort`."""
+        if self._lifeline is not None:
+            self._sent.add(signal.SIGABRT)
+            self._lifeline.say("abort")
 
     def kill(self) -> None:
         """See `Running.kill`."""

@@ -19,8 +19,11 @@ What they say to each other, one JSON object a line:
     outer -> task   {"inner": pid, "namespace": true}
     task -> inner   {"do": "start", "argv": [...], "env": {...}, "cwd": ...}     the descriptors to keep as SCM_RIGHTS
                     {"do": "term"}     SIGTERM to all of the payload, then wait until all of it is gone
+                    {"do": "abort"}    the same with SIGABRT
                     {"do": "kill"}     SIGKILL to all of it
     inner -> task   {"ended": wait status}     all of it is gone; the status is of the payload's first process
+
+After that the task may start the payload of the next generation. Inner ends when the task closes the socket.
 """
 
 from __future__ import annotations
@@ -181,11 +184,18 @@ class _Inner:
         self._own_namespace = own_namespace
         self._heard = bytearray()
         self._fds: list[int] = []
+        self._has_task = True
+        self._begin()
+
+    def _begin(self) -> None:
+        """Be ready for a payload."""
         self._main: int | None = None
         self._status: int | None = None
         self._soft = False
         self._killing = False
         self._alone = True
+        while self._fds:
+            os.close(self._fds.pop())
 
     def run(self) -> NoReturn:
         ended, tell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -194,21 +204,24 @@ class _Inner:
         poll = select.poll()
         poll.register(ended, select.POLLIN)
         poll.register(self._channel, select.POLLIN)
-        while not self._is_over():
-            for fd, _ in poll.poll(_KILL_AGAIN_MS if self._killing else None):
-                if fd == ended:
-                    os.read(ended, 512)
-                elif not self._listen():
-                    poll.unregister(self._channel)
-                    self._killing = True
-            self._reap()
-            if self._status is not None and not self._soft:
-                self._killing = True  # what the payload's first process leaves behind ends with it
-            if self._killing and not self._alone:
-                self._kill_all()
+        while True:
+            while not self._is_over():
+                for fd, _ in poll.poll(_KILL_AGAIN_MS if self._killing else None):
+                    if fd == ended:
+                        os.read(ended, 512)
+                    elif not self._listen():
+                        poll.unregister(self._channel)
+                        self._has_task, self._killing = False, True
                 self._reap()
-        _send(self._channel, {"ended": self._status})
-        os._exit(0)
+                if self._status is not None and not self._soft:
+                    self._killing = True  # what the payload's first process leaves behind ends with it
+                if self._killing and not self._alone:
+                    self._kill_all()
+                    self._reap()
+            _send(self._channel, {"ended": self._status})
+            if not self._has_task:
+                os._exit(0)
+            self._begin()
 
     def _is_over(self) -> bool:
         return self._alone and (self._killing or self._status is not None)
@@ -232,10 +245,13 @@ class _Inner:
             case "start" if self._main is None and not self._killing:
                 self._main = self._start(order["argv"], order["env"], order["cwd"])
                 self._alone = False
-            case "term":
+            case "term" if self._main is not None:  # else it came when the payload had just ended
                 self._soft = True
                 self._signal_all(signal.SIGTERM)
-            case "kill":
+            case "abort" if self._main is not None:
+                self._soft = True
+                self._signal_all(signal.SIGABRT)
+            case "kill" if self._main is not None:
                 self._killing = True
 
     def _start(self, argv: list[str], env: dict[str, str], cwd: str) -> int:

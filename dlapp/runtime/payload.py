@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from dlapp.errors import DlappError
@@ -14,7 +16,9 @@ BY_SHELL = "shell"
 AS_PROGRAM = "program"
 AS_COMMAND = "command"
 SIGNALS = range(1, 65)
+NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
+CONTEXT = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "context.py")
 WRAPPER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "wrapper.sh")
 
 
@@ -66,7 +70,7 @@ class Payload(Value, kw_only=True):
         directory: the container's directory on this host; the files below lie in it.
         script: relative to the workspace; empty: ``command`` runs.
         command: the words of a program that runs without a shell; PATH has it, or it is a path.
-        env: the payload's whole environment; in Docker what is set on top of the image's.
+        env: the payload's environment; in Docker what is set on top of the image's. `Running.start` may add to it.
         image: None: a plain process.
         mounts: in Docker only: paths of the host, and where in `workspace` each is seen instead of what is there;
             read-only.
@@ -96,6 +100,8 @@ class Payload(Value, kw_only=True):
     """HOME of a payload in Docker, on the host."""
     tmp = _Inside("tmp")
     """TMPDIR, on the host."""
+    run = _Inside("run")
+    """DLAPP_DIR, on the host: files that dlapp and the payload exchange. Who writes there is not known."""
     stdout = _Inside("stdout")
     """File of its standard output, unchanged."""
     stderr = _Inside("stderr")
@@ -104,6 +110,17 @@ class Payload(Value, kw_only=True):
     """File in which the wrapper writes how it ended."""
     life = _Inside("life")
     """The FIFO of its lifeline."""
+
+    python = _Inside("python")
+    """Directory of the module dlapp_context, on the host."""
+
+    def write_context(self) -> None:
+        """Make the directory ``python``."""
+        os.makedirs(self.python, 0o700, exist_ok=True)
+        path = os.path.join(self.python, "dlapp_context.py")
+        if not os.path.lexists(path):
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444), "wb") as file:
+                file.write(__loader__.get_data(CONTEXT))  # type: ignore[name-defined]
 
     @property
     def wrapper(self) -> str:
@@ -141,8 +158,15 @@ class PayloadExit(NamedTuple):
 class Running(Protocol):
     """A payload that was made ready: what a task does with it, plain or in Docker."""
 
-    def start(self) -> None:
-        """Begin. Raises PayloadError."""
+    def start(self, late_env: Mapping[str, str] = NO_VARIABLES) -> None:
+        """Begin.
+
+        Args:
+            late_env: added to `Payload.env`: what is not known before the gate of the gang opens.
+
+        Raises:
+            PayloadError: it could not be started.
+        """
 
     def watched_fds(self) -> list[tuple[int, int]]:
         """Descriptors and poll events that mean: call `ended`. May change between calls."""
@@ -152,6 +176,9 @@ class Running(Protocol):
 
     def soft_stop(self) -> None:
         """SIGTERM to all of the payload."""
+
+    def abort(self) -> None:
+        """SIGABRT to all of the payload, by which it may dump its stacks."""
 
     def kill(self) -> None:
         """SIGKILL to all of the payload. May be repeated."""

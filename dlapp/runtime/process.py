@@ -9,12 +9,13 @@ import select
 import signal
 import socket
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from dlapp.messages import Fault
 from dlapp.runtime.guardian import kill_descendants
 from dlapp.runtime.lifeline import Lifeline
-from dlapp.runtime.payload import Payload, PayloadError, PayloadExit, ended_with
+from dlapp.runtime.payload import NO_VARIABLES, Payload, PayloadError, PayloadExit, ended_with
 
 SHELL = "/bin/sh"
 _PATIENCE_S = 2.0
@@ -110,10 +111,11 @@ class PlainRun:
         self._kill_again_at: float | None = None
         self._result: PayloadExit | None = None
 
-    def start(self) -> None:
+    def start(self, late_env: Mapping[str, str] = NO_VARIABLES) -> None:
         """See `Running.start`."""
         payload = self._payload
         words = payload.start_words()
+        payload.write_context()
         how = words[0]
         if how.startswith("/") and not os.access(how, os.X_OK):
             raise PayloadError(Fault.USER, f"{payload.script}: its interpreter {how} is not there")
@@ -122,7 +124,8 @@ class PlainRun:
         files = payload.life, payload.stdout, payload.stderr, payload.exit_file
         argv = [SHELL, payload.wrapper, "exec", *files, *words]
         try:
-            self._guardian.order("start", payload.keep_fds, argv=argv, env=payload.env, cwd=payload.workspace)
+            env = {**payload.env, **late_env}
+            self._guardian.order("start", payload.keep_fds, argv=argv, env=env, cwd=payload.workspace)
         except OSError as error:
             raise PayloadError(Fault.NODE, f"the payload's guardian is gone: {error}") from error
 
@@ -151,6 +154,11 @@ class PlainRun:
         with contextlib.suppress(OSError):
             self._guardian.order("term")
 
+    def abort(self) -> None:
+        """See `Running.abort`."""
+        with contextlib.suppress(OSError):
+            self._guardian.order("abort")
+
     def kill(self) -> None:
         """See `Running.kill`."""
         if self._kill_again_at is None:
@@ -161,7 +169,8 @@ class PlainRun:
                 self._lifeline.close()
 
     def close(self) -> None:
-        """See `Running.close`."""
-        self._guardian.close()
+        """See `Running.close`. The guardian of a payload that has ended is ready for another one."""
+        if self._result is None:
+            self._guardian.close()
         if self._lifeline is not None:
             self._lifeline.close()

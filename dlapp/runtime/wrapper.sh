@@ -5,7 +5,7 @@
 # LIFE  the FIFO whose writing end the task holds; "go" is in it already. No writer left means: end everything.
 # MODE  exec: become the payload; a guardian is our parent, has the exit status and ends what is left.
 #       wait: stay as the payload's parent. Only in a container of our own, below its init: on "term" in the FIFO all
-#       processes get SIGTERM and their end is waited for, on "kill" or its closing all get SIGKILL; EXIT is told the
+#       processes get SIGTERM (on "abort" SIGABRT) and their end is waited for, on "kill" or its closing all get SIGKILL; EXIT is told the
 #       exit code. No GPU was asked for, so none may be seen.
 #       look: the same, but first EXIT is told which GPUs are seen, up to a line "end", and another "go" is waited for.
 # HOW   shell: run SCRIPT by bash, or sh; program: execute it; a path: the same, its interpreter must be there;
@@ -50,6 +50,14 @@ wait)
     ;;
 esac
 
+# Variables that were not known when the container was made; only the task writes this file before the payload runs.
+if [ "$_dlapp_mode" = wait ] && [ -f /dlapp/run/env.sh ]; then
+    . /dlapp/run/env.sh || exit 125
+fi
+
+# A payload that hangs is ended by SIGABRT; its memory is not written to a disk for that.
+[ -z "${DLAPP_HANG_TIMEOUT-}" ] || ulimit -S -c 0
+
 case $_dlapp_how in
 shell)
     if command -v bash >/dev/null 2>&1; then set -- bash "$_dlapp_script" "$@"; else set -- sh "$_dlapp_script" "$@"; fi
@@ -75,14 +83,14 @@ fi
 _dlapp_soft=
 trap '_dlapp_soft=1' USR1
 # A payload may signal its whole process group, which we are part of.
-trap : TERM INT HUP QUIT
+trap : TERM INT HUP QUIT ABRT
 (
-    trap '' TERM INT HUP QUIT USR1 PIPE
+    trap '' TERM INT HUP QUIT ABRT USR1 PIPE
     exec >/dev/null 2>&1
     while read -r _dlapp_word <&3; do
         [ "$_dlapp_word" = kill ] && break
         kill -s USR1 $$
-        kill -s TERM -- -1
+        if [ "$_dlapp_word" = abort ]; then kill -s ABRT -- -1; else kill -s TERM -- -1; fi
     done
     kill -s KILL -- -1
 ) &

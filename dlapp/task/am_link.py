@@ -23,6 +23,7 @@ from dlapp.errors import Denied, DlappError, NotFound, SpecError, Unreachable
 from dlapp.ids import ContainerId
 from dlapp.messages import Assignment, Hello, Orders, Phase, Report, Stop, TaskResult
 from dlapp.net.control_client import ControlConnection
+from dlapp.roster import Roster
 from dlapp.serialization import from_json, to_json
 from dlapp.system import waits
 from dlapp.system.clock import backoff_s, date_and_time
@@ -43,6 +44,7 @@ NEWS_IDLE_S = 5.0
 _FIND_EVERY_S = 1.0
 _LOOK_FOR_END_EVERY_S = 1.0
 """Most often nothing is due then."""
+_LOOK_FOR_DECISION_S = 0.5
 _SAID_FOR_S = 60.0
 """So long each report that was not delivered has a line in dlapp.log, and after that one an hour."""
 _SAID_EVERY_S = 3600.0
@@ -89,6 +91,7 @@ class AmLink:
         self._number = 1
         self._attempt = 0
         self._orders: Orders | None = None
+        self._roster: tuple[Orders, Roster] | None = None
         self._closing = False
         self._threads = [
             threading.Thread(target=self._send_news, name="task-news", daemon=True),
@@ -134,9 +137,11 @@ class AmLink:
             return assignment
         raise AssertionError
 
-    def begin(self, index: int) -> None:
-        """Report from now on, as CONTAINER_INDEX ``index``."""
-        self._last = Report(container_id=self._container_id, number=1, index=index, phase=Phase.STARTING)
+    def begin(self, index: int, generation: int = 0) -> None:
+        """Report from now on, as CONTAINER_INDEX ``index``, in a generation of its gang."""
+        self._last = Report(
+            container_id=self._container_id, number=1, index=index, phase=Phase.STARTING, generation=generation
+        )
         for thread in self._threads:
             thread.start()
 
@@ -158,6 +163,7 @@ class AmLink:
                 "progress": None,
                 "detail": "",
                 "waits_for": "",
+                "failure": None,
                 **details,
             }
             self._last, self._detail = replace(self._last, **fields), str(fields["detail"])
@@ -167,11 +173,44 @@ class AmLink:
             self._unsent.append(self._last)
             self._changed.notify_all()
 
-    def wait_for_go(self) -> None:
-        """Wait until the gate is open."""
+    @property
+    def generation(self) -> int:
+        """Generation of the gang, as far as this task has heard."""
+        return self._orders.generation if self._orders is not None else 0
+
+    @property
+    def abort(self) -> str:
+        """Reason why the payload is taken to hang; empty: it is not."""
+        return self._orders.abort if self._orders is not None else ""
+
+    def wait_for_go(self, generation: int, *, with_roster: bool) -> int:
+        """Wait until the gate is open for a generation, or until there is a later one; return which there is.
+
+        Args:
+            generation: the one that is ready.
+            with_roster: the gate does not count as open before the roster is there.
+        """
         with self._changed:
-            while not (self._orders is not None and self._orders.go):
+            while True:
+                orders = self._orders
+                if orders is not None:
+                    is_mine = orders.generation == generation
+                    is_open = orders.go and self._has_roster(must_be=with_roster)
+                    if orders.generation > generation or (is_mine and is_open):
+                        return orders.generation
                 self._changed.wait()
+
+    def wait_for_decision(self, generation: int) -> None:
+        """Wait until there is a later generation, or this task is to end."""
+        with self._changed:
+            while self.generation <= generation and self._stopper.wanted is Stop.NO and not self._over:
+                self._changed.wait(_LOOK_FOR_DECISION_S)  # a signal that ends this task does not notify
+
+    @property
+    def roster(self) -> Roster | None:
+        """The latest roster; None: the ApplicationMaster has not named one. Each is another object."""
+        known = self._roster
+        return known[1] if known is not None else None
 
     def finish(self, result: TaskResult, deadline_s: float) -> bool:
         """Report the result; whether the ApplicationMaster has it. Nothing can be said after it."""
@@ -206,7 +245,8 @@ class AmLink:
             elif self._alone_since is None:
                 self._alone_since = time.monotonic()
         if self.is_alone:
-            self._stopper.order(Stop.SOFT, f"there was no ApplicationMaster for {self._alone_s:g} s")
+            why = f"there was no ApplicationMaster for {self._alone_s:g} s"
+            self._stopper.order(Stop.SOFT, why, reason="no_applicationmaster")
 
     # ---- the threads ----
 
@@ -257,10 +297,12 @@ class AmLink:
                 assert self._last is not None
                 last, url = self._last, self._url
                 wait_s = self._orders.report_every_s if self._orders else 10.0
+                if not self._has_roster():
+                    wait_s = 0.0  # it is fetched again after this report
                 if last.result is not None:
                     self._poll_connection.rest()
                     return  # said by the other thread, once; no report follows it
-            if self._report(self._poll_connection, last, wait_s=wait_s):
+            if self._report(self._poll_connection, last, wait_s=wait_s) and self._fetch_roster():
                 pauses_s = backoff_s(*_PAUSES_S)
             else:
                 with self._changed:
@@ -274,7 +316,8 @@ class AmLink:
         """Send one report; False: nobody answered, so it is to be sent again."""
         with self._changed:
             seen = self._orders.number if self._orders else 0
-            report = replace(news, seen=seen, wait_s=wait_s)
+            version = self._roster[1].version if self._roster else 0
+            report = replace(news, seen=seen, wait_s=wait_s, roster_version=version)
         try:
             orders = from_json(Orders, self._call(connection, "report", report, wait_s + CALL_TIMEOUT_S))
         except Unreachable as error:
@@ -292,6 +335,32 @@ class AmLink:
         self._notice(is_there=True)
         self._hear()
         self._take(orders)
+        return True
+
+    def _has_roster(self, *, must_be: bool = False) -> bool:
+        """Return whether the roster that the latest orders name is there; what they do not name ``must_be`` or not."""
+        orders, known = self._orders, self._roster
+        if orders is None or not orders.roster:
+            return not must_be
+        return known is not None and (known[0].attempt, known[0].roster) == (orders.attempt, orders.roster)
+
+    def _fetch_roster(self) -> bool:
+        """Fetch the roster that the latest orders name. Return False if it is to be tried again."""
+        with self._changed:
+            orders = self._orders
+            if orders is None or self._has_roster():
+                return True
+        try:
+            path = f"/v1/tasks/{self._container_id}/roster"
+            roster = from_json(Roster, self._poll_connection.call("GET", path, timeout_s=CALL_TIMEOUT_S))
+        except DlappError as error:
+            if not self._closing:
+                self._warn(f"no roster yet: {error}")
+            return False
+        with self._changed:
+            self._roster = orders, roster
+            self._changed.notify_all()
+        self._stopper.wake()
         return True
 
     def _say_undelivered(self, error: Unreachable, *, has_result: bool) -> None:
@@ -385,8 +454,11 @@ class AmLink:
                 return
             self._attempt, self._orders = orders.attempt, orders
             self._changed.notify_all()
+        if known is None or orders.generation > known.generation or orders.abort:
+            self._stopper.wake()
         if orders.stop is not Stop.NO:
-            self._stopper.order(orders.stop, orders.why or "stopped by the ApplicationMaster", orders.grace_s)
+            why = orders.why or "stopped by the ApplicationMaster"
+            self._stopper.order(orders.stop, why, orders.grace_s, orders.reason)
 
     def _call(self, connection: ControlConnection, word: str, message: Hello | Report, timeout_s: float) -> Any:
         path = f"/v1/tasks/{self._container_id}/{word}"

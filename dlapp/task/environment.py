@@ -27,6 +27,8 @@ def payload_environment(
     tmp: str,
     submitter: Mapping[str, str] | None,
     user: Mapping[str, str],
+    run: str | None = None,
+    python: str | None = None,
     gpu_indices: Sequence[int] = (),
     gpu_uuids: Sequence[str] = (),
     caches: Mapping[str, str] | None = None,
@@ -44,6 +46,9 @@ def payload_environment(
         tmp: TMPDIR, as the payload sees it.
         submitter: what a plain process takes over from the submitter's shell; None: the payload runs in Docker.
         user: the variables of the properties file.
+        run: DLAPP_DIR, as the payload sees it; None: there is none, as in a shell.
+        python: directory of the module dlapp_context, as the payload sees it; None: there is none. It comes last on
+            PYTHONPATH, so that no module of the user's is hidden.
         gpu_indices, gpu_uuids: the devices that it holds, in the same order.
         caches: name of the variable -> path of a cache, as the payload sees it.
     """
@@ -67,12 +72,19 @@ def payload_environment(
         "NV_GPU": ",".join(map(str, gpu_indices)),
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
     }
+    if run is not None:
+        env |= {"DLAPP_DIR": run, "DLAPP_REPORT": f"{run}/report", "DLAPP_STOP": f"{run}/stop"}
     if plain:
         env["PWD"] = workspace
         env["CUDA_VISIBLE_DEVICES"] = ",".join(gpu_uuids)
     elif not gpu_indices:
         # Many images say "all"; whatever Docker's default runtime is, no ask means no GPU.
         env["NVIDIA_VISIBLE_DEVICES"] = "void"
+    if assignment.hang_timeout_s is not None:
+        env["DLAPP_HANG_TIMEOUT"] = f"{assignment.hang_timeout_s:g}"
+        env.setdefault("PYTHONFAULTHANDLER", "1")  # it dumps the stacks of all threads on SIGABRT
+    if python is not None:
+        env["PYTHONPATH"] = f"{env['PYTHONPATH']}:{python}" if env.get("PYTHONPATH") else python
     env |= caches or {}
     _add_places(env, "DLAPP_INPUT", workspace, [(one.name, one.input_path) for one in assignment.inputs])
     _add_places(env, "DLAPP_OUTPUT", workspace, [(one.name, one.output_path) for one in assignment.outputs])

@@ -32,6 +32,8 @@ class InterruptHandler:
     def __init__(self) -> None:
         self.wanted = Stop.NO
         self.why = ""
+        self.reason = ""
+        """One word for programs; see `dlapp.messages.Orders`."""
         self.grace_s: float | None = None
         self.from_outside = False
         """Somebody else than the ApplicationMaster stopped this task, by SIGTERM."""
@@ -42,12 +44,16 @@ class InterruptHandler:
         signal.signal(signal.SIGTERM, self._on_sigterm)
         signal.signal(signal.SIGUSR1, self._on_wake)
 
-    def order(self, wanted: Stop, why: str, grace_s: float | None = None) -> None:
-        """Write an order down. A weaker one than is known already changes nothing."""
+    def order(self, wanted: Stop, why: str, grace_s: float | None = None, reason: str = "") -> None:
+        """Write an order down. A weaker one than is known already changes nothing.
+
+        Args:
+            wanted, why, grace_s, reason: as of `dlapp.messages.Orders`; ``grace_s`` None: the application's.
+        """
         with self._lock:
             if _SEVERITY[wanted] <= _SEVERITY[self.wanted]:
                 return
-            self.wanted, self.why, self.grace_s = wanted, why, grace_s
+            self.wanted, self.why, self.grace_s, self.reason = wanted, why, grace_s, reason
         self.wake()
 
     def wake(self) -> None:

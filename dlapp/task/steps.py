@@ -11,6 +11,9 @@
     RELEASING  the workspace removed, the GPUs given back
     ENDED      with the result
 
+Where the gang is restarted, a payload that runs is ended, and the steps from UNPACKING on are made again for the next
+generation; the image, the GPUs, and the plan of the input stay.
+
 A stop before the payload runs cuts the step off; what it left is removed like everything else. Whatever happens, the
 result is the last thing the ApplicationMaster hears, and it hears it when nothing of the container is left to do.
 """
@@ -23,70 +26,66 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from dlapp.errors import Denied, DlappError, NotFound, Unreachable, UsageError
-from dlapp.launch_spec import FILE_NAME, RESERVED_FROM, LaunchSpec, LedgerSettings
-from dlapp.locations import HDFS, HdfsPlace, shown
-from dlapp.messages import Assignment, Fault, Phase, Stop, StoredOutput, TaskResult
+from dlapp.errors import DlappError, Unreachable, UsageError
+from dlapp.launch_spec import FILE_NAME, RESERVED_FROM, LaunchSpec
+from dlapp.locations import HDFS, HdfsPlace
+from dlapp.messages import Assignment, Fault, PayloadStatus, Phase, Stop, TaskResult
 from dlapp.node_policy import FILE as NODE_FILE
 from dlapp.node_policy import NodePolicy, node_policy
 from dlapp.runtime.payload import Payload, PayloadDevice, PayloadError, PayloadExit, Running, ServiceAway
 from dlapp.runtime.process import Guardian, PlainRun
 from dlapp.serialization import from_json
-from dlapp.spec import OnFailure, OutputSpec
-from dlapp.storage.api import DiskFull, Moved
-from dlapp.storage.open import open_output
+from dlapp.storage.api import DiskFull
 from dlapp.storage.tree import Pace, remove_tree
 from dlapp.system import log_times
 from dlapp.system.clock import backoff_s
 from dlapp.system.disk_space import FULL, mount_point
 from dlapp.system.log_times import LogTimesWriter
 from dlapp.system.owners import user_name
-from dlapp.system.waits import FILE_SYSTEM, Wait
+from dlapp.system.waits import Wait
 from dlapp.task.am_address import finder
 from dlapp.task.am_link import AmLink
-from dlapp.task.environment import NODE_MANAGERS, node_name, payload_environment
+from dlapp.task.environment import NODE_MANAGERS, payload_environment
+from dlapp.task.failure import with_cause
 from dlapp.task.inputs import Inputs
 from dlapp.task.interrupt import InterruptHandler, Stopped
 from dlapp.task.logs import LogCap, TaskLog
+from dlapp.task.outputs import Outputs, inside_workspace
+from dlapp.task.protocol.payload_files import PayloadFiles
+from dlapp.task.step_errors import StepFailed, step
 from dlapp.task.unpack import unpack
-from dlapp.task.workspace_changes import WorkspaceChanges, closest, describe
+from dlapp.task.workspace_changes import WorkspaceChanges
 from dlapp.value import replace
 
 if TYPE_CHECKING:
-    from dlapp.gpuid.ledger import Lease, Ledger
+    from dlapp.roster import Roster
     from dlapp.storage.cache.payload import PayloadCaches
     from dlapp.storage.inputs import PlannedInput
-    from dlapp.task.gpu_health import LeasedDevices
+    from dlapp.task.checkpoints import TaskCheckpoints
+    from dlapp.task.gpu_lease import GpuLease
+    from dlapp.task.rendezvous import Rendezvous
 
 RESULT_DEADLINE_S = 60.0
 """How long the result is tried to be brought to an ApplicationMaster that does not answer, or to the next one."""
 RESULT_ON_A_CLUSTER_S = 7 * 86_400.0
 """There the next one may have to wait for its turn, and until it is there nobody else knows what this one did. Should
 there be none any more, YARN ends the container."""
-_STORE_AGAIN_S = 1.0, 30.0
-"""Between two tries to store what cannot be stored just now: doubled from the first to the second."""
 _SERVICE_AGAIN_S = 1.0, 5.0
-"""The same for a service that the payload needs to start."""
+"""Between two tries of a service that the payload needs to start: doubled from the first to the second."""
 _REACH_S = 2.0
 """How long ZooKeeper or a NameNode may take to answer before it counts as away."""
 T = TypeVar("T")
 _HOME_GONE = "the directory of the container was removed from its node: its NodeManager was restarted without recovery"
 _DOCKER_ANSWER_S = 60.0
 _PROGRESS_EVERY_S = 0.5
+_DUMP_S = 10.0
+"""For a payload that hangs, to dump its stacks."""
 _TAKEN_EVERY_S = 0.005
-
-
-class StepFailed(Exception):
-    """A step failed, with the fault and the line for the user; ``service`` as in `TaskResult`."""
-
-    def __init__(self, fault: Fault, message: str, *, service: str = "") -> None:
-        super().__init__(message)
-        self.fault, self.service = fault, service
 
 
 CheckNode = Callable[[Mapping[str, str], LaunchSpec], Mapping[str, Any]]
@@ -116,21 +115,23 @@ class Task:
         self._stopper = InterruptHandler()
         self._log = TaskLog(os.path.join(home, "dlapp.log"))
         self._note = self._log.note
-        self._ledger: Ledger | None = None
-        self._lease: Lease | None = None
-        self._devices: LeasedDevices | None = None
+        self._lease: GpuLease | None = None
         self._planned: list[PlannedInput] = []
         self._inputs: Inputs | None = None
         self._caches: PayloadCaches | None = None
+        self._rendezvous: Rendezvous | None = None
+        self._refused: Roster | None = None  # the payload did not let it be written
         self._cache_paths: dict[str, str] = {}  # of the host
-        self._ran_s = 0.0  # the payload
         self._changes: WorkspaceChanges | None = None
+        self._checkpoints: TaskCheckpoints | None = None
         self._has_begun = False  # the payload
+        self._generation = 0
+        self._hang = ""  # why the payload was aborted
         self._home_id = _identity(home)
-        self._stays: list[str] = []  # of the workspace, because it could not be brought to any other place
         self._waits_for = ""  # it is tried again, and this is what it waited for
-        self._unstored: list[str] = []  # directories with such output
+        self._step = partial(step, self._stopper)
         self._link: AmLink
+        self._outputs: Outputs
         self._launch: LaunchSpec
         self._assignment: Assignment
         self._policy: NodePolicy
@@ -168,7 +169,18 @@ class Task:
                 return 1
             one = self._assignment
             self._note(f"{one.application_id} attempt {one.attempt}: {one.role} {one.role_index}, index {one.index}")
-            link.begin(one.index)
+            self._generation = one.generation
+            link.begin(one.index, one.generation)
+            self._outputs = Outputs(
+                one,
+                launch,
+                self._home,
+                link,
+                step=self._step,
+                say=self._say,
+                note=self._note,
+                give_back=self._give_back_all,
+            )
             result = self._all_steps()
             self._note(f"ended: {_words_on(result)}")
             if self._stopper.from_outside and result.fault is Fault.STOPPED:
@@ -198,8 +210,9 @@ class Task:
             result = TaskResult(fault=Fault.NODE, message=f"the task failed: {error!r} (see dlapp.log)")
         if self._is_home_gone and result.fault is not Fault.STOPPED:
             result = TaskResult(fault=Fault.NODE, message=_HOME_GONE, lost=True)
-        if self._unstored:
-            result = replace(result, unstored=tuple(self._unstored))
+        if self._outputs.unstored:
+            result = replace(result, unstored=tuple(self._outputs.unstored))
+        result = with_cause(result, self._home, self._log.warn)
         self._link.say(Phase.RELEASING, detail="removing the workspace")
         self._clean_up()
         return result
@@ -208,7 +221,11 @@ class Task:
         with self._step("this node's rules cannot be read", node=True):
             self._policy = node_policy()
         if self._assignment.collect_gpus:
-            return self._work_without_payload("the GPU ledger could not be cleaned up", self._collected_gpus)
+            from dlapp.task.gpu_lease import collected_gpus
+
+            return self._work_without_payload(
+                "the GPU ledger could not be cleaned up", partial(collected_gpus, self._launch)
+            )
         if self._assignment.check_node:
             return self._work_without_payload("the node could not be checked", self._checked_node)
         self._refuse_root()
@@ -216,22 +233,69 @@ class Task:
         self._try_outputs()
         self._get_image()
         self._hold_caches()
+        self._open_checkpoints()
         self._fill_workspace()
         self._lease_gpus()
-        run = self._made_ready()
-        try:
-            self._wait()
-            with self._devices.watched(self._stopper.wake) if self._devices else nullcontext():
-                began = time.monotonic()
-                ended, soft, cut = self._run(run)
-                self._ran_s = time.monotonic() - began
-                device = self._devices.why_it_failed() if self._devices and ended.exit_code != 0 else ""
-        finally:
-            run.close()
-        result = self._result_of(ended, soft, cut, device)
+        while True:
+            self._take_place()
+            run = self._made_ready()
+            try:
+                self._wait()
+                with (
+                    self._lease.watched(self._stopper.wake) if self._lease else nullcontext(),
+                    self._checkpoints.copying() if self._checkpoints else nullcontext(),
+                ):
+                    began = time.monotonic()
+                    ended, soft, cut = self._run(run)
+                    ran_s = time.monotonic() - began
+                    device = self._lease.why_it_failed() if self._lease and ended.exit_code != 0 else ""
+            finally:
+                run.close()
+            self._store_last_checkpoint(ended, soft)
+            result = self._result_of(ended, soft, cut, device)
+            if not self._is_to_begin_again(result, device):
+                break
+            self._begin_generation()
         if self._stopper.wanted is Stop.NOW or self._is_home_gone or self._link.why_over:
             return result
-        return self._with_outputs(result)
+        if self._changes is None:  # there is no output
+            return result
+        workspace = os.path.join(self._home, "workspace")
+        mounts = self._inputs.mounts if self._inputs is not None else ()
+        mounted = [os.path.relpath(path, workspace) for _, path in mounts]  # Docker makes the mount points
+        return self._outputs.store(result, ran_s, self._changes, mounted)
+
+    @property
+    def _is_recalled(self) -> bool:
+        """True if the gang was restarted since this task's generation began."""
+        return self._link.generation > self._generation
+
+    def _is_to_begin_again(self, result: TaskResult, device: str) -> bool:
+        """Return whether the payload is to run once more, in the next generation; of a gang that may take some time.
+
+        Args:
+            result: of the payload.
+            device: what failed of the GPUs; empty: they did not fail.
+        """
+        if device or self._is_home_gone:
+            return False
+        is_failure = result.fault is Fault.USER and self._assignment.in_gang
+        if is_failure and not self._is_recalled and self._stopper.wanted is Stop.NO:
+            self._note(f"the payload failed: {_words_on(result)}")
+            self._link.say(Phase.RUNNING, detail=result.exit_text, gpus=self._gpus, failure=result)
+            self._link.wait_for_decision(self._generation)
+        return self._is_recalled and self._stopper.wanted is Stop.NO
+
+    def _begin_generation(self) -> None:
+        """Prepare the payload of the next generation, and keep what the last one printed."""
+        with self._step("the next generation could not be prepared", node=True):
+            for name in ("stdout", "stderr", log_times.NAME):
+                path = os.path.realpath(os.path.join(self._home, name))  # on a cluster the NodeManager's directory
+                if os.path.exists(path):
+                    os.rename(path, f"{path}.gen{self._generation}")
+        self._generation, self._hang = self._link.generation, ""
+        self._say(Phase.UNPACKING, generation=self._generation, payload=None)
+        self._fill_workspace()
 
     @property
     def _is_home_gone(self) -> bool:
@@ -268,16 +332,6 @@ class Task:
                 with open(os.path.join(self._home, name), "w", encoding="utf-8") as file:
                     file.write(text)
         return TaskResult(fault=Fault.NONE, exit_code=0)
-
-    def _collected_gpus(self) -> Mapping[str, Any]:
-        from dlapp.gpuid.factory import open_ledger
-        from dlapp.gpuid.ledger import reclaim_all
-
-        ledger = open_ledger(self._ledger_settings)
-        try:
-            return {"host": ledger.host, "leases": reclaim_all(ledger)}
-        finally:
-            ledger.close()
 
     def _checked_node(self) -> Mapping[str, Any]:
         if self._check_node is None:
@@ -367,20 +421,7 @@ class Task:
             self._say(Phase.STARTING, detail="trying the place of the output")
             with self._step(f"output {output.output_path} could not be stored"):
                 self._wait_out(partial(_reach_hdfs, self._launch.hdfs.of(part)), Phase.STARTING, service)
-                self._wait_out(partial(self._try_storing, part, service), Phase.STARTING, service)
-
-    def _try_storing(self, part: str, service: str) -> None:
-        from dlapp.storage.webhdfs import DataNodeRefused, DataNodeUnreachable
-
-        try:
-            open_output(part, self._launch.hdfs).try_storing(part)
-        except DiskFull as error:
-            self._note(f"the output could not be stored now: {error}")  # it may be possible when there is output
-        except DataNodeUnreachable as error:
-            message = f"the output could not be stored from this node: {error}"
-            raise ServiceAway(f"the DataNodes of {service}", str(error), message, Fault.NODE) from error
-        except DataNodeRefused as error:
-            raise StepFailed(Fault.NODE, f"the output could not be stored from this node: {error}") from error
+                self._wait_out(partial(self._outputs.try_storing, part, service), Phase.STARTING, service)
 
     def _hold_caches(self) -> None:
         if not self._assignment.caches:
@@ -399,62 +440,16 @@ class Task:
         if gcores == 0:
             return
         self._say(Phase.LEASING, detail=f"{gcores} GPUs")
+        from dlapp.task.gpu_lease import GpuLease
+
         with self._step("GPUs could not be leased", node=True):
-            self._lease = self._leased(gcores)
-        from dlapp.task.gpu_health import LeasedDevices
-
-        assert self._ledger is not None
-        self._devices = LeasedDevices(self._ledger, self._lease.devices, self._note, self._log.warn)
+            self._lease = GpuLease(self._assignment, self._launch, self._home, self._note, self._log.warn)
+            self._wait_out(self._lease.take, Phase.LEASING, self._lease.service)
         self._say(Phase.LEASING, gpus=self._gpus)
-
-    def _leased(self, gcores: int) -> Lease:
-        from dlapp.gpuid.factory import open_ledger
-        from dlapp.gpuid.health.inspection import Inspector
-        from dlapp.gpuid.rules import LeaseRequest
-
-        one = self._assignment
-        settings = self._ledger_settings
-        self._ledger = ledger = open_ledger(settings, inspect=Inspector())
-        # A plain payload inherits the lease's descriptors; one in Docker cannot.
-        evidence = self._evidence_of_docker() if one.docker_image else {}
-        ask = LeaseRequest(
-            str(one.application_id), str(one.container_id), one.username, gcores, (), evidence, one.spread
-        )
-
-        timeout_s = self._launch.lease_timeout_s
-
-        def lease() -> Lease:
-            ledger.reach(timeout_s=_REACH_S)
-            with Wait(f"{gcores} free GPU{'' if gcores == 1 else 's'} of this node", timeout_s):
-                return ledger.acquire(ask, timeout_s=timeout_s)
-
-        leased = self._wait_out(lease, Phase.LEASING, f"ZooKeeper at {settings.ensemble}" if settings.ensemble else "")
-        # A payload runs for days. With a session for each, an ensemble that restarts gets all of them back at once; a
-        # release connects anew.
-        ledger.close()
-        return leased
-
-    @property
-    def _ledger_settings(self) -> LedgerSettings:
-        if self._launch.ledger is None:
-            raise UsageError("there is no GPU ledger")
-        return self._launch.ledger
-
-    def _evidence_of_docker(self) -> dict[str, Any]:
-        from dlapp.gpuid.liveness.probes import this_task
-        from dlapp.runtime.labels import LABEL_CONTAINER
-
-        label = f"{LABEL_CONTAINER}={self._assignment.container_id}"
-        # With the task's name whoever needs the GPUs may remove what it left, once it is gone.
-        return {
-            "task": this_task(),
-            "fifo": os.path.join(self._home, "life"),
-            "docker": {"host": self._launch.docker.host, "label": label},
-        }
 
     @property
     def _gpus(self) -> tuple[int, ...]:
-        return tuple(device.index for device in self._lease.devices) if self._lease else ()
+        return self._lease.indexes if self._lease else ()
 
     def _fill_workspace(self) -> None:
         """Unpack the workspace and fetch the input. On a single node a full disk is waited for, like a service: the
@@ -464,6 +459,7 @@ class Task:
             try:
                 self._unpack()
                 self._fetch()
+                self._restore_checkpoint()
                 self._waits_for = ""
                 return
             except StepFailed as error:
@@ -480,10 +476,11 @@ class Task:
     def _unpack(self) -> None:
         self._say(Phase.UNPACKING)
         workspace = os.path.join(self._home, "workspace")
-        for name in ("workspace", "tmp"):
+        for name in ("workspace", "tmp", "run"):
             remove_tree(os.path.join(self._home, name))
         with self._step("the workspace could not be unpacked", node=True):
-            os.mkdir(os.path.join(self._home, "tmp"), 0o700)
+            for name in ("tmp", "run"):
+                os.mkdir(os.path.join(self._home, name), 0o700)
             os.mkdir(workspace, 0o700)  # in a shared queue the group may read the directory that it is in
             one = self._assignment
             if one.outputs:
@@ -495,13 +492,15 @@ class Task:
         if not self._assignment.inputs:
             return
         self._say(Phase.FETCHING)
-        self._inputs = inputs = Inputs(self._launch.cache, self._note)
+        # What the last generation had of the cache stays there until this one has it.
+        former, self._inputs = self._inputs, Inputs(self._launch.cache, self._note)
+        inputs = self._inputs
         in_docker, outputs, written = self._what_is_written()
         temporary = os.path.join(self._home, "tmp", "archives")
         for planned in self._planned:
             one = planned.section
             with self._step(f"input {one.input_path} could not be fetched", service=_file_system(one.sources)):
-                into = self._inside_workspace(one.input_path)
+                into = inside_workspace(self._home, one.input_path)
                 # What is mounted is not there for whoever stores the output, and cannot be written.
                 may_mount = in_docker and not one.unpack and not any(f"{into}/".startswith(f"{p}/") for p in outputs)
                 moved = planned.bring(
@@ -516,7 +515,36 @@ class Task:
                     self._teller(),
                 )
                 self._note(f"input {one.input_path}: {moved.files} files, {moved.size_bytes} bytes")
-        self._planned.clear()  # of many files it takes room
+        if former is not None:
+            former.close()
+        if not self._assignment.in_gang:
+            self._planned.clear()  # of many files it takes room
+
+    def _open_checkpoints(self) -> None:
+        one = self._assignment
+        if one.checkpoint is None:
+            return
+        from dlapp.task.checkpoints import TaskCheckpoints
+
+        seen_as = [os.path.normpath(os.path.join(self._seen_workspace, one.checkpoint.path))]
+        with self._step("checkpoints are not possible", node=True):
+            self._checkpoints = TaskCheckpoints(one.checkpoint, self._home, self._launch.hdfs, self._note, seen_as)
+
+    def _restore_checkpoint(self) -> None:
+        if self._checkpoints is None or (spec := self._assignment.checkpoint) is None:
+            return
+        self._say(Phase.FETCHING, detail="restoring the checkpoint")
+        with self._step("the checkpoint could not be restored"):
+            self._wait_out(self._checkpoints.restore, Phase.FETCHING, _file_system((spec.target,)))
+
+    @property
+    def _seen_workspace(self) -> str:
+        """Path of the workspace as the payload sees it."""
+        if self._assignment.docker_image is None:
+            return os.path.join(self._home, "workspace")
+        from dlapp.runtime.container_factory import WORKSPACE
+
+        return WORKSPACE
 
     def _what_is_written(self) -> tuple[bool, list[str], list[str]]:
         """Return whether the payload is a container; where its outputs are; all that somebody may have to write to, or
@@ -529,14 +557,6 @@ class Task:
         ]
         return one.docker_image is not None, outputs, [*outputs, *others]
 
-    def _inside_workspace(self, path: str) -> str:
-        """The host's path of a directory in the workspace. Raises UsageError where a link leads out of it."""
-        root = os.path.realpath(os.path.join(self._home, "workspace"))
-        full = os.path.realpath(os.path.join(root, path))
-        if full != root and not full.startswith(root + "/"):
-            raise UsageError(f"{shown(path)} leads out of the workspace by a link")
-        return full
-
     def _made_ready(self) -> Running:
         one = self._assignment
         if one.docker_image is None:
@@ -546,6 +566,8 @@ class Task:
                 workspace=os.path.join(self._home, "workspace"),
                 home=home,
                 tmp=os.path.join(self._home, "tmp"),
+                run=os.path.join(self._home, "run"),
+                python=os.path.join(self._home, "python"),
                 submitter=self._launch.environment,
             )
             return PlainRun(payload, self._guardian)
@@ -559,6 +581,8 @@ class Task:
             workspace=container_factory.WORKSPACE,
             home=container_factory.HOME,
             tmp=container_factory.TMP,
+            run=container_factory.RUN,
+            python=container_factory.PYTHON,
             submitter=None,
         )
         policy, settings = self._policy.docker, self._launch.docker
@@ -574,7 +598,9 @@ class Task:
                 raise
         return run
 
-    def _payload(self, *, workspace: str, home: str, tmp: str, submitter: dict[str, str] | None) -> Payload:
+    def _payload(
+        self, *, workspace: str, home: str, tmp: str, run: str, python: str, submitter: dict[str, str] | None
+    ) -> Payload:
         one, lease = self._assignment, self._lease
         return Payload(
             application_id=str(one.application_id),
@@ -588,6 +614,8 @@ class Task:
                 workspace=workspace,
                 home=home,
                 tmp=tmp,
+                run=run,
+                python=python,
                 submitter=submitter,
                 user=self._launch.env,
                 gpu_indices=self._gpus,
@@ -608,14 +636,31 @@ class Task:
                 *self._keep_fds,
                 *(lease.fds if lease else ()),
                 *(self._caches.lock_fds if self._caches else ()),
+                *(self._rendezvous.lock_fds if self._rendezvous else ()),
             ),
             as_submitter=runs_as_submitter(os.environ, on_a_node=self._on_a_node),
         )
 
+    def _take_place(self) -> None:
+        """Lock the ports of this container, and find the address at which its peers reach it."""
+        one = self._assignment
+        if not one.has_roster:
+            return
+        from dlapp.task.rendezvous import Rendezvous
+
+        with self._step("the container has no address or ports for its peers", node=True):
+            if self._rendezvous is None:
+                self._rendezvous = Rendezvous(one, self._launch, self._policy, self._home)
+            self._rendezvous.take_place()
+        self._link.say(self._link.phase, address=self._rendezvous.address, ports=self._rendezvous.ports)
+
     def _wait(self) -> None:
         self._say(Phase.WAITING)
         with self._stopper.interruptible():
-            self._link.wait_for_go()
+            wait_for_go = partial(self._link.wait_for_go, with_roster=self._rendezvous is not None)
+            while (generation := wait_for_go(self._generation)) != self._generation:
+                self._generation = generation
+                self._say(Phase.WAITING, generation=generation)
 
     # ---- the payload ----
 
@@ -626,20 +671,38 @@ class Task:
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
         limit_bytes, most = self._assignment.log_limit_bytes, self._policy.log_limit_bytes
         times = LogTimesWriter(os.path.join(self._home, log_times.NAME))
+
+        def tell(status: PayloadStatus) -> None:
+            self._link.say(Phase.RUNNING, gpus=self._gpus, progress=status.progress, payload=status, detail=cap.told)
+
         with LogCap(files, limit_bytes if most is None else min(limit_bytes, most), times, self._log.warn) as cap:
-            ended, soft = self._run_under(cap, run)
+            with self._step("the payload could not be started", node=True, cut_by=Stop.NOW):
+                place = None
+                if self._assignment.ready_by_port and self._rendezvous is not None:
+                    place = self._rendezvous.address, self._rendezvous.ports[0]
+                run_path, total = os.path.join(self._home, "run"), self._assignment.total
+                payload_files = PayloadFiles(run_path, total, tell, self._note, place)
+            with payload_files:
+                ended, soft = self._run_under(cap, run, payload_files)
+                payload_files.finish(time.monotonic())
             cap.check()
         if cap.told:
             self._note(cap.told)
         return ended, soft, cap.told
 
-    def _run_under(self, cap: LogCap, run: Running) -> tuple[PayloadExit, bool]:
+    def _run_under(self, cap: LogCap, run: Running, payload_files: PayloadFiles) -> tuple[PayloadExit, bool]:
         if self._changes is not None:
             self._changes.begin()
         # Once it may have begun, a soft stop is for the payload, which has a grace time; it does not cut us off.
         with self._step("the payload could not be started", node=True, cut_by=Stop.NOW):
+            late_env = {"DLAPP_GENERATION": str(self._generation)}
+            if self._rendezvous is not None:
+                self._rendezvous.check_ports()
+                late_env |= self._rendezvous.late_environment(self._link.roster)
+            if self._checkpoints is not None:
+                late_env |= self._checkpoints.late_environment(self._seen_workspace)
             self._has_begun = True
-            run.start()
+            run.start(late_env)
         self._say(Phase.RUNNING)
         if self._inputs is not None:
             self._inputs.settle_later()
@@ -652,29 +715,52 @@ class Task:
             except PayloadError as error:
                 raise StepFailed(error.fault, str(error), service=error.service) from error
             now = time.monotonic()
-            is_lost = self._is_home_gone or (self._devices is not None and self._devices.failed)
+            is_lost = self._is_home_gone or (self._lease is not None and self._lease.has_failed)
             if self._stopper.wanted is Stop.NOW or is_lost:
                 run.kill()
-            elif self._stopper.wanted is Stop.SOFT and kill_at is None:
+            elif (self._stopper.wanted is Stop.SOFT or self._is_recalled) and kill_at is None:
                 grace_s = self._assignment.kill_grace_s if self._stopper.grace_s is None else self._stopper.grace_s
                 if (most_s := self._policy.kill_grace_max_s) is not None:
                     grace_s = min(grace_s, most_s)
                 kill_at = now + grace_s
-                self._note(f"{self._stopper.why}: SIGTERM, and SIGKILL in {grace_s:g} s")
+                why = self._stopper.why or "the gang is restarted"
+                reason = self._stopper.reason or ("stopped" if self._stopper.why else "gang_restart")
+                self._note(f"{why}: SIGTERM, and SIGKILL in {grace_s:g} s")
+                payload_files.write_stop(reason, why, grace_s)
                 run.soft_stop()
+            elif self._link.abort and kill_at is None:
+                self._hang = self._link.abort
+                kill_at = now + _DUMP_S
+                self._note(f"{self._hang}: SIGABRT, and SIGKILL in {_DUMP_S:g} s")
+                run.abort()
             elif kill_at is not None and now >= kill_at:
                 self._note("the grace time is over: SIGKILL")
                 run.kill()
                 kill_at = float("inf")
+            self._replace_roster()
             if now >= look_at:
                 look_at = now + cap.check()
                 if bool(cap.told) and not told:
                     told = cap.told
                     self._note(f"{told}; what follows is dropped too")
-                    self._say(Phase.RUNNING, detail=told)
+                    self._say(Phase.RUNNING, detail=told, progress=payload_files.report.status.progress)
+                payload_files.check(now)
+                if self._checkpoints is not None:
+                    self._checkpoints.take_reports(payload_files.report.checkpoints)
             if self._poll(run, cap, min(look_at, kill_at or look_at) - time.monotonic()):
                 look_at = 0.0
-        return ended, kill_at is not None
+        return ended, kill_at is not None and not self._hang
+
+    def _replace_roster(self) -> None:
+        """Give the payload the latest roster. It may have made that impossible, which is its own loss."""
+        one, latest = self._rendezvous, self._link.roster
+        if one is None or latest is None or latest is one.written or latest is self._refused:
+            return
+        try:
+            one.write(latest)
+        except OSError as error:
+            self._refused = latest
+            self._log.warn(f"the payload does not get the roster of version {latest.version}: {error}")
 
     def _poll(self, run: Running, cap: LogCap, timeout_s: float) -> bool:
         """Wait for news; whether the payload printed after a silence."""
@@ -697,6 +783,9 @@ class Task:
             fault, message = Fault.STOPPED, self._stopper.why
         elif device:
             fault, message = Fault.NODE, device
+        elif self._hang:
+            fault = Fault.USER
+            message = f"{self._hang}; stderr has the stacks of its Python threads"
         elif fault is Fault.USER and ended.exit_code == 0 and not message:
             fault = Fault.NONE
         message = "; ".join(part for part in (message, cut) if part)
@@ -706,154 +795,22 @@ class Task:
 
     # ---- after it ----
 
-    def _with_outputs(self, result: TaskResult) -> TaskResult:
-        """Store what there is of output. The result of a payload that failed stays what it was."""
-        one = self._assignment
-        if not one.outputs:
-            return result
-        self._say(Phase.STORING)
-        if self._link.why_over:  # who found that out before this phase began ended the payload alone
-            return result
-        stored: list[StoredOutput] = []
-        absent: list[_AbsentOutput] = []
-        problems: list[StepFailed] = []
-        has_failed = result.exit_code != 0 and result.fault is not Fault.STOPPED
-        began = time.monotonic()
-        # What took days is worth an answer of an operator; what a script left that failed is not worth so much.
-        room_until = began + min(one.output_patience_s, self._ran_s if has_failed else one.output_patience_s)
-        self._store_until = room_until, began + one.output_patience_s
+    def _store_last_checkpoint(self, ended: PayloadExit, soft: bool) -> None:
+        """Store what a payload left that has ended, if there is somebody to use it."""
+        if self._checkpoints is None or self._stopper.wanted is Stop.NOW or self._is_home_gone or self._link.why_over:
+            return
+        self._say(Phase.STORING, detail="the checkpoint")
         try:
-            for output, part in zip(one.outputs, one.parts, strict=True):
-                with self._step("the output could not be stored", cut_by=Stop.NOW):
-                    try:
-                        local = self._inside_workspace(output.output_path)
-                    except UsageError as error:
-                        absent.append(_AbsentOutput(output, part, str(error)))
-                        continue
-                    if not os.path.exists(local):
-                        section = f"to_hdfs {output.name}".rstrip()
-                        text = f"the script made no {output.output_path!r} in its workspace ({section})"
-                        absent.append(_AbsentOutput(output, part, text))
-                        continue
-                try:
-                    stored.append(self._stored_output(output, local, output.output_path, part))
-                except StepFailed as error:
-                    problems.append(error)  # the others may fit where they belong
-            if problems:
-                raise StepFailed(problems[0].fault, "; ".join(map(str, problems)))
-            if absent and (text := self._keep_changes(absent, stored, must_exist=result.exit_code == 0)):
-                raise StepFailed(Fault.DATA, text)
-        except StepFailed as error:
-            is_stopped = result.fault is Fault.STOPPED
-            if result.fault is Fault.NONE or (is_stopped and not absent):
-                return replace(result, fault=error.fault, message=str(error), outputs=tuple(stored))
-            message = f"{result.message or result.exit_text}; {error}"
-            return replace(result, message=message, outputs=tuple(stored))
-        except Stopped as error:
-            return replace(result, fault=Fault.STOPPED, message=str(error))
-        return replace(result, outputs=tuple(stored))
-
-    def _stored_output(
-        self, output: OutputSpec, local: str, path: str, part: str, *, stray: bool = False
-    ) -> StoredOutput:
-        with self._step("the output could not be stored", cut_by=Stop.NOW):
-            moved = self._stored(local, path, part, output.target if output.overwrite else "")
-        self._note(f"output {path}: {moved.files} files, {moved.size_bytes} bytes at {part}")
-        return StoredOutput(name=output.name, part=part, files=moved.files, size_bytes=moved.size_bytes, stray=stray)
-
-    def _keep_changes(self, absent: list[_AbsentOutput], stored: list[StoredOutput], *, must_exist: bool) -> str:
-        """Store what is new or changed in the workspace in place of outputs that the script did not make.
-
-        Args:
-            absent: those outputs; not empty.
-            stored: the others; what is stored is added.
-            must_exist: the script came to its end, so that they are missing.
-
-        Returns:
-            What became of it, for the user; empty if it did not come so far and nothing is to be kept.
-        """
-        assert self._changes is not None
-        root = os.path.join(self._home, "workspace")
-        done = {one.name for one in stored}
-        elsewhere = [one.output_path for one in self._assignment.outputs if one.name in done]
-        if self._inputs is not None:
-            # Docker makes their mount points.
-            elsewhere += [os.path.relpath(path, root) for _, path in self._inputs.mounts]
-        left = self._changes.keep_only(elsewhere)
-        keeping = next((one for one in absent if one.output.on_failure is OnFailure.KEEP), None)
-        if not must_exist and (keeping is None or all(path.endswith("/") for path in left)):
-            return ""
-        texts = ["; ".join(one.text for one in absent)]
-        texts.append(f"new or changed there: {describe(left)}" if left else "nothing is new or changed there")
-        if (near := closest(absent[0].output.output_path, left)) is not None:
-            texts.append(f"the nearest name is {near!r}")
-        if left and keeping is not None:
-            try:
-                stored.append(self._stored_output(keeping.output, root, ".", keeping.part, stray=True))
-                texts.append("all of it is kept")
-            except StepFailed as error:
-                texts.append(str(error))
-        return "; ".join(texts)
-
-    def _stored(self, local: str, path: str, part: str, replaces: str) -> Moved:
-        """Store one output. A file system that is away, takes no changes or is full is waited for; after that, and
-        where the output is refused, it stays on this machine: it is never computed again.
-
-        Raises:
-            StepFailed: it is not stored; the text says where it is, or that YARN deletes it.
-        """
-        move, wait = len(self._assignment.outputs) == 1, Wait("", None)
-        try:
-            for pause_s in backoff_s(*_STORE_AGAIN_S):
-                try:
-                    files = open_output(part, self._launch.hdfs)
-                    return files.store(
-                        local, part, move=move, seen_as=self._seen_as(path), replaces=replaces, note=self._note
-                    )
-                except (Unreachable, DiskFull) as error:
-                    left_s = self._store_until[isinstance(error, Unreachable)] - time.monotonic()
-                    if self._link.is_alone or pause_s >= left_s:
-                        raise self._stays_here(local, path, error) from error
-                    wait.what = error.lack if isinstance(error, DiskFull) else FILE_SYSTEM
-                    wait.why = "" if isinstance(error, DiskFull) else str(error)
-                    wait.longest_s = wait.lasted_s + left_s
-                    wait.begin()
-                    self._give_back_gpus()
-                    self._let_go_of_reservation()
-                    self._say(Phase.STORING, detail=wait.text)
-                except DlappError as error:
-                    raise self._stays_here(local, path, error) from error
-                time.sleep(pause_s)
-        finally:
-            wait.end()
-        raise AssertionError
-
-    def _stays_here(self, local: str, path: str, error: DlappError) -> StepFailed:
-        """Bring an output that cannot be stored to where it outlives the container; the failure that says whether."""
-        above = os.path.join(self._launch.unstored, str(self._assignment.container_id))
-        place = os.path.join(above, "workspace" if path == "." else path)
-        try:
-            if not self._launch.unstored:
-                raise FileNotFoundError
-            os.makedirs(os.path.dirname(place), 0o700, exist_ok=True)
-            os.rename(local, place)
-        except OSError as problem:
-            self._note(f"{shown(local)} cannot be renamed to {shown(place)}: {problem}")
-            self._stays.append(local)
-            if self._launch.on_a_cluster:
-                lost = f"it could not be renamed to {place} ({problem.strerror}): YARN deletes it with its container"
-                return StepFailed(Fault.DATA, f"the output could not be stored: {error}; {lost}")
-            above = place = local
-        if above not in self._unstored:
-            self._unstored.append(above)
-        return StepFailed(Fault.DATA, f"the output could not be stored: {error}; it stays on {node_name()} in {place}")
-
-    def _seen_as(self, path: str) -> tuple[str, ...]:
-        if self._assignment.docker_image is None:
-            return ()
-        from dlapp.runtime.container_factory import WORKSPACE
-
-        return (os.path.normpath(os.path.join(WORKSPACE, path)),)
+            with self._step("the checkpoint could not be stored", cut_by=Stop.NOW):
+                self._checkpoints.store_last(
+                    is_orderly=ended.signal is None and (soft or ended.exit_code == 0),
+                    patience_s=0.0 if self._is_recalled else self._assignment.output_patience_s,
+                    say=self._say,
+                    give_back=self._give_back_all,
+                    may_wait=lambda: not self._link.is_alone,
+                )
+        except Stopped:
+            return  # the result says it, too
 
     def _clean_up(self) -> None:
         """Leave the logs, and nothing else that takes room; then give the GPUs back, for by now nobody uses them."""
@@ -862,8 +819,12 @@ class Task:
             self._inputs.close()
         if self._caches is not None:
             self._caches.close()
-        for name in ("workspace", "home", "tmp"):
-            if name == "workspace" and (self._stays or self._is_left_to_aftermath):
+        if self._rendezvous is not None:
+            self._rendezvous.close()
+        if self._checkpoints is not None:
+            self._checkpoints.close()
+        for name in ("workspace", "home", "tmp", "run", "python"):
+            if name == "workspace" and self._has_begun and (self._outputs.stays or self._is_left_to_aftermath):
                 continue
             try:
                 remove_tree(os.path.join(self._home, name))
@@ -874,29 +835,22 @@ class Task:
                 os.unlink(os.path.join(self._home, name))
             except FileNotFoundError:
                 continue
-        self._give_back_gpus()
+        if self._lease is not None:
+            self._lease.give_back()
 
     @property
     def _is_left_to_aftermath(self) -> bool:
-        """True if a later process keeps the output so far, because the last ApplicationMaster died."""
+        """True if a later process keeps the output of a payload so far, because the last ApplicationMaster died."""
         is_ended = self._stopper.from_outside and not self._launch.on_a_cluster
-        return is_ended and self._has_begun and bool(self._assignment.outputs) and not self._link.has_master()
+        return is_ended and bool(self._assignment.outputs) and not self._link.has_master()
 
-    def _give_back_gpus(self) -> None:
-        """Release the GPUs; nobody uses them any more. May be repeated."""
-        if self._devices is not None:
-            self._devices.look_after()
-            self._devices = None
+    def _give_back_all(self) -> None:
+        """Release the GPUs, and what holds the application's devices of a single machine; its guardian has it, too.
+
+        May be repeated.
+        """
         if self._lease is not None:
-            if not self._lease.release():
-                self._log.warn("the GPU ledger cannot be reached: the GPUs are free when others see that we are gone")
-            self._lease = None
-        if self._ledger is not None:
-            self._ledger.close()
-            self._ledger = None
-
-    def _let_go_of_reservation(self) -> None:
-        """Close what holds the application's devices of a single machine; its guardian has it, too. May be repeated."""
+            self._lease.give_back()
         self._guardian.close()
         for fd in self._keep_fds[RESERVED_FROM:]:
             os.close(fd)
@@ -926,42 +880,6 @@ class Task:
                 link.say(phase, progress=share, gpus=self._gpus, detail=detail, waits_for=self._waits_for)
 
         return tell
-
-    @contextmanager
-    def _step(self, what: str, *, node: bool = False, service: str = "", cut_by: Stop = Stop.SOFT) -> Iterator[None]:
-        """A step that an order to stop may cut off; its errors become `StepFailed`.
-
-        Args:
-            what: what has failed then, for users.
-            node: what is no error of the input or output is the node's fault, not the data's.
-            service: the one that is away where a server does not answer.
-            cut_by: the weakest order that cuts it off.
-        """
-        try:
-            with self._stopper.interruptible(cut_by):
-                yield
-        except PayloadError as error:
-            if self._stopper.wanted is Stop.NOW:
-                raise Stopped(self._stopper.why) from error  # what it needs is being ended, too
-            raise StepFailed(error.fault, str(error), service=error.service) from error
-        except (NotFound, Denied, UsageError) as error:
-            raise StepFailed(Fault.NODE if node else Fault.DATA, f"{what}: {error}") from error
-        except Unreachable as error:
-            raise StepFailed(Fault.SERVICE if service else Fault.NODE, f"{what}: {error}", service=service) from error
-        except (DiskFull, ConnectionError, TimeoutError) as error:
-            raise StepFailed(Fault.NODE, f"{what}: {error}") from error
-        except DlappError as error:
-            raise StepFailed(Fault.NODE if node else Fault.DATA, f"{what}: {error}") from error
-        except OSError as error:
-            raise StepFailed(Fault.NODE, f"{what}: {error.strerror}: {error.filename or ''}".rstrip(": ")) from error
-
-
-class _AbsentOutput(NamedTuple):
-    """An output that the script did not make where the properties file says, and the text on that."""
-
-    output: OutputSpec
-    part: str
-    text: str
 
 
 def runs_as_submitter(environ: Mapping[str, str], *, on_a_node: bool) -> bool:

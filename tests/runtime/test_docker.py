@@ -111,6 +111,35 @@ def test_the_container_is_what_was_asked_for(docker: Driven) -> None:
     assert (docker.home / "workspace" / "z").stat().st_uid == os.getuid()
 
 
+def test_variables_that_come_with_the_start_reach_it_byte_for_byte(docker: Driven) -> None:
+    odd = "it's \"$HOME\" `id` $(id) \\ \n\té 'x'"
+    docker.run(
+        'printf "%s|%s" "$ODD" "$EMPTY"; stat -c %a /dlapp/run /dlapp/run/env.sh >&2',
+        late_env={"ODD": odd, "EMPTY": ""},
+        **docker.docker,
+    )
+    assert docker.end()["code"] == 0
+    assert docker.out().decode() == f"{odd}|"
+    assert docker.err().split() == [b"700", b"600"]
+
+
+def test_the_payload_may_write_what_dlapp_and_it_exchange(docker: Driven) -> None:
+    docker.run("echo mine > /dlapp/run/report", **docker.docker)
+    assert docker.end()["code"] == 0
+    assert (docker.home / "run" / "report").read_text() == "mine\n"
+    assert os.listdir(docker.home / "run") == ["report"]
+
+
+def test_a_planted_file_of_variables_is_refused(docker: Driven) -> None:
+    (docker.home / "run").mkdir(0o700)
+    (docker.home / "run" / "env.sh").symlink_to(docker.home / "elsewhere")
+    docker.run("exit 0", late_env={"A": "1"}, **docker.docker)
+    refused = docker.hear("refused")
+    assert refused["fault"] == "node"
+    assert "the payload's environment could not be written" in refused["problem"]
+    assert not (docker.home / "elsewhere").exists()
+
+
 def test_the_payload_has_the_uid_of_its_task(docker: Driven) -> None:
     # Who may use the socket may be anybody; the task's uid is what the payload gets.
     socket = Path(docker.docker["docker_host"].removeprefix("unix://"))

@@ -84,6 +84,13 @@ def test_the_environment_is_what_was_given_and_little_more(plain: Driven) -> Non
     assert {name: value for name, value in found.items() if name not in ("PWD", "OLDPWD", "SHLVL", "_")} == given
 
 
+def test_variables_that_come_with_the_start_are_added(plain: Driven) -> None:
+    late = {"ODD": "a  b\n'\"$X", "A": "late"}
+    plain.run('printf "%s|%s|%s" "$ODD" "$A" "$B"', env={"PATH": os.environ["PATH"], "A": "1", "B": "2"}, late_env=late)
+    plain.end()
+    assert plain.out().decode() == f"{late['ODD']}|late|2"
+
+
 @pytest.mark.parametrize("code", [0, 3, 137, 255])
 def test_an_exit_code_is_told_as_it_is(plain: Driven, code: int) -> None:
     plain.run(f"exit {code}")

@@ -30,6 +30,7 @@ from dlapp.messages import (
     token_is_right,
 )
 from dlapp.net.control import Admission, ControlServer, Request
+from dlapp.roster import Roster
 from dlapp.serialization import from_json, to_json
 from dlapp.spec import InputSpec, OutputSpec, Resources
 from dlapp.system.processes.proc import start_time
@@ -58,6 +59,7 @@ class FakeAm:
         self.secret = new_secret()
         self.reports: list[Report] = []
         self.orders = Orders(attempt=1, number=1, go=True)
+        self.roster: Roster | None = None
         fields: dict[str, Any] = {
             "application_id": APPLICATION,
             "attempt": 1,
@@ -237,6 +239,9 @@ class FakeAm:
             self._server.reply(request, 401, {"error": "not your token"})
         elif word == "hello":
             self._server.reply(request, 200, to_json(self.assignment))
+        elif word == "roster":
+            status, answer = (200, to_json(self.roster)) if self.roster else (404, {"error": "there is none"})
+            self._server.reply(request, status, answer)
         else:
             report = from_json(Report, request.json())
             with self._changed:

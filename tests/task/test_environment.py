@@ -38,7 +38,7 @@ def assignment(**changes: Any) -> Assignment:
 
 
 def environment(one: Assignment, **changes: Any) -> dict[str, str]:
-    fields: dict[str, Any] = {"workspace": "/w", "home": "/h", "tmp": "/t", "submitter": {}, "user": {}}
+    fields: dict[str, Any] = {"workspace": "/w", "home": "/h", "tmp": "/t", "run": "/r", "submitter": {}, "user": {}}
     return payload_environment(one, **(fields | changes))
 
 
@@ -54,7 +54,17 @@ def test_what_every_container_is_told() -> None:
         "DLAPP_ATTEMPT": "2",
         "DLAPP_CONTAINER_ID": "container_1700000000000_0042_02_000007",
         "DLAPP_WORKSPACE": "/w",
+        "DLAPP_DIR": "/r",
+        "DLAPP_REPORT": "/r/report",
+        "DLAPP_STOP": "/r/stop",
     }
+
+
+@pytest.mark.parametrize(("users", "told"), [(None, "/p"), ("", "/p"), ("/a:/b", "/a:/b:/p")])
+def test_our_module_comes_after_those_of_the_user(users: str | None, told: str) -> None:
+    user = {} if users is None else {"PYTHONPATH": users}
+    assert environment(assignment(), user=user, python="/p")["PYTHONPATH"] == told
+    assert environment(assignment(), user=user).get("PYTHONPATH") == users
 
 
 def test_a_plain_payload_sees_its_gpus_by_uuid_and_none_without() -> None:

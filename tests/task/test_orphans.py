@@ -6,10 +6,7 @@ second, and the task is a real process. `tests.cluster.yarn.test_orphans` has it
 
 from __future__ import annotations
 
-import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +18,7 @@ from dlapp.messages import Fault, Phase
 from dlapp.spec import OutputSpec
 from dlapp.storage.webhdfs import _NAMENODE
 from tests.runtime.driver import USER
+from tests.services.http_server import Answer, Request, as_json, http_server
 from tests.task.fake_am import APPLICATION, FakeAm, workspace_archive
 from tests.task.test_task import payload_processes
 
@@ -81,31 +79,15 @@ class Servers:
 def servers() -> Iterator[tuple[Servers, str]]:
     one = Servers()
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def answer(request: Request) -> Answer:
+        code, said = one.answer(request.method, request.path, request.target.partition("?")[2])
+        if code == 307:
+            there = f"http://{one.datanode or request.headers['Host']}{said}"
+            return Answer(code, headers=(("Location", there),))
+        return as_json(said, code)
 
-        def do_GET(self) -> None:
-            path, _, query = self.path.partition("?")
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            code, said = one.answer(self.command, path, query)
-            data = json.dumps(said).encode()
-            self.send_response(code)
-            if code == 307:
-                self.send_header("Location", f"http://{one.datanode or self.headers['Host']}{said}")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        do_PUT = do_DELETE = do_GET
-
-        def log_message(self, *_: object) -> None: ...
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        thread.start()
-        yield one, f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
-        thread.join()
+    with http_server(answer) as url:
+        yield one, url
 
 
 class Orphan:

@@ -21,7 +21,7 @@ from dlapp.gpuid.stores.machine import MachineLedger
 from dlapp.launch_spec import CacheSettings, DockerSettings
 from dlapp.locations import HdfsPlace
 from dlapp.login import Login
-from dlapp.messages import Fault, Phase, Stop
+from dlapp.messages import Fault, Orders, Phase, Stop, TaskResult
 from dlapp.spec import InputSpec, OnFailure, OutputSpec, PayloadCache, Resources
 from dlapp.system import lock_files
 from dlapp.system.owners import user_name
@@ -91,6 +91,14 @@ def test_input_is_there_and_output_is_stored_whole(place: Path) -> None:
         assert (part_of(place) / "empty").is_dir()
         assert os.readlink(part_of(place) / "z") == "y"
         assert {Phase.FETCHING, Phase.STORING} <= set(am.phases)
+
+
+def test_a_directory_for_what_dlapp_and_the_payload_exchange_is_the_payloads_alone(place: Path) -> None:
+    with fake_am(place, 'echo $DLAPP_DIR; stat -c %a "$DLAPP_DIR"; ls -A "$DLAPP_DIR"; echo x > "$DLAPP_DIR/x"') as am:
+        am.start()
+        assert am.result().fault is Fault.NONE
+        assert am.printed().decode().split() == [str(am.home / "run"), "700", "report"]
+        assert left(am) == LOGS
 
 
 def test_secrets_reach_the_payload_and_no_log(place: Path) -> None:
@@ -711,13 +719,16 @@ def test_on_a_node_a_task_runs_as_the_submitter_only_if_the_node_manager_names_t
 
 
 def test_a_payload_in_docker_goes_through_the_same_steps(place: Path, dockerd: Dockerd) -> None:
-    script = "pwd; echo $DLAPP_OUTPUT $CONTAINER_INDEX $HOME; echo x > $DLAPP_OUTPUT/x; ln -s $PWD/output/x output/y"
+    script = (
+        "pwd; echo $DLAPP_OUTPUT $CONTAINER_INDEX $HOME $DLAPP_DIR; echo x > $DLAPP_OUTPUT/x;"
+        "ln -s $PWD/output/x output/y"
+    )
     more = output_of(place) | {"resources": Resources(memory_mib=64)}
     with fake_am(place, script, {"output/.keep": ""}, docker_image=IMAGE, **more) as am:
         am.start(docker=DockerSettings(dockerd.host, "none"))
         result = am.result()
         assert result.fault is Fault.NONE, result
-        assert am.printed().decode().split() == ["/workspace", "/workspace/output", "0", "/dlapp/home"]
+        assert am.printed().decode().split() == ["/workspace", "/workspace/output", "0", "/dlapp/home", "/dlapp/run"]
         assert (part_of(place) / "x").read_text() == "x\n"
         assert os.readlink(part_of(place) / "y") == "x"
         assert Phase.PULLING in am.phases
@@ -865,3 +876,64 @@ def test_the_devices_of_a_docker_task_that_was_killed_are_leased_to_the_next_one
         assert dockerd.containers(), "nobody has removed it"
         with ledger.lease(LeaseRequest("the application", "next", "tony", 1), timeout_s=20):
             assert dockerd.containers() == []
+
+
+def test_a_task_whose_gang_is_restarted_ends_its_payload_and_starts_the_next_one(place: Path) -> None:
+    script = 'trap "echo term >&2; exit 0" TERM\necho "$DLAPP_GENERATION: $(ls)"\ntouch made\n'
+    script += "while :; do sleep 0.05; done\n"
+    with FakeAm(place, in_gang=True, **workspace_archive(place, {"run.sh": script})) as am:
+        am.start()
+        am.wait_for(Phase.RUNNING)
+        am.wait_until(lambda: b"run.sh" in am.printed())
+        am.order(generation=1, go=False)
+        am.wait_until(lambda: am.reports[-1].phase is Phase.WAITING and am.reports[-1].generation == 1)
+        assert (am.home / "stdout.gen0").read_text() == "0: run.sh\n"
+        assert (am.home / "stderr.gen0").read_text().endswith("term\n")
+        assert not (am.home / "stdout").exists()
+        am.order(go=True)
+        am.wait_until(lambda: (am.home / "stdout").exists() and b"run.sh" in am.printed())
+        assert am.printed() == b"1: run.sh\n", "the workspace is unpacked anew"
+        am.stop(Stop.SOFT)
+        assert am.result().fault is Fault.STOPPED
+    assert {report.generation for report in am.reports if report.phase is Phase.RELEASING} == {1}
+
+
+def test_a_task_that_waits_at_the_gate_waits_for_the_next_generation(place: Path) -> None:
+    script = 'echo "$DLAPP_GENERATION"\n'
+    with FakeAm(place, in_gang=True, generation=3, **workspace_archive(place, {"run.sh": script})) as am:
+        am.orders = Orders(attempt=1, number=1, generation=3)
+        am.start()
+        am.wait_for(Phase.WAITING)
+        am.order(generation=5)
+        am.wait_until(lambda: am.reports[-1].generation == 5)
+        assert {one.phase for one in am.reports if one.generation == 5} == {Phase.WAITING}
+        am.order(go=True)
+        assert am.result().fault is Fault.NONE
+        assert am.printed() == b"5\n"
+
+
+def test_a_task_of_a_gang_whose_payload_failed_goes_on_with_the_next_generation(place: Path) -> None:
+    script = 'echo "$DLAPP_GENERATION"; exit 3\n'
+    with FakeAm(place, in_gang=True, **workspace_archive(place, {"run.sh": script})) as am:
+        am.start()
+        am.wait_until(lambda: bool(am.reports) and am.reports[-1].failure is not None)
+        assert am.reports[-1].failure == TaskResult(fault=Fault.USER, exit_code=3)
+        assert am.reports[-1].phase is Phase.RUNNING
+        am.order(generation=1, go=True)
+        am.wait_until(lambda: am.reports[-1].failure is not None and am.reports[-1].generation == 1)
+        assert (am.home / "stdout.gen0").read_text() == "0\n"
+        am.stop(Stop.SOFT)
+        last = am.result()
+        assert (last.fault, last.exit_code) == (Fault.USER, 3)
+        assert am.printed() == b"1\n"
+
+
+def test_a_task_of_a_gang_whose_payload_failed_stores_its_output_when_it_is_to_end(place: Path) -> None:
+    script = "mkdir output; echo half >output/x; exit 3\n"
+    packed = workspace_archive(place, {"run.sh": script})
+    with FakeAm(place, in_gang=True, **packed, **output_of(place)) as am:
+        am.start()
+        am.wait_until(lambda: bool(am.reports) and am.reports[-1].failure is not None)
+        am.stop(Stop.SOFT)
+        assert am.result().exit_code == 3
+    assert (part_of(place) / "x").read_text() == "half\n"

@@ -1,0 +1,39 @@
+"""Cause of a container's failure, looked for once its program has ended."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from dlapp.errors import ConfigError
+from dlapp.messages import Fault, TaskResult
+from dlapp.value import replace
+
+
+def with_cause(result: TaskResult, home: str, warn: Callable[[str], None]) -> TaskResult:
+    """Return a result with the cause of the failure, where it is one and a rule names it.
+
+    Args:
+        result: of a task.
+        home: the container's directory.
+        warn: told what could not be read.
+    """
+    if result.fault in (Fault.NONE, Fault.STOPPED):
+        return result
+    from dlapp.diagnosis.rules import load_rules
+    from dlapp.diagnosis.search import diagnose, read_tail
+
+    try:
+        rules = load_rules()
+    except ConfigError as error:
+        warn(f"the cause of the failure cannot be named: {error}")
+        return result
+    logs = []
+    if result.exit_code is not None or result.signal is not None:
+        for name in ("stderr", "stdout"):
+            try:
+                logs.append(read_tail(os.path.join(home, name)))
+            except OSError as error:
+                warn(f"{name} cannot be searched for the cause: {error.strerror or error}")
+    found = diagnose(rules, message=result.message, exit_code=result.exit_code, signal=result.signal, logs=logs)
+    return result if found is None else replace(result, diagnosis=found)

@@ -1,0 +1,148 @@
+"""GPUs of a task, leased from the ledger before its payload is made and given back when nobody uses them any more."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from dlapp.errors import UsageError
+from dlapp.gpuid.devices import Device
+from dlapp.gpuid.factory import open_ledger
+from dlapp.gpuid.health.inspection import Inspector
+from dlapp.gpuid.ledger import Lease, Ledger, reclaim_all
+from dlapp.gpuid.liveness.probes import this_task
+from dlapp.gpuid.rules import LeaseRequest
+from dlapp.launch_spec import LaunchSpec, LedgerSettings
+from dlapp.messages import Assignment
+from dlapp.runtime.labels import LABEL_CONTAINER
+from dlapp.system.waits import Wait
+from dlapp.task.gpu_health import LeasedDevices
+
+_REACH_S = 2.0
+"""How long ZooKeeper may take to answer before it counts as away."""
+
+
+class GpuLease:
+    """Lease of the GPUs of one container.
+
+    Args:
+        home: the container's directory.
+        note, warn: the task's log.
+
+    Attributes:
+        service: the service without which there is no lease, for users; empty: it needs none.
+
+    Raises:
+        UsageError: there is no ledger.
+    """
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        launch: LaunchSpec,
+        home: str,
+        note: Callable[[str], None],
+        warn: Callable[[str], None],
+    ) -> None:
+        self._assignment, self._launch, self._home = assignment, launch, home
+        self._note, self._warn = note, warn
+        settings = _settings(launch)
+        self.service = f"ZooKeeper at {settings.ensemble}" if settings.ensemble else ""
+        self._ledger: Ledger | None = open_ledger(settings, inspect=Inspector())
+        self._lease: Lease | None = None
+        self._health: LeasedDevices | None = None
+
+    def take(self) -> None:
+        """Lease the GPUs, once.
+
+        Raises:
+            Unreachable: ZooKeeper does not answer; it may be tried again.
+            DlappError: they cannot be leased.
+        """
+        one, gcores, timeout_s = self._assignment, self._assignment.resources.gcores, self._launch.lease_timeout_s
+        ledger = self._ledger
+        assert ledger is not None
+        # A plain payload inherits the lease's descriptors; one in Docker cannot.
+        evidence = self._evidence_of_docker() if one.docker_image else {}
+        ask = LeaseRequest(
+            str(one.application_id), str(one.container_id), one.username, gcores, (), evidence, one.spread
+        )
+        ledger.reach(timeout_s=_REACH_S)
+        with Wait(f"{gcores} free GPU{'' if gcores == 1 else 's'} of this node", timeout_s):
+            self._lease = ledger.acquire(ask, timeout_s=timeout_s)
+        self._health = LeasedDevices(ledger, self._lease.devices, self._note, self._warn)
+        # A payload runs for days. With a session for each, an ensemble that restarts gets all of them back at once; a
+        # release connects anew.
+        ledger.close()
+
+    @property
+    def devices(self) -> Sequence[Device]:
+        """The leased devices; none before they are taken, and after they are given back."""
+        return () if self._lease is None else self._lease.devices
+
+    @property
+    def indexes(self) -> tuple[int, ...]:
+        """Indexes of the leased devices, in NVML's PCI order."""
+        return tuple(one.index for one in self.devices)
+
+    @property
+    def fds(self) -> Sequence[int]:
+        """Descriptors that hold the lease as long as the payload lives."""
+        return () if self._lease is None else self._lease.fds
+
+    def watched(self, wake: Callable[[], None]) -> AbstractContextManager[None]:
+        """Watch the devices during a block. ``wake`` is called from another thread when one has failed."""
+        assert self._health is not None
+        return self._health.watched(wake)
+
+    @property
+    def has_failed(self) -> bool:
+        """True if a device has failed under the payload."""
+        return self._health is not None and self._health.failed
+
+    def why_it_failed(self) -> str:
+        """Return a line on the GPUs of a failed payload; empty if they are not the cause."""
+        return "" if self._health is None else self._health.why_it_failed()
+
+    def give_back(self) -> None:
+        """Release the GPUs; nobody uses them any more. May be repeated."""
+        if self._health is not None:
+            self._health.look_after()
+            self._health = None
+        if self._lease is not None:
+            if not self._lease.release():
+                self._warn("the GPU ledger cannot be reached: the GPUs are free when others see that we are gone")
+            self._lease = None
+        if self._ledger is not None:
+            self._ledger.close()
+            self._ledger = None
+
+    def _evidence_of_docker(self) -> dict[str, Any]:
+        label = f"{LABEL_CONTAINER}={self._assignment.container_id}"
+        # With the task's name whoever needs the GPUs may remove what it left, once it is gone.
+        return {
+            "task": this_task(),
+            "fifo": os.path.join(self._home, "life"),
+            "docker": {"host": self._launch.docker.host, "label": label},
+        }
+
+
+def collected_gpus(launch: LaunchSpec) -> Mapping[str, Any]:
+    """Reclaim the leases of this host whose holders are gone; return them by name of the host.
+
+    Raises:
+        DlappError: there is no ledger, or it cannot be reached.
+    """
+    ledger = open_ledger(_settings(launch))
+    try:
+        return {"host": ledger.host, "leases": reclaim_all(ledger)}
+    finally:
+        ledger.close()
+
+
+def _settings(launch: LaunchSpec) -> LedgerSettings:
+    if launch.ledger is None:
+        raise UsageError("there is no GPU ledger")
+    return launch.ledger

@@ -1,0 +1,274 @@
+"""Output of one container, stored beside its target or left where it outlives the container."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import NamedTuple, Protocol
+
+from dlapp.errors import DlappError, Unreachable, UsageError
+from dlapp.launch_spec import LaunchSpec
+from dlapp.locations import shown
+from dlapp.messages import Assignment, Fault, Phase, Stop, StoredOutput, TaskResult
+from dlapp.runtime.payload import ServiceAway
+from dlapp.spec import OnFailure, OutputSpec
+from dlapp.storage.api import DiskFull, Moved
+from dlapp.storage.open import open_output
+from dlapp.system.clock import backoff_s
+from dlapp.system.waits import FILE_SYSTEM, Wait
+from dlapp.task.am_link import AmLink
+from dlapp.task.environment import node_name
+from dlapp.task.interrupt import Stopped
+from dlapp.task.step_errors import StepFailed
+from dlapp.task.workspace_changes import WorkspaceChanges, closest, describe
+from dlapp.value import replace
+
+_STORE_AGAIN_S = 1.0, 30.0
+"""Between two tries to store what cannot be stored just now: doubled from the first to the second."""
+
+
+class _Step(Protocol):
+    def __call__(self, what: str, *, cut_by: Stop = ...) -> AbstractContextManager[None]: ...
+
+
+class _Say(Protocol):
+    def __call__(self, phase: Phase, *, detail: str = ...) -> None: ...
+
+
+class _AbsentOutput(NamedTuple):
+    """An output that the script did not make where the properties file says, and the text on that."""
+
+    output: OutputSpec
+    part: str
+    text: str
+
+
+class Outputs:
+    """Output of one container.
+
+    Args:
+        home: the container's directory.
+        step: makes a step of this task (`dlapp.task.step_errors.step`).
+        say: reports the phase.
+        note: writes a line into the log.
+        give_back: gives back what others wait for, before a long wait; may be called again.
+
+    Attributes:
+        unstored: directories of this machine with output that could not be stored.
+        stays: whether some of it is left in the workspace, for it could not be brought to any other place.
+    """
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        launch: LaunchSpec,
+        home: str,
+        link: AmLink,
+        *,
+        step: _Step,
+        say: _Say,
+        note: Callable[[str], None],
+        give_back: Callable[[], None],
+    ) -> None:
+        self._assignment, self._launch, self._home, self._link = assignment, launch, home, link
+        self._step, self._say, self._note, self._give_back = step, say, note, give_back
+        self._store_until = 0.0, 0.0
+        self.unstored: list[str] = []
+        self.stays = False
+
+    def store(self, result: TaskResult, ran_s: float, changes: WorkspaceChanges, mounted: Sequence[str]) -> TaskResult:
+        """Store what there is of output.
+
+        Args:
+            result: the payload's. That of one that failed stays what it was.
+            ran_s: how long the payload ran, in seconds.
+            changes: what was in the workspace before it.
+            mounted: paths in the workspace that Docker made to mount something there.
+        """
+        one = self._assignment
+        if not one.outputs:
+            return result
+        self._say(Phase.STORING)
+        if self._link.why_over:  # who found that out before this phase began ended the payload alone
+            return result
+        stored: list[StoredOutput] = []
+        absent: list[_AbsentOutput] = []
+        problems: list[StepFailed] = []
+        has_failed = result.exit_code != 0 and result.fault is not Fault.STOPPED
+        began = time.monotonic()
+        # What took days is worth an answer of an operator; what a script left that failed is not worth so much.
+        room_until = began + min(one.output_patience_s, ran_s if has_failed else one.output_patience_s)
+        self._store_until = room_until, began + one.output_patience_s
+        try:
+            for output, part in zip(one.outputs, one.parts, strict=True):
+                with self._step("the output could not be stored", cut_by=Stop.NOW):
+                    try:
+                        local = inside_workspace(self._home, output.output_path)
+                    except UsageError as error:
+                        absent.append(_AbsentOutput(output, part, str(error)))
+                        continue
+                    if not os.path.exists(local):
+                        section = f"to_hdfs {output.name}".rstrip()
+                        text = f"the script made no {output.output_path!r} in its workspace ({section})"
+                        absent.append(_AbsentOutput(output, part, text))
+                        continue
+                try:
+                    stored.append(self._stored_output(output, local, output.output_path, part))
+                except StepFailed as error:
+                    problems.append(error)  # the others may fit where they belong
+            if problems:
+                raise StepFailed(problems[0].fault, "; ".join(map(str, problems)))
+            if absent:
+                done = {each.name for each in stored}
+                elsewhere = [each.output_path for each in one.outputs if each.name in done]
+                left = changes.keep_only([*elsewhere, *mounted])
+                if text := self._keep_changes(left, absent, stored, must_exist=result.exit_code == 0):
+                    raise StepFailed(Fault.DATA, text)
+        except StepFailed as error:
+            is_stopped = result.fault is Fault.STOPPED
+            if result.fault is Fault.NONE or (is_stopped and not absent):
+                return replace(result, fault=error.fault, message=str(error), outputs=tuple(stored))
+            message = f"{result.message or result.exit_text}; {error}"
+            return replace(result, message=message, outputs=tuple(stored))
+        except Stopped as error:
+            return replace(result, fault=Fault.STOPPED, message=str(error))
+        return replace(result, outputs=tuple(stored))
+
+    def _stored_output(
+        self, output: OutputSpec, local: str, path: str, part: str, *, stray: bool = False
+    ) -> StoredOutput:
+        with self._step("the output could not be stored", cut_by=Stop.NOW):
+            moved = self._stored(local, path, part, output.target if output.overwrite else "")
+        self._note(f"output {path}: {moved.files} files, {moved.size_bytes} bytes at {part}")
+        return StoredOutput(name=output.name, part=part, files=moved.files, size_bytes=moved.size_bytes, stray=stray)
+
+    def _keep_changes(
+        self, left: list[str], absent: list[_AbsentOutput], stored: list[StoredOutput], *, must_exist: bool
+    ) -> str:
+        """Store what is new or changed in the workspace in place of outputs that the script did not make.
+
+        Args:
+            left: what is new or changed there.
+            absent: those outputs; not empty.
+            stored: the others; what is stored is added.
+            must_exist: the script came to its end, so that they are missing.
+
+        Returns:
+            What became of it, for the user; empty if it did not come so far and nothing is to be kept.
+        """
+        root = os.path.join(self._home, "workspace")
+        keeping = next((one for one in absent if one.output.on_failure is OnFailure.KEEP), None)
+        if not must_exist and (keeping is None or all(path.endswith("/") for path in left)):
+            return ""
+        texts = ["; ".join(one.text for one in absent)]
+        texts.append(f"new or changed there: {describe(left)}" if left else "nothing is new or changed there")
+        if (near := closest(absent[0].output.output_path, left)) is not None:
+            texts.append(f"the nearest name is {near!r}")
+        if left and keeping is not None:
+            try:
+                stored.append(self._stored_output(keeping.output, root, ".", keeping.part, stray=True))
+                texts.append("all of it is kept")
+            except StepFailed as error:
+                texts.append(str(error))
+        return "; ".join(texts)
+
+    def _stored(self, local: str, path: str, part: str, replaces: str) -> Moved:
+        """Store one output. A file system that is away, takes no changes or is full is waited for; after that, and
+        where the output is refused, it stays on this machine: it is never computed again.
+
+        Raises:
+            StepFailed: it is not stored; the text says where it is, or that YARN deletes it.
+        """
+        move, wait = len(self._assignment.outputs) == 1, Wait("", None)
+        try:
+            for pause_s in backoff_s(*_STORE_AGAIN_S):
+                try:
+                    files = open_output(part, self._launch.hdfs)
+                    return files.store(
+                        local, part, move=move, seen_as=self._seen_as(path), replaces=replaces, note=self._note
+                    )
+                except (Unreachable, DiskFull) as error:
+                    left_s = self._store_until[isinstance(error, Unreachable)] - time.monotonic()
+                    if self._link.is_alone or pause_s >= left_s:
+                        raise self._stays_here(local, path, error) from error
+                    wait.what = error.lack if isinstance(error, DiskFull) else FILE_SYSTEM
+                    wait.why = "" if isinstance(error, DiskFull) else str(error)
+                    wait.longest_s = wait.lasted_s + left_s
+                    wait.begin()
+                    self._give_back()
+                    self._say(Phase.STORING, detail=wait.text)
+                except DlappError as error:
+                    raise self._stays_here(local, path, error) from error
+                time.sleep(pause_s)
+        finally:
+            wait.end()
+        raise AssertionError
+
+    def _stays_here(self, local: str, path: str, error: DlappError) -> StepFailed:
+        """Bring an output that cannot be stored to where it outlives the container; the failure that says whether."""
+        above = os.path.join(self._launch.unstored, str(self._assignment.container_id))
+        place = os.path.join(above, "workspace" if path == "." else path)
+        try:
+            if not self._launch.unstored:
+                raise FileNotFoundError
+            os.makedirs(os.path.dirname(place), 0o700, exist_ok=True)
+            os.rename(local, place)
+        except OSError as problem:
+            self._note(f"{shown(local)} cannot be renamed to {shown(place)}: {problem}")
+            self.stays = True
+            if self._launch.on_a_cluster:
+                lost = f"it could not be renamed to {place} ({problem.strerror}): YARN deletes it with its container"
+                return StepFailed(Fault.DATA, f"the output could not be stored: {error}; {lost}")
+            above = place = local
+        if above not in self.unstored:
+            self.unstored.append(above)
+        return StepFailed(Fault.DATA, f"the output could not be stored: {error}; it stays on {node_name()} in {place}")
+
+    def _seen_as(self, path: str) -> tuple[str, ...]:
+        if self._assignment.docker_image is None:
+            return ()
+        from dlapp.runtime.container_factory import WORKSPACE
+
+        return (os.path.normpath(os.path.join(WORKSPACE, path)),)
+
+    def try_storing(self, part: str, service: str) -> None:
+        """Store a small file where a part of the output goes, before there is any.
+
+        Args:
+            part: its location.
+            service: the file system, for users.
+
+        Raises:
+            ServiceAway: it cannot be done from this node now.
+            StepFailed: it cannot be done from this node.
+        """
+        from dlapp.storage.webhdfs import DataNodeRefused, DataNodeUnreachable
+
+        try:
+            open_output(part, self._launch.hdfs).try_storing(part)
+        except DiskFull as error:
+            self._note(f"the output could not be stored now: {error}")  # it may be possible when there is output
+        except DataNodeUnreachable as error:
+            message = f"the output could not be stored from this node: {error}"
+            raise ServiceAway(f"the DataNodes of {service}", str(error), message, Fault.NODE) from error
+        except DataNodeRefused as error:
+            raise StepFailed(Fault.NODE, f"the output could not be stored from this node: {error}") from error
+
+
+def inside_workspace(home: str, path: str) -> str:
+    """Return the host's path of a directory in the workspace.
+
+    Args:
+        home: the container's directory.
+        path: relative to the workspace.
+
+    Raises:
+        UsageError: a link leads out of the workspace.
+    """
+    root = os.path.realpath(os.path.join(home, "workspace"))
+    full = os.path.realpath(os.path.join(root, path))
+    if full != root and not full.startswith(root + "/"):
+        raise UsageError(f"{shown(path)} leads out of the workspace by a link")
+    return full

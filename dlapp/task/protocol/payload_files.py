@@ -1,0 +1,123 @@
+"""Task's side of DLAPP_DIR while its payload runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Callable
+from types import TracebackType
+
+from dlapp.messages import PayloadStatus
+from dlapp.system.files import closing_fd, open_own_directory, write_all
+from dlapp.task.protocol.report_file import ReportFile
+from dlapp.value import replace
+
+_STOP = "stop"
+_TRY_EVERY_S, _TRY_TIMEOUT_S = 1.0, 0.2
+_CONTAINERS_PER_S = 1000
+"""As many may report a change each second, so that an ApplicationMaster of ten thousand has time for others."""
+
+
+class PayloadFiles:
+    """The files by which one payload and its task exchange what they know.
+
+    Made before the payload starts; used in a ``with`` block.
+
+    Args:
+        path: DLAPP_DIR on the host.
+        total: the containers of the application.
+        tell: takes what the payload has said, at once when it becomes ready or ends, otherwise once a second at most,
+            and less often in a large application.
+        note: takes lines for dlapp's own log.
+        ready_at: address and port; the payload is ready when this port accepts connections. None: when it says so.
+
+    Raises:
+        OSError: the directory is not ours, or has files already.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        total: int,
+        tell: Callable[[PayloadStatus], None],
+        note: Callable[[str], None],
+        ready_at: tuple[str, int] | None = None,
+    ) -> None:
+        self._ready_at, self._is_ready, self._next_try = ready_at, False, float("-inf")
+        self._note = note
+        self._tell, self._told, self._told_at = tell, PayloadStatus(), float("-inf")
+        self._every_s = max(1.0, total / _CONTAINERS_PER_S)
+        self._directory = open_own_directory(path)
+        try:
+            self.report = ReportFile(self._directory, note)
+        except BaseException:
+            os.close(self._directory)
+            raise
+
+    def __enter__(self) -> PayloadFiles:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.report.close()
+        os.close(self._directory)
+
+    def check(self, now_s: float) -> None:
+        """Read what the payload wrote, and tell of it if that is due.
+
+        Args:
+            now_s: the time [s, monotonic].
+        """
+        self.report.read(now_s)
+        if self._ready_at is not None and not self._is_ready and now_s >= self._next_try:
+            self._is_ready, self._next_try = _accepts(self._ready_at), now_s + _TRY_EVERY_S
+        is_due = now_s >= self._told_at + self._every_s or self.status.ready != self._told.ready
+        self._tell_news(now_s, is_due=is_due)
+
+    @property
+    def status(self) -> PayloadStatus:
+        """Return what is known of the payload: what it reported, and whether its port accepts connections."""
+        said = self.report.status
+        return replace(said, ready=True) if self._is_ready and not said.ready else said
+
+    def finish(self, now_s: float) -> None:
+        """Read and tell the rest after the payload's end."""
+        self.report.finish(now_s)
+        self._tell_news(now_s, is_due=True)
+
+    def write_stop(self, reason: str, message: str, grace_s: float) -> None:
+        """Make DLAPP_STOP appear, complete, before SIGTERM.
+
+        Args:
+            reason: one word, for programs.
+            message: the same for people.
+            grace_s: from now to SIGKILL [s].
+        """
+        deadline_ms = time.time_ns() // 1_000_000 + int(grace_s * 1000)
+        data = json.dumps({"reason": reason, "message": message, "deadline_ms": deadline_ms}).encode() + b"\n"
+        new = f".stop.{os.urandom(8).hex()}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            with closing_fd(os.open(new, flags, 0o600, dir_fd=self._directory)) as fd:
+                write_all(fd, data)
+            os.rename(new, _STOP, src_dir_fd=self._directory, dst_dir_fd=self._directory)
+        except OSError as error:
+            # A full disk, or the payload's own doing; SIGTERM comes anyway.
+            self._note(f"$DLAPP_STOP could not be written: {error}")
+
+    def _tell_news(self, now_s: float, *, is_due: bool) -> None:
+        if is_due and (status := self.status) != self._told:
+            self._told, self._told_at = status, now_s
+            self._tell(self._told)
+
+
+def _accepts(place: tuple[str, int]) -> bool:
+    """Return whether a port of this host accepts connections."""
+    try:
+        with socket.create_connection(place, timeout=_TRY_TIMEOUT_S):
+            return True
+    except OSError:
+        return False

@@ -1,0 +1,254 @@
+"""File DLAPP_REPORT: the payload appends lines of JSON, the task follows it.
+
+The task makes the file before the payload starts and keeps it open. It never opens that name again: a link, a FIFO or
+another file in its place is noted and not read. It reads what was appended, up to a bound for each call, and what is
+beyond the bound is skipped. Of each second 10 lines are parsed; of those beyond them the last one, and the last one
+with each key, so that a flood of metrics hides no other key. A bad line costs a line in dlapp.log for its kind of
+problem, once.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from dlapp.errors import SpecError
+from dlapp.messages import PayloadStatus
+from dlapp.value import replace
+
+NAME = "report"
+MAX_LINE_BYTES = 4096
+"""Longest line that is read [bytes], without its line end."""
+LINES_PER_S = 10
+_CHUNK_BYTES = 256 << 10
+_MAX_READ_BYTES = 4 << 20
+"""Most that one call reads; if more was appended since, the newest `_CHUNK_BYTES`."""
+_KEYS = ("progress", "metrics", "step", "ready", "checkpoint")
+_MAX_PATH = 1024
+_SHOWN = 200
+
+
+class BadLine(ValueError):
+    """A line is not taken; ``problem`` says why, the same text for each line with this problem."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+
+
+class ReportLine:
+    """Content of one line. Attributes are those of `PayloadStatus`; None: it does not say it.
+
+    Attributes:
+        checkpoint: the directory of a checkpoint that is complete.
+        unknown: a key that dlapp does not know; empty: there is none.
+    """
+
+    def __init__(self, line: bytes) -> None:
+        said = _object(line)
+        self.unknown = next((key for key in said if key not in _KEYS), "")
+        if said and not any(key in said for key in _KEYS):
+            raise BadLine("it has no key that is known")
+        self.progress = None if "progress" not in said else _progress(said["progress"])
+        self.metrics: dict[str, float] | None = None
+        if "metrics" in said:
+            if not isinstance(said["metrics"], dict):
+                raise BadLine("metrics is not an object")
+            self.metrics = {name: _number(value, "a metric") for name, value in said["metrics"].items()}
+        self.step: int | None = said.get("step")
+        if "step" in said and type(self.step) is not int:
+            raise BadLine("step is not a whole number")
+        self.ready: bool | None = said.get("ready")
+        if "ready" in said and type(self.ready) is not bool:
+            raise BadLine("ready is not true or false")
+        self.checkpoint: str | None = said.get("checkpoint")
+        if "checkpoint" in said and not _is_path(self.checkpoint):
+            raise BadLine("checkpoint is not the path of a directory")
+
+    def added_to(self, status: PayloadStatus) -> PayloadStatus:
+        """Return a status with what this line says.
+
+        Raises:
+            BadLine: a value is out of its range, or there are too many metrics.
+        """
+        said = {name: getattr(self, name) for name in ("progress", "step", "ready")}
+        changes: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
+        if self.metrics is not None:
+            changes["metrics"] = {**status.metrics, **self.metrics}
+        try:
+            return replace(status, lines=status.lines + 1, **changes)
+        except SpecError as error:
+            raise BadLine(f"{error.field} {error.problem}") from error
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    if len(line) > MAX_LINE_BYTES:
+        raise BadLine(f"it is longer than {MAX_LINE_BYTES} bytes")
+    try:
+        said = json.loads(line, parse_constant=_refuse_constant)
+    except BadLine:
+        raise
+    except (ValueError, RecursionError):
+        raise BadLine("it is not JSON") from None
+    if not isinstance(said, dict):
+        raise BadLine("it is not a JSON object")
+    return said
+
+
+def _refuse_constant(_: str) -> NoReturn:
+    raise BadLine("a number is not finite")
+
+
+def _number(value: Any, what: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise BadLine(f"{what} is not a number")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise BadLine("a number is not finite")
+    return number
+
+
+def _progress(value: Any) -> float:
+    number = _number(value, "progress")
+    # A sum of shares may be a little above 1.
+    return 1.0 if 1.0 < number < 1.0 + 1e-6 else number
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= _MAX_PATH and value.isprintable()
+
+
+class ReportFile:
+    """The file, and what the payload has said in it. Closed by `close`.
+
+    Args:
+        directory: descriptor of DLAPP_DIR, which the payload can write; it is not kept.
+        note: takes lines for dlapp's own log.
+
+    Attributes:
+        status: what the payload has said so far.
+        checkpoint: the directory that it reported last; empty: none.
+        checkpoints: how many it reported.
+
+    Raises:
+        OSError: the file cannot be made, or is there already.
+    """
+
+    def __init__(self, directory: int, note: Callable[[str], None]) -> None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._fd = os.open(NAME, flags, 0o600, dir_fd=directory)
+        self._directory = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
+        self._note = note
+        self.status = PayloadStatus()
+        self.checkpoint, self.checkpoints = "", 0
+        self._at = 0
+        self._rest = b""
+        self._skips = False  # the rest of a line of which the beginning was not kept
+        self._lines_left, self._read_at = float(LINES_PER_S), 0.0
+        self._noted: set[str] = set()
+        self._ignored = 0
+
+    def close(self) -> None:
+        """Let go of the file. May be repeated."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            os.close(self._directory)
+            self._fd = -1
+
+    def read(self, now_s: float) -> bool:
+        """Read what was appended; return whether a line was taken.
+
+        Args:
+            now_s: the time [s, monotonic].
+        """
+        self._lines_left = min(LINES_PER_S, self._lines_left + LINES_PER_S * (now_s - self._read_at))
+        self._read_at = now_s
+        found, before = os.fstat(self._fd), self.status.lines
+        self._check_replaced(found)
+        if found.st_size < self._at:
+            self._say_once("was truncated; append to it")
+            self._at, self._rest, self._skips = 0, b"", False
+        if found.st_size - self._at > _MAX_READ_BYTES:
+            self._say_once("grows too fast; a part of it was not read")
+            self._at, self._rest, self._skips = found.st_size - _CHUNK_BYTES, b"", True
+        while self._at < found.st_size:
+            data = os.pread(self._fd, min(_CHUNK_BYTES, found.st_size - self._at), self._at)
+            if not data:
+                break
+            self._at += len(data)
+            self._take(data)
+        return self.status.lines > before
+
+    def finish(self, now_s: float) -> bool:
+        """Read the rest after the payload's end, a last line without a line end included; return as `read`."""
+        before = self.status.lines
+        self.read(now_s)
+        if self._rest:
+            self._take_line(self._rest)
+        if self._ignored:
+            self._note(f"$DLAPP_REPORT: {self._ignored} lines were ignored in all")
+        return self.status.lines > before
+
+    def _check_replaced(self, found: os.stat_result) -> None:
+        try:
+            is_same = os.path.samestat(found, os.stat(NAME, dir_fd=self._directory, follow_symlinks=False))
+        except OSError:
+            is_same = False
+        if not is_same:
+            self._say_once("was removed or replaced by the payload; what is there now is not read")
+
+    def _take(self, data: bytes) -> None:
+        lines, end, rest = (self._rest + data).rpartition(b"\n")
+        if self._skips and end:
+            lines, self._skips = lines.partition(b"\n")[2], False
+        self._rest = b"" if self._skips else rest
+        if len(self._rest) > MAX_LINE_BYTES:
+            self._ignore(BadLine(f"it is longer than {MAX_LINE_BYTES} bytes"), self._rest)
+            self._rest, self._skips = b"", True
+        for line in self._chosen(lines):
+            if line.strip():
+                self._take_line(line)
+
+    def _chosen(self, lines: bytes) -> list[bytes]:
+        """Return the lines of a block that are parsed."""
+        chosen, at = [], 0
+        while at < len(lines) and self._lines_left >= 1:
+            end = lines.find(b"\n", at)
+            end = len(lines) if end < 0 else end
+            chosen.append(lines[at:end])
+            self._lines_left -= 1
+            at = end + 1
+        if at < len(lines):
+            self._say_once(f"has more than {LINES_PER_S} lines a second; not all of them are read")
+            last = {len(lines), *(found for key in _KEYS if (found := lines.rfind(f'"{key}"'.encode(), at)) >= 0)}
+            begins = {max(at, lines.rfind(b"\n", at, one) + 1) for one in last}
+            ends = {begin: lines.find(b"\n", begin) for begin in begins}
+            chosen += [lines[begin : len(lines) if end < 0 else end] for begin, end in sorted(ends.items())]
+        return chosen
+
+    def _take_line(self, line: bytes) -> None:
+        try:
+            said = ReportLine(line)
+            self.status = said.added_to(self.status)
+        except BadLine as error:
+            self._ignore(error, line)
+            return
+        if said.unknown:
+            self._say_once("has a key that is not known", repr(said.unknown[:_SHOWN]))
+        if said.checkpoint is not None:
+            self.checkpoint, self.checkpoints = said.checkpoint, self.checkpoints + 1
+
+    def _ignore(self, error: BadLine, line: bytes) -> None:
+        self._ignored += 1
+        self._say_once(f"a line is ignored: {error.problem}", repr(line[:_SHOWN])[1:])
+
+    def _say_once(self, problem: str, text: str = "") -> None:
+        if problem not in self._noted:
+            self._noted.add(problem)
+            self._note(f"$DLAPP_REPORT: {problem}{': ' if text else ''}{text}")

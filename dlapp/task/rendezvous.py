@@ -1,0 +1,169 @@
+"""Address, ports and roster of one container: its payload finds those of other containers by them, and they find it.
+
+Before the gate it locks ports of its host and finds the address by which peers reach it; both go to the
+ApplicationMaster, which makes the roster of them. When the payload may start, the roster is there: it becomes two files
+in DLAPP_DIR, and variables. A later version replaces the files while the payload runs.
+
+The payload can do with these files what it wants. They are its copy: nothing is ever read from them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from urllib.parse import urlsplit
+
+from dlapp.errors import DlappError
+from dlapp.launch_spec import LaunchSpec
+from dlapp.messages import Assignment
+from dlapp.node_policy import FILE as NODE_FILE
+from dlapp.node_policy import NodePolicy
+from dlapp.roster import Roster
+from dlapp.serialization import to_json
+from dlapp.spec import Framework
+from dlapp.system.files import closing_fd, open_own_directory, write_all
+from dlapp.system.network.addresses import address_of_interface, address_towards, interface_of
+from dlapp.system.network.ports import LockedPorts, lock_ports
+
+ROSTER_FILE, HOSTS_FILE = "roster.json", "hosts"
+
+
+class Rendezvous:
+    """The place of one container among its peers.
+
+    Args:
+        assignment: its work.
+        launch: its launch specification.
+        policy: of this node.
+        directory: the container's.
+
+    Attributes:
+        address: at which peers reach it.
+        written: the roster that the files have; None: there are none yet.
+    """
+
+    def __init__(self, assignment: Assignment, launch: LaunchSpec, policy: NodePolicy, directory: str) -> None:
+        self._assignment, self._launch, self._policy = assignment, launch, policy
+        self._run = os.path.join(directory, "run")
+        self._locked: LockedPorts | None = None
+        self.address = ""
+        self.written: Roster | None = None
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """Ports that are locked for the payload."""
+        return self._locked.ports if self._locked is not None else ()
+
+    @property
+    def lock_fds(self) -> tuple[int, ...]:
+        """Descriptors that hold the locks; a payload that inherits them keeps its ports by living."""
+        return () if self._locked is None else (self._locked.fd,)
+
+    @property
+    def interface(self) -> str:
+        """Name of the network interface that has the address; empty: not known."""
+        return self._policy.network_interface or interface_of(self.address)
+
+    def take_place(self) -> None:
+        """Find the address and lock the ports. May be repeated: ports that are in use by then are changed.
+
+        Raises:
+            DlappError, OSError: this node has no address for peers, or too few free ports.
+        """
+        if self._policy.network_interface is not None:
+            try:
+                self.address = address_of_interface(self._policy.network_interface)
+            except DlappError as error:
+                raise DlappError(f"{error} (network_interface of {NODE_FILE})") from error
+        else:
+            urls = (self._launch.control_url, *self._launch.resource_managers)
+            self.address = address_towards([urlsplit(url).hostname or "" for url in urls])
+        former = self._locked
+        if not self._assignment.ports or (former is not None and former.are_quiet()):
+            return
+        try:
+            self._locked = lock_ports(
+                self._assignment.ports,
+                self._policy.ports,
+                self._launch.docker.lock_dir,
+                begin=int.from_bytes(os.urandom(4), "big"),
+            )
+        except DlappError as error:
+            if former is None or former.taken_port() is not None:
+                raise DlappError(f"{error} (ports of {NODE_FILE})") from error
+        else:
+            if former is not None:
+                former.close()
+
+    def check_ports(self) -> None:
+        """Refuse to start where somebody listens on a port that is locked for the payload. Raises DlappError."""
+        if self._locked is not None and (port := self._locked.taken_port()) is not None:
+            raise DlappError(f"another program listens on port {port}, which was locked for this container")
+
+    def late_environment(self, roster: Roster | None) -> dict[str, str]:
+        """Write the files of a roster, and return the variables of a payload that starts with it.
+
+        Args:
+            roster: the latest; None: the ApplicationMaster has none.
+
+        Raises:
+            OSError: they cannot be written.
+        """
+        if roster is None:
+            return {}
+        self.write(roster)
+        seen = self._run
+        if self._assignment.docker_image is not None:
+            from dlapp.runtime.container_factory import RUN
+
+            seen = RUN
+        return {"DLAPP_ROSTER": f"{seen}/{ROSTER_FILE}"} | self._of_framework(roster)
+
+    def _of_framework(self, roster: Roster) -> dict[str, str]:
+        one = self._assignment
+        if one.framework is Framework.NONE:
+            return {}
+        from dlapp import frameworks
+
+        return frameworks.environment(
+            one.framework,
+            roster,
+            roster.at(one.index),
+            resources=one.resources,
+            interface=self.interface,
+            user=self._launch.env,
+        )
+
+    def write(self, roster: Roster) -> None:
+        """Replace the files by those of another roster, each at once. Raises OSError."""
+        lines = [f"{one.address}\t{one.role}-{one.role_index}\n" for one in roster.members]
+        with closing_fd(open_own_directory(self._run)) as where:
+            _replace_file(where, HOSTS_FILE, "".join(lines))
+            _replace_file(where, ROSTER_FILE, json.dumps(to_json(roster)) + "\n")
+        self.written = roster
+
+    def close(self) -> None:
+        """Let go of the ports. May be repeated."""
+        if self._locked is not None:
+            self._locked.close()
+            self._locked = None
+
+
+def _replace_file(directory: int, name: str, text: str) -> None:
+    # The payload may write in this directory, so no name in it is followed.
+    temporary = f".{name}.{os.urandom(8).hex()}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with closing_fd(os.open(temporary, flags, 0o600, dir_fd=directory)) as fd:
+            write_all(fd, text.encode())
+        os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+    except OSError:
+        _remove(directory, temporary)
+        raise
+
+
+def _remove(directory: int, name: str) -> None:
+    try:
+        os.unlink(name, dir_fd=directory)
+    except OSError:
+        return  # it was not made, or the payload removed it

@@ -1,0 +1,52 @@
+"""One step of a task: how an order to stop cuts it off, and whose fault its errors are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from dlapp.errors import Denied, DlappError, NotFound, Unreachable, UsageError
+from dlapp.messages import Fault, Stop
+from dlapp.runtime.payload import PayloadError
+from dlapp.storage.api import DiskFull
+from dlapp.task.interrupt import InterruptHandler, Stopped
+
+
+class StepFailed(Exception):
+    """A step failed, with the fault and the line for the user; ``service`` as in `TaskResult`."""
+
+    def __init__(self, fault: Fault, message: str, *, service: str = "") -> None:
+        super().__init__(message)
+        self.fault, self.service = fault, service
+
+
+@contextmanager
+def step(
+    stopper: InterruptHandler, what: str, *, node: bool = False, service: str = "", cut_by: Stop = Stop.SOFT
+) -> Iterator[None]:
+    """A step that an order to stop may cut off; its errors become `StepFailed`.
+
+    Args:
+        stopper: takes the orders to stop.
+        what: what has failed then, for users.
+        node: what is no error of the input or output is the node's fault, not the data's.
+        service: the one that is away where a server does not answer.
+        cut_by: the weakest order that cuts it off.
+    """
+    try:
+        with stopper.interruptible(cut_by):
+            yield
+    except PayloadError as error:
+        if stopper.wanted is Stop.NOW:
+            raise Stopped(stopper.why) from error  # what it needs is being ended, too
+        raise StepFailed(error.fault, str(error), service=error.service) from error
+    except (NotFound, Denied, UsageError) as error:
+        raise StepFailed(Fault.NODE if node else Fault.DATA, f"{what}: {error}") from error
+    except Unreachable as error:
+        raise StepFailed(Fault.SERVICE if service else Fault.NODE, f"{what}: {error}", service=service) from error
+    except (DiskFull, ConnectionError, TimeoutError) as error:
+        raise StepFailed(Fault.NODE, f"{what}: {error}") from error
+    except DlappError as error:
+        raise StepFailed(Fault.NODE if node else Fault.DATA, f"{what}: {error}") from error
+    except OSError as error:
+        raise StepFailed(Fault.NODE, f"{what}: {error.strerror}: {error.filename or ''}".rstrip(": ")) from error

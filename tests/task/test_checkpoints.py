@@ -1,0 +1,158 @@
+"""Test when a task copies the checkpoints of its payload."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlapp.errors import Unreachable
+from dlapp.messages import Phase
+from dlapp.spec import CheckpointSpec
+from dlapp.storage.checkpoints.copies import Checkpoints
+from dlapp.task import checkpoints as module
+from dlapp.task.checkpoints import TaskCheckpoints
+from tests.applications import wait_for
+
+
+class Payload:
+    """A container's directory whose payload this test is."""
+
+    def __init__(self, directory: Path, every_s: float = 600.0) -> None:
+        self.notes: list[str] = []
+        self.said: list[str] = []
+        self.model = directory / "home" / "workspace" / "model"
+        self.model.mkdir(parents=True, exist_ok=True)
+        self.place = directory / "kept"
+        spec = CheckpointSpec(path="model", target=f"file://{self.place}", every_s=every_s)
+        self.checkpoints = TaskCheckpoints(spec, str(directory / "home"), None, self.notes.append, ())
+
+    def numbers(self) -> list[int]:
+        return sorted(int(one.stem.partition("-")[2]) for one in self.place.glob("checkpoint-*.json"))
+
+    def end(self, *, is_orderly: bool, patience_s: float = 0.0) -> None:
+        def say(phase: Phase, *, detail: str = "") -> None:
+            self.said.append(detail)
+
+        self.checkpoints.store_last(
+            is_orderly=is_orderly, patience_s=patience_s, say=say, give_back=lambda: None, may_wait=lambda: True
+        )
+
+
+@pytest.fixture
+def payload(tmp_path: Path) -> Payload:
+    return Payload(tmp_path)
+
+
+def age(payload: Payload, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let it be long ago that anything changed."""
+    later = time.time_ns() + 60_000_000_000
+    monkeypatch.setattr(time, "time_ns", lambda: later)
+
+
+@pytest.mark.parametrize("is_orderly", [True, False])
+@pytest.mark.parametrize("is_old", [True, False])
+def test_what_a_payload_may_have_been_writing_is_no_checkpoint(
+    payload: Payload, monkeypatch: pytest.MonkeyPatch, is_orderly: bool, is_old: bool
+) -> None:
+    (payload.model / "weights").write_text("1")
+    if is_old:
+        age(payload, monkeypatch)
+    payload.end(is_orderly=is_orderly)
+    assert payload.numbers() == ([1] if is_orderly or is_old else [])
+    assert any("may have been writing" in line for line in payload.notes) == (not is_orderly and not is_old)
+
+
+def test_a_directory_that_is_empty_or_missing_is_no_checkpoint(payload: Payload) -> None:
+    payload.end(is_orderly=True)
+    payload.model.rmdir()
+    payload.end(is_orderly=True)
+    assert payload.numbers() == []
+
+
+def test_a_directory_that_did_not_change_is_stored_once(payload: Payload) -> None:
+    (payload.model / "weights").write_text("1")
+    payload.end(is_orderly=True)
+    payload.end(is_orderly=True)
+    assert payload.numbers() == [1]
+
+
+def test_a_link_out_of_the_workspace_is_not_stored(payload: Payload) -> None:
+    payload.model.rmdir()
+    payload.model.symlink_to("/etc")
+    payload.end(is_orderly=True)
+    assert payload.numbers() == []
+    assert "leads out of the workspace" in payload.notes[0]
+
+
+def test_a_reported_checkpoint_is_copied_at_once_and_the_next_one_when_it_is_due(tmp_path: Path) -> None:
+    payload = Payload(tmp_path)
+    (payload.model / "weights").write_text("1")
+    with payload.checkpoints.copying():
+        payload.checkpoints.take_reports(0)
+        payload.checkpoints.take_reports(1)
+        wait_for("a copy", lambda: payload.notes)
+        (payload.model / "weights").write_text("2")
+        payload.checkpoints.take_reports(2)  # too early
+    assert payload.numbers() == [1]
+
+
+def test_a_directory_that_is_quiet_is_copied_when_a_copy_is_due(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "QUIET_S", 0.05)
+    payload = Payload(tmp_path, every_s=1.0)
+    file = os.open(payload.model / "weights", os.O_WRONLY | os.O_CREAT)
+    os.write(file, b"1")
+    looks: list[bool] = []
+    original: Callable[..., bool] = module._is_being_written
+
+    def look(*arguments: Any) -> bool:
+        looks.append(original(*arguments))
+        return looks[-1]
+
+    monkeypatch.setattr(module, "_is_being_written", look)
+    with payload.checkpoints.copying():
+        wait_for("a look at the open file", lambda: looks)
+        assert payload.numbers() == []
+        os.close(file)
+        wait_for("a copy", payload.numbers)
+    assert looks[0]
+    assert not looks[-1]
+
+
+def test_the_next_container_begins_with_the_newest_one(payload: Payload, tmp_path: Path) -> None:
+    payload.checkpoints.restore()
+    assert payload.checkpoints.late_environment("/w") == {}
+    (payload.model / "weights").write_text("1")
+    payload.end(is_orderly=True)
+    payload.model.joinpath("weights").unlink()
+    payload.model.rmdir()
+    payload.checkpoints.restore()
+    assert payload.checkpoints.late_environment("/w") == {"DLAPP_RESUME_FROM": "/w/model"}
+    assert (payload.model / "weights").read_text() == "1"
+
+
+@pytest.mark.parametrize("patience_s", [0.0, 60.0])
+def test_the_last_copy_waits_for_a_file_system_that_is_away(
+    payload: Payload, monkeypatch: pytest.MonkeyPatch, patience_s: float
+) -> None:
+    (payload.model / "weights").write_text("1")
+    original, tries = Checkpoints.store, list[int]()
+
+    def store(*arguments: Any) -> Any:
+        tries.append(1)
+        if len(tries) < 3:
+            raise Unreachable("no NameNode")
+        return original(*arguments)
+
+    monkeypatch.setattr(Checkpoints, "store", store)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    payload.end(is_orderly=True, patience_s=patience_s)
+    assert payload.numbers() == ([1] if patience_s else [])
+    assert bool(payload.said) == bool(patience_s)
+    assert ("the last checkpoint could not be stored: no NameNode" in payload.notes) == (not patience_s)

@@ -1,0 +1,259 @@
+"""Tasks whose payloads find each other: addresses, ports and the files of the roster."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlapp.errors import DlappError
+from dlapp.launch_spec import DockerSettings, LaunchSpec
+from dlapp.messages import Fault, Stop
+from dlapp.node_policy import NodePolicy, node_policy
+from dlapp.roster import Member, Roster
+from dlapp.system.network.port_range import PortRange
+from dlapp.system.network.ports import lock_ports
+from dlapp.task.rendezvous import Rendezvous
+from tests.runtime.driver import wait_until
+from tests.services.containers.dockerd import IMAGE, Dockerd
+from tests.task.fake_am import FakeAm, workspace_archive
+
+UNTIL_NEXT = 'echo ready; until grep -q \'"version": 1\' "$DLAPP_ROSTER"; do sleep 0.02; done; echo next'
+
+
+def fake_am(place: Path, text: str, **assignment: Any) -> FakeAm:
+    packed = workspace_archive(place, {"run.sh": text})
+    return FakeAm(place / "containers", **(packed | {"has_roster": True} | assignment))
+
+
+def roster(version: int = 0, generation: int = 0) -> Roster:
+    members = (
+        Member(role="worker", role_index=0, index=0, host="a", address="10.0.0.1", ports=(20_001,)),
+        Member(role="worker", role_index=1, index=1, host="b", address="2001:db8::7", ports=(20_002,)),
+    )
+    return Roster(generation=generation, version=version, members=members)
+
+
+def start(am: FakeAm, place: Path, host: str = "unix:///nowhere", network: str = "none") -> None:
+    am.start(docker=DockerSettings(host, network, lock_dir=str(place / "locks")))
+
+
+def policy(place: Path, **changes: Any) -> NodePolicy:
+    return node_policy(str(place / "none"))._replace(**changes)
+
+
+def rendezvous(place: Path, am: FakeAm, **changes: Any) -> Rendezvous:
+    launch = LaunchSpec(
+        am.container_id,
+        "http://127.0.0.1:1",
+        "",
+        {},
+        {},
+        DockerSettings("unix:///nowhere", "none", lock_dir=str(place / "locks")),
+    )
+    return Rendezvous(am.assignment, launch, policy(place, **changes), str(am.home))
+
+
+# ---- whole tasks ----
+
+
+def test_a_payload_starts_when_the_roster_is_there_and_finds_its_files(place: Path) -> None:
+    with fake_am(place, 'cat "$DLAPP_ROSTER" "$DLAPP_DIR/hosts"; ls -A "$DLAPP_DIR" | sort', ports=2) as am:
+        start(am, place)
+        am.wait_until(lambda: any(report.ports for report in am.reports))
+        am.order(go=True)
+        reported = am.reports[-1]
+        assert reported.address == "127.0.0.1"
+        assert len(set(reported.ports)) == 2
+        assert set(reported.ports) <= set(range(20_000, 30_000))
+        am.order(roster=7)
+        am.wait_until(lambda: "no roster yet" in am.log())  # it is asked for again
+        assert not (am.home / "stdout").exists()
+        am.roster = roster()
+        assert am.result().fault is Fault.NONE, am.log()
+        first, *hosts = am.printed().decode().splitlines()
+        assert json.loads(first) == {
+            "generation": 0,
+            "version": 0,
+            "members": [
+                {"role": "worker", "role_index": 0, "index": 0, "host": "a", "address": "10.0.0.1", "ports": [20_001]},
+                {
+                    "role": "worker",
+                    "role_index": 1,
+                    "index": 1,
+                    "host": "b",
+                    "address": "2001:db8::7",
+                    "ports": [20_002],
+                },
+            ],
+        }
+        assert hosts[:2] == ["10.0.0.1\tworker-0", "2001:db8::7\tworker-1"]
+        assert {"hosts", "roster.json"} <= set(hosts[2:])
+
+
+def test_a_task_without_peers_asks_for_no_roster_and_locks_no_port(place: Path) -> None:
+    with fake_am(place, 'echo "[$DLAPP_ROSTER]"', has_roster=False) as am:
+        start(am, place)
+        assert am.result().fault is Fault.NONE
+        assert am.printed() == b"[]\n"
+        assert {(report.address, report.ports) for report in am.reports} == {(None, ())}
+        assert not (place / "locks").exists()
+
+
+def test_a_later_roster_replaces_the_file_while_the_payload_runs(place: Path) -> None:
+    with fake_am(place, UNTIL_NEXT) as am:
+        am.roster = roster()
+        start(am, place)
+        am.order(roster=1)
+        wait_until(lambda: (am.home / "stdout").exists() and am.printed() == b"ready\n", "it runs")
+        am.roster = roster(1)
+        am.order(roster=2)
+        assert am.result().fault is Fault.NONE
+        assert am.printed() == b"ready\nnext\n"
+        assert {report.roster_version for report in am.reports} == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("planted", "is_refused"),
+    [
+        ('rm "$DLAPP_ROSTER"; ln -s "$VICTIM" "$DLAPP_ROSTER"', False),
+        ('rm "$DLAPP_ROSTER"; mkdir -p "$DLAPP_ROSTER/x"', True),
+        ('echo wrong > "$DLAPP_ROSTER"', False),
+        ('rm -r "$DLAPP_DIR"; ln -s "$VICTIM_DIR" "$DLAPP_DIR"', True),
+        ('chmod 777 "$DLAPP_DIR"', True),
+    ],
+)
+def test_what_a_payload_makes_of_its_files_is_its_own_loss(place: Path, planted: str, is_refused: bool) -> None:
+    (place / "victim").mkdir()
+    (place / "victim" / "roster.json").write_text("untouched")
+    with fake_am(place, f"{planted}; echo ready; while [ ! -e finish ]; do sleep 0.02; done") as am:
+        am.roster = roster()
+        am.start(
+            docker=DockerSettings("unix:///nowhere", "none", lock_dir=str(place / "locks")),
+            env={"VICTIM": str(place / "victim" / "roster.json"), "VICTIM_DIR": str(place / "victim")},
+        )
+        am.order(roster=1)
+        wait_until(lambda: (am.home / "stdout").exists() and am.printed() == b"ready\n", "it runs")
+        am.roster = roster(1)
+        am.order(roster=2)
+        file = am.home / "run" / "roster.json"
+        if is_refused:
+            am.wait_until(lambda: "the payload does not get the roster of version 1" in am.log())
+        else:
+            am.wait_until(lambda: not file.is_symlink() and '"version": 1' in file.read_text())
+        (am.home / "workspace" / "finish").touch()
+        assert am.result().fault is Fault.NONE, am.log()
+        assert (place / "victim" / "roster.json").read_text() == "untouched"
+        assert os.listdir(place / "victim") == ["roster.json"]
+        assert am.log().count("does not get the roster") == int(is_refused)
+
+
+def test_tasks_of_one_host_have_other_ports_and_those_of_a_killed_one_are_free(place: Path) -> None:
+    locks = str(place / "locks")
+    with fake_am(place / "a", "exec sleep 1000", ports=3) as first, fake_am(place / "b", "true", ports=3) as second:
+        for am in (first, second):
+            am.roster = roster()
+            start(am, place)
+            am.wait_until(lambda one=am: any(report.ports for report in one.reports))  # type: ignore[misc]
+        mine, its = first.reports[-1].ports, second.reports[-1].ports
+        assert len({*mine, *its}) == 6
+        first.order(roster=1)
+        wait_until(lambda: "running" in first.log(), "the payload runs")
+        second.stop(Stop.NOW)
+        second.result()
+        assert first.task is not None
+        own = PortRange(min(mine), min(mine))
+        with pytest.raises(DlappError, match="only 0 are free"):
+            lock_ports(1, own, locks, begin=0)
+        first.task.kill()
+
+        def is_free() -> bool:
+            try:
+                lock_ports(1, own, locks, begin=0).close()
+            except DlappError:
+                return False
+            return True
+
+        wait_until(is_free, "the kernel has freed the locks")
+
+
+def test_a_port_that_another_program_took_is_the_fault_of_the_node(place: Path) -> None:
+    with fake_am(place, "echo it ran", ports=1) as am:
+        start(am, place)
+        am.wait_until(lambda: any(report.ports for report in am.reports))
+        port = am.reports[-1].ports[0]
+        with socket.create_server(("127.0.0.1", port)):
+            am.roster = roster()
+            am.order(roster=1)
+            result = am.result()
+        assert result.fault is Fault.NODE
+        assert f"another program listens on port {port}, which was locked for this container" in result.message
+
+
+@pytest.mark.docker
+def test_a_payload_in_docker_finds_the_roster_and_its_next_version(place: Path, dockerd: Dockerd) -> None:
+    text = f"echo $DLAPP_ROSTER; cat /dlapp/run/hosts\n{UNTIL_NEXT}"
+    with fake_am(place, text, docker_image=IMAGE, ports=1, network="none") as am:
+        am.roster = roster()
+        start(am, place, dockerd.host)
+        am.order(roster=1)
+        wait_until(lambda: (am.home / "stdout").exists() and b"ready" in am.printed(), "it runs")
+        am.roster = roster(1)
+        am.order(roster=2)
+        assert am.result().fault is Fault.NONE, am.log()
+        assert am.printed().decode().split() == [
+            *("/dlapp/run/roster.json", "10.0.0.1", "worker-0", "2001:db8::7", "worker-1"),
+            *("ready", "next"),
+        ]
+
+
+# ---- the place of a container ----
+
+
+def leave_closing(port: int) -> None:
+    """Close a connection first at the side of a port: the kernel keeps the port for a minute."""
+    with socket.create_server(("127.0.0.1", port)) as server, socket.create_connection(("127.0.0.1", port)):
+        server.accept()[0].close()
+
+
+def test_an_exhausted_range_is_named_with_its_key(place: Path) -> None:
+    with fake_am(place, "true", ports=3) as am, socket.create_server(("127.0.0.1", 21_701)):
+        one = rendezvous(place, am, ports=PortRange(21_700, 21_702))
+        with pytest.raises(DlappError, match=r"of the ports 21700-21702 only 2 are free .* \(ports of /etc/dlapp/node"):
+            one.take_place()
+
+
+def test_ports_that_were_taken_are_changed_before_the_next_generation(place: Path) -> None:
+    with fake_am(place, "true", ports=1) as am:
+        one = rendezvous(place, am, ports=PortRange(21_710, 21_711))
+        one.take_place()
+        (first,) = one.ports
+        one.take_place()
+        assert one.ports == (first,)
+        with socket.create_server(("127.0.0.1", first)):
+            one.take_place()
+            second = 21_710 + 21_711 - first
+            assert one.ports == (second,)
+        leave_closing(second)
+        one.take_place()
+        assert one.ports == (first,)
+        leave_closing(first)
+        one.take_place()
+        assert one.ports == (first,), "none is better"
+        one.close()
+
+
+def test_the_address_is_that_of_the_interface_which_the_operator_names(place: Path) -> None:
+    with fake_am(place, "true") as am:
+        one = rendezvous(place, am, network_interface="lo")
+        one.take_place()
+        assert (one.address, one.interface, one.ports, one.lock_fds) == ("127.0.0.1", "lo", (), ())
+        other = rendezvous(place, am, network_interface="nosuch0")
+        with pytest.raises(
+            DlappError, match=r"no network interface nosuch0 with an address \(network_interface of /etc"
+        ):
+            other.take_place()
