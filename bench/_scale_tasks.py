@@ -6,7 +6,9 @@ before anything else is loaded.
 
 Commands come as JSON on standard input, a line each: ``{"start": launch}``, ``{"stop": container}`` and ``{"results":
 count, "every_s": pause}``. What happened is written to standard output: ``{"runs": container}``, ``{"heard": attempt,
-"at": monotonic}`` when a task has orders of a new attempt, and ``{"ended": container}``.
+"at": monotonic}`` when a task has orders of a new attempt, and ``{"ended": container}``. A task in a gang says
+``{"ready": container, "at": monotonic}`` and, once it has the roster, ``{"met": container, "at": monotonic, "members":
+count}``.
 """
 
 from __future__ import annotations
@@ -25,17 +27,21 @@ import sys  # noqa: E402
 import threading  # noqa: E402
 import time  # noqa: E402
 from collections import deque  # noqa: E402
+from types import SimpleNamespace  # noqa: E402
 from typing import Any  # noqa: E402
 
 from gevent.fileobject import FileObject  # noqa: E402
 
 from dlapp.launch_spec import LaunchSpec  # noqa: E402
-from dlapp.messages import Fault, Orders, Phase, Stop, StoredOutput, TaskResult  # noqa: E402
+from dlapp.messages import Assignment, Fault, Orders, Phase, Stop, StoredOutput, TaskResult  # noqa: E402
+from dlapp.roster import Roster  # noqa: E402
 from dlapp.serialization import from_json  # noqa: E402
+from dlapp.task import am_link  # noqa: E402
 from dlapp.task.am_address import finder  # noqa: E402
 from dlapp.task.am_link import AmLink  # noqa: E402
 
 RESULT_S = 600.0
+FIRST_PORT = 20_000
 
 
 class Stopper:
@@ -50,6 +56,9 @@ class Stopper:
         print(json.dumps({"stopped": str(self._task.launch.container_id), "how": wanted.value, "why": why}), flush=True)
         self._task.wanted.set()
 
+    def wake(self) -> None:
+        """Do nothing: there is no payload whose loop has to look at the orders."""
+
 
 class Link(AmLink):
     """A task's link that says when it has the first orders of an attempt."""
@@ -61,6 +70,17 @@ class Link(AmLink):
         if orders.attempt > self._heard:
             self._heard = orders.attempt
             print(json.dumps({"heard": orders.attempt, "at": time.monotonic()}), flush=True)
+
+
+def _light(kind: Any, data: Any) -> Any:
+    """Read a value; of a roster only what is counted here, for each task reads it on a host of its own: 10 ms."""
+    return SimpleNamespace(**data) if kind is Roster else from_json(kind, data)
+
+
+vars(am_link)["from_json"] = _light
+_ASKING = threading.Semaphore(8)
+"""Tasks of one process that ask for work at a time. Each is a node's only one: more of them at a time would wait for
+this interpreter between connecting and sending, and the ApplicationMaster closes connections that send nothing."""
 
 
 class Task:
@@ -87,8 +107,11 @@ class Task:
             warn,
             finder(launch, warn),
         ) as link:
-            assignment = link.hello()
+            with _ASKING:
+                assignment = link.hello()
             link.begin(assignment.index)
+            if assignment.in_gang:
+                self._meet(link, assignment)
             link.say(Phase.RUNNING)
             print(json.dumps({"runs": container}), flush=True)
             self.wanted.wait()
@@ -97,6 +120,16 @@ class Task:
                 stored = (StoredOutput(name="", part=part, files=3, size_bytes=1 << 20),)
                 self.with_result = link.finish(TaskResult(fault=Fault.NONE, exit_code=0, outputs=stored), RESULT_S)
         print(json.dumps({"ended": container, "delivered": self.with_result}), flush=True)
+
+    def _meet(self, link: AmLink, assignment: Assignment) -> None:
+        """Wait at the gate of the gang, and for the roster."""
+        container = str(self.launch.container_id)
+        ports = tuple(FIRST_PORT + assignment.index + number for number in range(assignment.ports))
+        link.say(Phase.WAITING, address="127.0.0.1", ports=ports)
+        print(json.dumps({"ready": container, "at": time.monotonic()}), flush=True)
+        link.wait_for_go(0, with_roster=assignment.has_roster)
+        members = 0 if link.roster is None else len(link.roster.members)
+        print(json.dumps({"met": container, "at": time.monotonic(), "members": members}), flush=True)
 
 
 def main() -> None:

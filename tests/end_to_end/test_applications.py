@@ -46,6 +46,7 @@ import os
 import re
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 
 from dlapp.ids import ApplicationId
@@ -226,6 +227,8 @@ def test_lines_of_both_streams_are_shown_in_the_order_in_which_they_were_printed
     times = [entry["time_ms"] for entry in entries]
     seen = status(application)
     assert seen["started_ms"] <= times[0] < times[1] < times[2] < times[3] <= seen["finished_ms"]
+    third = datetime.fromtimestamp(times[2] / 1000).isoformat(timespec="milliseconds")
+    assert printed("--since", third, application) == in_order[2:]
     alone = run("dlapp-logs", "--timestamps", "--container", "0", application)
     assert re.fullmatch(r"(\S+ \S+ (two|four)\n){2}", alone.out)
     assert re.fullmatch(r"(\S+ \S+ (one|three)\n){2}", alone.err)

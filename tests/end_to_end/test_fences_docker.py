@@ -210,6 +210,44 @@ def test_what_the_operator_caps_holds_for_the_application_of_whoever_submits(
     assert node.daemon.containers(f"label=dlapp.app={application}") == []
 
 
+MEET = """
+set -- $(grep -o '"ports": .[0-9]*' $DLAPP_ROSTER | grep -o '[0-9]*$')
+echo $1 $2
+if [ $CONTAINER_INDEX = 0 ]; then nc -l -p $1
+else
+    address=$(sed -n 's/\\tpeer-0$//p' $DLAPP_DIR/hosts)
+    until echo hello from 1 | nc $address $1; do sleep 0.05; done
+fi
+mkdir -p out; echo x >out/x
+"""
+
+
+def test_containers_in_docker_exchange_bytes_over_ports_of_the_operators_range(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.policy("ports: 21801-21803\n")
+    node.look_as(ROOT, monkeypatch)
+    file = node.file(ROOT, MEET)
+    text = file.read_text().replace("containers=1\n", "")
+    file.write_text(text + "\n[role peer]\ninstances=2\nports=1\n")
+    application = node.submit(ROOT, file)
+    end = ended(application)
+    assert end["final_status"] == "SUCCEEDED", end
+    lines = [run("dlapp-logs", "--container", n, "--stdout", application).out.splitlines() for n in ("0", "1")]
+    assert lines[0][1:] == ["hello from 1"]
+    ports = lines[0][0].split()
+    assert lines[1] == [" ".join(ports)]
+    assert len(set(ports)) == 2
+    assert set(ports) <= {"21801", "21802", "21803"}
+
+    other = text.replace("/result", "/other")
+    file.write_text(other + "\n[role peer]\ninstances=2\nports=2\n")
+    end = ended(node.submit(ROOT, file))
+    assert end["final_status"] == "FAILED"
+    assert "of the ports 21801-21803 only 1 are free on this machine, and 2 are needed" in end["diagnostics"]
+    assert "(ports of /etc/dlapp/node.yaml)" in end["diagnostics"]
+
+
 INSIDE = """
 id; pwd; ulimit -a -H; ulimit -a -S
 grep -E '^(Cap|NoNewPrivs|Seccomp)' /proc/self/status

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
+
 from tests.applications import Done, launch, run, status, wait_for
 from tests.end_to_end.test_applications import END_S, id_of, printed, waited
-from tests.engines import Engine, on_yarn_when_full
+from tests.engines import FULL, Engine, on_yarn_when_full
 
 
 def file_of(
@@ -99,6 +101,72 @@ def test_a_gang_of_roles_starts_together_and_one_that_depends_on_another_later(e
     assert seen["containers"][0]["message"] != "", "the service was stopped with the others"
 
 
+SERVES = """
+touch $1/listens
+exec python3 -c '
+import os, socket, time
+import dlapp_context
+me = dlapp_context.roster()["members"][int(os.environ["CONTAINER_INDEX"])]
+server = socket.create_server((me["address"], me["ports"][0]))
+time.sleep(600)'"""
+
+
+def test_a_role_waits_until_others_have_reported_that_they_are_ready_or_accept_connections(
+    engine: Engine, tmp_path: Path
+) -> None:
+    mark = tmp_path / "mark"
+    mark.mkdir()
+    file = file_of(
+        tmp_path,
+        f"ps]\nservice=true\nscript=ps.sh\nargs={mark}\n",
+        f"db]\nservice=true\nports=1\nscript=db.sh\nargs={mark}\n",
+        f"worker]\ndepends_on=ps:ready, db:ready\ncommand=ls {mark}\n",
+        ps="sleep 1; touch $1/reported\n"
+        'echo \'{"ready": true, "metrics": {"keys": 3}}\' >>$DLAPP_REPORT; exec sleep 600',
+        db=f"sleep 1{SERVES}",
+    )
+    done = waited(file)
+    assert done.code == 0, done.err + done.out
+    assert sorted(printed("--container", "worker_0", "--stdout", id_of(done))) == ["listens", "reported"]
+    seen = status(id_of(done))["containers"]
+    assert [(one["role"], one["ready"], one["metrics"]) for one in seen] == [
+        ("ps", True, {"keys": 3.0}),
+        ("db", True, {}),
+        ("worker", False, {}),
+    ]
+
+
+HANGS = """
+import os, time
+import dlapp_context
+def waits_for_the_others():
+    time.sleep(600)
+print("generation", os.environ["DLAPP_GENERATION"])
+dlapp_context.progress(0.5)
+if os.environ["DLAPP_GENERATION"] == "0":
+    waits_for_the_others()
+"""
+
+
+def test_a_gang_that_hangs_is_restarted_and_its_stacks_are_in_the_log(engine: Engine, tmp_path: Path) -> None:
+    file = file_of(
+        tmp_path,
+        "worker]\ninstances=2\nretries=1\nscript=hang.sh\n",
+        application={"hang_timeout": "3s"},
+        hang=f"exec python3 -c '{HANGS}'",
+    )
+    done = waited(file)
+    assert done.code == 0, done.err + done.out
+    seen = status(id_of(done))["containers"]
+    assert [(one["generation"], one["exit_code"], one["progress"]) for one in seen] == [(1, 0, None)] * 2
+    assert sorted(printed("--stdout", id_of(done))) == ["[0] generation 1", "[1] generation 1"]
+    for one in seen:
+        urls = [one["log_url"], *(earlier["log_url"] for earlier in one["earlier"])]
+        places = [Path(url.removeprefix("file://")) for url in urls if url.startswith("file://")]
+        stacks = [path.read_text() for place in places for path in place.glob("stderr*")]
+        assert not places or "in waits_for_the_others" in "".join(stacks)
+
+
 @on_yarn_when_full
 def test_success_of_the_roles_that_decide_ends_the_others_with_their_output(engine: Engine, tmp_path: Path) -> None:
     up = tmp_path / "up"
@@ -127,3 +195,89 @@ def test_what_a_role_waits_for_is_shown(engine: Engine, tmp_path: Path) -> None:
     assert status(application)["phase"] == "running 1 of 3, eval waits for train (done)"
     done: Done = run("dlapp-kill", application)
     assert done.code == 0, done.err
+
+
+@on_yarn_when_full
+def test_a_service_may_fail_its_application(engine: Engine, tmp_path: Path) -> None:
+    file = file_of(
+        tmp_path,
+        "ps]\nservice=true\nretries=3\non_failure=fail\ncommand=sh -c 'exit 4'\n",
+        "worker]\ndepends_on=ps\ncommand=sleep 600\n",
+    )
+    done = waited(file)
+    assert done.code == 1, done.out
+    seen = status(id_of(done))
+    assert (seen["cause"], seen["diagnostics"]) == ("failed", "container 0 (ps 0) failed: exit code 4")
+
+
+@on_yarn_when_full
+def test_each_failure_of_any_instance_is_a_retry_of_its_gang(engine: Engine, tmp_path: Path) -> None:
+    once = tmp_path / "once"
+    file = file_of(
+        tmp_path,
+        "worker]\ninstances=2\nretries=1\nscript=work.sh\n",
+        # The first to come fails; when it is back, the other one does.
+        work=f'mine={once}-$DLAPP_ROLE_INDEX; if mkdir {once} 2>/dev/null; then touch "$mine"; exit 5; fi\n'
+        f'if [ -e "$mine" ]; then touch {once}-back; sleep 600; fi\n'
+        f"until [ -e {once}-back ]; do sleep 0.05; done; exit 6",
+    )
+    done = waited(file)
+    assert done.code == 1, done.out
+    assert status(id_of(done))["diagnostics"].endswith("failed: exit code 6 (role worker failed 2 times in all)")
+
+
+@on_yarn_when_full
+def test_where_one_rank_is_killed_its_gang_starts_again_in_the_same_containers(engine: Engine, tmp_path: Path) -> None:
+    up = tmp_path / "up"
+    file = file_of(
+        tmp_path,
+        "worker]\ninstances=2\nretries=1\nscript=work.sh\n",
+        more=f"[from_hdfs]\nhdfs={engine.put('input/data', 'given')}\ninput_path=in\n",
+        work='echo "$DLAPP_GENERATION $(ls) $(cat in/data)"; echo changed >in/data; touch made\n'
+        f"touch {up}-$DLAPP_ROLE_INDEX-$DLAPP_GENERATION\n"
+        f"until [ -e {up}-0-$DLAPP_GENERATION ] && [ -e {up}-1-$DLAPP_GENERATION ]; do sleep 0.05; done\n"
+        f"[ $DLAPP_GENERATION = 1 ] || until [ -e {tmp_path}/seen ]; do sleep 0.05; done\n"
+        "[ $DLAPP_GENERATION = 1 ] || [ $DLAPP_ROLE_INDEX = 0 ] || kill -KILL $$\n"
+        "[ $DLAPP_GENERATION = 1 ] || sleep 600",
+    )
+    application = launch(file)
+    wait_for("both run", lambda: "running 2 of 2" in status(application)["phase"], END_S)
+    before = {one["index"]: one["container_id"] for one in status(application)["containers"]}
+    (tmp_path / "seen").touch()
+    wait_for("it ends", lambda: status(application)["final_status"] == "SUCCEEDED", END_S)
+    after = {one["index"]: one for one in status(application)["containers"]}
+    assert [one["generation"] for one in after.values()] == [1, 1]
+    assert {index: one["container_id"] for index, one in after.items()} == before
+    wanted = [f"[{n}] {line}" for n in (0, 1) for line in ("1 in", "work.sh given")]
+    assert sorted(printed("--stdout", application)) == wanted
+
+
+@pytest.mark.slow
+@pytest.mark.hadoop
+@pytest.mark.parametrize("engine", ["yarn"], indirect=True)
+@pytest.mark.parametrize("part", range(2 if FULL else 1))
+def test_two_gangs_of_four_on_a_cluster_with_room_for_six_always_both_finish(
+    engine: Engine, tmp_path: Path, part: int
+) -> None:
+    del part  # of the rounds: all of them take longer than a test may
+    # Of each node an ApplicationMaster leaves room for three containers of 1 GiB.
+    phases: set[str] = set()
+    for number in range(2):
+        applications = []
+        for name in ("a", "b"):
+            (tmp_path / f"{number}{name}").mkdir()
+            file = file_of(
+                tmp_path / f"{number}{name}",
+                "worker]\ninstances=4\nmemory=1g\ncommand=sleep 8\n",
+                application={"gang_window": "3s"},
+            )
+            applications.append(launch(file))
+
+        def both_have_ended(ids: tuple[str, ...] = tuple(applications)) -> bool:
+            seen = [status(one) for one in ids]
+            phases.update(one["phase"] for one in seen)
+            return all(one["final_status"] != "UNDEFINED" for one in seen)
+
+        wait_for(f"the end of both gangs in round {number}", both_have_ended, 300)
+        assert [status(one)["final_status"] for one in applications] == ["SUCCEEDED"] * 2
+    assert any("gave back what it held" in phase or "held, waiting for" in phase for phase in phases), phases

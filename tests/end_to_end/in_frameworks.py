@@ -1,0 +1,71 @@
+"""Distributed training with the frameworks that PyPI has now: `make test-frameworks`, which installs them beside us."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.applications import BIN, run
+from tests.end_to_end.test_applications import END_S, id_of, printed
+from tests.end_to_end.test_frameworks import alone, losses, workspace
+from tests.engines import Engine
+
+pytest.importorskip("tensorflow")
+pytest.importorskip("torch")
+QUIET = "env.TF_CPP_MIN_LOG_LEVEL=2\n"
+
+
+def application(place: Path, engine: Engine, text: str) -> Path:
+    """Write a properties file whose programs have this Python, and whose output is called ``out``."""
+    (place / "f.properties").write_text(
+        f"[application]\nappname=digits\nuser_dev_workspace_path=w\nenv.PATH={BIN}:/usr/bin:/bin\n{text}"
+        f"[to_hdfs]\noutput_path=output\nhdfs={engine.root}/out\n"
+    )
+    return place / "f.properties"
+
+
+def trained(file: Path) -> str:
+    """Run it to its good end, and return its id."""
+    done = run("dlapp-launcher", "--wait", file, timeout_s=2 * END_S)
+    assert done.code == 0, "\n".join((done.err, done.out, *printed("--stderr", id_of(done))))
+    return id_of(done)
+
+
+@pytest.fixture(autouse=True)
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make this a machine that is large enough for all containers."""
+    monkeypatch.setenv("DLAPP_LOCAL_VCORES", "8")
+
+
+def test_two_workers_of_tensorflow_learn_what_one_learns(engine: Engine, tmp_path: Path) -> None:
+    workspace(tmp_path, "tensorflow")
+    found = []
+    for workers in (1, 2):
+        text = f"user_shell_script=mirrored.py\nuser_shell_args=--epochs 3\nframework=tensorflow\n{QUIET}"
+        trained(application(tmp_path, engine, f"{text}[resources]\nmemory=1500m\ngcores=0\ncontainers={workers}\n"))
+        found.append(losses(engine, "out"))
+        engine.remove("out")
+    assert found[1] == pytest.approx(found[0], rel=1e-3)
+    assert found[1][-1] < found[1][0]
+
+
+def test_parameter_servers_and_workers_of_tensorflow_end_with_their_chief(engine: Engine, tmp_path: Path) -> None:
+    workspace(tmp_path, "tensorflow")
+    text = f"user_shell_script=parameter_server.py\nuser_shell_args=--epochs 5\nframework=tensorflow\n{QUIET}"
+    roles = "[role chief]\n[role worker]\ninstances=2\n[role ps]\n"
+    trained(application(tmp_path, engine, f"{text}[resources]\nmemory=1g\ngcores=0\n{roles}"))
+    found = losses(engine, "out")
+    assert found[-1] < found[0] / 2
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "torchrun"])
+def test_two_containers_of_pytorch_learn_what_one_process_learns(
+    engine: Engine, tmp_path: Path, framework: str
+) -> None:
+    workspace(tmp_path, "pytorch")
+    text = f"user_shell_script=train.py\nuser_shell_args=--epochs 3\nframework={framework}\n"
+    text += "env.PET_NPROC_PER_NODE=2\n" if framework == "torchrun" else ""
+    trained(application(tmp_path, engine, f"{text}[resources]\nmemory=2500m\ngcores=0\ncontainers=2\n"))
+    assert losses(engine, "out") == pytest.approx(alone(tmp_path, 3, sys.executable), abs=1e-9)
